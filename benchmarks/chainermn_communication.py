@@ -1,12 +1,14 @@
-"""The measurements of benchmarks/communication.py with ChainerMN's naive communicator; started by it with another Python.
+"""The measurements of benchmarks/communication.py with ChainerMN's naive communicator; started by
+it with another Python.
 
 mpiexec -n 2 python benchmarks/chainermn_communication.py LEAST MOST SECONDS
 
 It needs Chainer 7.8.1 with its chainermn, numpy < 1.24 and mpi4py.
 
-Its allreduce is not differentiable: the communicator's method is measured. Its sends block until they are received: so in the
-ring even ranks send first and odd ones receive first, in backward too, and the number of ranks is even. They send an array as a
-list of rows, each a message, unless it is in a tuple.
+Its allreduce is not differentiable: the communicator's method is measured. Its sends block until
+they are received: so in the ring even ranks send first and odd ones receive first, in backward too,
+and the number of ranks is even. They send an array as a list of rows, each a message, unless it is
+in a tuple.
 """
 
 import json
@@ -22,11 +24,14 @@ from compare import in_time, sizes
 LONG = 8  # seconds of a row, after which no larger ones are tried
 chainer.disable_experimental_feature_warning = True
 comm = chainermn.create_communicator("naive")
-right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+right = (comm.rank + 1) % comm.size
+left = (comm.rank - 1) % comm.size
 
 
 def ring(v):
-    """What comes from the left. Backward goes by depth: delegates and identities make the depths that do not hang."""
+    """What comes from the left. Backward goes by depth: delegates and identities make the depths
+    that do not hang.
+    """
     if comm.rank % 2 == 0:
         phi = F.send((v,), comm, rank=right)
         return F.recv(comm, rank=left, delegate_variable=phi)
@@ -72,5 +77,6 @@ for name in ("allreduce", "allgather", "shift"):
         found = in_time(ways(name, np.ones(size // 8)), comm.mpi_comm.bcast, comm.mpi_comm.Barrier)
         if comm.rank == 0:
             print(json.dumps([name, size, found]), flush=True)
-        if comm.mpi_comm.bcast(time.perf_counter() - row > LONG):  # more ranks than cores: its calls do not hand on the core
+        # more ranks than cores: its calls do not hand on the core
+        if comm.mpi_comm.bcast(time.perf_counter() - row > LONG):
             break

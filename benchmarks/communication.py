@@ -1,20 +1,23 @@
 """What differentiable communication costs over mpi4py's own calls, from 8 bytes to 64 MiB.
 
-python benchmarks/communication.py --ranks 2 4          (--most 32768 for small arrays only, --least 1048576 for large ones)
+python benchmarks/communication.py --ranks 2 4          (--most 32768 for small arrays only, --least
+1048576 for large ones)
 
-``raw`` is mpi4py's Allreduce, Allgather or Sendrecv, on buffers that are there already; ``function`` is ``mnpar.functions``,
-which returns new arrays, knows no shape beforehand, and checks that all ranks mean the same; ``and backward`` adds its
-gradient. (New arrays cost nothing by themselves: the memory of those before them is kept. Some 20 µs of a function are its
-Python, and three times as many where 2 MiB have just gone through the processor's caches: much beside a copy of 2 MiB, nothing
-beside one of 64.)
-``gloo`` is torch.distributed on tensors that are there already, where PyTorch is installed; it has no scan. Its jobs are its
-own: after calls in which ranks sleep, the system may leave two of them on one core for seconds, where everything takes four
-times as long. The other calls are measured up to 4 KiB, at 16 and at 64 MiB.
-``--chainermn /path/to/python`` adds ChainerMN's naive communicator, run by that Python under its own mpiexec.
+``raw`` is mpi4py's Allreduce, Allgather or Sendrecv, on buffers that are there already;
+``function`` is ``mnpar.functions``, which returns new arrays, knows no shape beforehand, and checks
+that all ranks mean the same; ``and backward`` adds its gradient. (New arrays cost nothing by
+themselves: the memory of those before them is kept. Some 20 µs of a function are its Python, and
+three times as many where 2 MiB have just gone through the processor's caches: much beside a copy of
+2 MiB, nothing beside one of 64.) ``gloo`` is torch.distributed on tensors that are there already,
+where PyTorch is installed; it has no scan. Its jobs are its own: after calls in which ranks sleep,
+the system may leave two of them on one core for seconds, where everything takes four times as long.
+The other calls are measured up to 4 KiB, at 16 and at 64 MiB. ``--chainermn /path/to/python`` adds
+ChainerMN's naive communicator, run by that Python under its own mpiexec.
 
-The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians. The table of each number of ranks
-takes ``--limit`` seconds at most: a job that is slower than that leaves rows out, and no further jobs are started when it could
-be exceeded. At its end stand the worst rows: of what the function costs over raw, and beside gloo and ChainerMN.
+The jobs run in turn (A B A B …), and within a job the ways do; what is shown are medians. The table
+of each number of ranks takes ``--limit`` seconds at most: a job that is slower than that leaves
+rows out, and no further jobs are started when it could be exceeded. At its end stand the worst
+rows: of what the function costs over raw, and beside gloo and ChainerMN.
 """
 
 import argparse
@@ -30,14 +33,30 @@ from pathlib import Path
 from compare import in_time, sizes
 
 NAMES = ("allreduce", "allgather", "shift")
-OTHERS = ("bcast", "reduce", "gather", "scatter", "alltoall", "reduce_scatter", "scan", "exscan", "sendrecv")
-SMALL, VERY_LARGE = 4096, (2**24, 2**26)  # bytes: the other calls are measured up to here, and twice more
+OTHERS = (
+    "bcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "alltoall",
+    "reduce_scatter",
+    "scan",
+    "exscan",
+    "sendrecv",
+)
+# bytes: the other calls are measured up to here, and twice more
+SMALL, VERY_LARGE = (
+    4096,
+    (2**24, 2**26),
+)
 STARTING = 5  # seconds of a job that are no measurement's
 LARGE = 2**20  # bytes: from here on it counts what a function costs in percent
 
 
 def job(of, least, most, limit):
-    """The measurements of one rank, of mnpar and raw MPI or of gloo; rank 0 prints a line of JSON for each."""
+    """The measurements of one rank, of mnpar and raw MPI or of gloo; rank 0 prints a line of JSON
+    for each.
+    """
     import numpy as np
     from mpi4py import MPI
 
@@ -46,7 +65,9 @@ def job(of, least, most, limit):
 
     begin = time.perf_counter()
     comm, world = mnpar.create_communicator(), MPI.COMM_WORLD
-    right, left, P = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, comm.size
+    right = (comm.rank + 1) % comm.size
+    left = (comm.rank - 1) % comm.size
+    P = comm.size
     dist = gloo(comm) if of == "gloo" else None
     functions = {
         "allreduce": lambda v, vs: F.allreduce(comm, v),
@@ -67,8 +88,11 @@ def job(of, least, most, limit):
         if dist:
             theirs = torchs(dist, name, x.size, comm)
             return {"gloo": theirs} if theirs else {}
-        out, all_in, all_out = np.empty(x.size), np.ones(x.size * P), np.empty(x.size * P)
-        v, vs = mnpar.Variable(x), [mnpar.Variable(x.copy()) for _ in range(P)]
+        out = np.empty(x.size)
+        all_in = np.ones(x.size * P)
+        all_out = np.empty(x.size * P)
+        v = mnpar.Variable(x)
+        vs = [mnpar.Variable(x.copy()) for _ in range(P)]
         raw = {
             "allreduce": lambda: world.Allreduce(x, out),
             "allgather": lambda: world.Allgather(x, all_out),
@@ -108,7 +132,8 @@ def job(of, least, most, limit):
             # of large arrays the first rounds get memory from the system, which the next ones have
             often = {"budget": 0.06} if size < VERY_LARGE[0] else {"budget": 0.5, "rounds": 11}
             all_ways = ways(name, np.ones(size // 8))
-            for way in 8 * [*all_ways.values()] if size == VERY_LARGE[1] else ():  # the ways take turns in each other's holes
+            # the ways take turns in each other's holes
+            for way in 8 * [*all_ways.values()] if size == VERY_LARGE[1] else ():
                 way()
             found = in_time(all_ways, world.bcast, world.Barrier, **often)
             if comm.is_root:
@@ -122,7 +147,9 @@ def gloo(comm):
 
     torch.set_num_threads(1)
     folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size
+    )
     return dist
 
 
@@ -135,7 +162,10 @@ def torchs(dist, name, length, comm):
     of_root = here if comm.is_root else None
 
     def shift():
-        requests = dist.isend(there, (comm.rank + 1) % comm.size), dist.irecv(here[0], (comm.rank - 1) % comm.size)
+        requests = (
+            dist.isend(there, (comm.rank + 1) % comm.size),
+            dist.irecv(here[0], (comm.rank - 1) % comm.size),
+        )
         for request in requests:
             request.wait()
 
@@ -157,9 +187,16 @@ def measured(ranks, least, most, chainermn, rounds, limit):
     """All jobs in turn, within so many seconds: (name, size) -> way -> median seconds."""
     from mnpar.launch import mpiexec_command
 
-    here, begin = Path(__file__).parent, time.perf_counter()
+    here = Path(__file__).parent
+    begin = time.perf_counter()
     parts = ["mnpar", "gloo"] if importlib.util.find_spec("torch") else ["mnpar"]
-    jobs = [(sys.executable, [__file__, "--job", of, "--least", str(least), "--most", str(most), "--limit"]) for of in parts]
+    jobs = [
+        (
+            sys.executable,
+            [__file__, "--job", of, "--least", str(least), "--most", str(most), "--limit"],
+        )
+        for of in parts
+    ]
     if chainermn:
         jobs.append((chainermn, [here / "chainermn_communication.py", str(least), str(most)]))
     found = {}
@@ -168,13 +205,18 @@ def measured(ranks, least, most, chainermn, rounds, limit):
             share = (limit - (time.perf_counter() - begin)) / (len(jobs) - turn)
             command, environment = mpiexec_command(ranks, python)
             command += [python, *program, f"{share - STARTING:.0f}"]
-            lines = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            lines = subprocess.run(
+                command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+            )
             for name, size, times in map(json.loads, lines.stdout.splitlines()):
                 for way, seconds in times.items():
                     found.setdefault((name, size), {}).setdefault(way, []).append(seconds)
         if (number + 1) / number * (time.perf_counter() - begin) > limit:
             break
-    medians = {key: {way: statistics.median(times) for way, times in ways.items()} for key, ways in found.items()}
+    medians = {
+        key: {way: statistics.median(times) for way, times in ways.items()}
+        for key, ways in found.items()
+    }
     return {key: ways for key, ways in medians.items() if "function" in ways}
 
 
@@ -185,7 +227,8 @@ def show(ranks, found):
         over = us["function"] - us["raw"]
         text = "   ".join(f"{way} {value:9.1f}" for way, value in us.items())
         print(
-            f"{name:14} {size:9d} bytes   {text}   function over raw: {over:+8.1f} ({100 * over / us['raw']:+.0f} %)",
+            f"{name:14} {size:9d} bytes   {text}   function over raw: {over:+8.1f} "
+            f"({100 * over / us['raw']:+.0f} %)",
             flush=True,
         )
     summarize(ranks, found)
@@ -203,20 +246,44 @@ def summarize(ranks, found):
 
     for limit in (512, SMALL):
         small = [row for row in found if row[1] <= limit]
-        worst(f"over raw, up to {limit} bytes", lambda row: 1e6 * (found[row]["function"] - found[row]["raw"]), small, " µs")
+        worst(
+            f"over raw, up to {limit} bytes",
+            lambda row: 1e6 * (found[row]["function"] - found[row]["raw"]),
+            small,
+            " µs",
+        )
     large = [row for row in found if row[1] >= LARGE]
-    worst("over raw, from 1 MiB", lambda row: 100 * (found[row]["function"] / found[row]["raw"] - 1), large, " %")
+    worst(
+        "over raw, from 1 MiB",
+        lambda row: 100 * (found[row]["function"] / found[row]["raw"] - 1),
+        large,
+        " %",
+    )
     for other in ("gloo", "chainermn"):
         rows = [row for row in found if other in found[row]]
-        worst(f"of the time of {other}", lambda row, way=other: found[row]["function"] / found[row][way], rows, "", 2)
+        worst(
+            f"of the time of {other}",
+            lambda row, way=other: found[row]["function"] / found[row][way],
+            rows,
+            "",
+            2,
+        )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="of the jobs, one after the other")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", default=[2], help="of the jobs, one after the other"
+    )
     parser.add_argument("--least", type=int, default=0, help="bytes of the smallest array")
-    parser.add_argument("--most", type=int, default=2**26, help="bytes of the largest array (64 MiB)")
-    parser.add_argument("--chainermn", help="the Python of an environment with ChainerMN and mpi4py")
+    parser.add_argument(
+        "--most", type=int, default=2**26, help="bytes of the largest array (64 MiB)"
+    )
+    parser.add_argument(
+        "--chainermn", help="the Python of an environment with ChainerMN and mpi4py"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind, at most")
     parser.add_argument("--limit", type=float, default=140, help="seconds for each number of ranks")
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -226,5 +293,8 @@ if __name__ == "__main__":
     else:
         begin = time.perf_counter()
         for ranks in args.ranks:
-            show(ranks, measured(ranks, args.least, args.most, args.chainermn, args.rounds, args.limit))
+            show(
+                ranks,
+                measured(ranks, args.least, args.most, args.chainermn, args.rounds, args.limit),
+            )
         print(f"{time.perf_counter() - begin:.0f} s in all")

@@ -1,8 +1,11 @@
-"""Helpers of the benchmarks: several ways of doing the same work are timed in turn (A B A B …), as medians and ratios.
+"""Helpers of the benchmarks: several ways of doing the same work are timed in turn (A B A B …), as
+medians and ratios.
 
-Chainer needs an older numpy, so it runs in a process of its own: the same script under another Python, which imports
-``chainer`` instead of ``mnpar``, and reports seconds. Memory that it frees goes back to the system, the default, while mnpar's
-ranks keep theirs; ``MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=268435456`` before the command makes all keep it.
+Chainer needs an older numpy, so it runs in a process of its own: the same script under another
+Python, which imports ``chainer`` instead of ``mnpar``, and reports seconds. Memory that it frees
+goes back to the system, the default, while mnpar's ranks keep theirs;
+``MALLOC_TRIM_THRESHOLD_=536870912 MALLOC_MMAP_THRESHOLD_=268435456`` before the command makes all
+keep it.
 """
 
 import argparse
@@ -26,9 +29,17 @@ def one_thread():
 
 def arguments(doc):
     """The command line of a benchmark that can run beside Chainer."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="*", help="rows whose names contain one of these; all, if none is given")
-    parser.add_argument("--chainer", metavar="PYTHON", help="a Python that has Chainer: it runs the same beside this one")
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "part", nargs="*", help="rows whose names contain one of these; all, if none is given"
+    )
+    parser.add_argument(
+        "--chainer",
+        metavar="PYTHON",
+        help="a Python that has Chainer: it runs the same beside this one",
+    )
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -43,10 +54,14 @@ def seconds(step, times, clock=time.perf_counter):
     return (clock() - begin) / times
 
 
-def in_turn(ways, times, rounds=11, before=lambda: None, clock=time.perf_counter, pick=statistics.median):
-    """The median seconds of each way, after a warm-up; ``before`` runs before each measurement (a barrier).
+def in_turn(
+    ways, times, rounds=11, before=lambda: None, clock=time.perf_counter, pick=statistics.median
+):
+    """The median seconds of each way, after a warm-up; ``before`` runs before each measurement (a
+    barrier).
 
-    ``clock=time.process_time`` counts what this process worked, not what it waited for a core: for one thread, beside others.
+    ``clock=time.process_time`` counts what this process worked, not what it waited for a core: for
+    one thread, beside others.
     """
     measured = {name: [] for name in ways}
     for step in ways.values():
@@ -60,10 +75,11 @@ def in_turn(ways, times, rounds=11, before=lambda: None, clock=time.perf_counter
 
 
 def in_time(ways, agree, before, budget=0.15, rounds=5):
-    """:func:`in_turn` for several ranks together; each way is measured as often as fits into ``budget`` seconds.
+    """:func:`in_turn` for several ranks together; each way is measured as often as fits into
+    ``budget`` seconds.
 
-    It is measured three times at least, unless that takes twenty times the budget, and always once. ``agree(number)`` returns
-    rank 0's number on all ranks.
+    It is measured three times at least, unless that takes twenty times the budget, and always once.
+    ``agree(number)`` returns rank 0's number on all ranks.
     """
     times, measured = {}, {}
     for name, step in ways.items():
@@ -84,7 +100,9 @@ def in_time(ways, agree, before, budget=0.15, rounds=5):
 
 
 def sizes(most, least=0):
-    """Bytes of arrays, from 8 on, each eight times the one before, and the largest; without those below the least."""
+    """Bytes of arrays, from 8 on, each eight times the one before, and the largest; without those
+    below the least.
+    """
     found = [8**i for i in range(1, 20) if 8**i < most]
     return [size for size in (*found, most) if size >= least]
 
@@ -108,7 +126,9 @@ def start(python):
 
 
 def serve(make):
-    """Answer :class:`Elsewhere`: ``make(*key)`` gives a step, or None if this toolkit has no such thing."""
+    """Answer :class:`Elsewhere`: ``make(*key)`` gives a step, or None if this toolkit has no such
+    thing.
+    """
     answers, sys.stdout = sys.stdout, sys.stderr
     last, step = None, None
     for line in sys.stdin:
@@ -119,11 +139,17 @@ def serve(make):
                 step()
             except AttributeError:
                 last, step = key, None
-        print(json.dumps(None if step is None else seconds(step, times, time.process_time)), file=answers, flush=True)
+        print(
+            json.dumps(None if step is None else seconds(step, times, time.process_time)),
+            file=answers,
+            flush=True,
+        )
 
 
 def table(name, found):
-    """A line: the first way's microseconds, and the others' times relative to it (more than 1: the first is faster)."""
+    """A line: the first way's microseconds, and the others' times relative to it (more than 1: the
+    first is faster).
+    """
     (first, own), *others = found.items()
     ratios = "".join(f"   {who} ×{s / own:5.2f}" for who, s in others if s is not None)
     return f"{name:58} {first} {1e6 * own:8.0f} µs{ratios}"

@@ -1,9 +1,10 @@
-"""A training step of convolutional networks (SGD) beside PyTorch's eager mode and Chainer's, on one thread.
+"""A training step of convolutional networks (SGD) beside PyTorch's eager mode and Chainer's, on one
+thread.
 
 python benchmarks/conv_net.py [part of a name …] [--chainer PYTHON]
 
-The networks are written once, for mnpar and Chainer both. PyTorch runs them in its channels_last form. × is the time of another
-toolkit relative to mnpar's: above 1 mnpar is faster.
+The networks are written once, for mnpar and Chainer both. PyTorch runs them in its channels_last
+form. × is the time of another toolkit relative to mnpar's: above 1 mnpar is faster.
 """
 
 import time
@@ -26,9 +27,14 @@ else:
 
     keep_memory()
 
-# A number is a convolution with so many filters, "pool" and "flat" speak for themselves, (n,) is a fully connected layer.
+# A number is a convolution with so many filters, "pool" and "flat" speak for themselves, (n,) is a
+# fully connected layer.
 NETWORKS = {
-    "LeNet, 64 of 1x28x28": ((64, 1, 28), {"k": 5, "pad": 0, "norm": False}, [20, "pool", 50, "pool", "flat", (500,), (10,)]),
+    "LeNet, 64 of 1x28x28": (
+        (64, 1, 28),
+        {"k": 5, "pad": 0, "norm": False},
+        [20, "pool", 50, "pool", "flat", (500,), (10,)],
+    ),
     "three blocks, 32 of 3x32x32": (
         (32, 3, 32),
         {"k": 3, "pad": 1, "norm": True},
@@ -37,12 +43,47 @@ NETWORKS = {
     "VGG, 16 of 3x32x32": (
         (16, 3, 32),
         {"k": 3, "pad": 1, "norm": True},
-        [64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool", 512, 512, "pool", "flat", (512,), (10,)],
+        [
+            64,
+            64,
+            "pool",
+            128,
+            128,
+            "pool",
+            256,
+            256,
+            256,
+            "pool",
+            512,
+            512,
+            "pool",
+            "flat",
+            (512,),
+            (10,),
+        ],
     ),
     "VGG without normalization, 4 of 3x64x64": (
         (4, 3, 64),
         {"k": 3, "pad": 1, "norm": False},
-        [64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool", 512, 512, 512, "pool", "flat", (512,), (10,)],
+        [
+            64,
+            64,
+            "pool",
+            128,
+            128,
+            "pool",
+            256,
+            256,
+            256,
+            "pool",
+            512,
+            512,
+            512,
+            "pool",
+            "flat",
+            (512,),
+            (10,),
+        ],
     ),
 }
 
@@ -50,7 +91,9 @@ NETWORKS = {
 def data(name):
     (N, C, size), _, _ = NETWORKS[name]
     rng = np.random.default_rng(0)
-    return rng.standard_normal((N, C, size, size), dtype=np.float32), rng.integers(0, 10, N).astype("i4")
+    return rng.standard_normal((N, C, size, size), dtype=np.float32), rng.integers(0, 10, N).astype(
+        "i4"
+    )
 
 
 def ours(name):
@@ -61,7 +104,9 @@ def ours(name):
         if part == "pool":
             layers.append(lambda h: F.max_pooling_2d(h, 2))
         elif isinstance(part, int):
-            layers.append(L.Convolution2D(None, part, kind["k"], pad=kind["pad"], nobias=kind["norm"]))
+            layers.append(
+                L.Convolution2D(None, part, kind["k"], pad=kind["pad"], nobias=kind["norm"])
+            )
             layers += [L.BatchNormalization(part), F.relu] if kind["norm"] else [F.relu]
         elif part != "flat":
             layers += [L.Linear(None, part[0]), F.relu]
@@ -98,7 +143,8 @@ def theirs(torch, name):
     model = nn.Sequential(*layers[:-1])
     model(x)  # sizes
     model.to(memory_format=torch.channels_last)
-    x, t = x.to(memory_format=torch.channels_last), t.long()
+    x = x.to(memory_format=torch.channels_last)
+    t = t.long()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step():
@@ -112,7 +158,8 @@ def theirs(torch, name):
 if args.serve:
     serve(ours)
 else:
-    torch, other = torch_or_none(), start(args.chainer) if args.chainer else None
+    torch = torch_or_none()
+    other = start(args.chainer) if args.chainer else None
     for network in NETWORKS:
         if args.part and not any(part in network for part in args.part):
             continue

@@ -1,10 +1,12 @@
-"""A data-parallel training step of two MLPs (softmax cross entropy, SGD): each rank has its own batch, all step together.
+"""A data-parallel training step of two MLPs (softmax cross entropy, SGD): each rank has its own
+batch, all step together.
 
 mpiexec -n 2 python benchmarks/data_parallel.py            (--overlap: buckets of several sizes too)
 
-``one rank`` is mnpar's step while all ranks compute and none communicates; ``mnpar`` is create_multi_node_optimizer by default;
-``numpy`` is written by hand: forward and backward in preallocated arrays, one flat Allreduce; ``DDP`` is PyTorch's
-DistributedDataParallel over gloo with gradients as views of buckets, where PyTorch is installed. One BLAS thread for each rank.
+``one rank`` is mnpar's step while all ranks compute and none communicates; ``mnpar`` is
+create_multi_node_optimizer by default; ``numpy`` is written by hand: forward and backward in
+preallocated arrays, one flat Allreduce; ``DDP`` is PyTorch's DistributedDataParallel over gloo with
+gradients as views of buckets, where PyTorch is installed. One BLAS thread for each rank.
 """
 
 import argparse
@@ -25,8 +27,14 @@ NETWORKS = {
     "784-1000-1000-10, batch 100": ((784, 1000, 1000, 10), 100),
     "1024-256-256-256-32, batch 64": ((1024, 256, 256, 256, 32), 64),
 }
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--overlap", action="store_true", help="buckets of 256 KiB to 4 MiB, which leave during backward")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--overlap",
+    action="store_true",
+    help="buckets of 256 KiB to 4 MiB, which leave during backward",
+)
 parser.add_argument("--rounds", type=int, default=11, help="measurements of each way")
 args = mnpar.launch.parse_args(parser)
 comm, world = mnpar.create_communicator(), MPI.COMM_WORLD
@@ -36,7 +44,9 @@ try:
 
     torch.set_num_threads(1)
     folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size
+    )
 except ImportError:
     torch = None
 
@@ -57,19 +67,27 @@ def by_hand(sizes, x, t):
     """The least that numpy can do: no autograd, every buffer there already."""
     layers = list(itertools.pairwise(sizes))
     n = sum(i * o + o for i, o in layers)
-    rng, lr, batch = np.random.default_rng(0), np.float32(0.01 / world.size), len(x)
-    flat_p, flat_g = rng.standard_normal(n).astype("f4") * np.float32(0.03), np.empty(n, "f4")
+    rng = np.random.default_rng(0)
+    lr = np.float32(0.01 / world.size)
+    batch = len(x)
+    flat_p = rng.standard_normal(n).astype("f4") * np.float32(0.03)
+    flat_g = np.empty(n, "f4")
 
     def views(flat):
         start, found = 0, []
         for i, o in layers:
-            found.append((flat[start : start + i * o].reshape(o, i), flat[start + i * o : start + i * o + o]))
+            found.append(
+                (flat[start : start + i * o].reshape(o, i), flat[start + i * o : start + i * o + o])
+            )
             start += i * o + o
         return found
 
-    Ws, Gs = views(flat_p), views(flat_g)
-    ys, gs = [np.empty((batch, o), "f4") for _, o in layers], [np.empty((batch, i), "f4") for i, _ in layers]
-    last, rows = len(layers) - 1, np.arange(batch)
+    Ws = views(flat_p)
+    Gs = views(flat_g)
+    ys = [np.empty((batch, o), "f4") for _, o in layers]
+    gs = [np.empty((batch, i), "f4") for i, _ in layers]
+    last = len(layers) - 1
+    rows = np.arange(batch)
 
     def step():
         h = x
@@ -104,9 +122,12 @@ def ddp(sizes, x, t):
     layers = []
     for n_in, n_out in itertools.pairwise(sizes):
         layers += [torch.nn.Linear(n_in, n_out), torch.nn.ReLU()]
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers[:-1]), gradient_as_bucket_view=True)
+    model = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Sequential(*layers[:-1]), gradient_as_bucket_view=True
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x, t = torch.from_numpy(x), torch.from_numpy(t)
+    x = torch.from_numpy(x)
+    t = torch.from_numpy(t)
 
     def step():
         optimizer.zero_grad()
@@ -118,8 +139,13 @@ def ddp(sizes, x, t):
 
 for name, (sizes, batch) in NETWORKS.items():
     rng = np.random.default_rng(comm.rank)
-    x, t = rng.standard_normal((batch, sizes[0])).astype("f4"), rng.integers(0, sizes[-1], batch)
-    ways = {"one rank": ours(sizes, x, t), "mnpar": ours(sizes, x, t, comm), "numpy": by_hand(sizes, x, t)}
+    x = rng.standard_normal((batch, sizes[0])).astype("f4")
+    t = rng.integers(0, sizes[-1], batch)
+    ways = {
+        "one rank": ours(sizes, x, t),
+        "mnpar": ours(sizes, x, t, comm),
+        "numpy": by_hand(sizes, x, t),
+    }
     for size in (2**18, 2**20, 2**22) if args.overlap else ():
         ways[f"{size // 1024} KiB"] = ours(sizes, x, t, comm, bucket_bytes=size)
     if torch:

@@ -2,12 +2,13 @@
 
 python benchmarks/functions.py [part of a name …] [--chainer PYTHON]
 
-Images are in PyTorch's channels_last form for PyTorch. PYTHON is one that has Chainer; the rows are the same for both, because
-the names are. × is the time of another toolkit relative to mnpar's: above 1 mnpar is faster.
-A gradient that is left in ``x.grad`` can be written to and has its own memory. Where Chainer or PyTorch leaves there the
-program's ``y.grad``, a view of it or an array that cannot be written to, "and backward" includes a copy of it, which mnpar has
-made already. Such functions have two more rows: "and backward, as it is left", without that copy, so mnpar's work is more; and
-"inside", with a multiplication after the function, as within a network.
+Images are in PyTorch's channels_last form for PyTorch. PYTHON is one that has Chainer; the rows are
+the same for both, because the names are. × is the time of another toolkit relative to mnpar's:
+above 1 mnpar is faster. A gradient that is left in ``x.grad`` can be written to and has its own
+memory. Where Chainer or PyTorch leaves there the program's ``y.grad``, a view of it or an array
+that cannot be written to, "and backward" includes a copy of it, which mnpar has made already. Such
+functions have two more rows: "and backward, as it is left", without that copy, so mnpar's work is
+more; and "inside", with a multiplication after the function, as within a network.
 """
 
 import functools
@@ -35,13 +36,20 @@ else:
     torch = torch_or_none()
 T = torch.nn.functional if torch else None
 RNG = np.random.default_rng(0)
-IMAGE, ROWS_512 = (32, 64, 32, 32), (1024, 512)
-LABELS, MANY_LABELS = RNG.integers(0, 10, 100).astype("i4"), RNG.integers(0, 1000, 256).astype("i4")
+IMAGE = (32, 64, 32, 32)
+ROWS_512 = (1024, 512)
+LABELS = RNG.integers(0, 10, 100).astype("i4")
+MANY_LABELS = RNG.integers(0, 1000, 256).astype("i4")
 WORDS = RNG.integers(0, 10_000, (32, 32)).astype("i4")
-BITS, MASK = RNG.integers(0, 2, (256, 1000)).astype("i4"), RNG.integers(0, 2, ROWS_512) > 0
-PICK, COLUMNS = RNG.integers(0, 1024, 512), RNG.integers(0, 512, 1024).astype("i4")
+BITS = RNG.integers(0, 2, (256, 1000)).astype("i4")
+MASK = RNG.integers(0, 2, ROWS_512) > 0
+PICK = RNG.integers(0, 1024, 512)
+COLUMNS = RNG.integers(0, 512, 1024).astype("i4")
 PLACES = RNG.integers(0, 4, (32, 64, 16, 16)).astype("i4")
-FORWARD, BACKWARD, AS_LEFT, INSIDE = "forward", "and backward", "and backward, as it is left", "inside"
+FORWARD = "forward"
+BACKWARD = "and backward"
+AS_LEFT = "and backward, as it is left"
+INSIDE = "inside"
 NO_DERIVATIVE = ("argmax", "argmin", "accuracy", "binary_accuracy")
 
 
@@ -74,7 +82,11 @@ def sequences(kind):
 
 def alike(name, *shapes, of=None):
     """A function that all know by one name."""
-    return list(shapes), lambda *xs: getattr(F, name)(*xs), lambda *xs: getattr(of or torch, name)(*xs)
+    return (
+        list(shapes),
+        lambda *xs: getattr(F, name)(*xs),
+        lambda *xs: getattr(of or torch, name)(*xs),
+    )
 
 
 ROWS = {
@@ -107,14 +119,26 @@ ROWS = {
         lambda x, w: F.deconvolution_2d(x, w, stride=2, pad=1),
         lambda x, w: T.conv_transpose2d(x, w, stride=2, padding=1),
     ),
-    "max_pooling 32x64x32x32, 2x2": ([IMAGE], lambda x: F.max_pooling_2d(x, 2), lambda x: T.max_pool2d(x, 2)),
+    "max_pooling 32x64x32x32, 2x2": (
+        [IMAGE],
+        lambda x: F.max_pooling_2d(x, 2),
+        lambda x: T.max_pool2d(x, 2),
+    ),
     "max_pooling 32x64x32x32, 3x3, stride 2": (
         [IMAGE],
         lambda x: F.max_pooling_2d(x, 3, 2, 1, cover_all=False),
         lambda x: T.max_pool2d(x, 3, 2, 1),
     ),
-    "average_pooling 32x64x32x32, 2x2": ([IMAGE], lambda x: F.average_pooling_2d(x, 2), lambda x: T.avg_pool2d(x, 2)),
-    "average_pooling 32x512x7x7, all": ([(32, 512, 7, 7)], lambda x: F.average_pooling_2d(x, 7), lambda x: T.avg_pool2d(x, 7)),
+    "average_pooling 32x64x32x32, 2x2": (
+        [IMAGE],
+        lambda x: F.average_pooling_2d(x, 2),
+        lambda x: T.avg_pool2d(x, 2),
+    ),
+    "average_pooling 32x512x7x7, all": (
+        [(32, 512, 7, 7)],
+        lambda x: F.average_pooling_2d(x, 7),
+        lambda x: T.avg_pool2d(x, 7),
+    ),
     "unpooling 32x64x16x16, 2x2": (
         [(32, 64, 16, 16)],
         lambda x: F.unpooling_2d(x, 2, cover_all=False),
@@ -181,10 +205,22 @@ ROWS = {
     "gelu 0.5 M": alike("gelu", ROWS_512, of=T),
     "clip 0.5 M": ([ROWS_512], lambda x: F.clip(x, -1.0, 1.0), lambda x: torch.clip(x, -1, 1)),
     "prelu 32x64x16x16": alike("prelu", (32, 64, 16, 16), (64,), of=T),
-    "maxout 128x512, 2": ([(128, 512)], lambda x: F.maxout(x, 2), lambda x: x.reshape(128, 256, 2).amax(2)),
+    "maxout 128x512, 2": (
+        [(128, 512)],
+        lambda x: F.maxout(x, 2),
+        lambda x: x.reshape(128, 256, 2).amax(2),
+    ),
     "exp 0.5 M": alike("exp", ROWS_512),
-    "log1p of square 0.5 M": ([ROWS_512], lambda x: F.log1p(F.square(x)), lambda x: torch.log1p(torch.square(x))),
-    "sqrt of absolute 0.5 M": ([ROWS_512], lambda x: F.sqrt(F.absolute(x)), lambda x: torch.sqrt(torch.abs(x))),
+    "log1p of square 0.5 M": (
+        [ROWS_512],
+        lambda x: F.log1p(F.square(x)),
+        lambda x: torch.log1p(torch.square(x)),
+    ),
+    "sqrt of absolute 0.5 M": (
+        [ROWS_512],
+        lambda x: F.sqrt(F.absolute(x)),
+        lambda x: torch.sqrt(torch.abs(x)),
+    ),
     "x * y + z 0.5 M": ([ROWS_512] * 3, lambda x, y, z: x * y + z, lambda x, y, z: x * y + z),
     "x / y - 2 0.5 M": ([ROWS_512] * 2, lambda x, y: x / y - 2, lambda x, y: x / y - 2),
     "x ** 3 0.5 M": ([ROWS_512], lambda x: x**3, lambda x: x**3),
@@ -193,7 +229,11 @@ ROWS = {
     "softmax 1024x512": ([ROWS_512], lambda x: F.softmax(x), lambda x: T.softmax(x, 1)),
     "softmax 32x10x32x32": ([(32, 10, 32, 32)], lambda x: F.softmax(x), lambda x: T.softmax(x, 1)),
     "log_softmax 1024x512": ([ROWS_512], lambda x: F.log_softmax(x), lambda x: T.log_softmax(x, 1)),
-    "logsumexp 1024x512": ([ROWS_512], lambda x: F.logsumexp(x, axis=1), lambda x: torch.logsumexp(x, 1)),
+    "logsumexp 1024x512": (
+        [ROWS_512],
+        lambda x: F.logsumexp(x, axis=1),
+        lambda x: torch.logsumexp(x, 1),
+    ),
     "softmax_cross_entropy 100x10": (
         [(100, 10)],
         lambda x: F.softmax_cross_entropy(x, LABELS),
@@ -209,35 +249,87 @@ ROWS = {
         lambda x: F.sigmoid_cross_entropy(x, BITS),
         lambda x: T.binary_cross_entropy_with_logits(x, torch.from_numpy(BITS).float()),
     ),
-    "mean_squared_error 0.5 M": ([ROWS_512] * 2, lambda x, y: F.mean_squared_error(x, y), lambda x, y: T.mse_loss(x, y)),
-    "mean_absolute_error 0.5 M": ([ROWS_512] * 2, lambda x, y: F.mean_absolute_error(x, y), lambda x, y: T.l1_loss(x, y)),
-    "huber_loss 1024x512": ([ROWS_512] * 2, lambda x, y: F.huber_loss(x, y, 1.0), lambda x, y: T.huber_loss(x, y)),
+    "mean_squared_error 0.5 M": (
+        [ROWS_512] * 2,
+        lambda x, y: F.mean_squared_error(x, y),
+        lambda x, y: T.mse_loss(x, y),
+    ),
+    "mean_absolute_error 0.5 M": (
+        [ROWS_512] * 2,
+        lambda x, y: F.mean_absolute_error(x, y),
+        lambda x, y: T.l1_loss(x, y),
+    ),
+    "huber_loss 1024x512": (
+        [ROWS_512] * 2,
+        lambda x, y: F.huber_loss(x, y, 1.0),
+        lambda x, y: T.huber_loss(x, y),
+    ),
     "sum 0.5 M": ([ROWS_512], lambda x: F.sum(x), lambda x: x.sum()),
-    "sum 32x64x32x32 over axes 0, 2, 3": ([IMAGE], lambda x: F.sum(x, axis=(0, 2, 3)), lambda x: x.sum((0, 2, 3))),
+    "sum 32x64x32x32 over axes 0, 2, 3": (
+        [IMAGE],
+        lambda x: F.sum(x, axis=(0, 2, 3)),
+        lambda x: x.sum((0, 2, 3)),
+    ),
     "mean 1024x512 over axis 0": ([ROWS_512], lambda x: F.mean(x, axis=0), lambda x: x.mean(0)),
     "max 1024x512 over axis 1": ([ROWS_512], lambda x: F.max(x, axis=1), lambda x: x.amax(1)),
     "cumsum 1024x512": ([ROWS_512], lambda x: F.cumsum(x, axis=1), lambda x: torch.cumsum(x, 1)),
     "prod 1024x8 over axis 1": ([(1024, 8)], lambda x: F.prod(x, axis=1), lambda x: x.prod(1)),
-    "broadcast_to 512 to 1024x512": ([(512,)], lambda x: F.broadcast_to(x, ROWS_512), lambda x: x.expand(ROWS_512).clone()),
-    "bias 32x64x32x32": ([IMAGE, (64,)], lambda x, b: F.bias(x, b), lambda x, b: x + b[:, None, None]),
-    "scale 32x64x32x32": ([IMAGE, (64,)], lambda x, b: F.scale(x, b), lambda x, b: x * b[:, None, None]),
-    "concat 4 of 256x512": ([(256, 512)] * 4, lambda *xs: F.concat(xs), lambda *xs: torch.cat(xs, 1)),
+    "broadcast_to 512 to 1024x512": (
+        [(512,)],
+        lambda x: F.broadcast_to(x, ROWS_512),
+        lambda x: x.expand(ROWS_512).clone(),
+    ),
+    "bias 32x64x32x32": (
+        [IMAGE, (64,)],
+        lambda x, b: F.bias(x, b),
+        lambda x, b: x + b[:, None, None],
+    ),
+    "scale 32x64x32x32": (
+        [IMAGE, (64,)],
+        lambda x, b: F.scale(x, b),
+        lambda x, b: x * b[:, None, None],
+    ),
+    "concat 4 of 256x512": (
+        [(256, 512)] * 4,
+        lambda *xs: F.concat(xs),
+        lambda *xs: torch.cat(xs, 1),
+    ),
     "stack 4 of 256x512": ([(256, 512)] * 4, lambda *xs: F.stack(xs), lambda *xs: torch.stack(xs)),
     "split_axis 1024x512 in 4, concat": (
         [ROWS_512],
         lambda x: F.concat(F.split_axis(x, 4, 1), axis=0),
         lambda x: torch.cat(x.chunk(4, 1)),
     ),
-    "separate 32x512, stack": ([(32, 512)], lambda x: F.stack(F.separate(x)), lambda x: torch.stack(x.unbind())),
+    "separate 32x512, stack": (
+        [(32, 512)],
+        lambda x: F.stack(F.separate(x)),
+        lambda x: torch.stack(x.unbind()),
+    ),
     "transpose 1024x512, copied": ([ROWS_512], lambda x: F.transpose(x) * 1, lambda x: x.T * 1),
     "get_item 1024x512, a slice": ([ROWS_512], lambda x: x[:, 100:200], lambda x: x[:, 100:200]),
     "get_item 1024x512, rows": ([ROWS_512], lambda x: x[PICK], lambda x: x[torch.from_numpy(PICK)]),
-    "where 0.5 M": ([ROWS_512] * 2, lambda x, y: F.where(MASK, x, y), lambda x, y: torch.where(torch.from_numpy(MASK), x, y)),
-    "pad 256x256 by 2": ([(256, 256)], lambda x: F.pad(x, 2, "constant"), lambda x: T.pad(x, (2, 2, 2, 2))),
-    "repeat 256x256 by 4": ([(256, 256)], lambda x: F.repeat(x, 4, axis=1), lambda x: x.repeat_interleave(4, 1)),
+    "where 0.5 M": (
+        [ROWS_512] * 2,
+        lambda x, y: F.where(MASK, x, y),
+        lambda x, y: torch.where(torch.from_numpy(MASK), x, y),
+    ),
+    "pad 256x256 by 2": (
+        [(256, 256)],
+        lambda x: F.pad(x, 2, "constant"),
+        lambda x: T.pad(x, (2, 2, 2, 2)),
+    ),
+    "repeat 256x256 by 4": (
+        [(256, 256)],
+        lambda x: F.repeat(x, 4, axis=1),
+        lambda x: x.repeat_interleave(4, 1),
+    ),
     "tile 256x256 by 4": ([(256, 256)], lambda x: F.tile(x, (1, 4)), lambda x: x.repeat(1, 4)),
     "flip 1024x512": ([ROWS_512], lambda x: F.flip(x, 1), lambda x: x.flip(1)),
-    "im2col 8x16x32x32, 3x3": ([(8, 16, 32, 32)], lambda x: F.im2col(x, 3), lambda x: T.unfold(x, 3)),
+    "im2col 8x16x32x32, 3x3": (
+        [(8, 16, 32, 32)],
+        lambda x: F.im2col(x, 3),
+        lambda x: T.unfold(x, 3),
+    ),
     "embed_id 32x32 of 10000x128": (
         [(10_000, 128)],
         lambda w: F.embed_id(WORDS, w),
@@ -251,7 +343,11 @@ ROWS = {
     "add 3 of 0.5 M": ([ROWS_512] * 3, lambda *xs: F.add(*xs), lambda x, y, z: x + y + z),
     "minimum 0.5 M": alike("minimum", ROWS_512, ROWS_512),
     "log of exp 0.5 M": ([ROWS_512], lambda x: F.log(F.exp(x)), lambda x: torch.log(torch.exp(x))),
-    "swish 1024x512": ([ROWS_512, (512,)], lambda x, b: F.swish(x, b), lambda x, b: x * torch.sigmoid(b * x)),
+    "swish 1024x512": (
+        [ROWS_512, (512,)],
+        lambda x, b: F.swish(x, b),
+        lambda x, b: x * torch.sigmoid(b * x),
+    ),
     "tensordot 64x32x32 by 32x32x64": (
         [(64, 32, 32), (32, 32, 64)],
         lambda x, y: F.tensordot(x, y, 2),
@@ -265,12 +361,24 @@ ROWS = {
     "min 1024x512 over axis 1": ([ROWS_512], lambda x: F.min(x, axis=1), lambda x: x.amin(1)),
     "argmax 1024x512 over axis 1": ([ROWS_512], lambda x: F.argmax(x, 1), lambda x: x.argmax(1)),
     "argmin 1024x512 over axis 1": ([ROWS_512], lambda x: F.argmin(x, 1), lambda x: x.argmin(1)),
-    "sum_to 1024x512 to 512": ([ROWS_512], lambda x: F.sum_to(x, (512,)), lambda x: x.sum_to_size(512)),
-    "reshape 1024x512": ([ROWS_512], lambda x: F.reshape(x, (512, 1024)), lambda x: x.reshape(512, 1024)),
+    "sum_to 1024x512 to 512": (
+        [ROWS_512],
+        lambda x: F.sum_to(x, (512,)),
+        lambda x: x.sum_to_size(512),
+    ),
+    "reshape 1024x512": (
+        [ROWS_512],
+        lambda x: F.reshape(x, (512, 1024)),
+        lambda x: x.reshape(512, 1024),
+    ),
     "flatten 1024x512": ([ROWS_512], lambda x: F.flatten(x), lambda x: x.flatten()),
     "expand_dims 1024x512": ([ROWS_512], lambda x: F.expand_dims(x, 1), lambda x: x[:, None]),
     "squeeze 1024x1x512": ([(1024, 1, 512)], lambda x: F.squeeze(x, 1), lambda x: x.squeeze(1)),
-    "swapaxes 1024x512, copied": ([ROWS_512], lambda x: F.swapaxes(x, 0, 1) * 1, lambda x: x.swapaxes(0, 1) * 1),
+    "swapaxes 1024x512, copied": (
+        [ROWS_512],
+        lambda x: F.swapaxes(x, 0, 1) * 1,
+        lambda x: x.swapaxes(0, 1) * 1,
+    ),
     "cast 0.5 M to float64": ([ROWS_512], lambda x: F.cast(x, "f8"), lambda x: x.double()),
     "select_item 1024x512": (
         [ROWS_512],
@@ -284,7 +392,11 @@ ROWS = {
     ),
     "accuracy 256x1000": ([(256, 1000)], lambda x: F.accuracy(x, MANY_LABELS), None),
     "binary_accuracy 256x1000": ([(256, 1000)], lambda x: F.binary_accuracy(x, BITS), None),
-    "gaussian_kl_divergence 0.5 M": ([ROWS_512] * 2, lambda m, v: F.gaussian_kl_divergence(m, v), None),
+    "gaussian_kl_divergence 0.5 M": (
+        [ROWS_512] * 2,
+        lambda m, v: F.gaussian_kl_divergence(m, v),
+        None,
+    ),
     "bernoulli_nll 0.5 M": ([ROWS_512] * 2, lambda x, y: F.bernoulli_nll(x, y), None),
     "gaussian 0.5 M": ([ROWS_512] * 2, lambda m, v: F.gaussian(m, v), None),
     "upsampling_2d 32x64x16x16, 2x2": (
@@ -305,8 +417,11 @@ def inputs(name):
 
 
 def ours(name, i):
-    """What is timed; AttributeError where gradients would be left just so, because they own their memory."""
-    xs, function = [toolkit.Variable(x) for x in inputs(name)], ROWS[name][1]
+    """What is timed; AttributeError where gradients would be left just so, because they own their
+    memory.
+    """
+    xs = [toolkit.Variable(x) for x in inputs(name)]
+    function = ROWS[name][1]
     gy = np.ones_like(function(*xs).array)
 
     def forward():
@@ -335,8 +450,14 @@ def ours(name, i):
 
 def theirs(name, i):
     """The same by PyTorch; None in place of the AttributeError."""
-    xs, function = [torch.from_numpy(x) for x in inputs(name)], ROWS[name][2]
-    xs = [(x.to(memory_format=torch.channels_last) if x.ndim == 4 and x.shape[-1] != 64 else x).requires_grad_() for x in xs]
+    xs = [torch.from_numpy(x) for x in inputs(name)]
+    function = ROWS[name][2]
+    xs = [
+        (
+            x.to(memory_format=torch.channels_last) if x.ndim == 4 and x.shape[-1] != 64 else x
+        ).requires_grad_()
+        for x in xs
+    ]
     gy = torch.ones_like(function(*xs))
 
     def forward():
@@ -353,7 +474,9 @@ def theirs(name, i):
     if i != FORWARD:
         function(*xs).backward(gy)
         storage = gy.untyped_storage().data_ptr()
-        lent = [x for x in xs if x.grad is not None and x.grad.untyped_storage().data_ptr() == storage]
+        lent = [
+            x for x in xs if x.grad is not None and x.grad.untyped_storage().data_ptr() == storage
+        ]
         if i == AS_LEFT and not lent:
             return None
     return forward if i == FORWARD else both
@@ -376,7 +499,10 @@ def compare(name, chainer):
             ways["chainer"] = Elsewhere(chainer, name, i)
         begin = in_turn(ways, 1, rounds=1)
         times = max(1, min(200, int(0.1 / max(begin.values()))))
-        print(table(f"{name}: {i}", in_turn(ways, times, rounds=5, clock=time.process_time)), flush=True)
+        print(
+            table(f"{name}: {i}", in_turn(ways, times, rounds=5, clock=time.process_time)),
+            flush=True,
+        )
 
 
 if args.serve:

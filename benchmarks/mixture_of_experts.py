@@ -1,10 +1,12 @@
-"""A mixture of experts beside a dense layer of as much work: time, and bytes beside those of the rows that have to travel.
+"""A mixture of experts beside a dense layer of as much work: time, and bytes beside those of the
+rows that have to travel.
 
 mpiexec -n 2 python benchmarks/mixture_of_experts.py        (also with -n 4, and alone)
 
-Each rank has ``--tokens`` tokens. A step is forward and backward; the two take turns; times are medians, of the slowest rank.
-Bytes are what rank 0 sends in messages, beside k rows for each of its tokens whose expert is elsewhere, and as many as it sends
-back; the gate's gradient goes by MPI's own allreduce and is not among them.
+Each rank has ``--tokens`` tokens. A step is forward and backward; the two take turns; times are
+medians, of the slowest rank. Bytes are what rank 0 sends in messages, beside k rows for each of its
+tokens whose expert is elsewhere, and as many as it sends back; the gate's gradient goes by MPI's
+own allreduce and is not among them.
 """
 
 import argparse
@@ -30,7 +32,8 @@ def perceptron(width, hidden):
 
 def step(layer, x):
     """Wall-clock and processor time of one."""
-    begin, cpu = time.perf_counter(), time.process_time()
+    begin = time.perf_counter()
+    cpu = time.process_time()
     y = layer(mnpar.Variable(x))
     layer.cleargrads()
     F.sum(y * y).backward()
@@ -56,7 +59,9 @@ def count_bytes(comm, layer, x):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=2048, help="of each rank (2048)")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--hidden", type=int, default=512, help="of an expert (512)")
@@ -67,7 +72,12 @@ def main():
     comm = mnpar.create_communicator()
     mnpar.random.seed(0)
     mixture = L.MixtureOfExperts(
-        comm, lambda i: perceptron(args.width, args.hidden), args.experts, args.width, k=args.k, input_is_parallel=True
+        comm,
+        lambda i: perceptron(args.width, args.hidden),
+        args.experts,
+        args.width,
+        k=args.k,
+        input_is_parallel=True,
     )
     dense = perceptron(args.width, args.k * args.hidden)
     x = np.random.default_rng(comm.rank).standard_normal((args.tokens, args.width)).astype("f4")
@@ -79,7 +89,9 @@ def main():
             comm.barrier()
             times[name].append(step(layer, x))
     for name, found in times.items():
-        wall, cpu = comm.allreduce(np.array([statistics.median(each) for each in zip(*found, strict=True)]), "max")
+        wall, cpu = comm.allreduce(
+            np.array([statistics.median(each) for each in zip(*found, strict=True)]), "max"
+        )
         if comm.is_root:
             print(f"{name:8} {1e3 * wall:8.1f} ms   processor {1e3 * cpu:8.1f} ms")
     if comm.is_root:

@@ -1,4 +1,5 @@
-"""A training step of two MLPs on one thread (softmax cross entropy, SGD), beside PyTorch's eager mode.
+"""A training step of two MLPs on one thread (softmax cross entropy, SGD), beside PyTorch's eager
+mode.
 
 python benchmarks/mlp_step.py
 """
@@ -35,7 +36,8 @@ def theirs(torch, sizes, x, t):
         layers += [torch.nn.Linear(n_in, n_out), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers[:-1])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x, t = torch.from_numpy(x), torch.from_numpy(t)
+    x = torch.from_numpy(x)
+    t = torch.from_numpy(t)
 
     def step():
         optimizer.zero_grad()
@@ -48,10 +50,13 @@ def theirs(torch, sizes, x, t):
 torch = torch_or_none()
 for name, (sizes, batch) in NETWORKS.items():
     rng = np.random.default_rng(0)
-    x, t = rng.standard_normal((batch, sizes[0])).astype("f4"), rng.integers(0, sizes[-1], batch)
+    x = rng.standard_normal((batch, sizes[0])).astype("f4")
+    t = rng.integers(0, sizes[-1], batch)
     ways = {"mnpar": ours(sizes, x, t)}
     if torch:
         ways["torch"] = theirs(torch, sizes, x, t)
     found = in_turn(ways, 30, rounds=15)
     text = "   ".join(f"{way} {1e6 * s:6.0f} µs" for way, s in found.items())
-    print(f"{name:32} {text}" + (f"   ratio {found['mnpar'] / found['torch']:.2f}" if torch else ""))
+    print(
+        f"{name:32} {text}" + (f"   ratio {found['mnpar'] / found['torch']:.2f}" if torch else "")
+    )

@@ -1,4 +1,5 @@
-"""Update rules beside PyTorch's: how far five steps are apart (float64), and the time of a step of a million float32 numbers.
+"""Update rules beside PyTorch's: how far five steps are apart (float64), and the time of a step of
+a million float32 numbers.
 
 python benchmarks/optimizers.py
 """
@@ -17,11 +18,15 @@ torch = torch_or_none()
 if torch is None:
     sys.exit()
 T = torch.optim
-TINY = 1e-30  # Chainer's ε stands beside a root that still has its bias, PyTorch's beside one that has not
+# Chainer's ε stands beside a root that still has its bias, PyTorch's beside one that has not
+TINY = 1e-30
 ROWS = {
     "SGD": (lambda: O.SGD(0.1), lambda p: T.SGD(p, 0.1)),
     "MomentumSGD": (lambda: O.MomentumSGD(0.1), lambda p: T.SGD(p, 0.1, momentum=0.9)),
-    "CorrectedMomentumSGD": (lambda: O.CorrectedMomentumSGD(0.1), lambda p: T.SGD(p, 0.1, momentum=0.9)),
+    "CorrectedMomentumSGD": (
+        lambda: O.CorrectedMomentumSGD(0.1),
+        lambda p: T.SGD(p, 0.1, momentum=0.9),
+    ),
     "NesterovAG": (lambda: O.NesterovAG(0.1), lambda p: T.SGD(p, 0.1, momentum=0.9, nesterov=True)),
     "AdaGrad": (lambda: O.AdaGrad(0.1), lambda p: T.Adagrad(p, 0.1, eps=1e-8)),
     "AdaDelta": (lambda: O.AdaDelta(0.9), lambda p: T.Adadelta(p, 1.0, rho=0.9, eps=1e-6)),
@@ -48,13 +53,19 @@ rng = np.random.default_rng(0)
 for name, (make, theirs) in ROWS.items():
     link, optimizer, tensor, other = both(make, theirs, rng.standard_normal(50))
     for g in rng.standard_normal((5, 50)):
-        link.p.grad, tensor.grad = g.copy(), torch.tensor(g)
+        link.p.grad = g.copy()
+        tensor.grad = torch.tensor(g)
         optimizer.update()
         other.step()
     apart = abs(link.p.array - tensor.detach().numpy()).max()
-    link, optimizer, tensor, other = both(make, theirs, rng.standard_normal(10**6, dtype=np.float32))
+    link, optimizer, tensor, other = both(
+        make, theirs, rng.standard_normal(10**6, dtype=np.float32)
+    )
     link.p.grad = np.full(10**6, 1e-3, "f4")
     tensor.grad = torch.full((10**6,), 1e-3)
     found = in_turn({"mnpar": optimizer.update, "torch": other.step}, 20, rounds=7)
     times = "   ".join(f"{who} {1e6 * s:6.0f} µs" for who, s in found.items())
-    print(f"{name:22} apart {apart:.0e}   {times}   ratio {found['mnpar'] / found['torch']:.2f}", flush=True)
+    print(
+        f"{name:22} apart {apart:.0e}   {times}   ratio {found['mnpar'] / found['torch']:.2f}",
+        flush=True,
+    )

@@ -1,4 +1,5 @@
-"""What recording costs: forward and backward of ``x * y + z`` on 8 floats, beside PyTorch's eager mode.
+"""What recording costs: forward and backward of ``x * y + z`` on 8 floats, beside PyTorch's eager
+mode.
 
 python benchmarks/overhead.py
 """
@@ -44,4 +45,6 @@ if torch:
 for what, ways in (("forward", forward), ("forward and backward", both)):
     found = in_turn(ways, 3000)
     text = "   ".join(f"{name} {1e6 * s / 2:5.2f} µs per operation" for name, s in found.items())
-    print(f"{what:22} {text}" + (f"   ratio {found['mnpar'] / found['torch']:.2f}" if torch else ""))
+    print(
+        f"{what:22} {text}" + (f"   ratio {found['mnpar'] / found['torch']:.2f}" if torch else "")
+    )

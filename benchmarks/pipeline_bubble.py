@@ -1,9 +1,11 @@
-"""The bubbles of all schedules, measured with known waits in place of computing, beside their formulas and the simulation.
+"""The bubbles of all schedules, measured with known waits in place of computing, beside their
+formulas and the simulation.
 
     mpiexec -n 4 python benchmarks/pipeline_bubble.py [--unit 0.02] [--micro-batches 8]
 
-Each stage sleeps a unit forward, one for the gradients of its inputs and one for those of its weights (half of that where a
-rank has two stages): so the ranks need no cores of their own, and what is measured is waiting alone.
+Each stage sleeps a unit forward, one for the gradients of its inputs and one for those of its
+weights (half of that where a rank has two stages): so the ranks need no cores of their own, and
+what is measured is waiting alone.
 """
 
 import argparse
@@ -57,9 +59,12 @@ class Stage(mnpar.Link):
 
 
 def measured(comm, name, M, unit, steps):
-    """The share of the ranks' time in which they do not sleep: the least of some steps, what else delays is no bubble."""
+    """The share of the ranks' time in which they do not sleep: the least of some steps, what else
+    delays is no bubble.
+    """
     schedule = make_schedule(name, comm.size, M)
-    seconds, mine = unit * comm.size / schedule.stages, schedule.stages_of(comm.rank)
+    seconds = unit * comm.size / schedule.stages
+    mine = schedule.stages_of(comm.rank)
     stages = [Stage(seconds, stage == schedule.stages - 1) for stage in mine]
     pipeline = Pipeline(comm, stages, schedule, M, late_weights=False, labels=0)
     batch = [mnpar.Variable(np.ones((M, 1)))] * (schedule.where[0] == comm.rank)
@@ -75,7 +80,9 @@ def measured(comm, name, M, unit, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--unit", type=float, default=0.02, help="seconds")
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--steps", type=int, default=3)
@@ -89,8 +96,10 @@ def main():
         if comm.is_root:
             found = simulate(schedule)
             print(
-                f"{name:12} bubble {100 * bubble:5.1f} %, formula {100 * formula(comm.size, args.micro_batches):5.1f} %, "
-                f"simulation {100 * found.bubble:5.1f} %; graphs in flight {graphs}, simulation {list(found.in_flight)}",
+                f"{name:12} bubble {100 * bubble:5.1f} %, formula "
+                f"{100 * formula(comm.size, args.micro_batches):5.1f} %, "
+                f"simulation {100 * found.bubble:5.1f} %; graphs in flight {graphs}, "
+                f"simulation {list(found.in_flight)}",
                 flush=True,
             )
 

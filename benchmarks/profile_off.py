@@ -1,9 +1,11 @@
-"""What ``mnpar.profile`` costs when it is off: a training step where nobody has ever profiled, and after a profile has ended.
+"""What ``mnpar.profile`` costs when it is off: a training step where nobody has ever profiled, and
+after a profile has ended.
 
     python benchmarks/profile_off.py [--rounds 7] [--steps 2000]
 
-Processes of the two kinds take turns; the figure is CPU time, and the step (a perceptron 10-100-1, one sample) nearly all
-overhead of functions, which is where a profile would show. ``on`` is the same step inside one.
+Processes of the two kinds take turns; the figure is CPU time, and the step (a perceptron 10-100-1,
+one sample) nearly all overhead of functions, which is where a profile would show. ``on`` is the
+same step inside one.
 """
 
 import argparse
@@ -28,7 +30,8 @@ def measured(kind, steps):
     """Seconds of CPU time in a step."""
     model = mnpar.Sequential(L.Linear(10, 100), F.relu, L.Linear(100, 1))
     optimizer = mnpar.optimizers.MomentumSGD(1e-4).setup(model)
-    x, t = np.ones((1, 10), "f4"), np.ones((1, 1), "f4")
+    x = np.ones((1, 10), "f4")
+    t = np.ones((1, 1), "f4")
 
     def run(n):
         begin = time.process_time()
@@ -46,7 +49,9 @@ def measured(kind, steps):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--kind", choices=["never", "off", "on"], help="measure one, and print it")
@@ -58,8 +63,13 @@ if __name__ == "__main__":
     for _ in range(args.rounds):
         for kind, seconds in found.items():
             command = [sys.executable, __file__, "--kind", kind, "--steps", str(args.steps)]
-            seconds.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+            seconds.append(
+                float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            )
     middle = {kind: statistics.median(seconds) for kind, seconds in found.items()}
     for kind, seconds in found.items():
-        print(f"{kind:6} {1e6 * middle[kind]:7.1f} µs a step   {middle[kind] / middle['never']:.3f} of never   "
-              f"({1e6 * min(seconds):.1f} to {1e6 * max(seconds):.1f})")  # fmt: skip
+        print(
+            f"{kind:6} {1e6 * middle[kind]:7.1f} µs a step   "
+            f"{middle[kind] / middle['never']:.3f} of never   "
+            f"({1e6 * min(seconds):.1f} to {1e6 * max(seconds):.1f})"
+        )

@@ -1,9 +1,11 @@
-"""Steps of the seed systems' examples, on one rank (the others wait) and on all: samples a second, and how many times one's.
+"""Steps of the seed systems' examples, on one rank (the others wait) and on all: samples a second,
+and how many times one's.
 
     mpiexec -n 2 python benchmarks/seeds.py [--rounds 9]
 
-flashlight's perceptron (10-100-1; each rank one sample a step), Synkhronos' MNIST networks (500 images in all, shared by the
-ranks) and pathway2ai's MLP (64 rows each rank). One BLAS thread for each rank.
+flashlight's perceptron (10-100-1; each rank one sample a step), Synkhronos' MNIST networks (500
+images in all, shared by the ranks) and pathway2ai's MLP (64 rows each rank). One BLAS thread for
+each rank.
 """
 
 import argparse
@@ -38,19 +40,33 @@ def mlp(*sizes):
     return mnpar.Sequential(*layers[:-1])
 
 
-ROWS = {  # model, error, shape of a sample, samples: in all (shared) or of each rank, steps of a measurement
+# model, error, shape of a sample, samples: in all (shared) or of each rank, steps of a measurement
+ROWS = {
     "perceptron, 1 each": (lambda: Perceptron(100), F.mean_squared_error, (10,), 1, False, 1000),
     "MNIST CNN, 500 in all": (cnn, F.softmax_cross_entropy, (1, 28, 28), 500, True, 3),
-    "784-800-800-10, 500 in all": (lambda: mlp(784, 800, 800, 10), F.softmax_cross_entropy, (784,), 500, True, 5),
-    "1024-256-256-256-32, 64 each": (
-        lambda: mlp(1024, 256, 256, 256, 32), F.softmax_cross_entropy, (1024,), 64, False, 100,
+    "784-800-800-10, 500 in all": (
+        lambda: mlp(784, 800, 800, 10),
+        F.softmax_cross_entropy,
+        (784,),
+        500,
+        True,
+        5,
     ),
-}  # fmt: skip
+    "1024-256-256-256-32, 64 each": (
+        lambda: mlp(1024, 256, 256, 256, 32),
+        F.softmax_cross_entropy,
+        (1024,),
+        64,
+        False,
+        100,
+    ),
+}
 
 
 def step(comm, make, error, shape, n):
     """An update with n samples of this rank."""
-    model, rng = make(), np.random.default_rng(0)
+    model = make()
+    rng = np.random.default_rng(0)
     optimizer = mnpar.optimizers.MomentumSGD(1e-4)
     if comm is not None:
         optimizer = mnpar.create_multi_node_optimizer(optimizer, comm)
@@ -61,7 +77,9 @@ def step(comm, make, error, shape, n):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=9)
     args = mnpar.launch.parse_args(parser)
     comm = mnpar.create_communicator()
@@ -73,8 +91,12 @@ def main():
         found = {way: max(comm.allgather_obj(seconds)) for way, seconds in found.items()}
         if comm.is_root:
             times_one = (1 if shared else comm.size) * found["one"] / found["all"]
-            print(f"{name:30} one rank {1e6 * found['one']:9.0f} µs a step, {comm.size} ranks {1e6 * found['all']:9.0f} µs: "
-                  f"{times_one:.2f} times the samples a second", flush=True)  # fmt: skip
+            print(
+                f"{name:30} one rank {1e6 * found['one']:9.0f} µs a step, {comm.size} ranks "
+                f"{1e6 * found['all']:9.0f} µs: "
+                f"{times_one:.2f} times the samples a second",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Sums of gradients over the ranks of one machine: by messages, and in memory that the ranks have in common.
+"""Sums of gradients over the ranks of one machine: by messages, and in memory that the ranks have
+in common.
 
     mpiexec -n 2 python benchmarks/shared_memory.py [--rounds 21]        (and -n 4)
 
-``allreduce`` is what gradients take now (``comm.allreduce(g, out=g)``), ``Allreduce`` MPI's own in place. In shared memory each
-rank adds up its share of the elements, reading those of all ranks, and all ranks read the sums: ``copied`` with each rank's
-gradients copied there and the sums copied back, ``resident`` where gradients live there and only the sums are copied, ``read``
-where an optimizer would read the sums right there. Chunks of 4 MiB; two barriers for each, ``comm.barrier`` or MPI's (``+``).
-The last column is what is left of the time of ``allreduce`` in the fastest way that keeps gradients where they are.
+``allreduce`` is what gradients take now (``comm.allreduce(g, out=g)``), ``Allreduce`` MPI's own in
+place. In shared memory each rank adds up its share of the elements, reading those of all ranks, and
+all ranks read the sums: ``copied`` with each rank's gradients copied there and the sums copied
+back, ``resident`` where gradients live there and only the sums are copied, ``read`` where an
+optimizer would read the sums right there. Chunks of 4 MiB; two barriers for each, ``comm.barrier``
+or MPI's (``+``). The last column is what is left of the time of ``allreduce`` in the fastest way
+that keeps gradients where they are.
 """
 
 import argparse
@@ -36,7 +39,9 @@ class Shared:
         self.memory.sync()
 
     def reduce(self, g, way):
-        P, me, sums = self.comm.size, self.comm.rank, self.slots[-1]
+        P = self.comm.size
+        me = self.comm.rank
+        sums = self.slots[-1]
         for start in range(0, g.size, CHUNK):
             stop = min(start + CHUNK, g.size)
             if way == "copied":
@@ -52,14 +57,19 @@ class Shared:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--sizes", type=float, nargs="*", default=[0.1, 0.5, 1.6, 4, 7.2, 20], help="megabytes")
+    parser.add_argument(
+        "--sizes", type=float, nargs="*", default=[0.1, 0.5, 1.6, 4, 7.2, 20], help="megabytes"
+    )
     args = mnpar.launch.parse_args(parser)
     comm = mnpar.create_communicator()
     if comm.size < 2 or comm.inter_size > 1:
         raise SystemExit(
-            "this benchmark is for two or more ranks of one machine: mpiexec -n 2 python benchmarks/shared_memory.py"
+            "this benchmark is for two or more ranks of one machine: mpiexec -n 2 python "
+            "benchmarks/shared_memory.py"
         )
     world = MPI.COMM_WORLD
 
@@ -91,7 +101,11 @@ def main():
         found = {way: max(comm.allgather_obj(seconds)) for way, seconds in found.items()}
         if comm.is_root:
             row = "  ".join(f"{way} {1e6 * seconds:7.0f}" for way, seconds in found.items())
-            print(f"{megabytes:5} MB  {row}   {min(found['copied'], found['copied+']) / found['allreduce']:.2f}", flush=True)
+            print(
+                f"{megabytes:5} MB  {row}   "
+                f"{min(found['copied'], found['copied+']) / found['allreduce']:.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""Every function on 8, 10,000 and 1,000,000 elements, forward and with backward, beside Chainer's: is one slower anywhere?
+"""Every function on 8, 10,000 and 1,000,000 elements, forward and with backward, beside Chainer's:
+is one slower anywhere?
 
 python benchmarks/sizes.py [part of a name …] --chainer PYTHON
 
-A row is a function and a size; the seconds are of the processor, the median of turns A B A B. × is Chainer's time relative to
-mnpar's: above 1 mnpar is faster. At the end stand the rows below 0.97, the slowest first.
-"A view": Chainer leaves in ``x.grad`` a view of ``y.grad``, or one that cannot be written to; a gradient that mnpar leaves has
-its own memory, and that takes a copy. "Inside" is the same followed by a multiplication, as within a network, where nobody else
-holds the gradient that comes: then mnpar hands views on, too.
+A row is a function and a size; the seconds are of the processor, the median of turns A B A B. × is
+Chainer's time relative to mnpar's: above 1 mnpar is faster. At the end stand the rows below 0.97,
+the slowest first. "A view": Chainer leaves in ``x.grad`` a view of ``y.grad``, or one that cannot
+be written to; a gradient that mnpar leaves has its own memory, and that takes a copy. "Inside" is
+the same followed by a multiplication, as within a network, where nobody else holds the gradient
+that comes: then mnpar hands views on, too.
 """
 
 import time
@@ -48,11 +50,13 @@ def images(x):
 
 
 ELEMENTWISE = (
-    "absolute arctan cbrt ceil cos cosh crelu elu erf exp expm1 floor hard_sigmoid identity leaky_relu log_sigmoid relu relu6 "
+    "absolute arctan cbrt ceil cos cosh crelu elu erf exp expm1 floor hard_sigmoid identity "
+    "leaky_relu log_sigmoid relu relu6 "
     "rrelu selu sigmoid sign sin sinh softplus softsign square tan tanh log1p fix dropout"
 )
 OF_TWO = (
-    "add maximum minimum arctan2 mean_squared_error mean_absolute_error squared_error absolute_error matmul "
+    "add maximum minimum arctan2 mean_squared_error mean_absolute_error squared_error "
+    "absolute_error matmul "
     "squared_difference gaussian_kl_divergence"
 )
 ROWS = {name: one(name) for name in ELEMENTWISE.split()} | {
@@ -115,13 +119,24 @@ ROWS = {name: one(name) for name in ELEMENTWISE.split()} | {
     "gaussian_nll": (2, lambda x, y: F.gaussian_nll(x, y, y)),
     "accuracy": (1, lambda x: F.accuracy(x, labels(x))),
     "select_item": (1, lambda x: F.select_item(x, labels(x))),
-    "batch_normalization": (1, lambda x: F.batch_normalization(x, np.ones(x.shape[1], "f4"), np.zeros(x.shape[1], "f4"))),
+    "batch_normalization": (
+        1,
+        lambda x: F.batch_normalization(x, np.ones(x.shape[1], "f4"), np.zeros(x.shape[1], "f4")),
+    ),
     "fixed_batch_normalization": (
         1,
         lambda x: F.fixed_batch_normalization(x, *[np.ones(x.shape[1], "f4")] * 4),
     ),
-    "layer_normalization": (1, lambda x: F.layer_normalization(x, np.ones(x.shape[1], "f4"), np.zeros(x.shape[1], "f4"))),
-    "group_normalization": (1, lambda x: F.group_normalization(x, 2, np.ones(x.shape[1], "f4"), np.zeros(x.shape[1], "f4"))),
+    "layer_normalization": (
+        1,
+        lambda x: F.layer_normalization(x, np.ones(x.shape[1], "f4"), np.zeros(x.shape[1], "f4")),
+    ),
+    "group_normalization": (
+        1,
+        lambda x: F.group_normalization(
+            x, 2, np.ones(x.shape[1], "f4"), np.zeros(x.shape[1], "f4")
+        ),
+    ),
     "local_response_normalization": (1, lambda x: F.local_response_normalization(x)),
     "linear": (2, lambda x, y: F.linear(x, y)),
     "linear, bias": (2, lambda x, y: F.linear(x, y, y[:, 0])),
@@ -164,13 +179,22 @@ ROWS = {name: one(name) for name in ELEMENTWISE.split()} | {
     "diagonal": one("diagonal"),
     "permutate": (1, lambda x: F.permutate(x, np.arange(len(x), dtype="i4")[::-1])),
     "transpose_sequence": (1, lambda x: F.transpose_sequence([x, x])[0]),
-    "convolution_2d": (1, lambda x: F.convolution_2d(images(x), np.ones((2, 1, 3, 3), "f4"), pad=1)),
-    "deconvolution_2d": (1, lambda x: F.deconvolution_2d(images(x), np.ones((1, 2, 3, 3), "f4"), pad=1)),
+    "convolution_2d": (
+        1,
+        lambda x: F.convolution_2d(images(x), np.ones((2, 1, 3, 3), "f4"), pad=1),
+    ),
+    "deconvolution_2d": (
+        1,
+        lambda x: F.deconvolution_2d(images(x), np.ones((1, 2, 3, 3), "f4"), pad=1),
+    ),
     "max_pooling_2d": (1, lambda x: F.max_pooling_2d(images(x), 2)),
     "max_pooling_2d 3, 2": (1, lambda x: F.max_pooling_2d(images(x), 3, 2)),
     "average_pooling_2d": (1, lambda x: F.average_pooling_2d(images(x), 2)),
     "unpooling_2d": (1, lambda x: F.unpooling_2d(images(x), 2)),
-    "upsampling of 4 channels": (1, lambda x: F.resize_images(images(x), (2 * x.shape[0], 2 * x.shape[1]))),
+    "upsampling of 4 channels": (
+        1,
+        lambda x: F.resize_images(images(x), (2 * x.shape[0], 2 * x.shape[1])),
+    ),
     "im2col": (1, lambda x: F.im2col(images(x), 2)),
     "depth2space": (1, lambda x: F.depth2space(F.reshape(x, (1, 4, x.shape[0] // 2, -1)), 2)),
 }
@@ -178,7 +202,14 @@ ROWS |= {name: two(name) for name in OF_TWO.split()}
 
 
 def ours(name, size, i):
-    if size == "10^6" and name in ("matmul", "linear", "linear, bias", "matmul, transposed", "tensordot", "einsum"):
+    if size == "10^6" and name in (
+        "matmul",
+        "linear",
+        "linear, bias",
+        "matmul, transposed",
+        "tensordot",
+        "einsum",
+    ):
         raise AttributeError("BLAS alone")
     random, (count, function) = np.random.default_rng(len(name)), ROWS[name]
     shape = SIZES[size]
@@ -204,7 +235,10 @@ def ours(name, size, i):
     if i == "borrowed":
         y.grad = gy
         y.backward()
-        if not any(x.grad is not None and (np.shares_memory(x.grad, gy) or not x.grad.flags.writeable) for x in xs):
+        if not any(
+            x.grad is not None and (np.shares_memory(x.grad, gy) or not x.grad.flags.writeable)
+            for x in xs
+        ):
             raise AttributeError("all gradients own their memory")
     return both if i else forward
 
@@ -223,7 +257,10 @@ def compare(name, size, chainer):
         borrowed = i and Elsewhere(chainer, name, size, "borrowed").seconds(1) is not None
         found |= measure(f"{name}, {size}: {what}{' (Chainer: a view)' if borrowed else ''}", ways)
         if borrowed:
-            ways = {"mnpar": ours(name, size, "inside"), "chainer": Elsewhere(chainer, name, size, "inside")}
+            ways = {
+                "mnpar": ours(name, size, "inside"),
+                "chainer": Elsewhere(chainer, name, size, "inside"),
+            }
             found |= measure(f"{name}, {size}: inside", ways)
     return found
 

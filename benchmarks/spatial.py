@@ -1,14 +1,18 @@
-"""A CNN on images of 128² and a U-Net on 512², cut into blocks: time and memory for each rank, and what the halos cost.
+"""A CNN on images of 128² and a U-Net on 512², cut into blocks: time and memory for each rank, and
+what the halos cost.
 
-    python benchmarks/spatial.py                                  the table: 1, 2 and 4 ranks, and PyTorch in one process
-    mpiexec -n 2 python benchmarks/spatial.py                     one row for each network
-    benchmarks/two_hosts.sh python benchmarks/spatial.py          the same on two "hosts", and how much of the halos is hidden
+    python benchmarks/spatial.py                                  the table: 1, 2 and 4 ranks, and
+    PyTorch in one process mpiexec -n 2 python benchmarks/spatial.py                     one row for
+    each network benchmarks/two_hosts.sh python benchmarks/spatial.py          the same on two
+    "hosts", and how much of the halos is hidden
 
-``step`` is forward and backward of one batch, ``hiding`` the same with what needs no halo computed while that is on its way
-(which is the default on several hosts), ``halos`` the halos without the layers, one after the other; bytes are those that the
-ranks send in a step, beside the areas of the rectangles that they owe. Memory is the largest that a rank has at its peak beyond
-what it had before the first step; for the table each network has processes of its own. Hidden is what a step waits less for its
-halos than it would wait for them alone. Each rank has one BLAS thread, PyTorch two.
+``step`` is forward and backward of one batch, ``hiding`` the same with what needs no halo computed
+while that is on its way (which is the default on several hosts), ``halos`` the halos without the
+layers, one after the other; bytes are those that the ranks send in a step, beside the areas of the
+rectangles that they owe. Memory is the largest that a rank has at its peak beyond what it had
+before the first step; for the table each network has processes of its own. Hidden is what a step
+waits less for its halos than it would wait for them alone. Each rank has one BLAS thread, PyTorch
+two.
 """
 
 import argparse
@@ -49,7 +53,9 @@ class CNN(mnpar.Chain):
     def __init__(self, grid):
         super().__init__()
         self.grid = grid
-        self.convs = mnpar.ChainList(*[conv(grid, a, b) for a, b in ((3, 16), (16, 32), (32, 64), (64, 64))])
+        self.convs = mnpar.ChainList(
+            *[conv(grid, a, b) for a, b in ((3, 16), (16, 32), (32, 64), (64, 64))]
+        )
         self.fc = L.Linear(64, 10)
 
     def forward(self, x, shape):
@@ -69,7 +75,9 @@ class UNet(mnpar.Chain):
         super().__init__()
         self.grid, c = grid, [width, 2 * width, 4 * width, 8 * width]
         self.down = mnpar.ChainList(*[conv(grid, a, b) for a, b in zip([3, *c], c, strict=False)])
-        self.up = mnpar.ChainList(*[L.SpatialDeconvolution2D(grid, b, a, 2, 2) for a, b in pairwise(c)])
+        self.up = mnpar.ChainList(
+            *[L.SpatialDeconvolution2D(grid, b, a, 2, 2) for a, b in pairwise(c)]
+        )
         self.join = mnpar.ChainList(*[conv(grid, 2 * a, a) for a in c[:-1]])
         self.last = L.SpatialConvolution2D(grid, width, 2, 1)
 
@@ -77,11 +85,13 @@ class UNet(mnpar.Chain):
         seen = []
         for i, layer in enumerate(self.down):
             if i:
-                x, shape = F.spatial_max_pooling_nd(x, self.grid, shape, 2), tuple(n // 2 for n in shape)
+                x = F.spatial_max_pooling_nd(x, self.grid, shape, 2)
+                shape = tuple(n // 2 for n in shape)
             x = F.relu(layer(x, shape))
             seen.append(x)
         for i in (2, 1, 0):
-            x, shape = self.up[i](x, shape), tuple(2 * n for n in shape)
+            x = self.up[i](x, shape)
+            shape = tuple(2 * n for n in shape)
             x = F.relu(self.join[i](F.concat([x, seen[i]]), shape))
         return self.last(x, shape)
 
@@ -94,7 +104,8 @@ MODELS = {"CNN, 128²": (CNN, (128, 128), 16), "U-Net, 512²": (UNet, (512, 512)
 
 def batch(model, grid, shape, n):
     """A batch on this rank: its blocks of the images, and of the labels if these are images too."""
-    rng, box = np.random.default_rng(0), grid.block(shape)
+    rng = np.random.default_rng(0)
+    box = grid.block(shape)
     cells = tuple(slice(a, b) for a, b in zip(box.start, box.stop, strict=True))
     x = rng.standard_normal((n, 3, *shape), np.float32)[(..., *cells)].copy()
     if model is CNN:
@@ -103,8 +114,12 @@ def batch(model, grid, shape, n):
 
 
 def halos_of(model, x, t, shape):
-    """What the layers exchange in a step: functions that exchange just that, and the bytes that this rank owes the others."""
-    found, owed, rank = [], 0, model.grid.comm.rank
+    """What the layers exchange in a step: functions that exchange just that, and the bytes that
+    this rank owes the others.
+    """
+    found = []
+    owed = 0
+    rank = model.grid.comm.rank
 
     def plan_of(x, plan, run):
         nonlocal owed
@@ -114,7 +129,9 @@ def halos_of(model, x, t, shape):
             found.append((x.shape, x.requires_grad, run))
 
     def halo_of(x, grid, shape, window, mode="constant", fill=0, later=False):
-        plan_of(x, grid.halo(shape, window, mode), lambda v: real[0](v, grid, shape, window, mode, fill))
+        plan_of(
+            x, grid.halo(shape, window, mode), lambda v: real[0](v, grid, shape, window, mode, fill)
+        )
         return real[0](x, grid, shape, window, mode, fill, later)
 
     def convolution(x, grid, shape, window, W, b, groups, mode, hide):
@@ -126,17 +143,24 @@ def halos_of(model, x, t, shape):
         return exchange(comm, x, plan)
 
     real = blockwise.halo_of, spatial_convolution.halo_convolution
-    blockwise.halo_of, spatial_convolution.halo_convolution, blockwise.exchange = halo_of, convolution, exchanged
+    blockwise.halo_of = halo_of
+    spatial_convolution.halo_convolution = convolution
+    blockwise.exchange = exchanged
     try:
         model.loss(x, t, shape).backward()
     finally:
-        blockwise.halo_of, spatial_convolution.halo_convolution, blockwise.exchange = *real, exchange
+        blockwise.halo_of, spatial_convolution.halo_convolution, blockwise.exchange = (
+            *real,
+            exchange,
+        )
     arrays = [mnpar.Variable(np.zeros(size, "f4"), requires_grad=wants) for size, wants, _ in found]
 
     def halos():
         for v, (_, _, run) in zip(arrays, found, strict=True):
             y = run(v)
-            mnpar.backward([y], [mnpar.Variable(y.array)] if y.requires_grad else None) if y.requires_grad else mnpar.backward()
+            mnpar.backward(
+                [y], [mnpar.Variable(y.array)] if y.requires_grad else None
+            ) if y.requires_grad else mnpar.backward()
 
     return halos, owed
 
@@ -154,11 +178,16 @@ def hidden():
 
 @contextmanager
 def slow(delay, waited):
-    """Within it, what others give comes so many seconds after this rank gave its own, as from another host.
+    """Within it, what others give comes so many seconds after this rank gave its own, as from
+    another host.
 
-    ``waited`` gets the seconds for which the rank had nothing to do but wait for that, for each halo.
+    ``waited`` gets the seconds for which the rank had nothing to do but wait for that, for each
+    halo.
     """
-    due, give, take, wait = {}, Carrier._give, Carrier._take, operation.wait
+    due = {}
+    give = Carrier._give
+    take = Carrier._take
+    wait = operation.wait
 
     def _give(self, xs):
         result = give(self, xs)
@@ -168,7 +197,9 @@ def slow(delay, waited):
     def _take(self, *args):
         then = due.get((self.seq, self.order), 0)
         waited.setdefault(then, 0)
-        yield Pending(lambda: time.perf_counter() >= then, lambda: None, Waiting("a slow link", str(then)))
+        yield Pending(
+            lambda: time.perf_counter() >= then, lambda: None, Waiting("a slow link", str(then))
+        )
         yield from take(self, *args)
 
     def _wait(transport, pending):
@@ -185,7 +216,9 @@ def slow(delay, waited):
 
 
 def far_away(comm, step, delay, rounds):
-    """Which part of a slow link's time is hidden by what is computed meanwhile: as it is, and if convolutions hide halos."""
+    """Which part of a slow link's time is hidden by what is computed meanwhile: as it is, and if
+    convolutions hide halos.
+    """
     seconds = {False: [], True: []}
     for _ in range(rounds):
         for hide, found in seconds.items():
@@ -245,7 +278,9 @@ def waiting(waited):
 
 
 def hidden_part(comm, step, halos, rounds):
-    """Which part of the waiting for halos is hidden, as it comes and with ``hide``: the mean over ranks."""
+    """Which part of the waiting for halos is hidden, as it comes and with ``hide``: the mean over
+    ranks.
+    """
 
     def hiding():
         with hidden():
@@ -259,7 +294,9 @@ def hidden_part(comm, step, halos, rounds):
             with waiting(waited):
                 function()
             found.append(sum(waited))
-    alone, mine, hid = [float(comm.allreduce(np.array(float(statistics.median(found))))) for found in waits.values()]
+    alone, mine, hid = [
+        float(comm.allreduce(np.array(float(statistics.median(found))))) for found in waits.values()
+    ]
     return alone / comm.size, 1 - mine / alone, 1 - hid / alone
 
 
@@ -278,7 +315,11 @@ def row(comm, name, rounds, delay):
         loss.backward()
 
     step()
-    found = {"ranks": comm.size, "grid": grid.dims, "memory": max(comm.allgather_obj(peak() - before))}
+    found = {
+        "ranks": comm.size,
+        "grid": grid.dims,
+        "memory": max(comm.allgather_obj(peak() - before)),
+    }
     halos, owed = halos_of(model, mnpar.Variable(x, requires_grad=False), t, shape)
     sent = comm.traffic.bytes
     step()
@@ -296,8 +337,10 @@ def told(name, found, delay=0):
     """One network's row in words."""
     step, hiding, halos = [1e3 * found[way] for way in ("step", "hiding", "halos")]
     yield (
-        f"{name:12} {found['ranks']} ranks {tuple(found['grid'])}: step {step:7.1f} ms, hiding {hiding:7.1f} ms, halos "
-        f"{halos:6.1f} ms ({halos / step:5.1%}), {found['memory']:6.0f} MiB, sent {found['sent']} bytes, owed {found['owed']}"
+        f"{name:12} {found['ranks']} ranks {tuple(found['grid'])}: step {step:7.1f} ms, hiding "
+        f"{hiding:7.1f} ms, halos "
+        f"{halos:6.1f} ms ({halos / step:5.1%}), {found['memory']:6.0f} MiB, sent "
+        f"{found['sent']} bytes, owed {found['owed']}"
     )
     if "hidden" in found:
         alone, part, hiding = found["hidden"]
@@ -311,20 +354,32 @@ def table(names, rounds):
     """Each network on 1, 2 and 4 ranks and in PyTorch, each in processes of its own."""
     for name in names:
         rows = [elsewhere(ranks, name, rounds) for ranks in (1, 2, 4)]
-        one, torch = rows[0]["step"], elsewhere(0, name, rounds)
+        one = rows[0]["step"]
+        torch = elsewhere(0, name, rounds)
         print(f"{name}, batch {MODELS[name][2]}")
-        print("  ranks  grid     step ms   1 rank / it   MiB a rank   halos ms   of the step   bytes sent   owed")
+        print(
+            "  ranks  grid     step ms   1 rank / it   MiB a rank   halos ms   of the step   "
+            "bytes sent   owed"
+        )
         for r in rows:
             print(
-                f"  {r['ranks']:5}  {'x'.join(map(str, r['grid'])):6} {1e3 * r['step']:9.1f} {one / r['step']:13.2f} "
-                f"{r['memory']:12.0f} {1e3 * r['halos']:10.1f} {r['halos'] / r['step']:13.1%} {r['sent']:12} {r['owed']:6}"
+                f"  {r['ranks']:5}  {'x'.join(map(str, r['grid'])):6} {1e3 * r['step']:9.1f} "
+                f"{one / r['step']:13.2f} "
+                f"{r['memory']:12.0f} {1e3 * r['halos']:10.1f} {r['halos'] / r['step']:13.1%} "
+                f"{r['sent']:12} {r['owed']:6}"
             )
         if torch:
             ratios = ", ".join([f"{r['step'] / torch['step']:.2f}" for r in rows])
-            print(f"  PyTorch, one process, two threads: {1e3 * torch['step']:.1f} ms, {torch['memory']:.0f} MiB; ", end="")
+            print(
+                f"  PyTorch, one process, two threads: {1e3 * torch['step']:.1f} ms, "
+                f"{torch['memory']:.0f} MiB; ",
+                end="",
+            )
             print(f"the rows take {ratios} of its time", flush=True)
         else:
-            print("  PyTorch is not installed: its time is left out (pip install torch)", flush=True)
+            print(
+                "  PyTorch is not installed: its time is left out (pip install torch)", flush=True
+            )
 
 
 def elsewhere(ranks, name, rounds):
@@ -340,12 +395,16 @@ def elsewhere(ranks, name, rounds):
         "--json",
         "mnpar" if ranks else "torch",
     ]
-    done = subprocess.run([*command, *one], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [*command, *one], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 
 def with_torch(name, rounds):
-    """The same network in PyTorch, one process and two threads; None where that is not installed."""
+    """The same network in PyTorch, one process and two threads; None where that is not
+    installed.
+    """
     try:
         import torch
     except ImportError:
@@ -356,7 +415,9 @@ def with_torch(name, rounds):
     c = (3, 16, 32, 64, 64) if kind is CNN else (3, 8, 16, 32, 64)
     down = nn.ModuleList([nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(c)])
     up = nn.ModuleList([nn.ConvTranspose2d(b, a, 2, 2) for a, b in pairwise(c[1:])])
-    join, last, fc = nn.ModuleList([nn.Conv2d(2 * a, a, 3, padding=1) for a in c[1:-1]]), nn.Conv2d(8, 2, 1), nn.Linear(64, 10)
+    join = nn.ModuleList([nn.Conv2d(2 * a, a, 3, padding=1) for a in c[1:-1]])
+    last = nn.Conv2d(8, 2, 1)
+    fc = nn.Linear(64, 10)
     x = torch.randn(n, 3, *shape)
     t = torch.randint(0, 10, (n,)) if kind is CNN else torch.randint(0, 2, (n, *shape))
 
@@ -387,10 +448,17 @@ def with_torch(name, rounds):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--only", choices=["CNN", "U-Net"], help="one of the two networks")
-    parser.add_argument("--delay", type=float, default=0, help="milliseconds of a slow link, to see what of it is hidden")
+    parser.add_argument(
+        "--delay",
+        type=float,
+        default=0,
+        help="milliseconds of a slow link, to see what of it is hidden",
+    )
     parser.add_argument("--json", choices=["mnpar", "torch"], help=argparse.SUPPRESS)
     args = mnpar.launch.parse_args(parser)
     names = [name for name in MODELS if args.only is None or name.startswith(args.only)]
@@ -403,4 +471,9 @@ if __name__ == "__main__":
         for name in names:
             found = row(comm, name, args.rounds, args.delay / 1e3)
             if comm.rank == 0:
-                print(json.dumps(found) if args.json else "\n".join(told(name, found, args.delay / 1e3)), flush=True)
+                print(
+                    json.dumps(found)
+                    if args.json
+                    else "\n".join(told(name, found, args.delay / 1e3)),
+                    flush=True,
+                )

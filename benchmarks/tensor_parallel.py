@@ -1,18 +1,23 @@
-"""A training step of an MLP and of a transformer block, divided among ranks, beside torch.distributed.tensor over gloo.
+"""A training step of an MLP and of a transformer block, divided among ranks, beside
+torch.distributed.tensor over gloo.
 
-    python benchmarks/tensor_parallel.py --ranks 1 2 4 [--jobs 3] [--rounds 5] [--times 5] [--networks mlp] [--torch PYTHON]
+    python benchmarks/tensor_parallel.py --ranks 1 2 4 [--jobs 3] [--rounds 5] [--times 5]
+    [--networks mlp] [--torch PYTHON]
 
-Forward, backward and SGD in float32, one BLAS thread for each rank. ``cut`` also divides the sequence between the layers
-(Megatron-LM's sequence parallelism). PyTorch runs the same network by parallelize_module with its Colwise-, Rowwise- and
-SequenceParallel. Each toolkit has jobs of its own, in turn (mnpar, PyTorch, mnpar …): a process gets memory in one way, and
-mnpar's (kept, in large pages) helps PyTorch, too. A time is the slowest rank's, the median of the rounds of all jobs. On one
-rank there is also PyTorch without torch.distributed.tensor (``torch plain``). The products of matrices are most of a step:
-PyTorch's are MKL's, and numpy's OpenBLAS's, which takes longer, unless MKL is installed (the extra ``mkl``).
+Forward, backward and SGD in float32, one BLAS thread for each rank. ``cut`` also divides the
+sequence between the layers (Megatron-LM's sequence parallelism). PyTorch runs the same network by
+parallelize_module with its Colwise-, Rowwise- and SequenceParallel. Each toolkit has jobs of its
+own, in turn (mnpar, PyTorch, mnpar …): a process gets memory in one way, and mnpar's (kept, in
+large pages) helps PyTorch, too. A time is the slowest rank's, the median of the rounds of all jobs.
+On one rank there is also PyTorch without torch.distributed.tensor (``torch plain``). The products
+of matrices are most of a step: PyTorch's are MKL's, and numpy's OpenBLAS's, which takes longer,
+unless MKL is installed (the extra ``mkl``).
 
-``sent`` are the bytes that mnpar's ranks send in a step, all together, over what has to be sent: 2 (P - 1) n for each sum of n
-bytes. ``memory`` is how much a rank of a job of its own grows from before the network to the peak of its steps, as the system
-counts it. ``arrays`` is what numpy's arrays take at that peak in mnpar (tracemalloc), over a formula: parameters and their
-gradients, and activations, each the whole ones and 1/P of the divided ones (``formula`` lists them).
+``sent`` are the bytes that mnpar's ranks send in a step, all together, over what has to be sent: 2
+(P - 1) n for each sum of n bytes. ``memory`` is how much a rank of a job of its own grows from
+before the network to the peak of its steps, as the system counts it. ``arrays`` is what numpy's
+arrays take at that peak in mnpar (tracemalloc), over a formula: parameters and their gradients, and
+activations, each the whole ones and 1/P of the divided ones (``formula`` lists them).
 """
 
 import argparse
@@ -34,10 +39,14 @@ import mnpar.functions as F  # noqa: E402
 import mnpar.links as L  # noqa: E402
 from mnpar.link_hooks import WholeGradients  # noqa: E402
 
-N, T, D, HEADS = 4, 128, 512, 8
+N = 4
+T = 128
+D = 512
+HEADS = 8
 WIDTH = D // HEADS
 SIZES = f"{N} sequences of {T}, {D} features, {HEADS} heads, {4 * D} hidden"
-NAMES, TOOLKITS = ("mlp", "block"), ("mnpar", "torch")
+NAMES = ("mlp", "block")
+TOOLKITS = ("mnpar", "torch")
 
 
 class MLP(mnpar.Chain):
@@ -58,14 +67,16 @@ class Block(mnpar.Chain):
         self.qkv = L.ColumnParallelLinear(comm, D, 3 * D, gather_output=False, sequence_axis=axis)
         self.out = L.RowParallelLinear(comm, D, D, input_is_parallel=True, sequence_axis=axis)
         self.mlp = MLP(comm, axis)
-        self.before, self.after = L.LayerNormalization(D), L.LayerNormalization(D)
+        self.before = L.LayerNormalization(D)
+        self.after = L.LayerNormalization(D)
         if axis is not None:
             for norm in (self.before, self.after):
                 norm.add_hook(WholeGradients(comm))
 
     def forward(self, x):
         qkv = self.qkv(self.before(x), n_batch_axes=2)
-        q, k, v = F.separate(qkv.reshape(N, T, -1, 3, WIDTH).transpose(3, 0, 2, 1, 4))  # each (N, heads, T, width)
+        # each (N, heads, T, width)
+        q, k, v = F.separate(qkv.reshape(N, T, -1, 3, WIDTH).transpose(3, 0, 2, 1, 4))
         h = F.scaled_dot_product_attention(q, k, v, causal=True).transpose(0, 2, 1, 3)
         x = x + self.out(h.reshape(N, T, -1), n_batch_axes=2)
         return x + self.mlp(self.after(x))
@@ -79,7 +90,8 @@ def part(comm, cut):
 
 def ours(comm, name, cut):
     mnpar.random.seed(0)
-    model, x = {"mlp": MLP, "block": Block}[name](comm, 1 if cut else None), mnpar.Variable(part(comm, cut))
+    model = {"mlp": MLP, "block": Block}[name](comm, 1 if cut else None)
+    x = mnpar.Variable(part(comm, cut))
     optimizer = mnpar.optimizers.SGD(lr=1e-4).setup(model)
 
     def step():
@@ -98,7 +110,8 @@ def theirs(torch, comm, name, cut, plain=False):
     class TorchMLP(nn.Module):
         def __init__(self):
             super().__init__()
-            self.up, self.down = nn.Linear(D, 4 * D), nn.Linear(4 * D, D)
+            self.up = nn.Linear(D, 4 * D)
+            self.down = nn.Linear(4 * D, D)
 
         def forward(self, x):
             return self.down(nn.functional.gelu(self.up(x)))
@@ -106,8 +119,11 @@ def theirs(torch, comm, name, cut, plain=False):
     class TorchBlock(nn.Module):
         def __init__(self):
             super().__init__()
-            self.qkv, self.out, self.mlp = nn.Linear(D, 3 * D), nn.Linear(D, D), TorchMLP()
-            self.before, self.after = nn.LayerNorm(D), nn.LayerNorm(D)
+            self.qkv = nn.Linear(D, 3 * D)
+            self.out = nn.Linear(D, D)
+            self.mlp = TorchMLP()
+            self.before = nn.LayerNorm(D)
+            self.after = nn.LayerNorm(D)
 
         def forward(self, x):
             q, k, v = self.qkv(self.before(x)).view(N, T, -1, 3, WIDTH).permute(3, 0, 2, 1, 4)
@@ -116,7 +132,8 @@ def theirs(torch, comm, name, cut, plain=False):
             return x + self.mlp(self.after(x))
 
     torch.manual_seed(0)
-    model, outside = {"mlp": TorchMLP, "block": TorchBlock}[name](), Shard(1) if cut else Replicate()
+    model = {"mlp": TorchMLP, "block": TorchBlock}[name]()
+    outside = Shard(1) if cut else Replicate()
     columns = tp.ColwiseParallel(input_layouts=outside)
     rows = tp.RowwiseParallel(output_layouts=outside)
     before = "" if name == "mlp" else "mlp."
@@ -124,10 +141,14 @@ def theirs(torch, comm, name, cut, plain=False):
     if name == "block":
         plan |= {"qkv": columns, "out": rows}
         if cut:
-            plan |= {"before": tp.SequenceParallel(use_local_output=True), "after": tp.SequenceParallel(use_local_output=True)}
+            plan |= {
+                "before": tp.SequenceParallel(use_local_output=True),
+                "after": tp.SequenceParallel(use_local_output=True),
+            }
     if not plain:
         tp.parallelize_module(model, init_device_mesh("cpu", (comm.size,)), plan)
-    x, optimizer = torch.from_numpy(part(comm, cut)).requires_grad_(), torch.optim.SGD(model.parameters(), lr=1e-4)
+    x = torch.from_numpy(part(comm, cut)).requires_grad_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def step():
         optimizer.zero_grad()
@@ -147,37 +168,62 @@ def torch_over_gloo(comm):
         return None
     torch.set_num_threads(1)
     folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size
+    )
     from torch.distributed.tensor import parallel  # noqa: F401
 
-    dist.all_reduce(torch.nn.functional.linear(torch.ones(8, 8), torch.ones(8, 8, requires_grad=True)).detach())
+    dist.all_reduce(
+        torch.nn.functional.linear(torch.ones(8, 8), torch.ones(8, 8, requires_grad=True)).detach()
+    )
     return torch
 
 
 def minimum(name, ranks):
-    """Bytes that all ranks have to send in a step: a sum of the activations for each pair of layers, forward and backward."""
+    """Bytes that all ranks have to send in a step: a sum of the activations for each pair of
+    layers, forward and backward.
+    """
     return 2 * (ranks - 1) * 4 * N * T * D * (1 if name == "mlp" else 2) * 2
 
 
 def formula(name, ranks, cut):
     """Bytes of arrays in a rank at the peak, which is where the gradient passes the MLP's gelu."""
     whole, divided = D, 8 * D * D + 4 * D  # parameters of the MLP
-    entering, passing = D, D  # of each place: what enters column layers, and what else lies between the pairs: outputs
-    inside = 5 * 4 * D  # hidden features before and after gelu, its slope (found in backward where MKL is), two gradients
+    # of each place: what enters column layers, and what else lies between the pairs: outputs
+    entering, passing = (
+        D,
+        D,
+    )
+    inside = (
+        5 * 4 * D
+        # hidden features before and after gelu, its slope (found in backward where MKL is), two
+        # gradients
+    )
     if name == "block":
-        whole, divided = whole + 5 * D, divided + 4 * D * D + 3 * D
-        entering, passing = 2 * D, 4 * D  # normalized; inputs, outputs
+        whole = whole + 5 * D
+        divided = divided + 4 * D * D + 3 * D
+        # normalized; inputs, outputs
+        entering = 2 * D
+        passing = 4 * D
         inside += 5 * D + T * HEADS  # q, q / √width, k, v, what the heads found; their attention
     if cut:  # what enters is gathered, and kept so; of the rest each rank has its part
-        whole_of_place, inside = entering, inside + passing + (D if name == "mlp" else 0)  # (x is kept as well as gathered)
+        # (x is kept as well as gathered)
+        whole_of_place, inside = (
+            entering,
+            inside + passing + (D if name == "mlp" else 0),
+        )
     else:
         whole_of_place = entering + passing
     under_way = D if ranks > 1 else 0  # a sum over ranks
-    return 4 * (2 * (whole + divided / ranks) + N * T * (whole_of_place + under_way + inside / ranks))
+    return 4 * (
+        2 * (whole + divided / ranks) + N * T * (whole_of_place + under_way + inside / ranks)
+    )
 
 
 def timing(comm, args):
-    """Times of one toolkit's ways, each round the slowest rank's, and the bytes that mnpar's ranks sent."""
+    """Times of one toolkit's ways, each round the slowest rank's, and the bytes that mnpar's ranks
+    sent.
+    """
     torch = torch_over_gloo(comm) if args.toolkit == "torch" else None
     if args.toolkit == "torch" and torch is None:
         return
@@ -221,7 +267,11 @@ def memory(comm, args):
     start = resident("VmRSS")
     if args.arrays:
         tracemalloc.start()
-    step = theirs(torch, comm, name, "cut" in way, "plain" in way) if torch else ours(comm, name, "cut" in way)
+    step = (
+        theirs(torch, comm, name, "cut" in way, "plain" in way)
+        if torch
+        else ours(comm, name, "cut" in way)
+    )
     for _ in range(4):
         step()
         if args.arrays:
@@ -244,14 +294,26 @@ def started(ranks, args, toolkit, *flags):
         environment = {**environment, "MNPAR_KEEP_MEMORY": "0"}
     flags = ["--toolkit", toolkit, *flags]
     program = [__file__, "--job", "--rounds", str(args.rounds), "--times", str(args.times), *flags]
-    done = subprocess.run([*command, args.torch, *program], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, args.torch, *program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:  # (otherwise there are only warnings)
         raise SystemExit(done.stdout + done.stderr)
-    return [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "[" or line[:1].isdigit()]
+    return [
+        json.loads(line)
+        for line in done.stdout.splitlines()
+        if line[:1] == "[" or line[:1].isdigit()
+    ]
 
 
 def measured(ranks, args):
-    """The median seconds of each network's ways, and the bytes that mnpar's ranks sent, by jobs in turn."""
+    """The median seconds of each network's ways, and the bytes that mnpar's ranks sent, by jobs in
+    turn.
+    """
     found = {name: ({}, {}) for name in args.networks}
     for _ in range(args.jobs):
         for toolkit in TOOLKITS:
@@ -260,7 +322,8 @@ def measured(ranks, args):
                     found[name][0].setdefault(way, []).extend(seconds)
                 found[name][1].update(sent)
     return {
-        name: ({way: statistics.median(all_) for way, all_ in times.items()}, sent) for name, (times, sent) in found.items()
+        name: ({way: statistics.median(all_) for way, all_ in times.items()}, sent)
+        for name, (times, sent) in found.items()
     }
 
 
@@ -268,28 +331,47 @@ def show(ranks, args):
     print(f"{ranks} ranks; {SIZES}", flush=True)
     for name, (found, sent) in measured(ranks, args).items():
         for way, seconds in found.items():
-            toolkit, flags = way.split()[0], ["--networks", name, "--way", way]
+            toolkit = way.split()[0]
+            flags = ["--networks", name, "--way", way]
             (taken,) = started(ranks, args, toolkit, *flags)
             text = f"  {name:6} {way:11} {1e3 * seconds:8.1f} ms"
             if way in sent:
                 theirs = way.replace("mnpar", "torch")
                 text += f" = {seconds / found[theirs]:.2f} of torch's" if theirs in found else ""
-                text += f" ({seconds / found['torch plain']:.2f} of plain torch's)" if "torch plain" in found else ""
-                least, (arrays,) = minimum(name, ranks), started(ranks, args, toolkit, *flags, "--arrays")
-                text += f"   sent {sent[way] / 1e6:6.2f} MB" + (f" = {sent[way] / least:.3f} of the minimum" if least else "")
+                text += (
+                    f" ({seconds / found['torch plain']:.2f} of plain torch's)"
+                    if "torch plain" in found
+                    else ""
+                )
+                least, (arrays,) = (
+                    minimum(name, ranks),
+                    started(ranks, args, toolkit, *flags, "--arrays"),
+                )
+                text += f"   sent {sent[way] / 1e6:6.2f} MB" + (
+                    f" = {sent[way] / least:.3f} of the minimum" if least else ""
+                )
                 share = arrays / formula(name, ranks, "cut" in way)
                 text += f"   arrays {arrays / 1e6:6.1f} MB = {share:.3f} of the formula"
             print(f"{text}   memory {taken / 1e6:6.1f} MB", flush=True)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="of the jobs, one after the other")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", default=[1, 2, 4], help="of the jobs, one after the other"
+    )
     parser.add_argument("--jobs", type=int, default=3, help="of each toolkit")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each way in a job")
     parser.add_argument("--times", type=int, default=5, help="steps in a measurement")
     parser.add_argument("--networks", nargs="+", choices=NAMES, default=list(NAMES))
-    parser.add_argument("--torch", default=sys.executable, metavar="PYTHON", help="a Python that has PyTorch, numpy and mpi4py")
+    parser.add_argument(
+        "--torch",
+        default=sys.executable,
+        metavar="PYTHON",
+        help="a Python that has PyTorch, numpy and mpi4py",
+    )
     parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--toolkit", choices=TOOLKITS, help=argparse.SUPPRESS)
     parser.add_argument("--way", help=argparse.SUPPRESS)

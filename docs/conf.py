@@ -1,7 +1,9 @@
-"""How Sphinx makes pages of this folder: ``pip install -e '.[docs]'``, then ``sphinx-build -W -b html docs docs/_build``.
+"""How Sphinx makes pages of this folder: ``pip install -e '.[docs]'``, then ``sphinx-build -W -b
+html docs docs/_build``.
 
-The pages are Markdown (MyST), and their programs run in tests/test_docs.py. The reference is made from the docstrings. These
-have Args:, Returns:, Raises: and Example:, which sphinx.ext.napoleon reads; numpydoc knows only NumPy's underlined sections.
+The pages are Markdown (MyST), and their programs run in tests/test_docs.py. The reference is made
+from the docstrings. These have Args:, Returns:, Raises: and Example:, which sphinx.ext.napoleon
+reads; numpydoc knows only NumPy's underlined sections.
 """
 
 import sys
@@ -16,7 +18,9 @@ import mnpar  # noqa: E402
 
 make_reference.write(HERE / "reference")
 
-project, author, copyright = "mnpar", "the authors of mnpar", "the authors of mnpar, MIT licence"
+project = "mnpar"
+author = "the authors of mnpar"
+copyright = "the authors of mnpar, MIT licence"
 version = release = mnpar.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]

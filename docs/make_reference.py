@@ -1,4 +1,5 @@
-"""The pages of the reference, one for each module: a table of its names, and their docstrings. Sphinx's conf.py calls it.
+"""The pages of the reference, one for each module: a table of its names, and their docstrings.
+Sphinx's conf.py calls it.
 
 Nothing that it writes is kept in the repository: the docstrings are the only place.
 """
@@ -54,22 +55,38 @@ def find(name):
 
 
 def public(module):
-    """The names of a module that have docstrings of their own: what __all__ says, or what is defined there."""
+    """The names of a module that have docstrings of their own: what __all__ says, or what is
+    defined there.
+    """
     names = getattr(module, "__all__", None)
     if names is None:
         defined = (inspect.isfunction, inspect.isclass)
         here = [n for n, thing in vars(module).items() if any([is_it(thing) for is_it in defined])]
-        names = [n for n in here if getattr(module, n).__module__ == module.__name__ and not n.startswith("_")]
-    return [n for n in names if inspect.isroutine(getattr(module, n)) or inspect.isclass(getattr(module, n))]
+        names = [
+            n
+            for n in here
+            if getattr(module, n).__module__ == module.__name__ and not n.startswith("_")
+        ]
+    return [
+        n
+        for n in names
+        if inspect.isroutine(getattr(module, n)) or inspect.isclass(getattr(module, n))
+    ]
 
 
 def own(name):
-    """The names whose entries are on this page, and where those of its other names are: each is on the first that has it."""
+    """The names whose entries are on this page, and where those of its other names are: each is on
+    the first that has it.
+    """
     before = [one for one, _ in MODULES[: [one for one, _ in MODULES].index(name)]]
     mine, elsewhere = [], {}
     for one in sorted(public(find(name)), key=str.lower):
         thing = getattr(find(name), one)
-        homes = [home for home in before if one in public(find(home)) and getattr(find(home), one) is thing]
+        homes = [
+            home
+            for home in before
+            if one in public(find(home)) and getattr(find(home), one) is thing
+        ]
         if homes:
             elsewhere[one] = homes[0]
         else:
@@ -84,10 +101,22 @@ def placed():
 
 
 def ends(name):
-    """Where the inherited members of a page's classes end: at bases that have entries of their own, and at Python's classes."""
-    classes = [thing for thing in (getattr(find(name), one) for one in own(name)[0]) if inspect.isclass(thing)]
+    """Where the inherited members of a page's classes end: at bases that have entries of their own,
+    and at Python's classes.
+    """
+    classes = [
+        thing
+        for thing in (getattr(find(name), one) for one in own(name)[0])
+        if inspect.isclass(thing)
+    ]
     bases = {base for thing in classes for base in thing.__mro__[1:]} | {object}
-    return sorted({base.__name__ for base in bases if base in placed() or not base.__module__.startswith("mnpar")})
+    return sorted(
+        {
+            base.__name__
+            for base in bases
+            if base in placed() or not base.__module__.startswith("mnpar")
+        }
+    )
 
 
 def page(name):
@@ -95,10 +124,16 @@ def page(name):
     mine, elsewhere = own(name)
     text = f"{name}\n{'=' * len(name)}\n\n.. currentmodule:: {name}\n\n"
     if mine:
-        text += ".. autosummary::\n   :nosignatures:\n\n" + "".join(f"   {one}\n" for one in mine) + "\n"
+        text += (
+            ".. autosummary::\n   :nosignatures:\n\n"
+            + "".join(f"   {one}\n" for one in mine)
+            + "\n"
+        )
     if elsewhere:
         text += f"Also here: {', '.join(f':obj:`{home}.{one}`' for one, home in elsewhere.items())}.\n\n"
-    text += f".. automodule:: {name}\n   :members:\n   :inherited-members: {', '.join(ends(name))}\n"
+    text += (
+        f".. automodule:: {name}\n   :members:\n   :inherited-members: {', '.join(ends(name))}\n"
+    )
     return text + (f"   :exclude-members: {', '.join(elsewhere)}\n" if elsewhere else "")
 
 
@@ -106,8 +141,14 @@ def index():
     """The page that leads to them."""
     rows = "".join(f"* :doc:`{name}`: {text}\n" for name, text in MODULES)
     toctree = ".. toctree::\n   :hidden:\n\n" + "".join(f"   {name}\n" for name, _ in MODULES)
-    intro = "Each entry says what the name does not; then shapes, dtypes, what is raised, and an example that runs.\n"
-    return f"Reference\n=========\n\n{intro}``help(mnpar.functions.send)`` prints the same.\n\n{rows}\n{toctree}"
+    intro = (
+        "Each entry says what the name does not; then shapes, dtypes, what is raised, and an "
+        "example that runs.\n"
+    )
+    return (
+        f"Reference\n=========\n\n{intro}``help(mnpar.functions.send)`` prints the "
+        f"same.\n\n{rows}\n{toctree}"
+    )
 
 
 def write(folder):

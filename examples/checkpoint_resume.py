@@ -1,13 +1,16 @@
-"""Training that can be killed at any moment and resumed bit for bit, on the same number of ranks; or on more or fewer ranks.
+"""Training that can be killed at any moment and resumed bit for bit, on the same number of ranks;
+or on more or fewer ranks.
 
-    mpiexec -n 4 python examples/checkpoint_resume.py --kill 25     rank 1 kills itself, as kill -9 does, in iteration 25
-    mpiexec -n 4 python examples/checkpoint_resume.py               resumes at iteration 20: same weights as without the kill
-    mpiexec -n 2 python examples/checkpoint_resume.py --epoch 4     one more epoch, on two ranks
+    mpiexec -n 4 python examples/checkpoint_resume.py --kill 25     rank 1 kills itself, as kill -9
+    does, in iteration 25 mpiexec -n 4 python examples/checkpoint_resume.py               resumes at
+    iteration 20: same weights as without the kill mpiexec -n 2 python examples/checkpoint_resume.py
+    --epoch 4     one more epoch, on two ranks
 
-On SIGTERM (from a scheduler, say), it saves after the current iteration, and ends.
-Each rank has its part of the digits; gradients are summed over ranks. A checkpoint is a folder with a manifest, the weights and
-momenta, which are written once though every rank has them, and each rank's iterator, random generator and log.
-``--out`` is the folder of checkpoints: remove it to start again.
+On SIGTERM (from a scheduler, say), it saves after the current iteration, and ends. Each rank has
+its part of the digits; gradients are summed over ranks. A checkpoint is a folder with a manifest,
+the weights and momenta, which are written once though every rank has them, and each rank's
+iterator, random generator and log. ``--out`` is the folder of checkpoints: remove it to start
+again.
 """
 
 import argparse
@@ -63,11 +66,17 @@ def main(comm, args):
     log = Log()
 
     everything = {"model": model, "optimizer": optimizer, "batches": batches, "log": log}
-    checkpointer = mnpar.create_multi_node_checkpointer("digits", comm, cp_interval=2, gc_interval=1, path=args.out)
+    checkpointer = mnpar.create_multi_node_checkpointer(
+        "digits", comm, cp_interval=2, gc_interval=1, path=args.out
+    )
     notice = mnpar.checkpoint.Notice(comm)  # from here on SIGTERM only makes a note
     begin = checkpointer.maybe_load(everything)
     if comm.is_root:
-        print("begins" if begin is None else f"goes on at iteration {begin}", f"on {comm.size} ranks", flush=True)
+        print(
+            "begins" if begin is None else f"goes on at iteration {begin}",
+            f"on {comm.size} ranks",
+            flush=True,
+        )
     while optimizer.t < iterations:
         log.losses.append(step(comm, model, optimizer, batches.next()))
         if optimizer.t == args.kill and comm.rank == min(1, comm.size - 1):
@@ -86,19 +95,40 @@ def main(comm, args):
     logs = comm.gather_obj(log.losses)
     if comm.is_root:
         everything_now = json.dumps([logs, [param.array.tolist() for param in model.params()]])
-        print(f"iteration {optimizer.t}, test accuracy {accuracy:.3f}, checkpoints at {checkpointer.steps()}")
+        print(
+            f"iteration {optimizer.t}, test accuracy {accuracy:.3f}, checkpoints at "
+            f"{checkpointer.steps()}"
+        )
         print(f"weights and logs: {hashlib.sha256(everything_now.encode()).hexdigest()[:16]}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batchsize", "-b", type=int, default=100, help="examples per step, of all ranks (100)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--batchsize", "-b", type=int, default=100, help="examples per step, of all ranks (100)"
+    )
     parser.add_argument("--epoch", "-e", type=int, default=3, help="sweeps over the data (3)")
-    parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layer (100)")
-    parser.add_argument("--interval", type=int, default=10, help="iterations between checkpoints (10)")
-    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", help="folder of the checkpoints (result)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, dropout and data (0)")
-    parser.add_argument("--kill", type=int, default=0, metavar="ITERATION", help="kill rank 1 in this iteration")
+    parser.add_argument(
+        "--unit", "-u", type=int, default=100, help="width of the hidden layer (100)"
+    )
+    parser.add_argument(
+        "--interval", type=int, default=10, help="iterations between checkpoints (10)"
+    )
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        help="folder of the checkpoints (result)",
+    )
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, dropout and data (0)"
+    )
+    parser.add_argument(
+        "--kill", type=int, default=0, metavar="ITERATION", help="kill rank 1 in this iteration"
+    )
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, interval=1)
     mnpar.launch.relaunch(4)
     main(mnpar.create_communicator(), args)

@@ -1,15 +1,18 @@
-"""An ensemble over MPI: each rank trains its own member, and predictions are the mean over the members.
+"""An ensemble over MPI: each rank trains its own member, and predictions are the mean over the
+members.
 
     mpiexec -n 4 python examples/ensemble_mnist.py
     python examples/ensemble_mnist.py                 starts four ranks itself
     python examples/ensemble_mnist.py --threads 4     ranks that are threads: needs no MPI
 
-Every member draws its own sample of the training images (bagging). At evaluation the members' outputs go through one allgather,
-and are averaged. With ``--joint`` that happens in training too: one loss of the averaged output, whose gradients flow back to
-all ranks, and at the end the same ensemble is trained on one rank and compared.
-With ``--groups G`` each member is itself divided over G ranks, which pass its activations on by ``send`` and ``recv``.
+Every member draws its own sample of the training images (bagging). At evaluation the members'
+outputs go through one allgather, and are averaged. With ``--joint`` that happens in training too:
+one loss of the averaged output, whose gradients flow back to all ranks, and at the end the same
+ensemble is trained on one rank and compared. With ``--groups G`` each member is itself divided over
+G ranks, which pass its activations on by ``send`` and ``recv``.
 
-The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``, or where MNPAR_DATA says.
+The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``,
+or where MNPAR_DATA says.
 """
 
 import argparse
@@ -29,9 +32,12 @@ class Stage(mnpar.ChainList):
     def __init__(self, group, sizes, seed):
         super().__init__()
         self.group = group
-        self.layers = np.array_split(np.arange(len(sizes) - 1), group.size)[group.rank]  # which of all layers are here
+        # which of all layers are here
+        self.layers = np.array_split(np.arange(len(sizes) - 1), group.size)[group.rank]
         self.last = len(sizes) - 2
-        for i in self.layers:  # first weights depend on member and layer, not on the rank they are on
+        for (
+            i
+        ) in self.layers:  # first weights depend on member and layer, not on the rank they are on
             weights = mnpar.initializers.LeCunNormal(rng=np.random.default_rng([*seed, i]))
             self.append(L.Linear(sizes[i], sizes[i + 1], initialW=weights))
 
@@ -46,15 +52,23 @@ class Stage(mnpar.ChainList):
 
 
 def batches(train, args, member, group, comm):
-    """The member's iterator: over its own bootstrap sample, or with ``--joint`` the same batches on all ranks."""
+    """The member's iterator: over its own bootstrap sample, or with ``--joint`` the same batches on
+    all ranks.
+    """
     size = min(args.batchsize, len(train))  # an epoch at most
     if args.joint:
         rng = np.random.RandomState(args.seed)
-        iterator = mnpar.iterators.SerialIterator(train, size, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng))
+        iterator = mnpar.iterators.SerialIterator(
+            train, size, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng)
+        )
         return mnpar.iterators.create_multi_node_iterator(iterator, comm)
     rng = np.random.RandomState(1000 * args.seed + member)
-    drawn = mnpar.datasets.SubDataset(train, 0, len(train), order=rng.randint(len(train), size=len(train)))
-    iterator = mnpar.iterators.SerialIterator(drawn, size, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng))
+    drawn = mnpar.datasets.SubDataset(
+        train, 0, len(train), order=rng.randint(len(train), size=len(train))
+    )
+    iterator = mnpar.iterators.SerialIterator(
+        drawn, size, order_sampler=mnpar.iterators.ShuffleOrderSampler(rng)
+    )
     return mnpar.iterators.create_multi_node_iterator(iterator, group)
 
 
@@ -62,7 +76,11 @@ def evaluate(model, test, comm):
     """The accuracies, rank 0's to print: of each member, and of the ensemble."""
     x, t = mnpar.dataset.concat_examples(test)
     with mnpar.using_config("train", False), mnpar.no_backprop_mode():
-        alone, together = model.member(x), model(x)  # the mean is the model's own: both None without a member's last layers
+        # the mean is the model's own: both None without a member's last layers
+        alone, together = (
+            model.member(x),
+            model(x),
+        )
     mine = None if together is None else [F.accuracy(y, t).item() for y in (alone, together)]
     pairs = [each for each in comm.allgather_obj(mine) if each is not None]
     members, (together, *_) = zip(*pairs, strict=True)
@@ -79,7 +97,8 @@ def load(args):
     return (
         train,
         test,
-        f"scikit-learn's handwritten digits (no --data given): {len(train)} images to train, {len(test)} to test",
+        f"scikit-learn's handwritten digits (no --data given): {len(train)} images to train, "
+        f"{len(test)} to test",
     )
 
 
@@ -90,24 +109,34 @@ def main(comm, args):
     with mnpar.launch.reading(comm):
         train, test, data = load(args)
     sizes = [train[0][0].size] + [args.unit] * max(1, args.groups - 1) + [10]
-    model = mnpar.Ensemble(comm, lambda group, i: Stage(group, sizes, (args.seed, i)), comm.size // args.groups)
-    number, answer = model.numbers[0], model if args.joint else model.member
-    optimizer = (mnpar.optimizers.MomentumSGD(lr=0.1) if args.joint else mnpar.optimizers.Adam()).setup(model)
+    model = mnpar.Ensemble(
+        comm, lambda group, i: Stage(group, sizes, (args.seed, i)), comm.size // args.groups
+    )
+    number = model.numbers[0]
+    answer = model if args.joint else model.member
+    optimizer = (
+        mnpar.optimizers.MomentumSGD(lr=0.1) if args.joint else mnpar.optimizers.Adam()
+    ).setup(model)
     if comm.is_root:
         ways = "jointly" if args.joint else "each on its own draw"
         print(
-            f"data: {data}\n{model.size} member(s) of {args.groups} rank(s) on {comm.name}, {ways}, {args.epoch} epoch(s); "
+            f"data: {data}\n{model.size} member(s) of {args.groups} rank(s) on {comm.name}, "
+            f"{ways}, {args.epoch} epoch(s); "
             "accuracies are those on the test images",
             flush=True,
         )
 
-    iterator, history, total, steps = batches(train, args, number, model.group, comm), [], 0.0, 0
+    iterator = batches(train, args, number, model.group, comm)
+    history = []
+    total = 0.0
+    steps = 0
     while iterator.epoch < args.epoch:
         x, t = mnpar.dataset.concat_examples(next(iterator))
         y = answer(x)  # None on a rank that does not have a member's last layers
         loss = None if y is None else F.softmax_cross_entropy(y, t)
         optimizer.update(lambda loss=loss: loss)
-        total, steps = total + (0.0 if loss is None else loss.item()), steps + 1
+        total = total + (0.0 if loss is None else loss.item())
+        steps = steps + 1
         if iterator.is_new_epoch:
             members, together = evaluate(model, test, comm)
             mean_loss = comm.allreduce(np.array(total / steps)).item() / model.size
@@ -116,7 +145,9 @@ def main(comm, args):
             if comm.is_root:
                 each = " ".join(f"{accuracy:.4f}" for accuracy in members)
                 print(
-                    f"epoch {iterator.epoch:3d}   loss {mean_loss:.4f}   members {each}   ensemble {together:.4f}", flush=True
+                    f"epoch {iterator.epoch:3d}   loss {mean_loss:.4f}   members {each}   "
+                    f"ensemble {together:.4f}",
+                    flush=True,
                 )
     if comm.is_root:
         draw(history, Path(args.out) / "ensemble_mnist.png", data)
@@ -131,10 +162,14 @@ def compare(model, train, sizes, comm, args):
     if not comm.is_root:
         return
     alone = mnpar.create_communicator("self")
-    members = mnpar.ChainList(*(Stage(alone, sizes, (args.seed, i)) for i in range(comm.size // args.groups)))
+    members = mnpar.ChainList(
+        *(Stage(alone, sizes, (args.seed, i)) for i in range(comm.size // args.groups))
+    )
 
     def loss(x, t):
-        return F.softmax_cross_entropy(F.average(F.stack([member(x) for member in members], axis=0), axis=0), t)
+        return F.softmax_cross_entropy(
+            F.average(F.stack([member(x) for member in members], axis=0), axis=0), t
+        )
 
     optimizer = mnpar.optimizers.MomentumSGD(lr=0.1).setup(members)
     iterator = batches(train, args, 0, alone, alone)
@@ -142,7 +177,10 @@ def compare(model, train, sizes, comm, args):
         optimizer.update(loss, *mnpar.dataset.concat_examples(next(iterator)))
     spread = [w for rank in weights for w in rank]
     difference = max(abs(w - p.array).max() for w, p in zip(spread, members.params(), strict=True))
-    print(f"the same ensemble trained on one rank: the weights differ by {difference:.1e} at most", flush=True)
+    print(
+        f"the same ensemble trained on one rank: the weights differ by {difference:.1e} at most",
+        flush=True,
+    )
     if not difference < 1e-10:
         raise SystemExit("the two runs do not agree")
 
@@ -163,11 +201,34 @@ def draw(history, path, data):
     mean = members.mean(axis=1)
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     axes.plot(
-        epochs, members, ".-", color="0.8", linewidth=1, markersize=3, label=["each member"] + [None] * (members.shape[1] - 1)
+        epochs,
+        members,
+        ".-",
+        color="0.8",
+        linewidth=1,
+        markersize=3,
+        label=["each member"] + [None] * (members.shape[1] - 1),
     )
-    axes.plot(epochs, mean, ".--", color="0.4", label=f"mean of the {members.shape[1]} members: {mean[-1]:.1f} % at the end")
-    axes.plot(epochs, ensemble, ".-", color="C0", linewidth=2, label=f"their ensemble: {ensemble[-1]:.1f} % at the end")
-    axes.set(xlabel="epoch", ylabel="accuracy on the test images, %", ylim=(max(members.min() - 1, ensemble.max() - 12), None))
+    axes.plot(
+        epochs,
+        mean,
+        ".--",
+        color="0.4",
+        label=f"mean of the {members.shape[1]} members: {mean[-1]:.1f} % at the end",
+    )
+    axes.plot(
+        epochs,
+        ensemble,
+        ".-",
+        color="C0",
+        linewidth=2,
+        label=f"their ensemble: {ensemble[-1]:.1f} % at the end",
+    )
+    axes.set(
+        xlabel="epoch",
+        ylabel="accuracy on the test images, %",
+        ylim=(max(members.min() - 1, ensemble.max() - 12), None),
+    )
     axes.set_title(data, fontsize=9)
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     axes.spines[["top", "right"]].set_visible(False)
@@ -180,24 +241,54 @@ def draw(history, path, data):
 
 def parse():
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epoch", "-e", type=int, default=30, help="epochs (30)")
     parser.add_argument("--batchsize", "-b", type=int, default=16, help="examples per step (16)")
     parser.add_argument("--unit", "-u", type=int, default=100, help="width of a hidden layer (100)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, draws and order (0)")
-    parser.add_argument("--joint", action="store_true", help="train the averaged output, through the allgather")
-    parser.add_argument("--groups", type=int, default=1, metavar="G", help="ranks of each member (1)")
     parser.add_argument(
-        "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, draws and order (0)"
     )
-    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the plot (result)")
+    parser.add_argument(
+        "--joint", action="store_true", help="train the averaged output, through the allgather"
+    )
+    parser.add_argument(
+        "--groups", type=int, default=1, metavar="G", help="ranks of each member (1)"
+    )
+    parser.add_argument(
+        "--data",
+        type=mnpar.launch.existing_folder,
+        metavar="DIR",
+        help="the folder of MNIST's four IDX files, raw or .gz",
+    )
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        metavar="DIR",
+        help="for the plot (result)",
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
-    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    args = mnpar.launch.parse_args(parser, epoch=1, batchsize=1, unit=1, groups=1, ranks=1, threads=1)
+    where.add_argument(
+        "--ranks",
+        type=int,
+        default=4,
+        help="ranks to start where no launcher has started several (4)",
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
+    args = mnpar.launch.parse_args(
+        parser, epoch=1, batchsize=1, unit=1, groups=1, ranks=1, threads=1
+    )
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if ranks % args.groups:
-        parser.error(f"{ranks} ranks do not make members of {args.groups} ranks each: choose --groups so that it divides them")
+        parser.error(
+            f"{ranks} ranks do not make members of {args.groups} ranks each: choose --groups "
+            "so that it divides them"
+        )
     return args
 
 

@@ -1,12 +1,14 @@
-"""Population-based training: members have their own learning rates, and after each round losers copy the winners.
+"""Population-based training: members have their own learning rates, and after each round losers
+copy the winners.
 
     mpiexec -n 4 python examples/ensemble_tournament.py
     python examples/ensemble_tournament.py --threads 4 --members 2      two ranks for each member
     python examples/ensemble_tournament.py --threads 1 --members 8      eight members on one rank
 
-Each member starts with random weights and a random learning rate. A round is a pass over the training images; then members are
-paired, and the one that is worse on the validation images copies weights, momentum and rate of the other, and perturbs the
-rate. All ranks agree on the winners. At the end the same tournaments are held on one rank, and compared.
+Each member starts with random weights and a random learning rate. A round is a pass over the
+training images; then members are paired, and the one that is worse on the validation images copies
+weights, momentum and rate of the other, and perturbs the rate. All ranks agree on the winners. At
+the end the same tournaments are held on one rank, and compared.
 
 The images are scikit-learn's 1,797 handwritten digits.
 """
@@ -36,7 +38,13 @@ def tournaments(comm, data, args, say=lambda number, result, rates: None):
         with mnpar.no_backprop_mode():
             scores = [-loss(link, *valid).item() for link in links]
         result = ensemble.tournament(scores, optimizers, perturb, how=args.how, seed=args.seed)
-        say(number, result, comm.allgather_obj(dict(zip(ensemble.numbers, [one.lr for one in optimizers], strict=True))))
+        say(
+            number,
+            result,
+            comm.allgather_obj(
+                dict(zip(ensemble.numbers, [one.lr for one in optimizers], strict=True))
+            ),
+        )
     return ensemble, result
 
 
@@ -48,7 +56,9 @@ def perturb(optimizer, rng):
 def perceptron(group, unit):
     """A member, on any number of ranks: each has some of the hidden units."""
     first = L.ColumnParallelLinear(group, 64, unit, gather_output=False)
-    return mnpar.Sequential(first, F.relu, L.RowParallelLinear(group, unit, 10, input_is_parallel=True))
+    return mnpar.Sequential(
+        first, F.relu, L.RowParallelLinear(group, unit, 10, input_is_parallel=True)
+    )
 
 
 def loss(link, x, t):
@@ -64,7 +74,10 @@ def learn(link, optimizer, data, rng, args):
 
 def load():
     """Images and labels: to train, to decide by, and to test."""
-    (x, t), test = [mnpar.dataset.concat_examples(part) for part in mnpar.datasets.get_digits(dtype=np.dtype("f8"))]
+    (x, t), test = [
+        mnpar.dataset.concat_examples(part)
+        for part in mnpar.datasets.get_digits(dtype=np.dtype("f8"))
+    ]
     cut = len(x) * 4 // 5
     return (x[:cut], t[:cut]), (x[cut:], t[cut:]), test
 
@@ -77,13 +90,23 @@ def main(comm, args):
     def say(number, result, rates):
         rates = {i: rate for some in rates for i, rate in some.items()}
         pairs = enumerate(zip(result.scores, result.winners, strict=True))
-        fates = [f"{-score:7.4f}{'' if winner == i else f' ← {winner}'}" for i, (score, winner) in pairs]
+        fates = [
+            f"{-score:7.4f}{'' if winner == i else f' ← {winner}'}" for i, (score, winner) in pairs
+        ]
         if comm.is_root:
-            print(f"round {number + 1:2d}   losses {'  '.join(f'{fate:12}' for fate in fates)}".rstrip())
-            print(f"           rates {'  '.join(f'{rates[i]:<12.2g}' for i in sorted(rates))}".rstrip(), flush=True)
+            print(
+                f"round {number + 1:2d}   losses {'  '.join(f'{fate:12}' for fate in fates)}".rstrip()
+            )
+            print(
+                f"           rates {'  '.join(f'{rates[i]:<12.2g}' for i in sorted(rates))}".rstrip(),
+                flush=True,
+            )
 
     if comm.is_root:
-        print("losses on the validation images (← 2: lost to member 2, and goes on from its weights), then learning rates")
+        print(
+            "losses on the validation images (← 2: lost to member 2, and goes on from its "
+            "weights), then learning rates"
+        )
     ensemble, result = tournaments(comm, data, args, say)
     x, t = data[2]
     with mnpar.using_config("train", False), mnpar.no_backprop_mode():
@@ -91,7 +114,11 @@ def main(comm, args):
     best, mean = (F.accuracy(y, t).item() for y in (answers.members[result.best], answers.mean()))
     vote = float((answers.vote() == t).mean())
     if comm.is_root:
-        print(f"accuracy   best member {best:.4f}   mean of {ensemble.size} {mean:.4f}   their vote {vote:.4f}", flush=True)
+        print(
+            f"accuracy   best member {best:.4f}   mean of {ensemble.size} {mean:.4f}   their "
+            f"vote {vote:.4f}",
+            flush=True,
+        )
         compare(answers, result, data, args)
     return mean
 
@@ -107,20 +134,41 @@ def compare(answers, result, data, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--members", type=int, metavar="M", help="how many (one on each rank)")
     parser.add_argument("--rounds", type=int, default=8, help="how many (8)")
-    parser.add_argument("--how", choices=["pairs", "truncation"], default="pairs", help="who takes from whom (pairs)")
+    parser.add_argument(
+        "--how",
+        choices=["pairs", "truncation"],
+        default="pairs",
+        help="who takes from whom (pairs)",
+    )
     parser.add_argument("--batchsize", "-b", type=int, default=50, help="images per step (50)")
     parser.add_argument("--unit", "-u", type=int, default=32, help="hidden units of a member (32)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, rates and lots (0)")
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, rates and lots (0)"
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
-    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    args = mnpar.launch.parse_args(parser, members=1, rounds=1, batchsize=1, unit=1, ranks=1, threads=1)
+    where.add_argument(
+        "--ranks",
+        type=int,
+        default=4,
+        help="ranks to start where no launcher has started several (4)",
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
+    args = mnpar.launch.parse_args(
+        parser, members=1, rounds=1, batchsize=1, unit=1, ranks=1, threads=1
+    )
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if args.members and ranks > args.members and ranks % args.members:
-        parser.error(f"{ranks} ranks do not make {args.members} members of as many ranks: choose a divisor of {ranks}")
+        parser.error(
+            f"{ranks} ranks do not make {args.members} members of as many ranks: choose a "
+            f"divisor of {ranks}"
+        )
     if args.threads:
         mnpar.run(main, ranks=args.threads, args=(args,))
     else:

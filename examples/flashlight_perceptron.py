@@ -1,25 +1,31 @@
-"""flashlight's tutorial: a perceptron learns y = Σ x³ + noise from one sample at a time; ranks take samples by turns.
+"""flashlight's tutorial: a perceptron learns y = Σ x³ + noise from one sample at a time; ranks take
+samples by turns.
 
-    python examples/flashlight_perceptron.py                        one rank, 100 epochs of 10,000 steps
-    mpiexec -n 2 python examples/flashlight_perceptron.py           two ranks, 100 epochs of 5,000 steps
-    mpiexec -n 3 python examples/flashlight_perceptron.py --check   and the same weights as one rank with minibatches of 3
-    python examples/flashlight_perceptron.py --threads 3 --check    ranks that are threads: needs no MPI
-    mpiexec -n 2 python examples/flashlight_perceptron.py --tutorial    data and weights as the tutorial draws them
-    mpiexec -n 2 python examples/flashlight_perceptron.py --tutorial alike    the curve that its page prints for two ranks
+    python examples/flashlight_perceptron.py                        one rank, 100 epochs of 10,000
+    steps mpiexec -n 2 python examples/flashlight_perceptron.py           two ranks, 100 epochs of
+    5,000 steps mpiexec -n 3 python examples/flashlight_perceptron.py --check   and the same weights
+    as one rank with minibatches of 3 python examples/flashlight_perceptron.py --threads 3 --check
+    ranks that are threads: needs no MPI mpiexec -n 2 python examples/flashlight_perceptron.py
+    --tutorial    data and weights as the tutorial draws them mpiexec -n 2 python
+    examples/flashlight_perceptron.py --tutorial alike    the curve that its page prints for two
+    ranks
 
-In the tutorial each rank draws data of its own, and drops what 10,000 does not divide into; and it draws weights of its own,
-of which all ranks then take the mean (``--tutorial``). Here all ranks draw the same data and weights, and rank r of P takes the
-samples r, r + P, …: so P ranks do what one does with minibatches of P; ``--check`` shows it.
+In the tutorial each rank draws data of its own, and drops what 10,000 does not divide into; and it
+draws weights of its own, of which all ranks then take the mean (``--tutorial``). Here all ranks
+draw the same data and weights, and rank r of P takes the samples r, r + P, …: so P ranks do what
+one does with minibatches of P; ``--check`` shows it.
 
-Mean squared error after 1, 2, 3 and 100 epochs; mean and standard deviation of 60 seeds, of a program apart from mnpar:
+Mean squared error after 1, 2, 3 and 100 epochs; mean and standard deviation of 60 seeds, of a
+program apart from mnpar:
 
-    one rank                    12.7 ± 0.5    2.81 ± 0.10    2.27 ± 0.09    0.83 ± 0.02     (page: 13.1, 2.59, …, 0.81)
-    two ranks                   15.6 ± 0.6    3.02 ± 0.17    2.03 ± 0.08    0.72 ± 0.02
-    two ranks, --tutorial       16.7 ± 0.6    3.26 ± 0.16    2.30 ± 0.08    0.74 ± 0.02
-    two, --tutorial alike       19.6 ± 0.7    5.42 ± 0.31    3.00 ± 0.11    0.90 ± 0.03     (page: 20.2, 5.28, 2.92, 0.92)
+    one rank                    12.7 ± 0.5    2.81 ± 0.10    2.27 ± 0.09    0.83 ± 0.02     (page:
+    13.1, 2.59, …, 0.81) two ranks                   15.6 ± 0.6    3.02 ± 0.17    2.03 ± 0.08
+    0.72 ± 0.02 two ranks, --tutorial       16.7 ± 0.6    3.26 ± 0.16    2.30 ± 0.08    0.74 ± 0.02
+    two, --tutorial alike       19.6 ± 0.7    5.42 ± 0.31    3.00 ± 0.11    0.90 ± 0.03     (page:
+    20.2, 5.28, 2.92, 0.92)
 
-So the page's curve of two ranks is that of ranks which drew the same 5,000 samples: their mean gradient is that of one sample,
-and they learn exactly what one rank does with ``--samples 5000``.
+So the page's curve of two ranks is that of ranks which drew the same 5,000 samples: their mean
+gradient is that of one sample, and they learn exactly what one rank does with ``--samples 5000``.
 """
 
 import argparse
@@ -35,7 +41,9 @@ from mnpar.parallel import allreduce_parameters
 
 
 class Perceptron(mnpar.Chain):
-    """10 - 100 - 1, with flashlight's first weights: uniform, W within √(3 / fan_in) and b within √(1 / fan_in)."""
+    """10 - 100 - 1, with flashlight's first weights: uniform, W within √(3 / fan_in) and b within
+    √(1 / fan_in).
+    """
 
     def __init__(self, n_units):
         super().__init__()
@@ -47,7 +55,9 @@ class Perceptron(mnpar.Chain):
 
 
 def draw(seed, n):
-    """x (n, 10) in [1, 2], y (n, 1) = Σ x³ + sin 2πu: the noise has variance 1/2, so the error ends above that."""
+    """x (n, 10) in [1, 2], y (n, 1) = Σ x³ + sin 2πu: the noise has variance 1/2, so the error ends
+    above that.
+    """
     rng = np.random.default_rng(seed)
     x = rng.uniform(1, 2, (n, 10))
     y = (x**3).sum(axis=1, keepdims=True) + np.sin(2 * np.pi * rng.uniform(size=(n, 1)))
@@ -55,7 +65,9 @@ def draw(seed, n):
 
 
 def train(comm, args, batches, say):
-    """The model after all epochs; ``batches`` are this rank's indices, and say how many steps all ranks make."""
+    """The model after all epochs; ``batches`` are this rank's indices, and say how many steps all
+    ranks make.
+    """
     seed = args.seed + (comm.rank if args.tutorial == "own" else 0)
     mnpar.random.seed(seed)
     x, y = draw(seed, len(batches) if args.tutorial else args.samples)
@@ -84,7 +96,11 @@ def train(comm, args, batches, say):
             meter.add(loss, weight=len(y[batch]))
         meter.sync(comm)  # once an epoch: not in each step
         if say:
-            print(f"epoch {epoch:3d}   mean squared error {meter.value().mean:.4f}   {1e6 * step:.0f} µs a step", flush=True)
+            print(
+                f"epoch {epoch:3d}   mean squared error {meter.value().mean:.4f}   "
+                f"{1e6 * step:.0f} µs a step",
+                flush=True,
+            )
         meter.reset()
         losses.clear()
     return model
@@ -95,42 +111,74 @@ def main(comm, args):
     if args.check:
         mnpar.config.dtype = np.dtype("f8")  # so that weights can be compared digit for digit
     if args.tutorial and args.samples < comm.size:
-        raise SystemExit(f"--tutorial: {args.samples} samples are none for each of {comm.size} ranks")
+        raise SystemExit(
+            f"--tutorial: {args.samples} samples are none for each of {comm.size} ranks"
+        )
     if comm.is_root:
         print(f"{comm.size} rank(s), {args.samples} samples, each rank one at a time", flush=True)
     if args.tutorial:
-        return train(comm, args, [slice(i, i + 1) for i in range(args.samples // comm.size)], comm.is_root)
-    mine = mnpar.datasets.partition_by_round_robin(args.samples, comm.rank, comm.size, allow_empty=True)
+        return train(
+            comm, args, [slice(i, i + 1) for i in range(args.samples // comm.size)], comm.is_root
+        )
+    mine = mnpar.datasets.partition_by_round_robin(
+        args.samples, comm.rank, comm.size, allow_empty=True
+    )
     steps = -(-args.samples // comm.size)
     batches = [slice(i, i + 1) for i in mine] + [slice(0, 0)] * (steps - len(mine))
     model = train(comm, args, batches, comm.is_root)
     if args.check and comm.is_root:
-        whole = [slice(i, min(i + comm.size, args.samples)) for i in range(0, args.samples, comm.size)]
+        whole = [
+            slice(i, min(i + comm.size, args.samples)) for i in range(0, args.samples, comm.size)
+        ]
         twin = train(mnpar.create_communicator("self"), args, whole, say=False)
         pairs = zip(model.params(), twin.params(), strict=True)
-        print(f"from one rank with minibatches of {comm.size} the weights differ by "
-              f"{max(abs(one.array - other.array).max() for one, other in pairs):.1e} at most")  # fmt: skip
+        print(
+            f"from one rank with minibatches of {comm.size} the weights differ by "
+            f"{max(abs(one.array - other.array).max() for one, other in pairs):.1e} at most"
+        )
     return model
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epoch", "-e", type=int, default=100, help="epochs (100)")
-    parser.add_argument("--samples", "-n", type=int, default=10000, help="samples of an epoch, of all ranks (10000)")
-    parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layer (100)")
-    parser.add_argument("--lr", type=float, default=1e-4, help="learning rate (0.0001); the momentum is 0.9")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of data and weights (0)")
+    parser.add_argument(
+        "--samples", "-n", type=int, default=10000, help="samples of an epoch, of all ranks (10000)"
+    )
+    parser.add_argument(
+        "--unit", "-u", type=int, default=100, help="width of the hidden layer (100)"
+    )
+    parser.add_argument(
+        "--lr", type=float, default=1e-4, help="learning rate (0.0001); the momentum is 0.9"
+    )
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of data and weights (0)"
+    )
     parser.add_argument(
         "--tutorial",
         nargs="?",
         const="own",
         choices=["own", "alike"],
-        help="each rank draws its data, and weights of which all take the mean; alike: from one seed, as on its page",
+        help="each rank draws its data, and weights of which all take the mean; alike: from one "
+        "seed, as on its page",
     )
-    parser.add_argument("--check", action="store_true", help="compare with one rank that has all samples, in float64")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="compare with one rank that has all samples, in float64",
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ranks", type=int, default=1, help="ranks to start where no launcher has started several (1)")
-    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where.add_argument(
+        "--ranks",
+        type=int,
+        default=1,
+        help="ranks to start where no launcher has started several (1)",
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
     args = mnpar.launch.parse_args(parser, epoch=1, samples=1, unit=1, ranks=1, threads=1)
     if not 0 < args.lr < float("inf"):
         parser.error(f"--lr is positive and finite, not {args.lr}")

@@ -1,15 +1,18 @@
-"""GB: levels of local filters, L2 pooling and contrast normalization, pre-trained as autoencoders, then trained; in blocks.
+"""GB: levels of local filters, L2 pooling and contrast normalization, pre-trained as autoencoders,
+then trained; in blocks.
 
-    python examples/gb_autoencoder.py                                one process
-    mpiexec -n 4 python examples/gb_autoencoder.py --halopar 2x2     each rank has a block of every image, and its filters
-    python examples/gb_autoencoder.py --halopar 3x2 --threads 6      ranks that are threads: needs no MPI
+    python examples/gb_autoencoder.py                                one process mpiexec -n 4 python
+    examples/gb_autoencoder.py --halopar 2x2     each rank has a block of every image, and its
+    filters python examples/gb_autoencoder.py --halopar 3x2 --threads 6      ranks that are threads:
+    needs no MPI
 
-Each place of an image has filters of its own, and each rank owns those of its places: no weight is on two ranks. One level
-after the other learns to reconstruct its input, by few of its pools at a time: ½ Σ (recon − x)² + λ Σ pool, per image. A fully
-connected layer then learns the labels, at first alone, then together with all levels. Filters keep the length 1.
-(Le et al., "Building high-level features using large scale unsupervised learning", ICML 2012; the shapes are neon's, of 2015.)
-All numbers are the same on every grid, if steps are not so large that they amplify what rounding does (``--lr 0.02``).
-Images are scikit-learn's digits, enlarged; others with ``--images``.
+Each place of an image has filters of its own, and each rank owns those of its places: no weight is
+on two ranks. One level after the other learns to reconstruct its input, by few of its pools at a
+time: ½ Σ (recon − x)² + λ Σ pool, per image. A fully connected layer then learns the labels, at
+first alone, then together with all levels. Filters keep the length 1. (Le et al., "Building
+high-level features using large scale unsupervised learning", ICML 2012; the shapes are neon's, of
+2015.) All numbers are the same on every grid, if steps are not so large that they amplify what
+rounding does (``--lr 0.02``). Images are scikit-learn's digits, enlarged; others with ``--images``.
 """
 
 import argparse
@@ -22,7 +25,11 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.plans import Box
 
-KERNELS, POOL, CONTRAST, MAPS = (4, 3, 3), 3, 3, 8  # 28 → 25 → 23 → 21 → 19 → 17 → 15
+# 28 → 25 → 23 → 21 → 19 → 17 → 15
+KERNELS = (4, 3, 3)
+POOL = 3
+CONTRAST = 3
+MAPS = 8
 
 
 class UnitNorm:
@@ -50,7 +57,9 @@ class Level(mnpar.Chain):
         return F.spatial_lp_pooling_nd(y, self.grid, self.between, POOL, stride=1)
 
     def __call__(self, x):
-        return F.spatial_local_contrast_normalization(self.pool(self.encoder(x)), self.grid, self.size, CONTRAST)
+        return F.spatial_local_contrast_normalization(
+            self.pool(self.encoder(x)), self.grid, self.size, CONTRAST
+        )
 
     def costs(self, x, decoder=None):
         """This rank's parts of the errors of reconstruction and of the sum of pools."""
@@ -58,7 +67,9 @@ class Level(mnpar.Chain):
         return F.sum(((decoder or self.decoder)(y) - x) ** 2) / 2, F.sum(self.pool(y))
 
     def learn_decoder(self, x, optimizer):
-        """neon's order: the decoder steps first; the encoder then meets filters that have changed, and leaves them alone."""
+        """neon's order: the decoder steps first; the encoder then meets filters that have changed,
+        and leaves them alone.
+        """
         with mnpar.no_backprop_mode():
             y = self.encoder(x).array
         self.cleargrads()
@@ -91,7 +102,9 @@ def epochs(n, args, x, step, comm):
     rng = np.random.default_rng(args.seed)
     for _ in range(n):
         order = rng.permutation(len(x))
-        totals = sum(np.array(step(order[i : i + args.batchsize])) for i in range(0, len(x), args.batchsize))
+        totals = sum(
+            np.array(step(order[i : i + args.batchsize])) for i in range(0, len(x), args.batchsize)
+        )
         yield comm.allreduce(totals) / len(x)
 
 
@@ -106,14 +119,19 @@ def pretrain(model, x, args, comm, say):
             with mnpar.no_backprop_mode():
                 below = model.features(x[rows], i)
             below = getattr(below, "array", below)
-            recon, sparse = level.costs(below, level.learn_decoder(below, optimizer) if args.neon_order else None)
+            recon, sparse = level.costs(
+                below, level.learn_decoder(below, optimizer) if args.neon_order else None
+            )
             level.cleargrads()
             ((recon + args.sparsity * sparse) / len(rows)).backward()  # of the sum over ranks
             optimizer.update()
             return recon.item(), sparse.item()
 
         for epoch, (recon, sparse) in enumerate(epochs(args.pretrain, args, x, step, comm), 1):
-            say(f"level {i + 1}   epoch {epoch:3d}   reconstruction {recon:.5f}   sparsity {args.sparsity * sparse:.5f}")
+            say(
+                f"level {i + 1}   epoch {epoch:3d}   reconstruction {recon:.5f}   sparsity "
+                f"{args.sparsity * sparse:.5f}"
+            )
             history.append((i, recon, args.sparsity * sparse))
     return history
 
@@ -127,7 +145,8 @@ def teach(model, x, t, args, comm, say):
         def step(rows, alone=alone, optimizer=optimizer):
             with mnpar.using_config("enable_backprop", not alone):
                 h = model.features(x[rows])
-            loss = F.softmax_cross_entropy(model.fc(h, model.size), t[rows])  # the same on every rank, and counted once
+            # the same on every rank, and counted once
+            loss = F.softmax_cross_entropy(model.fc(h, model.size), t[rows])
             model.cleargrads()
             loss.backward()
             optimizer.update()
@@ -138,7 +157,9 @@ def teach(model, x, t, args, comm, say):
 
 
 def areas(h, t, classes):
-    """Areas under the ROC curves (classes, units): how often a unit is larger for an image of the class than for another."""
+    """Areas under the ROC curves (classes, units): how often a unit is larger for an image of the
+    class than for another.
+    """
     ranks = h.reshape(len(h), -1).argsort(axis=0).argsort(axis=0) + 1.0
     counts = np.bincount(t, minlength=classes)[:, None]
     sums = np.stack([ranks[t == c].sum(axis=0) for c in range(classes)])
@@ -146,19 +167,34 @@ def areas(h, t, classes):
 
 
 def spot_check(model, data, classes, comm, say):
-    """For each class the unit of the top level that tells it best in training, and how it does in the test; and who has it."""
+    """For each class the unit of the top level that tells it best in training, and how it does in
+    the test; and who has it.
+    """
     with mnpar.no_backprop_mode():
         train, test = [areas(model.features(x).array, t, classes) for x, t in data]
     box, size = model.fc.grid.block(model.size), model.size
-    number = np.arange(MAPS * size[0] * size[1]).reshape(MAPS, *size)[:, box.start[0] : box.stop[0], box.start[1] : box.stop[1]]
+    number = np.arange(MAPS * size[0] * size[1]).reshape(MAPS, *size)[
+        :, box.start[0] : box.stop[0], box.start[1] : box.stop[1]
+    ]
     best = train.argmax(axis=1) if number.size else np.zeros(classes, int)
     rows = np.arange(classes)
-    mine = train[rows, best], -number.ravel()[best], test[rows, best], best  # of equal ones the first, whoever has it
+    # of equal ones the first, whoever has it
+    mine = (
+        train[rows, best],
+        -number.ravel()[best],
+        test[rows, best],
+        best,
+    )
     every = comm.allgather(np.stack(mine, axis=1))  # (classes, 4) from each rank
-    owner = np.array([max(range(comm.size), key=lambda rank: tuple(every[rank][c, :2])) for c in rows])
+    owner = np.array(
+        [max(range(comm.size), key=lambda rank: tuple(every[rank][c, :2])) for c in rows]
+    )
     for c in rows:
         a, _, b, _ = every[owner[c]][c]
-        say(f"class {c}: the best unit's area under the ROC curve is {a:.3f} in training, {b:.3f} in the test")
+        say(
+            f"class {c}: the best unit's area under the ROC curve is {a:.3f} in training, "
+            f"{b:.3f} in the test"
+        )
     return owner, np.array([every[owner[c]][c, 3] for c in rows], int)
 
 
@@ -188,10 +224,14 @@ def main(comm, args):
     grid = mnpar.SpatialGrid(comm, args.halopar)
     with mnpar.launch.reading(comm):
         train, test, name = load(args)
-    shape, classes = train[0][0].shape, 1 + int(max(part.datasets[1].max() for part in (train, test)))
+    shape = train[0][0].shape
+    classes = 1 + int(max(part.datasets[1].max() for part in (train, test)))
     model = GB(grid, shape, classes, not args.untied)
     say = (lambda line: print(line, flush=True)) if comm.is_root else (lambda line: None)
-    say(f"{name}: {len(train)} to train, {len(test)} to test, {shape}; {comm.size} rank(s), blocks {grid.dims}")
+    say(
+        f"{name}: {len(train)} to train, {len(test)} to test, {shape}; {comm.size} rank(s), "
+        f"blocks {grid.dims}"
+    )
     data = [mnpar.datasets.shard_image(part, grid).datasets for part in (train, test)]
     history = pretrain(model, data[0][0], args, comm, say)
     with mnpar.no_backprop_mode():
@@ -203,7 +243,8 @@ def main(comm, args):
     say(f"wrong on the test images: {100 * wrong:.2f} %")
     units = spot_check(model, data, classes, comm, say)
     best = stimuli(model, units, shape, grid.block(shape[1:]), comm)
-    blocks, whole = grid.blocks(shape[1:]), [Box.whole(shape[1:])] * comm.size
+    blocks = grid.blocks(shape[1:])
+    whole = [Box.whole(shape[1:])] * comm.size
     pictures = [F.repartition(comm, p, blocks, whole).array for p in (x, recon, best)]
     W = L.gather_parameter(comm, model.levels[0].encoder.W)
     if comm.is_root:
@@ -213,13 +254,15 @@ def main(comm, args):
 def load(args):
     """Training and test set of (image (C, H, W), label), and what they are."""
     if args.images == "digits":
-        parts, name = mnpar.datasets.get_digits(ndim=3), "scikit-learn's handwritten digits, enlarged to 28 × 28"
+        parts = mnpar.datasets.get_digits(ndim=3)
+        name = "scikit-learn's handwritten digits, enlarged to 28 × 28"
     elif args.images == "mnist":
         parts, name = mnpar.datasets.get_mnist(ndim=3, data=args.data), "MNIST"
     elif args.images == "cifar10":
         parts, name = mnpar.datasets.get_cifar10(data=args.data), "CIFAR-10"
     else:
-        parts, name = mnpar.datasets.get_synthetic_images(args.train, args.test), "synthetic patterns"
+        parts = mnpar.datasets.get_synthetic_images(args.train, args.test)
+        name = "synthetic patterns"
     some = []
     for part, n in zip(parts, (args.train, args.test), strict=True):
         images, labels = [array[:n] for array in part.datasets]
@@ -230,7 +273,9 @@ def load(args):
 
 
 def draw(pictures, W, history, path):
-    """Images, what the first level makes of them, what its units and the best ones of the top look for, and the costs."""
+    """Images, what the first level makes of them, what its units and the best ones of the top look
+    for, and the costs.
+    """
     try:
         import matplotlib as mpl
     except ImportError:
@@ -241,7 +286,11 @@ def draw(pictures, W, history, path):
 
     figure = plt.figure(figsize=(10, 8), layout="constrained")
     top, bottom = figure.subfigures(2, 1, height_ratios=(3, 4))
-    titles = ("test images", "reconstructed by the first level", "what excites the best unit of each class most")
+    titles = (
+        "test images",
+        "reconstructed by the first level",
+        "what excites the best unit of each class most",
+    )
     for row, images, title in zip(top.subfigures(3, 1), pictures, titles, strict=True):
         row.suptitle(title, fontsize=10)
         for ax, image in zip(row.subplots(1, len(images), squeeze=False)[0], images, strict=True):
@@ -249,19 +298,35 @@ def draw(pictures, W, history, path):
             ax.imshow(picture.transpose(1, 2, 0) if len(picture) == 3 else picture[0], cmap="gray")
             ax.axis("off")
     left, right = bottom.subplots(1, 2)
-    k, n = W.shape[-1], min(W.shape[1], 12)
-    tiles = np.pad(W[0, :n, :n, 0], [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=np.nan)  # (n, n, k + 1, k + 1)
+    k = W.shape[-1]
+    n = min(W.shape[1], 12)
+    # (n, n, k + 1, k + 1)
+    tiles = np.pad(W[0, :n, :n, 0], [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=np.nan)
     left.imshow(tiles.transpose(0, 2, 1, 3).reshape(n * (k + 1), -1), cmap="RdBu_r")
     left.set_title(f"filters of one map at {n} × {n} places", fontsize=10)
     left.axis("off")
     for i in sorted({level for level, _, _ in history}):
         costs = np.array([(recon, sparse) for level, recon, sparse in history if level == i])
-        right.plot(np.arange(1, len(costs) + 1), costs[:, 0], ".-", color=f"C{i}", label=f"level {i + 1}: reconstruction")
-        right.plot(np.arange(1, len(costs) + 1), costs[:, 1], ".--", color=f"C{i}", label=f"level {i + 1}: sparsity")
+        right.plot(
+            np.arange(1, len(costs) + 1),
+            costs[:, 0],
+            ".-",
+            color=f"C{i}",
+            label=f"level {i + 1}: reconstruction",
+        )
+        right.plot(
+            np.arange(1, len(costs) + 1),
+            costs[:, 1],
+            ".--",
+            color=f"C{i}",
+            label=f"level {i + 1}: sparsity",
+        )
     right.set(yscale="log", xlabel="epoch of pre-training")
     right.set_title("costs per image", fontsize=10)
     right.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    right.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.13))
+    right.legend(
+        fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.13)
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     print(f"plot: {path}", flush=True)
@@ -269,21 +334,43 @@ def draw(pictures, W, history, path):
 
 def parse():
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank (ranks x 1)"
+        "--halopar",
+        type=mnpar.launch.dims,
+        metavar="RxC",
+        help="images in R x C blocks, one for each rank (ranks x 1)",
     )
     parser.add_argument("--untied", action="store_true", help="decoders learn filters of their own")
-    parser.add_argument("--neon-order", action="store_true", help="decoders step before encoders, not together with them")
-    parser.add_argument("--pretrain", type=int, default=10, help="epochs of reconstruction for each level (10)")
+    parser.add_argument(
+        "--neon-order",
+        action="store_true",
+        help="decoders step before encoders, not together with them",
+    )
+    parser.add_argument(
+        "--pretrain", type=int, default=10, help="epochs of reconstruction for each level (10)"
+    )
     parser.add_argument("--initial", type=int, default=2, help="epochs of the last layer alone (2)")
     parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs of all layers (10)")
     parser.add_argument("--batchsize", "-b", type=int, default=20, help="images per step (20)")
-    parser.add_argument("--pretrain-lr", type=float, default=0.01, help="learning rate of reconstruction (0.01)")
+    parser.add_argument(
+        "--pretrain-lr", type=float, default=0.01, help="learning rate of reconstruction (0.01)"
+    )
     parser.add_argument("--lr", type=float, default=0.01, help="learning rate of the labels (0.01)")
-    parser.add_argument("--sparsity", type=float, default=0.1, help="the weight λ of the pools (0.1)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)")
-    parser.add_argument("--images", choices=("digits", "mnist", "cifar10", "synthetic"), default="digits", help="(digits)")
+    parser.add_argument(
+        "--sparsity", type=float, default=0.1, help="the weight λ of the pools (0.1)"
+    )
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)"
+    )
+    parser.add_argument(
+        "--images",
+        choices=("digits", "mnist", "cifar10", "synthetic"),
+        default="digits",
+        help="(digits)",
+    )
     parser.add_argument(
         "--data",
         type=mnpar.launch.existing_folder,
@@ -292,9 +379,26 @@ def parse():
     )
     parser.add_argument("--train", type=int, default=400, help="how many images to train (400)")
     parser.add_argument("--test", type=int, default=200, help="and to test (200)")
-    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the plot (result)")
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    least = {"pretrain": 0, "initial": 0, "epoch": 0, "batchsize": 1, "train": 1, "test": 10, "threads": 1}
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        metavar="DIR",
+        help="for the plot (result)",
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
+    least = {
+        "pretrain": 0,
+        "initial": 0,
+        "epoch": 0,
+        "batchsize": 1,
+        "train": 1,
+        "test": 10,
+        "threads": 1,
+    }
     args = mnpar.launch.parse_args(parser, **least)
     args.ranks = mnpar.launch.ranks_of_grid(parser, args, "halopar")
     return args

@@ -1,12 +1,14 @@
-"""An inverse problem, without a neural network: the conductivity of a plate, learnt from heat diffusion, on a grid of ranks.
+"""An inverse problem, without a neural network: the conductivity of a plate, learnt from heat
+diffusion, on a grid of ranks.
 
     mpiexec -n 4 python examples/halo_diffusion.py
     python examples/halo_diffusion.py                 starts four ranks itself
     python examples/halo_diffusion.py --threads 6     ranks that are threads: needs no MPI
 
-The plate is divided into blocks. Each of 100 time steps of ∂u/∂t = ∇·(κ ∇u) reads one row of cells from the neighbours by
-``F.halo_exchange``; backward returns the gradients of those cells to their ranks. Each rank learns its block of the field κ
-from u at a few times. First the gradient is compared with that of the adjoint equation, solved on one rank in numpy.
+The plate is divided into blocks. Each of 100 time steps of ∂u/∂t = ∇·(κ ∇u) reads one row of cells
+from the neighbours by ``F.halo_exchange``; backward returns the gradients of those cells to their
+ranks. Each rank learns its block of the field κ from u at a few times. First the gradient is
+compared with that of the adjoint equation, solved on one rank in numpy.
 """
 
 import argparse
@@ -21,8 +23,11 @@ DT = 0.1  # of a time step, with cells of width 1
 
 
 def step(u, kx, ky, grid, shape):
-    """u after one time step: what flows through the faces of each cell is κ there times the difference across it."""
-    c = F.halo_exchange(u, grid, shape, ksize=3, pad=1, mode="edge")  # (N, h, w) → (N, h + 2, w + 2); edges are insulated
+    """u after one time step: what flows through the faces of each cell is κ there times the
+    difference across it.
+    """
+    # (N, h, w) → (N, h + 2, w + 2); edges are insulated
+    c = F.halo_exchange(u, grid, shape, ksize=3, pad=1, mode="edge")
     fx = kx * (c[:, 1:-1, 1:] - c[:, 1:-1, :-1])  # (N, h, w + 1)
     fy = ky * (c[:, 1:, 1:-1] - c[:, :-1, 1:-1])  # (N, h + 1, w)
     return u + DT * (fx[:, :, 1:] - fx[:, :, :-1] + fy[:, 1:] - fy[:, :-1])
@@ -31,7 +36,9 @@ def step(u, kx, ky, grid, shape):
 def simulate(log_kappa, u, grid, shape, steps, every):
     """u at every so many steps; all arguments are this rank's blocks."""
     k = F.halo_exchange(F.exp(log_kappa), grid, shape, ksize=3, pad=1, mode="edge")
-    kx, ky = (k[1:-1, 1:] + k[1:-1, :-1]) / 2, (k[1:, 1:-1] + k[:-1, 1:-1]) / 2  # κ on the faces
+    # κ on the faces
+    kx = (k[1:-1, 1:] + k[1:-1, :-1]) / 2
+    ky = (k[1:, 1:-1] + k[:-1, 1:-1]) / 2
     seen = []
     for i in range(1, steps + 1):
         u = step(u, kx, ky, grid, shape)
@@ -46,9 +53,12 @@ def loss(seen, measured, cells):
 
 
 def adjoint(log_kappa, u0, measured, steps, every, cells):
-    """The gradient on one rank, without mnpar: λ(t) = λ(t + 1) + dt ∇·(κ ∇λ) + ∂loss/∂u, the same equation backward in time."""
+    """The gradient on one rank, without mnpar: λ(t) = λ(t + 1) + dt ∇·(κ ∇λ) + ∂loss/∂u, the same
+    equation backward in time.
+    """
     kappa = np.pad(np.exp(log_kappa), 1, mode="edge")
-    kx, ky = (kappa[1:-1, 1:] + kappa[1:-1, :-1]) / 2, (kappa[1:, 1:-1] + kappa[:-1, 1:-1]) / 2
+    kx = (kappa[1:-1, 1:] + kappa[1:-1, :-1]) / 2
+    ky = (kappa[1:, 1:-1] + kappa[:-1, 1:-1]) / 2
 
     def across(u):
         c = np.pad(u, [(0, 0), (1, 1), (1, 1)], mode="edge")
@@ -61,18 +71,23 @@ def adjoint(log_kappa, u0, measured, steps, every, cells):
     us = [u0]
     for _ in range(steps):
         us.append(spread(us[-1]))
-    lam, gx, gy = np.zeros_like(u0), np.zeros_like(kx), np.zeros_like(ky)
+    lam = np.zeros_like(u0)
+    gx = np.zeros_like(kx)
+    gy = np.zeros_like(ky)
     for t in range(steps, 0, -1):
         if t % every == 0:
             lam = lam + 2 * (us[t] - measured[t // every - 1]) / cells
         (lx, ly), (ux, uy) = across(lam), across(us[t - 1])
-        gx, gy = gx - DT * (lx * ux).sum(axis=0), gy - DT * (ly * uy).sum(axis=0)
+        gx = gx - DT * (lx * ux).sum(axis=0)
+        gy = gy - DT * (ly * uy).sum(axis=0)
         lam = spread(lam)
     return np.exp(log_kappa) * (gx[:, 1:] + gx[:, :-1] + gy[1:] + gy[:-1]) / 2
 
 
 def plate(n):
-    """The true log κ, (n, n): a channel that conducts well and a lump that conducts badly; and hot spots to begin with."""
+    """The true log κ, (n, n): a channel that conducts well and a lump that conducts badly; and hot
+    spots to begin with.
+    """
     y, x = np.mgrid[:n, :n] / n
     channel = np.exp(-(((y - 0.3 - 0.25 * np.sin(5 * x)) / 0.09) ** 2))
     lump = np.exp(-((x - 0.65) ** 2 + (y - 0.7) ** 2) / 0.03)
@@ -83,40 +98,70 @@ def plate(n):
 
 def main(comm, args):
     """Learn κ; returns the difference of the two gradients, and the first and the last loss."""
-    rows = args.grid[0] if args.grid else max(r for r in range(1, comm.size + 1) if comm.size % r == 0 and r * r <= comm.size)
-    grid, shape = mnpar.SpatialGrid(comm, args.grid or (rows, comm.size // rows)), (args.size, args.size)
-    truth, start = plate(args.size)  # the whole is only there to make measurements, and for the comparison
-    mine = tuple(slice(a, b) for a, b in zip(grid.block(shape).start, grid.block(shape).stop, strict=True))
-    u0, every = start[(..., *mine)].copy(), max(1, args.steps // 5)
+    rows = (
+        args.grid[0]
+        if args.grid
+        else max(r for r in range(1, comm.size + 1) if comm.size % r == 0 and r * r <= comm.size)
+    )
+    grid = mnpar.SpatialGrid(comm, args.grid or (rows, comm.size // rows))
+    shape = (args.size, args.size)
+    # the whole is only there to make measurements, and for the comparison
+    truth, start = plate(args.size)
+    mine = tuple(
+        slice(a, b) for a, b in zip(grid.block(shape).start, grid.block(shape).stop, strict=True)
+    )
+    u0 = start[(..., *mine)].copy()
+    every = max(1, args.steps // 5)
     with mnpar.no_backprop_mode():
         measured = [u.array for u in simulate(truth[mine], u0, grid, shape, args.steps, every)]
     cells = start.size * len(measured)
 
     def whole(x):
-        return F.repartition(comm, x, grid.blocks(shape), [mnpar.plans.Box.whole(shape)] * comm.size).array
+        return F.repartition(
+            comm, x, grid.blocks(shape), [mnpar.plans.Box.whole(shape)] * comm.size
+        ).array
 
     field = mnpar.Link()
     field.log_kappa = mnpar.Parameter(np.zeros(grid.block(shape).shape))
-    optimizer, history, difference = mnpar.optimizers.Adam(alpha=0.1).setup(field), [], None
+    optimizer = mnpar.optimizers.Adam(alpha=0.1).setup(field)
+    history = []
+    difference = None
     for i in range(args.iterations):
         value = loss(simulate(field.log_kappa, u0, grid, shape, args.steps, every), measured, cells)
         field.cleargrads()
         value.backward()
         history.append(comm.allreduce(value.array).item())
         if difference is None:
-            gradient, all_measured = whole(field.log_kappa.grad), [whole(m) for m in measured]
+            gradient = whole(field.log_kappa.grad)
+            all_measured = [whole(m) for m in measured]
             expected = adjoint(np.zeros(shape), start, all_measured, args.steps, every, cells)
             difference = abs(gradient - expected).max() / abs(expected).max()
             if comm.is_root:
-                print(f"{args.size} × {args.size} cells in {grid.dims[0]} × {grid.dims[1]} blocks, {args.steps} time steps")
-                print(f"gradients by {comm.size} rank(s) and by the adjoint equation on one: difference {difference:.1e}")
+                print(
+                    f"{args.size} × {args.size} cells in {grid.dims[0]} × {grid.dims[1]} "
+                    f"blocks, {args.steps} time steps"
+                )
+                print(
+                    f"gradients by {comm.size} rank(s) and by the adjoint equation on one: "
+                    f"difference {difference:.1e}"
+                )
         optimizer.update()
         if comm.is_root and (i + 1) % 20 == 0:
             print(f"iteration {i + 1:4d}   mean square {history[-1]:.3e}", flush=True)
     found = whole(field.log_kappa.array)
     if comm.is_root:
-        print(f"log κ is wrong by {np.sqrt(np.mean((found - truth) ** 2)):.3f} (root mean square), at first {truth.std():.3f}")
-        draw(truth, found, all_measured, history, grid.blocks(shape), Path(args.out) / "halo_diffusion.png")
+        print(
+            f"log κ is wrong by {np.sqrt(np.mean((found - truth) ** 2)):.3f} (root mean "
+            f"square), at first {truth.std():.3f}"
+        )
+        draw(
+            truth,
+            found,
+            all_measured,
+            history,
+            grid.blocks(shape),
+            Path(args.out) / "halo_diffusion.png",
+        )
     if not difference < 1e-10:
         raise SystemExit("the two gradients do not agree")
     return difference, history[0], history[-1]
@@ -139,7 +184,9 @@ def draw(truth, found, measured, history, blocks, path):
         image = ax.imshow(field, cmap="RdBu_r", vmin=-limit, vmax=limit)
         ax.set_title(title)
     figure.colorbar(image, ax=axes[0], shrink=0.8)
-    for ax, u, title in zip(axes[1], (measured[0], measured[-1]), ("measured u, early", "and at the end"), strict=False):
+    for ax, u, title in zip(
+        axes[1], (measured[0], measured[-1]), ("measured u, early", "and at the end"), strict=False
+    ):
         figure.colorbar(ax.imshow(u[4], cmap="inferno"), ax=ax, shrink=0.8)
         ax.set_title(f"{title} (one of {len(u)})")
     for ax in axes.flat[:5]:
@@ -158,17 +205,36 @@ def draw(truth, found, measured, history, blocks, path):
 
 def parse():
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--size", type=int, default=48, help="cells on each side of the plate (48)")
     parser.add_argument("--steps", type=int, default=100, help="time steps of the simulation (100)")
     parser.add_argument("--iterations", type=int, default=100, help="steps of learning (100)")
     parser.add_argument(
-        "--grid", type=mnpar.launch.dims, metavar="RxC", help="blocks: R rows and C columns (as square as the ranks allow)"
+        "--grid",
+        type=mnpar.launch.dims,
+        metavar="RxC",
+        help="blocks: R rows and C columns (as square as the ranks allow)",
     )
-    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the plot (result)")
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        metavar="DIR",
+        help="for the plot (result)",
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
-    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where.add_argument(
+        "--ranks",
+        type=int,
+        default=4,
+        help="ranks to start where no launcher has started several (4)",
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
     args = mnpar.launch.parse_args(parser, size=2, steps=5, iterations=1, ranks=1, threads=1)
     if args.grid:
         args.ranks = mnpar.launch.ranks_of_grid(parser, args, "grid")

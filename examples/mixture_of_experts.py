@@ -1,14 +1,16 @@
-"""A mixture of experts: each rank has some of the experts and some of the images, and images are sent to their experts.
+"""A mixture of experts: each rank has some of the experts and some of the images, and images are
+sent to their experts.
 
     mpiexec -n 4 python examples/mixture_of_experts.py
     python examples/mixture_of_experts.py --threads 3 --experts 8
 
-A gate chooses k experts for each image, on any ranks; two alltoalls of uneven parts send the images there and the results back.
-The layers around the mixture are replicated, and trained by the multi-node optimizer. At the end the same mixture is trained on
-one rank, and the weights are compared; and a dense network with as much work for each image is trained, too.
+A gate chooses k experts for each image, on any ranks; two alltoalls of uneven parts send the images
+there and the results back. The layers around the mixture are replicated, and trained by the
+multi-node optimizer. At the end the same mixture is trained on one rank, and the weights are
+compared; and a dense network with as much work for each image is trained, too.
 
-The images are scikit-learn's 1,797 handwritten digits. To make work for experts, each is shown as it is, inverted, on its side
-or upside down, and the answer is to be the digit all the same.
+The images are scikit-learn's 1,797 handwritten digits. To make work for experts, each is shown as
+it is, inverted, on its side or upside down, and the answer is to be the digit all the same.
 """
 
 import argparse
@@ -27,7 +29,8 @@ class Net(mnpar.Chain):
     def __init__(self, width, middle, balance=0.0):
         super().__init__()
         self.balance = balance
-        self.rest = mnpar.Chain(first=L.Linear(64, width), last=L.Linear(width, 10))  # what all ranks have
+        # what all ranks have
+        self.rest = mnpar.Chain(first=L.Linear(64, width), last=L.Linear(width, 10))
         self.middle = middle(width)
 
     def __call__(self, x):
@@ -51,14 +54,20 @@ def load(seed):
     for part in mnpar.datasets.get_digits(ndim=2, dtype=np.dtype("f8")):
         x, t = mnpar.dataset.concat_examples(part)
         ways = [x, 1 - x, np.rot90(x, axes=(1, 2)), x[:, ::-1]]
-        found.append((np.choose(rng.integers(4, size=len(x))[:, None, None], ways).reshape(len(x), -1), t))
+        found.append(
+            (np.choose(rng.integers(4, size=len(x))[:, None, None], ways).reshape(len(x), -1), t)
+        )
     return found
 
 
 def train(comm, net, data, args, say=False):
-    """Rank r has the r-th block of each batch; the loss's gradient is that of the whole batch. Returns the last accuracy."""
+    """Rank r has the r-th block of each batch; the loss's gradient is that of the whole batch.
+    Returns the last accuracy.
+    """
     (x, t), test = data
-    everywhere = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(args.lr), comm).setup(net.rest)
+    everywhere = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(args.lr), comm).setup(
+        net.rest
+    )
     here = mnpar.optimizers.Adam(args.lr).setup(net.middle)  # its gradients are whole already
     accuracy = evaluate(comm, net, *test)
     for epoch in range(args.epoch):
@@ -73,7 +82,9 @@ def train(comm, net, data, args, say=False):
         accuracy = evaluate(comm, net, *test)
         if say and comm.is_root:
             shares = " ".join(f"{share:5.1%}" for share in seen / seen.sum())
-            print(f"epoch {epoch + 1:3d}   accuracy {accuracy:.4f}   experts see {shares}", flush=True)
+            print(
+                f"epoch {epoch + 1:3d}   accuracy {accuracy:.4f}   experts see {shares}", flush=True
+            )
     return accuracy
 
 
@@ -95,11 +106,16 @@ def main(comm, args):
         return Net(
             args.width,
             lambda width: L.MixtureOfExperts(
-                comm, lambda i: perceptron(width, args.unit), args.experts, width, k=args.k,
-                input_is_parallel=True, capacity_factor=args.capacity,
+                comm,
+                lambda i: perceptron(width, args.unit),
+                args.experts,
+                width,
+                k=args.k,
+                input_is_parallel=True,
+                capacity_factor=args.capacity,
             ),
             args.balance,
-        )  # fmt: skip
+        )
 
     net = mixture(comm)
     mine = ", ".join(str(i) for i in range(*block(args.experts, comm.size, comm.rank)))
@@ -121,28 +137,61 @@ def compare(weights, mixture, accuracy, data, args):
     dense = Net(args.width, lambda width: perceptron(width, args.k * args.unit))
     other = train(alone, dense, data, args)
     print(f"mixture: accuracy {accuracy:.4f} with {net.count_params():,} weights", flush=True)
-    print(f"dense, as much work on an image: accuracy {other:.4f} with {dense.count_params():,} weights", flush=True)
-    print(f"the same mixture trained on one rank: the weights differ by {difference:.1e} at most", flush=True)
+    print(
+        f"dense, as much work on an image: accuracy {other:.4f} with {dense.count_params():,} "
+        "weights",
+        flush=True,
+    )
+    print(
+        f"the same mixture trained on one rank: the weights differ by {difference:.1e} at most",
+        flush=True,
+    )
     if not difference < 1e-6:
         raise SystemExit("the two runs do not agree")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--experts", type=int, default=6, help="how many experts, over all ranks (6)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--experts", type=int, default=6, help="how many experts, over all ranks (6)"
+    )
     parser.add_argument("--k", type=int, default=1, help="how many experts see an image (1)")
     parser.add_argument("--unit", "-u", type=int, default=8, help="hidden units of an expert (8)")
-    parser.add_argument("--width", type=int, default=24, help="features of what the experts see (24)")
-    parser.add_argument("--capacity", type=float, metavar="C", help="an expert takes C times its even share at most")
-    parser.add_argument("--balance", type=float, default=0.05, help="weight of the loss that keeps all experts at work (0.05)")
+    parser.add_argument(
+        "--width", type=int, default=24, help="features of what the experts see (24)"
+    )
+    parser.add_argument(
+        "--capacity", type=float, metavar="C", help="an expert takes C times its even share at most"
+    )
+    parser.add_argument(
+        "--balance",
+        type=float,
+        default=0.05,
+        help="weight of the loss that keeps all experts at work (0.05)",
+    )
     parser.add_argument("--epoch", "-e", type=int, default=15, help="epochs (15)")
-    parser.add_argument("--batchsize", "-b", type=int, default=50, help="images of all ranks per step (50)")
+    parser.add_argument(
+        "--batchsize", "-b", type=int, default=50, help="images of all ranks per step (50)"
+    )
     parser.add_argument("--lr", type=float, default=0.01, help="Adam's step (0.01)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
-    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    args = mnpar.launch.parse_args(parser, experts=1, k=1, unit=1, width=1, epoch=1, batchsize=1, ranks=1, threads=1)
+    where.add_argument(
+        "--ranks",
+        type=int,
+        default=4,
+        help="ranks to start where no launcher has started several (4)",
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
+    args = mnpar.launch.parse_args(
+        parser, experts=1, k=1, unit=1, width=1, epoch=1, batchsize=1, ranks=1, threads=1
+    )
     if args.k > args.experts:
         parser.error(f"--k {args.k} is more than the {args.experts} experts")
     if args.capacity is not None and not args.capacity > 0:

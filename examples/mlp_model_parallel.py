@@ -1,9 +1,10 @@
-"""One MLP on two ranks: layer l1 and the loss on rank 0, layers l2 and l3 on rank 1, with send and recv written by hand.
+"""One MLP on two ranks: layer l1 and the loss on rank 0, layers l2 and l3 on rank 1, with send and
+recv written by hand.
 
     mpiexec -n 2 python examples/mlp_model_parallel.py      (or plain python, or --threads)
 
-Rank 0 reads the digits; rank 1 has an empty data set of the same length. After 50 steps rank 0 trains the same network alone
-and compares all weights.
+Rank 0 reads the digits; rank 1 has an empty data set of the same length. After 50 steps rank 0
+trains the same network alone and compares all weights.
 """
 
 import argparse
@@ -17,7 +18,9 @@ import mnpar.links as L
 
 def linear(n_in, n_out, seed):
     """A layer whose first weights depend on its seed only, not on the rank that it is on."""
-    return L.Linear(n_in, n_out, initialW=mnpar.initializers.LeCunNormal(rng=np.random.default_rng(seed)))
+    return L.Linear(
+        n_in, n_out, initialW=mnpar.initializers.LeCunNormal(rng=np.random.default_rng(seed))
+    )
 
 
 class Ends(mnpar.Chain):
@@ -54,7 +57,9 @@ class Whole(mnpar.Chain):
 
     def __init__(self, unit):
         super().__init__()
-        self.l1, self.l2, self.l3 = linear(64, unit, seed=1), linear(unit, unit, seed=2), linear(unit, 10, seed=3)
+        self.l1 = linear(64, unit, seed=1)
+        self.l2 = linear(unit, unit, seed=2)
+        self.l3 = linear(unit, 10, seed=3)
 
     def __call__(self, x, t):
         return F.softmax_cross_entropy(self.l3(F.relu(self.l2(F.relu(self.l1(x))))), t)
@@ -92,11 +97,17 @@ def main(comm, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batchsize", "-b", type=int, default=50, help="examples per step (50)")
-    parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
+    parser.add_argument(
+        "--unit", "-u", type=int, default=100, help="width of the hidden layers (100)"
+    )
     parser.add_argument("--steps", type=int, default=50, help="steps of SGD (50)")
-    parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
+    parser.add_argument(
+        "--threads", action="store_true", help="run both ranks as threads of this process"
+    )
     args = mnpar.launch.parse_args(parser, batchsize=1, unit=1, steps=1)
     ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
     if ranks != 2:

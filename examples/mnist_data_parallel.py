@@ -1,13 +1,16 @@
-"""Data parallelism: each rank has a part of the images and a copy of the network, and all copies make the same updates.
+"""Data parallelism: each rank has a part of the images and a copy of the network, and all copies
+make the same updates.
 
     mpiexec -n 4 python examples/mnist_data_parallel.py
     python examples/mnist_data_parallel.py                  starts two ranks itself
     python examples/mnist_data_parallel.py --threads 2      ranks that are threads: needs no MPI
 
-Three lines make the program of one process this one: ``scatter_dataset``, ``create_multi_node_optimizer`` and
-``create_multi_node_evaluator``. The parts may differ in length: losses, gradients and accuracies are means over all images.
+Three lines make the program of one process this one: ``scatter_dataset``,
+``create_multi_node_optimizer`` and ``create_multi_node_evaluator``. The parts may differ in length:
+losses, gradients and accuracies are means over all images.
 
-The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``, or where MNPAR_DATA says.
+The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``,
+or where MNPAR_DATA says.
 """
 
 import argparse
@@ -59,7 +62,14 @@ def main(comm, args):
     trainer.extend(extensions.LogReport())
     trainer.extend(
         extensions.PrintReport(
-            ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
+            [
+                "epoch",
+                "main/loss",
+                "validation/main/loss",
+                "main/accuracy",
+                "validation/main/accuracy",
+                "elapsed_time",
+            ]
         )
     )
     if args.progress:
@@ -67,7 +77,8 @@ def main(comm, args):
     if comm.rank == 0:
         trainer.extend(extensions.snapshot(n_retains=1))
         print(
-            f"ranks: {comm.size} ({comm.name})   units: {args.unit}   minibatch of each: {args.batchsize}   "
+            f"ranks: {comm.size} ({comm.name})   units: {args.unit}   minibatch of each: "
+            f"{args.batchsize}   "
             f"epochs: {args.epoch}   images: {len(train)} of each, to test {len(test)} or less",
             flush=True,
         )
@@ -78,11 +89,19 @@ def main(comm, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batchsize", "-b", type=int, default=50, help="images of each rank per step (50)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--batchsize", "-b", type=int, default=50, help="images of each rank per step (50)"
+    )
     parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
-    parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
+    parser.add_argument(
+        "--unit", "-u", type=int, default=100, help="width of the hidden layers (100)"
+    )
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
+    )
     parser.add_argument(
         "--out",
         "-o",
@@ -93,12 +112,22 @@ if __name__ == "__main__":
     )
     parser.add_argument("--resume", "-r", metavar="FILE", help="a snapshot to go on from")
     parser.add_argument(
-        "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
+        "--data",
+        type=mnpar.launch.existing_folder,
+        metavar="DIR",
+        help="the folder of MNIST's four IDX files, raw or .gz",
     )
     parser.add_argument("--progress", action="store_true", help="show a progress bar")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
-    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where.add_argument(
+        "--ranks",
+        type=int,
+        default=2,
+        help="ranks to start where no launcher has started several (2)",
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, ranks=1, threads=1)
     if args.resume and not os.path.isfile(args.resume):
         parser.error(f"--resume: there is no file {args.resume}")

@@ -1,12 +1,15 @@
-"""Data and model parallelism at once: a network divided over two ranks, and copies of it with other images.
+"""Data and model parallelism at once: a network divided over two ranks, and copies of it with other
+images.
 
-    mpiexec -n 4 python examples/mnist_dual_parallel.py      (any even number; or plain python, or --threads 4)
+    mpiexec -n 4 python examples/mnist_dual_parallel.py      (any even number; or plain python, or
+    --threads 4)
 
     model_comm:  0 ⇄ 1   2 ⇄ 3      the two halves of one network
     data_comm:   0 ⇄ 2   1 ⇄ 3      the copies of one half
 
-Two splits of the communicator say it all: the network is made on ``model_comm``, as in mnist_model_parallel.py; images,
-optimizer and evaluator are shared over ``data_comm``, as in mnist_data_parallel.py.
+Two splits of the communicator say it all: the network is made on ``model_comm``, as in
+mnist_model_parallel.py; images, optimizer and evaluator are shared over ``data_comm``, as in
+mnist_data_parallel.py.
 """
 
 import argparse
@@ -23,8 +26,10 @@ from mnist_model_parallel import load, network
 
 def main(comm, args):
     """Train; rank 0 returns the last entry of the log."""
-    data_axis, model_axis = comm.rank % 2, comm.rank // 2
-    data_comm, model_comm = comm.split(data_axis, comm.rank), comm.split(model_axis, comm.rank)
+    data_axis = comm.rank % 2
+    model_axis = comm.rank // 2
+    data_comm = comm.split(data_axis, comm.rank)
+    model_comm = comm.split(model_axis, comm.rank)
     mnpar.random.seed([args.seed, comm.rank])
     with mnpar.launch.reading(comm):
         train, test = load(args) if data_comm.rank == 0 else (None, None)
@@ -33,7 +38,8 @@ def main(comm, args):
     model = network(model_comm, train[0][0].size, args.unit)
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), data_comm).setup(model)
     if model_comm.rank == 1:  # as many examples, with nothing in them
-        train, test = mnpar.create_empty_dataset(train), mnpar.create_empty_dataset(test)
+        train = mnpar.create_empty_dataset(train)
+        test = mnpar.create_empty_dataset(test)
     train_iter = mnpar.iterators.SerialIterator(train, min(args.batchsize, len(train)))
     test_iter = mnpar.iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
 
@@ -43,13 +49,22 @@ def main(comm, args):
     trainer.extend(extensions.LogReport())  # rank 0 writes it, and prints
     trainer.extend(
         extensions.PrintReport(
-            ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
+            [
+                "epoch",
+                "main/loss",
+                "validation/main/loss",
+                "main/accuracy",
+                "validation/main/accuracy",
+                "elapsed_time",
+            ]
         )
     )
     if comm.rank == 0:
         print(
-            f"ranks: {comm.size} ({comm.name}), copies: {data_comm.size}   units: {args.unit}   minibatch of each copy: "
-            f"{args.batchsize}   epochs: {args.epoch}   images: {len(train)} of each copy, to test {len(test)} or less",
+            f"ranks: {comm.size} ({comm.name}), copies: {data_comm.size}   units: {args.unit}  "
+            " minibatch of each copy: "
+            f"{args.batchsize}   epochs: {args.epoch}   images: {len(train)} of each copy, to "
+            f"test {len(test)} or less",
             flush=True,
         )
     trainer.run()
@@ -57,18 +72,43 @@ def main(comm, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batchsize", "-b", type=int, default=50, help="images of each copy per step (50)")
-    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
-    parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
-    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the log (result)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
+        "--batchsize", "-b", type=int, default=50, help="images of each copy per step (50)"
+    )
+    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
+    parser.add_argument(
+        "--unit", "-u", type=int, default=100, help="width of the hidden layers (100)"
+    )
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
+    )
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        metavar="DIR",
+        help="for the log (result)",
+    )
+    parser.add_argument(
+        "--data",
+        type=mnpar.launch.existing_folder,
+        metavar="DIR",
+        help="the folder of MNIST's four IDX files, raw or .gz",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ranks", type=int, default=4, help="ranks to start where no launcher has started several (4)")
-    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where.add_argument(
+        "--ranks",
+        type=int,
+        default=4,
+        help="ranks to start where no launcher has started several (4)",
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, ranks=1, threads=1)
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if ranks % 2:

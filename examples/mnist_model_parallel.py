@@ -2,8 +2,9 @@
 
     mpiexec -n 2 python examples/mnist_model_parallel.py      (or plain python, or --threads)
 
-Rank 0 has the images, the first layer and the loss; rank 1 has the other two layers. A MultiNodeChainList sends and receives;
-``backward`` sends the gradients the other way. Each rank has an optimizer of its own parameters, and a trainer.
+Rank 0 has the images, the first layer and the loss; rank 1 has the other two layers. A
+MultiNodeChainList sends and receives; ``backward`` sends the gradients the other way. Each rank has
+an optimizer of its own parameters, and a trainer.
 """
 
 import argparse
@@ -32,7 +33,8 @@ class Rest(mnpar.Chain):
 
     def __init__(self, n_units, n_out):
         super().__init__()
-        self.l2, self.l3 = L.Linear(n_units, n_units), L.Linear(n_units, n_out)
+        self.l2 = L.Linear(n_units, n_units)
+        self.l3 = L.Linear(n_units, n_out)
 
     def forward(self, h):
         return self.l3(F.relu(self.l2(h)))
@@ -70,7 +72,8 @@ def main(comm, args):
     model = network(comm, train[0][0].size, args.unit)
     optimizer = mnpar.optimizers.Adam().setup(model)
     if comm.rank == 1:  # as many examples, with nothing in them
-        train, test = mnpar.create_empty_dataset(train), mnpar.create_empty_dataset(test)
+        train = mnpar.create_empty_dataset(train)
+        test = mnpar.create_empty_dataset(test)
     train_iter = mnpar.iterators.SerialIterator(train, min(args.batchsize, len(train)))
     test_iter = mnpar.iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
 
@@ -81,11 +84,19 @@ def main(comm, args):
         trainer.extend(extensions.LogReport())
         trainer.extend(
             extensions.PrintReport(
-                ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
+                [
+                    "epoch",
+                    "main/loss",
+                    "validation/main/loss",
+                    "main/accuracy",
+                    "validation/main/accuracy",
+                    "elapsed_time",
+                ]
             )
         )
         print(
-            f"ranks: {comm.size} ({comm.name})   units: {args.unit}   minibatch: {args.batchsize}   epochs: {args.epoch}   "
+            f"ranks: {comm.size} ({comm.name})   units: {args.unit}   minibatch: "
+            f"{args.batchsize}   epochs: {args.epoch}   "
             f"images: {len(train)}, to test {len(test)}",
             flush=True,
         )
@@ -94,16 +105,34 @@ def main(comm, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batchsize", "-b", type=int, default=100, help="images per step (100)")
     parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
-    parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
-    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the log (result)")
     parser.add_argument(
-        "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
+        "--unit", "-u", type=int, default=100, help="width of the hidden layers (100)"
     )
-    parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
+    )
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        metavar="DIR",
+        help="for the log (result)",
+    )
+    parser.add_argument(
+        "--data",
+        type=mnpar.launch.existing_folder,
+        metavar="DIR",
+        help="the folder of MNIST's four IDX files, raw or .gz",
+    )
+    parser.add_argument(
+        "--threads", action="store_true", help="run both ranks as threads of this process"
+    )
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1)
     ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
     if ranks != 2:

@@ -1,14 +1,17 @@
-"""One convolutional network, divided among ranks in four ways by a switch; all of them print the same costs.
+"""One convolutional network, divided among ranks in four ways by a switch; all of them print the
+same costs.
 
-    python examples/neon_cnn.py                                     one process
-    mpiexec -n 4 python examples/neon_cnn.py --halopar 2x2          each rank has a block of every image
-    mpiexec -n 3 python examples/neon_cnn.py --datapar              each rank has some images of every batch
-    mpiexec -n 2 python examples/neon_cnn.py --modelpar             each rank has some inputs of the large layers
-    mpiexec -n 8 python examples/neon_cnn.py --halodatapar 2x2      blocks of some images: a grid for each part of the batch
+    python examples/neon_cnn.py                                     one process mpiexec -n 4 python
+    examples/neon_cnn.py --halopar 2x2          each rank has a block of every image mpiexec -n 3
+    python examples/neon_cnn.py --datapar              each rank has some images of every batch
+    mpiexec -n 2 python examples/neon_cnn.py --modelpar             each rank has some inputs of the
+    large layers mpiexec -n 8 python examples/neon_cnn.py --halodatapar 2x2      blocks of some
+    images: a grid for each part of the batch
 
-Without mpiexec a script with a switch starts the ranks it needs, or runs on ``--threads N``. Network (conv 5 × 20, pool 2, conv
-5 × 50, pool 2, 500, 10) and switches are those of neon's MPI branch of 2015, which announced the last one and never had it.
-Images are circles and ellipses, or ``--images synthetic``; MNIST is taken from ``--data DIR``, or where MNPAR_DATA says.
+Without mpiexec a script with a switch starts the ranks it needs, or runs on ``--threads N``.
+Network (conv 5 × 20, pool 2, conv 5 × 50, pool 2, 500, 10) and switches are those of neon's MPI
+branch of 2015, which announced the last one and never had it. Images are circles and ellipses, or
+``--images synthetic``; MNIST is taken from ``--data DIR``, or where MNPAR_DATA says.
 """
 
 import argparse
@@ -23,16 +26,26 @@ from mnpar.plans import block, output_shape
 
 
 class Ways:
-    """Who works together: on an image (``grid``), on a large layer (``wide``), on a batch (``data``); else each alone."""
+    """Who works together: on an image (``grid``), on a large layer (``wide``), on a batch
+    (``data``); else each alone.
+    """
 
     def __init__(self, comm, args):
         alone = mnpar.create_communicator("self")
         dims = args.halopar or args.halodatapar or (1, 1)
         group = comm.rank // int(np.prod(dims))
-        space = comm.split(group, comm.rank) if args.halodatapar else comm if args.halopar else alone
+        space = (
+            comm.split(group, comm.rank) if args.halodatapar else comm if args.halopar else alone
+        )
         self.grid = mnpar.SpatialGrid(space, dims)
         self.wide = comm if args.modelpar else space
-        self.data = comm if args.datapar else comm.split(space.rank, comm.rank) if args.halodatapar else alone
+        self.data = (
+            comm
+            if args.datapar
+            else comm.split(space.rank, comm.rank)
+            if args.halodatapar
+            else alone
+        )
 
 
 class Net(mnpar.Chain):
@@ -54,8 +67,10 @@ class Net(mnpar.Chain):
     def __call__(self, x):
         h, size = x, self.size
         for conv in (self.conv1, self.conv2):
-            h, size = F.relu(conv(h, size)), conv.output_shape(size)
-            h, size = F.spatial_max_pooling_nd(h, self.grid, size, 2), output_shape(size, 2, 2, cover_all=True)
+            h = F.relu(conv(h, size))
+            size = conv.output_shape(size)
+            h = F.spatial_max_pooling_nd(h, self.grid, size, 2)
+            size = output_shape(size, 2, 2, cover_all=True)
         return self.fc2(F.relu(self.fc1(h) if self.divided else self.fc1(h, size)))
 
 
@@ -65,7 +80,9 @@ def load(args):
     if where and args.images == "mnist":
         return *mnpar.datasets.get_mnist(ndim=3, data=where), f"MNIST from {where}"
     if args.images == "synthetic":
-        return *mnpar.datasets.get_synthetic_images(args.train, args.test), "synthetic patterns of ten classes"
+        return *mnpar.datasets.get_synthetic_images(
+            args.train, args.test
+        ), "synthetic patterns of ten classes"
     return *mnpar.datasets.get_toy_images(args.train, args.test, 28, 1), "circles and ellipses"
 
 
@@ -78,11 +95,21 @@ def train(comm, args):
         training, test, name = load(args)
     size = training[0][0].shape[1:]
     model = Net(ways, training[0][0].shape[0], size)
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(lr=args.lr), ways.data).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.MomentumSGD(lr=args.lr), ways.data
+    ).setup(model)
     if comm.is_root:
-        print(f"{name}: {len(training)} to train, {len(test)} to test, {size[0]} × {size[1]}; {comm.size} rank(s)", flush=True)
-    (x, t), (x_test, t_test) = [mnpar.datasets.shard_image(part, ways.grid).datasets for part in (training, test)]
-    rng, costs, losses = np.random.default_rng(args.seed), [], []
+        print(
+            f"{name}: {len(training)} to train, {len(test)} to test, {size[0]} × {size[1]}; "
+            f"{comm.size} rank(s)",
+            flush=True,
+        )
+    (x, t), (x_test, t_test) = [
+        mnpar.datasets.shard_image(part, ways.grid).datasets for part in (training, test)
+    ]
+    rng = np.random.default_rng(args.seed)
+    costs = []
+    losses = []
 
     def cost(x, t):
         losses.append(F.softmax_cross_entropy(model(x), t))
@@ -99,34 +126,69 @@ def train(comm, args):
         with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
             right = F.accuracy(model(x_test), t_test).item()
         if comm.is_root:
-            print(f"epoch {epoch:3d}   cost {costs[-1]:.5f}   right on the test images {100 * right:.1f} %", flush=True)
+            print(
+                f"epoch {epoch:3d}   cost {costs[-1]:.5f}   right on the test images "
+                f"{100 * right:.1f} %",
+                flush=True,
+            )
     return costs
 
 
 def parse():
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument("--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank")
     ways.add_argument(
-        "--halodatapar", type=mnpar.launch.dims, metavar="RxC", help="blocks, and batches among groups of R x C ranks"
+        "--halopar",
+        type=mnpar.launch.dims,
+        metavar="RxC",
+        help="images in R x C blocks, one for each rank",
+    )
+    ways.add_argument(
+        "--halodatapar",
+        type=mnpar.launch.dims,
+        metavar="RxC",
+        help="blocks, and batches among groups of R x C ranks",
     )
     ways.add_argument("--datapar", action="store_true", help="batches among the ranks")
-    ways.add_argument("--modelpar", action="store_true", help="fully connected layers among the ranks")
+    ways.add_argument(
+        "--modelpar", action="store_true", help="fully connected layers among the ranks"
+    )
     parser.add_argument("--epoch", "-e", type=int, default=5, help="epochs (5)")
     parser.add_argument("--batchsize", "-b", type=int, default=20, help="images per step (20)")
-    parser.add_argument("--lr", type=float, default=0.01, help="learning rate, with momentum 0.9 (0.01)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)")
-    parser.add_argument("--images", choices=("toys", "synthetic", "mnist"), help="mnist where there is a folder, else toys")
-    parser.add_argument("--train", type=int, default=500, help="how many images are drawn to train (500)")
+    parser.add_argument(
+        "--lr", type=float, default=0.01, help="learning rate, with momentum 0.9 (0.01)"
+    )
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)"
+    )
+    parser.add_argument(
+        "--images",
+        choices=("toys", "synthetic", "mnist"),
+        help="mnist where there is a folder, else toys",
+    )
+    parser.add_argument(
+        "--train", type=int, default=500, help="how many images are drawn to train (500)"
+    )
     parser.add_argument("--test", type=int, default=100, help="and to test (100)")
     parser.add_argument(
-        "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
+        "--data",
+        type=mnpar.launch.existing_folder,
+        metavar="DIR",
+        help="the folder of MNIST's four IDX files, raw or .gz",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ranks", type=int, default=4, help="ranks to start, where the switch leaves it open (4)")
-    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    args = mnpar.launch.parse_args(parser, epoch=1, batchsize=1, train=1, test=1, ranks=1, threads=1)
+    where.add_argument(
+        "--ranks", type=int, default=4, help="ranks to start, where the switch leaves it open (4)"
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
+    args = mnpar.launch.parse_args(
+        parser, epoch=1, batchsize=1, train=1, test=1, ranks=1, threads=1
+    )
     args.images = args.images or ("mnist" if args.data or os.environ.get("MNPAR_DATA") else "toys")
     if args.images == "mnist" and not (args.data or os.environ.get("MNPAR_DATA")):
         parser.error("--images mnist needs --data DIR or the variable MNPAR_DATA")
@@ -134,8 +196,11 @@ def parse():
 
 
 def check_ranks(parser, args):
-    """Whether the ranks make the grids that the switch asks for; without any switch there is one."""
-    dims, launched = args.halopar or args.halodatapar, mnpar.launch.launched_ranks()
+    """Whether the ranks make the grids that the switch asks for; without any switch there is
+    one.
+    """
+    dims = args.halopar or args.halodatapar
+    launched = mnpar.launch.launched_ranks()
     if dims and len(dims) != 2:
         parser.error(f"images have two axes: RxC, not {'x'.join(map(str, dims))}")
     each = int(np.prod(dims or (1,)))
@@ -150,7 +215,8 @@ def check_ranks(parser, args):
     if ranks % each or (ranks != each and not several):
         switch = f"blocks of {dims[0]}x{dims[1]}" if dims else "a run without a switch"
         parser.error(
-            f"{ranks} ranks do not suit {switch}: --halopar takes R·C, --halodatapar a multiple of it, no switch takes 1"
+            f"{ranks} ranks do not suit {switch}: --halopar takes R·C, --halodatapar a "
+            "multiple of it, no switch takes 1"
         )
     return args
 

@@ -1,17 +1,19 @@
-"""A convolutional network whose filters and channels are divided among ranks, and the same network on one process.
+"""A convolutional network whose filters and channels are divided among ranks, and the same network
+on one process.
 
-    python examples/parallel_convolution.py                     starts two ranks
-    mpiexec -n 3 python examples/parallel_convolution.py        any number; 16 filters on 3 ranks are 6, 5 and 5
-    python examples/parallel_convolution.py --threads 4         ranks that are threads: needs no MPI
+    python examples/parallel_convolution.py                     starts two ranks mpiexec -n 3 python
+    examples/parallel_convolution.py        any number; 16 filters on 3 ranks are 6, 5 and 5 python
+    examples/parallel_convolution.py --threads 4         ranks that are threads: needs no MPI
 
-    filters          16 filters: each rank computes some of them, and they stay where they are
-    each alone       a depthwise convolution: each rank has the channels that it needs already
-    channels         each rank adds what its channels give to all 32 outputs: the sums are the only message
-    two linear layers, divided by outputs and then by inputs: one message more
+    filters          16 filters: each rank computes some of them, and they stay where they are each
+    alone       a depthwise convolution: each rank has the channels that it needs already channels
+    each rank adds what its channels give to all 32 outputs: the sums are the only message two
+    linear layers, divided by outputs and then by inputs: one message more
 
-ChainerMN's example of this name gives each rank some input channels and some filters, and leaves out what these filters should
-see of the other ranks' channels: it trains another network for each number of ranks. Here rank 0 also trains the network alone,
-step for step, and compares all weights. Its file, model.npz, does not tell how many ranks wrote it.
+ChainerMN's example of this name gives each rank some input channels and some filters, and leaves
+out what these filters should see of the other ranks' channels: it trains another network for each
+number of ranks. Here rank 0 also trains the network alone, step for step, and compares all weights.
+Its file, model.npz, does not tell how many ranks wrote it.
 """
 
 import argparse
@@ -33,9 +35,13 @@ class Net(mnpar.Chain):
             filtering = each = mixing = L.Convolution2D
             widening = narrowing = L.Linear
         else:
-            filtering = lambda *size, **options: L.FilterParallelConvolution2D(comm, *size, gather_output=False, **options)
+            filtering = lambda *size, **options: L.FilterParallelConvolution2D(
+                comm, *size, gather_output=False, **options
+            )
             each = lambda *size, **options: filtering(*size, input_is_parallel=True, **options)
-            mixing = lambda *size, **options: L.ChannelParallelConvolution2D(comm, *size, input_is_parallel=True, **options)
+            mixing = lambda *size, **options: L.ChannelParallelConvolution2D(
+                comm, *size, input_is_parallel=True, **options
+            )
             widening = lambda *size: L.ColumnParallelLinear(comm, *size, gather_output=False)
             narrowing = lambda *size: L.RowParallelLinear(comm, *size, input_is_parallel=True)
         self.filters = filtering(1, filters, 3, pad=1)
@@ -60,7 +66,8 @@ def train(comm, data, args, say=lambda line: None):
         total, order = 0.0, np.random.default_rng([args.seed, epoch]).permutation(len(x))
         for start in range(0, len(x), args.batchsize):
             rows = order[start : start + args.batchsize]
-            loss = F.softmax_cross_entropy(model(x[rows]), t[rows])  # the same on each rank, and counted once
+            # the same on each rank, and counted once
+            loss = F.softmax_cross_entropy(model(x[rows]), t[rows])
             model.cleargrads()
             loss.backward()
             optimizer.update()
@@ -82,7 +89,10 @@ def main(comm, args):
         with mnpar.no_backprop_mode():
             x, t = mnpar.dataset.concat_examples(rest)
             right = F.accuracy(model(x), t).item()
-        say(f"{right:.1%} of {len(x)} test images; a rank has {sizes[0]} weights and has sent {sizes[1] / 1e6:.1f} MB")
+        say(
+            f"{right:.1%} of {len(x)} test images; a rank has {sizes[0]} weights and has sent "
+            f"{sizes[1] / 1e6:.1f} MB"
+        )
         if comm.is_root and args.out:
             path = Path(args.out) / "model.npz"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,22 +104,35 @@ def main(comm, args):
 
 def compare(whole, alone, ranks):
     """Stop with an error if the weights differ."""
-    difference = max(abs(whole[name] - array).max() for name, array in mnpar.serializers.serialize(alone).items())
-    print(f"trained on {ranks} ranks and on one, the weights differ by {difference:.1e} at most", flush=True)
+    difference = max(
+        abs(whole[name] - array).max() for name, array in mnpar.serializers.serialize(alone).items()
+    )
+    print(
+        f"trained on {ranks} ranks and on one, the weights differ by {difference:.1e} at most",
+        flush=True,
+    )
     if not difference < 1e-10:
         raise SystemExit("the two runs do not agree")
 
 
 def parse():
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--filters", type=int, default=16, help="of the first layer (16)")
-    parser.add_argument("--unit", "-u", type=int, default=64, help="width of the hidden linear layer (64)")
+    parser.add_argument(
+        "--unit", "-u", type=int, default=64, help="width of the hidden linear layer (64)"
+    )
     parser.add_argument("--epoch", "-e", type=int, default=3, help="sweeps over the data (3)")
     parser.add_argument("--batchsize", "-b", type=int, default=50, help="examples per step (50)")
-    parser.add_argument("--train", type=int, default=1442, help="images to train on, at most 1442 (1442)")
+    parser.add_argument(
+        "--train", type=int, default=1442, help="images to train on, at most 1442 (1442)"
+    )
     parser.add_argument("--lr", type=float, default=0.05, help="of MomentumSGD (0.05)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)")
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)"
+    )
     parser.add_argument(
         "--out",
         "-o",
@@ -118,8 +141,12 @@ def parse():
         metavar="DIR",
         help="folder of model.npz; '' for none (result)",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    return mnpar.launch.parse_args(parser, filters=1, unit=1, epoch=1, batchsize=1, train=1, threads=1)
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
+    return mnpar.launch.parse_args(
+        parser, filters=1, unit=1, epoch=1, batchsize=1, train=1, threads=1
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""A matrix product C = A B on many ranks in two ways, and its gradients: communication is differentiated like the product.
+"""A matrix product C = A B on many ranks in two ways, and its gradients: communication is
+differentiated like the product.
 
     mpiexec -n 4 python examples/parallel_matmul.py
     python examples/parallel_matmul.py --threads 5 --shape 1000x777x513
 
-Rank 0 has A (M, K) and B (K, N). *By row*: all get B and some rows of A, and rank 0 gathers their rows of C. *By reduction*:
-each gets some columns of A and the same rows of B, and C is the sum of their products. Nobody writes a backward: that of a
-broadcast is a sum (dB = Σ Aᵣᵀ dCᵣ), that of a sum a broadcast (dAᵣ = dC Bᵣᵀ). Any number of ranks, any shape.
+Rank 0 has A (M, K) and B (K, N). *By row*: all get B and some rows of A, and rank 0 gathers their
+rows of C. *By reduction*: each gets some columns of A and the same rows of B, and C is the sum of
+their products. Nobody writes a backward: that of a broadcast is a sum (dB = Σ Aᵣᵀ dCᵣ), that of a
+sum a broadcast (dAᵣ = dC Bᵣᵀ). Any number of ranks, any shape.
 """
 
 import argparse
@@ -35,7 +37,9 @@ def by_reduction(comm, A, B):
 
 
 def main(comm, args):
-    """Compare both ways with one process: on rank 0 the largest differences of C, dA and dB, relative to the largest value."""
+    """Compare both ways with one process: on rank 0 the largest differences of C, dA and dB,
+    relative to the largest value.
+    """
     print(f"My rank is {comm.rank}, of {comm.size}\n", end="", flush=True)
     M, K, N = args.shape
     rng = np.random.default_rng(args.seed)
@@ -54,26 +58,60 @@ def main(comm, args):
         seconds = time.perf_counter() - start
         if comm.is_root:
             got = (C.array, A.grad, B.grad)
-            found[name] = [float(abs(x - y).max(initial=0) / abs(y).max(initial=1)) for x, y in zip(got, truth, strict=True)]
-            text = ", ".join(f"{what} {x:.1e}" for what, x in zip(("C", "dA", "dB"), found[name], strict=True))
-            print(f"{name:12}   {1e3 * seconds:8.1f} ms   differs from one process by: {text}", flush=True)
-    wrong = [name for name, values in found.items() if max(values) > (1e-4 if args.dtype == "f4" else 1e-10)]
+            found[name] = [
+                float(abs(x - y).max(initial=0) / abs(y).max(initial=1))
+                for x, y in zip(got, truth, strict=True)
+            ]
+            text = ", ".join(
+                f"{what} {x:.1e}" for what, x in zip(("C", "dA", "dB"), found[name], strict=True)
+            )
+            print(
+                f"{name:12}   {1e3 * seconds:8.1f} ms   differs from one process by: {text}",
+                flush=True,
+            )
+    wrong = [
+        name
+        for name, values in found.items()
+        if max(values) > (1e-4 if args.dtype == "f4" else 1e-10)
+    ]
     if wrong:
         raise SystemExit(f"{' and '.join(wrong)}: not the product")
     return found
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", type=mnpar.launch.dims, default=(1024,) * 3, metavar="MxKxN", help="(1024x1024x1024)")
-    parser.add_argument("--dtype", choices=["f4", "f8"], default="f4", help="float32 or float64 (f4)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of the matrices (0)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shape",
+        type=mnpar.launch.dims,
+        default=(1024,) * 3,
+        metavar="MxKxN",
+        help="(1024x1024x1024)",
+    )
+    parser.add_argument(
+        "--dtype", choices=["f4", "f8"], default="f4", help="float32 or float64 (f4)"
+    )
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of the matrices (0)"
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
-    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where.add_argument(
+        "--ranks",
+        type=int,
+        default=2,
+        help="ranks to start where no launcher has started several (2)",
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
     args = mnpar.launch.parse_args(parser)
     if len(args.shape) != 3:
-        parser.error(f"--shape is rows of A x columns of A x columns of B, not {'x'.join(map(str, args.shape))}")
+        parser.error(
+            "--shape is rows of A x columns of A x columns of B, not "
+            f"{'x'.join(map(str, args.shape))}"
+        )
     for name in ("ranks", "threads"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             parser.error(f"--{name} is at least 1, not {getattr(args, name)}")

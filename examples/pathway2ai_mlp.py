@@ -1,15 +1,17 @@
-"""pathway2ai's exercise: a deep perceptron trained by gradient descent on one worker, or on several with the mean gradient.
+"""pathway2ai's exercise: a deep perceptron trained by gradient descent on one worker, or on several
+with the mean gradient.
 
-    python examples/pathway2ai_mlp.py                           one worker
-    mpiexec -n 2 python examples/pathway2ai_mlp.py              two: each takes every second batch
-    python examples/pathway2ai_mlp.py --world-size 2            the same: it starts them itself
-    python examples/pathway2ai_mlp.py --threads 2               workers that are threads: needs no MPI
+    python examples/pathway2ai_mlp.py                           one worker mpiexec -n 2 python
+    examples/pathway2ai_mlp.py              two: each takes every second batch python
+    examples/pathway2ai_mlp.py --world-size 2            the same: it starts them itself python
+    examples/pathway2ai_mlp.py --threads 2               workers that are threads: needs no MPI
 
-Configuration and printed lines are the exercise's. Its code trains on the first tenth of the samples, where its comment says
-nine tenths (``--train-fraction 0.9``); its test loss is that of the training samples, here it is that of the others: it
-rises, as a tenth is only memorized. The batches come in one endless sequence, of which worker r of P takes numbers r, r + P,
-…: the workers never drift apart, whatever their number. (The last rows, less than a batch, are never trained on: hence what
-is left of the training loss.)
+Configuration and printed lines are the exercise's. Its code trains on the first tenth of the
+samples, where its comment says nine tenths (``--train-fraction 0.9``); its test loss is that of the
+training samples, here it is that of the others: it rises, as a tenth is only memorized. The batches
+come in one endless sequence, of which worker r of P takes numbers r, r + P, …: the workers never
+drift apart, whatever their number. (The last rows, less than a batch, are never trained on: hence
+what is left of the training loss.)
 """
 
 import argparse
@@ -29,7 +31,9 @@ class MLP(mnpar.ChainList):
     def __init__(self, n_layers, d_in, d_hidden, n_classes):
         sizes = [d_in, *[d_hidden] * (n_layers - 1), n_classes]
         initialW = mnpar.initializers.HeUniform()  # Kaiming's, to √(6 / inputs)
-        super().__init__(*[L.Linear(n, m, nobias=True, initialW=initialW) for n, m in pairwise(sizes)])
+        super().__init__(
+            *[L.Linear(n, m, nobias=True, initialW=initialW) for n, m in pairwise(sizes)]
+        )
 
     def forward(self, x):
         for i, layer in enumerate(self):
@@ -42,16 +46,24 @@ def make_data(args):
     try:
         from sklearn.datasets import make_classification
     except ImportError:
-        raise SystemExit("the samples are made by scikit-learn: pip install 'mnpar[examples]'") from None
+        raise SystemExit(
+            "the samples are made by scikit-learn: pip install 'mnpar[examples]'"
+        ) from None
     x, t = make_classification(
-        args.train_size, args.dim_in, n_informative=args.dim_in // 2, n_classes=args.n_classes, n_clusters_per_class=10,
+        args.train_size,
+        args.dim_in,
+        n_informative=args.dim_in // 2,
+        n_classes=args.n_classes,
+        n_clusters_per_class=10,
         random_state=0,
-    )  # fmt: skip
+    )
     return x.astype(np.float32), t.astype(np.int32)
 
 
 def mean_loss(model, x, t, args, alike=False):
-    """The mean over samples; over batches, the short one counted like the others, if they are to count alike."""
+    """The mean over samples; over batches, the short one counted like the others, if they are to
+    count alike.
+    """
     with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
         cuts = [slice(i, i + args.batch_size) for i in range(0, len(x), args.batch_size)]
         losses = [F.softmax_cross_entropy(model(x[cut]), t[cut]).item() for cut in cuts]
@@ -60,9 +72,17 @@ def mean_loss(model, x, t, args, alike=False):
 
 def main(comm, args):
     """Train; returns [(iteration, loss on the training samples, on the others)]."""
-    config = {"n_layers": args.n_layers, "d_in": args.dim_in, "n_classes": args.n_classes, "d_hidden": args.dim_hidden,
-              "batch_size": args.batch_size, "train_size": args.train_size, "niters": args.niters, "lr": args.learning_rate,
-              "world_size": comm.size}  # fmt: skip
+    config = {
+        "n_layers": args.n_layers,
+        "d_in": args.dim_in,
+        "n_classes": args.n_classes,
+        "d_hidden": args.dim_hidden,
+        "batch_size": args.batch_size,
+        "train_size": args.train_size,
+        "niters": args.niters,
+        "lr": args.learning_rate,
+        "world_size": comm.size,
+    }
     if comm.is_root:
         print(config, flush=True)
     x, t = map(comm.bcast, make_data(args) if comm.is_root else (None, None))
@@ -80,8 +100,11 @@ def main(comm, args):
         train_loss = mean_loss(model, x[:n], t[:n], args, args.batch_mean)
         test_loss = float(test(x=x[n:], t=t[n:])) if n < len(x) else float("nan")
         if comm.is_root:
-            print(f"step: {step} | train_loss: {train_loss:.4f} | test_loss: {test_loss:.4f} | "
-                  f"step time: {milliseconds:.2f} ms", flush=True)  # fmt: skip
+            print(
+                f"step: {step} | train_loss: {train_loss:.4f} | test_loss: {test_loss:.4f} | "
+                f"step time: {milliseconds:.2f} ms",
+                flush=True,
+            )
         return step, train_loss, test_loss
 
     def step(i):
@@ -108,21 +131,53 @@ def main(comm, args):
 
 def parse():
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    numbers = {"n-layers": (4, "linear layers"), "dim-in": (1024, "features"), "n-classes": (32, "classes"),
-               "dim-hidden": (256, "width of the hidden layers"), "train-size": (10000, "samples"),
-               "batch-size": (64, "samples of a batch"), "niters": (1000, "steps"),
-               "every": (100, "steps between lines")}  # fmt: skip
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    numbers = {
+        "n-layers": (4, "linear layers"),
+        "dim-in": (1024, "features"),
+        "n-classes": (32, "classes"),
+        "dim-hidden": (256, "width of the hidden layers"),
+        "train-size": (10000, "samples"),
+        "batch-size": (64, "samples of a batch"),
+        "niters": (1000, "steps"),
+        "every": (100, "steps between lines"),
+    }
     for name, (default, text) in numbers.items():
-        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} ({default})")
-    parser.add_argument("--learning-rate", type=float, default=0.1, help="at first; it falls to 0.3 of it (0.1)")
-    parser.add_argument("--stop", type=int, metavar="N", help="stop after N steps; the learning rate falls as if it went on")
-    parser.add_argument("--batch-mean", action="store_true", help="count the short last batch like the others in train_loss")
-    parser.add_argument("--train-fraction", type=float, default=0.1, help="of the samples, trained on (0.1)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of the weights (0)")
+        parser.add_argument(
+            f"--{name}", type=int, default=default, metavar="N", help=f"{text} ({default})"
+        )
+    parser.add_argument(
+        "--learning-rate", type=float, default=0.1, help="at first; it falls to 0.3 of it (0.1)"
+    )
+    parser.add_argument(
+        "--stop",
+        type=int,
+        metavar="N",
+        help="stop after N steps; the learning rate falls as if it went on",
+    )
+    parser.add_argument(
+        "--batch-mean",
+        action="store_true",
+        help="count the short last batch like the others in train_loss",
+    )
+    parser.add_argument(
+        "--train-fraction", type=float, default=0.1, help="of the samples, trained on (0.1)"
+    )
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of the weights (0)"
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--world-size", type=int, default=1, help="workers to start where no launcher has started several (1)")
-    where.add_argument("--threads", type=int, metavar="N", help="workers that are threads of this process")
+    where.add_argument(
+        "--world-size",
+        type=int,
+        default=1,
+        help="workers to start where no launcher has started several (1)",
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="workers that are threads of this process"
+    )
     names = [name.replace("-", "_") for name in (*numbers, "stop", "world-size", "threads")]
     args = mnpar.launch.parse_args(parser, **dict.fromkeys(names, 1))
     if args.stop and args.stop > args.niters:
@@ -130,11 +185,16 @@ def parse():
     if not 0 < args.train_fraction <= 1:
         parser.error(f"--train-fraction is more than 0 and at most 1, not {args.train_fraction}")
     if args.train_fraction * args.train_size < args.batch_size:
-        parser.error(f"{args.train_fraction} of {args.train_size} samples are no batch of {args.batch_size}")
+        parser.error(
+            f"{args.train_fraction} of {args.train_size} samples are no batch of {args.batch_size}"
+        )
     if not 0 < args.learning_rate < float("inf"):
         parser.error(f"--learning-rate is positive and finite, not {args.learning_rate}")
     if args.n_classes * 10 > 2 ** min(args.dim_in // 2, 60):
-        parser.error(f"{args.dim_in} features are too few for {args.n_classes} classes of 10 clusters: use a larger --dim-in")
+        parser.error(
+            f"{args.dim_in} features are too few for {args.n_classes} classes of 10 clusters: "
+            "use a larger --dim-in"
+        )
     return args
 
 

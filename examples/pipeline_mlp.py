@@ -1,13 +1,15 @@
-"""An MLP cut into stages on ranks, trained on micro-batches by any schedule; the schedule and what really happened are drawn.
+"""An MLP cut into stages on ranks, trained on micro-batches by any schedule; the schedule and what
+really happened are drawn.
 
     mpiexec -n 4 python examples/pipeline_mlp.py --schedule 1f1b
     python examples/pipeline_mlp.py --schedule zbv        starts two ranks itself
     python examples/pipeline_mlp.py --threads 3           ranks that are threads: needs no MPI
 
-The schedules: gpipe, 1f1b, interleaved, zb1p, zbv, eager; or a list of your own, the ranks' actions with commas between them:
-``--schedule "F0 F1 B1 B0, F0 F1 B1 B0"``. The layers are given to the stages by what they cost, measured here. Rank 0 prints
-what the schedule promises; a timeline of one step is left in ``--out``: timeline.png, and timeline.json for ui.perfetto.dev.
-At the end the same network is trained on one rank, and the weights are compared.
+The schedules: gpipe, 1f1b, interleaved, zb1p, zbv, eager; or a list of your own, the ranks' actions
+with commas between them: ``--schedule "F0 F1 B1 B0, F0 F1 B1 B0"``. The layers are given to the
+stages by what they cost, measured here. Rank 0 prints what the schedule promises; a timeline of one
+step is left in ``--out``: timeline.png, and timeline.json for ui.perfetto.dev. At the end the same
+network is trained on one rank, and the weights are compared.
 """
 
 import argparse
@@ -17,16 +19,28 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.parallel import SCHEDULES, Pipeline, balance, make_schedule, measure, own_schedule, simulate
+from mnpar.parallel import (
+    SCHEDULES,
+    Pipeline,
+    balance,
+    make_schedule,
+    measure,
+    own_schedule,
+    simulate,
+)
 
 
 class Layer(mnpar.Chain):
-    """A linear layer, and relu unless it is the last; its first weights depend on its number alone."""
+    """A linear layer, and relu unless it is the last; its first weights depend on its number
+    alone.
+    """
 
     def __init__(self, number, n_in, n_out, last):
         super().__init__()
         self.last = last
-        self.linear = L.Linear(n_in, n_out, initialW=mnpar.initializers.HeNormal(rng=np.random.default_rng(number)))
+        self.linear = L.Linear(
+            n_in, n_out, initialW=mnpar.initializers.HeNormal(rng=np.random.default_rng(number))
+        )
 
     def __call__(self, x):
         y = self.linear(x)
@@ -39,23 +53,31 @@ def make_layers(args):
 
 
 def make_stages(comm, schedule, args, x):
-    """This rank's stages: consecutive layers, so that all stages cost about the same. Rank 0 measures for all."""
+    """This rank's stages: consecutive layers, so that all stages cost about the same. Rank 0
+    measures for all.
+    """
     layers = make_layers(args)
     counts = comm.bcast_obj(balance(measure(layers, x), schedule.stages) if comm.is_root else None)
     ends = np.cumsum([0, *counts])
-    stages = [mnpar.Sequential(*layers[ends[s] : ends[s + 1]]) for s in schedule.stages_of(comm.rank)]
+    stages = [
+        mnpar.Sequential(*layers[ends[s] : ends[s + 1]]) for s in schedule.stages_of(comm.rank)
+    ]
     if schedule.where[-1] == comm.rank:
         stages[-1] = L.Classifier(stages[-1])
     return stages, counts
 
 
 def read(schedule, ranks, micro_batches):
-    """A schedule by its name, or from a list of actions; ValueError: it is none, cannot end or is for others."""
+    """A schedule by its name, or from a list of actions; ValueError: it is none, cannot end or is
+    for others.
+    """
     if schedule in SCHEDULES:
         return make_schedule(schedule, ranks, micro_batches)
     own = own_schedule([actions.strip() for actions in schedule.split(",")])
     if own.ranks != ranks:
-        raise ValueError(f"actions of {own.ranks} ranks, with commas between them, are given for {ranks} ranks")
+        raise ValueError(
+            f"actions of {own.ranks} ranks, with commas between them, are given for {ranks} ranks"
+        )
     simulate(own)
     return own
 
@@ -75,20 +97,31 @@ def train(comm, pipeline, batches, epochs, out):
                 with mnpar.profile(out, comm) as timeline:
                     optimizer.update(pipeline, *own)
                 if comm.is_root:
-                    print(f"one step: {timeline.text()}\n{out}/timeline.png, and {out}/timeline.json for ui.perfetto.dev")
+                    print(
+                        f"one step: {timeline.text()}\n{out}/timeline.png, and "
+                        f"{out}/timeline.json for ui.perfetto.dev"
+                    )
             else:
                 with reporter:
                     optimizer.update(pipeline, *own)
             losses.append(pipeline.loss)
         if comm.rank == where[-1]:
-            accuracy = next((v for name, v in reporter.observation.items() if name.endswith("accuracy")), np.nan)
-            print(f"epoch {epoch + 1:2}  loss {np.mean(losses):.4f}  accuracy of the last batch {float(accuracy):.3f}")
+            accuracy = next(
+                (v for name, v in reporter.observation.items() if name.endswith("accuracy")), np.nan
+            )
+            print(
+                f"epoch {epoch + 1:2}  loss {np.mean(losses):.4f}  accuracy of the last batch "
+                f"{float(accuracy):.3f}"
+            )
 
 
 def compare(comm, pipeline, args, batches):
     """The same training on rank 0 alone; how far its weights are from those of the pipeline."""
     stages = pipeline.schedule.stages_of(comm.rank)
-    mine = {stage: [p.array for p in link.params()] for stage, link in zip(stages, pipeline, strict=True)}
+    mine = {
+        stage: [p.array for p in link.params()]
+        for stage, link in zip(stages, pipeline, strict=True)
+    }
     everyone = comm.gather_obj(mine)
     if not comm.is_root:
         return
@@ -99,8 +132,12 @@ def compare(comm, pipeline, args, batches):
         for x, t in batches:
             optimizer.update(lambda x=x, t=t: F.softmax_cross_entropy(model(x), t))
     arrays = [array for stage in sorted(found) for array in found[stage]]
-    difference = max(abs(p.array - array).max() for p, array in zip(model.params(), arrays, strict=True))
-    print(f"trained on {comm.size} ranks and on one, the weights differ by {difference:.1e} at most")
+    difference = max(
+        abs(p.array - array).max() for p, array in zip(model.params(), arrays, strict=True)
+    )
+    print(
+        f"trained on {comm.size} ranks and on one, the weights differ by {difference:.1e} at most"
+    )
     if not difference < 1e-10:
         raise SystemExit("the two runs do not agree")
 
@@ -108,10 +145,15 @@ def compare(comm, pipeline, args, batches):
 def main(comm, args):
     digits, _ = mnpar.datasets.get_digits(dtype=np.float64)
     x, t = mnpar.dataset.concat_examples(digits[: args.batchsize * args.batches])
-    batches = [(x[i : i + args.batchsize], t[i : i + args.batchsize]) for i in range(0, len(x), args.batchsize)]
+    batches = [
+        (x[i : i + args.batchsize], t[i : i + args.batchsize])
+        for i in range(0, len(x), args.batchsize)
+    ]
     schedule = read(args.schedule, comm.size, args.micro_batches)
     with mnpar.using_config("dtype", np.dtype("f8")):
-        stages, counts = make_stages(comm, schedule, args, x[: args.batchsize // schedule.micro_batches])
+        stages, counts = make_stages(
+            comm, schedule, args, x[: args.batchsize // schedule.micro_batches]
+        )
         pipeline = Pipeline(comm, stages, schedule, schedule.micro_batches)
         if comm.is_root:
             print(f"{args.layers} layers in {schedule.stages} stages: {counts}")
@@ -121,17 +163,33 @@ def main(comm, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schedule", default="1f1b", help=f"{', '.join(SCHEDULES)}, or your own actions (1f1b)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--schedule", default="1f1b", help=f"{', '.join(SCHEDULES)}, or your own actions (1f1b)"
+    )
     parser.add_argument("--micro-batches", "-m", type=int, default=4, help="pieces of a batch (4)")
     parser.add_argument("--batchsize", "-b", type=int, default=100, help="examples per step (100)")
     parser.add_argument("--batches", type=int, default=14, help="steps per epoch (14)")
     parser.add_argument("--epoch", "-e", type=int, default=3, help="sweeps over the data (3)")
     parser.add_argument("--layers", type=int, default=8, help="layers of the network (8)")
-    parser.add_argument("--unit", "-u", type=int, default=100, help="width of the hidden layers (100)")
-    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", help="of the timeline; '' for none (result)")
-    parser.add_argument("--threads", type=int, default=0, help="run so many ranks as threads of this process")
-    args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, batches=1, epoch=1, layers=1, unit=1, threads=0)
+    parser.add_argument(
+        "--unit", "-u", type=int, default=100, help="width of the hidden layers (100)"
+    )
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        help="of the timeline; '' for none (result)",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=0, help="run so many ranks as threads of this process"
+    )
+    args = mnpar.launch.parse_args(
+        parser, micro_batches=1, batchsize=1, batches=1, epoch=1, layers=1, unit=1, threads=0
+    )
     try:
         read(args.schedule, mnpar.launch.started_ranks(args, 2), args.micro_batches)
     except ValueError as error:

@@ -1,12 +1,14 @@
-"""Sequence to sequence on two ranks: the encoder is the first stage of a pipeline, the decoder the last; lengths change.
+"""Sequence to sequence on two ranks: the encoder is the first stage of a pipeline, the decoder the
+last; lengths change.
 
     mpiexec -n 2 python examples/pipeline_seq2seq.py
     python examples/pipeline_seq2seq.py                   starts two ranks itself
     python examples/pipeline_seq2seq.py --threads         ranks that are threads: needs no MPI
 
-The task is to write a line of digits backwards. Every line has its own length, so no two micro-batches have the same shapes:
-the encoder's rank has the lines, as a list of arrays, the decoder's rank has what is to be written, and only the encoder's last
-states go from one to the other. At the end the same network is trained on one rank, and the weights are compared.
+The task is to write a line of digits backwards. Every line has its own length, so no two
+micro-batches have the same shapes: the encoder's rank has the lines, as a list of arrays, the
+decoder's rank has what is to be written, and only the encoder's last states go from one to the
+other. At the end the same network is trained on one rank, and the weights are compared.
 """
 
 import argparse
@@ -28,7 +30,11 @@ def weights(seed):
 def embed(layer, lines):
     """Arrays (T_i,) as Variables (T_i, D), in one look-up."""
     ends = np.cumsum([len(line) for line in lines])[:-1]
-    return F.split_axis(layer(np.concatenate(lines)), ends, axis=0) if len(lines) > 1 else [layer(lines[0])]
+    return (
+        F.split_axis(layer(np.concatenate(lines)), ends, axis=0)
+        if len(lines) > 1
+        else [layer(lines[0])]
+    )
 
 
 class Encoder(mnpar.Chain):
@@ -56,7 +62,8 @@ class Decoder(mnpar.Chain):
     def __call__(self, h, c, lines):
         told = [np.concatenate([[BEGIN], line[:-1]]) for line in lines]
         _, _, ys = self.rnn(h, c, embed(self.embed, told))
-        y, t = self.out(F.concat(ys, axis=0)), np.concatenate(lines)
+        y = self.out(F.concat(ys, axis=0))
+        t = np.concatenate(lines)
         mnpar.report({"accuracy": F.accuracy(y, t)}, self)
         return F.sum(F.softmax_cross_entropy(y, t, reduce="no")) / len(lines)
 
@@ -66,7 +73,8 @@ class Whole(mnpar.Chain):
 
     def __init__(self, unit):
         super().__init__()
-        self.encoder, self.decoder = Encoder(unit), Decoder(unit)
+        self.encoder = Encoder(unit)
+        self.decoder = Decoder(unit)
 
     def __call__(self, lines, reversed_lines):
         return self.decoder(*self.encoder(lines), reversed_lines)
@@ -83,9 +91,13 @@ def train(model, batches, epochs, losses=False):
         for batch in batches:
             with reporter:
                 optimizer.update(model, *batch)
-            seen.append({name.rsplit("/", 1)[-1]: value for name, value in reporter.observation.items()})
+            seen.append(
+                {name.rsplit("/", 1)[-1]: value for name, value in reporter.observation.items()}
+            )
         if losses and "loss" in seen[-1]:
-            loss, accuracy = (np.mean([float(one[name]) for one in seen]) for name in ("loss", "accuracy"))
+            loss, accuracy = (
+                np.mean([float(one[name]) for one in seen]) for name in ("loss", "accuracy")
+            )
             print(f"epoch {epoch + 1:2}  loss {loss:7.4f} per line  digits right {accuracy:.3f}")
 
 
@@ -95,8 +107,12 @@ def main(comm, args):
     batches = [lines[i : i + args.batchsize] for i in range(0, len(lines), args.batchsize)]
     targets = [[line[::-1] for line in batch] for batch in batches]
     with mnpar.using_config("dtype", np.dtype("f8")):
-        pipeline = Pipeline(comm, [Encoder, Decoder][comm.rank](args.unit), args.schedule, args.micro_batches)
-        train(pipeline, [(batch,) for batch in (batches, targets)[comm.rank]], args.epoch, losses=True)
+        pipeline = Pipeline(
+            comm, [Encoder, Decoder][comm.rank](args.unit), args.schedule, args.micro_batches
+        )
+        train(
+            pipeline, [(batch,) for batch in (batches, targets)[comm.rank]], args.epoch, losses=True
+        )
         found = comm.gather_obj([p.array for p in pipeline.params()])
         if not comm.is_root:
             return
@@ -110,9 +126,13 @@ def main(comm, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     schedules = ("gpipe", "1f1b", "zb1p", "eager")  # those of one stage on each rank
-    parser.add_argument("--schedule", default="1f1b", choices=schedules, help="who works when (1f1b)")
+    parser.add_argument(
+        "--schedule", default="1f1b", choices=schedules, help="who works when (1f1b)"
+    )
     parser.add_argument("--micro-batches", "-m", type=int, default=4, help="pieces of a batch (4)")
     parser.add_argument("--batchsize", "-b", type=int, default=50, help="lines per step (50)")
     parser.add_argument("--lines", type=int, default=1000, help="lines to learn from (1000)")
@@ -120,8 +140,12 @@ if __name__ == "__main__":
     parser.add_argument("--epoch", "-e", type=int, default=8, help="sweeps over the lines (8)")
     parser.add_argument("--unit", "-u", type=int, default=64, help="width of the states (64)")
     parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of the lines (0)")
-    parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
-    args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, lines=1, longest=1, epoch=1, unit=1)
+    parser.add_argument(
+        "--threads", action="store_true", help="run both ranks as threads of this process"
+    )
+    args = mnpar.launch.parse_args(
+        parser, micro_batches=1, batchsize=1, lines=1, longest=1, epoch=1, unit=1
+    )
     ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
     if ranks != 2:
         parser.error(f"this example is made for 2 ranks, not {ranks}")

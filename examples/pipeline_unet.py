@@ -1,14 +1,18 @@
-"""A U-Net that takes the noise out of photographs, in four stages of a pipeline: skip connections pass over the stages between.
+"""A U-Net that takes the noise out of photographs, in four stages of a pipeline: skip connections
+pass over the stages between.
 
-    mpiexec -n 4 python examples/pipeline_unet.py         one stage on each rank
-    python examples/pipeline_unet.py                      two ranks: down the first two stages and up again, in a V
-    python examples/pipeline_unet.py --threads 4          ranks that are threads: needs no MPI
+    mpiexec -n 4 python examples/pipeline_unet.py         one stage on each rank python
+    examples/pipeline_unet.py                      two ranks: down the first two stages and up
+    again, in a V python examples/pipeline_unet.py --threads 4          ranks that are threads:
+    needs no MPI
 
-Stages 0 and 1 make the picture smaller, 2 and 3 larger again. What stage 1 had before it made it smaller goes to stage 2
-beside the pipeline's own message, what stage 0 had goes past two stages to stage 3: ``send_to_stage``, ``recv_from_stage``. The
-first stage's rank has the noisy patches, the last one's the clean ones; ranks between have an empty data set.
-The patches are of scikit-learn's two photographs (where they can be read; else of a scene that is made here), grey, with noise
-added. At the end the same network is trained on one rank and compared, and noisy, cleaned and clean patches are drawn.
+Stages 0 and 1 make the picture smaller, 2 and 3 larger again. What stage 1 had before it made it
+smaller goes to stage 2 beside the pipeline's own message, what stage 0 had goes past two stages to
+stage 3: ``send_to_stage``, ``recv_from_stage``. The first stage's rank has the noisy patches, the
+last one's the clean ones; ranks between have an empty data set. The patches are of scikit-learn's
+two photographs (where they can be read; else of a scene that is made here), grey, with noise added.
+At the end the same network is trained on one rank and compared, and noisy, cleaned and clean
+patches are drawn.
 """
 
 import argparse
@@ -32,17 +36,26 @@ def photographs():
         from PIL import Image  # matplotlib brings it
 
         folder = Path(importlib.util.find_spec("sklearn").origin).parent / "datasets" / "images"
-        return [np.asarray(Image.open(folder / name).convert("L")) / 255 for name in ("china.jpg", "flower.jpg")], folder
+        return [
+            np.asarray(Image.open(folder / name).convert("L")) / 255
+            for name in ("china.jpg", "flower.jpg")
+        ], folder
     except (ImportError, AttributeError, OSError):
-        return [scene(np.random.default_rng(seed)) for seed in range(2)], "a scene that was made here"
+        return [
+            scene(np.random.default_rng(seed)) for seed in range(2)
+        ], "a scene that was made here"
 
 
 def scene(rng):
-    """Discs of many sizes and greys before each other, lit from one side: edges and slopes, as photographs have them."""
+    """Discs of many sizes and greys before each other, lit from one side: edges and slopes, as
+    photographs have them.
+    """
     y, x = np.mgrid[0:400, 0:600] / 400
     picture = 0.3 + 0.4 * y
     for _ in range(60):
-        cx, cy, r = rng.uniform(0, 1.5), rng.uniform(0, 1), rng.uniform(0.02, 0.2)
+        cx = rng.uniform(0, 1.5)
+        cy = rng.uniform(0, 1)
+        r = rng.uniform(0.02, 0.2)
         inside = (x - cx) ** 2 + (y - cy) ** 2 < r * r
         picture[inside] = np.clip(rng.uniform(0.1, 0.9) + 0.5 * (x - cx)[inside] / r, 0, 1)
     return picture
@@ -78,7 +91,9 @@ class Down(mnpar.Chain):
 
 
 class Up(mnpar.Chain):
-    """A larger picture, made with the features that skipped to here; the outermost one has one channel: the answer."""
+    """A larger picture, made with the features that skipped to here; the outermost one has one
+    channel: the answer.
+    """
 
     def __init__(self, level, width):
         super().__init__()
@@ -131,7 +146,10 @@ def train(args, model, data, losses):
         optimizer.update(model, *mnpar.dataset.concat_examples(next(batches)))
         loss = getattr(model, "loss", None)
         if losses and loss is not None and (step + 1) % max(args.steps // 5, 1) == 0:
-            print(f"step {step + 1:4}  squared error {float(loss):.5f}, of the noise {args.noise**2:.5f}")
+            print(
+                f"step {step + 1:4}  squared error {float(loss):.5f}, of the noise "
+                f"{args.noise**2:.5f}"
+            )
 
 
 def draw(path, rows):
@@ -155,11 +173,18 @@ def draw(path, rows):
 
 
 def read(schedule, ranks, micro_batches):
-    """A schedule by its name, or the usual one (None); ValueError: it is not for the four stages on so many ranks."""
-    schedule = make_schedule(schedule or ("1f1b" if ranks == STAGES else "zbv"), ranks, micro_batches)
+    """A schedule by its name, or the usual one (None); ValueError: it is not for the four stages on
+    so many ranks.
+    """
+    schedule = make_schedule(
+        schedule or ("1f1b" if ranks == STAGES else "zbv"), ranks, micro_batches
+    )
     if len(schedule.where) != STAGES:
-        raise ValueError(f"{schedule.name} on {ranks} ranks has {len(schedule.where)} stages, and this U-Net {STAGES}: "
-                         "zbv and interleaved are for 2 ranks, 1f1b, gpipe and zb1p for 4")  # fmt: skip
+        raise ValueError(
+            f"{schedule.name} on {ranks} ranks has {len(schedule.where)} stages, and this "
+            f"U-Net {STAGES}: "
+            "zbv and interleaved are for 2 ranks, 1f1b, gpipe and zb1p for 4"
+        )
     return schedule
 
 
@@ -167,7 +192,8 @@ def main(comm, args):
     pictures, source = photographs()
     noisy, clean = patches(pictures, 10 * args.batchsize, args.noise)
     schedule = read(args.schedule, comm.size, args.micro_batches)
-    first, last = comm.rank == schedule.where[0], comm.rank == schedule.where[-1]
+    first = comm.rank == schedule.where[0]
+    last = comm.rank == schedule.where[-1]
     with mnpar.using_config("dtype", np.dtype("f8")):
         stages = [Stage(number, args.width) for number in schedule.stages_of(comm.rank)]
         pipeline = Pipeline(comm, stages, schedule, args.micro_batches, recompute=args.recompute)
@@ -176,7 +202,8 @@ def main(comm, args):
         train(args, pipeline, data, losses=True)
         cleaner = Pipeline(comm, stages, schedule, args.micro_batches, labels=0)
         with mnpar.no_backprop_mode():
-            shown = np.argsort(-clean.std(axis=(1, 2, 3)), kind="stable")[:8]  # where there is most to see
+            # where there is most to see
+            shown = np.argsort(-clean.std(axis=(1, 2, 3)), kind="stable")[:8]
             cleaned = cleaner(*[noisy[shown]] * first)
         if last:
             rows = {"noisy": noisy[shown], "cleaned": cleaned.array, "clean": clean[shown]}
@@ -190,30 +217,57 @@ def main(comm, args):
 
 def compare(whole, schedule, weights):
     """How far the pipeline's weights are from those of one rank."""
-    numbers = [number for rank in range(schedule.ranks) for number in schedule.stages_of(rank)]  # as the ranks have them
+    # as the ranks have them
+    numbers = [number for rank in range(schedule.ranks) for number in schedule.stages_of(rank)]
     truth = [p.array for number in numbers for p in whole[number].params()]
     found = [array for some in weights for array in some]
     difference = max(abs(a - b).max() for a, b in zip(found, truth, strict=True))
-    print(f"trained on {schedule.ranks} ranks and on one, the weights differ by {difference:.1e} at most")
+    print(
+        f"trained on {schedule.ranks} ranks and on one, the weights differ by {difference:.1e} "
+        "at most"
+    )
     if not difference < 1e-8:
         raise SystemExit("the two runs do not agree")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schedule", help="1f1b, gpipe or zb1p for 4 ranks, zbv or interleaved for 2 (1f1b, zbv)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--schedule", help="1f1b, gpipe or zb1p for 4 ranks, zbv or interleaved for 2 (1f1b, zbv)"
+    )
     parser.add_argument("--micro-batches", "-m", type=int, default=4, help="pieces of a batch (4)")
     parser.add_argument("--batchsize", "-b", type=int, default=16, help="patches per step (16)")
     parser.add_argument("--steps", type=int, default=100, help="steps of Adam (100)")
     parser.add_argument("--width", "-w", type=int, default=8, help="channels (8)")
-    parser.add_argument("--noise", type=float, default=0.1, help="standard deviation of the noise (0.1)")
-    parser.add_argument("--recompute", action="store_true", help="keep what stages receive, and compute the rest again")
-    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", help="folder of the picture (result)")
-    parser.add_argument("--threads", type=int, default=0, help="run 2 or 4 ranks as threads of this process")
-    args = mnpar.launch.parse_args(parser, micro_batches=1, batchsize=1, steps=1, width=1, threads=0)
+    parser.add_argument(
+        "--noise", type=float, default=0.1, help="standard deviation of the noise (0.1)"
+    )
+    parser.add_argument(
+        "--recompute",
+        action="store_true",
+        help="keep what stages receive, and compute the rest again",
+    )
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        help="folder of the picture (result)",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=0, help="run 2 or 4 ranks as threads of this process"
+    )
+    args = mnpar.launch.parse_args(
+        parser, micro_batches=1, batchsize=1, steps=1, width=1, threads=0
+    )
     ranks = mnpar.launch.started_ranks(args, 2)
     if ranks not in (2, STAGES):
-        parser.error(f"this U-Net has {STAGES} stages, for {STAGES} ranks, or two on each of 2, not for {ranks} ranks")
+        parser.error(
+            f"this U-Net has {STAGES} stages, for {STAGES} ranks, or two on each of 2, not for "
+            f"{ranks} ranks"
+        )
     try:
         read(args.schedule, ranks, args.micro_batches)
     except ValueError as error:
@@ -223,4 +277,7 @@ if __name__ == "__main__":
     elif mnpar.launch.relaunch(2):
         main(mnpar.create_communicator(), args)
     else:
-        parser.error(f"this U-Net has {STAGES} stages, for 2 or {STAGES} ranks, not for 1: --threads 2 runs them as threads")
+        parser.error(
+            f"this U-Net has {STAGES} stages, for 2 or {STAGES} ranks, not for 1: --threads 2 "
+            "runs them as threads"
+        )

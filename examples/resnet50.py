@@ -1,13 +1,16 @@
-"""ResNet-50, whole, by data parallelism; batch statistics are those of all ranks, and weak and strong scaling are printed.
+"""ResNet-50, whole, by data parallelism; batch statistics are those of all ranks, and weak and
+strong scaling are printed.
 
-    mpiexec -n 4 python examples/resnet50.py --size 64 --batchsize 8 --steps 10
-    python examples/resnet50.py --threads 2 --size 32 --batchsize 4 --steps 2 --check
-    mpiexec -n 4 python examples/resnet50.py --scaling          images a second on 1, 2, 4 ranks
-    python examples/resnet50.py --images DIR                    DIR/class/picture.npy, each (3, H, W), instead of noise
+    mpiexec -n 4 python examples/resnet50.py --size 64 --batchsize 8 --steps 10 python
+    examples/resnet50.py --threads 2 --size 32 --batchsize 4 --steps 2 --check mpiexec -n 4 python
+    examples/resnet50.py --scaling          images a second on 1, 2, 4 ranks python
+    examples/resnet50.py --images DIR                    DIR/class/picture.npy, each (3, H, W),
+    instead of noise
 
-``--batchsize`` is that of each rank. Because the statistics of batch normalization are those of all ranks (``--local-bn``:
-those of each alone), P ranks with B images each learn exactly what one does with P·B: ``--check`` shows it. Weak scaling
-keeps the images of each rank as ranks are added, strong scaling those of all together.
+``--batchsize`` is that of each rank. Because the statistics of batch normalization are those of all
+ranks (``--local-bn``: those of each alone), P ranks with B images each learn exactly what one does
+with P·B: ``--check`` shows it. Weak scaling keeps the images of each rank as ranks are added,
+strong scaling those of all together.
 """
 
 import argparse
@@ -30,7 +33,9 @@ class ConvBN(mnpar.Chain):
 
     def __init__(self, norm, c_in, c_out, ksize, stride=1, pad=0):
         super().__init__()
-        self.conv = L.Convolution2D(c_in, c_out, ksize, stride, pad, nobias=True, initialW=mnpar.initializers.HeNormal())
+        self.conv = L.Convolution2D(
+            c_in, c_out, ksize, stride, pad, nobias=True, initialW=mnpar.initializers.HeNormal()
+        )
         self.bn = norm(c_out)
 
     def forward(self, x):
@@ -54,7 +59,9 @@ class Bottleneck(mnpar.Chain):
 
 
 class ResNet50(mnpar.Chain):
-    """He et al. 2016, arXiv 1512.03385: 25.6 million parameters with 1,000 classes. Images of any size."""
+    """He et al. 2016, arXiv 1512.03385: 25.6 million parameters with 1,000 classes. Images of any
+    size.
+    """
 
     def __init__(self, norm, n_classes):
         super().__init__()
@@ -79,10 +86,15 @@ def data(args, n):
         x = rng.standard_normal((n, 3, args.size, args.size), "f4")
         return x.astype(args.dtype), rng.integers(0, args.classes, n).astype("i4")
     folders = sorted(path for path in Path(args.images).iterdir() if path.is_dir())
-    files = [(file, label) for label, folder in enumerate(folders) for file in sorted(folder.glob("*.npy"))]
+    files = [
+        (file, label)
+        for label, folder in enumerate(folders)
+        for file in sorted(folder.glob("*.npy"))
+    ]
     if not files or len(folders) > args.classes:
         raise DatasetError(
-            f"{args.images}: {len(files)} files class/picture.npy in {len(folders)} folders, for {args.classes} classes"
+            f"{args.images}: {len(files)} files class/picture.npy in {len(folders)} folders, "
+            f"for {args.classes} classes"
         )
     chosen = [files[i % len(files)] for i in rng.permutation(max(n, len(files)))[:n]]
     x = np.stack([cut(file, args.size) for file, _ in chosen])
@@ -90,7 +102,9 @@ def data(args, n):
 
 
 def cut(file, size):
-    """The middle (3, S, S) of a picture, which is repeated where it is smaller; uint8 becomes 0 … 1."""
+    """The middle (3, S, S) of a picture, which is repeated where it is smaller; uint8 becomes 0 …
+    1.
+    """
     try:
         image = np.load(file)
     except (ValueError, EOFError) as error:
@@ -104,8 +118,14 @@ def cut(file, size):
 
 
 def train(comm, args, x, t, steps, say=False):
-    """(model, losses, seconds of each step) of one batch after the other; ``x`` is the whole of every step: (steps, N, …)."""
-    norm = L.BatchNormalization if args.local_bn else lambda size: L.MultiNodeBatchNormalization(size, comm)
+    """(model, losses, seconds of each step) of one batch after the other; ``x`` is the whole of
+    every step: (steps, N, …).
+    """
+    norm = (
+        L.BatchNormalization
+        if args.local_bn
+        else lambda size: L.MultiNodeBatchNormalization(size, comm)
+    )
     mnpar.random.seed(args.seed)
     model = ResNet50(norm, args.classes)
     optimizer = mnpar.optimizers.MomentumSGD(args.lr * comm.size)
@@ -124,7 +144,11 @@ def train(comm, args, x, t, steps, say=False):
         seconds.append(time.perf_counter() - start)
         losses[-1] = float(losses[-1].item() * len(t[step][mine]))
         if say:
-            print(f"step {step + 1:3d}   {seconds[-1]:7.2f} s   {len(x[step]) / seconds[-1]:7.1f} images a second", flush=True)
+            print(
+                f"step {step + 1:3d}   {seconds[-1]:7.2f} s   "
+                f"{len(x[step]) / seconds[-1]:7.1f} images a second",
+                flush=True,
+            )
     totals = comm.allreduce(np.array(losses)) / x.shape[1]
     return model, totals, seconds
 
@@ -150,11 +174,18 @@ def scaling(comm, args):
         for size in sizes:
             part = comm.split(0 if comm.rank < size else None, comm.rank)
             if part is not None:
-                found[kind, size] = speed(part, args, args.batchsize * (size if kind == "weak" else comm.size))
+                found[kind, size] = speed(
+                    part, args, args.batchsize * (size if kind == "weak" else comm.size)
+                )
             comm.barrier()
             if comm.is_root:
-                rate, ratio = found[kind, size], found[kind, size] / found[kind, 1]
-                print(f"{kind:6} scaling, {size} rank(s): {rate:8.1f} images a second, {ratio:.2f} times one", flush=True)
+                rate = found[kind, size]
+                ratio = found[kind, size] / found[kind, 1]
+                print(
+                    f"{kind:6} scaling, {size} rank(s): {rate:8.1f} images a second, "
+                    f"{ratio:.2f} times one",
+                    flush=True,
+                )
 
 
 def main(comm, args):
@@ -164,44 +195,89 @@ def main(comm, args):
         return scaling(comm, args)
     x, t = batches(comm, args, args.batchsize * comm.size)
     if comm.is_root:
-        print(f"{comm.size} rank(s) with {args.batchsize} images of {args.size} × {args.size} each", flush=True)
+        print(
+            f"{comm.size} rank(s) with {args.batchsize} images of {args.size} × {args.size} each",
+            flush=True,
+        )
     model, losses, _ = train(comm, args, x, t, args.steps, comm.is_root)
     if comm.is_root:
-        print(f"ResNet-50 of {sum(p.size for p in model.params()):,} parameters   loss at first {losses[0]:.4f}, "
-              f"at last {losses[-1]:.4f}", flush=True)  # fmt: skip
+        print(
+            f"ResNet-50 of {sum(p.size for p in model.params()):,} parameters   loss at first "
+            f"{losses[0]:.4f}, "
+            f"at last {losses[-1]:.4f}",
+            flush=True,
+        )
     if args.check and comm.is_root:
         args.lr *= comm.size
         twin, alone, _ = train(mnpar.create_communicator("self"), args, x, t, args.steps)
-        worst = max(abs(one.array - other.array).max() for one, other in zip(model.params(), twin.params(), strict=True))
+        worst = max(
+            abs(one.array - other.array).max()
+            for one, other in zip(model.params(), twin.params(), strict=True)
+        )
         gap = abs(losses - alone)
-        print(f"from one rank with all images: losses differ by {gap.max():.1e}, weights by {worst:.1e} at most", flush=True)
-        if args.dtype == "f8" and not args.local_bn and gap[:2].max() > 1e-6:  # the second is that after a step
+        print(
+            f"from one rank with all images: losses differ by {gap.max():.1e}, weights by "
+            f"{worst:.1e} at most",
+            flush=True,
+        )
+        # the second is that after a step
+        if args.dtype == "f8" and not args.local_bn and gap[:2].max() > 1e-6:
             raise SystemExit("the ranks have not learned what one does")
         if gap.max() > 1e-6 and not args.local_bn:
-            print("(rounding changes the signs of some units, and ReLU their gradients: more with each step, less in float64)")
+            print(
+                "(rounding changes the signs of some units, and ReLU their gradients: more "
+                "with each step, less in float64)"
+            )
     return losses
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batchsize", "-b", type=int, default=8, help="images of each rank per step (8)")
-    parser.add_argument("--size", type=int, default=224, help="rows and columns of the images (224)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--batchsize", "-b", type=int, default=8, help="images of each rank per step (8)"
+    )
+    parser.add_argument(
+        "--size", type=int, default=224, help="rows and columns of the images (224)"
+    )
     parser.add_argument("--steps", type=int, default=10, help="steps (10)")
     parser.add_argument("--classes", type=int, default=1000, help="classes (1000)")
     parser.add_argument(
-        "--lr", type=float, default=0.001, help="learning rate for each rank: times the number of ranks (0.001)"
+        "--lr",
+        type=float,
+        default=0.001,
+        help="learning rate for each rank: times the number of ranks (0.001)",
     )
     parser.add_argument(
-        "--images", type=mnpar.launch.existing_folder, metavar="DIR", help="pictures, DIR/class/picture.npy, instead of noise"
+        "--images",
+        type=mnpar.launch.existing_folder,
+        metavar="DIR",
+        help="pictures, DIR/class/picture.npy, instead of noise",
     )
-    parser.add_argument("--dtype", choices=["f4", "f8"], help="float32 or float64 (f4; with --check f8)")
-    parser.add_argument("--local-bn", action="store_true", help="batch statistics of each rank alone")
-    parser.add_argument("--check", action="store_true", help="compare with one rank that has all images")
+    parser.add_argument(
+        "--dtype", choices=["f4", "f8"], help="float32 or float64 (f4; with --check f8)"
+    )
+    parser.add_argument(
+        "--local-bn", action="store_true", help="batch statistics of each rank alone"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="compare with one rank that has all images"
+    )
     parser.add_argument("--scaling", action="store_true", help="measure on 1, 2, 4 … ranks")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and images (0)")
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and images (0)"
+    )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
-    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
+    where.add_argument(
+        "--ranks",
+        type=int,
+        default=2,
+        help="ranks to start where no launcher has started several (2)",
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
     args = mnpar.launch.parse_args(parser, batchsize=1, steps=1, classes=1, ranks=1, threads=1)
     args.dtype = args.dtype or ("f8" if args.check else "f4")
     if args.size < 8:

@@ -9,12 +9,18 @@ import mnpar
 import mnpar.functions as F
 
 comm = mnpar.create_communicator()
-left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+left = (comm.rank - 1) % comm.size
+right = (comm.rank + 1) % comm.size
 
 x = mnpar.Variable(np.array([comm.rank + 1.0]))
 F.send(x, comm, rank=right)
 y = F.recv(comm, rank=left)
 loss = F.sum(x * y)
-loss.backward()  # of the sum of all ranks' losses: so x gets a gradient from its own loss, and one from the right
+# of the sum of all ranks' losses: so x gets a gradient from its own loss, and one from the right
+loss.backward()
 
-print(f"rank {comm.rank} of {comm.size}: x = {x.item():g}, loss = {loss.item():g}, left + right = {x.grad.item():g}\n", end="")
+print(
+    f"rank {comm.rank} of {comm.size}: x = {x.item():g}, loss = {loss.item():g}, left + right "
+    f"= {x.grad.item():g}\n",
+    end="",
+)

@@ -1,10 +1,12 @@
-"""A translator on two ranks: the encoder reads a word on rank 0, the decoder writes it backwards on rank 1.
+"""A translator on two ranks: the encoder reads a word on rank 0, the decoder writes it backwards on
+rank 1.
 
     mpiexec -n 2 python examples/seq2seq_model_parallel.py      (or plain python, or --threads)
 
-The last states of the encoder's LSTM are the first states of the decoder's: ``create_multi_node_n_step_rnn`` sends them, and
-their gradients back. Both ranks draw the same batches in the same order, by ``create_synchronized_iterator``. The words are
-those of Python's own help texts, which are on every machine; rank 1 has the loss, and prints.
+The last states of the encoder's LSTM are the first states of the decoder's:
+``create_multi_node_n_step_rnn`` sends them, and their gradients back. Both ranks draw the same
+batches in the same order, by ``create_synchronized_iterator``. The words are those of Python's own
+help texts, which are on every machine; rank 1 has the loss, and prints.
 """
 
 import argparse
@@ -44,7 +46,9 @@ class Encoder(mnpar.Chain):
     def __init__(self, comm, n_layers, n_units):
         super().__init__()
         self.embed = L.EmbedID(N_TOKENS, n_units)
-        self.rnn = L.create_multi_node_n_step_rnn(L.NStepLSTM(n_layers, n_units, n_units, 0.1), comm, rank_out=1)
+        self.rnn = L.create_multi_node_n_step_rnn(
+            L.NStepLSTM(n_layers, n_units, n_units, 0.1), comm, rank_out=1
+        )
 
     def forward(self, xs, ts):
         self.rnn([self.embed(x) for x in xs])
@@ -56,14 +60,17 @@ class Decoder(mnpar.Chain):
     def __init__(self, comm, n_layers, n_units):
         super().__init__()
         self.embed = L.EmbedID(N_TOKENS, n_units)
-        self.rnn = L.create_multi_node_n_step_rnn(L.NStepLSTM(n_layers, n_units, n_units, 0.1), comm, rank_in=0)
+        self.rnn = L.create_multi_node_n_step_rnn(
+            L.NStepLSTM(n_layers, n_units, n_units, 0.1), comm, rank_in=0
+        )
         self.out = L.Linear(n_units, N_TOKENS)
 
     def forward(self, xs, ts):
         """The loss of the right letters, each after the right letters before it."""
         before = [self.embed(np.append(np.int32(END), t)) for t in ts]
         _, _, hs, _ = self.rnn(before)
-        y, t = self.out(F.concat(hs, axis=0)), np.concatenate([np.append(t, np.int32(END)) for t in ts])
+        y = self.out(F.concat(hs, axis=0))
+        t = np.concatenate([np.append(t, np.int32(END)) for t in ts])
         loss = F.softmax_cross_entropy(y, t)
         mnpar.report({"loss": loss, "perp": np.exp(loss.array), "letters": F.accuracy(y, t)}, self)
         return loss
@@ -77,7 +84,10 @@ class Decoder(mnpar.Chain):
             tokens = self.out(F.concat(hs, axis=0)).array.argmax(axis=1).astype(np.int32)
             results.append(tokens)
             h, c, hs = self.rnn.actual_rnn(h, c, [self.embed(token[None]) for token in tokens])
-        return [letters(row[: np.argmax(np.append(row, END) == END)]) for row in np.stack(results, axis=1)]
+        return [
+            letters(row[: np.argmax(np.append(row, END) == END)])
+            for row in np.stack(results, axis=1)
+        ]
 
 
 def convert(batch, device):
@@ -94,7 +104,8 @@ def main(comm, args):
     optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(5))
 
     corpus = words(args.longest)
-    test, train = corpus[::10], [word for i, word in enumerate(corpus) if i % 10]
+    test = corpus[::10]
+    train = [word for i, word in enumerate(corpus) if i % 10]
     alone = mnpar.iterators.SerialIterator(train, min(args.batchsize, len(train)))
     train_iter = mnpar.iterators.create_synchronized_iterator(alone, comm)
     test_iter = mnpar.iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
@@ -103,7 +114,10 @@ def main(comm, args):
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
     trainer.extend(extensions.Evaluator(test_iter, model, converter=convert))  # on both
     if comm.rank == 1:
-        print(f"{len(train)} words to train, {len(test)} to test, of {args.longest} letters at most", flush=True)
+        print(
+            f"{len(train)} words to train, {len(test)} to test, of {args.longest} letters at most",
+            flush=True,
+        )
         trainer.extend(extensions.LogReport())
         trainer.extend(
             extensions.PrintReport(
@@ -137,16 +151,36 @@ def show(model, comm, test, trainer):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batchsize", "-b", type=int, default=64, help="words per step (64)")
     parser.add_argument("--epoch", "-e", type=int, default=15, help="epochs (15)")
-    parser.add_argument("--layer", "-l", type=int, default=1, help="layers of encoder and decoder (1)")
+    parser.add_argument(
+        "--layer", "-l", type=int, default=1, help="layers of encoder and decoder (1)"
+    )
     parser.add_argument("--unit", "-u", type=int, default=128, help="width of a layer (128)")
     parser.add_argument("--lr", type=float, default=0.005, help="Adam's alpha (0.005)")
-    parser.add_argument("--longest", type=int, default=7, help="letters of the longest words (7); the shortest have 3")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
-    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the log (result)")
-    parser.add_argument("--threads", action="store_true", help="run both ranks as threads of this process")
+    parser.add_argument(
+        "--longest",
+        type=int,
+        default=7,
+        help="letters of the longest words (7); the shortest have 3",
+    )
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
+    )
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        metavar="DIR",
+        help="for the log (result)",
+    )
+    parser.add_argument(
+        "--threads", action="store_true", help="run both ranks as threads of this process"
+    )
     args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, layer=1, unit=1, longest=3)
     ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
     if ranks != 2:

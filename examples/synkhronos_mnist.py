@@ -1,15 +1,18 @@
-"""Synkhronos' demo: digits in memory that the ranks share; each step, every rank takes its rows of the batch.
+"""Synkhronos' demo: digits in memory that the ranks share; each step, every rank takes its rows of
+the batch.
 
-    mpiexec -n 2 python examples/synkhronos_mnist.py
-    python examples/synkhronos_mnist.py --model mlp              starts two ranks itself
-    python examples/synkhronos_mnist.py --threads 3              ranks that are threads: needs no MPI
+    mpiexec -n 2 python examples/synkhronos_mnist.py python examples/synkhronos_mnist.py --model mlp
+    starts two ranks itself python examples/synkhronos_mnist.py --threads 3              ranks that
+    are threads: needs no MPI
 
-A step is Synkhronos': a function computes the gradient of the rank's rows as one vector, one reduction makes the mean over
-all rows of it, and each rank updates its copy. No loss is reduced in a step: that of an epoch is, once. The mean counts
-rows, and the perceptron's dropout drops of each row what it drops in one process: so any number of ranks learns what one
-does. Validation goes through the test images in ``--slices`` pieces.
+A step is Synkhronos': a function computes the gradient of the rank's rows as one vector, one
+reduction makes the mean over all rows of it, and each rank updates its copy. No loss is reduced in
+a step: that of an epoch is, once. The mean counts rows, and the perceptron's dropout drops of each
+row what it drops in one process: so any number of ranks learns what one does. Validation goes
+through the test images in ``--slices`` pieces.
 
-The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``, or where MNPAR_DATA says.
+The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``,
+or where MNPAR_DATA says.
 """
 
 import argparse
@@ -31,7 +34,9 @@ class MLP(mnpar.Chain):
 
     def __init__(self, n_units):
         super().__init__()
-        self.l1, self.l2, self.l3 = L.Linear(None, n_units), L.Linear(None, n_units), L.Linear(None, 10)
+        self.l1 = L.Linear(None, n_units)
+        self.l2 = L.Linear(None, n_units)
+        self.l3 = L.Linear(None, 10)
 
     def forward(self, x):
         h = F.relu(self.l1(self.dropout(x, 0.2)))
@@ -48,8 +53,10 @@ class CNN(mnpar.Chain):
 
     def __init__(self, n_units, pad):
         super().__init__()
-        self.conv1, self.conv2 = L.Convolution2D(None, 32, 5, pad=pad), L.Convolution2D(None, 32, 5, pad=pad)
-        self.l1, self.l2 = L.Linear(None, n_units), L.Linear(None, 10)
+        self.conv1 = L.Convolution2D(None, 32, 5, pad=pad)
+        self.conv2 = L.Convolution2D(None, 32, 5, pad=pad)
+        self.l1 = L.Linear(None, n_units)
+        self.l2 = L.Linear(None, 10)
 
     def forward(self, x):
         h = F.max_pooling_2d(F.relu(self.conv1(x)), 2)
@@ -60,7 +67,9 @@ class CNN(mnpar.Chain):
 def load(args):
     """x (N, 1, H, W), t (N,) to train and to test with."""
     where = args.data or os.environ.get("MNPAR_DATA")
-    train, test = mnpar.datasets.get_mnist(ndim=3, data=where) if where else mnpar.datasets.get_digits(ndim=3)
+    train, test = (
+        mnpar.datasets.get_mnist(ndim=3, data=where) if where else mnpar.datasets.get_digits(ndim=3)
+    )
     return *map(np.asarray, train.datasets), *map(np.asarray, test.datasets)
 
 
@@ -72,7 +81,11 @@ def main(comm, args):
     x, t, x_test, t_test = [mnpar.SharedData(data[name], comm=comm, name=name) for name in names]
 
     mnpar.random.seed(args.seed)
-    model = MLP(args.unit or 800) if args.model == "mlp" else CNN(args.unit or 256, pad=0 if x.shape[2] >= 28 else 2)
+    model = (
+        MLP(args.unit or 800)
+        if args.model == "mlp"
+        else CNN(args.unit or 256, pad=0 if x.shape[2] >= 28 else 2)
+    )
     with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
         model(np.array(x[:1]))  # finds out the sizes; the seed is everyone's, so the weights are
     optimizer = mnpar.optimizers.NesterovAG(args.lr, momentum=0.9).setup(model)
@@ -91,8 +104,11 @@ def main(comm, args):
             y = model(x)
             return F.softmax_cross_entropy(y, t), F.accuracy(y, t)
 
-    f_grad = mnpar.parallel_function(gradient, ["x", "t"], outputs=["gradient"], comm=comm)  # the mean over rows
-    f_validate = mnpar.parallel_function(validate, ["x", "t"], outputs=["loss", "accuracy"], comm=comm)
+    # the mean over rows
+    f_grad = mnpar.parallel_function(gradient, ["x", "t"], outputs=["gradient"], comm=comm)
+    f_validate = mnpar.parallel_function(
+        validate, ["x", "t"], outputs=["loss", "accuracy"], comm=comm
+    )
 
     def update(vector):
         start = 0
@@ -102,11 +118,16 @@ def main(comm, args):
         optimizer.update()
 
     if comm.is_root:
-        print(f"{comm.size} rank(s), {args.model} of {sum(p.size for p in params):,} parameters, {len(x)} images of "
-              f"{x.shape[2]} × {x.shape[3]} and {len(x_test)} to test with", flush=True)  # fmt: skip
+        print(
+            f"{comm.size} rank(s), {args.model} of {sum(p.size for p in params):,} parameters, "
+            f"{len(x)} images of "
+            f"{x.shape[2]} × {x.shape[3]} and {len(x_test)} to test with",
+            flush=True,
+        )
     rng, epochs = np.random.default_rng(args.seed), []
     for epoch in range(1, args.epoch + 1):
-        start, order = time.perf_counter(), rng.permutation(len(x))
+        start = time.perf_counter()
+        order = rng.permutation(len(x))
         for first in range(0, len(x), args.batchsize):
             batch = order[first : first + args.batchsize]
             model.batch = len(batch), slice(*block(len(batch), comm.size, comm.rank))
@@ -117,28 +138,62 @@ def main(comm, args):
         loss, accuracy = map(float, f_validate(x=x_test, t=t_test, num_slices=args.slices))
         epochs.append((losses.value().mean, loss, accuracy))
         if comm.is_root:
-            print(f"epoch {epoch:3d}   loss {epochs[-1][0]:.5f}   validation: loss {loss:.5f}   right {100 * accuracy:.2f} %   "
-                  f"{seconds:.2f} s", flush=True)  # fmt: skip
+            print(
+                f"epoch {epoch:3d}   loss {epochs[-1][0]:.5f}   validation: loss {loss:.5f}   "
+                f"right {100 * accuracy:.2f} %   "
+                f"{seconds:.2f} s",
+                flush=True,
+            )
         losses.reset()
     return epochs
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=["mlp", "cnn"], default="cnn", help="perceptron or convolutions (cnn)")
-    parser.add_argument("--batchsize", "-b", type=int, default=500, help="images of a step, of all ranks together (500)")
-    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
-    parser.add_argument("--unit", "-u", type=int, help="width of the hidden layers (800 in mlp, 256 in cnn)")
-    parser.add_argument("--lr", type=float, default=0.01, help="learning rate (0.01); Nesterov's momentum is 0.9")
-    parser.add_argument("--slices", type=int, default=4, help="pieces of the test images on each rank (4)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--data", type=mnpar.launch.existing_folder, metavar="DIR", help="the folder of MNIST's four IDX files, raw or .gz"
+        "--model", choices=["mlp", "cnn"], default="cnn", help="perceptron or convolutions (cnn)"
+    )
+    parser.add_argument(
+        "--batchsize",
+        "-b",
+        type=int,
+        default=500,
+        help="images of a step, of all ranks together (500)",
+    )
+    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
+    parser.add_argument(
+        "--unit", "-u", type=int, help="width of the hidden layers (800 in mlp, 256 in cnn)"
+    )
+    parser.add_argument(
+        "--lr", type=float, default=0.01, help="learning rate (0.01); Nesterov's momentum is 0.9"
+    )
+    parser.add_argument(
+        "--slices", type=int, default=4, help="pieces of the test images on each rank (4)"
+    )
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
+    )
+    parser.add_argument(
+        "--data",
+        type=mnpar.launch.existing_folder,
+        metavar="DIR",
+        help="the folder of MNIST's four IDX files, raw or .gz",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--ranks", type=int, default=2, help="ranks to start where no launcher has started several (2)")
-    where.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, slices=1, ranks=1, threads=1)
+    where.add_argument(
+        "--ranks",
+        type=int,
+        default=2,
+        help="ranks to start where no launcher has started several (2)",
+    )
+    where.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
+    args = mnpar.launch.parse_args(
+        parser, batchsize=1, epoch=1, unit=1, slices=1, ranks=1, threads=1
+    )
     if not 0 < args.lr < float("inf"):
         parser.error(f"--lr is positive and finite, not {args.lr}")
     if args.threads:

@@ -1,18 +1,20 @@
-"""A language model that writes characters, on any mesh of ranks: the losses are the same on all of them.
+"""A language model that writes characters, on any mesh of ranks: the losses are the same on all of
+them.
 
-    python examples/transformer_lm.py                                      starts four ranks itself: data=2,model=2
-    python examples/transformer_lm.py --mesh data=2,pipe=2,model=2         eight
-    python examples/transformer_lm.py --mesh pipe=2,sequence=2 --threads   ranks that are threads: needs no MPI
-    mpiexec -n 8 python examples/transformer_lm.py --mesh pipe=4,data=-1
+    python examples/transformer_lm.py                                      starts four ranks itself:
+    data=2,model=2 python examples/transformer_lm.py --mesh data=2,pipe=2,model=2         eight
+    python examples/transformer_lm.py --mesh pipe=2,sequence=2 --threads   ranks that are threads:
+    needs no MPI mpiexec -n 8 python examples/transformer_lm.py --mesh pipe=4,data=-1
 
-    data        ranks read different texts, and add up their gradients
-    pipe        ranks have some of the blocks, and hand batches on in pieces
-    model       ranks have some of the heads, of the features between, and of the letters, of each layer
-    sequence    ranks have a part of each text, and attend to each other's
+    data        ranks read different texts, and add up their gradients pipe        ranks have some
+    of the blocks, and hand batches on in pieces model       ranks have some of the heads, of the
+    features between, and of the letters, of each layer sequence    ranks have a part of each text,
+    and attend to each other's
 
-The model is written once (``layers``). Its first weights depend on their paths and the seed only, so every mesh, and one rank
-alone (``--mesh data=1``), starts alike and learns alike. With ``--run DIR`` a checkpoint stays behind; the next run, on the
-same mesh or another, goes on from there. The text is that of Python's own help, which is on every machine.
+The model is written once (``layers``). Its first weights depend on their paths and the seed only,
+so every mesh, and one rank alone (``--mesh data=1``), starts alike and learns alike. With ``--run
+DIR`` a checkpoint stays behind; the next run, on the same mesh or another, goes on from there. The
+text is that of Python's own help, which is on every machine.
 """
 
 import argparse
@@ -38,7 +40,9 @@ class Embedding(mnpar.Chain):
 
     def __init__(self, mesh, args):
         super().__init__()
-        self.letters = L.VocabularyParallelEmbedID(mesh.model, len(LETTERS), args.unit, Normal(0.05))
+        self.letters = L.VocabularyParallelEmbedID(
+            mesh.model, len(LETTERS), args.unit, Normal(0.05)
+        )
         self.places = mnpar.Parameter(Normal(0.05), (args.length, args.unit))
         self.here = part(args.length, mesh.sequence)
 
@@ -51,11 +55,19 @@ class Block(mnpar.Chain):
 
     def __init__(self, mesh, args):
         super().__init__()
-        self.norm1, self.norm2 = L.LayerNormalization(args.unit), L.LayerNormalization(args.unit)
+        self.norm1 = L.LayerNormalization(args.unit)
+        self.norm2 = L.LayerNormalization(args.unit)
         self.attention = L.MultiHeadAttention(
-            args.heads, args.unit, mesh.model, causal=True, sequence_comm=mesh.sequence, whole_gradients=False
-        )  # fmt: skip
-        self.wide = L.ColumnParallelLinear(mesh.model, args.unit, 4 * args.unit, gather_output=False)
+            args.heads,
+            args.unit,
+            mesh.model,
+            causal=True,
+            sequence_comm=mesh.sequence,
+            whole_gradients=False,
+        )
+        self.wide = L.ColumnParallelLinear(
+            mesh.model, args.unit, 4 * args.unit, gather_output=False
+        )
         self.out = L.RowParallelLinear(mesh.model, 4 * args.unit, args.unit, input_is_parallel=True)
 
     def forward(self, x):
@@ -64,7 +76,9 @@ class Block(mnpar.Chain):
 
 
 class Head(mnpar.Chain):
-    """How likely each letter is the next, by the table of the embedding; with the right ones, the loss."""
+    """How likely each letter is the next, by the table of the embedding; with the right ones, the
+    loss.
+    """
 
     def __init__(self, mesh, args):
         super().__init__()
@@ -73,10 +87,13 @@ class Head(mnpar.Chain):
         self.letters = L.VocabularyParallelEmbedID(mesh.model, len(LETTERS), args.unit)
 
     def forward(self, x, t=None):
-        y = F.linear(F.copy_to(self.comm, self.norm(x)), self.letters.W, n_batch_axes=2)  # this rank's letters
+        # this rank's letters
+        y = F.linear(F.copy_to(self.comm, self.norm(x)), self.letters.W, n_batch_axes=2)
         if t is None:
             return F.gather_from(self.comm, y)
-        return F.vocabulary_parallel_softmax_cross_entropy(self.comm, y.reshape((-1, y.shape[-1])), t.ravel())
+        return F.vocabulary_parallel_softmax_cross_entropy(
+            self.comm, y.reshape((-1, y.shape[-1])), t.ravel()
+        )
 
 
 def layers(mesh, args):
@@ -92,17 +109,24 @@ def part(n, comm):
 
 def batch(mesh, args, step):
     """This rank's part of the batch of a step: texts, and the letters that come next."""
-    starts = np.random.default_rng([args.seed, step]).integers(len(TEXT) - args.length, size=args.batchsize)
+    starts = np.random.default_rng([args.seed, step]).integers(
+        len(TEXT) - args.length, size=args.batchsize
+    )
     starts = starts[part(args.batchsize, mesh.data)]
-    found = np.array([[NUMBERS[letter] for letter in TEXT[a : a + args.length + 1]] for a in starts], np.int32)
-    found, here = found.reshape(len(starts), args.length + 1), part(args.length, mesh.sequence)
+    found = np.array(
+        [[NUMBERS[letter] for letter in TEXT[a : a + args.length + 1]] for a in starts], np.int32
+    )
+    found = found.reshape(len(starts), args.length + 1)
+    here = part(args.length, mesh.sequence)
     return found[:, :-1][:, here], found[:, 1:][:, here]
 
 
 def mean_loss(mesh, model, t):
     """Over the whole batch, on every rank."""
     there = model.loss is not None and mesh.model.rank == 0
-    total, count = mesh.comm.allreduce(np.array([model.loss * t.size, t.size] if there else [0.0, 0.0]))
+    total, count = mesh.comm.allreduce(
+        np.array([model.loss * t.size, t.size] if there else [0.0, 0.0])
+    )
     return total / count
 
 
@@ -111,7 +135,9 @@ def write(mesh, model, args, text):
     rng = np.random.default_rng(args.seed)
     for _ in range(args.letters):
         window = text[-args.length :]
-        x = np.array([[NUMBERS[letter] for letter in window]], np.int32)[:, part(args.length, mesh.sequence)]
+        x = np.array([[NUMBERS[letter] for letter in window]], np.int32)[
+            :, part(args.length, mesh.sequence)
+        ]
         with mnpar.using_config("train", False), mnpar.no_backprop_mode():
             y = model(x)
         threshold, letter = rng.random(), None
@@ -138,7 +164,10 @@ def main(comm, args):
     begin = (mnpar.checkpoint.load(args.run, everything, comm) if args.run else None) or 0
     mine = comm.allreduce(np.array(float(model.count_params())), "max")
     if comm.is_root:
-        print(f"{mesh!s}: {comm.size} rank(s) on {comm.name}, {int(mine)} weights on a rank at most", flush=True)
+        print(
+            f"{mesh!s}: {comm.size} rank(s) on {comm.name}, {int(mine)} weights on a rank at most",
+            flush=True,
+        )
 
     losses = []
     for step in range(begin, begin + args.steps):
@@ -157,30 +186,65 @@ def main(comm, args):
 
 def parse():
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--mesh", "-m", type=mnpar.Mesh.parse, help="names and sizes of axes (data=2,model=2 on four ranks, else data=-1)"
+        "--mesh",
+        "-m",
+        type=mnpar.Mesh.parse,
+        help="names and sizes of axes (data=2,model=2 on four ranks, else data=-1)",
     )
     parser.add_argument("--steps", "-n", type=int, default=300, help="updates (300)")
-    parser.add_argument("--batchsize", "-b", type=int, default=32, help="texts per update, of all ranks (32)")
+    parser.add_argument(
+        "--batchsize", "-b", type=int, default=32, help="texts per update, of all ranks (32)"
+    )
     parser.add_argument("--length", "-l", type=int, default=64, help="letters of a text (64)")
     parser.add_argument(
-        "--blocks", type=int, default=2, help="blocks (2); with the first and the last layer, as many stages at most"
+        "--blocks",
+        type=int,
+        default=2,
+        help="blocks (2); with the first and the last layer, as many stages at most",
     )
     parser.add_argument("--unit", "-u", type=int, default=64, help="width (64)")
-    parser.add_argument("--heads", type=int, default=8, help="heads of attention, which divide the width (8)")
-    parser.add_argument("--lr", type=float, default=0.003, help="Adam's alpha (0.003)")
-    parser.add_argument("--micro-batches", type=int, default=4, help="pieces of a rank's batch in the pipeline (4)")
-    parser.add_argument("--schedule", default="1f1b", choices=list(mnpar.parallel.SCHEDULES), help="of the pipeline (1f1b)")
     parser.add_argument(
-        "--dtype", default="f4", choices=["f4", "f8"], help="of the weights (f4); f8 gives equal digits on all meshes"
+        "--heads", type=int, default=8, help="heads of attention, which divide the width (8)"
     )
-    parser.add_argument("--letters", type=int, default=200, help="how many to write at the end (200)")
+    parser.add_argument("--lr", type=float, default=0.003, help="Adam's alpha (0.003)")
+    parser.add_argument(
+        "--micro-batches", type=int, default=4, help="pieces of a rank's batch in the pipeline (4)"
+    )
+    parser.add_argument(
+        "--schedule",
+        default="1f1b",
+        choices=list(mnpar.parallel.SCHEDULES),
+        help="of the pipeline (1f1b)",
+    )
+    parser.add_argument(
+        "--dtype",
+        default="f4",
+        choices=["f4", "f8"],
+        help="of the weights (f4); f8 gives equal digits on all meshes",
+    )
+    parser.add_argument(
+        "--letters", type=int, default=200, help="how many to write at the end (200)"
+    )
     parser.add_argument("--report", type=int, default=20, help="updates between lines (20)")
-    parser.add_argument("--run", type=mnpar.launch.folder, metavar="DIR", help="go on from the checkpoint there, and leave one")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and texts (0)")
-    parser.add_argument("--threads", action="store_true", help="run on ranks that are threads of this process")
-    args = mnpar.launch.parse_args(parser, steps=1, batchsize=1, length=1, blocks=1, unit=1, heads=1, micro_batches=1, report=1)
+    parser.add_argument(
+        "--run",
+        type=mnpar.launch.folder,
+        metavar="DIR",
+        help="go on from the checkpoint there, and leave one",
+    )
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and texts (0)"
+    )
+    parser.add_argument(
+        "--threads", action="store_true", help="run on ranks that are threads of this process"
+    )
+    args = mnpar.launch.parse_args(
+        parser, steps=1, batchsize=1, length=1, blocks=1, unit=1, heads=1, micro_batches=1, report=1
+    )
     if args.unit % args.heads:
         parser.error(f"--unit {args.unit} is not divided by --heads {args.heads}")
     if unknown := [name for name in args.mesh or {} if name not in AXES]:
@@ -202,4 +266,7 @@ if __name__ == "__main__":
     elif mnpar.launch.relaunch(max(args.ranks, 1)):
         main(mnpar.create_communicator(), args)
     else:
-        raise SystemExit(f"this mesh has {args.ranks} ranks, and this process is alone: --threads runs them as threads")
+        raise SystemExit(
+            f"this mesh has {args.ranks} ranks, and this process is alone: --threads runs them "
+            "as threads"
+        )

@@ -1,12 +1,14 @@
-"""A U-Net on a grid of ranks: says of every pixel whether it belongs to a circle, to an ellipse, or to nothing.
+"""A U-Net on a grid of ranks: says of every pixel whether it belongs to a circle, to an ellipse, or
+to nothing.
 
-    python examples/unet.py                                     one process
-    mpiexec -n 4 python examples/unet.py --halopar 2x2          each rank has a block of every image, at every scale
+    python examples/unet.py                                     one process mpiexec -n 4 python
+    examples/unet.py --halopar 2x2          each rank has a block of every image, at every scale
     python examples/unet.py --halopar 3x2 --threads 6           ranks that are threads: needs no MPI
 
-Which it is cannot be seen from a few pixels, so information has to cross the blocks' edges: by halos of the convolutions,
-poolings and transposed convolutions, and by the statistics of batch normalization, which are those of the whole batch. Costs
-are the same on every grid. (Ronneberger, Fischer and Brox, "U-Net", MICCAI 2015.)
+Which it is cannot be seen from a few pixels, so information has to cross the blocks' edges: by
+halos of the convolutions, poolings and transposed convolutions, and by the statistics of batch
+normalization, which are those of the whole batch. Costs are the same on every grid. (Ronneberger,
+Fischer and Brox, "U-Net", MICCAI 2015.)
 """
 
 import argparse
@@ -29,7 +31,8 @@ class Stage(mnpar.Chain):
         super().__init__()
         self.conv1 = L.SpatialConvolution2D(grid, channels, filters, 3, pad=1, nobias=True)
         self.conv2 = L.SpatialConvolution2D(grid, filters, filters, 3, pad=1, nobias=True)
-        self.bn1, self.bn2 = L.SpatialBatchNormalization(grid, filters), L.SpatialBatchNormalization(grid, filters)
+        self.bn1 = L.SpatialBatchNormalization(grid, filters)
+        self.bn2 = L.SpatialBatchNormalization(grid, filters)
 
     def __call__(self, x, shape):
         h = F.relu(self.bn1(self.conv1(x, shape), shape))
@@ -42,10 +45,14 @@ class UNet(mnpar.Chain):
     def __init__(self, grid, shape, filters, scales):
         super().__init__()
         self.grid, self.shapes = grid, [shape]
-        self.down, self.up, self.merge = mnpar.ChainList(Stage(grid, 1, filters)), mnpar.ChainList(), mnpar.ChainList()
+        self.down = mnpar.ChainList(Stage(grid, 1, filters))
+        self.up = mnpar.ChainList()
+        self.merge = mnpar.ChainList()
         for i in range(scales):
             n = filters * 2**i
-            self.up.append(L.SpatialDeconvolution2D(grid, 2 * n, n, 2, stride=2, outsize=self.shapes[-1]))
+            self.up.append(
+                L.SpatialDeconvolution2D(grid, 2 * n, n, 2, stride=2, outsize=self.shapes[-1])
+            )
             self.merge.append(Stage(grid, 2 * n, n))
             self.down.append(Stage(grid, n, 2 * n))
             self.shapes.append(output_shape(self.shapes[-1], 2, 2))
@@ -54,7 +61,9 @@ class UNet(mnpar.Chain):
     def __call__(self, x):
         seen = [self.down[0](x, self.shapes[0])]
         for i in range(1, len(self.shapes)):
-            h = F.spatial_max_pooling_nd(seen[-1], self.grid, self.shapes[i - 1], 2, cover_all=False)
+            h = F.spatial_max_pooling_nd(
+                seen[-1], self.grid, self.shapes[i - 1], 2, cover_all=False
+            )
             seen.append(self.down[i](h, self.shapes[i]))
         h = seen.pop()
         for i in reversed(range(len(seen))):
@@ -64,16 +73,21 @@ class UNet(mnpar.Chain):
 
 
 def pictures(n, size, rng):
-    """Images (n, 1, size, size) with circles and ellipses of one brightness on noise, and the label of each pixel."""
+    """Images (n, 1, size, size) with circles and ellipses of one brightness on noise, and the label
+    of each pixel.
+    """
     y, x = np.mgrid[:size, :size]
-    images, labels = rng.normal(0, 0.15, (n, 1, size, size)), np.zeros((n, size, size), np.int32)
+    images = rng.normal(0, 0.15, (n, 1, size, size))
+    labels = np.zeros((n, size, size), np.int32)
     for image, label in zip(images[:, 0], labels, strict=True):
         for _ in range(3):
-            kind, radius = rng.integers(1, 3), rng.uniform(0.09, 0.13) * size
+            kind = rng.integers(1, 3)
+            radius = rng.uniform(0.09, 0.13) * size
             ratio = 1.0 if kind == 1 else rng.uniform(2.2, 2.8)  # of the axes
             cy, cx = rng.uniform(0.18 * size, 0.82 * size, 2)
             turn = rng.uniform(0, np.pi)
-            u, v = np.cos(turn) * (x - cx) + np.sin(turn) * (y - cy), np.cos(turn) * (y - cy) - np.sin(turn) * (x - cx)
+            u = np.cos(turn) * (x - cx) + np.sin(turn) * (y - cy)
+            v = np.cos(turn) * (y - cy) - np.sin(turn) * (x - cx)
             near = u**2 / ratio + v**2 * ratio
             if (label[near < (1.5 * radius) ** 2] == 0).all():  # none lies on another
                 image[near < radius**2] += 1
@@ -85,19 +99,28 @@ def main(comm, args):
     """Train, test, draw; returns the costs."""
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(args.seed)
-    grid, shape = mnpar.SpatialGrid(comm, args.halopar), (args.size, args.size)
+    grid = mnpar.SpatialGrid(comm, args.halopar)
+    shape = (args.size, args.size)
     rng = np.random.default_rng(args.seed)
     sets = [pictures(n, args.size, rng) for n in (args.train, args.test)]
-    (x, t), (x_test, t_test) = [[mnpar.datasets.shard_image(part, grid) for part in pair] for pair in sets]
+    (x, t), (x_test, t_test) = [
+        [mnpar.datasets.shard_image(part, grid) for part in pair] for pair in sets
+    ]
     model = UNet(grid, shape, args.filters, args.scales)
     optimizer, costs = mnpar.optimizers.Adam(alpha=0.004).setup(model), []
     if comm.is_root:
-        print(f"{args.train} images of {args.size} × {args.size}, scales {model.shapes}, blocks {grid.dims}", flush=True)
+        print(
+            f"{args.train} images of {args.size} × {args.size}, scales {model.shapes}, blocks "
+            f"{grid.dims}",
+            flush=True,
+        )
     for epoch in range(1, args.epoch + 1):
         order, total = rng.permutation(args.train), 0.0
         for start in range(0, args.train, args.batchsize):
             rows = order[start : start + args.batchsize]
-            loss = F.sum(F.softmax_cross_entropy(model(x[rows]), t[rows], reduce="no")) / (len(rows) * args.size**2)
+            loss = F.sum(F.softmax_cross_entropy(model(x[rows]), t[rows], reduce="no")) / (
+                len(rows) * args.size**2
+            )
             model.cleargrads()
             loss.backward()  # of the sum of the blocks' parts
             optimizer.update()
@@ -107,18 +130,25 @@ def main(comm, args):
             print(f"epoch {epoch:3d}   cost {costs[-1]:.5f}", flush=True)
     with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
         found = model(x_test).array.argmax(axis=1)
-    both = [[((found == c) & (t_test == c)).sum(), ((found == c) | (t_test == c)).sum()] for c in range(len(CLASSES))]
+    both = [
+        [((found == c) & (t_test == c)).sum(), ((found == c) | (t_test == c)).sum()]
+        for c in range(len(CLASSES))
+    ]
     common, union = comm.allreduce(np.array(both)).T
     all_found = F.repartition(comm, found, grid.blocks(shape), [Box.whole(shape)] * comm.size).array
     if comm.is_root:
-        each = ", ".join(f"{name} {a / max(b, 1):.3f}" for name, a, b in zip(CLASSES, common, union, strict=True))
+        each = ", ".join(
+            f"{name} {a / max(b, 1):.3f}" for name, a, b in zip(CLASSES, common, union, strict=True)
+        )
         print(f"intersection over union on the test images: {each}", flush=True)
         draw(*sets[1], all_found, costs, grid.blocks(shape), Path(args.out) / "unet.png")
     return costs
 
 
 def draw(images, labels, found, costs, blocks, path):
-    """Some test images, what is in them, what the network says, and the costs; thin lines are the blocks' edges."""
+    """Some test images, what is in them, what the network says, and the costs; thin lines are the
+    blocks' edges.
+    """
     try:
         import matplotlib as mpl
     except ImportError:
@@ -129,11 +159,25 @@ def draw(images, labels, found, costs, blocks, path):
 
     n = min(5, len(images))
     figure, axes = plt.subplots(
-        3, n + 1, figsize=(2 * n + 3, 6), layout="constrained", squeeze=False, width_ratios=[1] * n + [1.6]
+        3,
+        n + 1,
+        figsize=(2 * n + 3, 6),
+        layout="constrained",
+        squeeze=False,
+        width_ratios=[1] * n + [1.6],
     )
-    for row, (name, shown) in zip(axes, {"image": images[:, 0], "truth": labels, "found": found}.items(), strict=True):
+    for row, (name, shown) in zip(
+        axes, {"image": images[:, 0], "truth": labels, "found": found}.items(), strict=True
+    ):
         for ax, picture in zip(row[:n], shown, strict=False):
-            ax.imshow(picture, **({"cmap": "gray"} if name == "image" else {"cmap": "viridis", "vmin": 0, "vmax": 2}))
+            ax.imshow(
+                picture,
+                **(
+                    {"cmap": "gray"}
+                    if name == "image"
+                    else {"cmap": "viridis", "vmin": 0, "vmax": 2}
+                ),
+            )
             ax.set(xticks=[], yticks=[])
             for a in {box.start[0] for box in blocks} - {0}:
                 ax.axhline(a - 0.5, color="white", linewidth=0.6)
@@ -146,7 +190,10 @@ def draw(images, labels, found, costs, blocks, path):
     ax.set(title="cost per pixel", xlabel="epoch")
     ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     ax.grid(alpha=0.3)
-    colours = [plt.Rectangle((0, 0), 1, 1, color=mpl.colormaps["viridis"](c / 2)) for c in range(len(CLASSES))]
+    colours = [
+        plt.Rectangle((0, 0), 1, 1, color=mpl.colormaps["viridis"](c / 2))
+        for c in range(len(CLASSES))
+    ]
     axes[2, n].legend(colours, CLASSES, loc="upper center")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
@@ -155,21 +202,48 @@ def draw(images, labels, found, costs, blocks, path):
 
 def parse():
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--halopar", type=mnpar.launch.dims, metavar="RxC", help="images in R x C blocks, one for each rank (ranks x 1)"
+        "--halopar",
+        type=mnpar.launch.dims,
+        metavar="RxC",
+        help="images in R x C blocks, one for each rank (ranks x 1)",
     )
     parser.add_argument("--size", type=int, default=64, help="height and width of the images (64)")
     parser.add_argument("--scales", type=int, default=3, help="how often the size is halved (3)")
-    parser.add_argument("--filters", type=int, default=8, help="of the first scale; each has twice as many (8)")
+    parser.add_argument(
+        "--filters", type=int, default=8, help="of the first scale; each has twice as many (8)"
+    )
     parser.add_argument("--epoch", "-e", type=int, default=12, help="epochs (12)")
     parser.add_argument("--batchsize", "-b", type=int, default=8, help="images per step (8)")
     parser.add_argument("--train", type=int, default=96, help="images to train (96)")
     parser.add_argument("--test", type=int, default=24, help="and to test (24)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and images (0)")
-    parser.add_argument("--out", "-o", type=mnpar.launch.folder, default="result", metavar="DIR", help="for the plot (result)")
-    parser.add_argument("--threads", type=int, metavar="N", help="run on N ranks that are threads of this process")
-    least = {"size": 8, "scales": 0, "filters": 1, "epoch": 1, "batchsize": 1, "train": 1, "test": 1, "threads": 1}
+    parser.add_argument(
+        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and images (0)"
+    )
+    parser.add_argument(
+        "--out",
+        "-o",
+        type=mnpar.launch.folder,
+        default="result",
+        metavar="DIR",
+        help="for the plot (result)",
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
+    )
+    least = {
+        "size": 8,
+        "scales": 0,
+        "filters": 1,
+        "epoch": 1,
+        "batchsize": 1,
+        "train": 1,
+        "test": 1,
+        "threads": 1,
+    }
     args = mnpar.launch.parse_args(parser, **least)
     if args.size < 2**args.scales:
         parser.error(f"--size {args.size} cannot be halved {args.scales} times (--scales)")

@@ -1,8 +1,10 @@
-"""mnpar: deep learning spread over processes, in Chainer's words; communication is a differentiable function.
+"""mnpar: deep learning spread over processes, in Chainer's words; communication is a differentiable
+function.
 
-To read it, begin with variable.py, function_node.py and backprop.py, the core of automatic differentiation; communication.py,
-collective.py and point_to_point.py in functions/ make communication differentiable; communicators/ carries the messages,
-plans/ has the geometry of divided arrays, and parallel/ is what is built on all of these.
+To read it, begin with variable.py, function_node.py and backprop.py, the core of automatic
+differentiation; communication.py, collective.py and point_to_point.py in functions/ make
+communication differentiable; communicators/ carries the messages, plans/ has the geometry of
+divided arrays, and parallel/ is what is built on all of these.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +17,15 @@ from mnpar import functions, lazy
 from mnpar.arraylike import as_array
 from mnpar.backend import get_array_module, get_device, using_device
 from mnpar.chain import Chain, ChainList
-from mnpar.communicators import ANY_SOURCE, ANY_TAG, Communicator, CommunicatorBase, Operation, create_communicator, run
+from mnpar.communicators import (
+    ANY_SOURCE,
+    ANY_TAG,
+    Communicator,
+    CommunicatorBase,
+    Operation,
+    create_communicator,
+    run,
+)
 from mnpar.config import (
     Config,
     config,
@@ -32,7 +42,11 @@ from mnpar.function_hook import FunctionHook, get_function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.link import Link
 from mnpar.link_hook import LinkHook
-from mnpar.parallel import model_methods as model_methods  # it gives communicators methods that take models
+
+# it gives communicators methods that take models
+from mnpar.parallel import (
+    model_methods as model_methods,
+)
 from mnpar.parameter import Parameter
 from mnpar.sequential import Sequential
 from mnpar.tape import Tape

@@ -1,4 +1,6 @@
-"""``python -m mnpar doctor``: what works here. ``python -m mnpar run -n 4 script.py …``: start ranks of a script."""
+"""``python -m mnpar doctor``: what works here. ``python -m mnpar run -n 4 script.py …``: start
+ranks of a script.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,33 @@ def parser() -> argparse.ArgumentParser:
     """What reads the command line."""
     whole = argparse.ArgumentParser(prog="python -m mnpar", description="mnpar's commands.")
     commands = whole.add_subparsers(dest="command", required=True)
-    commands.add_parser("doctor", help="look at this machine, alone or under mpiexec, and say what works and what to type")
+    commands.add_parser(
+        "doctor",
+        help="look at this machine, alone or under mpiexec, and say what works and what to type",
+    )
     run = commands.add_parser(
         "run",
         help="start ranks of a script",
         description="Start ranks of a script by the mpiexec of this Python.",
     )
     run.add_argument("-n", "--ranks", type=int, default=2, metavar="N", help="how many ranks (2)")
-    run.add_argument("--hosts", metavar="FILE", help="machines to start them on, one a line, as mpiexec wants them")
-    run.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module's name, as after python -m")
+    run.add_argument(
+        "--hosts",
+        metavar="FILE",
+        help="machines to start them on, one a line, as mpiexec wants them",
+    )
+    run.add_argument(
+        "-m", "--module", action="store_true", help="SCRIPT is a module's name, as after python -m"
+    )
     run.add_argument("script", metavar="SCRIPT")
     run.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="what the script gets")
     return whole
 
 
 def main() -> int:
-    """The exit code: the doctor's is 0 if training will work, 1 if it will not; that of ``run`` is the job's."""
+    """The exit code: the doctor's is 0 if training will work, 1 if it will not; that of ``run`` is
+    the job's.
+    """
     whole = parser()
     args = launch.parse_args(whole)
     if args.command == "doctor":
@@ -37,7 +50,9 @@ def main() -> int:
     if args.ranks < 1:
         whole.error(f"-n is at least 1, not {args.ranks}")
     if launched_ranks() > 1:
-        whole.error("this is a rank of a job already: run starts ranks, it is not started by mpiexec")
+        whole.error(
+            "this is a rank of a job already: run starts ranks, it is not started by mpiexec"
+        )
     try:
         launch.start(args.ranks, [args.script, *args.args], args.hosts, args.module)
     except LauncherError as error:

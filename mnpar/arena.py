@@ -1,9 +1,11 @@
-"""Arenas: the parameters of a model in one vector, and their gradients in another, so that nothing is packed or unpacked.
+"""Arenas: the parameters of a model in one vector, and their gradients in another, so that nothing
+is packed or unpacked.
 
-``param.array`` and ``param.grad`` are views, in the order of definition (law 5): a message is a slice, and an optimizer updates
-slices of one vector. There is an arena for each dtype, device and replication group. Programs may still assign arrays and
-gradients, move them to devices, add and remove links: before anything relies on the views, :meth:`Arenas.gather` copies such
-values and gradients back into the vectors, or makes new arenas.
+``param.array`` and ``param.grad`` are views, in the order of definition (law 5): a message is a
+slice, and an optimizer updates slices of one vector. There is an arena for each dtype, device and
+replication group. Programs may still assign arrays and gradients, move them to devices, add and
+remove links: before anything relies on the views, :meth:`Arenas.gather` copies such values and
+gradients back into the vectors, or makes new arenas.
 """
 
 from __future__ import annotations
@@ -37,18 +39,23 @@ class Arena:
     def __init__(self, params: Sequence[Parameter]) -> None:
         self.params = list(params)
         self.summed = params[0].summed  # the same for all of them
-        self.joint: Any = None  # a Joint: whether the parameters can be updated as one vector (optimizers/whole.py)
+        # a Joint: whether the parameters can be updated as one vector (optimizers/whole.py)
+        self.joint: Any = None
         self.whole: Any = None  # a Whole, which updates them so
         sizes = [param.array.size for param in params]
         self.data = backend.vector(sum(sizes), params[0].array)
         self.grad = backend.vector(sum(sizes), params[0].array)
         self.slices: list[slice] = []  # of the vectors, one for each parameter
-        self.members: list[tuple[Parameter, Array, Home]] = []  # each with its view of ``data`` and its place in ``grad``
+        self.members: list[
+            tuple[Parameter, Array, Home]
+        ] = []  # each with its view of ``data`` and its place in ``grad``
         start = 0
         for param, size in zip(self.params, sizes, strict=True):
             place = slice(start, start + size)
             self.slices.append(place)
-            view, home = [vector[place].reshape(param.array.shape) for vector in (self.data, self.grad)]
+            view, home = [
+                vector[place].reshape(param.array.shape) for vector in (self.data, self.grad)
+            ]
             self.members.append((param, view, Home(home)))
             start += size
         self.homes = [home for _, _, home in self.members]
@@ -59,11 +66,17 @@ class Arena:
         """Copy values and gradients that are in other arrays into the vectors.
 
         Returns:
-            False if that is impossible: a parameter's shape, dtype, device or replication group has changed.
+            False if that is impossible: a parameter's shape, dtype, device or replication group has
+            changed.
         """
         for param, view, home in self.members:
             array, node = param.array, param.node
-            if array is view and node.home is home and node.gradient is home.array and param.summed == self.summed:
+            if (
+                array is view
+                and node.home is home
+                and node.gradient is home.array
+                and param.summed == self.summed
+            ):
                 continue  # nothing was assigned since the last time
             if param.summed != self.summed:
                 return False
@@ -107,8 +120,12 @@ class Arena:
         return self.data.dtype.kind not in VariableNode.WITHOUT_GRADIENT
 
     def fill(self, loss_scale: float | None = None) -> None:
-        """Give a gradient of zeros to the parameters that have none, and note this loss scale for it."""
-        for param, home in () if self.gradients_at_home() else zip(self.params, self.homes, strict=True):
+        """Give a gradient of zeros to the parameters that have none, and note this loss scale for
+        it.
+        """
+        for param, home in (
+            () if self.gradients_at_home() else zip(self.params, self.homes, strict=True)
+        ):
             if param.node.gradient is None:
                 home.array.fill(0)
                 param.grad, param.node.loss_scale = home.array, loss_scale
@@ -120,7 +137,8 @@ class Arena:
 
 
 class Arenas:
-    """The arenas of a link's parameters, made when they are first asked for, and again when the parameters have changed.
+    """The arenas of a link's parameters, made when they are first asked for, and again when the
+    parameters have changed.
 
     Example:
         >>> import mnpar.links as L
@@ -134,24 +152,38 @@ class Arenas:
         self._params: list[Parameter] = []
         self._given: Iterable[Parameter] | None = None
         self._arenas: list[Arena] = []
-        self.learning: list[Arena] = []  # arenas with gradients; a new list whenever the arenas are made anew
+        self.learning: list[
+            Arena
+        ] = []  # arenas with gradients; a new list whenever the arenas are made anew
         self.filled = False  # at the last ``gather``, all parameters had gradients at their places
-        self.strays: list[Parameter] = []  # Parameters that share an array with an earlier one: they have no place of their own
+        self.strays: list[
+            Parameter
+            # Parameters that share an array with an earlier one: they have no place of their own
+        ] = []
 
     def gather(self, params: Iterable[Parameter]) -> list[Arena]:
-        """Arenas that hold the values and gradients of these parameters, but for uninitialized ones, in their order.
+        """Arenas that hold the values and gradients of these parameters, but for uninitialized
+        ones, in their order.
 
-        If ``params`` is the same object as at the last call, the parameters are taken to be the same (optimizers/members.py).
+        If ``params`` is the same object as at the last call, the parameters are taken to be the
+        same (optimizers/members.py).
         """
-        self.filled = params is self._given and not self.strays and all([arena.gradients_at_home() for arena in self._arenas])
-        if self.filled or (params is self._given and all([arena.gather() for arena in self._arenas])):
+        self.filled = (
+            params is self._given
+            and not self.strays
+            and all([arena.gradients_at_home() for arena in self._arenas])
+        )
+        if self.filled or (
+            params is self._given and all([arena.gather() for arena in self._arenas])
+        ):
             return self._arenas
         self._given = params
         params = [param for param in params if param.array is not None]
         same = len(params) == len(self._params) and all(map(is_, params, self._params))
         if not (same and all([arena.gather() for arena in self._arenas])):
             self._params = params
-            first = {id(param.array): param for param in reversed(params)}  # of those that share an array
+            # of those that share an array
+            first = {id(param.array): param for param in reversed(params)}
             self.strays = [param for param in params if first[id(param.array)] is not param]
             self._arenas = [Arena(group) for group in _groups(params, self.strays)]
             self.learning = [arena for arena in self._arenas if arena.learns]
@@ -163,7 +195,9 @@ class Arenas:
         self.gather(params)
 
     def fill(self, loss_scale: float | None = None) -> None:
-        """Give a gradient of zeros to the parameters that have none, and note this loss scale for it."""
+        """Give a gradient of zeros to the parameters that have none, and note this loss scale for
+        it.
+        """
         for arena in self.learning:
             arena.fill(loss_scale)
         for param in self.strays:
@@ -174,7 +208,10 @@ class Arenas:
     def multiply(self, factor: float) -> None:
         """Multiply all gradients."""
         if factor != 1:
-            for grad in [*[arena.grad for arena in self.learning], *[param.grad for param in self.strays]]:
+            for grad in [
+                *[arena.grad for arena in self.learning],
+                *[param.grad for param in self.strays],
+            ]:
                 grad *= factor
 
     def adopt(self) -> None:
@@ -186,11 +223,18 @@ class Arenas:
         return iter(self._arenas)
 
     def __reduce__(self) -> Any:
-        return Arenas, ()  # the arrays of copied and pickled parameters are no views: the first ``gather`` makes new arenas
+        return (
+            Arenas,
+            (),
+            # the arrays of copied and pickled parameters are no views: the first ``gather`` makes
+            # new arenas
+        )
 
 
 def _groups(params: Sequence[Parameter], strays: Sequence[Parameter]) -> list[list[Parameter]]:
-    """The parameters but strays, grouped by dtype, device and ``summed``, the groups in the order of their first parameters."""
+    """The parameters but strays, grouped by dtype, device and ``summed``, the groups in the order
+    of their first parameters.
+    """
     left_out = {id(param) for param in strays}
     groups: dict[Any, list[Parameter]] = {}
     for param in params:

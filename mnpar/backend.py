@@ -1,7 +1,9 @@
-"""numpy or CuPy: which library an array belongs to, and on which device it is. The only file that knows CuPy.
+"""numpy or CuPy: which library an array belongs to, and on which device it is. The only file that
+knows CuPy.
 
-CuPy is not imported to find out what an array is: if CuPy is not in ``sys.modules``, no array can be CuPy's. (The file is long
-because all that touches CuPy stands here; ``mnpar.backends.cuda`` has it under Chainer's names.)
+CuPy is not imported to find out what an array is: if CuPy is not in ``sys.modules``, no array can
+be CuPy's. (The file is long because all that touches CuPy stands here; ``mnpar.backends.cuda`` has
+it under Chainer's names.)
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-Array: TypeAlias = Any  # a numpy.ndarray or a cupy.ndarray: CuPy ships no types, and need not be installed
+Array: TypeAlias = (
+    Any  # a numpy.ndarray or a cupy.ndarray: CuPy ships no types, and need not be installed
+)
 HALVES = "eE"  # dtypes of 2 bytes: float16 and, where ml_dtypes is installed, bfloat16
 
 
@@ -38,7 +42,8 @@ def is_array(x: object) -> bool:
 
 
 def plain(x: Array) -> Array:
-    """``x`` as a plain array: subclasses of numpy's may give operators another meaning, as np.matrix does to the product.
+    """``x`` as a plain array: subclasses of numpy's may give operators another meaning, as
+    np.matrix does to the product.
 
     Raises:
         TypeError: it is a masked array, whose mask would be lost.
@@ -51,7 +56,9 @@ def plain(x: Array) -> Array:
     if type(x) is np.ndarray or not isinstance(x, np.ndarray) or get_array_module(x) is not np:
         return x
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError("the mask of a masked array would be lost: fill it first, x.filled(0), or use F.where")
+        raise TypeError(
+            "the mask of a masked array would be lost: fill it first, x.filled(0), or use F.where"
+        )
     return x.view(np.ndarray)
 
 
@@ -68,7 +75,8 @@ def unscalar(x: Array) -> Array:
 
 
 def added(a: Any, b: Any) -> Any:
-    """``a + b`` of two gradients of one variable, in their dtype: numpy's would be in the machine's byte order.
+    """``a + b`` of two gradients of one variable, in their dtype: numpy's would be in the machine's
+    byte order.
 
     Example:
         >>> import numpy as np
@@ -80,7 +88,8 @@ def added(a: Any, b: Any) -> Any:
 
 
 def as_output(label: str, y: Any) -> Any:
-    """What the forward of a function returned, a numpy scalar as an array; None stays. TypeError for all else.
+    """What the forward of a function returned, a numpy scalar as an array; None stays. TypeError
+    for all else.
 
     Example:
         >>> as_output("Cube", [1.0])
@@ -90,9 +99,12 @@ def as_output(label: str, y: Any) -> Any:
     y = unscalar(y)
     if y is None or is_array(y):
         return y
-    also = ": xs are arrays, and numpy's functions do for them what mnpar.functions do for Variables"
+    also = (
+        ": xs are arrays, and numpy's functions do for them what mnpar.functions do for Variables"
+    )
     raise TypeError(
-        f"{label}: forward returns an array, or a tuple of them, not {type(y).__name__}{also if hasattr(y, 'array') else ''}"
+        f"{label}: forward returns an array, or a tuple of them, not "
+        f"{type(y).__name__}{also if hasattr(y, 'array') else ''}"
     )
 
 
@@ -130,7 +142,8 @@ def to_host(x: Array) -> Array:
 
 
 def as_bytes(x: Array) -> Array:
-    """The bytes of an array on the host, in the order of its elements; a copy only if it is not contiguous.
+    """The bytes of an array on the host, in the order of its elements; a copy only if it is not
+    contiguous.
 
     Example:
         >>> import numpy as np
@@ -150,12 +163,15 @@ def import_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise RuntimeError(f"a GPU was asked for, but there is no CuPy ({error}): pip install 'mnpar[gpu]'") from None
+        raise RuntimeError(
+            f"a GPU was asked for, but there is no CuPy ({error}): pip install 'mnpar[gpu]'"
+        ) from None
     return cupy
 
 
 class Device(str):
-    """A device by its name, ``'@numpy'`` or ``'@cupy:0'``; :func:`get_device` makes one. It is a string with Chainer's methods.
+    """A device by its name, ``'@numpy'`` or ``'@cupy:0'``; :func:`get_device` makes one. It is a
+    string with Chainer's methods.
 
     Example:
         >>> import numpy as np, mnpar
@@ -167,9 +183,15 @@ class Device(str):
 
     __slots__ = ()
     name = property(lambda self: str(self), doc="``'@numpy'`` or ``'@cupy:0'``.")
-    id = property(lambda self: int(self.partition(":")[2] or -1), doc="The GPU's number, -1 for the host.")
-    device = property(lambda self: import_cupy().cuda.Device(self.id), doc="CuPy's own object, of a GPU.")
-    supported_array_types = property(lambda self: (self.xp.ndarray,), doc="The types of arrays on such devices.")
+    id = property(
+        lambda self: int(self.partition(":")[2] or -1), doc="The GPU's number, -1 for the host."
+    )
+    device = property(
+        lambda self: import_cupy().cuda.Device(self.id), doc="CuPy's own object, of a GPU."
+    )
+    supported_array_types = property(
+        lambda self: (self.xp.ndarray,), doc="The types of arrays on such devices."
+    )
 
     @property
     def xp(self) -> Any:
@@ -177,7 +199,9 @@ class Device(str):
         return np if self.id < 0 else import_cupy()
 
     def use(self) -> None:
-        """Make it this rank's current GPU, on which new arrays are made; of the host, do nothing."""
+        """Make it this rank's current GPU, on which new arrays are made; of the host, do
+        nothing.
+        """
         if self.id >= 0:
             self.device.use()
 
@@ -238,8 +262,8 @@ def get_device(device_spec: Any) -> Device:
     """The device of a name or a number.
 
     Args:
-        device_spec: ``'@numpy'``, ``'@cupy:0'``, ``'@cupy'`` (the current GPU), a GPU's number or -1 for the host (as a string,
-            too), a Device, or CuPy's object of a GPU.
+        device_spec: ``'@numpy'``, ``'@cupy:0'``, ``'@cupy'`` (the current GPU), a GPU's number or
+            -1 for the host (as a string, too), a Device, or CuPy's object of a GPU.
 
     Raises:
         ValueError: it is none of these.
@@ -259,7 +283,10 @@ def get_device(device_spec: Any) -> Device:
     number = str(getattr(device_spec, "id", device_spec))
     if number.removeprefix("-").isdecimal():
         return GpuDevice(int(number)) if int(number) >= 0 else _HOST
-    raise ValueError(f"unknown device {device_spec!r}: '@numpy', '@cupy:0' and plain GPU numbers (-1: the host) are known")
+    raise ValueError(
+        f"unknown device {device_spec!r}: '@numpy', '@cupy:0' and plain GPU numbers (-1: the "
+        "host) are known"
+    )
 
 
 @contextmanager
@@ -321,7 +348,9 @@ def gpu_summary() -> tuple[str, str]:
 
 
 def like(x: Array, other: Array) -> Array:
-    """``x`` (on the host) where ``other`` is: what a communication received goes back to the sender's device."""
+    """``x`` (on the host) where ``other`` is: what a communication received goes back to the
+    sender's device.
+    """
     xp = get_array_module(other)
     if xp is np:
         return x
@@ -333,11 +362,17 @@ def like(x: Array, other: Array) -> Array:
 def beside(x: Array, other: Array) -> Array:
     """``x`` on the device of ``other``, whatever its own."""
     xp = get_array_module(other)
-    return x if xp is get_array_module(x) and (xp is np or x.device == other.device) else like(to_host(x), other)
+    return (
+        x
+        if xp is get_array_module(x) and (xp is np or x.device == other.device)
+        else like(to_host(x), other)
+    )
 
 
 def synchronize(*arrays: Array) -> None:
-    """Wait until the GPU's current stream is done, if one of the arrays is on a GPU: for measuring times."""
+    """Wait until the GPU's current stream is done, if one of the arrays is on a GPU: for measuring
+    times.
+    """
     if get_array_module(*arrays) is not np:
         _cupy().cuda.get_current_stream().synchronize()
 
@@ -368,7 +403,8 @@ def get_device_from_array(*arrays: Any) -> Device:
 
 
 def narrowed(x: Any, dtype: Any) -> Any:
-    """``x.astype(dtype)`` of an array or Variable; of a complex one in a real dtype the real part, without numpy's warning.
+    """``x.astype(dtype)`` of an array or Variable; of a complex one in a real dtype the real part,
+    without numpy's warning.
 
     Example:
         >>> import numpy as np
@@ -401,7 +437,11 @@ def checked(x: Any) -> Array:
             numbers = np.asarray(x).dtype.kind in "biufc"
         except ValueError:
             numbers = False
-        advice = advice if numbers else "its parts are no numbers, or differ in length (F.pad_sequence fills up)"
+        advice = (
+            advice
+            if numbers
+            else "its parts are no numbers, or differ in length (F.pad_sequence fills up)"
+        )
     elif hasattr(x, "node"):
         advice = "give its .array"
     elif not isinstance(x, int | float | complex) and not hasattr(x, "__array__"):
@@ -410,7 +450,8 @@ def checked(x: Any) -> Array:
 
 
 def explain(label: str, error: Exception, xs: Sequence[Array]) -> None:
-    """Raise an error that names the function in place of numpy's, if the cause is an axis, or the inputs' dtypes or devices.
+    """Raise an error that names the function in place of numpy's, if the cause is an axis, or the
+    inputs' dtypes or devices.
 
     Example:
         >>> explain("Sum", np.exceptions.AxisError(5, 2), [])
@@ -424,7 +465,8 @@ def explain(label: str, error: Exception, xs: Sequence[Array]) -> None:
 
 
 def check_fractions(label: str, x: Array) -> None:
-    """Raise TypeError if what comes of a function's input is to have its dtype, and that holds no fractions.
+    """Raise TypeError if what comes of a function's input is to have its dtype, and that holds no
+    fractions.
 
     Example:
         >>> check_fractions("dropout", np.array([1, 2]))
@@ -436,7 +478,8 @@ def check_fractions(label: str, x: Array) -> None:
 
 
 def _unfit(xs: Sequence[Array], fractions: bool) -> str:
-    """Why a function cannot compute with its inputs, arrays or Nones; empty if their dtypes and devices are in order.
+    """Why a function cannot compute with its inputs, arrays or Nones; empty if their dtypes and
+    devices are in order.
 
     ``fractions``: whether numpy refused to write fractions to an array of integers.
 
@@ -448,16 +491,26 @@ def _unfit(xs: Sequence[Array], fractions: bool) -> str:
     for i, x in enumerate(xs):
         if x is None:
             return (
-                f"input {i} has no array yet: initialize(shape) makes a parameter's (Parameter(0) waits for its shape, "
+                f"input {i} has no array yet: initialize(shape) makes a parameter's "
+                "(Parameter(0) waits for its shape, "
                 "Parameter(numpy.zeros(())) has one)"
             )
         if x.dtype.kind in "OSUmM":
-            return f"input {i} is of dtype {x.dtype}, and functions compute with numbers: give astype a dtype of numbers"
+            return (
+                f"input {i} is of dtype {x.dtype}, and functions compute with numbers: give "
+                "astype a dtype of numbers"
+            )
         if fractions and x.dtype.kind in "biu":
-            return f"input {i} is of dtype {x.dtype}, and what comes of it has fractions: give astype a floating-point dtype"
+            return (
+                f"input {i} is of dtype {x.dtype}, and what comes of it has fractions: give "
+                "astype a floating-point dtype"
+            )
     devices = [device_of(x) for x in xs]
     if len(set(devices)) > 1:
-        return f"the inputs are on different devices, {', '.join(devices)}: to_device moves a Variable, or a link's parameters"
+        return (
+            f"the inputs are on different devices, {', '.join(devices)}: to_device moves a "
+            "Variable, or a link's parameters"
+        )
     return ""
 
 
@@ -490,7 +543,8 @@ def vector(size: int, other: Array) -> Array:
 
 
 def scratch(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
-    """An uninitialized array that begins at a cache line: numpy's own arrays seldom do, and are slower by up to a half.
+    """An uninitialized array that begins at a cache line: numpy's own arrays seldom do, and are
+    slower by up to a half.
 
     Example:
         >>> from mnpar.backend import scratch
@@ -518,7 +572,9 @@ def order_of(x: Array) -> tuple[int, ...]:
     return tuple(sorted(range(x.ndim), key=x.strides.__getitem__, reverse=True))
 
 
-def empty_in_order(shape: tuple[int, ...], dtype: Any, order: tuple[int, ...], xp: Any = np) -> Array:
+def empty_in_order(
+    shape: tuple[int, ...], dtype: Any, order: tuple[int, ...], xp: Any = np
+) -> Array:
     """An uninitialized array whose axes lie in memory in this order, without gaps.
 
     Example:
@@ -531,16 +587,22 @@ def empty_in_order(shape: tuple[int, ...], dtype: Any, order: tuple[int, ...], x
 
 
 def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: bool = False) -> None:
-    """Raise FloatingPointError if any of the arrays (or None) has NaN or, unless ``infinite`` allows it, infinity."""
+    """Raise FloatingPointError if any of the arrays (or None) has NaN or, unless ``infinite``
+    allows it, infinity.
+    """
     for i, y in enumerate(arrays):
         if y is None or y.dtype.kind not in "fc":
             continue
         xp = get_array_module(y)
         if xp.isnan(y).any() if infinite else not xp.isfinite(y).all():
             found = "NaN" if infinite else "NaN or infinity"
-            raise FloatingPointError(f"{what} {i} of {owner} has {found} (mnpar.config.debug looks for them)")
+            raise FloatingPointError(
+                f"{what} {i} of {owner} has {found} (mnpar.config.debug looks for them)"
+            )
 
 
 def block_bytes(x: Array) -> int:
-    """How many bytes are best worked on at a time on the device of ``x``: they stay in a core's cache, or keep a GPU busy."""
+    """How many bytes are best worked on at a time on the device of ``x``: they stay in a core's
+    cache, or keep a GPU busy.
+    """
     return 2**21 if get_array_module(x) is np else 2**28

@@ -1,13 +1,16 @@
-"""Large products of matrices, and the error function, by Intel's MKL, where that is installed (the extra ``mkl``).
+"""Large products of matrices, and the error function, by Intel's MKL, where that is installed (the
+extra ``mkl``).
 
-On processors with AVX-512 the OpenBLAS in numpy's wheels takes 1.1 to 1.4 times as long as MKL for the products of a linear
-layer, forward most of all; no other part of a training step takes as long. Small products are left to numpy: a call costs 4 µs
-more here. The error function, which numpy does not have, takes a fifth of the time that it takes as numpy operations.
+On processors with AVX-512 the OpenBLAS in numpy's wheels takes 1.1 to 1.4 times as long as MKL for
+the products of a linear layer, forward most of all; no other part of a training step takes as long.
+Small products are left to numpy: a call costs 4 µs more here. The error function, which numpy does
+not have, takes a fifth of the time that it takes as numpy operations.
 
-MKL is not used if a rank has several BLAS threads: the threads of two libraries would compete for the cores, and a step would
-take five times as long.
+MKL is not used if a rank has several BLAS threads: the threads of two libraries would compete for
+the cores, and a step would take five times as long.
 
-``MNPAR_BLAS=numpy`` leaves MKL alone; a path names another library that has ``cblas_sgemm`` and ``cblas_dgemm``.
+``MNPAR_BLAS=numpy`` leaves MKL alone; a path names another library that has ``cblas_sgemm`` and
+``cblas_dgemm``.
 """
 
 from __future__ import annotations
@@ -25,8 +28,14 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 
-AS_THEY_STAND, _FEW_ROWS = 10**6, 16  # multiplications of a small product; rows that are worth one
-FEW = 2**16  # multiplications: ``dot`` begins sooner than ``matmul``, though it fills ``out`` with zeros first
+# multiplications of a small product; rows that are worth one
+AS_THEY_STAND = 10**6
+_FEW_ROWS = 16
+FEW = (
+    2**16
+    # multiplications: ``dot`` begins sooner than ``matmul``, though it fills ``out`` with zeros
+    # first
+)
 _LEAST = 2**20  # multiplications: fewer are left to numpy
 _WORTH = 2**10  # numbers: of fewer a function is left to numpy
 _NARROW = 32  # rows, columns or terms: less, too
@@ -35,7 +44,8 @@ _REPRODUCIBLE = 2  # MKL_CBWR_AUTO: the same product gives the same bits in each
 
 
 def product(a: Any, b: Any, out: Array | None = None) -> Any:
-    """The matrix product of a (M, K) and b (K, N), into ``out`` (M, N) if it is given: contiguous, no view of a or b.
+    """The matrix product of a (M, K) and b (K, N), into ``out`` (M, N) if it is given: contiguous,
+    no view of a or b.
 
     Other shapes and dtypes, CuPy arrays and Variables are multiplied by ``@``.
 
@@ -49,7 +59,11 @@ def product(a: Any, b: Any, out: Array | None = None) -> Any:
         size = a.size * b.shape[1]
         if size <= FEW and (out is None or (out.flags.c_contiguous and out.dtype is a.dtype)):
             return a.dot(b, out)
-        if size >= _LEAST and (found := library()) is not None and (y := _by(found, a, b, out)) is not None:
+        if (
+            size >= _LEAST
+            and (found := library()) is not None
+            and (y := _by(found, a, b, out)) is not None
+        ):
             return y
     return a @ b if out is None else backend.get_array_module(a).matmul(a, b, out=out)
 
@@ -57,8 +71,9 @@ def product(a: Any, b: Any, out: Array | None = None) -> Any:
 def stacked(a: Array, b: Array, out: Array | None = None) -> Array:
     """The products of stacks of matrices (…, M, K) and (…, K, N), into ``out`` if it is given.
 
-    OpenBLAS multiplies matrices of up to a million multiplications without packing them first (unless only b is transposed);
-    packing larger ones takes as long again if K is small. So the rows of a are multiplied in blocks.
+    OpenBLAS multiplies matrices of up to a million multiplications without packing them first
+    (unless only b is transposed); packing larger ones takes as long again if K is small. So the
+    rows of a are multiplied in blocks.
 
     Example:
         >>> import numpy as np
@@ -66,14 +81,20 @@ def stacked(a: Array, b: Array, out: Array | None = None) -> Array:
         >>> stacked(np.ones((5, 2, 3)), np.ones((5, 3, 4))).sum()
         np.float64(120.0)
     """
-    xp, M, some = backend.get_array_module(a), a.shape[-2], AS_THEY_STAND // max(1, b.shape[-2] * b.shape[-1])
+    xp = backend.get_array_module(a)
+    M = a.shape[-2]
+    some = AS_THEY_STAND // max(1, b.shape[-2] * b.shape[-1])
     if not _FEW_ROWS <= some < M or xp is not np or b.strides[-1] != b.itemsize:
         return a @ b if out is None else xp.matmul(a, b, out=out)
     some = 1 << some.bit_length() - 1
     whole = M - M % some
     if out is None:
-        out = np.empty((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), M, b.shape[-1]), np.result_type(a, b))
-    left, right = [x[..., :whole, :].reshape(*x.shape[:-2], -1, some, x.shape[-1]) for x in (a, out)]
+        out = np.empty(
+            (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), M, b.shape[-1]), np.result_type(a, b)
+        )
+    left, right = [
+        x[..., :whole, :].reshape(*x.shape[:-2], -1, some, x.shape[-1]) for x in (a, out)
+    ]
     np.matmul(left, b[..., None, :, :], out=right)
     if whole < M:
         np.matmul(a[..., whole:, :], b, out=out[..., whole:, :])
@@ -81,14 +102,20 @@ def stacked(a: Array, b: Array, out: Array | None = None) -> Array:
 
 
 def by_mkl(x: Array, size: int) -> bool:
-    """Whether a product of ``size`` multiplications with x is computed by MKL, whose speed does not depend on memory order."""
-    return size >= _LEAST and type(x) is np.ndarray and x.dtype in _LETTERS and library() is not None
+    """Whether a product of ``size`` multiplications with x is computed by MKL, whose speed does not
+    depend on memory order.
+    """
+    return (
+        size >= _LEAST and type(x) is np.ndarray and x.dtype in _LETTERS and library() is not None
+    )
 
 
 def fill(name: str, x: Array, y: Array) -> bool:
-    """Compute y ← ``Erf``, ``CdfNorm`` (Φ, the normal distribution function) or ``Exp`` of x by MKL; False if it cannot.
+    """Compute y ← ``Erf``, ``CdfNorm`` (Φ, the normal distribution function) or ``Exp`` of x by
+    MKL; False if it cannot.
 
-    Both arrays are contiguous, of the same size. MKL has no functions for other dtypes than float32 and float64.
+    Both arrays are contiguous, of the same size. MKL has no functions for other dtypes than float32
+    and float64.
     """
     function = _of(name, x)
     if function is None:
@@ -112,19 +139,29 @@ def _by(found: dict[str, Any], a: Array, b: Array, out: Array | None) -> Array |
     """The product by MKL; None for shapes, dtypes and memory layouts that are left to numpy."""
     (M, K), N, dtype = a.shape, b.shape[1], a.dtype
     letter = _LETTERS.get(dtype)
-    if letter is None or b.dtype != dtype or b.shape[0] != K or min(M, N, K) < _NARROW or max(M, N, K) >= 2**31:
+    if (
+        letter is None
+        or b.dtype != dtype
+        or b.shape[0] != K
+        or min(M, N, K) < _NARROW
+        or max(M, N, K) >= 2**31
+    ):
         return None
-    left, right = _order(a), _order(b)
+    left = _order(a)
+    right = _order(b)
     if left is None or right is None or (out is not None and not _fits(out, (M, N), dtype)):
         return None
     y = np.empty((M, N), dtype) if out is None else out
-    forms, places = (_ROW_MAJOR, left[0], right[0], M, N, K), (a.ctypes.data, left[1], b.ctypes.data, right[1])
+    forms = (_ROW_MAJOR, left[0], right[0], M, N, K)
+    places = (a.ctypes.data, left[1], b.ctypes.data, right[1])
     found[letter](*forms, 1.0, *places, 0.0, y.ctypes.data, N)
     return y
 
 
 def _order(x: Array) -> tuple[int, int] | None:
-    """CBLAS's transposition flag and leading dimension of a matrix; None if neither rows nor columns are contiguous."""
+    """CBLAS's transposition flag and leading dimension of a matrix; None if neither rows nor
+    columns are contiguous.
+    """
     (rows, columns), (down, right), size = x.shape, x.strides, x.itemsize
     if right == size and down >= columns * size and down % size == 0:
         return _AS_IT_IS, down // size
@@ -145,8 +182,8 @@ _LETTERS = {np.dtype("f4"): "s", np.dtype("f8"): "d"}  # of this machine's byte 
 def library() -> dict[str, Callable[..., None]] | None:
     """MKL's functions by name, loaded at the first call; None: use numpy.
 
-    ``'s'`` and ``'d'`` are the matrix products of float32 and float64; ``'sErf'`` and the like are vector functions, in their
-    default mode, the most accurate one.
+    ``'s'`` and ``'d'`` are the matrix products of float32 and float64; ``'sErf'`` and the like are
+    vector functions, in their default mode, the most accurate one.
     """
     named = os.environ.get("MNPAR_BLAS", "")
     if named == "numpy" or (not named and threads() > 1):
@@ -156,13 +193,26 @@ def library() -> dict[str, Callable[..., None]] | None:
             loaded = ctypes.CDLL(str(path))
         except OSError as error:
             if named:
-                raise OSError(f"MNPAR_BLAS={named} cannot be loaded ({error}): it is the path of a library, or numpy") from None
+                raise OSError(
+                    f"MNPAR_BLAS={named} cannot be loaded ({error}): it is the path of a "
+                    "library, or numpy"
+                ) from None
             continue
         if named and not all([hasattr(loaded, f"cblas_{letter}gemm") for letter in _REALS]):
-            raise OSError(f"MNPAR_BLAS={named} has no cblas_sgemm and cblas_dgemm: it is the path of such a library, or numpy")
+            raise OSError(
+                f"MNPAR_BLAS={named} has no cblas_sgemm and cblas_dgemm: it is the path of "
+                "such a library, or numpy"
+            )
         _settle(loaded)
-        found = {letter: _typed(loaded[f"cblas_{letter}gemm"], real) for letter, real in _REALS.items()}
-        names = [letter + name for letter in _REALS for name in _FUNCTIONS if hasattr(loaded, f"v{letter}{name}")]
+        found = {
+            letter: _typed(loaded[f"cblas_{letter}gemm"], real) for letter, real in _REALS.items()
+        }
+        names = [
+            letter + name
+            for letter in _REALS
+            for name in _FUNCTIONS
+            if hasattr(loaded, f"v{letter}{name}")
+        ]
         return found | {name: _of_vectors(loaded[f"v{name}"]) for name in names}
     return None
 
@@ -172,16 +222,32 @@ _FUNCTIONS = "Erf", "CdfNorm", "Exp"
 
 
 def _typed(function: Any, real: Any) -> Any:
-    """Set the argument types of ``cblas_?gemm``; 64-bit lengths suit 32-bit libraries, too, on little-endian machines."""
+    """Set the argument types of ``cblas_?gemm``; 64-bit lengths suit 32-bit libraries, too, on
+    little-endian machines.
+    """
     length, place = ctypes.c_ssize_t, ctypes.c_void_p
     flag = ctypes.c_int
-    function.argtypes = [flag, flag, flag, *[length] * 3, real, place, length, place, length, real, place, length]
+    function.argtypes = [
+        flag,
+        flag,
+        flag,
+        *[length] * 3,
+        real,
+        place,
+        length,
+        place,
+        length,
+        real,
+        place,
+        length,
+    ]
     function.restype = None
     return function
 
 
 def _of_vectors(function: Any) -> Any:
-    function.argtypes, function.restype = [ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_void_p], None
+    function.argtypes = [ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_void_p]
+    function.restype = None
     return function
 
 
@@ -191,7 +257,11 @@ def threads() -> int:
         import threadpoolctl
     except ImportError:
         return 1
-    numbers = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["internal_api"] == "openblas"]
+    numbers = [
+        pool["num_threads"]
+        for pool in threadpoolctl.threadpool_info()
+        if pool["internal_api"] == "openblas"
+    ]
     return max(numbers, default=1)
 
 

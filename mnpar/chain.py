@@ -1,4 +1,6 @@
-"""Links made of links: Chain by names, ChainList by numbers; sequential.py calls them one after another."""
+"""Links made of links: Chain by names, ChainList by numbers; sequential.py calls them one after
+another.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ class Chain(Link):
 
     def __getitem__(self, name: str) -> Any:
         if not isinstance(name, str):
-            raise TypeError(f"the links of a {type(self).__name__} have names, not numbers: children() gives one after another")
+            raise TypeError(
+                f"the links of a {type(self).__name__} have names, not numbers: children() "
+                "gives one after another"
+            )
         return getattr(self, name)
 
     def add_link(self, name: str, link: Link) -> None:
@@ -64,7 +69,9 @@ class Chain(Link):
             AttributeError: there is such an attribute already; TypeError: it is not a link.
         """
         if name in self.__dict__:
-            raise AttributeError(f"{type(self).__name__} has an attribute {name!r} already: choose another name")
+            raise AttributeError(
+                f"{type(self).__name__} has an attribute {name!r} already: choose another name"
+            )
         if not isinstance(link, Link):
             raise TypeError(f"only links can be added as children, not {type(link).__name__}")
         setattr(self, name, link)
@@ -108,7 +115,9 @@ class ChainList(Link):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Link):
-            raise TypeError(f"a ChainList holds its links by number: append {name!r}, or use a Chain")
+            raise TypeError(
+                f"a ChainList holds its links by number: append {name!r}, or use a Chain"
+            )
         super().__setattr__(name, value)
 
     def __getitem__(self, index: Any) -> Any:
@@ -137,7 +146,9 @@ class ChainList(Link):
 
     def _checked(self, link: Any) -> Any:
         if not isinstance(link, Link):
-            raise TypeError(f"only links can be added as children, not {type(link).__name__}{one_by_one(link)}")
+            raise TypeError(
+                f"only links can be added as children, not {type(link).__name__}{one_by_one(link)}"
+            )
         return link
 
     def insert(self, index: int, link: Any) -> None:
@@ -200,28 +211,42 @@ class ChainList(Link):
         return ((str(i), link) for i, link in enumerate(self._child_links()))
 
     def _child_links(self) -> list[Link]:
-        return [link for link in self._list if isinstance(link, Link)]  # functions have no number, as in Chainer
+        # functions have no number, as in Chainer
+        return [link for link in self._list if isinstance(link, Link)]
 
     def _shared(self: CL, memo: dict[int, Any]) -> CL:
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
         other = super()._shared(memo)
-        other.__dict__["_list"] = [x._shared(memo) if isinstance(x, Link) else x for x in self._list]
+        other.__dict__["_list"] = [
+            x._shared(memo) if isinstance(x, Link) else x for x in self._list
+        ]
         return other
 
 
 def _shown(link: Link, layers: Iterable[tuple[Any, Any]]) -> str:
     """A link's class, and its children on lines of their own."""
-    rows = [f"({name}): {layer if isinstance(layer, Link) else layer_type(layer)}," for name, layer in layers]
+    rows = [
+        f"({name}): {layer if isinstance(layer, Link) else layer_type(layer)},"
+        for name, layer in layers
+    ]
     lines = [f"\n  {line}" for row in rows for line in row.split("\n")]
     return f"{type(link).__name__}({''.join(lines)}{chr(10) if lines else ''})"
 
 
 def one_by_one(given: Any) -> str:
     """What an error adds where links were given in one list."""
-    return ": take it apart with a star, as in ChainList(*links)" if isinstance(given, list | tuple) else ""
+    return (
+        ": take it apart with a star, as in ChainList(*links)"
+        if isinstance(given, list | tuple)
+        else ""
+    )
 
 
 def layer_type(layer: Callable[..., Any]) -> str:
     """The name of a link's class, or of a function."""
-    return type(layer).__name__ if isinstance(layer, Link) else getattr(layer, "__name__", type(layer).__name__)
+    return (
+        type(layer).__name__
+        if isinstance(layer, Link)
+        else getattr(layer, "__name__", type(layer).__name__)
+    )

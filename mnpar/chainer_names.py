@@ -1,4 +1,5 @@
-"""Puts names into the modules in which Chainer has them, but which mnpar's layers do not let import them.
+"""Puts names into the modules in which Chainer has them, but which mnpar's layers do not let import
+them.
 
 Without this table, ``link`` would have to import ``chain``, and ``chain`` imports ``link``.
 """

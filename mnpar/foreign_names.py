@@ -1,8 +1,8 @@
-"""Names that other libraries, PyTorch above all, have for things with other names in mnpar: AttributeErrors tell mnpar's.
-A few of them are Chainer's own, for what mnpar does not have.
+"""Names that other libraries, PyTorch above all, have for things with other names in mnpar:
+AttributeErrors tell mnpar's. A few of them are Chainer's own, for what mnpar does not have.
 
-A class gets a descriptor for each of these names, which raises AttributeError; a ``__getattr__`` would make all attributes of
-the class several times slower. Packages have one already (lazy.py).
+A class gets a descriptor for each of these names, which raises AttributeError; a ``__getattr__``
+would make all attributes of the class several times slower. Packages have one already (lazy.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ _SAVING = "mnpar.serializers.save_npz and load_npz"
 _MODE = "the block \"with mnpar.using_config('train', False):\" for what evaluates"
 _AXES = "F.expand_dims(x, axis)"
 _CHAIN = "mnpar.Chain, mnpar.ChainList and mnpar.Sequential"
-_FUNCTIONS = "argmax argmin clip cumsum exp flatten log matmul prod relu repeat sigmoid softmax sqrt squeeze swapaxes tanh"
-_LAYERS = "ReLU Tanh Sigmoid Softmax Dropout Flatten LeakyReLU GELU ELU Softplus MaxPool1d MaxPool2d MaxPool3d AvgPool2d"
+_FUNCTIONS = (
+    "argmax argmin clip cumsum exp flatten log matmul prod relu repeat sigmoid softmax sqrt "
+    "squeeze swapaxes tanh"
+)
+_LAYERS = (
+    "ReLU Tanh Sigmoid Softmax Dropout Flatten LeakyReLU GELU ELU Softplus MaxPool1d MaxPool2d "
+    "MaxPool3d AvgPool2d"
+)
 
 _NETWORKS = "VGG16Layers VGG19Layers GoogLeNet ResNet50Layers ResNet101Layers ResNet152Layers"
 _DENSITIES = "F.gaussian, F.gaussian_kl_divergence, F.gaussian_nll and F.bernoulli_nll"
@@ -29,7 +35,10 @@ _NO_LAYOUT = "arrays in C order: there is one layout"
 _NUMPY_AND_CUPY = "numpy's and CuPy's arrays only"
 _ONE_FORWARD = "one forward(self, *xs), with xp = mnpar.backend.get_array_module(*xs)"
 
-_ARRAYS = "Allgather Allreduce Bcast Exscan Gather Reduce Scan Iallgather Iallreduce Ibcast Igather Ireduce"
+_ARRAYS = (
+    "Allgather Allreduce Bcast Exscan Gather Reduce Scan Iallgather Iallreduce Ibcast Igather "
+    "Ireduce"
+)
 
 VARIABLE = {
     **dict.fromkeys(_FUNCTIONS.split(), "a function of this name in mnpar.functions"),
@@ -42,7 +51,10 @@ VARIABLE = {
     "clamp": "F.clip(x, low, high)",
     **dict.fromkeys(("as_layout", "layout"), _NO_LAYOUT),
     **dict.fromkeys(("chx_array", "from_chx", "to_chx", "to_intel64"), _NUMPY_AND_CUPY),
-    **dict.fromkeys(("retain_data", "set_creator", "set_creator_node"), "mnpar.FunctionNode, whose apply() does that"),
+    **dict.fromkeys(
+        ("retain_data", "set_creator", "set_creator_node"),
+        "mnpar.FunctionNode, whose apply() does that",
+    ),
     "creator_node": ".creator",
     "dim": ".ndim",
     "grad_fn": ".creator",
@@ -108,8 +120,12 @@ COMMUNICATOR = {  # mpi4py's and torch.distributed's
     **dict.fromkeys(("Scatter", "Scatterv"), "scatter(arrays), of any shapes"),
     **dict.fromkeys(("Get_rank", "Get_size"), ".rank and .size"),
     **dict.fromkeys(("Abort", "abort"), "raise: an error of one rank ends all of them"),
-    **dict.fromkeys(("Create_cart", "Sub", "Get_coords"), "mnpar.SpatialGrid(comm, dims), and mnpar.Mesh"),
-    **dict.fromkeys(("Dup", "Clone"), "mnpar.create_communicator(mpi_comm=…): all of its messages are its own"),
+    **dict.fromkeys(
+        ("Create_cart", "Sub", "Get_coords"), "mnpar.SpatialGrid(comm, dims), and mnpar.Mesh"
+    ),
+    **dict.fromkeys(
+        ("Dup", "Clone"), "mnpar.create_communicator(mpi_comm=…): all of its messages are its own"
+    ),
     "Allgatherv": "allgather(x), of arrays of any shapes",
     "Free": "finalize()",
     "Gatherv": "gather(x), of arrays of any shapes",
@@ -128,18 +144,29 @@ COMMUNICATOR = {  # mpi4py's and torch.distributed's
 PACKAGES = {
     "mnpar": {
         **dict.fromkeys(("Tensor", "tensor"), "mnpar.Variable(numpy.array(…))"),
-        **dict.fromkeys(("cat", "stack", "exp", "matmul", "relu"), "a function of this sort in mnpar.functions"),
-        **dict.fromkeys(("zeros", "ones", "randn", "arange", "from_numpy"), "numpy's arrays, in a mnpar.Variable"),
+        **dict.fromkeys(
+            ("cat", "stack", "exp", "matmul", "relu"), "a function of this sort in mnpar.functions"
+        ),
+        **dict.fromkeys(
+            ("zeros", "ones", "randn", "arange", "from_numpy"),
+            "numpy's arrays, in a mnpar.Variable",
+        ),
         **dict.fromkeys(("save", "load"), _SAVING),
         **dict.fromkeys(("Distribution", "distributions", "kl_divergence"), _DENSITIES),
         "DataLoader": "mnpar.iterators.SerialIterator",
         "DebugMode": "mnpar.using_config('debug', True)",
         **dict.fromkeys(("cross_entropy", "register_kl"), _DENSITIES),
-        **dict.fromkeys(("static_graph", "static_code"), "functions that cost little to record again in each step"),
         **dict.fromkeys(
-            ("should_use_cudnn", "should_use_cudnn_tensor_core", "get_compute_mode"), "CuPy's arrays, without cuDNN"
+            ("static_graph", "static_code"),
+            "functions that cost little to record again in each step",
         ),
-        **dict.fromkeys(("get_array_types", "get_cpu_array_types"), "numpy.ndarray and cupy.ndarray"),
+        **dict.fromkeys(
+            ("should_use_cudnn", "should_use_cudnn_tensor_core", "get_compute_mode"),
+            "CuPy's arrays, without cuDNN",
+        ),
+        **dict.fromkeys(
+            ("get_array_types", "get_cpu_array_types"), "numpy.ndarray and cupy.ndarray"
+        ),
         "Function": "mnpar.FunctionNode, with forward(self, *xs) and backward(self, *gys)",
         "Module": _CHAIN,
         "amp": "mnpar.mixed16 for mnpar.config.dtype, and optimizer.loss_scaling()",
@@ -185,8 +212,14 @@ PACKAGES = {
         **dict.fromkeys(("dot", "mm", "bmm"), "F.matmul"),
     },
     "mnpar.datasets": {
-        **dict.fromkeys(("PickleDataset", "PickleDatasetWriter"), "TransformDataset, which may read a file for each example"),
-        **dict.fromkeys(("open_pickle_dataset", "open_pickle_dataset_writer"), "TransformDataset, which may read files"),
+        **dict.fromkeys(
+            ("PickleDataset", "PickleDatasetWriter"),
+            "TransformDataset, which may read a file for each example",
+        ),
+        **dict.fromkeys(
+            ("open_pickle_dataset", "open_pickle_dataset_writer"),
+            "TransformDataset, which may read files",
+        ),
         "get_svhn": "get_cifar10, get_mnist and so on, and TupleDataset for arrays of one's own",
     },
     "mnpar.iterators": {
@@ -194,19 +227,29 @@ PACKAGES = {
         "DataLoader": "mnpar.iterators.SerialIterator, MultithreadIterator and MultiprocessIterator",
     },
     "mnpar.optimizers": {
-        "lr_scheduler": "mnpar.training.extensions.ExponentialShift and its like; or change optimizer.lr, optimizer.alpha",
+        "lr_scheduler": "mnpar.training.extensions.ExponentialShift and its like; or change optimizer.lr, "
+        "optimizer.alpha",
     },
     "mnpar.links": {
         **dict.fromkeys(_FUNCTIONS.split(), "a function of this name in mnpar.functions"),
-        **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D"), "L.Convolution1D, L.Convolution2D and L.Convolution3D"),
+        **dict.fromkeys(
+            ("Conv1D", "Conv2D", "Conv3D"), "L.Convolution1D, L.Convolution2D and L.Convolution3D"
+        ),
         "Dense": "L.Linear",
-        **dict.fromkeys(_LAYERS.split(), "functions for it, such as F.relu: a mnpar.Sequential takes them as layers"),
+        **dict.fromkeys(
+            _LAYERS.split(),
+            "functions for it, such as F.relu: a mnpar.Sequential takes them as layers",
+        ),
         **dict.fromkeys(("Module", "ModuleList", "Sequential"), _CHAIN),
         **dict.fromkeys(
-            _NETWORKS.split(), "L.Convolution2D and so on to build it, and mnpar.serializers.load_npz for its weights"
+            _NETWORKS.split(),
+            "L.Convolution2D and so on to build it, and mnpar.serializers.load_npz for its weights",
         ),
         **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"), "L.BatchNormalization"),
-        **dict.fromkeys(("CrossEntropyLoss", "MSELoss", "L1Loss"), "F.softmax_cross_entropy, F.mean_squared_error …"),
+        **dict.fromkeys(
+            ("CrossEntropyLoss", "MSELoss", "L1Loss"),
+            "F.softmax_cross_entropy, F.mean_squared_error …",
+        ),
         "Conv1d": "L.Convolution1D",
         "Conv2d": "L.Convolution2D",
         "Conv3d": "L.Convolution3D",
@@ -220,12 +263,16 @@ PACKAGES = {
 
 
 def hint(words: dict[str, str], name: str) -> str:
-    """The end of an error's first sentence, which tells mnpar's name; empty for a name that is not in ``words``."""
+    """The end of an error's first sentence, which tells mnpar's name; empty for a name that is not
+    in ``words``.
+    """
     return f": mnpar has {words[name]}" if name in words else ""
 
 
 class ForeignName:
-    """A descriptor that raises AttributeError with a hint, unless the object or a later base class has the attribute."""
+    """A descriptor that raises AttributeError with a hint, unless the object or a later base class
+    has the attribute.
+    """
 
     def __init__(self, name: str, words: dict[str, str]) -> None:
         self.name, self.words = name, words
@@ -238,7 +285,11 @@ class ForeignName:
         for found in there[there.index(self) + 1 :]:  # of a base class that comes later
             return found.__get__(obj, owner) if hasattr(found, "__get__") else found
         what = f"type object {owner.__name__!r}" if obj is None else f"{owner.__name__!r} object"
-        raise AttributeError(f"{what} has no attribute {self.name!r}{hint(self.words, self.name)}", name=self.name, obj=obj)
+        raise AttributeError(
+            f"{what} has no attribute {self.name!r}{hint(self.words, self.name)}",
+            name=self.name,
+            obj=obj,
+        )
 
 
 def knows(words: dict[str, str]) -> Callable[[type[Class]], type[Class]]:
@@ -257,9 +308,11 @@ def knows(words: dict[str, str]) -> Callable[[type[Class]], type[Class]]:
 
 
 def one_protocol(cls: type[Class]) -> type[Class]:
-    """A class decorator for FunctionNode: a function that is written for Chainer's is refused when it is defined.
+    """A class decorator for FunctionNode: a function that is written for Chainer's is refused when
+    it is defined.
 
-    Its ``forward(self, inputs)`` would take the array of one input for the tuple of all, and the first row for the first input.
+    Its ``forward(self, inputs)`` would take the array of one input for the tuple of all, and the
+    first row for the first input.
     """
 
     def refuse(function: type[Any], /, **options: Any) -> None:
@@ -268,8 +321,10 @@ def one_protocol(cls: type[Class]) -> type[Class]:
         first = code.co_varnames[1] if code is not None and code.co_argcount > 1 else ""
         if first.endswith(("indexes", "indices")):
             raise TypeError(
-                f"{function.__qualname__}.backward takes {first}, as Chainer's functions do: here forward(self, *xs) takes the "
-                "inputs' arrays one by one, and backward(self, *gys) the outputs' gradients; it returns, for each input, its "
+                f"{function.__qualname__}.backward takes {first}, as Chainer's functions do: "
+                "here forward(self, *xs) takes the "
+                "inputs' arrays one by one, and backward(self, *gys) the outputs' gradients; "
+                "it returns, for each input, its "
                 "gradient or a function that computes it"
             )
 
@@ -278,17 +333,22 @@ def one_protocol(cls: type[Class]) -> type[Class]:
 
 
 def misapplied(function: Any, inputs: Any) -> Exception:
-    """What ``apply`` raises: of a function that was applied before, or for an array where the tuple of inputs belongs."""
+    """What ``apply`` raises: of a function that was applied before, or for an array where the tuple
+    of inputs belongs.
+    """
     if function.number:
         return RuntimeError(f"{function.label} was applied before: make a new one for each use")
     return TypeError(
-        f"{function.label}: apply takes the tuple of all inputs, not a {type(inputs).__name__}, and returns the tuple of all "
+        f"{function.label}: apply takes the tuple of all inputs, not a "
+        f"{type(inputs).__name__}, and returns the tuple of all "
         f"outputs: (y,) = {function.label}().apply((x,))"
     )
 
 
 def unretained(function: Any, error: Exception) -> str:
-    """What the note of a failed backward adds, if it asked for retained arrays and there are none."""
+    """What the note of a failed backward adds, if it asked for retained arrays and there are
+    none.
+    """
     if function._kept_input_indexes or function._kept_output_indexes:
         return ""
     empty = isinstance(error, IndexError) or "values to unpack" in str(error)

@@ -1,4 +1,6 @@
-"""Chainer's ``function`` module: what programs still take from there. Your own functions are :class:`mnpar.FunctionNode`."""
+"""Chainer's ``function`` module: what programs still take from there. Your own functions are
+:class:`mnpar.FunctionNode`.
+"""
 
 from mnpar.config import force_backprop_mode, no_backprop_mode
 from mnpar.function_hook import FunctionHook

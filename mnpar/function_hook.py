@@ -1,8 +1,9 @@
 """Function hooks: user code that runs before and after functions, forward and backward.
 
-A hook is either one rank's, for all functions inside a ``with hook:`` block, or one node's (``node.add_hook``). Functions
-without hooks are not slowed down: a rank's hooks are in a context variable that each forward and each whole backward looks up
-once; a node's own hooks wrap ``forward`` and ``pull`` as attributes of that node alone.
+A hook is either one rank's, for all functions inside a ``with hook:`` block, or one node's
+(``node.add_hook``). Functions without hooks are not slowed down: a rank's hooks are in a context
+variable that each forward and each whole backward looks up once; a node's own hooks wrap
+``forward`` and ``pull`` as attributes of that node alone.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ Self = TypeVar("Self", bound="FunctionHook")
 class FunctionHook:
     """What to do before and after functions: to be subclassed, with some of these methods.
 
-    ``with hook:`` applies it to the functions that run, forward and backward, on the calling rank inside the block;
-    ``node.add_hook(hook)`` to one function. Its methods must not change their arguments. Where ranks are threads
-    (``mnpar.run`` inside the block) they share the hook.
+    ``with hook:`` applies it to the functions that run, forward and backward, on the calling rank
+    inside the block; ``node.add_hook(hook)`` to one function. Its methods must not change their
+    arguments. Where ranks are threads (``mnpar.run`` inside the block) they share the hook.
 
     Example:
         >>> import numpy as np, mnpar
         >>> class Names(mnpar.FunctionHook):
         ...     name = "Names"
+        ...
         ...     def forward_preprocess(self, function, in_data):
         ...         print("forward of", function.label)
+        ...
         ...     def backward_postprocess(self, function, in_data, out_grad):
         ...         print("backward of", function.label)
         >>> x = mnpar.Variable(np.array(2.0))
@@ -45,7 +48,9 @@ class FunctionHook:
     def __enter__(self: Self) -> Self:
         hooks = function_hooks()
         if self.name in hooks:
-            raise KeyError(f"a function hook {self.name!r} is in use already: give one of them another name")
+            raise KeyError(
+                f"a function hook {self.name!r} is in use already: give one of them another name"
+            )
         _hooks.set({**hooks, self.name: self})
         self.added(None)
         return self
@@ -69,9 +74,13 @@ class FunctionHook:
         """
 
     def forward_postprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
-        """After ``function.forward``; arguments as :meth:`forward_preprocess`. Not called if it raised."""
+        """After ``function.forward``; arguments as :meth:`forward_preprocess`. Not called if it
+        raised.
+        """
 
-    def backward_preprocess(self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]) -> None:
+    def backward_preprocess(
+        self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]
+    ) -> None:
         """Before the gradients of a function's inputs are computed.
 
         Args:
@@ -80,8 +89,12 @@ class FunctionHook:
             out_grad: the gradients of its outputs, arrays, or None where there are none.
         """
 
-    def backward_postprocess(self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]) -> None:
-        """After the gradients were computed; arguments as :meth:`backward_preprocess`. Not called if backward raised."""
+    def backward_postprocess(
+        self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]
+    ) -> None:
+        """After the gradients were computed; arguments as :meth:`backward_preprocess`. Not called
+        if backward raised.
+        """
 
 
 Hooks = Mapping[str, FunctionHook]
@@ -115,7 +128,9 @@ def around_forward(function: Any, forward: Callable[..., Any], hooks: Hooks) -> 
     return watched
 
 
-def around_pull(function: Any, hooks: Hooks, pull: Callable[..., None] | None = None) -> Callable[..., None]:
+def around_pull(
+    function: Any, hooks: Hooks, pull: Callable[..., None] | None = None
+) -> Callable[..., None]:
     """A function's ``pull``, with what hooks do before and after it."""
     pull = function.pull if pull is None else pull
 
@@ -141,7 +156,8 @@ class Hookable:
         return self.__dict__.setdefault("_local_hooks", {})  # type: ignore[no-any-return]
 
     def add_hook(self, hook: FunctionHook, name: str | None = None) -> None:
-        """Let a hook watch this node alone: its forward, if that is still to come, and its backward.
+        """Let a hook watch this node alone: its forward, if that is still to come, and its
+        backward.
 
         Args:
             hook: one hook may watch several nodes.
@@ -163,7 +179,10 @@ class Hookable:
             raise TypeError(f"a function hook is a mnpar.FunctionHook, not {type(hook).__name__}")
         name = hook.name if name is None else name
         if name in self.local_function_hooks:
-            raise KeyError(f"{type(self).__name__} has a hook {name!r} already: delete it, or give this one another name")
+            raise KeyError(
+                f"{type(self).__name__} has a hook {name!r} already: delete it, or give this "
+                "one another name"
+            )
         self.local_function_hooks[name] = hook
         me = ref(self)  # a strong reference would make a circle, which keeps arrays alive
         self.__dict__.update(forward=partial(_forward, me), pull=partial(_pull, me))
@@ -186,9 +205,13 @@ class Hookable:
 
 def _forward(me: ReferenceType[Any], *xs: Any) -> Any:
     function: Any = me()
-    return around_forward(function, partial(type(function).forward, function), function.local_function_hooks)(*xs)
+    return around_forward(
+        function, partial(type(function).forward, function), function.local_function_hooks
+    )(*xs)
 
 
 def _pull(me: ReferenceType[Any], *args: Any) -> None:
     function: Any = me()
-    around_pull(function, function.local_function_hooks, partial(type(function).pull, function))(*args)
+    around_pull(function, function.local_function_hooks, partial(type(function).pull, function))(
+        *args
+    )

@@ -20,11 +20,13 @@ from mnpar.variable import Variable, as_variable
 class FunctionNode(Hookable):
     """A differentiable function; to write your own, define ``forward`` and ``backward``.
 
-    ``forward(self, *xs)`` takes arrays and returns an array or a tuple of them. It names the arrays that backward needs by
-    :meth:`retain_inputs` and :meth:`retain_outputs`; all others can be freed. ``backward(self, *gys)`` takes the gradients of
-    the outputs as Variables (None where an output has none) and returns, for each input, its gradient or None or, best, a
-    function of no arguments that computes the gradient: it is called only if that gradient is wanted. Written with mnpar's
-    functions, a backward is itself differentiable, any number of times. Later gradients may be added in place to its results.
+    ``forward(self, *xs)`` takes arrays and returns an array or a tuple of them. It names the arrays
+    that backward needs by :meth:`retain_inputs` and :meth:`retain_outputs`; all others can be
+    freed. ``backward(self, *gys)`` takes the gradients of the outputs as Variables (None where an
+    output has none) and returns, for each input, its gradient or None or, best, a function of no
+    arguments that computes the gradient: it is called only if that gradient is wanted. Written with
+    mnpar's functions, a backward is itself differentiable, any number of times. Later gradients may
+    be added in place to its results.
 
     Example:
         >>> import numpy as np, mnpar
@@ -32,6 +34,7 @@ class FunctionNode(Hookable):
         ...     def forward(self, x):
         ...         self.retain_inputs((0,))
         ...         return x**3
+        ...
         ...     def backward(self, gy):
         ...         (x,) = self.get_retained_inputs()
         ...         return lambda: 3 * x**2 * gy
@@ -44,23 +47,40 @@ class FunctionNode(Hookable):
     """
 
     generic: ClassVar[bool] = False
-    """Its ``backward`` uses only what arrays and Variables share (operators, ``sum``, ``reshape`` …), so a backward that is not
-    recorded runs it on plain arrays, without making Variables. All functions of mnpar are generic."""
+    """Its ``backward`` uses only what arrays and Variables share (operators, ``sum``, ``reshape``
+    …), so a backward that is not recorded runs it on plain arrays, without making Variables. All
+    functions of mnpar are generic.
+    """
     communicates: bool = False
-    """It exchanges messages with other ranks: recorded on the tape, and visited by every backward (law 4)."""
-    local: bool = False  # it exchanges them in backward only: its outputs depend on its own inputs alone
+    """It exchanges messages with other ranks: recorded on the tape, and visited by every backward
+    (law 4).
+    """
+    local: bool = (
+        False  # it exchanges them in backward only: its outputs depend on its own inputs alone
+    )
     awaited: bool = False  # it is on a tape: a backward has still to visit it
-    at_once: bool = False  # one computation gives all of its gradients: one alone takes as long as all
-    infinite: bool = False  # its outputs may be infinite on purpose (padding of a maximum): debug mode then looks for NaN only
+    at_once: bool = (
+        False  # one computation gives all of its gradients: one alone takes as long as all
+    )
+    # its outputs may be infinite on purpose (padding of a maximum): debug mode then looks for NaN
+    # only
+    infinite: bool = False
     inputs: tuple[VariableNode, ...] = ()
-    behind: tuple[VariableNode, ...] = ()  # dependencies that get no gradients here (a delegate): only ``unchain`` follows them
+    behind: tuple[
+        VariableNode, ...
+    ] = ()  # dependencies that get no gradients here (a delegate): only ``unchain`` follows them
     outputs: tuple[ReferenceType[VariableNode], ...] = ()
-    differentiable = False  # while forward runs: does a gradient flow through? A communication agrees on it with its peers.
+    # while forward runs: does a gradient flow through? A communication agrees on it with its peers.
+    differentiable = False
     _kept_input_indexes: tuple[int, ...] = ()  # of the inputs that retain_inputs has named
     _kept_output_indexes: tuple[int, ...] = ()
     _kept_inputs: tuple[Array, ...] = ()  # their arrays
     _kept_outputs: tuple[Array, ...] = ()
-    number, _on_arrays = 0, False  # its place in time, 0 until it is recorded; whether backward runs on plain arrays
+    # its place in time, 0 until it is recorded; whether backward runs on plain arrays
+    number, _on_arrays = (
+        0,
+        False,
+    )
 
     @property
     def label(self) -> str:
@@ -72,7 +92,9 @@ class FunctionNode(Hookable):
         raise TypeError(f"{self.label} does not define forward(self, *xs)")
 
     def backward(self, *gys: Any) -> Any:
-        """Compute the inputs' gradients from the outputs'. A class that does not define it passes no gradients back."""
+        """Compute the inputs' gradients from the outputs'. A class that does not define it passes
+        no gradients back.
+        """
         return (None,) * len(self.inputs)
 
     def retain_inputs(self, indexes: tuple[int, ...]) -> None:
@@ -87,22 +109,35 @@ class FunctionNode(Hookable):
         """Called in ``backward``: the inputs that were kept, connected to the graph."""
         if self._on_arrays:
             return self._kept_inputs
-        return tuple(Variable.of(x, self.inputs[i]) for i, x in zip(self._kept_input_indexes, self._kept_inputs, strict=True))
+        return tuple(
+            Variable.of(x, self.inputs[i])
+            for i, x in zip(self._kept_input_indexes, self._kept_inputs, strict=True)
+        )
 
     def get_retained_outputs(self) -> tuple[Any, ...]:
         """Called in ``backward``: the outputs that were kept, connected to the graph."""
         if self._on_arrays:
             return self._kept_outputs
         pairs = zip(self._kept_output_indexes, self._kept_outputs, strict=True)
-        return tuple(Variable.of(y, self.outputs[i]() or VariableNode(y, True, self, i)) for i, y in pairs)
+        return tuple(
+            Variable.of(y, self.outputs[i]() or VariableNode(y, True, self, i)) for i, y in pairs
+        )
 
     def gradient_out(self, i: int, like: Array) -> Array | None:
-        """Called in ``backward``: where in an arena to compute the gradient of input i, an array like ``like``; or None."""
+        """Called in ``backward``: where in an arena to compute the gradient of input i, an array
+        like ``like``; or None.
+        """
         x = self.inputs[i]
-        return x.home.reserve(like) if x.home is not None and x.gradient is None and self._on_arrays else None
+        return (
+            x.home.reserve(like)
+            if x.home is not None and x.gradient is None and self._on_arrays
+            else None
+        )
 
     def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
-        """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs, always a tuple."""
+        """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs,
+        always a tuple.
+        """
         (nodes, arrays), hooks = self.prepare(inputs), function_hooks()
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
         try:
@@ -114,36 +149,50 @@ class FunctionNode(Hookable):
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Array]]:
         """The first half of ``apply``: the inputs' nodes and arrays; sets ``differentiable``."""
-        if self.number or (type(inputs) is not tuple and hasattr(inputs, "dtype")):  # an array, whose rows are no inputs
+        # an array, whose rows are no inputs
+        if self.number or (type(inputs) is not tuple and hasattr(inputs, "dtype")):
             raise foreign_names.misapplied(self, inputs)
         nodes, arrays, wanted = [], [], False
         for x in inputs:
             x = x if isinstance(x, Variable) else as_variable(x)
-            node = x.node  # a Future waits for its array here, so the function that completes it gets a smaller number
+            # a Future waits for its array here, so the function that completes it gets a smaller
+            # number
+            node = x.node
             nodes.append(node)
             arrays.append(x.array)
             wanted = wanted or node.requires_grad
         self.differentiable = wanted and is_recording()
         return nodes, arrays
 
-    def connect(self, places: list[VariableNode], arrays: list[Array], ys: Any) -> tuple[Variable, ...]:
-        """The second half of ``apply``: the outputs as Variables, recorded if a gradient can flow."""
+    def connect(
+        self, places: list[VariableNode], arrays: list[Array], ys: Any
+    ) -> tuple[Variable, ...]:
+        """The second half of ``apply``: the outputs as Variables, recorded if a gradient can
+        flow.
+        """
         outputs: tuple[Variable, ...]
         recorded = self if self.differentiable else None
         if type(ys) is np.ndarray:  # nearly always
             y = Variable.__new__(Variable)
             y.array, y.node = ys, VariableNode(ys, self.differentiable, recorded)
-            outputs, nodes = (y,), [y.node]
+            outputs = (y,)
+            nodes = [y.node]
         else:
-            ys = [backend.as_output(self.label, y) for y in (ys if isinstance(ys, tuple) else (ys,))]
+            ys = [
+                backend.as_output(self.label, y) for y in (ys if isinstance(ys, tuple) else (ys,))
+            ]
             nodes = [VariableNode(y, self.differentiable, recorded, i) for i, y in enumerate(ys)]
             outputs = tuple(map(Variable.of, ys, nodes))
         if is_debugging():
-            backend.check_finite(self.label, "output", tuple([y.array for y in outputs]), self.infinite)
+            backend.check_finite(
+                self.label, "output", tuple([y.array for y in outputs]), self.infinite
+            )
         if recorded is not None:
             self.number = self.number or tick()
             self.inputs = tuple(places)
-            self.outputs = (ref(nodes[0]),) if len(nodes) == 1 else tuple([ref(node) for node in nodes])
+            self.outputs = (
+                (ref(nodes[0]),) if len(nodes) == 1 else tuple([ref(node) for node in nodes])
+            )
             if self._kept_input_indexes:
                 self._kept_inputs = tuple([arrays[i] for i in self._kept_input_indexes])
             if self._kept_output_indexes:
@@ -153,7 +202,9 @@ class FunctionNode(Hookable):
         return outputs
 
     def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None:
-        """Call ``deliver`` with each input whose gradient is wanted, and that gradient; others are not computed."""
+        """Call ``deliver`` with each input whose gradient is wanted, and that gradient; others are
+        not computed.
+        """
         self._on_arrays = self.generic and not record
         if not (self._on_arrays or record):
             gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
@@ -167,24 +218,37 @@ class FunctionNode(Hookable):
                 if not want:
                     continue
                 gx = gx() if callable(gx) else gx
-                if not (trusted and type(gx) is np.ndarray and gx.dtype is x.dtype and gx.shape == x.shape):
+                if not (
+                    trusted
+                    and type(gx) is np.ndarray
+                    and gx.dtype is x.dtype
+                    and gx.shape == x.shape
+                ):
                     gx = self._checked(x, gx, record)
                 if gx is not None:
                     deliver(x, gx)
         except Exception as error:
-            error.add_note(f"in the backward of {self.label}{foreign_names.unretained(self, error)}")
+            error.add_note(
+                f"in the backward of {self.label}{foreign_names.unretained(self, error)}"
+            )
             raise
 
     def _checked(self, x: VariableNode, gx: Any, record: bool) -> Gradient:
-        """The gradient as backward adds it up: an array (a Variable if recorded) of the input's shape and dtype."""
+        """The gradient as backward adds it up: an array (a Variable if recorded) of the input's
+        shape and dtype.
+        """
         array = gx.array if isinstance(gx, Variable) else gx
         if array is None:
             return None
         if not backend.is_array(array):
-            array = gx = np.asarray(array)  # and no cast yet: to cast from complex numbers needs care
+            # and no cast yet: to cast from complex numbers needs care
+            array = gx = np.asarray(array)
         if array.shape != x.shape:
             i = self.inputs.index(x)
-            raise ValueError(f"its gradient for input {i} has shape {array.shape}, but the input has shape {x.shape}")
+            raise ValueError(
+                f"its gradient for input {i} has shape {array.shape}, but the input has shape "
+                f"{x.shape}"
+            )
         if is_debugging():
             backend.check_finite(self.label, "gradient", (array,))
         gx = as_variable(gx) if record else array

@@ -1,4 +1,6 @@
-"""Future: the result of a non-blocking communication, a Variable that waits for its array where it is first used."""
+"""Future: the result of a non-blocking communication, a Variable that waits for its array where it
+is first used.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from mnpar.variable import Variable
 
 
 class Once:
-    """A function without arguments that runs at the first call; later calls return the same results.
+    """A function without arguments that runs at the first call; later calls return the same
+    results.
 
     Args:
         finish: the function; it returns Variables.
@@ -29,11 +32,14 @@ class Once:
 
 
 def when_used(finish: Callable[[], tuple[Variable, ...]]) -> Once:
-    """Complete a communication, which was started here, where its results are first used, or at the latest in backward.
+    """Complete a communication, which was started here, where its results are first used, or at the
+    latest in backward.
 
-    It belongs to the tape that is current here, and is recorded if functions are being recorded here.
+    It belongs to the tape that is current here, and is recorded if functions are being recorded
+    here.
     """
-    tape, on = current_tape(), is_recording()
+    tape = current_tape()
+    on = is_recording()
 
     def run() -> tuple[Variable, ...]:
         if once in tape.unfinished:
@@ -48,7 +54,8 @@ def when_used(finish: Callable[[], tuple[Variable, ...]]) -> Once:
 
 
 class Future(Variable):
-    """The result of a non-blocking function. Any use of it, reading its shape included, waits for its array.
+    """The result of a non-blocking function. Any use of it, reading its shape included, waits for
+    its array.
 
     Args:
         results: waits, and returns the function's results.

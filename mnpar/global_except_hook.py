@@ -1,4 +1,6 @@
-"""ChainerMN's hook that ends the job when one rank fails: every communicator of MPI installs it (communicators/process.py)."""
+"""ChainerMN's hook that ends the job when one rank fails: every communicator of MPI installs it
+(communicators/process.py).
+"""
 
 __all__ = ["add_hook"]
 

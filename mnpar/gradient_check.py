@@ -1,8 +1,9 @@
 """Checks a backward against finite differences along one random direction.
 
-For a function f, a direction d and a gradient gy of the outputs, ``⟨gy, f(x + εd) - f(x - εd)⟩ / 2ε`` must be ``⟨gx, d⟩``: two
-evaluations of f check all elements of all gradients at once, because an error in gx is orthogonal to no random direction.
-Use float64 (``dtype="d"``): in float32 the difference itself has only three or four digits.
+For a function f, a direction d and a gradient gy of the outputs, ``⟨gy, f(x + εd) - f(x - εd)⟩ /
+2ε`` must be ``⟨gx, d⟩``: two evaluations of f check all elements of all gradients at once, because
+an error in gx is orthogonal to no random direction. Use float64 (``dtype="d"``): in float32 the
+difference itself has only three or four digits.
 """
 
 from __future__ import annotations
@@ -26,18 +27,27 @@ class NondifferentiableError(Exception):
 
 
 def numerical_grad(
-    f: Callable[[], Any], inputs: Sequence[Array], grad_outputs: Sequence[Any], eps: float = 1e-3,
-    detect_nondifferentiable: bool = False, diff_atol: float = 0, diff_rtol: float = 1e-2,
-) -> tuple[Array, ...]:  # fmt: skip
+    f: Callable[[], Any],
+    inputs: Sequence[Array],
+    grad_outputs: Sequence[Any],
+    eps: float = 1e-3,
+    detect_nondifferentiable: bool = False,
+    diff_atol: float = 0,
+    diff_rtol: float = 1e-2,
+) -> tuple[Array, ...]:
     """The gradient by central differences, element by element: two evaluations for each.
 
     Args:
-        f: no arguments; computes the outputs, an array or a tuple of them, from ``inputs`` as they stand.
+        f: no arguments; computes the outputs, an array or a tuple of them, from ``inputs`` as they
+            stand.
         inputs: arrays that ``f`` reads; they change during the call and are as before after it.
-        grad_outputs: the gradient of each output (an array or a number), None where it does not matter.
+        grad_outputs: the gradient of each output (an array or a number), None where it does not
+            matter.
         eps: half the distance of the two evaluations.
-        detect_nondifferentiable: look for kinks, at the cost of three more evaluations for each element.
-        diff_atol, diff_rtol: the fourth difference that is no kink yet, the second relative to how much the output varies.
+        detect_nondifferentiable: look for kinks, at the cost of three more evaluations for each
+            element.
+        diff_atol, diff_rtol: the fourth difference that is no kink yet, the second relative to how
+            much the output varies.
 
     Returns:
         An array for each input.
@@ -58,7 +68,9 @@ def numerical_grad(
         g = backend.get_array_module(x).zeros_like(x)
         for index in np.ndindex(x.shape):
 
-            def moved(delta: float, x: Array = x, index: tuple[int, ...] = index) -> tuple[Array, ...]:
+            def moved(
+                delta: float, x: Array = x, index: tuple[int, ...] = index
+            ) -> tuple[Array, ...]:
                 original = x[index].copy()
                 x[index] = original + delta
                 try:
@@ -66,27 +78,41 @@ def numerical_grad(
                 finally:
                     x[index] = original
 
-            g[index] = _slope(moved, grad_outputs, eps, detect_nondifferentiable, diff_atol, diff_rtol)
+            g[index] = _slope(
+                moved, grad_outputs, eps, detect_nondifferentiable, diff_atol, diff_rtol
+            )
         results.append(g)
     return tuple(results)
 
 
 def check_backward(
-    func: Callable[..., Any], x_data: Any, y_grad: Any, params: Any = (), eps: float = 1e-3, atol: float = 1e-5,
-    rtol: float = 1e-4, no_grads: Sequence[bool] | None = None, dtype: Any = None, detect_nondifferentiable: bool = False, *,
+    func: Callable[..., Any],
+    x_data: Any,
+    y_grad: Any,
+    params: Any = (),
+    eps: float = 1e-3,
+    atol: float = 1e-5,
+    rtol: float = 1e-4,
+    no_grads: Sequence[bool] | None = None,
+    dtype: Any = None,
+    detect_nondifferentiable: bool = False,
+    *,
     rng: np.random.Generator | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Fail unless the gradients agree with finite differences along a random direction.
 
     Args:
         func: takes as many Variables as ``x_data`` has arrays; returns one or a tuple of them.
-        x_data: an array or a tuple of them. Integers and booleans are given to ``func`` but not moved.
-        y_grad: the gradient of each output, an array or a tuple of them; None for one output of size 1.
+        x_data: an array or a tuple of them. Integers and booleans are given to ``func`` but not
+            moved.
+        y_grad: the gradient of each output, an array or a tuple of them; None for one output of
+            size 1.
         params: a Variable or a tuple of them that ``func`` uses; their gradients are checked too.
         eps: half the distance between the two evaluations.
         atol, rtol: how far the two numbers may be apart.
         no_grads: True for each input (not parameter) whose gradient is not checked.
-        dtype: floating dtype in which everything is computed; ``"d"`` is the right one for most checks.
+        dtype: floating dtype in which everything is computed; ``"d"`` is the right one for most
+            checks.
         detect_nondifferentiable: look for a kink along the direction first.
         rng: draws the direction; None takes always the same one.
 
@@ -100,13 +126,19 @@ def check_backward(
         >>> gradient_check.check_backward(F.tanh, np.array([0.1, 0.2]), np.array([1.0, -1.0]))
     """
     rng = rng or np.random.default_rng(0)
-    arrays, params = [_cast(x, dtype) for x in _as_tuple(x_data)], _as_tuple(params)
+    arrays = [_cast(x, dtype) for x in _as_tuple(x_data)]
+    params = _as_tuple(params)
     with _holding(params, dtype):
         xs = [Variable(x.copy()) for x in arrays]
         skip = [*(no_grads or [False] * len(xs)), *[False] * len(params)]
-        moving = [x for x, no in zip([*xs, *params], skip, strict=True) if x.requires_grad and not no]
+        moving = [
+            x for x, no in zip([*xs, *params], skip, strict=True) if x.requires_grad and not no
+        ]
         if not moving:
-            raise ValueError("check_backward: no input and no parameter is differentiable, so there is nothing to check")
+            raise ValueError(
+                "check_backward: no input and no parameter is differentiable, so there is "
+                "nothing to check"
+            )
         ys = _as_tuple(func(*xs))
         gys = _output_gradients(ys, y_grad, dtype)
         starts = [(y, Variable(gy)) for y, gy in zip(ys, gys, strict=True) if gy is not None]
@@ -125,28 +157,47 @@ def check_backward(
                     x.array = origin
 
         expected = _slope(moved, gys, eps, detect_nondifferentiable, 0, 1e-2)
-        parts = [0.0 if g is None else _dot(g.array, d) for g, d in zip(gxs, directions, strict=True)]
+        parts = [
+            0.0 if g is None else _dot(g.array, d) for g, d in zip(gxs, directions, strict=True)
+        ]
     if not np.isclose(sum(parts), expected, rtol=rtol, atol=atol):
         shapes = ", ".join(
-            f"{d.shape}: {'no gradient' if g is None else part}" for d, g, part in zip(directions, gxs, parts, strict=True)
+            f"{d.shape}: {'no gradient' if g is None else part}"
+            for d, g, part in zip(directions, gxs, parts, strict=True)
         )
         raise AssertionError(
-            f"backward of {getattr(func, '__name__', func)} is wrong: along a random direction it gives {sum(parts)}, finite "
-            f"differences (eps={eps}) give {expected}, apart by {abs(sum(parts) - expected):.3g} (atol={atol}, rtol={rtol}); "
+            f"backward of {getattr(func, '__name__', func)} is wrong: along a random direction "
+            f"it gives {sum(parts)}, finite "
+            f"differences (eps={eps}) give {expected}, apart by "
+            f"{abs(sum(parts) - expected):.3g} (atol={atol}, rtol={rtol}); "
             f"its part for each differentiable array: {shapes}"
         )
 
 
 def check_double_backward(
-    func: Callable[..., Any], x_data: Any, y_grad: Any, x_grad_grad: Any, params: Any = (), params_grad_grad: Any = (),
-    eps: float = 1e-3, atol: float = 1e-4, rtol: float = 1e-3, no_grads: Sequence[bool] | None = None, dtype: Any = None,
-    detect_nondifferentiable: bool = False, *, rng: np.random.Generator | None = None,
-) -> None:  # fmt: skip
-    """Fail unless the gradients of the gradients agree with finite differences: :func:`check_backward` of a backward.
+    func: Callable[..., Any],
+    x_data: Any,
+    y_grad: Any,
+    x_grad_grad: Any,
+    params: Any = (),
+    params_grad_grad: Any = (),
+    eps: float = 1e-3,
+    atol: float = 1e-4,
+    rtol: float = 1e-3,
+    no_grads: Sequence[bool] | None = None,
+    dtype: Any = None,
+    detect_nondifferentiable: bool = False,
+    *,
+    rng: np.random.Generator | None = None,
+) -> None:
+    """Fail unless the gradients of the gradients agree with finite differences:
+    :func:`check_backward` of a backward.
 
     Args:
-        func, x_data, y_grad, params, eps, atol, rtol, no_grads, dtype, detect_nondifferentiable, rng: as there.
-        x_grad_grad: the gradient of each input's gradient, an array or a tuple of them, None for inputs without one.
+        func, x_data, y_grad, params, eps, atol, rtol, no_grads, dtype, detect_nondifferentiable,
+            rng: as there.
+        x_grad_grad: the gradient of each input's gradient, an array or a tuple of them, None for
+            inputs without one.
         params_grad_grad: the same for the parameters.
 
     Raises:
@@ -159,10 +210,13 @@ def check_double_backward(
         >>> x, gy, ggx = np.array([0.1, 0.2]), np.array([1.0, -1.0]), np.array([0.5, 2.0])
         >>> gradient_check.check_double_backward(F.tanh, x, gy, ggx)
     """
-    xs, params = _as_tuple(x_data), _as_tuple(params)
+    xs = _as_tuple(x_data)
+    params = _as_tuple(params)
     skip = list(no_grads or [x.dtype.kind != "f" for x in xs])
     gys = [backend.like(np.ones(()), xs[0]) if gy is None else gy for gy in _as_tuple(y_grad)]
-    ggs = [gg for gg, no in zip(_as_tuple(x_grad_grad), skip, strict=True) if not no] + list(_as_tuple(params_grad_grad))
+    ggs = [gg for gg, no in zip(_as_tuple(x_grad_grad), skip, strict=True) if not no] + list(
+        _as_tuple(params_grad_grad)
+    )
 
     def gradients(*inputs: Variable) -> tuple[Variable, ...]:
         with using_config("enable_backprop", True):
@@ -171,13 +225,27 @@ def check_double_backward(
             wanted = [x for x, no in zip(points, skip, strict=True) if not no] + list(params)
             given = [gy.reshape(y.shape) for gy, y in zip(inputs[len(xs) :], ys, strict=True)]
             found = grad(ys, wanted, given, enable_double_backprop=True)
-        return tuple([Variable(x.xp.zeros_like(x.array)) if g is None else g for g, x in zip(found, wanted, strict=True)])
+        return tuple(
+            [
+                Variable(x.xp.zeros_like(x.array)) if g is None else g
+                for g, x in zip(found, wanted, strict=True)
+            ]
+        )
 
     gradients.__name__ = f"the backward of {getattr(func, '__name__', func)}"
     check_backward(
-        gradients, (*xs, *gys), tuple(ggs), params, eps, atol, rtol, [*skip, *[False] * len(gys)], dtype,
-        detect_nondifferentiable, rng=rng,
-    )  # fmt: skip
+        gradients,
+        (*xs, *gys),
+        tuple(ggs),
+        params,
+        eps,
+        atol,
+        rtol,
+        [*skip, *[False] * len(gys)],
+        dtype,
+        detect_nondifferentiable,
+        rng=rng,
+    )
 
 
 def _as_tuple(x: Any) -> tuple[Any, ...]:
@@ -209,18 +277,26 @@ def _set(p: Variable, array: Array) -> None:
 def _output_gradients(ys: Sequence[Variable], y_grad: Any, dtype: Any) -> list[Array]:
     if y_grad is None:
         if len(ys) != 1 or ys[0].size != 1:
-            raise ValueError(f"y_grad is None, but the outputs have shapes {[y.shape for y in ys]}: give the gradient of each")
+            raise ValueError(
+                f"y_grad is None, but the outputs have shapes {[y.shape for y in ys]}: give "
+                "the gradient of each"
+            )
         return [ys[0].xp.ones_like(ys[0].array)]
     gys = [None if gy is None else _cast(gy, dtype) for gy in _as_tuple(y_grad)]
-    if len(gys) != len(ys) or any(gy is not None and gy.shape != y.shape for gy, y in zip(gys, ys, strict=False)):
+    if len(gys) != len(ys) or any(
+        gy is not None and gy.shape != y.shape for gy, y in zip(gys, ys, strict=False)
+    ):
         raise ValueError(
-            f"y_grad has shapes {[getattr(gy, 'shape', None) for gy in gys]}, the outputs have {[y.shape for y in ys]}"
+            f"y_grad has shapes {[getattr(gy, 'shape', None) for gy in gys]}, the outputs have "
+            f"{[y.shape for y in ys]}"
         )
     return gys
 
 
 def _directions(xs: Sequence[Array], rng: np.random.Generator) -> list[Array]:
-    """Random arrays of these shapes; together they have length 1, and no element is so small that it would hide an error."""
+    """Random arrays of these shapes; together they have length 1, and no element is so small that
+    it would hide an error.
+    """
     directions = [rng.choice([-1.0, 1.0], x.shape) * rng.uniform(0.5, 1.5, x.shape) for x in xs]
     length = np.sqrt(sum(float((d * d).sum()) for d in directions))
     return [backend.like(d / (length or 1.0), x) for d, x in zip(directions, xs, strict=True)]
@@ -231,7 +307,12 @@ def _dot(x: Array, y: Array) -> float:
 
 
 def _slope(
-    moved: Callable[[float], tuple[Array, ...]], gys: Sequence[Any], eps: float, detect: bool, atol: float, rtol: float
+    moved: Callable[[float], tuple[Array, ...]],
+    gys: Sequence[Any],
+    eps: float,
+    detect: bool,
+    atol: float,
+    rtol: float,
 ) -> float:
     """The derivative at 0 of the outputs' product with their gradients."""
     steps = [-1.0, -0.5, 0.0, 0.5, 1.0] if detect else [-1.0, 1.0]
@@ -241,17 +322,22 @@ def _slope(
     total = 0.0
     for low, high, gy in zip(values[0], values[-1], gys, strict=True):
         if gy is not None:
-            total += float(((high.astype("d") - low.astype("d")) * np.asarray(backend.to_host(gy), "d")).sum())
+            total += float(
+                ((high.astype("d") - low.astype("d")) * np.asarray(backend.to_host(gy), "d")).sum()
+            )
     return total / (2 * eps)
 
 
 def _look_for_kinks(values: Sequence[Sequence[Array]], atol: float, rtol: float) -> None:
-    """The fourth difference of a smooth function over five near points is tiny, beside a kink it is of their size."""
+    """The fourth difference of a smooth function over five near points is tiny, beside a kink it is
+    of their size.
+    """
     for i, (a, b, c, d, e) in enumerate(zip(*values, strict=True)):
         fourth = abs(a - 4 * b + 6 * c - 4 * d + e)
         range_ = np.maximum.reduce([a, b, c, d, e]) - np.minimum.reduce([a, b, c, d, e])
         rough = fourth > atol + rtol * range_ + 64 * np.finfo(a.dtype).eps * abs(c)
         if rough.any():
             raise NondifferentiableError(
-                f"output {i} is not differentiable here, at {int(rough.sum())} of {rough.size} elements"
+                f"output {i} is not differentiable here, at {int(rough.sum())} of {rough.size} "
+                "elements"
             )

@@ -1,4 +1,6 @@
-"""The graph, as data: functions know the nodes they read, nodes know the function that made them, nobody knows an array."""
+"""The graph, as data: functions know the nodes they read, nodes know the function that made them,
+nobody knows an array.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +10,49 @@ from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import ReferenceType
 
-Gradient: TypeAlias = Any  # an array; a Variable where the backward is recorded itself (double backprop)
+Gradient: TypeAlias = (
+    Any  # an array; a Variable where the backward is recorded itself (double backprop)
+)
 
 Deliver: TypeAlias = "Callable[[VariableNode, Gradient], None]"  # takes the gradient of a variable
 
-tick = itertools.count(1).__next__  # the clock: numbers grow with time on every rank, be it a process or a thread
+tick = itertools.count(
+    1
+).__next__  # the clock: numbers grow with time on every rank, be it a process or a thread
 
 
-def paired(name: str, variables: Sequence[Any], gs: Sequence[Any] | None) -> Iterable[tuple[Any, Any]]:
+def paired(
+    name: str, variables: Sequence[Any], gs: Sequence[Any] | None
+) -> Iterable[tuple[Any, Any]]:
     """Pairs of a variable and its gradient; None for all gradients if ``gs`` is None.
 
     Raises:
-        ValueError: there are more or fewer gradients than variables; ``name`` is the argument to name in the message.
+        ValueError: there are more or fewer gradients than variables; ``name`` is the argument to
+            name in the message.
     """
     if gs is not None and len(gs) != len(variables):
-        raise ValueError(f"{name} has {len(gs)} gradients (or Nones) for {len(variables)} Variables: one for each is needed")
+        raise ValueError(
+            f"{name} has {len(gs)} gradients (or Nones) for {len(variables)} Variables: one "
+            "for each is needed"
+        )
     return zip(variables, [None] * len(variables) if gs is None else gs, strict=True)
 
 
 class Structure:
-    """A version stamp of all links and parameters of the process, their arrays and their update rules.
+    """A version stamp of all links and parameters of the process, their arrays and their update
+    rules.
 
-    ``now`` is replaced by a new object at every change of any of them: what was found by walking through a model is valid as
-    long as ``now`` is the same object. ``tuned`` is replaced also when an optimizer's hyperparameter changes.
+    ``now`` is replaced by a new object at every change of any of them: what was found by walking
+    through a model is valid as long as ``now`` is the same object. ``tuned`` is replaced also when
+    an optimizer's hyperparameter changes.
     """
 
     now = tuned = object()
 
     def change(self) -> None:
-        """To be called after a link, a parameter's array or an update rule was added, replaced or removed."""
+        """To be called after a link, a parameter's array or an update rule was added, replaced or
+        removed.
+        """
         self.now = self.tuned = object()
 
     def tune(self) -> None:
@@ -61,13 +77,17 @@ class Function(Protocol):
 
     @property
     def label(self) -> str: ...
-    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None: ...
+    def pull(
+        self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver
+    ) -> None: ...
 
 
 class Home:
-    """The place of a parameter's gradient in its arena: ``array``, a view of the arena's vector of gradients.
+    """The place of a parameter's gradient in its arena: ``array``, a view of the arena's vector of
+    gradients.
 
-    ``reserved``: a function's backward is computing a gradient directly into ``array``, so nothing else may be written there.
+    ``reserved``: a function's backward is computing a gradient directly into ``array``, so nothing
+    else may be written there.
     """
 
     __slots__ = ("array", "reserved")
@@ -76,7 +96,9 @@ class Home:
         self.array, self.reserved = array, False
 
     def reserve(self, like: Any) -> Any:
-        """The array, for one function to compute a gradient with ``like``'s type and dtype into; None if that cannot be."""
+        """The array, for one function to compute a gradient with ``like``'s type and dtype into;
+        None if that cannot be.
+        """
         if self.reserved or type(like) is not type(self.array) or like.dtype != self.array.dtype:
             return None
         self.reserved = True
@@ -87,9 +109,12 @@ class Home:
         return self.reserved and g is self.array
 
     def take(self, node: VariableNode, g: Gradient) -> bool:
-        """Make ``g`` the node's gradient here, or add it to the one here; False if the caller has to add them elsewhere."""
+        """Make ``g`` the node's gradient here, or add it to the one here; False if the caller has
+        to add them elsewhere.
+        """
         here, old = self.array, node.gradient
-        if not isinstance(g, type(here)) or (self.reserved and g is not here):  # perhaps by a backward around this one
+        # perhaps by a backward around this one
+        if not isinstance(g, type(here)) or (self.reserved and g is not here):
             return False
         self.reserved = False
         if old is None:
@@ -104,28 +129,47 @@ class Home:
 
 
 class Hook(NamedTuple):
-    """A function to call with a gradient before a leaf keeps it (it may return another one), or with the node after that."""
+    """A function to call with a gradient before a leaf keeps it (it may return another one), or
+    with the node after that.
+    """
 
     function: Callable[[Any], Any]
     after: bool = False
 
 
 class VariableNode:
-    """A variable's place in the graph: its creator and its gradient, but not its array, which can therefore be freed early."""
+    """A variable's place in the graph: its creator and its gradient, but not its array, which can
+    therefore be freed early.
+    """
 
     __slots__ = (
-        "__weakref__", "creator", "dtype", "gradient", "home", "hooks", "index", "loss_scale", "name", "requires_grad", "shape",
-    )  # fmt: skip
+        "__weakref__",
+        "creator",
+        "dtype",
+        "gradient",
+        "home",
+        "hooks",
+        "index",
+        "loss_scale",
+        "name",
+        "requires_grad",
+        "shape",
+    )
 
     WITHOUT_GRADIENT = frozenset("biuSUOmM")  # the kinds of dtypes that are not differentiable
 
-    def __init__(self, array: Any, requires_grad: bool, creator: Function | None = None, index: int = 0) -> None:
+    def __init__(
+        self, array: Any, requires_grad: bool, creator: Function | None = None, index: int = 0
+    ) -> None:
         dtype: Any = None if array is None else array.dtype
         self.shape: tuple[int, ...] = () if array is None else array.shape
         self.dtype = dtype
-        self.requires_grad = requires_grad and not (array is not None and dtype.kind in self.WITHOUT_GRADIENT)
+        self.requires_grad = requires_grad and not (
+            array is not None and dtype.kind in self.WITHOUT_GRADIENT
+        )
         self.creator = creator
-        self.index = index  # which output of its creator it is; of a leaf, when it was made (0: nobody knows)
+        # which output of its creator it is; of a leaf, when it was made (0: nobody knows)
+        self.index = index
         self.gradient: Gradient = None
         self.name: str | None = None
         self.loss_scale: float | None = None
@@ -133,7 +177,9 @@ class VariableNode:
         self.hooks: tuple[Hook, ...] = ()
 
     def __getstate__(self) -> Any:
-        """For copy and pickle: a copy is a leaf without home and hooks, even if a function computed the values."""
+        """For copy and pickle: a copy is a leaf without home and hooks, even if a function computed
+        the values.
+        """
         kept = {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
         return None, {**kept, "creator": None, "index": 0, "home": None, "hooks": ()}
 
@@ -153,7 +199,9 @@ class VariableNode:
 
 
 class Owed(NamedTuple):
-    """Gradients of leaves (weights) that are computed later, by ``function.pull(gys, leaves, False, deliver)``."""
+    """Gradients of leaves (weights) that are computed later, by ``function.pull(gys, leaves, False,
+    deliver)``.
+    """
 
     function: Function
     gys: list[Gradient]
@@ -163,8 +211,11 @@ class Owed(NamedTuple):
 _creator = attrgetter("creator")
 
 
-def put_off(function: Function, gys: list[Gradient], wanted: list[bool], later: list[Owed]) -> list[bool]:
-    """Append the gradients of a function's leaves to ``later``; returns which of the inputs' gradients are still wanted now.
+def put_off(
+    function: Function, gys: list[Gradient], wanted: list[bool], later: list[Owed]
+) -> list[bool]:
+    """Append the gradients of a function's leaves to ``later``; returns which of the inputs'
+    gradients are still wanted now.
 
     Functions that communicate are not put off, nor those that compute all their gradients at once.
     """

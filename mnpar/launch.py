@@ -1,7 +1,8 @@
-"""Starting ranks: find the mpiexec that belongs to this Python, and start the running script again under it.
+"""Starting ranks: find the mpiexec that belongs to this Python, and start the running script again
+under it.
 
-The file is long because it also parses the flags of scripts, and looks after the files that they name: what is wrong there is
-wrong on all ranks, and one of them reports it.
+The file is long because it also parses the flags of scripts, and looks after the files that they
+name: what is wrong there is wrong on all ranks, and one of them reports it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ _AGAIN = "MNPAR_RELAUNCHED"
 
 
 def find_mpiexec(python: str | None = None) -> str:
-    """The mpiexec beside this Python (it belongs to the MPI that pip installed), else the first on PATH.
+    """The mpiexec beside this Python (it belongs to the MPI that pip installed), else the first on
+    PATH.
 
     Args:
         python: another Python than the one that runs.
@@ -59,26 +61,34 @@ def find_mpiexec(python: str | None = None) -> str:
     beside = os.path.join(os.path.dirname(python or sys.executable), "mpiexec")
     found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
     if found is None:
-        raise LauncherError("no mpiexec beside this Python or on PATH: pip install 'mnpar[mpi]', or load the machine's MPI")
+        raise LauncherError(
+            "no mpiexec beside this Python or on PATH: pip install 'mnpar[mpi]', or load the "
+            "machine's MPI"
+        )
     return found
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without a launcher's marks, as a launcher inside needs it; other threads may change it meanwhile."""
+    """The environment without a launcher's marks, as a launcher inside needs it; other threads may
+    change it meanwhile.
+    """
     names = [name for name in list(environment) if not name.startswith(_LAUNCHERS_MARKS)]
     return {name: value for name in names if (value := environment.get(name)) is not None}
 
 
-def mpiexec_command(ranks: int, python: str | None = None, hosts: str | None = None) -> tuple[list[str], dict[str, str]]:
+def mpiexec_command(
+    ranks: int, python: str | None = None, hosts: str | None = None
+) -> tuple[list[str], dict[str, str]]:
     """The command that starts ``ranks`` ranks on this machine, and the environment to start it in.
 
-    Open MPI alone refuses more ranks than cores, and to run as root (containers, CI): both are allowed here.
+    Open MPI alone refuses more ranks than cores, and to run as root (containers, CI): both are
+    allowed here.
 
     Args:
         ranks: how many.
         python: another Python than the one that runs: its mpiexec is taken.
-        hosts: a file that names machines, one a line, in the form of the launcher (MPICH's ``name:slots``, Open MPI's
-            ``name slots=4``): the ranks are started there instead.
+        hosts: a file that names machines, one a line, in the form of the launcher (MPICH's
+            ``name:slots``, Open MPI's ``name slots=4``): the ranks are started there instead.
     """
     mpiexec = find_mpiexec(python)
     environment = clean_environment(os.environ)
@@ -98,9 +108,13 @@ def _is_open_mpi(mpiexec: str) -> bool:
 
 @functools.cache
 def kind_of(mpiexec: str) -> str:
-    """The MPI of a launcher: ``'Open MPI'``, ``'MPICH'`` (and Intel MPI: each starts the other's ranks), or empty: unknown."""
+    """The MPI of a launcher: ``'Open MPI'``, ``'MPICH'`` (and Intel MPI: each starts the other's
+    ranks), or empty: unknown.
+    """
     environment = clean_environment(os.environ)
-    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, env=environment, check=False).stdout
+    version = subprocess.run(
+        [mpiexec, "--version"], capture_output=True, text=True, env=environment, check=False
+    ).stdout
     if "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower():
         return "Open MPI"
     return "MPICH" if "HYDRA" in version.upper() or "Intel(R) MPI" in version else ""
@@ -109,9 +123,10 @@ def kind_of(mpiexec: str) -> str:
 def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:
     """``parser.parse_args()``, except that one rank alone reports a wrong command line.
 
-    That holds for a later ``parser.error(…)`` too, and for ``--threads``, which runs on one process, where the launcher has
-    started several. What is printed from here on may hold letters that the output's encoding has not
-    (``LC_ALL=en_US.ISO-8859-1``, ``PYTHONIOENCODING=ascii``): they become question marks, and do not end the job.
+    That holds for a later ``parser.error(…)`` too, and for ``--threads``, which runs on one
+    process, where the launcher has started several. What is printed from here on may hold letters
+    that the output's encoding has not (``LC_ALL=en_US.ISO-8859-1``, ``PYTHONIOENCODING=ascii``):
+    they become question marks, and do not end the job.
 
     Args:
         parser: of the script.
@@ -128,7 +143,11 @@ def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namesp
         sys.stdout.reconfigure(errors="replace")
     if launched_after_first():
         parser.error = _leave_it_to_rank_0  # type: ignore[method-assign]
-        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):  # --help
+        # --help
+        with (
+            open(os.devnull, "w", encoding="utf-8") as nowhere,
+            contextlib.redirect_stdout(nowhere),
+        ):
             args = parser.parse_args()
     else:
         args = parser.parse_args()
@@ -137,19 +156,25 @@ def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namesp
         if value is not None and value < number:
             parser.error(f"--{name.replace('_', '-')} is at least {number}, not {value}")
     if getattr(args, "threads", None) and launched_ranks() > 1:
-        parser.error(f"--threads is for one process, and the launcher has started {launched_ranks()}: choose one of them")
+        parser.error(
+            f"--threads is for one process, and the launcher has started {launched_ranks()}: "
+            "choose one of them"
+        )
     return args
 
 
 def _leave_it_to_rank_0(message: str) -> NoReturn:
-    """End as rank 0 does, which reports a wrong command line: later than it, as Open MPI's launcher then ends the others."""
+    """End as rank 0 does, which reports a wrong command line: later than it, as Open MPI's launcher
+    then ends the others.
+    """
     if under_open_mpi():
         time.sleep(ALIKE)
     sys.exit(2)
 
 
 def started_ranks(args: argparse.Namespace, otherwise: int) -> int:
-    """How many ranks there will be: ``args.threads``, if it is given; or as many as the launcher has started, if several.
+    """How many ranks there will be: ``args.threads``, if it is given; or as many as the launcher
+    has started, if several.
 
     Args:
         args: what :func:`parse_args` returned.
@@ -164,14 +189,17 @@ def started_ranks(args: argparse.Namespace, otherwise: int) -> int:
     return getattr(args, "threads", None) or (launched if launched > 1 else otherwise)
 
 
-def ranks_of_grid(parser: argparse.ArgumentParser, args: argparse.Namespace, flag: str, axes: int = 2) -> int:
-    """How many ranks the grid of a flag like ``--halopar 2x3`` is for; a usage error if there will be others.
+def ranks_of_grid(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, flag: str, axes: int = 2
+) -> int:
+    """How many ranks the grid of a flag like ``--halopar 2x3`` is for; a usage error if there will
+    be others.
 
     Args:
         parser: of the script.
-        args: what :func:`parse_args` returned: the flag's value is what :func:`dims` makes, or None. The ranks are
-            ``args.threads``, if there is such a number, or those of the launcher, if it has started several. None
-            becomes blocks of rows, one for each rank.
+        args: what :func:`parse_args` returned: the flag's value is what :func:`dims` makes, or
+            None. The ranks are ``args.threads``, if there is such a number, or those of the
+            launcher, if it has started several. None becomes blocks of rows, one for each rank.
         flag: its name.
         axes: of the grid.
 
@@ -188,12 +216,15 @@ def ranks_of_grid(parser: argparse.ArgumentParser, args: argparse.Namespace, fla
     ranks = started or needed
     if ranks != needed or len(grid) != axes:
         names = "rows x columns" if axes == 2 else f"{axes} numbers"
-        parser.error(f"--{flag} is {names} of all ranks: {grid} is for {needed}, and there are {ranks}")
+        parser.error(
+            f"--{flag} is {names} of all ranks: {grid} is for {needed}, and there are {ranks}"
+        )
     return needed
 
 
 def seed(text: str) -> int:
-    """The number that a flag ``--seed`` means: ``parser.add_argument("--seed", type=mnpar.launch.seed)``.
+    """The number that a flag ``--seed`` means: ``parser.add_argument("--seed",
+    type=mnpar.launch.seed)``.
 
     Args:
         text: a number that all of numpy's generators take.
@@ -208,15 +239,18 @@ def seed(text: str) -> int:
         argparse.ArgumentTypeError: a seed is a whole number from 0 to 4294967295, not -1
     """
     if not (text.isdecimal() and int(text) < 2**32):
-        raise argparse.ArgumentTypeError(f"a seed is a whole number from 0 to {2**32 - 1}, not {text}")
+        raise argparse.ArgumentTypeError(
+            f"a seed is a whole number from 0 to {2**32 - 1}, not {text}"
+        )
     return int(text)
 
 
 def folder(text: str) -> str:
-    """The folder that a flag ``--out`` means: ``parser.add_argument("--out", type=mnpar.launch.folder)``.
+    """The folder that a flag ``--out`` means: ``parser.add_argument("--out",
+    type=mnpar.launch.folder)``.
 
-    It does not make the folder, as every rank reads the command line. But it tells now, and not after hours of training, if
-    nothing could be written there.
+    It does not make the folder, as every rank reads the command line. But it tells now, and not
+    after hours of training, if nothing could be written there.
 
     Args:
         text: its path; empty: none.
@@ -236,7 +270,9 @@ def folder(text: str) -> str:
     trouble = None if os.path.isdir(there) else errno.ENOTDIR
     if text and trouble is None:
         try:
-            tempfile.TemporaryFile(dir=there).close()  # permissions do not tell all: root has them in /proc, too
+            tempfile.TemporaryFile(
+                dir=there
+            ).close()  # permissions do not tell all: root has them in /proc, too
         except OSError as error:
             trouble = error.errno or errno.EACCES
     if trouble is None:
@@ -245,7 +281,8 @@ def folder(text: str) -> str:
 
 
 def existing_folder(text: str) -> str:
-    """The folder that a flag ``--data`` means, which has to be there: ``parser.add_argument("--data", type=…)``.
+    """The folder that a flag ``--data`` means, which has to be there:
+    ``parser.add_argument("--data", type=…)``.
 
     Example:
         >>> import mnpar
@@ -260,10 +297,11 @@ def existing_folder(text: str) -> str:
 
 @contextlib.contextmanager
 def reading(comm: Communicator) -> Iterator[None]:
-    """Around what reads a script's files, on all ranks or some: missing and damaged ones, or a missing package that has
-    them, end the script, told in one line.
+    """Around what reads a script's files, on all ranks or some: missing and damaged ones, or a
+    missing package that has them, end the script, told in one line.
 
-    Collective; none waits for what another could not read. Rank 0 prints the first error of all ranks, each exits with code 1.
+    Collective; none waits for what another could not read. Rank 0 prints the first error of all
+    ranks, each exits with code 1.
 
     Args:
         comm: of all ranks that go on together.
@@ -292,7 +330,8 @@ def reading(comm: Communicator) -> Iterator[None]:
 
 
 def dims(text: str) -> tuple[int, ...]:
-    """The grid that a flag like ``--halopar 2x3`` means: ``parser.add_argument("--halopar", type=mnpar.launch.dims)``.
+    """The grid that a flag like ``--halopar 2x3`` means: ``parser.add_argument("--halopar",
+    type=mnpar.launch.dims)``.
 
     Args:
         text: numbers from 1 on with an x between them.
@@ -307,23 +346,27 @@ def dims(text: str) -> tuple[int, ...]:
     """
     parts = text.lower().split("x")
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise argparse.ArgumentTypeError(f"a grid is numbers from 1 on with an x between them, like 2x2, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"a grid is numbers from 1 on with an x between them, like 2x2, not {text!r}"
+        )
     return tuple([int(part) for part in parts])
 
 
 def relaunch(ranks: int) -> bool:
-    """Start this program again on ``ranks`` ranks, if it runs alone; call it first, before anything starts MPI.
+    """Start this program again on ``ranks`` ranks, if it runs alone; call it first, before anything
+    starts MPI.
 
-    ``python script.py`` and ``mpiexec python script.py`` (which with MPICH starts one rank) so become ``mpiexec -n ranks``;
-    under a launcher with several ranks, and in the second run, nothing happens. It replaces the process: the exit code is the
-    job's, and 1 if a rank left without a word (``mnpar/supervisor.py``) where the launcher itself would call that a success.
+    ``python script.py`` and ``mpiexec python script.py`` (which with MPICH starts one rank) so
+    become ``mpiexec -n ranks``; under a launcher with several ranks, and in the second run, nothing
+    happens. It replaces the process: the exit code is the job's, and 1 if a rank left without a
+    word (``mnpar/supervisor.py``) where the launcher itself would call that a success.
 
     Args:
         ranks: how many to start; 1 changes nothing.
 
     Returns:
-        Whether the script now runs as it should; False if it stays alone because no MPI is installed, or because a scheduler
-        is to start the ranks: what to type is then printed.
+        Whether the script now runs as it should; False if it stays alone because no MPI is
+        installed, or because a scheduler is to start the ranks: what to type is then printed.
 
     Example:
         >>> import mnpar
@@ -333,7 +376,10 @@ def relaunch(ranks: int) -> bool:
     if ranks <= 1 or launched_ranks() > 1 or _AGAIN in os.environ:
         return True
     if any(name in os.environ for name in _SCHEDULERS):
-        print(f"mnpar: running alone; in this batch job start the ranks yourself: srun -n {ranks} python {' '.join(sys.argv)}")
+        print(
+            "mnpar: running alone; in this batch job start the ranks yourself: srun -n "
+            f"{ranks} python {' '.join(sys.argv)}"
+        )
         return False
     try:
         if importlib.util.find_spec("mpi4py") is None:
@@ -347,25 +393,35 @@ def relaunch(ranks: int) -> bool:
 
 
 def _this_program() -> list[str]:
-    """The arguments that Python was started with: its own options, a script or ``-m`` or ``-c``, and that program's arguments.
+    """The arguments that Python was started with: its own options, a script or ``-m`` or ``-c``,
+    and that program's arguments.
 
     Raises:
         LauncherError: the program came through standard input, and cannot come there again.
     """
     if sys.argv[0] in ("", "-"):
         raise LauncherError("this program is not in a file: save it, and start that")
-    given, before = sys.orig_argv[1:], len(sys.orig_argv) - len(sys.argv) - 2  # where -m or -c would be in ``given``
+    # where -m or -c would be in ``given``
+    given, before = (
+        sys.orig_argv[1:],
+        len(sys.orig_argv) - len(sys.argv) - 2,
+    )
     if given[-len(sys.argv) :] == sys.argv:
         return given
     if before >= 0 and given[before] in ("-m", "-c") and given[before + 2 :] == sys.argv[1:]:
         spec = getattr(sys.modules["__main__"], "__spec__", None)
-        if sys.argv[0] == (given[before] if given[before] == "-c" else getattr(spec, "origin", None)):
+        if sys.argv[0] == (
+            given[before] if given[before] == "-c" else getattr(spec, "origin", None)
+        ):
             return given
     return sys.argv  # which were changed since
 
 
-def start(ranks: int, command: Sequence[str], hosts: str | None = None, module: bool = False) -> NoReturn:
-    """Become ``mpiexec -n ranks python command …``: what ``python -m mnpar run`` does. The exit code is as of :func:`relaunch`.
+def start(
+    ranks: int, command: Sequence[str], hosts: str | None = None, module: bool = False
+) -> NoReturn:
+    """Become ``mpiexec -n ranks python command …``: what ``python -m mnpar run`` does. The exit
+    code is as of :func:`relaunch`.
 
     Args:
         ranks: how many.
@@ -386,12 +442,15 @@ def start(ranks: int, command: Sequence[str], hosts: str | None = None, module: 
 
 
 def _become(command: list[str], ranks: int, environment: dict[str, str]) -> NoReturn:
-    """Replace this process by the launcher, or by its supervisor: MPICH's may report success of a job that failed."""
+    """Replace this process by the launcher, or by its supervisor: MPICH's may report success of a
+    job that failed.
+    """
     environment[_AGAIN] = "1"  # a script that would start ranks itself has them
     if hasattr(os, "memfd_create") and not _is_open_mpi(command[0]):
         command = [sys.executable, "-I", "-S", supervisor.__file__, str(ranks), *command]
     for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
-        if stream is None and os.open(os.devnull, os.O_RDWR) == number:  # closed by who started this: mpiexec needs all three
+        # closed by who started this: mpiexec needs all three
+        if stream is None and os.open(os.devnull, os.O_RDWR) == number:
             os.set_inheritable(number, True)
     if sys.stdout is not None:
         sys.stdout.flush()

@@ -1,7 +1,8 @@
-"""Link: parameters, and a function of them. Parameters and children are listed in the order in which they were defined.
+"""Link: parameters, and a function of them. Parameters and children are listed in the order in
+which they were defined.
 
-That order is the same on every rank (law 5): the i-th parameters of all ranks belong together. The file is long because
-Chainer's Link has many methods; each of them is short.
+That order is the same on every rank (law 5): the i-th parameters of all ranks belong together. The
+file is long because Chainer's Link has many methods; each of them is short.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ MODES = ("share", "copy", "init")
 
 @foreign_names.knows(foreign_names.LINK)
 class Link:
-    """Parameters and a ``forward`` that uses them; an attribute that is a Parameter registers itself.
+    """Parameters and a ``forward`` that uses them; an attribute that is a Parameter registers
+    itself.
 
     Args:
-        params: names and shapes of parameters to make at once; a pair ``(shape, dtype)`` gives a dtype other than float32.
+        params: names and shapes of parameters to make at once; a pair ``(shape, dtype)`` gives a
+            dtype other than float32.
 
     Example:
         >>> import numpy as np, mnpar
@@ -39,14 +42,20 @@ class Link:
         ...     def __init__(self):
         ...         super().__init__()
         ...         self.s = mnpar.Parameter(2.0, (1,))
+        ...
         ...     def forward(self, x):
         ...         return x * self.s
         >>> Scale()(np.ones(3, "f4")).array
         array([2., 2., 2.], dtype=float32)
     """
 
-    _local_hooks: Mapping[str, LinkHook] = MappingProxyType({})  # replaced, never changed: a copy of a link may share it
-    repeat: Callable[..., Any]  # a Sequential of copies: chain.py, which knows Sequential, defines this method and puts it here
+    # replaced, never changed: a copy of a link may share it
+    _local_hooks: Mapping[str, LinkHook] = MappingProxyType({})
+    repeat: Callable[
+        ..., Any
+        # a Sequential of copies: chain.py, which knows Sequential, defines this method and puts it
+        # here
+    ]
 
     def __init__(self, **params: Any) -> None:
         self._params: dict[str, None] = {}
@@ -54,7 +63,11 @@ class Link:
         self._in_scope = False
         self.name: str | None = None
         for name, form in params.items():
-            paired = isinstance(form, tuple) and len(form) == 2 and not isinstance(form[1], int | np.integer)
+            paired = (
+                isinstance(form, tuple)
+                and len(form) == 2
+                and not isinstance(form[1], int | np.integer)
+            )
             self.add_param(name, *(form if paired else (form,)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -87,12 +100,17 @@ class Link:
     def _registry(self, which: str) -> dict[str, Any]:
         registry: dict[str, Any] | None = self.__dict__.get(which)
         if registry is None:
-            raise AttributeError(f"call super().__init__() first, before {type(self).__name__} gets parameters or links")
+            raise AttributeError(
+                f"call super().__init__() first, before {type(self).__name__} gets parameters "
+                "or links"
+            )
         return registry
 
     @contextmanager
     def init_scope(self) -> Iterator[None]:
-        """Chainer's scope for defining parameters; accepted, though they register themselves anywhere."""
+        """Chainer's scope for defining parameters; accepted, though they register themselves
+        anywhere.
+        """
         self._in_scope, before = True, self._in_scope
         try:
             yield
@@ -106,26 +124,33 @@ class Link:
 
     # ---- what it has ----
 
-    def add_param(self, name: str, shape: Any = None, dtype: Any = np.float32, initializer: Any = None) -> None:
+    def add_param(
+        self, name: str, shape: Any = None, dtype: Any = np.float32, initializer: Any = None
+    ) -> None:
         """Make a parameter; without a shape, one that is initialized later.
 
         Args:
             name: of the attribute.
             shape: of the array; None: not known yet.
-            dtype: of the parameter if ``initializer`` is a number or None; arrays and functions have their own.
+            dtype: of the parameter if ``initializer`` is a number or None; arrays and functions
+                have their own.
             initializer: as :class:`mnpar.Parameter` takes it.
 
         Raises:
             AttributeError: the link has such an attribute already.
         """
         if name in self.__dict__:
-            raise AttributeError(f"{type(self).__name__} has an attribute {name!r} already: choose another name")
+            raise AttributeError(
+                f"{type(self).__name__} has an attribute {name!r} already: choose another name"
+            )
         if initializer is None or np.isscalar(initializer):
             initializer = Constant(np.nan if initializer is None else initializer, dtype)
         setattr(self, name, Parameter(initializer, shape))
 
     def add_persistent(self, name: str, value: Any) -> None:
-        """Set an attribute that is saved and broadcast with the parameters, but not updated by optimizers (say, a mean)."""
+        """Set an attribute that is saved and broadcast with the parameters, but not updated by
+        optimizers (say, a mean).
+        """
         setattr(self, name, value)
         self._persistent[name] = None
 
@@ -137,7 +162,9 @@ class Link:
         """
         if not hasattr(self, name) or name in self._params:
             form = "a parameter" if name in self._params else "no attribute"
-            raise AttributeError(f"{type(self).__name__} has {form} {name!r}: it cannot be made persistent")
+            raise AttributeError(
+                f"{type(self).__name__} has {form} {name!r}: it cannot be made persistent"
+            )
         self._persistent[name] = None
 
     def _named_own(self) -> Iterator[tuple[str, Parameter]]:
@@ -154,7 +181,8 @@ class Link:
     def filed_params(self, serializer: Any) -> Iterator[tuple[Parameter, Any]]:
         """All parameters, each with the part of a serializer that belongs to it.
 
-        A shared one comes once, under its first path, except when Chainer's files are written: they have it under each.
+        A shared one comes once, under its first path, except when Chainer's files are written: they
+        have it under each.
         """
         seen: set[int] = set()
         each = getattr(serializer, "of_chainer", False) and not isinstance(serializer, Deserializer)
@@ -196,7 +224,9 @@ class Link:
         return iter(self._child_links())
 
     def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their paths (``'/l1/W'``), in the order of definition; a shared one once, by its first path."""
+        """All parameters with their paths (``'/l1/W'``), in the order of definition; a shared one
+        once, by its first path.
+        """
         seen: set[int] = set()
         for path, param in self._every_path():
             if id(param) not in seen and (include_uninit or param.is_initialized):
@@ -212,7 +242,9 @@ class Link:
     def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
         """All parameters, in the order of definition, a shared one once."""
         found: dict[int, Parameter] = {}
-        for link in self.links():  # not by namedparams: each update asks several times, and needs no paths
+        for (
+            link
+        ) in self.links():  # not by namedparams: each update asks several times, and needs no paths
             for name in link._params:
                 param = link.__dict__[name]
                 if include_uninit or param.array is not None:
@@ -238,7 +270,9 @@ class Link:
     @property
     def device(self) -> backend.Device:
         """Where the parameters are: the device of the first that has an array."""
-        return backend.get_device_from_array(*[p.array for p in self.params(include_uninit=False)][:1])
+        return backend.get_device_from_array(
+            *[p.array for p in self.params(include_uninit=False)][:1]
+        )
 
     def count_params(self) -> int:
         """The number of elements of all parameters."""
@@ -273,7 +307,10 @@ class Link:
             raise TypeError(f"a link hook is a mnpar.LinkHook, not {type(hook).__name__}")
         name = hook.name if name is None else name
         if name in self._local_hooks:
-            raise KeyError(f"{type(self).__name__} has a hook {name!r} already: delete it, or give this one another name")
+            raise KeyError(
+                f"{type(self).__name__} has a hook {name!r} already: delete it, or give this "
+                "one another name"
+            )
         self._local_hooks = {**self._local_hooks, name: hook}
         hook.added(self)
         return self
@@ -285,7 +322,10 @@ class Link:
             KeyError: the link has no hook of that name.
         """
         if name not in self._local_hooks:
-            raise KeyError(f"{type(self).__name__} has no hook {name!r}; it has {', '.join(self._local_hooks) or 'none'}")
+            raise KeyError(
+                f"{type(self).__name__} has no hook {name!r}; it has "
+                f"{', '.join(self._local_hooks) or 'none'}"
+            )
         hook = self._local_hooks[name]
         self._local_hooks = {key: other for key, other in self._local_hooks.items() if key != name}
         hook.deleted(self)
@@ -314,14 +354,16 @@ class Link:
     def copyparams(self, link: Link, copy_persistent: bool = True) -> None:
         """Copy the values of another link of the same structure, persistent ones too.
 
-        A parameter without an array takes the other's shape; one that is uninitialized in the other link is left as it is.
+        A parameter without an array takes the other's shape; one that is uninitialized in the other
+        link is left as it is.
 
         Args:
             link: to copy from; it may have more parameters than this one.
             copy_persistent: copy persistent values (running statistics), too.
 
         Raises:
-            KeyError: the other link lacks a parameter or persistent value that this one has; ValueError: shapes differ.
+            KeyError: the other link lacks a parameter or persistent value that this one has;
+                ValueError: shapes differ.
         """
         for mine, other in self._pairs(link):
             mine.copydata(other)
@@ -331,7 +373,8 @@ class Link:
     def _copy_persistents(self, others: dict[str, Any]) -> None:
         for path, owner in self.namedlinks():
             for name in owner._persistent:
-                mine, other = getattr(owner, name), _of_path(others, f"{path.rstrip('/')}/{name}", "persistent value")
+                mine = getattr(owner, name)
+                other = _of_path(others, f"{path.rstrip('/')}/{name}", "persistent value")
                 if backend.is_array(mine) and backend.is_array(other) and mine.shape == other.shape:
                     mine[...] = backend.beside(other, mine)
                 else:
@@ -357,14 +400,17 @@ class Link:
     @property
     def update_enabled(self) -> bool:
         """Whether optimizers change any of the parameters."""
-        return any(param.update_rule is not None and param.update_rule.enabled for param in self.params())
+        return any(
+            param.update_rule is not None and param.update_rule.enabled for param in self.params()
+        )
 
     def copy(self: Self, mode: str = "share") -> Self:
-        """A link of the same structure, with Parameters of its own; what is shared inside it is shared inside the copy.
+        """A link of the same structure, with Parameters of its own; what is shared inside it is
+        shared inside the copy.
 
         Args:
-            mode: ``'share'`` the arrays (not the gradients: each copy has its own), ``'copy'`` arrays and gradients, or
-                ``'init'``: new arrays with new initial values.
+            mode: ``'share'`` the arrays (not the gradients: each copy has its own), ``'copy'``
+                arrays and gradients, or ``'init'``: new arrays with new initial values.
 
         Raises:
             ValueError: there is no such mode.
@@ -373,7 +419,11 @@ class Link:
             >>> import mnpar.links as L
             >>> layer = L.Linear(3, 2)
             >>> shared, drawn = layer.copy(), layer.copy("init")
-            >>> shared.W is layer.W, shared.W.array is layer.W.array, bool((drawn.W.array == layer.W.array).all())
+            >>> (
+            ...     shared.W is layer.W,
+            ...     shared.W.array is layer.W.array,
+            ...     bool((drawn.W.array == layer.W.array).all()),
+            ... )
             (False, True, False)
         """
         if mode not in MODES:
@@ -386,7 +436,9 @@ class Link:
         return other
 
     def _shared(self: Self, memo: dict[int, Any]) -> Self:
-        """A copy of the structure around the same arrays; ``memo`` holds the copies by the ids of what they were made from."""
+        """A copy of the structure around the same arrays; ``memo`` holds the copies by the ids of
+        what they were made from.
+        """
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
         other = memo[id(self)] = copy.copy(self)
@@ -400,7 +452,9 @@ class Link:
         return other
 
     def to_device(self: Self, device: int | str | None) -> Self:
-        """Move parameters and persistent arrays: ``-1`` or ``'@numpy'`` the host, ``0`` or ``'@cupy:0'`` the first GPU."""
+        """Move parameters and persistent arrays: ``-1`` or ``'@numpy'`` the host, ``0`` or
+        ``'@cupy:0'`` the first GPU.
+        """
         for param in self.params():
             param.to_device(device)
         for link in self.links():
@@ -419,7 +473,9 @@ class Link:
         return self.to_device(backend.get_device("@cupy" if device is None else device))
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load its parameters and persistent values, and its children, each under its name."""
+        """Save or load its parameters and persistent values, and its children, each under its
+        name.
+        """
         sized = False
         for name in list(self._params):
             sized |= self._serialize_param(serializer, name)

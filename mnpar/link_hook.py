@@ -1,6 +1,7 @@
 """Link hooks: user code that runs before and after links.
 
-A hook is either one rank's, for all links called inside a ``with hook:`` block, or one link's (``link.add_hook``).
+A hook is either one rank's, for all links called inside a ``with hook:`` block, or one link's
+(``link.add_hook``).
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ class ForwardPostprocessCallbackArgs(ForwardPreprocessCallbackArgs):
 class LinkHook:
     """What to do before and after links: to be subclassed, with some of these methods.
 
-    ``with hook:`` applies it to all links that the calling rank calls inside the block; ``link.add_hook(hook)`` to one.
+    ``with hook:`` applies it to all links that the calling rank calls inside the block;
+    ``link.add_hook(hook)`` to one.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
         >>> class Names(mnpar.LinkHook):
         ...     name = "Names"
+        ...
         ...     def forward_postprocess(self, args):
         ...         print(args.link.name, args.out.shape)
         >>> model = mnpar.Chain(l1=L.Linear(2, 3))
@@ -53,7 +56,9 @@ class LinkHook:
     def __enter__(self: Self) -> Self:
         hooks = link_hooks()
         if self.name in hooks:
-            raise KeyError(f"a link hook {self.name!r} is in use already: give one of them another name")
+            raise KeyError(
+                f"a link hook {self.name!r} is in use already: give one of them another name"
+            )
         _hooks.set({**hooks, self.name: self})
         self.added(None)
         return self
@@ -69,16 +74,22 @@ class LinkHook:
         """Called when the hook is no longer in use."""
 
     def sized(self, link: Any) -> None:
-        """Called when loading has initialized a parameter of the hook's link: the hook may add parameters, loaded next."""
+        """Called when loading has initialized a parameter of the hook's link: the hook may add
+        parameters, loaded next.
+        """
 
     def forward_preprocess(self, args: ForwardPreprocessCallbackArgs) -> None:
         """Before ``link.forward``: ``args`` has link, forward_name, args and kwargs."""
 
     def forward_postprocess(self, args: ForwardPostprocessCallbackArgs) -> None:
-        """After it: ``args`` has ``out``, too. Not called if forward raised; see :meth:`forward_failed`."""
+        """After it: ``args`` has ``out``, too. Not called if forward raised; see
+        :meth:`forward_failed`.
+        """
 
     def forward_failed(self, args: ForwardPreprocessCallbackArgs) -> None:
-        """Called instead of :meth:`forward_postprocess` if forward raised: undo what ``forward_preprocess`` did."""
+        """Called instead of :meth:`forward_postprocess` if forward raised: undo what
+        ``forward_preprocess`` did.
+        """
 
 
 Hooks = Mapping[str, LinkHook]
@@ -86,7 +97,9 @@ _hooks: ContextVar[Hooks] = ContextVar("mnpar.link_hooks", default=MappingProxyT
 link_hooks = _hooks.get  # the calling rank's
 
 
-def watched_forward(link: Any, hooks: dict[str, LinkHook], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def watched_forward(
+    link: Any, hooks: dict[str, LinkHook], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """A link's forward, with what hooks do before and after."""
     before = ForwardPreprocessCallbackArgs(link, "forward", args, kwargs)
     begun: list[LinkHook] = []

@@ -1,4 +1,6 @@
-"""Chainer's ``optimizer`` module: what optimizers are made of, and their hooks under their older place."""
+"""Chainer's ``optimizer`` module: what optimizers are made of, and their hooks under their older
+place.
+"""
 
 from mnpar.optimizer_hooks import (
     GradientClipping,

@@ -1,8 +1,10 @@
-"""Hooks of optimizers, which change gradients between backward and the update: ``optimizer.add_hook(WeightDecay(1e-4))``.
+"""Hooks of optimizers, which change gradients between backward and the update:
+``optimizer.add_hook(WeightDecay(1e-4))``.
 
-Those that go parameter by parameter (``call_for_each_param``) may also be added to one parameter's rule alone:
-``param.update_rule.add_hook(…)``. They change ``param.grad`` in place, and leave parameters without a gradient alone. Gradients
-arrive with the loss scale divided out. (The file is long because it is a list.)
+Those that go parameter by parameter (``call_for_each_param``) may also be added to one parameter's
+rule alone: ``param.update_rule.add_hook(…)``. They change ``param.grad`` in place, and leave
+parameters without a gradient alone. Gradients arrive with the loss scale divided out. (The file is
+long because it is a list.)
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ __all__ = [
 class WeightDecay:
     """g ← g + rate · p: the gradient of rate/2 · ‖p‖².
 
-    With Adam this is not the same as its decoupled ``weight_decay_rate`` (Loshchilov and Hutter, arXiv:1711.05101).
+    With Adam this is not the same as its decoupled ``weight_decay_rate`` (Loshchilov and Hutter,
+    arXiv:1711.05101).
 
     Args:
         rate: the coefficient.
@@ -99,21 +102,25 @@ class Lasso:
 
 
 class GradientClipping:
-    """g ← g · min(1, threshold / ‖g‖), with the L2 norm over the gradients of all parameters of the optimizer's target.
+    """g ← g · min(1, threshold / ‖g‖), with the L2 norm over the gradients of all parameters of the
+    optimizer's target.
 
-    Without ``comm`` the norm is over this rank's parameters: right for ranks that hold copies of one model and have summed
-    their gradients, as all of them compute the same norm. For a model that is divided over ranks, give ``comm``: the norm is
-    then over all parts. An optimizer with a mesh always uses the norm of the whole model, and takes no ``comm``.
+    Without ``comm`` the norm is over this rank's parameters: right for ranks that hold copies of
+    one model and have summed their gradients, as all of them compute the same norm. For a model
+    that is divided over ranks, give ``comm``: the norm is then over all parts. An optimizer with a
+    mesh always uses the norm of the whole model, and takes no ``comm``.
 
     Args:
         threshold: the largest norm that is left as it is.
-        comm: the ranks that hold the parts of one model: all update together, with or without gradients. Each parameter is on
-            one of them; but where layers are divided among them, what several ranks hold alike (a parameter of the same path,
-            values and gradient) counts once. If losses are scaled, give ``loss_scaling`` the same ``comm``, so that no rank
+        comm: the ranks that hold the parts of one model: all update together, with or without
+            gradients. Each parameter is on one of them; but where layers are divided among them,
+            what several ranks hold alike (a parameter of the same path, values and gradient) counts
+            once. If losses are scaled, give ``loss_scaling`` the same ``comm``, so that no rank
             skips a step alone.
 
     Raises:
-        ValueError: the threshold is negative; in an update, a parameter is divided, and there is neither ``comm`` nor a mesh.
+        ValueError: the threshold is negative; in an update, a parameter is divided, and there is
+            neither ``comm`` nor a mesh.
 
     Example:
         >>> import numpy as np, mnpar
@@ -132,14 +139,25 @@ class GradientClipping:
 
     def __init__(self, threshold: float, comm: Communicator | None = None) -> None:
         if threshold < 0:
-            raise ValueError(f"gradients cannot be clipped to a norm of {threshold}: a norm is 0 or more")
+            raise ValueError(
+                f"gradients cannot be clipped to a norm of {threshold}: a norm is 0 or more"
+            )
         self.threshold, self.comm = threshold, comm
 
     def __call__(self, opt: Optimizer) -> None:
         if self.comm is not None and opt.spread:
-            raise ValueError("GradientClipping needs no comm where the optimizer has a mesh: its norm is the whole model's")
-        named = [(path, p) for path, p in opt.target.namedparams(include_uninit=False) if p.grad is not None]
-        norm = math.sqrt(self._own(opt, named) if self.comm is None else self._common(opt, named, self.comm))
+            raise ValueError(
+                "GradientClipping needs no comm where the optimizer has a mesh: its norm is "
+                "the whole model's"
+            )
+        named = [
+            (path, p)
+            for path, p in opt.target.namedparams(include_uninit=False)
+            if p.grad is not None
+        ]
+        norm = math.sqrt(
+            self._own(opt, named) if self.comm is None else self._common(opt, named, self.comm)
+        )
         if norm > self.threshold:
             for _, param in named:
                 param.grad *= self.threshold / norm
@@ -148,18 +166,29 @@ class GradientClipping:
         """The square of the norm of the gradients that this rank has, or on a mesh of all."""
         for _, param in [] if optimizer.spread else named:
             param.check_whole(self.name, WITH_MESH)
-        squares = [_square(p.grad) * (1.0 if p.update_rule is None else p.update_rule.share) for _, p in named]
+        squares = [
+            _square(p.grad) * (1.0 if p.update_rule is None else p.update_rule.share)
+            for _, p in named
+        ]
         return float(optimizer.total(np.array(float(sum(squares)))))
 
-    def _common(self, optimizer: Optimizer, named: list[tuple[str, Parameter]], comm: Communicator) -> float:
-        """The square of the norm over ranks; if layers are divided among them, what several ranks hold alike counts once."""
+    def _common(
+        self, optimizer: Optimizer, named: list[tuple[str, Parameter]], comm: Communicator
+    ) -> float:
+        """The square of the norm over ranks; if layers are divided among them, what several ranks
+        hold alike counts once.
+        """
         squares = [[float(_square(p.grad)), float(_square(p.array))] for _, p in named]
         parts = [[crc32(f"{path} {p.box}".encode()), p.box is not None] for path, p in named]
-        mine = np.hstack([optimizer.total(np.reshape(squares, (-1, 2))), np.reshape(parts, (-1, 2))])
+        mine = np.hstack(
+            [optimizer.total(np.reshape(squares, (-1, 2))), np.reshape(parts, (-1, 2))]
+        )
         ranks = [rows.tolist() for rows in comm.allgather(mine)]
         if not any([divided for rows in ranks for *_, divided in rows]):
             return float(sum([square for rows in ranks for square, *_ in rows]))
-        known: dict[float, list[list[float]]] = {}  # by path and part: both squares, and how often a rank has these
+        known: dict[
+            float, list[list[float]]
+        ] = {}  # by path and part: both squares, and how often a rank has these
         for rows in ranks:
             times = Counter[tuple[float, int]]()
             for square, values, part, _ in rows:
@@ -174,7 +203,9 @@ class GradientClipping:
 
 
 def _alike(a: float, b: float) -> bool:
-    """Whether they are numbers of the same thing: what ranks compute alike may have other last digits on another processor."""
+    """Whether they are numbers of the same thing: what ranks compute alike may have other last
+    digits on another processor.
+    """
     return math.isclose(a, b, rel_tol=1e-4)
 
 
@@ -205,7 +236,8 @@ class GradientHardClipping:
     def __init__(self, lower_bound: float, upper_bound: float) -> None:
         if lower_bound > upper_bound:
             raise ValueError(
-                f"gradients cannot be clipped to [{lower_bound}, {upper_bound}]: the bounds are the wrong way round"
+                f"gradients cannot be clipped to [{lower_bound}, {upper_bound}]: the bounds "
+                "are the wrong way round"
             )
         self.lower_bound, self.upper_bound = lower_bound, upper_bound
 
@@ -215,8 +247,11 @@ class GradientHardClipping:
             backend.get_array_module(g).clip(g, self.lower_bound, self.upper_bound, out=g)
 
 
-def exponential_decay_noise(xp: Any, shape: tuple[int, ...], dtype: Any, hook: GradientNoise, opt: Any) -> Array:
-    """Noise of variance η / (1 + t)^0.55, drawn from the rank's generator: Neelakantan et al., arXiv:1511.06807.
+def exponential_decay_noise(
+    xp: Any, shape: tuple[int, ...], dtype: Any, hook: GradientNoise, opt: Any
+) -> Array:
+    """Noise of variance η / (1 + t)^0.55, drawn from the rank's generator: Neelakantan et al.,
+    arXiv:1511.06807.
 
     Args:
         xp: numpy or cupy, by the gradient.
@@ -241,28 +276,34 @@ def exponential_decay_noise(xp: Any, shape: tuple[int, ...], dtype: Any, hook: G
 
 
 class GradientNoise:
-    """g ← g + noise, by default normal with a variance that falls with time: :func:`exponential_decay_noise`.
+    """g ← g + noise, by default normal with a variance that falls with time:
+    :func:`exponential_decay_noise`.
 
-    Without ``comm`` each rank draws from its own generator: ranks that hold copies of one model stay alike only if they were
-    given the same seed (``mnpar.random.seed``) and draw alike.
+    Without ``comm`` each rank draws from its own generator: ranks that hold copies of one model
+    stay alike only if they were given the same seed (``mnpar.random.seed``) and draw alike.
 
     Args:
         eta: η, of the variance; the paper recommends 0.01, 0.3 or 1.
-        noise_func: ``(xp, shape, dtype, hook, rule) -> array``; None: :func:`exponential_decay_noise`.
-        comm: the ranks that have the model, as copies or in parts, which all make this hook, together: copies get the same
-            noise, by a seed that rank 0 draws now, if ``noise_func`` draws from mnpar.random.generator(). With a multi-node
-            optimizer over a mesh each rank draws the noise of whole parameters by their paths, and keeps its part: on any
-            mesh, one rank included, the noise is the same. Otherwise it goes by gradients and values.
+        noise_func: ``(xp, shape, dtype, hook, rule) -> array``; None:
+            :func:`exponential_decay_noise`.
+        comm: the ranks that have the model, as copies or in parts, which all make this hook,
+            together: copies get the same noise, by a seed that rank 0 draws now, if ``noise_func``
+            draws from mnpar.random.generator(). With a multi-node optimizer over a mesh each rank
+            draws the noise of whole parameters by their paths, and keeps its part: on any mesh, one
+            rank included, the noise is the same. Otherwise it goes by gradients and values.
 
     Raises:
-        ValueError: η is negative; in an update, a parameter is divided, and there is no ``comm``: whole ones would drift apart.
+        ValueError: η is negative; in an update, a parameter is divided, and there is no ``comm``:
+            whole ones would drift apart.
 
     Example:
         >>> import numpy as np, mnpar
         >>> from mnpar.optimizer_hooks import GradientNoise
         >>> p = mnpar.Parameter(np.zeros(3))
         >>> p.grad = np.zeros(3)
-        >>> GradientNoise(0.3, lambda xp, shape, dtype, hook, rule: xp.full(shape, hook.eta, dtype))(None, p)
+        >>> GradientNoise(
+        ...     0.3, lambda xp, shape, dtype, hook, rule: xp.full(shape, hook.eta, dtype)
+        ... )(None, p)
         >>> p.grad
         array([0.3, 0.3, 0.3])
     """
@@ -272,21 +313,31 @@ class GradientNoise:
     timing = "pre"
 
     def __init__(
-        self, eta: float, noise_func: Callable[..., Array] | None = None, comm: Communicator | None = None
-    ) -> None:  # fmt: skip
+        self,
+        eta: float,
+        noise_func: Callable[..., Array] | None = None,
+        comm: Communicator | None = None,
+    ) -> None:
         if eta < 0:
             raise ValueError(f"eta is a variance, not {eta}")
         self.eta = eta
         self.noise_func = exponential_decay_noise if noise_func is None else noise_func
-        self.seed = None if comm is None else int(comm.bcast(np.array(random.generator().integers(2**63))))
+        self.seed = (
+            None if comm is None else int(comm.bcast(np.array(random.generator().integers(2**63))))
+        )
 
     def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:
         g = param.grad
         if g is None:
             return
-        if self.seed is None and (rule is None or not rule.spread):  # on a mesh it is seen whether copies stay alike
-            param.check_whole(self.name, "give it comm=, the ranks that have the model, so that copies get the same noise")
-        xp, path = backend.get_array_module(g), getattr(rule, "path", "")
+        # on a mesh it is seen whether copies stay alike
+        if self.seed is None and (rule is None or not rule.spread):
+            param.check_whole(
+                self.name,
+                "give it comm=, the ranks that have the model, so that copies get the same noise",
+            )
+        xp = backend.get_array_module(g)
+        path = getattr(rule, "path", "")
         if self.seed is None or rule is None or not path:
             with random.using(self._alike(param, g, getattr(rule, "t", 0))):
                 g += self.noise_func(xp, g.shape, g.dtype, self, rule)
@@ -304,11 +355,17 @@ class GradientNoise:
             self.seed = int(serializer("seed", self.seed))
 
     def _alike(self, param: Parameter, g: Array, t: int) -> np.random.Generator | None:
-        """A generator that is the same wherever a parameter has this part, gradient and value; None: the rank's own."""
+        """A generator that is the same wherever a parameter has this part, gradient and value;
+        None: the rank's own.
+        """
         if self.seed is None:
             return None
         digest = hashlib.blake2b(digest_size=16)
-        for x in (g, param.array):  # the values, too: unused parameters have the same gradient, zeros
+        # the values, too: unused parameters have the same gradient, zeros
+        for x in (
+            g,
+            param.array,
+        ):
             digest.update(backend.as_bytes(backend.to_host(x)).data)
         return random.of_path([self.seed, t], f"{param.box} {digest.hexdigest()}")
 
@@ -333,14 +390,17 @@ class GradientLARS:
         array([6., 8.])
 
     Source:
-        You, Gitman and Ginsburg 2017, "Large batch training of convolutional networks", arXiv 1708.03888.
+        You, Gitman and Ginsburg 2017, "Large batch training of convolutional networks", arXiv
+        1708.03888.
     """
 
     name = "GradientLARS"
     timing = "pre"
     call_for_each_param = True
 
-    def __init__(self, threshold: float = 1e-2, weight_decay: float = 0.0, eps: float = 1e-9) -> None:
+    def __init__(
+        self, threshold: float = 1e-2, weight_decay: float = 0.0, eps: float = 1e-9
+    ) -> None:
         self.threshold, self.weight_decay, self.eps = threshold, weight_decay, eps
 
     def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:

@@ -23,21 +23,25 @@ class Parameter(Variable):
     """A Variable that a Link learns; its shape may become known only when data arrive.
 
     Args:
-        initializer: an array, a number, a function ``(array) -> None`` that fills one, or None (NaN, to be overwritten).
-        shape: None leaves it uninitialized until :meth:`initialize` is called; an array without a shape is taken as it is,
-            with its dtype, and belongs to the parameter from then on.
+        initializer: an array, a number, a function ``(array) -> None`` that fills one, or None
+            (NaN, to be overwritten).
+        shape: None leaves it uninitialized until :meth:`initialize` is called; an array without a
+            shape is taken as it is, with its dtype, and belongs to the parameter from then on.
         name: its name in the link.
 
-    All values but such an array get the dtype of the initializer (``initializer.dtype``) or else ``mnpar.config.dtype``.
+    All values but such an array get the dtype of the initializer (``initializer.dtype``) or else
+    ``mnpar.config.dtype``.
 
     Attributes:
-        whole, box: of a parameter that is divided among ranks, the shape of the whole array, and the
-            :class:`mnpar.plans.Box` of it that this rank holds; None, None if it is not divided. The link that divides it sets
-            both; a checkpoint reads them, so that ranks with other boxes can load it. Ranks with equal boxes have equal
-            values; different boxes do not overlap, and together cover the whole. Optimizer states in the shape of the
+        whole, box: of a parameter that is divided among ranks, the shape of the whole array, and
+            the :class:`mnpar.plans.Box` of it that this rank holds; None, None if it is not
+            divided. The link that divides it sets both; a checkpoint reads them, so that ranks with
+            other boxes can load it. Ranks with equal boxes have equal values; different boxes do
+            not overlap, and together cover the whole. Optimizer states in the shape of the
             parameter are divided alike. A divided parameter has the same path on all ranks.
-        summed: the mesh axes along which ranks hold copies of this rank's part, whose gradients an optimizer adds up; None:
-            all axes along which it adds up the gradients of any parameter. The optimizer sets it (parallel/placement.py).
+        summed: the mesh axes along which ranks hold copies of this rank's part, whose gradients an
+            optimizer adds up; None: all axes along which it adds up the gradients of any parameter.
+            The optimizer sets it (parallel/placement.py).
 
     Raises:
         TypeError: the initializer is neither an array nor a number, a function or None.
@@ -62,20 +66,29 @@ class Parameter(Variable):
         self.whole: tuple[int, ...] | None = None
         self.box: Box | None = None
         self.summed: tuple[str, ...] | None = None
-        self._sharers: list[weakref.ref[Parameter]] = []  # Parameters with the same array, itself included; empty: no others
-        self._device: int | str | None = None  # where to put what is initialized later; None: the host
+        self._sharers: list[
+            weakref.ref[Parameter]
+        ] = []  # Parameters with the same array, itself included; empty: no others
+        self._device: int | str | None = (
+            None  # where to put what is initialized later; None: the host
+        )
         if shape is not None:
             self.initialize(tuple(shape) if np.iterable(shape) else (int(shape),))
 
     def _freeze(self, value: bool) -> None:
         raise AttributeError(
-            "requires_grad is said when a Variable is made: link.disable_update() leaves parameters as they are"
+            "requires_grad is said when a Variable is made: link.disable_update() leaves "
+            "parameters as they are"
         )
 
-    requires_grad = property(Variable.requires_grad.fget, _freeze, doc=Variable.requires_grad.__doc__)
+    requires_grad = property(
+        Variable.requires_grad.fget, _freeze, doc=Variable.requires_grad.__doc__
+    )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. An ``array`` of another shape or dtype starts it anew, as :meth:`initialize` does."""
+        """Set an attribute. An ``array`` of another shape or dtype starts it anew, as
+        :meth:`initialize` does.
+        """
         old = getattr(self, "array", None) if name == "array" and value is not None else None
         object.__setattr__(self, name, value)
         if name in _STRUCTURAL:
@@ -85,7 +98,8 @@ class Parameter(Variable):
 
     def __copy__(self) -> Parameter:
         """Another Parameter of the same array, gradient and update rule."""
-        asked_for(self.node)  # resolves a LateCopy: both Parameters refer to one gradient from now on
+        # resolves a LateCopy: both Parameters refer to one gradient from now on
+        asked_for(self.node)
         other = Parameter.__new__(type(self))
         other.node, other.array = copy.copy(self.node), self.array
         if not self._sharers:
@@ -100,7 +114,9 @@ class Parameter(Variable):
         return {**state[0], "_sharers": []}, state[1]
 
     def move(self, array: Array) -> None:
-        """Replace the array by another one with the same values, in this parameter and in those that share the array."""
+        """Replace the array by another one with the same values, in this parameter and in those
+        that share the array.
+        """
         old, self.array = self.array, array
         for reference in self._sharers:
             other = reference()
@@ -111,14 +127,26 @@ class Parameter(Variable):
         lambda self: (self._known() if self.array is None else self.array).shape,
         doc="The shape of the array; AttributeError while there is none.",
     )
-    ndim = property(lambda self: self._known().ndim, doc="The number of axes; AttributeError while there is no array.")
-    size = property(lambda self: self._known().size, doc="The number of elements; AttributeError while there is no array.")
-    dtype = property(lambda self: self._known().dtype, doc="The dtype of the array; AttributeError while there is none.")
+    ndim = property(
+        lambda self: self._known().ndim,
+        doc="The number of axes; AttributeError while there is no array.",
+    )
+    size = property(
+        lambda self: self._known().size,
+        doc="The number of elements; AttributeError while there is no array.",
+    )
+    dtype = property(
+        lambda self: self._known().dtype,
+        doc="The dtype of the array; AttributeError while there is none.",
+    )
 
     def _known(self) -> Array:
         if self.array is None:
             name = f"{self.name} " if self.name else ""
-            raise AttributeError(f"parameter {name}has no array yet: call its initialize(shape) first, or make it with a shape")
+            raise AttributeError(
+                f"parameter {name}has no array yet: call its initialize(shape) first, or make "
+                "it with a shape"
+            )
         return self.array
 
     def check_whole(self, who: str, remedy: str, but: int | None = None) -> None:
@@ -134,10 +162,17 @@ class Parameter(Variable):
         """
         if self.box is None or self.whole is None:
             return
-        if any([n != m for i, (n, m) in enumerate(zip(self.box.shape, self.whole, strict=True)) if i != but]):
+        if any(
+            [
+                n != m
+                for i, (n, m) in enumerate(zip(self.box.shape, self.whole, strict=True))
+                if i != but
+            ]
+        ):
             name = "" if self.name is None else f" {self.name}"
             raise ValueError(
-                f"{who} needs the whole parameter{name} {self.whole}, of which this rank has {self.box.shape}: {remedy}"
+                f"{who} needs the whole parameter{name} {self.whole}, of which this rank has "
+                f"{self.box.shape}: {remedy}"
             )
 
     @property
@@ -146,9 +181,11 @@ class Parameter(Variable):
         return self.array is not None
 
     def initialize(self, shape: tuple[int, ...]) -> None:
-        """Make and fill a new array, on the device of the old one or of ``to_device``; the gradient becomes None.
+        """Make and fill a new array, on the device of the old one or of ``to_device``; the gradient
+        becomes None.
 
-        A parameter that was made from an array has no other initial values: it keeps its present ones.
+        A parameter that was made from an array has no other initial values: it keeps its present
+        ones.
 
         Args:
             shape: of the array.
@@ -165,7 +202,10 @@ class Parameter(Variable):
         """
         if backend.is_array(self.initializer):
             if tuple(shape) != self.shape:
-                raise ValueError(f"a parameter made from an array of shape {self.shape} cannot be given shape {tuple(shape)}")
+                raise ValueError(
+                    f"a parameter made from an array of shape {self.shape} cannot be given "
+                    f"shape {tuple(shape)}"
+                )
             self.cleargrad()
         else:
             self._take(generate_array(self.initializer, tuple(shape)))
@@ -173,21 +213,33 @@ class Parameter(Variable):
     def _take(self, array: Array) -> None:
         """Set the array to a copy, on the parameter's device, of an array on the host."""
         old = self.array
-        self.array = backend.to_device(self._device, array) if old is None else backend.like(array, old)
+        self.array = (
+            backend.to_device(self._device, array) if old is None else backend.like(array, old)
+        )
         self._become(array, old)
 
     def _become(self, array: Array, old: Array | None) -> None:
-        """Drop the gradient of the old array and, if that had another shape, the state of the update rule."""
+        """Drop the gradient of the old array and, if that had another shape, the state of the
+        update rule.
+        """
         node, rule = self.node, self.update_rule
         if rule is not None and old is None:  # state that was loaded before there was an array
-            rule.state = {name: backend.beside(value, self.array) for name, value in rule.state.items()}
+            rule.state = {
+                name: backend.beside(value, self.array) for name, value in rule.state.items()
+            }
         elif rule is not None and old is not None and old.shape != array.shape:
             rule.state, rule.t, rule.in_pieces = {}, 0, False
-        node.shape, node.dtype, node.gradient, node.home = array.shape, array.dtype, None, None
-        node.requires_grad = node.requires_grad and array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
+        node.shape = array.shape
+        node.dtype = array.dtype
+        node.gradient = None
+        node.home = None
+        node.requires_grad = (
+            node.requires_grad and array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
+        )
 
     def copydata(self, var: ArrayLike) -> None:
-        """Copy the values of another parameter of the same shape, across devices too; makes the array if there is none yet.
+        """Copy the values of another parameter of the same shape, across devices too; makes the
+        array if there is none yet.
 
         Args:
             var: a Variable or Parameter; an uninitialized one changes nothing.
@@ -208,11 +260,16 @@ class Parameter(Variable):
             dtype = getattr(self.initializer, "dtype", None)
             self._take(np.empty(var.shape, get_dtype(dtype)))
         if self.shape != var.shape:
-            raise ValueError(f"parameter {self.name}: values of shape {var.shape} cannot be copied into shape {self.shape}")
+            raise ValueError(
+                f"parameter {self.name}: values of shape {var.shape} cannot be copied into "
+                f"shape {self.shape}"
+            )
         super().copydata(var)
 
     def to_device(self, device: int | str | None) -> None:
-        """Move array, gradient and the update rule's state to a device; an array that is initialized later is made there."""
+        """Move array, gradient and the update rule's state to a device; an array that is
+        initialized later is made there.
+        """
         self._device = device
         if self.array is None:
             return
@@ -228,4 +285,5 @@ class Parameter(Variable):
             self.update_rule.update(self)
 
 
-_STRUCTURAL = frozenset(("array", "node", "summed", "update_rule"))  # attributes whose change changes ``structure``
+# attributes whose change changes ``structure``
+_STRUCTURAL = frozenset(("array", "node", "summed", "update_rule"))

@@ -1,7 +1,9 @@
-"""The rank's source of randomness: one numpy Generator per context, so that ranks which are threads do not share one.
+"""The rank's source of randomness: one numpy Generator per context, so that ranks which are threads
+do not share one.
 
-Nothing in mnpar draws from numpy's global state. Random functions take a generator as an argument (``rng=``), by default the
-rank's: a program that calls :func:`seed` first is reproducible whatever else runs in the process.
+Nothing in mnpar draws from numpy's global state. Random functions take a generator as an argument
+(``rng=``), by default the rank's: a program that calls :func:`seed` first is reproducible whatever
+else runs in the process.
 """
 
 from __future__ import annotations
@@ -16,11 +18,19 @@ from typing import Any
 import numpy as np
 
 _generator: ContextVar[np.random.Generator | None] = ContextVar("mnpar.random", default=None)
-_KINDS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")  # of bit generators; numpy loads them when they are asked for
+# of bit generators; numpy loads them when they are asked for
+_KINDS = (
+    "PCG64",
+    "PCG64DXSM",
+    "MT19937",
+    "Philox",
+    "SFC64",
+)
 
 
 def generator() -> np.random.Generator:
-    """The Generator of the calling rank; seeded from the operating system's entropy unless :func:`seed` was called.
+    """The Generator of the calling rank; seeded from the operating system's entropy unless
+    :func:`seed` was called.
 
     Example:
         >>> import mnpar.random
@@ -39,7 +49,8 @@ def seed(value: int | list[int] | None = None) -> None:
     """Start the calling rank's Generator anew.
 
     Args:
-        value: the seed; ``[seed, rank]`` gives each rank numbers of its own, None takes the operating system's entropy.
+        value: the seed; ``[seed, rank]`` gives each rank numbers of its own, None takes the
+            operating system's entropy.
 
     Example:
         >>> import mnpar.random
@@ -53,7 +64,8 @@ def seed(value: int | list[int] | None = None) -> None:
 
 
 def spawn(n: int) -> list[np.random.Generator]:
-    """New Generators, independent of the calling rank's and of each other, and reproducible where it is.
+    """New Generators, independent of the calling rank's and of each other, and reproducible where
+    it is.
 
     Args:
         n: how many.
@@ -69,7 +81,8 @@ def spawn(n: int) -> list[np.random.Generator]:
 
 
 def use(rng: np.random.Generator) -> None:
-    """Let the calling rank draw from this Generator: ``mnpar.run`` gives one to each of its threads.
+    """Let the calling rank draw from this Generator: ``mnpar.run`` gives one to each of its
+    threads.
 
     Args:
         rng: nobody else should draw from it.
@@ -85,7 +98,8 @@ def use(rng: np.random.Generator) -> None:
 
 @contextmanager
 def using(rng: np.random.Generator | None) -> Iterator[None]:
-    """Let the calling rank draw from this Generator inside a ``with`` block, and go on with its own after it.
+    """Let the calling rank draw from this Generator inside a ``with`` block, and go on with its own
+    after it.
 
     Args:
         rng: None: the rank's own.
@@ -107,7 +121,8 @@ def using(rng: np.random.Generator | None) -> Iterator[None]:
 
 
 def of_path(seed: int | list[int], path: str) -> np.random.Generator:
-    """A Generator that depends on a seed and on a name, such as the path of a parameter, and on nothing else.
+    """A Generator that depends on a seed and on a name, such as the path of a parameter, and on
+    nothing else.
 
     Args:
         seed: a number, or several.
@@ -115,7 +130,9 @@ def of_path(seed: int | list[int], path: str) -> np.random.Generator:
 
     Example:
         >>> import mnpar.random
-        >>> a, b, c = [mnpar.random.of_path(0, path).random() for path in ("/l1/W", "/l2/W", "/l1/W")]
+        >>> a, b, c = [
+        ...     mnpar.random.of_path(0, path).random() for path in ("/l1/W", "/l2/W", "/l1/W")
+        ... ]
         >>> a == c, a == b
         (True, False)
     """
@@ -137,11 +154,15 @@ def get_state() -> dict[str, Any]:
     """
     bits: Any = generator().bit_generator
     seeds = bits.seed_seq
-    state: dict[str, Any] = {"generator": json.loads(json.dumps(bits.state, default=lambda numbers: numbers.tolist()))}
+    state: dict[str, Any] = {
+        "generator": json.loads(json.dumps(bits.state, default=lambda numbers: numbers.tolist()))
+    }
     if isinstance(seeds, np.random.SeedSequence):
         entropy = seeds.entropy
         state["seeds"] = {
-            "entropy": entropy if entropy is None or isinstance(entropy, int) else [int(n) for n in np.ravel(entropy)],
+            "entropy": entropy
+            if entropy is None or isinstance(entropy, int)
+            else [int(n) for n in np.ravel(entropy)],
             "spawn_key": list(seeds.spawn_key),
             "pool_size": seeds.pool_size,
             "n_children_spawned": seeds.n_children_spawned,

@@ -1,4 +1,6 @@
-"""Questions about the whole graph that backward asks: which variables depend on others, and what reads a leaf first."""
+"""Questions about the whole graph that backward asks: which variables depend on others, and what
+reads a leaf first.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,22 @@ from mnpar.graph import Function, VariableNode
 def leads_to(
     targets: Sequence[VariableNode], roots: Sequence[VariableNode], records: Sequence[Function]
 ) -> Callable[[VariableNode], bool]:
-    """A predicate: does a variable depend on a target, or on a communication (only its peers know what that depends on)?
+    """A predicate: does a variable depend on a target, or on a communication (only its peers know
+    what that depends on)?
 
-    A communication that is not to be visited (another tape's) counts only where targets do not hide it: it is an error then. It
-    does not count if it took place before there was any target, or if it has heard of nobody.
+    A communication that is not to be visited (another tape's) counts only where targets do not hide
+    it: it is an error then. It does not count if it took place before there was any target, or if
+    it has heard of nobody.
     """
     first = min([x.index if x.creator is None else x.creator.number for x in targets], default=0)
-    visited, keys = {f.number: f for f in records}, {node.key for node in targets}
+    visited = {f.number: f for f in records}
+    keys = {node.key for node in targets}
     functions = visited | _reached([*roots, *(x for f in records for x in f.inputs)])
-    others = [n for n, f in functions.items() if f.communicates and n > first and n not in visited and not f.local]
+    others = [
+        n
+        for n, f in functions.items()
+        if f.communicates and n > first and n not in visited and not f.local
+    ]
     heard = visited.keys() | (_reached(roots, keys).keys() & set(others) if others else set())
     for number, function in sorted(functions.items()):
         if number in heard or any(x.key in keys for x in function.inputs):
@@ -28,7 +37,9 @@ def leads_to(
 
 
 def _reached(roots: Sequence[VariableNode], stops: Collection[Any] = ()) -> dict[int, Function]:
-    """The functions that computed ``roots``, by number; the search does not go on behind nodes with a key in ``stops``."""
+    """The functions that computed ``roots``, by number; the search does not go on behind nodes with
+    a key in ``stops``.
+    """
     functions: dict[int, Function] = {}
     stack = list(roots)
     while stack:
@@ -41,7 +52,9 @@ def _reached(roots: Sequence[VariableNode], stops: Collection[Any] = ()) -> dict
 
 
 def unchain(root: VariableNode) -> None:
-    """Detach a variable and all that it was computed from; not communications on a tape, which backward has still to visit."""
+    """Detach a variable and all that it was computed from; not communications on a tape, which
+    backward has still to visit.
+    """
     stack = [root.creator]
     while stack:
         function = stack.pop()
@@ -52,8 +65,11 @@ def unchain(root: VariableNode) -> None:
 
 
 def earliest_readers(functions: dict[int, Function]) -> dict[VariableNode, tuple[int, int]]:
-    """For each leaf with hooks, the number of the function that read it first, and which of its inputs the leaf is."""
-    stack, seen = list(functions.values()), set(functions)
+    """For each leaf with hooks, the number of the function that read it first, and which of its
+    inputs the leaf is.
+    """
+    stack = list(functions.values())
+    seen = set(functions)
     readers: dict[VariableNode, tuple[int, int]] = {}
     while stack:
         function = stack.pop()

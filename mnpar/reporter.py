@@ -1,4 +1,6 @@
-"""Reporting of values, such as losses, from inside models: ``report`` hands them to this rank's current Reporter."""
+"""Reporting of values, such as losses, from inside models: ``report`` hands them to this rank's
+current Reporter.
+"""
 
 from __future__ import annotations
 
@@ -73,11 +75,16 @@ class Reporter:
         prefix = ""
         if observer is not None:
             if id(observer) not in self._names:
-                raise KeyError(f"{type(observer).__name__} reports, but was not added: reporter.add_observer(name, it)")
+                raise KeyError(
+                    f"{type(observer).__name__} reports, but was not added: "
+                    "reporter.add_observer(name, it)"
+                )
             prefix = self._names[id(observer)][0] + "/"
         for name, value in values.items():
             bare = isinstance(value, Variable) and not config.keep_graph_on_report
-            self.observation[prefix + name] = Variable(value.array, requires_grad=False) if bare else value
+            self.observation[prefix + name] = (
+                Variable(value.array, requires_grad=False) if bare else value
+            )
 
 
 def report(values: Mapping[str, Any], observer: Any = None) -> None:

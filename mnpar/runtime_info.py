@@ -24,5 +24,10 @@ def print_runtime_info(out: Any = None) -> None:
         ['Platform', 'Python', 'NumPy', 'GPU']
     """
     gpu = "CuPy is not installed" if importlib.util.find_spec("cupy") is None else gpu_summary()[1]
-    lines = {"Platform": platform.platform(), "Python": platform.python_version(), "NumPy": np.__version__, "GPU": gpu}
+    lines = {
+        "Platform": platform.platform(),
+        "Python": platform.python_version(),
+        "NumPy": np.__version__,
+        "GPU": gpu,
+    }
     print("".join(f"{name}: {text}\n" for name, text in lines.items()), end="", file=out)

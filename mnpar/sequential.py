@@ -1,4 +1,5 @@
-"""Sequential: layers that are called one after another, and ``Link.repeat``, which makes one of copies of a link.
+"""Sequential: layers that are called one after another, and ``Link.repeat``, which makes one of
+copies of a link.
 
 Its methods are those of a ChainList; their arguments have other names, as in Chainer.
 """
@@ -13,7 +14,8 @@ from mnpar.link import Link
 
 
 class Sequential(ChainList):
-    """Links and functions, each called with what the one before returned (a tuple as several arguments).
+    """Links and functions, each called with what the one before returned (a tuple as several
+    arguments).
 
     Args:
         layers: links and other callables.
@@ -27,9 +29,15 @@ class Sequential(ChainList):
 
     def _checked(self, layer: Any) -> Any:
         if not callable(layer):
-            raise TypeError(f"the layers of a Sequential are called: {type(layer).__name__} cannot be{one_by_one(layer)}")
+            raise TypeError(
+                f"the layers of a Sequential are called: {type(layer).__name__} cannot "
+                f"be{one_by_one(layer)}"
+            )
         if isinstance(layer, type) and issubclass(layer, Link):
-            raise TypeError(f"{layer.__name__} is a class, and a Sequential is made of links: {layer.__name__}(…)")
+            raise TypeError(
+                f"{layer.__name__} is a class, and a Sequential is made of links: "
+                f"{layer.__name__}(…)"
+            )
         return layer
 
     def insert(self, i: int, layer: Any) -> None:
@@ -45,7 +53,9 @@ class Sequential(ChainList):
         super().append(layer)
 
     def extend(self, sequential: Iterable[Any]) -> None:
-        """Add the layers of another Sequential, or of a list, at the end; none of them if one cannot be called."""
+        """Add the layers of another Sequential, or of a list, at the end; none of them if one
+        cannot be called.
+        """
         super().extend(sequential)
 
     def pop(self, i: int = -1) -> Any:
@@ -65,10 +75,13 @@ class Sequential(ChainList):
         return super().count(layer)
 
     def _filed(self, serializer: Any) -> Iterator[tuple[str, Link]]:
-        """Chainer puts a new link not behind the last one, but behind the first: in its files 0 1 2 3 are 0 3 2 1."""
+        """Chainer puts a new link not behind the last one, but behind the first: in its files 0 1 2
+        3 are 0 3 2 1.
+        """
         if not getattr(serializer, "of_chainer", False):
             return super()._filed(serializer)
-        links, first = self._child_links(), [isinstance(layer, Link) for layer in [*self._list, self]].index(True)
+        links = self._child_links()
+        first = [isinstance(layer, Link) for layer in [*self._list, self]].index(True)
         return ((str(i), link) for i, link in enumerate(links[: first + 1] + links[:first:-1]))
 
     def __add__(self, other: Sequential) -> Sequential:
@@ -83,7 +96,11 @@ class Sequential(ChainList):
 
     def flatten(self) -> Sequential:
         """The same with Sequentials inside replaced by their layers."""
-        flat = [x for layer in self._list for x in (layer.flatten() if isinstance(layer, Sequential) else [layer])]
+        flat = [
+            x
+            for layer in self._list
+            for x in (layer.flatten() if isinstance(layer, Sequential) else [layer])
+        ]
         return Sequential(*flat)
 
     def count_by_layer_type(self, type_name: str) -> int:

@@ -1,8 +1,9 @@
-"""The protocol by which links and optimizers are saved and loaded: one call, ``value = serializer(key, value)``, does both.
+"""The protocol by which links and optimizers are saved and loaded: one call, ``value =
+serializer(key, value)``, does both.
 
-A serializer writes the value down and returns it; a deserializer returns what was written under that key, into the given
-array where there is one. ``serializer[key]`` is the serializer of the part of that name. So an object's ``serialize`` method
-names its parts once, for saving and loading.
+A serializer writes the value down and returns it; a deserializer returns what was written under
+that key, into the given array where there is one. ``serializer[key]`` is the serializer of the part
+of that name. So an object's ``serialize`` method names its parts once, for saving and loading.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class AbstractSerializer:
         >>> class Keys(mnpar.serializer.Serializer):
         ...     def __getitem__(self, key):
         ...         return self
+        ...
         ...     def __call__(self, key, value):
         ...         print(key, value.shape)
         ...         return value
@@ -26,25 +28,39 @@ class AbstractSerializer:
         b (2,)
     """
 
-    knows_places = False  # whether it stores the parts that ranks have of one array as parts: see place
-    of_chainer = False  # whether its files are Chainer's, where the links of a Sequential have other numbers: see chain.py
+    knows_places = (
+        False  # whether it stores the parts that ranks have of one array as parts: see place
+    )
+    # whether its files are Chainer's, where the links of a Sequential have other numbers: see
+    # chain.py
+    of_chainer = False
 
     def __getitem__(self, key: str) -> AbstractSerializer:
         """The serializer of the part named ``key``."""
         raise NotImplementedError(f"{type(self).__name__} does not define __getitem__(self, key)")
 
     def __call__(self, key: str, value: Any) -> Any:
-        """Write ``value`` under ``key``, or read it: returns the value that the object is to have from now on."""
-        raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, key, value)")
+        """Write ``value`` under ``key``, or read it: returns the value that the object is to have
+        from now on.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define __call__(self, key, value)"
+        )
 
-    def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> AbstractSerializer:
-        """The serializer for one parameter and its optimizer states, which are this rank's part of arrays of all ranks.
+    def place(
+        self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False
+    ) -> AbstractSerializer:
+        """The serializer for one parameter and its optimizer states, which are this rank's part of
+        arrays of all ranks.
 
-        Files of one rank's arrays need no places; a checkpoint of all ranks stores each array whole.
+        Files of one rank's arrays need no places; a checkpoint of all ranks stores each array
+        whole.
 
         Args:
-            whole: the shape of the whole array of which this rank has a box; None: it has the whole.
-            box: the :class:`mnpar.plans.Box` that it has; arrays of another shape than the box's lie nowhere.
+            whole: the shape of the whole array of which this rank has a box; None: it has the
+                whole.
+            box: the :class:`mnpar.plans.Box` that it has; arrays of another shape than the box's
+                lie nowhere.
             statistic: each rank has its own estimate of one thing, such as a running mean.
         """
         return self
@@ -69,8 +85,10 @@ class Serializer(AbstractSerializer):
         >>> import mnpar
         >>> class Count(mnpar.Serializer):
         ...     keys = 0
+        ...
         ...     def __getitem__(self, key):
         ...         return self
+        ...
         ...     def __call__(self, key, value):
         ...         self.keys += 1
         ...         return value
@@ -93,6 +111,7 @@ class Deserializer(AbstractSerializer):
         >>> class Ones(mnpar.Deserializer):
         ...     def __getitem__(self, key):
         ...         return self
+        ...
         ...     def __call__(self, key, value):
         ...         value[...] = 1
         ...         return value

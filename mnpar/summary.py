@@ -1,6 +1,7 @@
 """Running means and standard deviations of reported values, which are not kept themselves.
 
-Sums are kept in float64, on the device where the values are: nothing is moved to the host, or waited for, until somebody asks.
+Sums are kept in float64, on the device where the values are: nothing is moved to the host, or
+waited for, until somebody asks.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Summary:
             weight: how often it counts; the batch size, for a mean over examples.
         """
         here = isinstance(value, np.ndarray) or not backend.is_array(value)
-        x: Any = float(value) if here else value.astype("d")  # of what is on a GPU nothing is waited for
+        # of what is on a GPU nothing is waited for
+        x: Any = float(value) if here else value.astype("d")
         self._x = self._x + weight * x
         self._x2 = self._x2 + weight * x * x
         self._n = self._n + weight
@@ -55,14 +57,18 @@ class Summary:
 
     def merge(self, sums: Sums) -> None:
         """Add the sums of another summary."""
-        self._x, self._x2, self._n = self._x + sums[0], self._x2 + sums[1], self._n + sums[2]
+        self._x = self._x + sums[0]
+        self._x2 = self._x2 + sums[1]
+        self._n = self._n + sums[2]
 
     def compute_mean(self) -> float:
         """The mean; NaN if there were no values."""
         return self.make_statistics()[0]
 
     def make_statistics(self) -> tuple[float, float]:
-        """The mean and the standard deviation (of the values as they are: divided by their number)."""
+        """The mean and the standard deviation (of the values as they are: divided by their
+        number).
+        """
         x, x2, n = self.sums()
         if not n:
             return math.nan, math.nan
@@ -118,7 +124,9 @@ class DictSummary:
         return {name: summary.sums() for name, summary in self._summaries.items()}
 
     def merge(self, ranks: Iterable[Mapping[str, Sums]]) -> None:
-        """Add the sums of other summaries: the union of their names, in order of first occurrence."""
+        """Add the sums of other summaries: the union of their names, in order of first
+        occurrence.
+        """
         for sums in ranks:
             for name, values in sums.items():
                 self._summaries.setdefault(name, Summary()).merge(values)
@@ -135,7 +143,9 @@ class DictSummary:
         return statistics
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the sums; the names are saved as one text, in Chainer's keys. What was not saved is empty."""
+        """Save or load the sums; the names are saved as one text, in Chainer's keys. What was not
+        saved is empty.
+        """
         try:
             names = serializer("_names", json.dumps(list(self._summaries)))
         except KeyError:
@@ -151,5 +161,6 @@ def _is_scalar(x: Any) -> bool:
         return True
     if not (backend.is_array(x) or isinstance(x, np.generic)):
         return False
-    number = x.dtype.kind in "biuf" or (x.dtype.kind == "V" and np.can_cast(x.dtype, np.float64))  # bfloat16 is a V
+    # bfloat16 is a V
+    number = x.dtype.kind in "biuf" or (x.dtype.kind == "V" and np.can_cast(x.dtype, np.float64))
     return bool(x.ndim == 0 and number)

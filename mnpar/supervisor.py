@@ -1,11 +1,14 @@
-"""The supervisor of MPICH's mpiexec: it fails where mpiexec reports success although a rank has left in the middle of the job.
+"""The supervisor of MPICH's mpiexec: it fails where mpiexec reports success although a rank has
+left in the middle of the job.
 
-A rank can leave without an error: a library calls C's ``_exit(0)``, say. MPICH's launcher then kills the other ranks, before
-they can report it, and returns 0, or reports those that it has killed. So each rank notes (:func:`note`) that it has begun and
-that it has come to its end, in a file without a name that this process has open: nothing is left behind, however the job ends.
-A rank on another machine cannot reach the file, and is left out.
+A rank can leave without an error: a library calls C's ``_exit(0)``, say. MPICH's launcher then
+kills the other ranks, before they can report it, and returns 0, or reports those that it has
+killed. So each rank notes (:func:`note`) that it has begun and that it has come to its end, in a
+file without a name that this process has open: nothing is left behind, however the job ends. A rank
+on another machine cannot reach the file, and is left out.
 
-``mnpar.launch`` runs this file as a script. It imports nothing of mnpar: it stays until the job has ended.
+``mnpar.launch`` runs this file as a script. It imports nothing of mnpar: it stays until the job has
+ended.
 """
 
 from __future__ import annotations
@@ -15,9 +18,17 @@ import os
 import signal
 import sys
 
-FILE = "MNPAR_ENDINGS"  # the variable of the environment that says where the file is, and its name: a byte for each rank
+# the variable of the environment that says where the file is, and its name: a byte for each rank
+FILE = "MNPAR_ENDINGS"
 BEGUN, ENDED = b"\1", b"\2"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCHLD,
+)
 _GRACE = 2  # s for the launcher to end after a Ctrl-C
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 _KILLED = 9  # MPICH's exit code of a job that has lost a rank
@@ -26,7 +37,8 @@ _SI_USER = 0  # <signal.h>: somebody sent it to this process
 
 def start(command: list[str]) -> int:
     """Start the launcher, which ends if this process is killed; its process id."""
-    libc, parent = ctypes.CDLL(None), os.getpid()
+    libc = ctypes.CDLL(None)
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
@@ -40,8 +52,9 @@ def start(command: list[str]) -> int:
 def wait(pid: int) -> int:
     """Wait for the launcher, and pass signals on to it; its exit code.
 
-    A SIGINT that comes from a terminal, or is sent to the process group, reaches the launcher too. So it is passed on only if
-    the launcher has not ended a moment later: a second one would interrupt it while it cleans up.
+    A SIGINT that comes from a terminal, or is sent to the process group, reaches the launcher too.
+    So it is passed on only if the launcher has not ended a moment later: a second one would
+    interrupt it while it cleans up.
     """
     while True:
         told = signal.sigwaitinfo(_SIGNALS)
@@ -60,10 +73,13 @@ def wait(pid: int) -> int:
 
 
 def note(rank: int, state: bytes) -> None:
-    """Tell the supervisor of this job, if it has one, that the rank has begun, or has come to its end."""
+    """Tell the supervisor of this job, if it has one, that the rank has begun, or has come to its
+    end.
+    """
     path, _, name = os.environ.get(FILE, "").partition(" ")
     try:
-        if os.readlink(path) == f"/memfd:{name} (deleted)":  # and no other process's file on another machine
+        # and no other process's file on another machine
+        if os.readlink(path) == f"/memfd:{name} (deleted)":
             with open(path, "r+b", buffering=0) as endings:
                 os.pwrite(endings.fileno(), state, rank)
     except OSError:
@@ -76,8 +92,10 @@ def unended(endings: bytes) -> str:
     if not missing:
         return ""
     return (
-        f"mnpar: of {len(endings)} ranks, {', '.join(missing)} never came to an end: one of them left without a word, as by "
-        "C's _exit(0), or was killed, and MPICH killed the others. mpiexec -disable-auto-cleanup lets them tell which it was\n"
+        f"mnpar: of {len(endings)} ranks, {', '.join(missing)} never came to an end: one of "
+        "them left without a word, as by "
+        "C's _exit(0), or was killed, and MPICH killed the others. mpiexec "
+        "-disable-auto-cleanup lets them tell which it was\n"
     )
 
 

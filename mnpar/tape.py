@@ -11,8 +11,9 @@ from typing import Any
 class Tape:
     """The communications that a rank recorded, in the order in which it made them.
 
-    There is always a current one. ``with Tape():`` gives a block of its own, so that several forwards can be under way before
-    the first backward (micro-batches); a backward replays the tape that is current where it is called, then empties it.
+    There is always a current one. ``with Tape():`` gives a block of its own, so that several
+    forwards can be under way before the first backward (micro-batches); a backward replays the tape
+    that is current where it is called, then empties it.
 
     Example:
         >>> import numpy as np, mnpar
@@ -23,16 +24,23 @@ class Tape:
         ...     y.backward()
     """
 
-    LONG = 100_000  # so many communications without a backward are most likely an evaluation that records
+    # so many communications without a backward are most likely an evaluation that records
+    LONG = 100_000
 
     def __init__(self) -> None:
         self.records: list[Any] = []  # FunctionNodes; this file is below them
-        self.unfinished: list[Callable[[], Any]] = []  # complete non-blocking communications that were not waited for yet
-        self.meanwhile: list[Callable[[], None]] = []  # advance transfers during a backward; called after each function
+        self.unfinished: list[
+            Callable[[], Any]
+        ] = []  # complete non-blocking communications that were not waited for yet
+        self.meanwhile: list[
+            Callable[[], None]
+        ] = []  # advance transfers during a backward; called after each function
         self._tokens: list[Token[Tape | None]] = []
 
     def finished(self) -> Tape:
-        """The tape itself, after completing non-blocking communications: backward visits them, used or not."""
+        """The tape itself, after completing non-blocking communications: backward visits them, used
+        or not.
+        """
         while self.unfinished:
             self.unfinished[0]()  # removes itself from the list
         return self
@@ -43,13 +51,16 @@ class Tape:
         self.records.append(function)
         if len(self.records) == self.LONG:
             warnings.warn(
-                f"{self.LONG} communications were recorded and no backward ran: evaluate under mnpar.no_backprop_mode(), "
+                f"{self.LONG} communications were recorded and no backward ran: evaluate under "
+                "mnpar.no_backprop_mode(), "
                 "or call mnpar.backward() on the ranks that have no loss",
                 stacklevel=4,
             )
 
     def clear(self) -> None:
-        """Remove all communications: they were visited, or a failed backward has left them unusable."""
+        """Remove all communications: they were visited, or a failed backward has left them
+        unusable.
+        """
         for function in self.records:
             function.awaited = False
         self.records.clear()
@@ -75,6 +86,8 @@ def current_tape() -> Tape:
 
 
 def go_on() -> None:
-    """Advance transfers that overlap with backward; functions that take long call it between their parts."""
+    """Advance transfers that overlap with backward; functions that take long call it between their
+    parts.
+    """
     for advance in current_tape().meanwhile:
         advance()

@@ -1,4 +1,6 @@
-"""The result of a profile: the events of all ranks on one clock, as a trace for Perfetto, as a picture, and as text."""
+"""The result of a profile: the events of all ranks on one clock, as a trace for Perfetto, as a
+picture, and as text.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ class Event(NamedTuple):
     """Something that a rank did.
 
     Args:
-        kind: ``'forward'``, ``'backward'``, ``'update'``, ``'wait'``, ``'send'``, ``'recv'`` or ``'stage'`` (an action of a
-            pipeline, around its functions).
+        kind: ``'forward'``, ``'backward'``, ``'update'``, ``'wait'``, ``'send'``, ``'recv'`` or
+            ``'stage'`` (an action of a pipeline, around its functions).
         name: of the function, communication or action.
         start, end: seconds.
         peer: the other rank.
@@ -40,7 +42,10 @@ class Timeline:
 
     Example:
         >>> timeline = Timeline()
-        >>> first, second = [("forward", "Sum", 5.0, 6.0)], [("wait", "recv", 5.0, 6.0, 0), ("forward", "Sum", 6.0, 7.0)]
+        >>> first, second = (
+        ...     [("forward", "Sum", 5.0, 6.0)],
+        ...     [("wait", "recv", 5.0, 6.0, 0), ("forward", "Sum", 6.0, 7.0)],
+        ... )
         >>> timeline.take([(0, first), (1, second)])
         >>> print(timeline.text())
         2.000 s on 2 ranks
@@ -55,10 +60,13 @@ class Timeline:
         """Take each rank's number in the job, and its events."""
         pairs = [(number, [Event(*event) for event in events]) for number, events in known]
         place: dict[int | None, int] = {number: rank for rank, (number, _) in enumerate(pairs)}
-        self.events = [[event._replace(peer=place.get(event.peer)) for event in events] for _, events in pairs]
+        self.events = [
+            [event._replace(peer=place.get(event.peer)) for event in events] for _, events in pairs
+        ]
         begin = min((event.start for events in self.events for event in events), default=0.0)
         self.events = [
-            [event._replace(start=event.start - begin, end=event.end - begin) for event in events] for events in self.events
+            [event._replace(start=event.start - begin, end=event.end - begin) for event in events]
+            for events in self.events
         ]
 
     @property
@@ -80,7 +88,9 @@ class Timeline:
 
     def _work(self, rank: int) -> list[tuple[float, float, str]]:
         """The outermost functions and updates, cut where the rank waits: start, end, kind."""
-        waits = sorted((event.start, event.end) for event in self.events[rank] if event.kind == "wait")
+        waits = sorted(
+            (event.start, event.end) for event in self.events[rank] if event.kind == "wait"
+        )
         ends = [end for _, end in waits]
         pieces, last = [], float("-inf")
         for event in sorted(self.events[rank], key=lambda event: (event.start, -event.end)):
@@ -96,7 +106,9 @@ class Timeline:
         return [piece for piece in pieces if piece[1] > piece[0]]
 
     def messages(self) -> list[tuple[int, float, int, float]]:
-        """Source, time of sending, dest and time of arrival of each message both of whose ends were recorded."""
+        """Source, time of sending, dest and time of arrival of each message both of whose ends were
+        recorded.
+        """
         sent: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for rank, events in enumerate(self.events):
             for event in events:
@@ -122,23 +134,48 @@ class Timeline:
                 if 100 * seconds / whole >= 0.5
             )
             total = 100 * sum(waits.values()) / whole
-            line = f"rank {rank}: computes {100 * self.busy(rank) / whole:3.0f} %, waits {total:3.0f} %"
+            line = (
+                f"rank {rank}: computes {100 * self.busy(rank) / whole:3.0f} %, waits "
+                f"{total:3.0f} %"
+            )
             lines.append(line + (f" ({whom})" if whom else ""))
         return "\n".join(lines)
 
     def trace(self) -> dict[str, Any]:
-        """The trace event format that Perfetto and Chrome read: one process a rank, arrows for messages; microseconds."""
+        """The trace event format that Perfetto and Chrome read: one process a rank, arrows for
+        messages; microseconds.
+        """
         events: list[dict[str, Any]] = []
         for rank, some in enumerate(self.events):
-            events.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}})
+            events.append(
+                {
+                    "ph": "M",
+                    "name": "process_name",
+                    "pid": rank,
+                    "tid": 0,
+                    "args": {"name": f"rank {rank}"},
+                }
+            )
             for event in some:
                 args = {"detail": event.detail} if event.detail else {}
                 peer = "" if event.peer is None else f" rank {event.peer}"
-                name = {"wait": f"wait for{peer or ' others'}", "send": f"send to{peer}", "recv": f"recv from{peer}"}
+                name = {
+                    "wait": f"wait for{peer or ' others'}",
+                    "send": f"send to{peer}",
+                    "recv": f"recv from{peer}",
+                }
                 events.append(
-                    {"ph": "X", "pid": rank, "tid": 0, "cat": event.kind, "name": name.get(event.kind, event.name),
-                     "ts": 1e6 * event.start, "dur": 1e6 * (event.end - event.start), "args": {**args, "what": event.name}}
-                )  # fmt: skip
+                    {
+                        "ph": "X",
+                        "pid": rank,
+                        "tid": 0,
+                        "cat": event.kind,
+                        "name": name.get(event.kind, event.name),
+                        "ts": 1e6 * event.start,
+                        "dur": 1e6 * (event.end - event.start),
+                        "args": {**args, "what": event.name},
+                    }
+                )
         for number, (source, sent, dest, taken) in enumerate(self.messages()):
             flow = {"cat": "message", "name": "message", "id": number, "tid": 0}
             events.append({**flow, "ph": "s", "pid": source, "ts": 1e6 * sent})
@@ -146,8 +183,10 @@ class Timeline:
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
     def draw(self, path: Path) -> None:
-        """Draw all ranks below each other: forward blue, backward green, updates yellow, waits red with the rank waited for;
-        white is the program's own code, lines are messages. Needs matplotlib, else says so."""
+        """Draw all ranks below each other: forward blue, backward green, updates yellow, waits red
+        with the rank waited for; white is the program's own code, lines are messages. Needs
+        matplotlib, else says so.
+        """
         if importlib.util.find_spec("matplotlib") is None:
             sys.stderr.write(f"mnpar: {path} was not drawn: pip install matplotlib\n")
             return
@@ -163,7 +202,11 @@ class Timeline:
         scale, least = 1e3, self.duration / 60
         for rank, events in enumerate(self.events):
             for kind, colour in _COLOURS.items():
-                bars = [(scale * start, scale * (end - start)) for start, end, what in self._work(rank) if what == kind]
+                bars = [
+                    (scale * start, scale * (end - start))
+                    for start, end, what in self._work(rank)
+                    if what == kind
+                ]
                 axes.broken_barh(bars, (rank - 0.35, 0.7), color=colour, linewidth=0)
             waits = [event for event in events if event.kind == "wait"]
             bars = [(scale * event.start, scale * (event.end - event.start)) for event in waits]
@@ -173,17 +216,40 @@ class Timeline:
                     middle = scale * (event.start + event.end) / 2
                     if event.kind == "wait":
                         whom = "all" if event.peer is None else str(event.peer)
-                        axes.text(middle, rank, f"waits for {whom}", ha="center", va="center", fontsize=7, color="#a03030")
+                        axes.text(
+                            middle,
+                            rank,
+                            f"waits for {whom}",
+                            ha="center",
+                            va="center",
+                            fontsize=7,
+                            color="#a03030",
+                        )
                     else:
-                        axes.text(middle, rank - 0.42, event.name, ha="center", va="center", fontsize=6)
+                        axes.text(
+                            middle, rank - 0.42, event.name, ha="center", va="center", fontsize=6
+                        )
         for source, sent, dest, taken in self.messages()[:_MANY]:
             if source != dest:
-                axes.plot([scale * sent, scale * taken], [source, dest], color="#606060", linewidth=0.5, alpha=0.6)
-        axes.set_yticks(range(len(self.events)), [f"rank {rank}" for rank in range(len(self.events))])
+                axes.plot(
+                    [scale * sent, scale * taken],
+                    [source, dest],
+                    color="#606060",
+                    linewidth=0.5,
+                    alpha=0.6,
+                )
+        axes.set_yticks(
+            range(len(self.events)), [f"rank {rank}" for rank in range(len(self.events))]
+        )
         axes.set_ylim(len(self.events) - 0.4, -0.6)
         axes.set_xlim(0, scale * self.duration or 1)
         axes.set_xlabel("ms")
-        computing = ", ".join(f"{100 * self.busy(rank) / (self.duration or 1):.0f}" for rank in range(len(self.events)))
+        computing = ", ".join(
+            f"{100 * self.busy(rank) / (self.duration or 1):.0f}"
+            for rank in range(len(self.events))
+        )
         axes.set_title(
-            f"ranks compute {computing} % of the time (blue forward, green backward, yellow update, red waits)", fontsize=9
+            f"ranks compute {computing} % of the time (blue forward, green backward, yellow "
+            "update, red waits)",
+            fontsize=9,
         )

@@ -47,7 +47,9 @@ class Timings:
         return self._total
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """For each name the seconds (``'elapsed_time'``) and how often it was called (``'occurrence'``)."""
+        """For each name the seconds (``'elapsed_time'``) and how often it was called
+        (``'occurrence'``).
+        """
         table: dict[str, dict[str, Any]] = {}
         for name, seconds in self.call_history:
             row = table.setdefault(name, {"elapsed_time": 0.0, "occurrence": 0})
@@ -59,14 +61,18 @@ class Timings:
         """Print a table of :meth:`summary`.
 
         Args:
-            unit: ``'sec'``, ``'ms'``, ``'us'``, ``'ns'``; ``'auto'`` chooses by the largest time, ``'auto_foreach'`` by row.
+            unit: ``'sec'``, ``'ms'``, ``'us'``, ``'ns'``; ``'auto'`` chooses by the largest time,
+                ``'auto_foreach'`` by row.
             file: where to; None: standard output.
 
         Raises:
             ValueError: there is no such unit.
         """
         if unit not in (*UNITS, "auto", "auto_foreach"):
-            raise ValueError(f"print_report: a unit is one of {', '.join(UNITS)}, auto, auto_foreach, not {unit!r}")
+            raise ValueError(
+                f"print_report: a unit is one of {', '.join(UNITS)}, auto, auto_foreach, not "
+                f"{unit!r}"
+            )
         rows = [(self.title, "ElapsedTime", "Occurrence")]
         summary = self.summary()
         if unit == "auto":

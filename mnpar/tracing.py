@@ -1,9 +1,10 @@
 """The profiler: records what each rank computes and sends, and for whom it waits.
 
-While ``mnpar.profile`` runs, the methods through which every function, message and wait goes are replaced by methods that also
-record times; afterwards the original ones are put back. So programs that are not profiled are not slowed down at all. Each rank
-records times of its own clock; the offsets of the clocks are measured by short messages before and after (Cristian 1989), and
-the times are corrected by them.
+While ``mnpar.profile`` runs, the methods through which every function, message and wait goes are
+replaced by methods that also record times; afterwards the original ones are put back. So programs
+that are not profiled are not slowed down at all. Each rank records times of its own clock; the
+offsets of the clocks are measured by short messages before and after (Cristian 1989), and the times
+are corrected by them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Recorder:
         self.clock = clock
         self.events: list[Event] = []
 
-    def span(self, kind: str, name: str, start: float, peer: int | None = None, detail: str = "") -> None:
+    def span(
+        self, kind: str, name: str, start: float, peer: int | None = None, detail: str = ""
+    ) -> None:
         """Record an event that began at ``start`` and ends now."""
         self.events.append(Event(kind, name, start, self.clock(), peer, detail))
 
@@ -58,7 +61,9 @@ Described = tuple[str, int | None, str]  # name, peer, detail
 
 
 def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any], Any]:
-    """A wrapper that records when a method began and ended; ``describe`` gets the object, the arguments and the result."""
+    """A wrapper that records when a method began and ended; ``describe`` gets the object, the
+    arguments and the result.
+    """
 
     def around(old: Any) -> Any:
         def method(self: Any, *args: Any) -> Any:
@@ -76,7 +81,9 @@ def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Call
 
 
 def _receiving(describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any], Any]:
-    """A wrapper of a method that receives in steps: it records the moment in which the message is there."""
+    """A wrapper of a method that receives in steps: it records the moment in which the message is
+    there.
+    """
 
     def around(old: Any) -> Any:
         def steps(self: Mailbox, *args: Any) -> Any:
@@ -101,13 +108,21 @@ def _pulled(function: FunctionNode, args: Any, result: None) -> Described:
 
 def _waited(transport: Any, args: Any, result: None) -> Described:
     waiting = args[0].waiting
-    return waiting.what, None if waiting.peer in (None, ANY) else transport.world_ranks[waiting.peer], waiting.site
+    return (
+        waiting.what,
+        None if waiting.peer in (None, ANY) else transport.world_ranks[waiting.peer],
+        waiting.site,
+    )
 
 
 def _message(box: Mailbox, name: str, peer: int, out: bool, *identity: Any) -> Described:
     """A message, with a text that is the same at both ends."""
     ranks = box.transport.world_ranks
-    ends = (ranks[box.transport.rank], ranks[peer]) if out else (ranks[peer], ranks[box.transport.rank])
+    ends = (
+        (ranks[box.transport.rank], ranks[peer])
+        if out
+        else (ranks[peer], ranks[box.transport.rank])
+    )
     return name, ranks[peer], " ".join(map(str, (*ends, box.order, *identity)))
 
 
@@ -126,13 +141,33 @@ _PLACES = (
     _Place(FunctionNode, "pull", _spanning("backward", _pulled)),
     _Place(MpiTransport, "wait", _spanning("wait", _waited)),
     _Place(ThreadTransport, "wait", _spanning("wait", _waited)),
-    _Place(Mailbox, "send", _spanning("send", lambda box, a, seq: _message(box, a[1].name, a[2], True, seq, a[1].site))),
+    _Place(
+        Mailbox,
+        "send",
+        _spanning("send", lambda box, a, seq: _message(box, a[1].name, a[2], True, seq, a[1].site)),
+    ),
     _Place(Mailbox, "recv", _receiving(_received)),
-    _Place(Mailbox, "recv_now", _spanning("recv", lambda box, a, got: _received(box, (a[0](),), got))),
-    _Place(Mailbox, "post", _spanning("send", lambda box, a, _: _message(box, "exchange", a[1], True, a[2], "exchange"))),
-    _Place(Mailbox, "fetch", _receiving(lambda box, a, _: _message(box, a[0].name, a[1], False, a[2], "exchange"))),
+    _Place(
+        Mailbox, "recv_now", _spanning("recv", lambda box, a, got: _received(box, (a[0](),), got))
+    ),
+    _Place(
+        Mailbox,
+        "post",
+        _spanning(
+            "send", lambda box, a, _: _message(box, "exchange", a[1], True, a[2], "exchange")
+        ),
+    ),
+    _Place(
+        Mailbox,
+        "fetch",
+        _receiving(lambda box, a, _: _message(box, a[0].name, a[1], False, a[2], "exchange")),
+    ),
     _Place(Step, "act", _spanning("stage", lambda step, a, _: (" ".join(map(str, a)), None, ""))),
-    _Place(GradientMethod, "_change", _spanning("update", lambda optimizer, a, _: (type(optimizer).__name__, None, ""))),
+    _Place(
+        GradientMethod,
+        "_change",
+        _spanning("update", lambda optimizer, a, _: (type(optimizer).__name__, None, "")),
+    ),
 )
 _lock = threading.Lock()
 _olds: list[Any] = []  # the methods that were replaced
@@ -163,8 +198,9 @@ def _uninstall() -> None:
 def clock_offset(comm: Communicator, clock: Clock) -> tuple[float, float]:
     """How far this rank's clock is ahead of rank 0's; all ranks call it.
 
-    Rank 0 asks each rank for its time, many times, and takes the answer with the shortest round trip: the clock was read in the
-    middle of that, give or take half of it. An offset below this error is taken for 0, which it is on one machine.
+    Rank 0 asks each rank for its time, many times, and takes the answer with the shortest round
+    trip: the clock was read in the middle of that, give or take half of it. An offset below this
+    error is taken for 0, which it is on one machine.
 
     Returns:
         When it was measured, by this clock, and the seconds.
@@ -189,8 +225,12 @@ def clock_offset(comm: Communicator, clock: Clock) -> tuple[float, float]:
     return clock(), mine
 
 
-def _corrected(events: list[Event], before: tuple[float, float], after: tuple[float, float]) -> list[Event]:
-    """The events by rank 0's clock: the offset is taken to change steadily between the two measurements."""
+def _corrected(
+    events: list[Event], before: tuple[float, float], after: tuple[float, float]
+) -> list[Event]:
+    """The events by rank 0's clock: the offset is taken to change steadily between the two
+    measurements.
+    """
     drift = (after[1] - before[1]) / max(after[0] - before[0], 1e-9)
 
     def right(t: float) -> float:
@@ -201,13 +241,18 @@ def _corrected(events: list[Event], before: tuple[float, float], after: tuple[fl
 
 @contextlib.contextmanager
 def profile(
-    out: str | Path = "result", comm: Communicator | None = None, clock: Clock = time.perf_counter, *, picture: bool = True
+    out: str | Path = "result",
+    comm: Communicator | None = None,
+    clock: Clock = time.perf_counter,
+    *,
+    picture: bool = True,
 ) -> Iterator[Timeline]:
     """Record what all ranks do inside a ``with`` block; all of them enter and leave it.
 
-    Afterwards rank 0 writes ``timeline.json``, to be opened in Perfetto (ui.perfetto.dev) or in Chrome (about:tracing): each
-    rank's functions, waits, messages (as arrows) and the actions of a pipeline; and, where matplotlib is installed, the picture
-    ``timeline.png``. Not profiling costs nothing; profiling, about a microsecond for each function.
+    Afterwards rank 0 writes ``timeline.json``, to be opened in Perfetto (ui.perfetto.dev) or in
+    Chrome (about:tracing): each rank's functions, waits, messages (as arrows) and the actions of a
+    pipeline; and, where matplotlib is installed, the picture ``timeline.png``. Not profiling costs
+    nothing; profiling, about a microsecond for each function.
 
     Args:
         out: a folder, made if it is not there.
@@ -216,7 +261,8 @@ def profile(
         picture: whether to draw.
 
     Returns:
-        A :class:`Timeline`, filled at the end, on rank 0: ``print(timeline.text())`` says who waited for whom.
+        A :class:`Timeline`, filled at the end, on rank 0: ``print(timeline.text())`` says who
+        waited for whom.
 
     Example:
         >>> import tempfile, numpy as np, mnpar, mnpar.functions as F
@@ -224,12 +270,17 @@ def profile(
         ...     with mnpar.profile(tempfile.mkdtemp(), comm, picture=False) as timeline:
         ...         x = mnpar.Variable(np.ones((2, 2)))
         ...         F.sum(F.allreduce(comm, F.tanh(x))).backward()
-        ...     return sorted({event.name for event in timeline.events[0] if event.kind == "forward"}) if comm.is_root else None
+        ...     return (
+        ...         sorted({event.name for event in timeline.events[0] if event.kind == "forward"})
+        ...         if comm.is_root
+        ...         else None
+        ...     )
         >>> mnpar.run(program, ranks=2)[0]
         ['AllReduce', 'Sum', 'Tanh']
     """
     comm = comm or create_communicator()
-    timeline, recorder = Timeline(), Recorder(clock)
+    timeline = Timeline()
+    recorder = Recorder(clock)
     before = clock_offset(comm, clock)
     comm.barrier()
     _install()
@@ -241,7 +292,9 @@ def profile(
         _uninstall()
     comm.barrier()  # after an error nobody comes here
     events = _corrected(recorder.events, before, clock_offset(comm, clock))
-    known = comm.gather_obj((comm.transport.world_ranks[comm.rank], [tuple(event) for event in events]))
+    known = comm.gather_obj(
+        (comm.transport.world_ranks[comm.rank], [tuple(event) for event in events])
+    )
     if known is not None:
         timeline.take(known)
         folder = Path(out)

@@ -1,4 +1,6 @@
-"""Variable: an array and its place in the graph; backward and grad, the two ways to ask for derivatives."""
+"""Variable: an array and its place in the graph; backward and grad, the two ways to ask for
+derivatives.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,14 @@ class Variable(ArrayLike):
 
     __slots__ = ("__weakref__", "node")
 
-    def __init__(self, data: Array = None, *, name: str | None = None, grad: Array = None, requires_grad: bool = True) -> None:
+    def __init__(
+        self,
+        data: Array = None,
+        *,
+        name: str | None = None,
+        grad: Array = None,
+        requires_grad: bool = True,
+    ) -> None:
         self.array = None if data is None else backend.checked(data)
         self.node = VariableNode(data, requires_grad, None, tick())
         self.node.name = name
@@ -46,31 +55,53 @@ class Variable(ArrayLike):
 
     @classmethod
     def of(cls, array: Array, node: VariableNode) -> Variable:
-        """A Variable for an existing place in the graph (no checks: it is made for every output of every function)."""
+        """A Variable for an existing place in the graph (no checks: it is made for every output of
+        every function).
+        """
         variable = Variable.__new__(Variable)
         variable.array, variable.node = array, node
         return variable
 
-    creator = property(attrgetter("node.creator"), doc="The FunctionNode that computed it; None for a leaf.")
-    requires_grad = property(attrgetter("node.requires_grad"), doc="Whether backward computes its gradient.")
-    name = property(lambda self: self.node.name, lambda self, name: setattr(self.node, "name", name), doc="Its name in graphs.")
+    creator = property(
+        attrgetter("node.creator"), doc="The FunctionNode that computed it; None for a leaf."
+    )
+    requires_grad = property(
+        attrgetter("node.requires_grad"), doc="Whether backward computes its gradient."
+    )
+    name = property(
+        lambda self: self.node.name,
+        lambda self, name: setattr(self.node, "name", name),
+        doc="Its name in graphs.",
+    )
 
     @property
     def grad(self) -> Array:
-        """The gradient of this Variable, an array of its shape and dtype; None before any backward has computed one."""
+        """The gradient of this Variable, an array of its shape and dtype; None before any backward
+        has computed one.
+        """
         g = self.node.gradient
         return g if g is None or type(g) is np.ndarray else asked_for(self.node)
 
     @grad.setter
     def grad(self, g: Array) -> None:
-        if g is not None and (not backend.is_array(g) or g.shape != self.shape or g.dtype != self.dtype):
-            form = f"{g.shape} {g.dtype} array" if backend.is_array(g) else f"{type(g).__name__}, which is no array"
-            raise ValueError(f"the gradient of a {self.shape} {self.dtype} Variable cannot be a {form}")
+        if g is not None and (
+            not backend.is_array(g) or g.shape != self.shape or g.dtype != self.dtype
+        ):
+            form = (
+                f"{g.shape} {g.dtype} array"
+                if backend.is_array(g)
+                else f"{type(g).__name__}, which is no array"
+            )
+            raise ValueError(
+                f"the gradient of a {self.shape} {self.dtype} Variable cannot be a {form}"
+            )
         self.node.gradient = g
 
     @property
     def grad_var(self) -> Variable | None:
-        """The gradient as a Variable: connected to the graph after a backward with ``enable_double_backprop``."""
+        """The gradient as a Variable: connected to the graph after a backward with
+        ``enable_double_backprop``.
+        """
         if self.node.gradient is not None and not isinstance(self.node.gradient, Variable):
             self.node.gradient = Variable(self.grad)
         return self.node.gradient
@@ -81,25 +112,41 @@ class Variable(ArrayLike):
         self.node.gradient = g
 
     def backward(
-        self, retain_grad: bool = False, enable_double_backprop: bool = False, loss_scale: float | None = None, *,
+        self,
+        retain_grad: bool = False,
+        enable_double_backprop: bool = False,
+        loss_scale: float | None = None,
+        *,
         retain_tape: bool = False,
-    ) -> None:  # fmt: skip
-        """Add to every leaf's ``grad`` the derivative of this Variable: :func:`mnpar.backward` of it alone."""
-        backward([self], None, retain_grad=retain_grad, enable_double_backprop=enable_double_backprop,
-                 loss_scale=loss_scale, retain_tape=retain_tape)  # fmt: skip
+    ) -> None:
+        """Add to every leaf's ``grad`` the derivative of this Variable: :func:`mnpar.backward` of
+        it alone.
+        """
+        backward(
+            [self],
+            None,
+            retain_grad=retain_grad,
+            enable_double_backprop=enable_double_backprop,
+            loss_scale=loss_scale,
+            retain_tape=retain_tape,
+        )
 
     def cleargrad(self) -> None:
         """Set the gradient to None."""
         self.node.gradient = None
 
-    def register_hook(self, hook: Callable[[Gradient], Gradient], after: bool = False) -> Callable[[], None]:
+    def register_hook(
+        self, hook: Callable[[Gradient], Gradient], after: bool = False
+    ) -> Callable[[], None]:
         """Call a function with this Variable's gradient, once in each backward that computes one.
 
         Args:
-            hook: called with the complete gradient (an array; a Variable if the backward is recorded) while backward goes on,
-                in an order that is the same on ranks with the same program. It may return another gradient of the same shape
-                and dtype, but must not change this array: functions that backward has still to visit may share it.
-            after: call the hook after a leaf's gradient was added to ``grad`` instead, with the leaf's :class:`VariableNode`.
+            hook: called with the complete gradient (an array; a Variable if the backward is
+                recorded) while backward goes on, in an order that is the same on ranks with the
+                same program. It may return another gradient of the same shape and dtype, but must
+                not change this array: functions that backward has still to visit may share it.
+            after: call the hook after a leaf's gradient was added to ``grad`` instead, with the
+                leaf's :class:`VariableNode`.
 
         Returns:
             A function without arguments that removes the hook.
@@ -129,11 +176,15 @@ class Variable(ArrayLike):
         self.node.creator = None
 
     def unchain_backward(self) -> None:
-        """Detach all that it was computed from, too (truncated backpropagation through time); on the calling rank only."""
+        """Detach all that it was computed from, too (truncated backpropagation through time); on
+        the calling rank only.
+        """
         unchain(self.node)
 
     def to_device(self, device: int | str | None) -> None:
-        """Move array and gradient to a device: ``-1`` or ``'@numpy'`` the host, ``0`` or ``'@cupy:0'`` the first GPU."""
+        """Move array and gradient to a device: ``-1`` or ``'@numpy'`` the host, ``0`` or
+        ``'@cupy:0'`` the first GPU.
+        """
         super().to_device(device)
         if self.grad is not None:
             self.node.gradient = backend.to_device(device, self.grad)
@@ -143,28 +194,45 @@ class Variable(ArrayLike):
 
 
 def as_variable(obj: Any, requires_grad: bool = False) -> Variable:
-    """``obj`` itself if it is a Variable, else a Variable of the array ``obj``, by default one that needs no gradient."""
+    """``obj`` itself if it is a Variable, else a Variable of the array ``obj``, by default one that
+    needs no gradient.
+    """
     if type(obj) is np.ndarray:
         return Variable.of(obj, VariableNode(obj, requires_grad))
-    return obj if isinstance(obj, Variable) else Variable(backend.checked(obj), requires_grad=requires_grad)
+    return (
+        obj
+        if isinstance(obj, Variable)
+        else Variable(backend.checked(obj), requires_grad=requires_grad)
+    )
 
 
 def backward(
-    outputs: Sequence[Variable] = (), grad_outputs: Sequence[Variable | None] | None = None, *,
-    enable_double_backprop: bool = False, retain_grad: bool = False, loss_scale: float | None = None, retain_tape: bool = False,
-) -> None:  # fmt: skip
-    """Add to every leaf's ``grad`` the derivative of the sum of ``outputs`` (and, law 1, of all ranks' outputs).
+    outputs: Sequence[Variable] = (),
+    grad_outputs: Sequence[Variable | None] | None = None,
+    *,
+    enable_double_backprop: bool = False,
+    retain_grad: bool = False,
+    loss_scale: float | None = None,
+    retain_tape: bool = False,
+) -> None:
+    """Add to every leaf's ``grad`` the derivative of the sum of ``outputs`` (and, law 1, of all
+    ranks' outputs).
 
-    Every rank that took part in a communication must call it, those without a loss as ``mnpar.backward()``.
+    Every rank that took part in a communication must call it, those without a loss as
+    ``mnpar.backward()``.
 
     Args:
-        outputs, grad_outputs: where to start, and their gradients; where None, an output's ``grad`` or, if its size is 1, 1.
+        outputs, grad_outputs: where to start, and their gradients; where None, an output's ``grad``
+            or, if its size is 1, 1.
         enable_double_backprop: make the gradients differentiable themselves; the tape is kept then.
-        retain_grad, retain_tape: leave gradients on intermediate Variables too; keep the tape for another backward.
-        loss_scale: multiplies the gradients that start from 1; optimizers divide the leaves' gradients by it.
+        retain_grad, retain_tape: leave gradients on intermediate Variables too; keep the tape for
+            another backward.
+        loss_scale: multiplies the gradients that start from 1; optimizers divide the leaves'
+            gradients by it.
 
     Raises:
-        ValueError: an output that is not a scalar has no gradient; RuntimeError: an earlier backward has used up the tape.
+        ValueError: an output that is not a scalar has no gradient; RuntimeError: an earlier
+            backward has used up the tape.
 
     Example:
         >>> import numpy as np, mnpar
@@ -175,23 +243,41 @@ def backward(
     """
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
     leaves = Leaves(seeds, loss_scale)
-    found = reverse(seeds, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape, keep=leaves.keep)
+    found = reverse(
+        seeds,
+        record=enable_double_backprop,
+        retain_grad=retain_grad,
+        retain_tape=retain_tape,
+        keep=leaves.keep,
+    )
     leaves.keep_all(found)
 
 
 def grad(
-    outputs: Sequence[Variable], inputs: Sequence[Variable], grad_outputs: Sequence[Variable | None] | None = None,
-    grad_inputs: Sequence[Variable | None] | None = None, set_grad: bool = False, retain_grad: bool = False,
-    enable_double_backprop: bool = False, loss_scale: float | None = None, *, retain_tape: bool = False,
-) -> list[Variable | None]:  # fmt: skip
-    """The derivative of the sum of ``outputs`` with respect to each of ``inputs``; no leaf's ``grad`` changes.
+    outputs: Sequence[Variable],
+    inputs: Sequence[Variable],
+    grad_outputs: Sequence[Variable | None] | None = None,
+    grad_inputs: Sequence[Variable | None] | None = None,
+    set_grad: bool = False,
+    retain_grad: bool = False,
+    enable_double_backprop: bool = False,
+    loss_scale: float | None = None,
+    *,
+    retain_tape: bool = False,
+) -> list[Variable | None]:
+    """The derivative of the sum of ``outputs`` with respect to each of ``inputs``; no leaf's
+    ``grad`` changes.
 
-    Every rank calls it, as :func:`mnpar.backward`; ranks without outputs and inputs call ``mnpar.grad([], [])``.
+    Every rank calls it, as :func:`mnpar.backward`; ranks without outputs and inputs call
+    ``mnpar.grad([], [])``.
 
     Args:
-        outputs, retain_grad, enable_double_backprop, loss_scale, retain_tape: as in :func:`mnpar.backward`.
-        inputs, grad_outputs: any Variables of the graph; the gradients of the outputs, arrays of ones where None.
-        grad_inputs, set_grad: Variables to add to the results; also leave the results on the inputs' ``grad``.
+        outputs, retain_grad, enable_double_backprop, loss_scale, retain_tape: as in
+            :func:`mnpar.backward`.
+        inputs, grad_outputs: any Variables of the graph; the gradients of the outputs, arrays of
+            ones where None.
+        grad_inputs, set_grad: Variables to add to the results; also leave the results on the
+            inputs' ``grad``.
 
     Returns:
         A Variable for each input, None where no output depends on it.
@@ -208,7 +294,13 @@ def grad(
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop, ones=True)
     nodes = [x.node for x in inputs]
     with away(nodes):
-        found = reverse(seeds, nodes, record=enable_double_backprop, retain_grad=retain_grad, retain_tape=retain_tape)
+        found = reverse(
+            seeds,
+            nodes,
+            record=enable_double_backprop,
+            retain_grad=retain_grad,
+            retain_tape=retain_tape,
+        )
     results: list[Variable | None] = []
     gs = own([found.get(node.key) for node in nodes], memory_of([g for _, g in seeds]))
     for (x, more), g in zip(pairs, gs, strict=True):
@@ -222,25 +314,46 @@ def grad(
 def _check_variables(what: str, xs: Sequence[Any]) -> None:
     for i, x in enumerate(xs):
         if not isinstance(x, Variable):
-            raise TypeError(f"the {what} are a list of Variables, but number {i} is a {type(x).__name__}")
+            raise TypeError(
+                f"the {what} are a list of Variables, but number {i} is a {type(x).__name__}"
+            )
 
 
 def _seeds(
-    outputs: Sequence[Variable], gys: Any, loss_scale: float | None, record: bool, ones: bool = False
+    outputs: Sequence[Variable],
+    gys: Any,
+    loss_scale: float | None,
+    record: bool,
+    ones: bool = False,
 ) -> list[tuple[VariableNode, Gradient]]:
     """Where backward starts, and the gradients it starts from."""
     if isinstance(outputs, Variable):
-        raise TypeError("the outputs are a list of Variables: write mnpar.backward([y]) or y.backward()")
+        raise TypeError(
+            "the outputs are a list of Variables: write mnpar.backward([y]) or y.backward()"
+        )
     seeds = []
     _check_variables("outputs", outputs)
     for y, g in paired("grad_outputs", outputs, gys):
         if gys is None and not ones:
             g = y.grad_var if record else y.node.gradient
-        if g is None and (array := y.array) is not None and (array.size == 1 or (ones and array.size)):
-            xp, start = backend.get_array_module(array), 1 if loss_scale is None else loss_scale
-            g = xp.full_like(array, start) if ones else xp.array(start, array.dtype, ndmin=array.ndim)  # which is quicker
+        if (
+            g is None
+            and (array := y.array) is not None
+            and (array.size == 1 or (ones and array.size))
+        ):
+            xp = backend.get_array_module(array)
+            start = 1 if loss_scale is None else loss_scale
+            # which is quicker
+            g = (
+                xp.full_like(array, start)
+                if ones
+                else xp.array(start, array.dtype, ndmin=array.ndim)
+            )
         if g is not None:
             seeds.append((y.node, as_variable(g) if record else getattr(g, "array", g)))
         elif y.array is not None and y.size:  # a send's delegate is empty and starts from nothing
-            raise ValueError(f"backward from an array of shape {y.shape} needs its gradient: set y.grad, or sum it to a scalar")
+            raise ValueError(
+                f"backward from an array of shape {y.shape} needs its gradient: set y.grad, or "
+                "sum it to a scalar"
+            )
     return seeds

@@ -1,4 +1,6 @@
-"""Options of these tests, what the processes that they start find, and what they print at the end."""
+"""Options of these tests, what the processes that they start find, and what they print at the
+end.
+"""
 
 import contextlib
 import functools
@@ -23,7 +25,9 @@ from tests.device import stand_in
 
 @pytest.fixture
 def float64():
-    """Links and functions make float64: a file asks by ``pytestmark = pytest.mark.usefixtures("float64")``."""
+    """Links and functions make float64: a file asks by ``pytestmark =
+    pytest.mark.usefixtures("float64")``.
+    """
     with mnpar.using_config("dtype", np.dtype("f8")):
         yield
 
@@ -47,7 +51,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    gc.disable()  # until the tests are collected, which leaves no garbage: to look for it takes a third as long as to collect
+    # until the tests are collected, which leaves no garbage: to look for it takes a third as long
+    # as to collect
+    gc.disable()
     start_alike()
     np.testing.assert_allclose = close_at_once(np.testing.assert_allclose)
     if "PYTHONDONTWRITEBYTECODE" in os.environ and hasattr(config, "cache"):
@@ -55,18 +61,25 @@ def pytest_configure(config):
 
 
 def close_at_once(assert_allclose):
-    """numpy's ``assert_allclose``, which is asked only where a glance does not show that arrays are close: it takes 50 µs.
+    """numpy's ``assert_allclose``, which is asked only where a glance does not show that arrays are
+    close: it takes 50 µs.
 
-    A glance is at arrays of floating-point numbers, of one shape, all finite. Whatever else there is, numpy judges.
+    A glance is at arrays of floating-point numbers, of one shape, all finite. Whatever else there
+    is, numpy judges.
     """
 
     @functools.wraps(assert_allclose)
     def close(actual, desired, rtol=1e-7, atol=0, **more):
         __tracebackhide__ = True
-        alike = type(actual) is type(desired) is np.ndarray and actual.shape == desired.shape and not more.get("strict")
+        alike = (
+            type(actual) is type(desired) is np.ndarray
+            and actual.shape == desired.shape
+            and not more.get("strict")
+        )
         if alike and actual.size and actual.dtype.kind == desired.dtype.kind == "f":
             with np.errstate(all="ignore"):
-                room = atol + rtol * abs(desired) - abs(actual - desired)  # infinite, or not a number, where one of them is
+                # infinite, or not a number, where one of them is
+                room = atol + rtol * abs(desired) - abs(actual - desired)
             if room.min() >= 0 and room.max() < np.inf:
                 return
         assert_allclose(actual, desired, rtol, atol, **more)
@@ -75,20 +88,27 @@ def close_at_once(assert_allclose):
 
 
 def start_alike():
-    """What tests start finds the same wherever they run: it prints whole lines, its idle threads sleep, its MPI looks for no
-    network and watches no memory (which takes a rank a sixth of its start), and Ctrl-C ends it.
+    """What tests start finds the same wherever they run: it prints whole lines, its idle threads
+    sleep, its MPI looks for no network and watches no memory (which takes a rank a sixth of its
+    start), and Ctrl-C ends it.
     """
-    os.environ.pop("PYTHONUNBUFFERED", None)  # print writes its arguments one by one then, and those of several ranks mix
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2 ** 20 cycles, and not 2 ** 28: to spin 0.1 s without work
+    # print writes its arguments one by one then, and those of several ranks mix
+    os.environ.pop("PYTHONUNBUFFERED", None)
+    # 2 ** 20 cycles, and not 2 ** 28: to spin 0.1 s without work
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     os.environ.setdefault("UCX_TLS", "posix,self")
     os.environ.setdefault("UCX_MEM_EVENTS", "n")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as nohup and the shell's & leave it: programs inherit that
+    # as nohup and the shell's & leave it: programs inherit that
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _share_bytecode(folder):
-    """Hundreds of processes would compile all of mnpar, a quarter of a second each: let them write and read it elsewhere."""
-    shutil.rmtree(f"{folder}{tempfile.gettempdir()}", ignore_errors=True)  # of programs that tests wrote, long gone
+    """Hundreds of processes would compile all of mnpar, a quarter of a second each: let them write
+    and read it elsewhere.
+    """
+    # of programs that tests wrote, long gone
+    shutil.rmtree(f"{folder}{tempfile.gettempdir()}", ignore_errors=True)
     for library in {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}:
         if not os.path.exists(f"{folder}{library}"):
             _link_bytecode(library, folder)
@@ -98,7 +118,9 @@ def _share_bytecode(folder):
 
 
 def _link_bytecode(library, folder):
-    """What is compiled of Python and of packages shall be found there too: to compile it once more takes 4 s."""
+    """What is compiled of Python and of packages shall be found there too: to compile it once more
+    takes 4 s.
+    """
     for place, folders, files in os.walk(library):
         folders[:] = [name for name in folders if name not in ("test", "tests", "site-packages")]
         if os.path.basename(place) == "__pycache__":
@@ -111,28 +133,46 @@ def _link_bytecode(library, folder):
 
 def pytest_terminal_summary(terminalreporter, config):
     """What became of the spoilt programs of tests/test_random_programs.py."""
-    reports = [one for ones in terminalreporter.stats.values() for one in ones if getattr(one, "when", "") == "call"]
-    said = [tuple(what) for one in reports for name, whats in one.user_properties if name == "spoilt" for what in whats]
+    reports = [
+        one
+        for ones in terminalreporter.stats.values()
+        for one in ones
+        if getattr(one, "when", "") == "call"
+    ]
+    said = [
+        tuple(what)
+        for one in reports
+        for name, whats in one.user_properties
+        if name == "spoilt"
+        for what in whats
+    ]
     outcomes = Counter([what for what in said if what[0] != "nothing"])
     if not outcomes:
         return
     n = Counter(what for what, _ in outcomes.elements())
     told = n["reported"] + n["late"]
     terminalreporter.write_line(
-        f"spoilt programs: {n['reported']} reported before a wrong value came, {n['late']} after one, {n['silent']} silently "
-        f"wrong, {n['hung']} hanging: {told / max(told + n['silent'] + n['hung'], 1):.2%} of those that matter were reported; "
+        f"spoilt programs: {n['reported']} reported before a wrong value came, {n['late']} "
+        f"after one, {n['silent']} silently "
+        f"wrong, {n['hung']} hanging: {told / max(told + n['silent'] + n['hung'], 1):.2%} of "
+        "those that matter were reported; "
         f"{n['harmless']} harmless (the gradients are right all the same)"
     )
     for how in sorted({how for _, how in outcomes}) if config.getoption("--detection") else ():
-        became = ", ".join([f"{n} {what}" for (what, one), n in sorted(outcomes.items()) if one == how])
+        became = ", ".join(
+            [f"{n} {what}" for (what, one), n in sorted(outcomes.items()) if one == how]
+        )
         terminalreporter.write_line(f"  {how}: {became}")
 
 
 def pytest_collection_finish(session):
     gc.collect()
-    gc.freeze()  # thousands of tests: collections of garbage in them need not look at all that was collected
-    gc.set_threshold(10_000, *gc.get_threshold()[1:])  # nor come after each 700 new objects: a tenth of the time
+    # thousands of tests: collections of garbage in them need not look at all that was collected
+    gc.freeze()
+    # nor come after each 700 new objects: a tenth of the time
+    gc.set_threshold(10_000, *gc.get_threshold()[1:])
     gc.enable()
-    linecache.clearcache()  # each doctest looks whether any file in it has changed, and collection has read all of mnpar
+    # each doctest looks whether any file in it has changed, and collection has read all of mnpar
+    linecache.clearcache()
     if not session.config.option.collectonly:
         session.config.add_cleanup(scripts.share())

@@ -22,7 +22,9 @@ def is_mpich(python=sys.executable):
 
 
 needs_mpich = pytest.mark.skipif(
-    not is_mpich(), reason="MPICH alone sums in shared memory, meets by a file, and starts one rank untold"
+    not is_mpich(),
+    reason="MPICH alone sums in shared memory, meets by a file, and starts one rank untold",
 )
 
-TO_END = signal.SIGTERM if is_mpich() else signal.SIGUSR1  # passed on by mpiexec: at SIGTERM Open MPI's kills the ranks
+# passed on by mpiexec: at SIGTERM Open MPI's kills the ranks
+TO_END = signal.SIGTERM if is_mpich() else signal.SIGUSR1

@@ -1,7 +1,9 @@
-"""Random programs in which ranks do different things, written once and run twice: over ranks, and by one process as the truth.
+"""Random programs in which ranks do different things, written once and run twice: over ranks, and
+by one process as the truth.
 
-A program is a list of events drawn from a seed. Each event says which ranks take part, and ``Ranked`` (this rank's part of
-it, with communication) and ``Alone`` (everybody's, in one graph) carry it out. How one is spoilt is in ``tests/spoiling.py``.
+A program is a list of events drawn from a seed. Each event says which ranks take part, and
+``Ranked`` (this rank's part of it, with communication) and ``Alone`` (everybody's, in one graph)
+carry it out. How one is spoilt is in ``tests/spoiling.py``.
 """
 
 import contextlib
@@ -29,7 +31,8 @@ class Event:
     """One step. ``ins`` and ``outs`` name variables, by rank for a collective."""
 
     kind: str  # local, p2p, split, exchange, barrier, one of ROUND, or a collective
-    ranks: tuple[int, ...]  # who takes part, as numbers in the world, in the order of the communicator
+    # who takes part, as numbers in the world, in the order of the communicator
+    ranks: tuple[int, ...]
     ins: dict  # rank -> names
     outs: dict  # rank -> names
     comm: int = 0
@@ -44,15 +47,20 @@ class Event:
     op: str = "sum"  # how they are reduced
     dests: tuple[int, ...] = ()  # to whom each place of the communicator sends in a round
     steps: int = 0  # of a shift
-    have: tuple[tuple[int, int], ...] = ()  # which cells each place of the communicator has in an exchange
+    have: tuple[
+        tuple[int, int], ...
+    ] = ()  # which cells each place of the communicator has in an exchange
     want: tuple[tuple[int, int], ...] = ()
-    later: frozenset = frozenset()  # the ranks that wait for their results where they are first used
+    # the ranks that wait for their results where they are first used
+    later: frozenset = frozenset()
     quiet: frozenset = frozenset()  # the ranks that do not record
 
     @property
     def plan(self):
         """Of an exchange."""
-        return Plan([Box((a,), (b,)) for a, b in self.have], [Box((a,), (b,)) for a, b in self.want])
+        return Plan(
+            [Box((a,), (b,)) for a, b in self.have], [Box((a,), (b,)) for a, b in self.want]
+        )
 
     @property
     def ends(self):
@@ -82,7 +90,9 @@ class Drawing:
     def __init__(self, seed, most_ranks):
         self.rng = random.Random(seed)
         self.size = self.rng.randint(1, most_ranks)
-        self.known = {rank: [f"x{rank}.{i}" for i in range(len(SHAPES))] for rank in range(self.size)}
+        self.known = {
+            rank: [f"x{rank}.{i}" for i in range(len(SHAPES))] for rank in range(self.size)
+        }
         self.comms = {0: tuple(range(self.size))}
         self.events = []
 
@@ -112,17 +122,30 @@ class Drawing:
 
     def p2p(self, number):
         comm = self.rng.choice(list(self.comms))
-        source, dest = self.rng.choice(self.comms[comm]), self.rng.choice(self.comms[comm])
-        several, integers = self.rng.choice((1, 1, 1, 2)), number + 1 if self.chance(0.3) else 0
-        ins, outs = {source: self.some(source, several)}, {dest: [self.fresh(dest) for _ in range(several)]}
+        source = self.rng.choice(self.comms[comm])
+        dest = self.rng.choice(self.comms[comm])
+        several = self.rng.choice((1, 1, 1, 2))
+        integers = number + 1 if self.chance(0.3) else 0
+        ins = {source: self.some(source, several)}
+        outs = {dest: [self.fresh(dest) for _ in range(several)]}
         if integers:
             outs[dest].append(f"n{number}")  # no loss is made of it, and nothing computed
         later = self.any_of((source, dest) if several == 1 and not integers else (source,), 0.4)
-        anyone, quiet = self.rng.choice(("", "", "", "source", "tag")), self.any_of({source, dest}, 0.1)
+        anyone = self.rng.choice(("", "", "", "source", "tag"))
+        quiet = self.any_of({source, dest}, 0.1)
         return Event(
-            "p2p", (source, dest), ins, outs, comm, tag=number + 1, integers=integers, anyone=anyone, dtype=self.dtype(),
-            later=later, quiet=quiet,
-        )  # fmt: skip
+            "p2p",
+            (source, dest),
+            ins,
+            outs,
+            comm,
+            tag=number + 1,
+            integers=integers,
+            anyone=anyone,
+            dtype=self.dtype(),
+            later=later,
+            quiet=quiet,
+        )
 
     def split(self, number):
         parent, rng = self.rng.choice(list(self.comms)), self.rng
@@ -130,56 +153,112 @@ class Drawing:
         keys = {rank: rng.randrange(3) for rank in self.comms[parent]}
         made = {}
         for color in (0, 1):
-            mine = [(keys[rank], i, rank) for i, rank in enumerate(self.comms[parent]) if colors[rank] == color]
+            mine = [
+                (keys[rank], i, rank)
+                for i, rank in enumerate(self.comms[parent])
+                if colors[rank] == color
+            ]
             if mine:
                 made[color] = len(self.comms)
                 self.comms[len(self.comms)] = tuple(rank for _, _, rank in sorted(mine))
         return Event("split", self.comms[parent], keys, {}, parent, colors=colors, made=made)
 
     def round(self, number):
-        comm, kind, steps = self.rng.choice(list(self.comms)), self.rng.choice(ROUND), self.rng.randint(-2, 3)
-        members, several = self.comms[comm], self.rng.choice((1, 1, 2))
+        comm = self.rng.choice(list(self.comms))
+        kind = self.rng.choice(ROUND)
+        steps = self.rng.randint(-2, 3)
+        members = self.comms[comm]
+        several = self.rng.choice((1, 1, 2))
         dests = [(place + steps) % len(members) for place in range(len(members))]
         if kind == "sendrecv":
             self.rng.shuffle(dests)
         ins = {r: self.some(r, several) for r in members}
         outs = {r: [self.fresh(r) for _ in range(several)] for r in members}
         return Event(
-            kind, members, ins, outs, comm, tag=(number + 1) * (kind == "sendrecv"), dests=tuple(dests), steps=steps,
-            dtype=self.dtype(), later=self.any_of(members, 0.3 * (several == 1)), quiet=self.any_of(members, 0.05),
-        )  # fmt: skip
+            kind,
+            members,
+            ins,
+            outs,
+            comm,
+            tag=(number + 1) * (kind == "sendrecv"),
+            dests=tuple(dests),
+            steps=steps,
+            dtype=self.dtype(),
+            later=self.any_of(members, 0.3 * (several == 1)),
+            quiet=self.any_of(members, 0.05),
+        )
 
     def exchange(self, number):
-        comm, cells = self.rng.choice(list(self.comms)), self.rng.choice((2, 9, 99))
+        comm = self.rng.choice(list(self.comms))
+        cells = self.rng.choice((2, 9, 99))
         members = self.comms[comm]
-        have, want = [tuple([tuple(sorted(self.rng.choices(range(cells), k=2))) for _ in members]) for _ in range(2)]
-        ins, outs = {r: self.some(r) for r in members}, {r: [self.fresh(r)] for r in members}
+        have, want = [
+            tuple([tuple(sorted(self.rng.choices(range(cells), k=2))) for _ in members])
+            for _ in range(2)
+        ]
+        ins = {r: self.some(r) for r in members}
+        outs = {r: [self.fresh(r)] for r in members}
         return Event(
-            "exchange", members, ins, outs, comm, have=have, want=want, dtype=self.dtype(), later=self.any_of(members, 0.5),
+            "exchange",
+            members,
+            ins,
+            outs,
+            comm,
+            have=have,
+            want=want,
+            dtype=self.dtype(),
+            later=self.any_of(members, 0.5),
             quiet=self.any_of(members, 0.05),
-        )  # fmt: skip
+        )
 
     def barrier(self, number):
         comm = self.rng.choice(list(self.comms))
-        return Event("barrier", self.comms[comm], {}, {}, comm, later=self.all_or_none(self.comms[comm], 0.3))
+        return Event(
+            "barrier", self.comms[comm], {}, {}, comm, later=self.all_or_none(self.comms[comm], 0.3)
+        )
 
     def collective(self, number):
-        comm, kind = self.rng.choice(list(self.comms)), self.rng.choice(COLLECTIVES)
+        comm = self.rng.choice(list(self.comms))
+        kind = self.rng.choice(COLLECTIVES)
         members = self.comms[comm]
-        root, pieces = self.rng.randrange(len(members)), len(members)
+        root = self.rng.randrange(len(members))
+        pieces = len(members)
         has = [members[root]] if kind in ("bcast", "scatter") else members
         wants = [members[root]] if kind in ("reduce", "gather") else members
         ins = {r: self.some(r, pieces if kind in TO_ALL else 1) for r in has}
         outs = {r: [self.fresh(r) for _ in range(pieces if kind in FROM_ALL else 1)] for r in wants}
-        op = self.rng.choice(("sum", "sum", "prod") if kind == "exscan" else ("sum", "sum", "mean", "max", "min", "prod"))
-        dtype = self.rng.choice(("f8", "f8", "f8", "f4", "i8")) if kind in SAME_FORM else self.dtype()
+        op = self.rng.choice(
+            ("sum", "sum", "prod")
+            if kind == "exscan"
+            else ("sum", "sum", "mean", "max", "min", "prod")
+        )
+        dtype = (
+            self.rng.choice(("f8", "f8", "f8", "f4", "i8")) if kind in SAME_FORM else self.dtype()
+        )
         return Event(
-            kind, members, ins, outs, comm, root, length=self.rng.choice((0, 1, 3, 60)), dtype=dtype, op=op,
-            later=self.all_or_none(members, 0.5), quiet=self.all_or_none(members, 0.05),
-        )  # fmt: skip
+            kind,
+            members,
+            ins,
+            outs,
+            comm,
+            root,
+            length=self.rng.choice((0, 1, 3, 60)),
+            dtype=dtype,
+            op=op,
+            later=self.all_or_none(members, 0.5),
+            quiet=self.all_or_none(members, 0.05),
+        )
 
 
-HOW_OFTEN = {"local": 33, "p2p": 28, "split": 7, "round": 8, "exchange": 6, "barrier": 2, "collective": 16}
+HOW_OFTEN = {
+    "local": 33,
+    "p2p": 28,
+    "split": 7,
+    "round": 8,
+    "exchange": 6,
+    "barrier": 2,
+    "collective": 16,
+}
 
 
 def draw(seed: int, most_ranks: int = 8) -> Program:
@@ -188,7 +267,9 @@ def draw(seed: int, most_ranks: int = 8) -> Program:
     for number in range(d.rng.randint(4, 24)):
         (what,) = d.rng.choices(list(HOW_OFTEN), HOW_OFTEN.values())
         d.events.append(getattr(d, what)(number))
-    losses = {r: d.rng.sample(d.known[r], d.rng.choice((1, 1, 2))) for r in range(d.size) if d.chance(0.7)}
+    losses = {
+        r: d.rng.sample(d.known[r], d.rng.choice((1, 1, 2))) for r in range(d.size) if d.chance(0.7)
+    }
     return Program(d.size, d.events, d.comms, losses, twice=d.chance(0.3))
 
 
@@ -197,7 +278,9 @@ def local(a, b):
 
 
 def formed(x, length, op="sum"):
-    """A vector of the length that all ranks of a reduction agreed on; near 1 if they are multiplied."""
+    """A vector of the length that all ranks of a reduction agreed on; near 1 if they are
+    multiplied.
+    """
     y = F.sum(x) * np.arange(1.0, length + 1)
     return 1 + 0.3 * F.tanh(y / (length + 1)) if op == "prod" else y
 
@@ -205,7 +288,8 @@ def formed(x, length, op="sum"):
 def dressed(x, dtype):
     """As it travels."""
     if dtype == "i8":
-        return mnpar.Variable(np.asarray(np.rint(100 * np.clip(x.array, -1e6, 1e6)), np.int64))  # and no gradient
+        # and no gradient
+        return mnpar.Variable(np.asarray(np.rint(100 * np.clip(x.array, -1e6, 1e6)), np.int64))
     return x if dtype == "f8" else x * np.array(1 + 1j) if dtype == "c16" else F.cast(x, dtype)
 
 
@@ -220,11 +304,16 @@ def undressed(y):
 
 def leaves(program, rank):
     rng = np.random.default_rng(rank)
-    return {f"x{rank}.{i}": mnpar.Variable(rng.uniform(0.5, 1.5, size=shape)) for i, shape in enumerate(SHAPES)}
+    return {
+        f"x{rank}.{i}": mnpar.Variable(rng.uniform(0.5, 1.5, size=shape))
+        for i, shape in enumerate(SHAPES)
+    }
 
 
 class Values:
-    """The variables by name; those that came from others change their dress where they are first used."""
+    """The variables by name; those that came from others change their dress where they are first
+    used.
+    """
 
     def __init__(self):
         self.came, self.worn = {}, {}
@@ -236,7 +325,10 @@ class Values:
 
     def given(self, e, names):
         """What an event takes, as it travels."""
-        formed_ones = [formed(self[name], e.length, e.op) if e.kind in SAME_FORM else self[name] for name in names]
+        formed_ones = [
+            formed(self[name], e.length, e.op) if e.kind in SAME_FORM else self[name]
+            for name in names
+        ]
         return [dressed(x, e.dtype) for x in formed_ones]
 
 
@@ -250,7 +342,9 @@ class Alone:
         for event in program.events:
             if event.kind == "local":
                 (rank,) = event.ranks
-                self.values.worn[event.outs[rank][0]] = local(*[self.values[name] for name in event.ins[rank]])
+                self.values.worn[event.outs[rank][0]] = local(
+                    *[self.values[name] for name in event.ins[rank]]
+                )
             elif event.kind not in ("split", "barrier"):
                 self.step(event)
 
@@ -258,19 +352,30 @@ class Alone:
         v, came = self.values, self.values.came
         root, outs = e.ranks[e.root] if e.kind in ROOTED else None, {}
         if e.kind == "exchange":
-            ins = [dressed(formed(v[e.ins[r][0]], b - a), e.dtype) for r, (a, b) in zip(e.ranks, e.have, strict=True)]
-            rows = [x @ np.eye(99, dtype=e.dtype)[a:b] for x, (a, b) in zip(ins, e.have, strict=True)]
+            ins = [
+                dressed(formed(v[e.ins[r][0]], b - a), e.dtype)
+                for r, (a, b) in zip(e.ranks, e.have, strict=True)
+            ]
+            rows = [
+                x @ np.eye(99, dtype=e.dtype)[a:b] for x, (a, b) in zip(ins, e.have, strict=True)
+            ]
             for r, (a, b) in zip(e.ranks, e.want, strict=True):
                 cells = fold([self.heard(x, e, {q, r}) for q, x in zip(e.ranks, rows, strict=True)])
                 outs[r] = [cells[a:b]]
         elif e.kind in ("p2p", *ROUND):
             ins = {rank: v.given(e, names) for rank, names in e.ins.items()}
-            outs = {dest: [self.heard(x, e, {source, dest}) for x in ins[source]] for source, dest in e.ends}
+            outs = {
+                dest: [self.heard(x, e, {source, dest}) for x in ins[source]]
+                for source, dest in e.ends
+            }
             if e.integers:
                 outs[e.ranks[1]].append(mnpar.Variable(np.array([3, e.integers])))
         else:
             ins = {rank: v.given(e, names) for rank, names in e.ins.items()}
-            outs = {r: [self.heard(y, e, {r}) for y in ys] for r, ys in self.collective(e, ins, root).items()}
+            outs = {
+                r: [self.heard(y, e, {r}) for y in ys]
+                for r, ys in self.collective(e, ins, root).items()
+            }
         for rank, names in e.outs.items():
             came.update(zip(names, outs[rank], strict=True))
 
@@ -281,9 +386,12 @@ class Alone:
     def collective(self, e, ins, root):
         """What each rank gets."""
         if e.kind in ("scan", "exscan"):
-            xs, own = [ins[q][0] for q in e.ranks], e.kind == "scan"
+            xs = [ins[q][0] for q in e.ranks]
+            own = e.kind == "scan"
             none = 0 * xs[0] + (e.op == "prod")
-            return {r: [fold(xs[: i + own], e.op) if i + own else none] for i, r in enumerate(e.ranks)}
+            return {
+                r: [fold(xs[: i + own], e.op) if i + own else none] for i, r in enumerate(e.ranks)
+            }
         if e.kind in ("allreduce", "reduce"):
             total = fold([ins[q][0] for q in e.ranks], e.op)
             return {rank: [total] for rank in e.outs}
@@ -304,7 +412,9 @@ def fold(xs, op="sum"):
     """The reduction in one process; extrema are those of the first that has them."""
     total = xs[0]
     for x in xs[1:]:
-        total = {"max": F.maximum, "min": F.minimum, "prod": lambda a, b: a * b}.get(op, lambda a, b: a + b)(total, x)
+        total = {"max": F.maximum, "min": F.minimum, "prod": lambda a, b: a * b}.get(
+            op, lambda a, b: a + b
+        )(total, x)
     return total / len(xs) if op == "mean" else total
 
 
@@ -312,7 +422,9 @@ class Ranked:
     """One rank's part of the program, with communication."""
 
     def __init__(self, program, comm):
-        self.rank, self.comms, self.members = comm.rank, {0: comm}, program.members
+        self.rank = comm.rank
+        self.comms = {0: comm}
+        self.members = program.members
         self.program, self.values = program, Values()
         self.values.worn |= leaves(program, comm.rank)
 
@@ -327,7 +439,8 @@ class Ranked:
         if e.kind == "local":
             self.values.worn[e.outs[me][0]] = local(*[self.values[name] for name in e.ins[me]])
             return
-        comm, later = self.comms[e.comm], "i" * (me in e.later)
+        comm = self.comms[e.comm]
+        later = "i" * (me in e.later)
         if e.kind == "split":
             sub = comm.split(e.colors[me], e.ins[me])
             if sub is not None:
@@ -346,7 +459,10 @@ class Ranked:
                 ys = self.round(e, comm, later, in_one(e, ins))
             else:
                 ys = self.collective(e, comm, later, ins)
-        self.get(e, ys if isinstance(ys, tuple) else tuple(ys.values()) if isinstance(ys, dict) else (ys,))
+        self.get(
+            e,
+            ys if isinstance(ys, tuple) else tuple(ys.values()) if isinstance(ys, dict) else (ys,),
+        )
 
     def given(self, e):
         """What this rank gives."""
@@ -383,7 +499,8 @@ class Ranked:
         return getattr(F, f"{later}sendrecv")(x, comm, e.dests[place], e.dests.index(place), e.tag)
 
     def collective(self, e, comm, later, ins):
-        f, x = getattr(F, later + e.kind), ins[0] if ins else None
+        f = getattr(F, later + e.kind)
+        x = ins[0] if ins else None
         if e.kind == "scatter":
             return f(comm, ins or None, e.root)
         if e.kind in ("bcast", "gather"):
@@ -410,19 +527,25 @@ def gradients(run, names, losses, twice):
         found = mnpar.grad(losses, xs, enable_double_backprop=True)
         losses = [F.sum(g * g) for g in found if g is not None]
     mnpar.backward(losses)
-    return {name: 0 * x.array if x.grad is None else x.grad for name, x in zip(names, xs, strict=True)}
+    return {
+        name: 0 * x.array if x.grad is None else x.grad for name, x in zip(names, xs, strict=True)
+    }
 
 
 def truth(program):
     """What one process finds: the values of all ranks by name, and the gradients of all leaves."""
     run = Alone(program)
     names = [name for rank in range(program.size) for name in leaves(program, rank)]
-    return run.values, gradients(run, names, [n for losses in program.losses.values() for n in losses], program.twice)
+    return run.values, gradients(
+        run, names, [n for losses in program.losses.values() for n in losses], program.twice
+    )
 
 
 def over_ranks(program, run):
     """What this rank finds: the values that it got from others, and the gradients of its leaves."""
-    found = gradients(run, list(leaves(program, run.rank)), program.losses.get(run.rank, []), program.twice)
+    found = gradients(
+        run, list(leaves(program, run.rank)), program.losses.get(run.rank, []), program.twice
+    )
     values = {name: y.array for name, y in run.values.came.items()}
     for sub in list(run.comms.values())[1:]:
         sub.finalize()  # an MPI library has room for a thousand or so
@@ -430,7 +553,9 @@ def over_ranks(program, run):
 
 
 def equal(found, wanted, coarse):
-    """Whether gradients, or values, are the same: up to rounding, which in single precision is of the largest."""
+    """Whether gradients, or values, are the same: up to rounding, which in single precision is of
+    the largest.
+    """
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return False
     most = abs(wanted).max(initial=0)

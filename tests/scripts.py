@@ -1,9 +1,10 @@
-"""``python script.py flags`` or ``python -m module flags``, alone or under mpiexec, without the start of Python: a process
-that has imported mnpar forks.
+"""``python script.py flags`` or ``python -m module flags``, alone or under mpiexec, without the
+start of Python: a process that has imported mnpar forks.
 
-What a script sees is what a start of its own gives it: arguments, environment, folder, files, launcher, ``__main__``, exit
-code. Only mnpar, numpy, pytest and matplotlib are there already, which take half a second each time, and the MPI library
-(``mnpar/testing/forks.py``). Tests of how a rank starts, or is ended by others, start Python.
+What a script sees is what a start of its own gives it: arguments, environment, folder, files,
+launcher, ``__main__``, exit code. Only mnpar, numpy, pytest and matplotlib are there already, which
+take half a second each time, and the MPI library (``mnpar/testing/forks.py``). Tests of how a rank
+starts, or is ended by others, start Python.
 
 All processes of pytest share the one that forks. It begins when the first script is to run.
 """
@@ -27,13 +28,18 @@ from pathlib import Path
 from mnpar.launch import find_mpiexec
 from mnpar.testing import forks, stand_in
 
-QUIET = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")  # of pytest, which comes after mnpar here
+# of pytest, which comes after mnpar here
+QUIET = (
+    "-W",
+    "ignore:Module already imported:pytest.PytestAssertRewriteWarning",
+)
 _folder = None  # of the process that forks: its socket, and what scripts start instead of Python
 _began = None  # the process that knows that it has begun
 
 
 def run_script(script, flags, env, cwd, command=(), timeout=120):
-    """The finished process, as ``subprocess.run([*command, python, script, *flags], capture_output=True, text=True)`` has it.
+    """The finished process, as ``subprocess.run([*command, python, script, *flags],
+    capture_output=True, text=True)`` has it.
 
     Args:
         command: of the launcher.
@@ -41,11 +47,26 @@ def run_script(script, flags, env, cwd, command=(), timeout=120):
     if command:
         return subprocess.run(
             [*command, *stand_in_for(script), *flags],
-            capture_output=True, text=True, env=env, timeout=timeout, check=False, cwd=cwd,
-        )  # fmt: skip
-    with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err, open(os.devnull) as nothing:
+            capture_output=True,
+            text=True,
+            env=env,
+            timeout=timeout,
+            check=False,
+            cwd=cwd,
+        )
+    with (
+        tempfile.NamedTemporaryFile() as out,
+        tempfile.NamedTemporaryFile() as err,
+        open(os.devnull) as nothing,
+    ):
         arguments = [str(script), *flags]
-        line, _ = stand_in.hand_over(_socket(), arguments, dict(env), str(cwd), (nothing.fileno(), out.fileno(), err.fileno()))
+        line, _ = stand_in.hand_over(
+            _socket(),
+            arguments,
+            dict(env),
+            str(cwd),
+            (nothing.fileno(), out.fileno(), err.fileno()),
+        )
         with contextlib.closing(line):
             line.settimeout(timeout)
             try:
@@ -83,7 +104,9 @@ def _socket():
 
 
 def share():
-    """Be ready to run scripts, also in the processes that this one forks from now on; returns what ends that."""
+    """Be ready to run scripts, also in the processes that this one forks from now on; returns what
+    ends that.
+    """
     global _folder
     folder = _folder = tempfile.mkdtemp(prefix="mnpar-scripts-")
     with forks.listening(f"{folder}/socket") as listener:
@@ -94,7 +117,10 @@ def share():
                 select.select([listener], [], [])  # until somebody asks
                 os.chdir(Path(__file__).parents[1])
                 os.set_inheritable(listener.fileno(), True)
-                os.execv(sys.executable, [sys.executable, "-m", "tests.scripts", folder, str(listener.fileno())])
+                os.execv(
+                    sys.executable,
+                    [sys.executable, "-m", "tests.scripts", folder, str(listener.fileno())],
+                )
             finally:
                 os._exit(1)
 
@@ -108,9 +134,11 @@ def share():
 
 def _load_mpi():
     """Load the MPI library, which takes each rank 20 ms, and do not start it."""
-    with contextlib.suppress(ImportError, RuntimeError):  # without mpi4py, or an MPI: what needs one says so
+    # without mpi4py, or an MPI: what needs one says so
+    with contextlib.suppress(ImportError, RuntimeError):
         ctypes.CDLL(importlib.util.find_spec("mpi4py.MPI").origin)
-        signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # UCX has set its own, which is for those who use it
+        # UCX has set its own, which is for those who use it
+        signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))
 
 
 def _write_program(path, *lines):
@@ -119,7 +147,9 @@ def _write_program(path, *lines):
 
 
 def _main(folder, listener):
-    """Serve; in the forks, run the script and end, without taking all modules apart: that takes longer than the fork."""
+    """Serve; in the forks, run the script and end, without taking all modules apart: that takes
+    longer than the fork.
+    """
     forks.die_with_parent()
     _write_program(f"{folder}/mpiexec", f'exec {find_mpiexec()} "$@"')
     _write_program(
@@ -165,6 +195,7 @@ if __name__ == "__main__":
         if name != "mnpar.__main__":
             importlib.import_module(name)  # or each fork would, when it first asks for it
     _load_mpi()
-    threadpoolctl.ThreadpoolController()  # it remembers where hundreds of libraries lie: 10 ms for each rank
+    # it remembers where hundreds of libraries lie: 10 ms for each rank
+    threadpoolctl.ThreadpoolController()
 
     _main(sys.argv[1], int(sys.argv[2]))

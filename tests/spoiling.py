@@ -1,19 +1,20 @@
 """Random programs with one mistake in one rank's part of them, and what becomes of each.
 
-A mistake changes the list of what one rank does. So the other ranks meet it in the wrong communication, or not at all, and that
-has to be reported: never may a rank get wrong gradients, or wait for ever. What becomes of a program is one of
+A mistake changes the list of what one rank does. So the other ranks meet it in the wrong
+communication, or not at all, and that has to be reported: never may a rank get wrong gradients, or
+wait for ever. What becomes of a program is one of
 
-    reported        before any wrong value reached anybody
-    late            with an error, but after a wrong value had reached a rank: nobody could tell until then
-    harmless        the gradients are right: a step at another time, which nobody minds, or one without gradients
-    silent          wrong gradients, and no error
-    hung            it did not end in time
-    nothing         there was nothing to spoil: the ranks have nothing to do with each other
+    reported        before any wrong value reached anybody late            with an error, but after
+    a wrong value had reached a rank: nobody could tell until then harmless        the gradients are
+    right: a step at another time, which nobody minds, or one without gradients silent
+    wrong gradients, and no error hung            it did not end in time nothing         there was
+    nothing to spoil: the ranks have nothing to do with each other
 
-Some mistakes make another right program for all that the ranks can see, as two sums of like vectors in the other order on one
-rank. There are none of these (``seen``). Of others it can be seen only later, when a rank has already got something wrong: a
-step that was left out, or done twice, if one of the same form follows; a shift or an exchange which, done otherwise, needs
-nobody else; a receive with any tag that comes too early.
+Some mistakes make another right program for all that the ranks can see, as two sums of like vectors
+in the other order on one rank. There are none of these (``seen``). Of others it can be seen only
+later, when a rank has already got something wrong: a step that was left out, or done twice, if one
+of the same form follows; a shift or an exchange which, done otherwise, needs nobody else; a receive
+with any tag that comes too early.
 
 ``python -m tests.spoiling SEED`` is one rank of such a program under mpiexec.
 """
@@ -32,13 +33,32 @@ import mnpar
 from mnpar.errors import MnparError, UnreceivedWarning
 from mnpar.launch import mpiexec_command
 from tests.faults.job import FOREIGN, PYTHON, ROOT
-from tests.programs import COLLECTIVES, ROOTED, ROUND, SAME_FORM, TO_ALL, Ranked, draw, equal, over_ranks, truth
+from tests.programs import (
+    COLLECTIVES,
+    ROOTED,
+    ROUND,
+    SAME_FORM,
+    TO_ALL,
+    Ranked,
+    draw,
+    equal,
+    over_ranks,
+    truth,
+)
 from tests.scripts import stand_in_for
 
 LIMIT = 60  # s for a program of milliseconds
 MOVES = ("swap", "other time")
 MAY_BE_HARMLESS = (*MOVES, "other mode")
-AT_ONCE = ("other op", "other root", "other reduction", "other twin", "other mode", "reshape")  # mistakes in one collective
+# mistakes in one collective
+AT_ONCE = (
+    "other op",
+    "other root",
+    "other reduction",
+    "other twin",
+    "other mode",
+    "reshape",
+)
 
 
 class HungError(Exception):
@@ -61,16 +81,24 @@ def limit(seconds=LIMIT):
     try:
         yield
     except _Interrupt as error:
-        raise HungError(f"the program has not ended after {seconds} s") from error  # pytest goes on with other tests
+        raise HungError(
+            f"the program has not ended after {seconds} s"
+        ) from error  # pytest goes on with other tests
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
 
 
 def seen(e, rank):
-    """What the other ranks can see of a rank's part of a step: two steps of which they see the same cannot be told apart."""
+    """What the other ranks can see of a rank's part of a step: two steps of which they see the same
+    cannot be told apart.
+    """
     if e.kind == "p2p":
-        return ("any tag", e.comm, e.ranks) if e.anyone == "tag" else ("p2p", e.tag, e.ranks.index(rank))
+        return (
+            ("any tag", e.comm, e.ranks)
+            if e.anyone == "tag"
+            else ("p2p", e.tag, e.ranks.index(rank))
+        )
     if e.kind == "sendrecv":
         return "sendrecv", e.tag
     if e.kind == "shift":
@@ -92,8 +120,12 @@ def meets(e, rank):
 
 
 def moved(part, at, rank, steps):
-    """The rank's part of a program with what stands at this place ``steps`` communications later; None if it cannot be."""
-    e, place, passed = part[at], at, 0
+    """The rank's part of a program with what stands at this place ``steps`` communications later;
+    None if it cannot be.
+    """
+    e = part[at]
+    place = at
+    passed = 0
     mine = set(e.outs.get(rank, []))
     made = set() if e.kind != "split" else {e.made.get(e.colors[rank])}
     while passed < steps:
@@ -102,17 +134,25 @@ def moved(part, at, rank, steps):
             return None
         other = part[place]
         uses = other.ins.get(rank, []) if other.kind != "split" else []
-        if mine & set(uses) or (other.kind != "local" and other.comm in made) or seen(other, rank) == seen(e, rank):
+        if (
+            mine & set(uses)
+            or (other.kind != "local" and other.comm in made)
+            or seen(other, rank) == seen(e, rank)
+        ):
             return None
         passed += meets(other, rank)
     return [*part[:at], *part[at + 1 : place + 1], e, *part[place + 1 :]]
 
 
 def changes(e, rank, members, rng):
-    """The ways to do this rank's part of a step wrongly: how -> the changed event, which no other rank could take for right."""
-    place, others = e.ranks.index(rank), [q for q in e.ranks if q != rank]
+    """The ways to do this rank's part of a step wrongly: how -> the changed event, which no other
+    rank could take for right.
+    """
+    place = e.ranks.index(rank)
+    others = [q for q in e.ranks if q != rank]
     hows = {"repeat": e}  # once more
-    if e.kind != "split" or e.colors[rank] is None:  # or the rank would have no communicator to go on with
+    # or the rank would have no communicator to go on with
+    if e.kind != "split" or e.colors[rank] is None:
         hows["drop"] = replace(e, kind="dropped")
     if e.kind in ("p2p", "sendrecv") and e.anyone != "tag":
         hows["retag"] = replace(e, tag=e.tag + 1000)
@@ -127,8 +167,11 @@ def changes(e, rank, members, rng):
     if e.kind in ROOTED:
         hows["other root"] = replace(e, root=(e.root + rng.randint(1, len(others))) % len(e.ranks))
     if e.kind in (*COLLECTIVES, "barrier"):
-        hows["other op"] = replace(e, kind=rng.choice([kind for kind in COLLECTIVES if kind != e.kind]))
-        if e.kind != "barrier" and not (e.kind in ("bcast", "scatter") and e.ranks[e.root] == rank):  # its alone, as a send's
+        hows["other op"] = replace(
+            e, kind=rng.choice([kind for kind in COLLECTIVES if kind != e.kind])
+        )
+        # its alone, as a send's
+        if e.kind != "barrier" and not (e.kind in ("bcast", "scatter") and e.ranks[e.root] == rank):
             hows["other mode"] = replace(e, quiet=e.quiet ^ {rank})
         hows["other twin"] = replace(e, later=frozenset() if e.later else frozenset(e.ranks))
     if e.kind in SAME_FORM:
@@ -140,13 +183,18 @@ def changes(e, rank, members, rng):
 
 
 def spoil(program, seed):
-    """One rank's part with one mistake, if there is anything to spoil: (rank, which step, how, what it does instead)."""
+    """One rank's part with one mistake, if there is anything to spoil: (rank, which step, how, what
+    it does instead).
+    """
     rng, choices = random.Random(seed), []
     parts = {rank: [e for e in program.events if rank in e.ranks] for rank in range(program.size)}
     for rank, part in parts.items():
         for at, e in enumerate(part):
             if meets(e, rank):
-                choices += [(rank, at, how) for how in (*changes(e, rank, program.members[e.comm], rng), *MOVES)]
+                choices += [
+                    (rank, at, how)
+                    for how in (*changes(e, rank, program.members[e.comm], rng), *MOVES)
+                ]
     rng.shuffle(choices)
     for rank, at, how in choices:
         part = parts[rank]
@@ -166,8 +214,8 @@ def spoil(program, seed):
 
 
 class Spoilt(Ranked):
-    """A rank's part with a mistake. What it does not get, because it did not ask for it, it knows: what others see is only
-    that it does something else.
+    """A rank's part with a mistake. What it does not get, because it did not ask for it, it knows:
+    what others see is only that it does something else.
     """
 
     def __init__(self, program, comm, part, known):
@@ -194,12 +242,20 @@ class Spoilt(Ranked):
     def get(self, e, ys):
         """Remember what came, as far as it came."""
         for i, name in enumerate(e.outs.get(self.rank, [])):
-            self.values.came[name] = ys[i] if i < len(ys) else mnpar.Variable(self.known.came[name].array)
+            self.values.came[name] = (
+                ys[i] if i < len(ys) else mnpar.Variable(self.known.came[name].array)
+            )
 
 
 def came_wrong(run, wanted, coarse):
-    """Names of the values that this rank had got from others, and that are not those of the right program."""
-    here = {name: y for name, y in run.values.came.items() if not isinstance(y, mnpar.Future) or y._results._finish is None}
+    """Names of the values that this rank had got from others, and that are not those of the right
+    program.
+    """
+    here = {
+        name: y
+        for name, y in run.values.came.items()
+        if not isinstance(y, mnpar.Future) or y._results._finish is None
+    }
     return [name for name, y in here.items() if not equal(y.array, wanted.came[name].array, coarse)]
 
 
@@ -219,7 +275,9 @@ def outcome(seed):
     runs, text = {}, f"program {seed}, {how} on rank {rank} of {event}"
 
     def run(comm):
-        mine = runs[comm.rank] = Spoilt(program, comm, part, values) if comm.rank == rank else Ranked(program, comm)
+        mine = runs[comm.rank] = (
+            Spoilt(program, comm, part, values) if comm.rank == rank else Ranked(program, comm)
+        )
         return over_ranks(program, mine.run())[1]
 
     error, found = None, []
@@ -228,11 +286,14 @@ def outcome(seed):
             found = mnpar.run(run, ranks=program.size)
     except HungError as hung:
         return "hung", how, f"{text}: {hung}"
-    except Exception as told:  # of mnpar, or of arrays that do not fit together where they are used: then one came too late
+    # of mnpar, or of arrays that do not fit together where they are used: then one came too late
+    except Exception as told:
         error = told
     late = [name for one in runs.values() for name in came_wrong(one, values, program.coarse)]
     if error is not None:
-        in_time = isinstance(error, MnparError | UnreceivedWarning | ValueError | TypeError) and not late
+        in_time = (
+            isinstance(error, MnparError | UnreceivedWarning | ValueError | TypeError) and not late
+        )
         return ("reported" if in_time else "late"), how, f"{text}: {late} had come before {error!r}"
     right = not late and all(same(gradients, wanted, program) for gradients in found)
     return ("harmless" if right and how in MAY_BE_HARMLESS else "silent"), how, text
@@ -249,16 +310,25 @@ def job(seed):
     start = [PYTHON, "-m"] if FOREIGN else stand_in_for("-m")
     try:
         done = subprocess.run(
-            [*command, *start, "tests.spoiling", str(seed)], capture_output=True, text=True, timeout=LIMIT, check=False,
-            cwd=ROOT, env=env | {"MNPAR_STALL": "0.5", "PYTHONPATH": ROOT},
-        )  # fmt: skip
+            [*command, *start, "tests.spoiling", str(seed)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+            cwd=ROOT,
+            env=env | {"MNPAR_STALL": "0.5", "PYTHONPATH": ROOT},
+        )
     except subprocess.TimeoutExpired:
         return "hung", how, text
     text += f"\n{done.stdout}{done.stderr}"
     if done.returncode:
-        told = re.search(r"(Mismatch|Deadlock|RankFailed|Value|Type)Error: .*\n|waits for ever", done.stderr)
+        told = re.search(
+            r"(Mismatch|Deadlock|RankFailed|Value|Type)Error: .*\n|waits for ever", done.stderr
+        )
         return ("reported" if told else "silent"), how, text
-    if re.search(r"mnpar: rank \d (never received|never took|started .* could not end)", done.stderr):
+    if re.search(
+        r"mnpar: rank \d (never received|never took|started .* could not end)", done.stderr
+    ):
         return "reported", how, text
     right = done.stdout.count("right") == program.size
     return ("harmless" if right and how in MAY_BE_HARMLESS else "silent"), how, text
@@ -272,7 +342,12 @@ def main(seed):
     comm = mnpar.create_communicator()
     run = Spoilt(program, comm, part, values) if comm.rank == rank else Ranked(program, comm)
     found = over_ranks(program, run.run())[1]
-    print("right" if same(found, wanted, program) and not came_wrong(run, values, program.coarse) else "wrong", flush=True)
+    print(
+        "right"
+        if same(found, wanted, program) and not came_wrong(run, values, program.coarse)
+        else "wrong",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -8,17 +8,23 @@ import pytest
 
 
 def together(**tables):
-    """Like ``pytest.mark.parametrize`` for each of the tables, but one test of all their combinations, which names those that
-    fail: ``@together(n=[0, 1], dtype=["f4", "f8"])``. The test's fixtures are made once.
+    """Like ``pytest.mark.parametrize`` for each of the tables, but one test of all their
+    combinations, which names those that fail: ``@together(n=[0, 1], dtype=["f4", "f8"])``. The
+    test's fixtures are made once.
     """
     rows = [dict(zip(tables, values, strict=True)) for values in product(*tables.values())]
 
     def decorate(check):
         def test(**fixtures):
-            try_all(check.__name__, [(f"where {row}", functools.partial(check, **row, **fixtures)) for row in rows])
+            try_all(
+                check.__name__,
+                [(f"where {row}", functools.partial(check, **row, **fixtures)) for row in rows],
+            )
 
         signature = inspect.signature(check)
-        fixtures = [parameter for name, parameter in signature.parameters.items() if name not in tables]
+        fixtures = [
+            parameter for name, parameter in signature.parameters.items() if name not in tables
+        ]
         test.__signature__ = signature.replace(parameters=fixtures)
         return functools.update_wrapper(test, check)
 
@@ -26,13 +32,18 @@ def together(**tables):
 
 
 def try_all(what, calls):
-    """Call each, and raise together what they raise; of ``(words, call)``, where the words say which one failed."""
+    """Call each, and raise together what they raise; of ``(words, call)``, where the words say
+    which one failed.
+    """
     assert calls, f"{what}: the table is empty"
     failed = []
     for words, call in calls:
         try:
             call()
-        except (Exception, pytest.fail.Exception) as error:  # the second of pytest.raises, where nothing was raised
+        except (
+            Exception,
+            pytest.fail.Exception,
+        ) as error:  # the second of pytest.raises, where nothing was raised
             error.add_note(words)
             failed.append(error)
     if failed:

@@ -1,4 +1,6 @@
-"""Parameters and gradients in one vector each: whatever a program does with them, the next step finds them in their places."""
+"""Parameters and gradients in one vector each: whatever a program does with them, the next step
+finds them in their places.
+"""
 
 import copy
 import io
@@ -19,7 +21,8 @@ LR = 0.5
 class Net(mnpar.Chain):
     def __init__(self, size=3):
         super().__init__()
-        self.a, self.b = L.Linear(size, 4, initialW=0.5), L.Linear(4, 2, initialW=0.25)
+        self.a = L.Linear(size, 4, initialW=0.5)
+        self.b = L.Linear(4, 2, initialW=0.25)
 
     def forward(self, x):
         return self.b(F.tanh(self.a(x)))
@@ -33,7 +36,9 @@ def step(optimizer, x=X):
 
 
 def expected_step(net, x=X):
-    """What the parameters should become, from their values and gradients found by :func:`mnpar.grad`, away from all arenas."""
+    """What the parameters should become, from their values and gradients found by
+    :func:`mnpar.grad`, away from all arenas.
+    """
     params = list(net.params())
     grads = mnpar.grad([F.sum(net(x) ** 2)], params)
     return [p.array - LR * g.array for p, g in zip(params, grads, strict=True)]
@@ -66,7 +71,9 @@ def made(net=None):
 def test_views_lie_in_the_order_of_definition():
     optimizer = made()
     (arena,) = optimizer.arenas
-    np.testing.assert_array_equal(arena.data, np.concatenate([p.array.ravel() for p in optimizer.target.params()]))
+    np.testing.assert_array_equal(
+        arena.data, np.concatenate([p.array.ravel() for p in optimizer.target.params()])
+    )
     check_step(optimizer)
 
 
@@ -220,7 +227,9 @@ def test_gradients_that_were_asked_for_do_not_change_in_later_steps():
         found = mnpar.grad([F.sum(model(x))], asked)
         before = [g.array.copy() for g in found]
         optimizer.update(lambda: F.sum(model(3 * x)))
-        assert [(g.array == values).all() for g, values in zip(found, before, strict=True)] == [True] * len(asked)
+        assert [(g.array == values).all() for g, values in zip(found, before, strict=True)] == [
+            True
+        ] * len(asked)
 
 
 def test_loaded_values_count():
@@ -252,7 +261,8 @@ def test_a_step_after_moving_to_the_host_finds_its_places():
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1,)], ids=str)
 def test_scalars_and_empty_parameters_have_places(shape):
     link = mnpar.Link()
-    link.p, link.q = mnpar.Parameter(np.ones(shape)), mnpar.Parameter(np.ones(2))
+    link.p = mnpar.Parameter(np.ones(shape))
+    link.q = mnpar.Parameter(np.ones(2))
     optimizer = made(link)
     optimizer.update(lambda: F.sum(link.p * 3) + F.sum(link.q))
     np.testing.assert_array_equal(link.p.array, np.full(shape, 1 - LR * 3))
@@ -267,7 +277,9 @@ def test_dtypes_have_arenas_of_their_own():
 
 
 def test_the_gradient_of_a_matrix_is_computed_in_its_place():
-    """Not copied there: a product as large as the parameter would be made, and freed, in each step."""
+    """Not copied there: a product as large as the parameter would be made, and freed, in each
+    step.
+    """
     link = L.Linear(3, 2, nobias=True)
     arena = Arena(list(link.params()))
     seen = []
@@ -294,8 +306,11 @@ def with_momentum():
 
 @pytest.mark.parametrize("make", [*ELEMENTWISE, with_momentum], ids=lambda make: make.__name__)
 def test_a_whole_arena_is_updated_as_each_parameter_would_be(make):
-    """A hook that does nothing on one of the rules keeps the twin's parameters from being updated together."""
-    together, each = make().setup(Net()), make().setup(Net())
+    """A hook that does nothing on one of the rules keeps the twin's parameters from being updated
+    together.
+    """
+    together = make().setup(Net())
+    each = make().setup(Net())
     each.target.a.W.update_rule.add_hook(lambda rule, param: None, "nothing")
     for _ in range(4):
         for optimizer in (together, each):
@@ -312,11 +327,17 @@ def test_a_whole_arena_is_updated_as_each_parameter_would_be(make):
 
 
 CHANGES = {
-    "a hyperparameter of its own": lambda o: setattr(o.target.b.W.update_rule.hyperparam, "alpha", 0.5),
+    "a hyperparameter of its own": lambda o: setattr(
+        o.target.b.W.update_rule.hyperparam, "alpha", 0.5
+    ),
     "not to be updated": lambda o: o.target.b.disable_update(),
-    "a state that was replaced": lambda o: o.target.a.W.update_rule.state.update(m=np.full((4, 3), 0.25)),
+    "a state that was replaced": lambda o: o.target.a.W.update_rule.state.update(
+        m=np.full((4, 3), 0.25)
+    ),
     "a state that was lost": lambda o: o.target.a.W.update_rule.state.clear(),
-    "a rule that was replaced": lambda o: setattr(o.target.a.b, "update_rule", mnpar.optimizers.SGD(0.1).create_update_rule()),
+    "a rule that was replaced": lambda o: setattr(
+        o.target.a.b, "update_rule", mnpar.optimizers.SGD(0.1).create_update_rule()
+    ),
     "a link that was added": lambda o: setattr(o.target, "c", L.Linear(2, 2, initialW=1)),
 }
 
@@ -358,7 +379,9 @@ class Again(mnpar.FunctionNode):
 
 @pytest.mark.parametrize("how", ["backward", "grad"])
 def test_a_backward_inside_a_backward_leaves_alone_what_that_one_computes(how):
-    """The layer's gradient is being computed in its home when the inner one needs an array for its own."""
+    """The layer's gradient is being computed in its home when the inner one needs an array for its
+    own.
+    """
     layer = L.Linear(3, 3, initialW=np.random.default_rng(1).standard_normal((3, 3)))
     twin = copy.deepcopy(layer)
     optimizer = mnpar.optimizers.SGD(0.0).setup(layer)

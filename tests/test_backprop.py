@@ -1,4 +1,6 @@
-"""backward and grad: which functions are visited, in which order, for whose gradient, and what is left behind."""
+"""backward and grad: which functions are visited, in which order, for whose gradient, and what is
+left behind.
+"""
 
 import gc
 import os
@@ -114,7 +116,9 @@ def test_grad_starts_from_ones_whatever_gradient_the_output_has(given, record):
     np.testing.assert_array_equal(g.array, [16.0, 32.0])
 
 
-@pytest.mark.parametrize("ask", [lambda y, gs: mnpar.grad([y], [y], gs), lambda y, gs: mnpar.backward([y], gs)])
+@pytest.mark.parametrize(
+    "ask", [lambda y, gs: mnpar.grad([y], [y], gs), lambda y, gs: mnpar.backward([y], gs)]
+)
 @pytest.mark.parametrize("n", [0, 2])
 def test_there_is_a_gradient_to_start_from_for_each_output(ask, n):
     with pytest.raises(ValueError, match=f"grad_outputs has {n} gradients .* for 1 Variables"):
@@ -137,13 +141,16 @@ def test_the_same_output_twice_counts_twice():
 
 def test_gradients_to_start_from_can_be_given_in_the_call():
     x = variable([1.0, 2.0])
-    y, z = x * x, x * 3.0
+    y = x * x
+    z = x * 3.0
     mnpar.backward([y, z], [variable([1.0, 0.0]), variable([0.0, 10.0])])
     np.testing.assert_array_equal(x.grad, [2.0, 30.0])
     assert y.grad is None
 
 
-@pytest.mark.parametrize("outputs", [(), [], ((),)], ids=["no argument", "empty list", "empty tuple"])
+@pytest.mark.parametrize(
+    "outputs", [(), [], ((),)], ids=["no argument", "empty list", "empty tuple"]
+)
 def test_no_outputs_are_no_work(outputs):
     x = variable(3.0)
     y = x * x
@@ -163,9 +170,13 @@ def test_there_is_a_gradient_for_each_variable_or_none_are_given(name):
 def test_what_is_no_variable_in_a_list_of_them_is_told_by_its_number():
     """A model that forgot to return its loss gives None."""
     y = mnpar.Variable(np.ones(()))
-    with pytest.raises(TypeError, match="the outputs are a list of Variables, but number 1 is a NoneType"):
+    with pytest.raises(
+        TypeError, match="the outputs are a list of Variables, but number 1 is a NoneType"
+    ):
         mnpar.backward([y, None])
-    with pytest.raises(TypeError, match="the inputs are a list of Variables, but number 0 is a ndarray"):
+    with pytest.raises(
+        TypeError, match="the inputs are a list of Variables, but number 0 is a ndarray"
+    ):
         mnpar.grad([y], [np.ones(2)])
 
 
@@ -197,7 +208,11 @@ def test_backward_of_a_leaf_gives_it_one():
 
 @pytest.mark.parametrize(
     "constant",
-    [variable(3.0, requires_grad=False), mnpar.Variable(np.array(3)), mnpar.Variable(np.array(True))],
+    [
+        variable(3.0, requires_grad=False),
+        mnpar.Variable(np.array(3)),
+        mnpar.Variable(np.array(True)),
+    ],
     ids=["told so", "integer", "bool"],
 )
 def test_backward_of_a_constant_leaves_no_gradient(constant):
@@ -206,7 +221,8 @@ def test_backward_of_a_constant_leaves_no_gradient(constant):
 
 
 def test_constants_among_the_inputs_get_no_gradient():
-    x, c = variable(2.0), variable(5.0, requires_grad=False)
+    x = variable(2.0)
+    c = variable(5.0, requires_grad=False)
     (x * c).backward()
     assert x.grad == 5.0
     assert c.grad is None
@@ -231,7 +247,8 @@ PASSING = {
 @pytest.mark.parametrize("function", PASSING.values(), ids=PASSING)
 @pytest.mark.parametrize("retain_grad", [False, True])
 def test_gradients_of_different_leaves_share_no_memory(function, retain_grad):
-    x, y = variable(np.ones((2, 2))), variable(np.ones((2, 2)))
+    x = variable(np.ones((2, 2)))
+    y = variable(np.ones((2, 2)))
     z = function(x, y)
     z.grad = np.ones(z.shape)
     z.backward(retain_grad=retain_grad)
@@ -245,7 +262,8 @@ def test_gradients_of_different_leaves_share_no_memory(function, retain_grad):
 
 
 def test_views_of_one_gradient_without_its_rim_become_gradients_of_their_own():
-    x, y = variable(np.ones((30, 30))), variable(np.ones((30, 30)))
+    x = variable(np.ones((30, 30)))
+    y = variable(np.ones((30, 30)))
     ((F.pad(x, 1) + F.pad(y, 1)) * 2).sum().backward()
     assert not np.shares_memory(x.grad, y.grad)
     x.grad += 5.0
@@ -254,7 +272,8 @@ def test_views_of_one_gradient_without_its_rim_become_gradients_of_their_own():
 
 
 def test_the_gradient_of_a_sum_can_be_changed_in_place():
-    x, y = variable([1.0, 2.0]), variable([1.0, 2.0])
+    x = variable([1.0, 2.0])
+    y = variable([1.0, 2.0])
     (x + y).sum().backward()
     x.grad += 5.0
     np.testing.assert_array_equal(x.grad, [6.0, 6.0])
@@ -272,7 +291,8 @@ def test_retained_gradients_of_intermediate_variables_share_no_memory():
 
 
 def test_results_of_grad_share_no_memory():
-    x, y = variable([1.0, 2.0]), variable([1.0, 2.0])
+    x = variable([1.0, 2.0])
+    y = variable([1.0, 2.0])
     z = x + y
     gx, gy, gz = mnpar.grad([z.sum()], [x, y, z], set_grad=True)
     gx.array += 5.0
@@ -307,17 +327,25 @@ def test_gradients_are_arrays_of_the_dtype_and_shape_of_their_variable(dtype, sh
 
 
 @pytest.mark.parametrize(
-    ("dtype", "uses", "shape"), [(np.float16, 2101, (2,)), (ml_dtypes.bfloat16, 401, ())], ids=["float16", "bfloat16"]
+    ("dtype", "uses", "shape"),
+    [(np.float16, 2101, (2,)), (ml_dtypes.bfloat16, 401, ())],
+    ids=["float16", "bfloat16"],
 )
 def test_gradients_of_a_half_that_is_used_often_are_added_up_in_32_bits(dtype, uses, shape):
-    """One by one they would stay at 2048, and at 256: of a leaf, of what a function made, and of a parameter in an arena."""
-    x, model = mnpar.Variable(np.ones(shape, dtype)), mnpar.Link()
+    """One by one they would stay at 2048, and at 256: of a leaf, of what a function made, and of a
+    parameter in an arena.
+    """
+    x = mnpar.Variable(np.ones(shape, dtype))
+    model = mnpar.Link()
     model.p = mnpar.Parameter(np.ones(shape, dtype))
-    y, ones = x * 1, np.ones((2, *shape), dtype)
+    y = x * 1
+    ones = np.ones((2, *shape), dtype)
     optimizer = mnpar.optimizers.SGD(0.0).setup(model)
     for _ in range(2):  # in the second update gradients are computed in their places
         x.cleargrad()
-        optimizer.update(lambda: sum([F.sum(used * ones[0]) for used in [x, y, model.p] * uses], F.sum(x * 0)))
+        optimizer.update(
+            lambda: sum([F.sum(used * ones[0]) for used in [x, y, model.p] * uses], F.sum(x * 0))
+        )
     np.testing.assert_array_equal(x.grad, dtype(2 * uses))
     np.testing.assert_array_equal(model.p.grad, dtype(uses))
     assert x.grad.dtype == model.p.grad.dtype == dtype
@@ -334,7 +362,9 @@ def test_a_gradient_to_start_from_takes_the_dtype_of_its_variable(record):
 
 
 def test_sums_in_32_bits_live_no_longer_than_the_gradients_of_their_halves():
-    """Backward takes as many arrays, counted in those of the variables, as in float32: not some for each layer."""
+    """Backward takes as many arrays, counted in those of the variables, as in float32: not some for
+    each layer.
+    """
 
     def arrays_at_once(dtype):
         x = y = mnpar.Variable(np.zeros(10_000, dtype))
@@ -505,7 +535,9 @@ class Two(mnpar.FunctionNode):
 
 
 @pytest.mark.parametrize(
-    ("wants", "computed"), [((True, True), ["x", "y"]), ((True, False), ["x"]), ((False, True), ["y"])], ids=["both", "x", "y"]
+    ("wants", "computed"),
+    [((True, True), ["x", "y"]), ((True, False), ["x"]), ((False, True), ["y"])],
+    ids=["both", "x", "y"],
 )
 def test_a_gradient_that_no_variable_requires_is_not_computed(wants, computed):
     done = []
@@ -516,7 +548,9 @@ def test_a_gradient_that_no_variable_requires_is_not_computed(wants, computed):
 
 def test_grad_computes_only_what_leads_to_the_inputs_asked_for():
     done, visits = [], []
-    x, y, z = variable(2.0), variable(3.0), variable(5.0)
+    x = variable(2.0)
+    y = variable(3.0)
+    z = variable(5.0)
     aside = log(visits, "aside", z)
     (gx,) = mnpar.grad([Two(done).apply((x, y))[0] + aside], [x])
     assert gx.array == 3.0
@@ -528,7 +562,8 @@ def test_grad_computes_only_what_leads_to_the_inputs_asked_for():
 
 
 def test_grad_changes_no_leaf():
-    x, y = variable(2.0), variable(3.0)
+    x = variable(2.0)
+    y = variable(3.0)
     gx, gy = mnpar.grad([x * y], [x, y])
     assert (gx.array, gy.array) == (3.0, 2.0)
     assert x.grad is None
@@ -553,7 +588,8 @@ def test_grad_of_an_intermediate_variable_does_not_go_behind_it():
 
 
 def test_grad_of_what_the_output_does_not_depend_on_is_none():
-    x, y = variable(2.0), variable(3.0)
+    x = variable(2.0)
+    y = variable(3.0)
     h = x * 2.0
     gx, gy, gh = mnpar.grad([x * x], [x, y, h])
     assert gx.array == 4.0
@@ -563,19 +599,23 @@ def test_grad_of_what_the_output_does_not_depend_on_is_none():
 
 def test_grad_starts_from_grad_outputs():
     x = variable([1.0, 2.0])
-    y, z = x * x, x.sum()
+    y = x * x
+    z = x.sum()
     (gx,) = mnpar.grad([y, z], [x], grad_outputs=[variable([1.0, 10.0]), None])
     np.testing.assert_array_equal(gx.array, [3.0, 41.0])
 
 
 def test_grad_adds_grad_inputs():
-    x, y, z = variable(2.0), variable(3.0), variable(4.0)
+    x = variable(2.0)
+    y = variable(3.0)
+    z = variable(4.0)
     gx, gy, gz = mnpar.grad([x * x], [x, y, z], grad_inputs=[variable(10.0), variable(20.0), None])
     assert (gx.array, gy.array, gz) == (14.0, 20.0, None)
 
 
 def test_grad_leaves_its_results_where_set_grad_asks_for_it():
-    x, y = variable(2.0, grad=np.array(7.0)), variable(3.0, grad=np.array(7.0))
+    x = variable(2.0, grad=np.array(7.0))
+    y = variable(3.0, grad=np.array(7.0))
     h = x * x
     mnpar.grad([h * h], [x, h, y], set_grad=True)
     assert (x.grad, h.grad, y.grad) == (32.0, 8.0, None)
@@ -633,7 +673,8 @@ def test_derivatives_of_a_sine_to_the_third_order():
 
 
 def test_mixed_second_derivatives_agree():
-    x, y = variable(2.0), variable(3.0)
+    x = variable(2.0)
+    y = variable(3.0)
     z = x * x * y * y * y
     gx, gy = mnpar.grad([z], [x, y], enable_double_backprop=True)
     (gxy,) = mnpar.grad([gx], [y])
@@ -653,7 +694,8 @@ def test_a_gradient_penalty_is_differentiable_by_backward():
 
 def test_gradients_of_gradients_of_several_outputs_add_up():
     x = variable([1.0, 2.0])
-    a, b = x * x, x * x * x
+    a = x * x
+    b = x * x * x
     (g,) = mnpar.grad([a.sum(), b.sum()], [x], enable_double_backprop=True)
     (gg,) = mnpar.grad([g.sum()], [x])
     np.testing.assert_array_equal(gg.array, 2 + 6 * x.array)
@@ -771,7 +813,9 @@ thread.join()
 
 def test_chains_of_50000_functions_are_walked_and_freed_without_recursion():
     """In a process of its own, as an overflow of the stack would end this one."""
-    done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True, env=os.environ, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", DEEP], capture_output=True, text=True, env=os.environ, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["2.0", "1.0"]
 
@@ -814,7 +858,10 @@ def test_a_communication_that_was_replayed_cannot_be_reached_again(alone, ask):
     x = variable([1.0])
     y = F.allreduce(alone, x)
     ask(y, x)
-    words = r"allreduce at .*test_backprop.py:\d+ .*replayed already.*retain_tape=True.*state.unchain_backward"
+    words = (
+        r"allreduce at .*test_backprop.py:\d+ .*replayed "
+        r"already.*retain_tape=True.*state.unchain_backward"
+    )
     with pytest.raises(RuntimeError, match=words):
         (y * 2.0).backward()
 
@@ -900,7 +947,9 @@ def test_grad_does_not_go_behind_its_inputs_to_communications_of_another_tape(al
 
 def test_grad_takes_what_has_heard_of_nobody_for_what_it_came_from():
     def program(comm):
-        w, z, x = variable([2.0]), variable([2.0]), variable([comm.rank + 3.0])
+        w = variable([2.0])
+        z = variable([2.0])
+        x = variable([comm.rank + 3.0])
         y = F.copy_to(comm, w) * x**2 + F.sum(F.scatter_to(comm, F.concat([z, z], axis=0))) * x
         if comm.rank == 0:  # a matter of this rank alone
             with mnpar.Tape():
@@ -923,7 +972,11 @@ def test_a_communication_that_came_before_the_inputs_does_not_lead_to_them(alone
         for x in (new, new * 1, old * 1):
             (g,) = mnpar.grad([x**2 * z], [x])
             np.testing.assert_array_equal(g.array, [12.0])
-        for x in (old, mnpar.as_variable(np.ones(1))):  # which may have been sent; nobody knows when that was made
+        # which may have been sent; nobody knows when that was made
+        for x in (
+            old,
+            mnpar.as_variable(np.ones(1)),
+        ):
             with pytest.raises(RuntimeError, match="another tape"):
                 mnpar.grad([x**2 * z], [x])
 

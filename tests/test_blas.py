@@ -1,4 +1,6 @@
-"""Products by a CBLAS library: what it is told of matrices that lie in any order, and what is left to numpy."""
+"""Products by a CBLAS library: what it is told of matrices that lie in any order, and what is left
+to numpy.
+"""
 
 import ctypes
 import math
@@ -31,7 +33,9 @@ def calls(monkeypatch):
             asked.append(letter)
             dtype = {"s": "f4", "d": "f8"}[letter]
             assert (order, alpha, beta, ldc) == (101, 1.0, 0.0, N)
-            matrix(c, 111, M, N, N, dtype)[...] = matrix(a, left, M, K, lda, dtype) @ matrix(b, right, K, N, ldb, dtype)
+            matrix(c, 111, M, N, N, dtype)[...] = matrix(a, left, M, K, lda, dtype) @ matrix(
+                b, right, K, N, ldb, dtype
+            )
 
         return product
 
@@ -54,7 +58,8 @@ LAYOUTS = {
 @pytest.mark.parametrize("right", LAYOUTS)
 def test_matrices_in_any_order_are_multiplied_by_the_library(calls, left, right, dtype):
     rng = np.random.default_rng(0)
-    a, b = LAYOUTS[left](rng.random((96, 128)).astype(dtype)), LAYOUTS[right](rng.random((128, 100)).astype(dtype))
+    a = LAYOUTS[left](rng.random((96, 128)).astype(dtype))
+    b = LAYOUTS[right](rng.random((128, 100)).astype(dtype))
     out = np.empty((96, 100), dtype)
     assert blas.product(a, b, out) is out
     np.testing.assert_allclose(out, a @ b, rtol=1e-5)
@@ -97,12 +102,19 @@ SMALL = {
 }
 
 
-@together(size=SMALL, left=LAYOUTS, dtype=["f2", "f4", "f8", "i4"], out=["none", "contiguous", "a part"])
+@together(
+    size=SMALL, left=LAYOUTS, dtype=["f2", "f4", "f8", "i4"], out=["none", "contiguous", "a part"]
+)
 def test_small_products_are_those_of_numpy(calls, size, left, dtype, out):
     M, K, N = SMALL[size]
     rng = np.random.default_rng(0)
-    a, b = LAYOUTS[left](rng.integers(-4, 5, (M, K)).astype(dtype)), rng.integers(-4, 5, (N, K)).astype(dtype).T
-    y = {"none": None, "contiguous": np.full((M, N), 9, dtype), "a part": np.full((M, N + 1), 9, dtype)[:, 1:]}[out]
+    a = LAYOUTS[left](rng.integers(-4, 5, (M, K)).astype(dtype))
+    b = rng.integers(-4, 5, (N, K)).astype(dtype).T
+    y = {
+        "none": None,
+        "contiguous": np.full((M, N), 9, dtype),
+        "a part": np.full((M, N + 1), 9, dtype)[:, 1:],
+    }[out]
     found = blas.product(a, b, y)
     assert found.dtype == dtype if y is None else found is y
     assert not calls
@@ -110,7 +122,9 @@ def test_small_products_are_those_of_numpy(calls, size, left, dtype, out):
     np.testing.assert_array_equal(found, np.einsum("mk,kn->mn", a, b) if K else np.zeros((M, N)))
 
 
-@pytest.mark.parametrize("out", [np.empty((128, 128), order="F"), np.empty((128, 256))[:, ::2]], ids=["turned", "apart"])
+@pytest.mark.parametrize(
+    "out", [np.empty((128, 128), order="F"), np.empty((128, 256))[:, ::2]], ids=["turned", "apart"]
+)
 def test_a_result_that_is_not_contiguous_is_written_by_numpy(calls, out):
     a = np.random.default_rng(0).random((128, 128))
     np.testing.assert_allclose(blas.product(a, a, out), a @ a, rtol=1e-12)
@@ -155,7 +169,9 @@ def test_ranks_with_several_threads_have_numpys(monkeypatch, tmp_path):
     (tmp_path / "lib" / "libmkl_rt.so").symlink_to("/nowhere")
     looked = []
     monkeypatch.setattr(blas.sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(blas.ctypes, "CDLL", lambda path: looked.append(path) or (_ for _ in ()).throw(OSError))
+    monkeypatch.setattr(
+        blas.ctypes, "CDLL", lambda path: looked.append(path) or (_ for _ in ()).throw(OSError)
+    )
     for threads in (2, 1):
         monkeypatch.setattr(blas, "threads", lambda threads=threads: threads)
         assert blas.library.__wrapped__() is None
@@ -166,40 +182,61 @@ def test_ranks_with_several_threads_have_numpys(monkeypatch, tmp_path):
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)], ids=str)
 @pytest.mark.parametrize("turned", [False, True])
 def test_stacks_are_multiplied_some_rows_at_a_time(rows, lead, turned):
-    """32 of 100 rows with 64 terms and 300 columns are below a million multiplications; 4 are left over."""
+    """32 of 100 rows with 64 terms and 300 columns are below a million multiplications; 4 are left
+    over.
+    """
     rng = np.random.default_rng(0)
-    a = np.swapaxes(rng.random((*lead, 64, rows)), -1, -2) if turned else rng.random((*lead, rows, 64))
-    b, out = rng.random((*lead, 64, 300)), np.empty((*lead, rows, 400))[..., :300]
+    a = (
+        np.swapaxes(rng.random((*lead, 64, rows)), -1, -2)
+        if turned
+        else rng.random((*lead, rows, 64))
+    )
+    b = rng.random((*lead, 64, 300))
+    out = np.empty((*lead, rows, 400))[..., :300]
     assert blas.stacked(a, b, out) is out
     for found in (out, blas.stacked(a, b)):
         np.testing.assert_allclose(found, a @ b, rtol=1e-12)
 
 
 def test_stacks_are_broadcast():
-    a, b = np.random.default_rng(0).random((2, 1, 100, 64)), np.random.default_rng(1).random((3, 64, 300))
+    a = np.random.default_rng(0).random((2, 1, 100, 64))
+    b = np.random.default_rng(1).random((3, 64, 300))
     np.testing.assert_allclose(blas.stacked(a, b), a @ b, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize(("name", "function"), {"Erf": F.erf, "CdfNorm": F.gelu}.items())
-def test_the_error_function_is_the_librarys_where_it_is_worth_a_call(monkeypatch, name, function, dtype):
+def test_the_error_function_is_the_librarys_where_it_is_worth_a_call(
+    monkeypatch, name, function, dtype
+):
     asked = []
 
     def vector(size, x, y):
         asked.append(size)
         given, result = [
-            np.ndarray(size, dtype, (ctypes.c_char * (size * np.dtype(dtype).itemsize)).from_address(a)) for a in (x, y)
+            np.ndarray(
+                size, dtype, (ctypes.c_char * (size * np.dtype(dtype).itemsize)).from_address(a)
+            )
+            for a in (x, y)
         ]
-        result[...] = [math.erf(v) if name == "Erf" else (1 + math.erf(v / math.sqrt(2))) / 2 for v in given.astype("f8")]
+        result[...] = [
+            math.erf(v) if name == "Erf" else (1 + math.erf(v / math.sqrt(2))) / 2
+            for v in given.astype("f8")
+        ]
 
-    x, few = np.random.default_rng(0).standard_normal((40, 60)).astype(dtype), np.ones(1000, dtype)
-    expected, slope = function(x).array, mnpar.grad([F.sum(function(given := mnpar.Variable(x)))], [given])[0].array
+    x = np.random.default_rng(0).standard_normal((40, 60)).astype(dtype)
+    few = np.ones(1000, dtype)
+    expected, slope = (
+        function(x).array,
+        mnpar.grad([F.sum(function(given := mnpar.Variable(x)))], [given])[0].array,
+    )
     monkeypatch.setattr(blas, "library", lambda: {{"f4": "s", "f8": "d"}[dtype] + name: vector})
     given = mnpar.Variable(x)
     (found,) = mnpar.grad([F.sum(function(given))], [given])
     np.testing.assert_allclose(function(x).array, expected, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found.array, slope, rtol=1e-4, atol=1e-6)
-    times = 2 if name == "Erf" else 3  # gelu's backward finds Φ once more, instead of keeping a slope
+    # gelu's backward finds Φ once more, instead of keeping a slope
+    times = 2 if name == "Erf" else 3
     assert sum(asked) == times * x.size
     function(few)
     assert sum(asked) == times * x.size
@@ -208,7 +245,9 @@ def test_the_error_function_is_the_librarys_where_it_is_worth_a_call(monkeypatch
 def test_the_exponential_in_the_slope_of_gelu_is_the_librarys_too(monkeypatch):
     def vector(function):
         def fill(size, x, y):
-            given, result = [np.ndarray(size, "f8", (ctypes.c_char * (size * 8)).from_address(a)) for a in (x, y)]
+            given, result = [
+                np.ndarray(size, "f8", (ctypes.c_char * (size * 8)).from_address(a)) for a in (x, y)
+            ]
             result[...] = [function(v) for v in given]
             asked.append(size)
 
@@ -223,10 +262,14 @@ def test_the_exponential_in_the_slope_of_gelu_is_the_librarys_too(monkeypatch):
     assert sum(asked) == 3 * x.size  # Φ twice
 
 
-@pytest.mark.parametrize("dtype", ["g", np.dtype("f8").newbyteorder()], ids=["longdouble", "other byte order"])
+@pytest.mark.parametrize(
+    "dtype", ["g", np.dtype("f8").newbyteorder()], ids=["longdouble", "other byte order"]
+)
 @pytest.mark.parametrize("function", [F.erf, F.gelu])
 def test_the_error_function_of_other_dtypes_is_left_to_numpy(monkeypatch, function, dtype):
     x = np.linspace(-3, 3, 2000)
     expected = function(x).array
     monkeypatch.setattr(blas, "library", lambda: {"dErf": pytest.fail, "dCdfNorm": pytest.fail})
-    np.testing.assert_allclose(function(x.astype(dtype)).array.astype("f8"), expected, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(
+        function(x.astype(dtype)).array.astype("f8"), expected, rtol=1e-12, atol=1e-15
+    )

@@ -36,7 +36,9 @@ def test_a_replaced_child_keeps_its_place():
     assert sizes(chain.children()) == [3, 2]
 
 
-@pytest.mark.parametrize("value", [None, 3, mnpar.Variable(np.ones(1))], ids=["None", "number", "Variable"])
+@pytest.mark.parametrize(
+    "value", [None, 3, mnpar.Variable(np.ones(1))], ids=["None", "number", "Variable"]
+)
 def test_a_child_replaced_by_anything_else_is_gone(value):
     chain = mnpar.Chain(z=linear(1), a=linear(2))
     chain.z = value
@@ -72,7 +74,9 @@ def test_links_before_the_constructor_are_a_clear_error():
         def __init__(self):
             self.l1 = linear(1)
 
-    with pytest.raises(AttributeError, match=r"call super\(\).__init__\(\) first, before Forgetful"):
+    with pytest.raises(
+        AttributeError, match=r"call super\(\).__init__\(\) first, before Forgetful"
+    ):
         Forgetful()
 
 
@@ -140,7 +144,9 @@ def test_augmented_assignment_keeps_the_list(layers):
     assert layers is before
 
 
-@pytest.mark.parametrize("put", [lambda x, y: x.append(y), lambda x, y: x.insert(0, y), lambda x, y: x.__setitem__(0, y)])
+@pytest.mark.parametrize(
+    "put", [lambda x, y: x.append(y), lambda x, y: x.insert(0, y), lambda x, y: x.__setitem__(0, y)]
+)
 @pytest.mark.parametrize("value", [F.relu, None, [linear(1)]], ids=["function", "None", "list"])
 def test_only_links_are_put_into_a_list(layers, put, value):
     with pytest.raises(TypeError, match="only links can be added as children"):
@@ -153,14 +159,20 @@ def test_several_links_are_put_into_a_list_at_once_or_not_at_all(layers, monkeyp
         layers.extend([linear(3), F.relu])
     assert sizes(layers) == [1, 2]
     numbered = []
-    monkeypatch.setattr(mnpar.ChainList, "_changed", lambda self: numbered.append(self))  # looks through the whole list
+    # looks through the whole list
+    monkeypatch.setattr(mnpar.ChainList, "_changed", lambda self: numbered.append(self))
     mnpar.ChainList(linear(1), linear(2), linear(3))
     assert len(numbered) == 1
 
 
 def test_links_of_a_list_have_their_numbers_for_names(layers):
     kept = layers[1]
-    for change in (lambda: layers.insert(0, linear(3)), lambda: layers.append(linear(4)), layers.pop, layers.reverse):
+    for change in (
+        lambda: layers.insert(0, linear(3)),
+        lambda: layers.append(linear(4)),
+        layers.pop,
+        layers.reverse,
+    ):
         change()
         assert [link.name for link in layers] == [str(i) for i in range(len(layers))]
     layers[0] = kept
@@ -205,7 +217,9 @@ def test_functions_have_a_place_but_no_parameters():
     assert [type(link) for link in model.children()] == [L.Linear, L.Linear]
 
 
-@pytest.mark.parametrize("put", [lambda x, y: x.append(y), lambda x, y: x.insert(0, y), lambda x, y: x.__setitem__(0, y)])
+@pytest.mark.parametrize(
+    "put", [lambda x, y: x.append(y), lambda x, y: x.insert(0, y), lambda x, y: x.__setitem__(0, y)]
+)
 def test_what_cannot_be_called_is_no_layer(put):
     model = mnpar.Sequential(F.relu)
     with pytest.raises(TypeError, match="the layers of a Sequential are called: int cannot be"):
@@ -213,12 +227,15 @@ def test_what_cannot_be_called_is_no_layer(put):
     assert list(model) == [F.relu]
     with pytest.raises(TypeError, match="int cannot be"):
         mnpar.Sequential(3)
-    with pytest.raises(TypeError, match=r"Linear is a class, and a Sequential is made of links: Linear\(…\)"):
+    with pytest.raises(
+        TypeError, match=r"Linear is a class, and a Sequential is made of links: Linear\(…\)"
+    ):
         put(model, L.Linear)
 
 
 def test_sequentials_are_joined():
-    one, two = mnpar.Sequential(F.relu), mnpar.Sequential(F.tanh)
+    one = mnpar.Sequential(F.relu)
+    two = mnpar.Sequential(F.tanh)
     assert list(one + two) == [F.relu, F.tanh]
     assert list(one) == [F.relu]
     one += two
@@ -235,14 +252,23 @@ def test_flatten_opens_all_levels_and_keeps_the_layers():
 
 
 def test_layers_are_counted_and_removed_by_type():
-    model = mnpar.Sequential(linear(1), F.relu, linear(1), functools.partial(F.dropout, ratio=0.1), F.relu)
-    assert [model.count_by_layer_type(name) for name in ("Linear", "relu", "partial", "tanh")] == [2, 2, 1, 0]
+    model = mnpar.Sequential(
+        linear(1), F.relu, linear(1), functools.partial(F.dropout, ratio=0.1), F.relu
+    )
+    assert [model.count_by_layer_type(name) for name in ("Linear", "relu", "partial", "tanh")] == [
+        2,
+        2,
+        1,
+        0,
+    ]
     model.remove_by_layer_type("relu")
     assert model.count_by_layer_type("relu") == 0
     assert len(model) == 3
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)), lambda x: x.copy("copy")])
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x)), lambda x: x.copy("copy")]
+)
 def test_a_sequential_with_functions_survives_copies(how):
     model = mnpar.Sequential(L.Linear(3, 2), F.relu)
     x = np.ones((1, 3), "f4")
@@ -267,7 +293,8 @@ def test_a_shared_copy_has_the_same_arrays_and_its_own_list():
 
 
 @pytest.mark.parametrize(
-    ("mode", "same_array", "same_values"), [("share", True, True), ("copy", False, True), ("init", False, False)]
+    ("mode", "same_array", "same_values"),
+    [("share", True, True), ("copy", False, True), ("init", False, False)],
 )
 def test_repeat_makes_copies_of_a_mode(mode, same_array, same_values):
     layer = L.Linear(3, 3)

@@ -1,32 +1,39 @@
-"""What ChainerMN's own tests ask of it, asked of mnpar more strictly: outputs and gradients equal those of one process.
+"""What ChainerMN's own tests ask of it, asked of mnpar more strictly: outputs and gradients equal
+those of one process.
 
-ChainerMN's tests mostly ask that nothing hangs. Their 24 groups of behaviour, and where each is tested:
+ChainerMN's tests mostly ask that nothing hangs. Their 24 groups of behaviour, and where each is
+tested:
 
-   1  send and recv in a ring, tuples           here; communicators/test_contract.py (tuples, lists and dicts … arrive)
-   2  dtypes, numbers without axes              communicators/test_contract.py (every dtype and shape …, reductions of numbers)
-   3  arrays that are not contiguous            communicators/test_contract.py (every layout in memory …, goes through …)
-   4  bcast_data, with a lazy parameter         here (models get rank 0's values …)
-   5  mean gradients, some missing, mixed       here (gradients become their means …, that are not there)
-   6  debug mode, NaN                           here (debug mode tells …)
-   7  objects with tags and status; options     communicators/test_contract.py (objects are sent … with their status), here
-   8  large objects in pieces                   here: any size, and the pieces' length does not matter
-   9  ranks on their nodes                      communicators/test_contract.py (a communicator knows its place)
-  10  collective functions                      here by their shapes; functions/test_derivatives.py (adjoint, first and second
-                                                derivatives); functions/test_communication.py (some of the outputs only)
-  11  a chain over all ranks                    functions/test_communication.py (a chain over all ranks …)
-  12  retained inputs, tuples, raw arrays       here (what goes round …)
-  13  pseudo_connect                            here, with the pattern that ChainerMN documents in all its 12 cases
-  14  chain lists                               parallel/test_multi_node_chain_list.py; here for many steps of training
-  15  n-step recurrent networks                 links/test_recurrent.py (eight kinds); here whole models that are trained
-  16  multi-node batch normalization            links/test_multi_node_batch_normalization.py; here four ways to normalize
-  17  scattered data sets and indices           datasets/test_scatter.py
-  18  empty data sets                           datasets/test_data_sets.py
-  19  multi-node and synchronized iterators     iterators/test_multi_node_iterator.py, iterators/test_synchronized_iterator.py
-  20  optimizers                                here; parallel/test_data_parallel.py, with double buffering and later links
-  21  evaluators                                extensions/test_multi_node_evaluator.py
-  22  persistents, observations, early stopping extensions/test_observations_of_ranks.py
-  23  snapshots, checkpointers                  extensions/test_multi_node_snapshots.py, checkpoint/test_checkpointer.py,
-                                                checkpoint/test_trainer.py (goes on bit for bit), checkpoint/test_background.py
+   1  send and recv in a ring, tuples           here; communicators/test_contract.py (tuples, lists
+   and dicts … arrive) 2  dtypes, numbers without axes              communicators/test_contract.py
+   (every dtype and shape …, reductions of numbers) 3  arrays that are not contiguous
+   communicators/test_contract.py (every layout in memory …, goes through …) 4  bcast_data, with a
+   lazy parameter         here (models get rank 0's values …) 5  mean gradients, some missing, mixed
+   here (gradients become their means …, that are not there) 6  debug mode, NaN
+   here (debug mode tells …) 7  objects with tags and status; options
+   communicators/test_contract.py (objects are sent … with their status), here 8  large objects in
+   pieces                   here: any size, and the pieces' length does not matter 9  ranks on their
+   nodes                      communicators/test_contract.py (a communicator knows its place)
+  10  collective functions                      here by their shapes; functions/test_derivatives.py
+                                                (adjoint, first and second derivatives);
+                                                functions/test_communication.py (some of the outputs
+                                                only)
+  11  a chain over all ranks                    functions/test_communication.py (a chain over all
+  ranks …) 12  retained inputs, tuples, raw arrays       here (what goes round …) 13  pseudo_connect
+  here, with the pattern that ChainerMN documents in all its 12 cases 14  chain lists
+  parallel/test_multi_node_chain_list.py; here for many steps of training 15  n-step recurrent
+  networks                 links/test_recurrent.py (eight kinds); here whole models that are trained
+  16  multi-node batch normalization            links/test_multi_node_batch_normalization.py; here
+  four ways to normalize 17  scattered data sets and indices           datasets/test_scatter.py 18
+  empty data sets                           datasets/test_data_sets.py 19  multi-node and
+  synchronized iterators     iterators/test_multi_node_iterator.py,
+  iterators/test_synchronized_iterator.py 20  optimizers                                here;
+  parallel/test_data_parallel.py, with double buffering and later links 21  evaluators
+  extensions/test_multi_node_evaluator.py 22  persistents, observations, early stopping
+  extensions/test_observations_of_ranks.py 23  snapshots, checkpointers
+  extensions/test_multi_node_snapshots.py, checkpoint/test_checkpointer.py,
+                                                checkpoint/test_trainer.py (goes on bit for bit),
+                                                checkpoint/test_background.py
   24  a digit recognizer, data parallel         here
 """
 
@@ -55,9 +62,12 @@ def same(found, expected, **kwargs):
 @EVERY
 @pytest.mark.parametrize("shape", [(7,), (2, 3), (2, 3, 4), (2, 1, 3, 2)], ids=str)
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_ring_of_arrays_and_tuples_hands_each_rank_its_neighbours_values_and_gradients(comm, shape, count):
+def test_a_ring_of_arrays_and_tuples_hands_each_rank_its_neighbours_values_and_gradients(
+    comm, shape, count
+):
     """``count`` 0 is an array, otherwise a tuple of so many."""
-    up, down = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    up = (comm.rank + 1) % comm.size
+    down = (comm.rank - 1) % comm.size
     xs = [mnpar.Variable(np.full(shape, comm.rank + 10.0 * i)) for i in range(count or 1)]
     F.send(tuple(xs) if count else xs[0], comm, up)
     ys = F.recv(comm, down)
@@ -73,7 +83,9 @@ def test_a_ring_of_arrays_and_tuples_hands_each_rank_its_neighbours_values_and_g
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("form", ["array", "tuple of one", "tuple of two", "raw array"])
 def test_what_goes_round_through_all_ranks_comes_back_with_its_gradient(comm, form):
-    """Rank 0 sends, every other rank works on it and hands it on, rank 0 has the loss and still its input."""
+    """Rank 0 sends, every other rank works on it and hands it on, rank 0 has the loss and still its
+    input.
+    """
     weights = [values((5, 5), 1, rank) for rank in range(comm.size)]
     w = mnpar.Variable(weights[comm.rank])
     x = values((4, 5), 2)
@@ -93,7 +105,13 @@ def test_what_goes_round_through_all_ranks_comes_back_with_its_gradient(comm, fo
     ws = [mnpar.Variable(weight) for weight in weights]
     h = one if form == "raw array" else F.tanh(one @ ws[0])
     for rank in range(1, comm.size):
-        twice = {"tuple of two": 3.0, "tuple of one": 2.0}.get(form, 1.0) if rank == 1 else 2.0 if several else 1.0
+        twice = (
+            {"tuple of two": 3.0, "tuple of one": 2.0}.get(form, 1.0)
+            if rank == 1
+            else 2.0
+            if several
+            else 1.0
+        )
         h = F.tanh((h * twice) @ ws[rank])
     F.sum(h**2).backward()
     if form != "raw array" or comm.rank:
@@ -105,7 +123,8 @@ def test_what_goes_round_through_all_ranks_comes_back_with_its_gradient(comm, fo
 # ---- collective functions, on the shapes of ChainerMN's tests ----
 
 COLLECTIVES = {
-    # what each rank puts in (None on the others), what it calls, and what each rank gets, by the inputs of all
+    # what each rank puts in (None on the others), what it calls, and what each rank gets, by the
+    # inputs of all
     "allgather": (
         lambda rank, size: [(10, rank + 1)],
         lambda comm, xs: F.allgather(comm, xs[0]),
@@ -141,7 +160,8 @@ COLLECTIVES = {
 def test_a_collective_function_has_the_values_and_gradients_of_one_process(comm, name, dtype):
     shapes, call, expected = COLLECTIVES[name]
     everybodys = [
-        [values(s, rank, i).astype(dtype) for i, s in enumerate(shapes(rank, comm.size))] for rank in range(comm.size)
+        [values(s, rank, i).astype(dtype) for i, s in enumerate(shapes(rank, comm.size))]
+        for rank in range(comm.size)
     ]
     mine = [mnpar.Variable(x) for x in everybodys[comm.rank]]
     ys = call(comm, mine)
@@ -154,7 +174,9 @@ def test_a_collective_function_has_the_values_and_gradients_of_one_process(comm,
         mnpar.backward([F.sum(y * y) * (comm.rank + i + 1) for i, y in enumerate(ys)])
     else:
         ys[0].backward()  # the delegate variable of a rank that gets nothing
-    mnpar.backward([F.sum(z * z) * (rank + i + 1) for rank, zs in enumerate(wanted) for i, z in enumerate(zs)])
+    mnpar.backward(
+        [F.sum(z * z) * (rank + i + 1) for rank, zs in enumerate(wanted) for i, z in enumerate(zs)]
+    )
     for x, z in zip(mine, truth[comm.rank], strict=True):
         same(x.grad, z.grad, **({} if dtype == "f8" else {"rtol": 1e-2 if dtype == "f2" else 1e-5}))
 
@@ -184,7 +206,9 @@ def test_pseudo_connect_is_the_identity_of_its_actual_variables(comm, delegate, 
         for _ in range(2):
             F.recv(comm, (comm.rank - 1) % comm.size)  # that nobody uses
     else:
-        phi = {"of another shape": w * np.ones((3, 2)), "without axes": w * 2, "none": None}[delegate]
+        phi = {"of another shape": w * np.ones((3, 2)), "without axes": w * 2, "none": None}[
+            delegate
+        ]
     ys = F.pseudo_connect(phi, *xs)
     assert isinstance(ys, tuple)
     for x, y in zip(xs, ys, strict=True):
@@ -214,18 +238,27 @@ def deep(x, depth):
 @pytest.mark.parametrize("tags", [(0, 0), (1, 2)], ids=["one tag", "two tags"])
 @pytest.mark.parametrize("sender", SENDERS)
 @pytest.mark.parametrize("receiver", RECEIVERS)
-def test_two_sends_joined_by_pseudo_connect_have_the_gradients_of_one_process(comm, receiver, sender, tags):
-    """``psi = pseudo_connect(phi1, phi2)`` as ChainerMN documents it, where none of these 12 cases works; and its cures."""
+def test_two_sends_joined_by_pseudo_connect_have_the_gradients_of_one_process(
+    comm, receiver, sender, tags
+):
+    """``psi = pseudo_connect(phi1, phi2)`` as ChainerMN documents it, where none of these 12 cases
+    works; and its cures.
+    """
     one1, one2 = (mnpar.Variable(values(4, seed)) for seed in (1, 2))
-    F.sum(RECEIVERS[receiver](deep(one1, SENDERS[sender][0]), deep(one2, SENDERS[sender][1]))).backward()
+    F.sum(
+        RECEIVERS[receiver](deep(one1, SENDERS[sender][0]), deep(one2, SENDERS[sender][1]))
+    ).backward()
     for pattern in PATTERNS:
         x1, x2 = (mnpar.Variable(values(4, seed)) for seed in (1, 2))
         if comm.rank == 1:
             z1 = F.recv(comm, 0, tag=tags[0])
-            z2 = F.recv(comm, 0, delegate_variable=z1 if pattern == "chained" else None, tag=tags[1])
+            z2 = F.recv(
+                comm, 0, delegate_variable=z1 if pattern == "chained" else None, tag=tags[1]
+            )
             F.sum(RECEIVERS[receiver](z1, z2)).backward()
             continue
-        z1, z2 = deep(x1, SENDERS[sender][0]), deep(x2, SENDERS[sender][1])
+        z1 = deep(x1, SENDERS[sender][0])
+        z2 = deep(x2, SENDERS[sender][1])
         phi1 = F.send(z1, comm, 1, tags[0])
         if pattern == "threaded":
             (z2,) = F.pseudo_connect(phi1, z2)
@@ -266,7 +299,9 @@ class Sum(mnpar.Chain):
 
 @pytest.mark.ranks(2, 3)
 def test_a_chain_list_that_is_trained_stays_the_composed_model(comm):
-    """A cycle over all ranks, in which rank 0 also hands its first value to itself; ten steps of SGD."""
+    """A cycle over all ranks, in which rank 0 also hands its first value to itself; ten steps of
+    SGD.
+    """
     names = [f"part {rank}" for rank in range(comm.size)]
     model = mnpar.MultiNodeChainList(comm)
     if comm.rank == 0:
@@ -276,9 +311,11 @@ def test_a_chain_list_that_is_trained_stays_the_composed_model(comm):
         model.add_link(Sum(names[comm.rank]), comm.rank - 1, (comm.rank + 1) % comm.size)
     parts = [Sum(name) for name in [*names, "last"]]
     serial = mnpar.ChainList(*parts)
-    ours, theirs = mnpar.optimizers.SGD(0.1).setup(model), mnpar.optimizers.SGD(0.1).setup(serial)
+    ours = mnpar.optimizers.SGD(0.1).setup(model)
+    theirs = mnpar.optimizers.SGD(0.1).setup(serial)
     for step in range(10):
-        x, t = values((3, 4), 7, step).astype("f4"), values((3, 4), 8, step).astype("f4")
+        x = values((3, 4), 7, step).astype("f4")
+        t = values((3, 4), 8, step).astype("f4")
         first = parts[0](x)
         h = first
         for part in parts[1:-1]:
@@ -296,7 +333,11 @@ def test_a_chain_list_that_is_trained_stays_the_composed_model(comm):
         else:
             mnpar.backward()
         ours.update()
-    pairs = [(model[0], parts[0]), (model[1], parts[-1])] if comm.rank == 0 else [(model[0], parts[comm.rank])]
+    pairs = (
+        [(model[0], parts[0]), (model[1], parts[-1])]
+        if comm.rank == 0
+        else [(model[0], parts[comm.rank])]
+    )
     for found, wanted in pairs:
         same(found.inner.W.array, wanted.inner.W.array, rtol=1e-3, atol=1e-5)
         same(found.inner.b.array, wanted.inner.b.array, rtol=1e-3, atol=1e-5)
@@ -315,15 +356,22 @@ class Tagger(mnpar.Chain):
         self.tag = L.Linear(4, 3)
 
     def loss(self, results, sentences):
-        return sum(F.softmax_cross_entropy(self.tag(y), words % 3) for y, words in zip(results, sentences, strict=True))
+        return sum(
+            F.softmax_cross_entropy(self.tag(y), words % 3)
+            for y, words in zip(results, sentences, strict=True)
+        )
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("widths", [(3, 3, 3), (2, 5, 3)], ids=["all alike", "each rank its own words and width"])
+@pytest.mark.parametrize(
+    "widths", [(3, 3, 3), (2, 5, 3)], ids=["all alike", "each rank its own words and width"]
+)
 @pytest.mark.parametrize("kind", [L.NStepLSTM, L.NStepGRU, L.NStepRNNTanh])
 @pytest.mark.ranks(2, 3)
 def test_recurrent_models_in_a_row_of_ranks_train_as_one_model(comm, kind, widths):
-    """Each rank goes on with the states of the rank before it, and has a loss of its own; three steps of SGD."""
+    """Each rank goes on with the states of the rank before it, and has a loss of its own; three
+    steps of SGD.
+    """
     with mnpar.using_config("dtype", np.dtype("d")):
         models = [Tagger(kind, 6 + width, width) for width in widths[: comm.size]]
     for path, p in mnpar.ChainList(*models).namedparams():
@@ -335,7 +383,8 @@ def test_recurrent_models_in_a_row_of_ranks_train_as_one_model(comm, kind, width
     ends = me - 1 if me else None, me + 1 if me + 1 < comm.size else None
     rnn = L.create_multi_node_n_step_rnn(mine.rnn, comm, *ends)
     whole = mnpar.ChainList(*serial)
-    ours, theirs = mnpar.optimizers.SGD(0.1).setup(mine), mnpar.optimizers.SGD(0.1).setup(whole)
+    ours = mnpar.optimizers.SGD(0.1).setup(mine)
+    theirs = mnpar.optimizers.SGD(0.1).setup(whole)
     for _ in range(3):
         states, losses = [None] * mine.rnn.n_cells, []
         for model, words in zip(serial, sentences, strict=True):
@@ -360,8 +409,10 @@ def test_recurrent_models_in_a_row_of_ranks_train_as_one_model(comm, kind, width
 class Net(mnpar.Chain):
     def __init__(self):
         super().__init__()
-        self.l1, self.bn1 = L.Linear(3, 4), L.BatchNormalization(4)
-        self.l2, self.bn2 = L.Linear(4, 2), L.BatchNormalization(2)
+        self.l1 = L.Linear(3, 4)
+        self.bn1 = L.BatchNormalization(4)
+        self.l2 = L.Linear(4, 2)
+        self.bn2 = L.BatchNormalization(2)
 
     def forward(self, x):
         return self.bn2(self.l2(F.relu(self.bn1(self.l1(x)))))
@@ -374,7 +425,9 @@ class Listed(mnpar.ChainList):
 
 NETS = {
     "chain": Net,
-    "chain list": lambda: Listed(L.Linear(3, 4), L.BatchNormalization(4), L.Linear(4, 2), L.BatchNormalization(2)),
+    "chain list": lambda: Listed(
+        L.Linear(3, 4), L.BatchNormalization(4), L.Linear(4, 2), L.BatchNormalization(2)
+    ),
     "sequential": lambda: mnpar.Sequential(
         L.Linear(3, 4), L.BatchNormalization(4), F.relu, L.Linear(4, 2), L.BatchNormalization(2)
     ),
@@ -391,11 +444,17 @@ def gradients_of(model, x, t, samples):
 
 @pytest.mark.grid
 @pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "mixed16"])
-@pytest.mark.parametrize("counts", [(6, 6, 6, 6), (7, 1, 0, 5)], ids=["equal batches", "unequal batches"])
+@pytest.mark.parametrize(
+    "counts", [(6, 6, 6, 6), (7, 1, 0, 5)], ids=["equal batches", "unequal batches"]
+)
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.ranks(2, 3, 4, on="threads")
-def test_only_normalization_over_all_ranks_has_the_gradients_of_one_process(comm, name, counts, dtype):
-    """One process; each rank for itself (ghost batches); one process with the multi-node link; the ranks together."""
+def test_only_normalization_over_all_ranks_has_the_gradients_of_one_process(
+    comm, name, counts, dtype
+):
+    """One process; each rank for itself (ghost batches); one process with the multi-node link; the
+    ranks together.
+    """
     kept = mnpar.mixed16 if dtype == "mixed16" else np.dtype(dtype)
     halves = np.dtype("f2") if dtype == "mixed16" else kept
     with mnpar.using_config("dtype", kept):
@@ -403,13 +462,18 @@ def test_only_normalization_over_all_ranks_has_the_gradients_of_one_process(comm
         for i, p in enumerate(net.params()):
             p.array[...] = values(p.shape, i)
         samples = sum(counts[: comm.size])
-        x, t = values((samples, 3), 1).astype(halves), values((samples, 2), 2).astype(halves)
+        x = values((samples, 3), 1).astype(halves)
+        t = values((samples, 2), 2).astype(halves)
         start = sum(counts[: comm.rank])
         piece = slice(start, start + counts[comm.rank])
         one = gradients_of(net.copy(mode="copy"), x, t, samples)
         ghost = gradients_of(net.copy(mode="copy"), x[piece], t[piece], samples)
-        alone = gradients_of(L.create_mnbn_model(net, mnpar.create_communicator("self")), x, t, samples)
-        together = gradients_of(L.create_mnbn_model(net, comm).copy(mode="copy"), x[piece], t[piece], samples)
+        alone = gradients_of(
+            L.create_mnbn_model(net, mnpar.create_communicator("self")), x, t, samples
+        )
+        together = gradients_of(
+            L.create_mnbn_model(net, comm).copy(mode="copy"), x[piece], t[piece], samples
+        )
     tolerance = {"f8": 1e-9, "f4": 1e-4}.get(dtype, 0.03)
     for i, g in enumerate(one):
         scale = np.abs(g).max() + 0.1
@@ -468,7 +532,10 @@ def test_gradients_that_are_not_there(comm, zero_fill):
 def test_debug_mode_tells_that_training_has_diverged(comm):
     model = Lazy(0)
     model.b.grad = np.full((2, 3), np.nan if comm.rank == comm.size - 1 else 1.0)
-    with mnpar.using_config("debug", True), pytest.raises(ValueError, match="training has diverged: the mean gradient of /b"):
+    with (
+        mnpar.using_config("debug", True),
+        pytest.raises(ValueError, match="training has diverged: the mean gradient of /b"),
+    ):
         comm.multi_node_mean_grad(model)
 
 

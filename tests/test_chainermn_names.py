@@ -1,4 +1,6 @@
-"""Names of Chainer and ChainerMN that programs use, each where they look for it; and what the thin ones do."""
+"""Names of Chainer and ChainerMN that programs use, each where they look for it; and what the thin
+ones do.
+"""
 
 import importlib
 import inspect
@@ -58,7 +60,11 @@ training.updater: ParallelUpdater StandardUpdater Updater
 utils: force_array get_conv_outsize get_deconv_outsize size_of_shape
 variable: Parameter Variable as_variable
 """
-WANTED = [(line.split(":")[0], name) for line in NAMES.strip().splitlines() for name in line.split(":")[1].split()]
+WANTED = [
+    (line.split(":")[0], name)
+    for line in NAMES.strip().splitlines()
+    for name in line.split(":")[1].split()
+]
 
 
 @pytest.mark.parametrize("module", list(dict.fromkeys(module for module, _ in WANTED)))
@@ -72,7 +78,12 @@ def test_one_import_gives_all_of_them():
     """In a program of its own: here others have imported modules already."""
     paths = sorted({".".join(filter(None, ["mnpar", module, name])) for module, name in WANTED})
     code = f"import mnpar\nfor path in {paths}: eval(path)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr == ""
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        ).stderr
+        == ""
+    )
 
 
 @pytest.mark.parametrize("module", ["nccl", "backends", "cuda"])
@@ -83,14 +94,18 @@ def test_modules_can_be_taken_from_the_package(module):
 # ---- devices ----
 
 
-@pytest.mark.parametrize("spoken", ["@numpy", -1, "-1", np.int64(-1), cuda.DummyDevice, backend.CpuDevice()], ids=repr)
+@pytest.mark.parametrize(
+    "spoken", ["@numpy", -1, "-1", np.int64(-1), cuda.DummyDevice, backend.CpuDevice()], ids=repr
+)
 def test_the_host_is_spoken_of_in_many_ways(spoken):
     device = mnpar.get_device(spoken)
     assert isinstance(device, backend.CpuDevice)
     assert (device.name, device.id, device.xp) == ("@numpy", -1, np)
 
 
-@pytest.mark.parametrize("spoken", ["@cupy:2", 2, "2", backend.GpuDevice.from_device_id(2)], ids=repr)
+@pytest.mark.parametrize(
+    "spoken", ["@cupy:2", 2, "2", backend.GpuDevice.from_device_id(2)], ids=repr
+)
 def test_a_gpu_is_spoken_of_in_many_ways(spoken):
     device = mnpar.get_device(spoken)
     assert isinstance(device, backend.GpuDevice)
@@ -98,7 +113,9 @@ def test_a_gpu_is_spoken_of_in_many_ways(spoken):
     assert pickle.loads(pickle.dumps(device)) == device
 
 
-@pytest.mark.parametrize("spoken", ["native", "@numpy:0", "@cupy:x", "", "cuda:0", None, 0.5], ids=repr)
+@pytest.mark.parametrize(
+    "spoken", ["native", "@numpy:0", "@cupy:x", "", "cuda:0", None, 0.5], ids=repr
+)
 def test_no_device_is_guessed(spoken):
     with pytest.raises(ValueError, match="unknown device"):
         mnpar.get_device(spoken)
@@ -119,7 +136,9 @@ def test_links_variables_and_updaters_take_a_device_object(device):
     assert model.device == "@numpy"
     assert mnpar.Variable(np.ones(2)).device.xp is np
     iterator = mnpar.iterators.SerialIterator([(np.ones(2, "f"), 0)], 1)
-    mnpar.training.StandardUpdater(iterator, mnpar.optimizers.SGD().setup(model), device=device).update()
+    mnpar.training.StandardUpdater(
+        iterator, mnpar.optimizers.SGD().setup(model), device=device
+    ).update()
 
 
 @pytest.fixture
@@ -172,7 +191,8 @@ def test_a_device_is_current_inside_its_block(device):
 
 
 def test_copies_on_the_host_are_copies():
-    x, out = np.arange(3.0), np.zeros(3)
+    x = np.arange(3.0)
+    out = np.zeros(3)
     assert cuda.copy(x) is not x
     assert cuda.copy(x, out=out) is out
     backend.copyto(out, x + 1)
@@ -287,7 +307,10 @@ def test_converters_in_training_get_chainers_kind_of_device(device):
 
     for one in (convert, Kept()):
         updater = mnpar.training.StandardUpdater(
-            mnpar.iterators.SerialIterator([(np.ones(2, "f"), 0)], 1), mnpar.optimizers.SGD().setup(model), one, device
+            mnpar.iterators.SerialIterator([(np.ones(2, "f"), 0)], 1),
+            mnpar.optimizers.SGD().setup(model),
+            one,
+            device,
         )
         updater.update()
         batches = mnpar.iterators.SerialIterator([(np.ones(2, "f"), 0)], 1, repeat=False)
@@ -391,11 +414,17 @@ def test_a_variable_describes_itself():
         "- grad: (1, 2), float32: mean=0.00000000, std=1.00000000",
     ]
     assert x.debug_print().split("\n") == lines
-    assert mnpar.Parameter().debug_print().split("\n")[1:] == ["- device: None", "- array: None", "- grad: None"]
+    assert mnpar.Parameter().debug_print().split("\n")[1:] == [
+        "- device: None",
+        "- array: None",
+        "- grad: None",
+    ]
     assert mnpar.Parameter().label == "None"
     assert (
         mnpar.Variable(np.full(3, 6e4, "e"))
         .debug_print()
         .endswith("(3), float16: mean=60000.00000000, std=0.00000000\n- grad: None")
     )
-    assert mnpar.Variable(np.empty((0, 2))).debug_print().split("\n")[2] == "- array: (0, 2), float64"
+    assert (
+        mnpar.Variable(np.empty((0, 2))).debug_print().split("\n")[2] == "- array: (0, 2), float64"
+    )

@@ -1,8 +1,10 @@
-"""ChainerMN's programs with only their import lines changed: they run and, where nothing is chosen differently, to its weights.
+"""ChainerMN's programs with only their import lines changed: they run and, where nothing is chosen
+differently, to its weights.
 
-``REFERENCES`` holds what Chainer 7.8.1 and ChainerMN arrived at with the same programs (their import lines changed back) from
-the same first weights, on the same numbers of ranks under mpiexec: for each rank Σ r·w over its parameters w, where r are
-fixed random numbers. The programs with a multi-node optimizer are not among them: mnpar's steps at its first update already.
+``REFERENCES`` holds what Chainer 7.8.1 and ChainerMN arrived at with the same programs (their
+import lines changed back) from the same first weights, on the same numbers of ranks under mpiexec:
+for each rank Σ r·w over its parameters w, where r are fixed random numbers. The programs with a
+multi-node optimizer are not among them: mnpar's steps at its first update already.
 """
 
 import importlib
@@ -27,7 +29,11 @@ REFERENCES = {
     ("model_parallel",): [15.172121638641658, -0.47120081003085823],
     ("model_parallel", "--explicit"): [-16.64739015040016, 0.29183454444947715],
     ("parallel_convolution",): [-2.4957315383241636, -1.70432889175696],
-    ("parallel_convolution", "-b", "6"): [-1.2173135938606, -1.2435137633938522, -0.9559117807494755],
+    ("parallel_convolution", "-b", "6"): [
+        -1.2173135938606,
+        -1.2435137633938522,
+        -0.9559117807494755,
+    ],
     ("own_loop", "--data-parallel"): [0.5198625617922037, 0.5198625617922037],
 }
 
@@ -37,7 +43,9 @@ def program(name):
 
 
 def on_threads(ranks, name, out, *flags):
-    """What the program returns on each rank; its weights and batches are drawn alike in every run."""
+    """What the program returns on each rank; its weights and batches are drawn alike in every
+    run.
+    """
     main = program(name).main
 
     def seeded(comm):
@@ -52,8 +60,13 @@ def under_mpiexec(ranks, name, out, *flags):
     module = f"tests.chainermn_programs.{name}"
     return subprocess.run(
         [*command, *stand_in_for("-m", module), "-o", str(out), *flags],
-        capture_output=True, text=True, env=environment, timeout=120, check=False, cwd=ROOT,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
+        cwd=ROOT,
+    )
 
 
 def drawn(path, low, high, shape):
@@ -77,7 +90,9 @@ def test_a_program_arrives_at_the_weights_of_chainermn(call, expected, tmp_path,
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_train_mnist_learns_the_same_on_all_ranks_and_goes_on_from_its_snapshot(ranks, tmp_path, capsys):
+def test_train_mnist_learns_the_same_on_all_ranks_and_goes_on_from_its_snapshot(
+    ranks, tmp_path, capsys
+):
     accuracies = on_threads(ranks, "train_mnist", tmp_path, "--aggregate", "-e", "8")
     assert accuracies == [accuracies[0]] * ranks
     assert f"Num process (COMM_WORLD): {ranks}" in capsys.readouterr().out
@@ -88,7 +103,9 @@ def test_train_mnist_learns_the_same_on_all_ranks_and_goes_on_from_its_snapshot(
     assert {"main/loss", "main/loss_aggregated", "validation/main/accuracy"} <= set(log[0])
     assert (tmp_path / "cg.dot").exists()
     on_threads(ranks, "train_mnist", tmp_path, "-e", "9", "-r", str(tmp_path / "trainer.npz"))
-    assert [entry["epoch"] for entry in json.loads((tmp_path / "log").read_text())] == list(range(1, 10))
+    assert [entry["epoch"] for entry in json.loads((tmp_path / "log").read_text())] == list(
+        range(1, 10)
+    )
 
 
 def test_train_mnist_under_mpiexec_goes_on_from_its_checkpoint(tmp_path):
@@ -100,9 +117,13 @@ def test_train_mnist_under_mpiexec_goes_on_from_its_checkpoint(tmp_path):
     assert second.stdout.count("(Epoch, iter) = (2, 15)") == 2
 
 
-@pytest.mark.filterwarnings("ignore:this update only made the parameters equal")  # layers without sizes that communicate
+@pytest.mark.filterwarnings(
+    "ignore:this update only made the parameters equal"
+)  # layers without sizes that communicate
 @pytest.mark.parametrize(
-    "flags", [[], ["--mnbn"], ["--stop-together"], ["-d", "@numpy"], ["--loader", "thread"]], ids=lambda flags: " ".join(flags)
+    "flags",
+    [[], ["--mnbn"], ["--stop-together"], ["-d", "@numpy"], ["--loader", "thread"]],
+    ids=lambda flags: " ".join(flags),
 )
 def test_train_cifar_has_the_same_weights_and_statistics_on_all_ranks(flags, tmp_path):
     (losses, w, mean, lr), (_, w1, mean1, lr1) = on_threads(2, "train_cifar", tmp_path, *flags)

@@ -17,7 +17,9 @@ def variable(name=None):
 def drawn(text):
     """Labels by id, and edges as pairs of labels."""
     labels = dict(re.findall(r'^(n\d+) \[label="((?:[^"\\]|\\.)*)"', text, re.M))
-    return labels, [(labels[a], labels[b]) for a, b in re.findall(r"^(n\d+) -> (n\d+);", text, re.M)]
+    return labels, [
+        (labels[a], labels[b]) for a, b in re.findall(r"^(n\d+) -> (n\d+);", text, re.M)
+    ]
 
 
 def test_every_node_and_edge_is_there_once():
@@ -26,7 +28,9 @@ def test_every_node_and_edge_is_there_once():
     z = y + y * 2
     labels, edges = drawn(build_computational_graph([z, z]).dump())
     form = "(2,), float32"
-    assert sorted(labels.values()) == sorted([f"x: {form}", "Mul", form, "MulConstant", form, "Add", form])
+    assert sorted(labels.values()) == sorted(
+        [f"x: {form}", "Mul", form, "MulConstant", form, "Add", form]
+    )
     assert edges.count((f"x: {form}", "Mul")) == 1
     assert edges.count(("Mul", form)) == 1
     assert edges.count((form, "Add")) == 2
@@ -35,7 +39,9 @@ def test_every_node_and_edge_is_there_once():
 
 def test_functions_alone():
     x = variable()
-    labels, edges = drawn(build_computational_graph([F.exp(x * 2) + x], remove_variable=True).dump())
+    labels, edges = drawn(
+        build_computational_graph([F.exp(x * 2) + x], remove_variable=True).dump()
+    )
     assert sorted(labels.values()) == ["Add", "Exp", "MulConstant"]
     assert edges == [("MulConstant", "Exp"), ("Exp", "Add")]
 
@@ -55,7 +61,10 @@ def test_style_and_direction_are_the_users():
 
 
 def test_none_is_no_style():
-    assert '[label="MulConstant"]' in build_computational_graph([variable() * 2], function_style=None).dump()
+    assert (
+        '[label="MulConstant"]'
+        in build_computational_graph([variable() * 2], function_style=None).dump()
+    )
 
 
 def test_the_same_graph_has_the_same_text():
@@ -86,7 +95,13 @@ def test_communications_are_coloured_and_name_their_peers():
 
     for rank, (whole, connected) in enumerate(mnpar.run(program, ranks=2)):
         labels, _ = drawn(whole)
-        assert any(label.startswith("send at") and f"to {1 - rank}, tag {rank}" in label for label in labels.values())
-        assert any(label.startswith("recv at") and f"from {1 - rank}, tag {1 - rank}" in label for label in labels.values())
+        assert any(
+            label.startswith("send at") and f"to {1 - rank}, tag {rank}" in label
+            for label in labels.values()
+        )
+        assert any(
+            label.startswith("recv at") and f"from {1 - rank}, tag {1 - rank}" in label
+            for label in labels.values()
+        )
         assert whole.count("#FFA54F") == 2
         assert connected.count("#FFA54F") == 1

@@ -110,16 +110,29 @@ def test_the_innermost_mode_decides_whether_functions_are_recorded(modes, record
     assert y.requires_grad is recorded
 
 
-@pytest.mark.parametrize(("value", "expected"), [("1", "True"), ("0", "False"), ("", "False")], ids=repr)
+@pytest.mark.parametrize(
+    ("value", "expected"), [("1", "True"), ("0", "False"), ("", "False")], ids=repr
+)
 def test_the_environment_switches_debug_on(value, expected):
     environment = {**os.environ, "MNPAR_DEBUG": value}
     command = [sys.executable, "-c", "import mnpar; print(mnpar.config.debug)"]
-    assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip() == expected
+    assert (
+        subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == expected
+    )
 
 
 def test_another_value_of_that_switch_is_an_error():
     command = [sys.executable, "-c", "import mnpar"]
-    done = subprocess.run(command, env={**os.environ, "MNPAR_DEBUG": "off"}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env={**os.environ, "MNPAR_DEBUG": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert done.stderr.endswith("ValueError: MNPAR_DEBUG is 0 or 1, not 'off'\n")
 
@@ -136,7 +149,9 @@ def test_a_function_can_be_put_under_a_mode_also_on_ranks_that_take_turns_in_it(
         comm.barrier()
         return quiet(comm, depth - 1) if depth else comm.rank
 
-    assert mnpar.run(lambda comm: (quiet(comm), mnpar.config.enable_backprop), ranks=3) == [(r, True) for r in range(3)]
+    assert mnpar.run(lambda comm: (quiet(comm), mnpar.config.enable_backprop), ranks=3) == [
+        (r, True) for r in range(3)
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["f3", None, "i4", object, "hello"])

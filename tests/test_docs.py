@@ -14,7 +14,11 @@ import mnpar.functions
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
-TUTORIALS = [*re.findall(r":caption: (?:Tutorials|Spread a model)\n(.*?)\n```", (DOCS / "index.md").read_text(), re.S)]
+TUTORIALS = [
+    *re.findall(
+        r":caption: (?:Tutorials|Spread a model)\n(.*?)\n```", (DOCS / "index.md").read_text(), re.S
+    )
+]
 TUTORIALS = [*" ".join(TUTORIALS).split(), "cluster", "seed_systems"]
 
 
@@ -28,8 +32,12 @@ def reference():
 def test_the_reference_has_every_public_module():
     listed = {name for name, _ in reference().MODULES}
     internal = {"mnpar.backend", "mnpar.serializer", "mnpar.summary"}
-    aliases = "backends communicators configuration cuda function function_node initializer link nccl optimizer variable"
-    internal |= {f"mnpar.{name}" for name in aliases.split()}  # modules where Chainer has names that are listed elsewhere
+    aliases = (
+        "backends communicators configuration cuda function function_node initializer link "
+        "nccl optimizer variable"
+    )
+    # modules where Chainer has names that are listed elsewhere
+    internal |= {f"mnpar.{name}" for name in aliases.split()}
     modules = {f"mnpar.{name}" for name in mnpar.__all__ if inspect.ismodule(getattr(mnpar, name))}
     assert modules - internal <= listed
     make = reference()
@@ -38,14 +46,20 @@ def test_the_reference_has_every_public_module():
 
 def test_everything_has_one_place_in_the_reference():
     make = reference()
-    places = [(one, getattr(make.find(name), one)) for name, _ in make.MODULES for one in make.own(name)[0]]
+    places = [
+        (one, getattr(make.find(name), one))
+        for name, _ in make.MODULES
+        for one in make.own(name)[0]
+    ]
     assert len(set(places)) == len(places) > 400
 
 
 def test_an_entry_has_what_a_class_inherits_from_bases_without_an_entry():
     ends = set(re.search(r":inherited-members: (.*)", reference().page("mnpar"))[1].split(", "))
     assert {"object", "Variable", "Link"} <= ends
-    assert not ends & {base.__name__ for base in (mnpar.Variable.__base__, *mnpar.Communicator.__mro__[:-1])}
+    assert not ends & {
+        base.__name__ for base in (mnpar.Variable.__base__, *mnpar.Communicator.__mro__[:-1])
+    }
 
 
 @pytest.mark.parametrize("owner", [mnpar, mnpar.functions], ids=["mnpar", "mnpar.functions"])
@@ -67,7 +81,9 @@ def test_every_public_function_has_an_example(owner):
 
 
 def snippets(page):
-    """The Python of a page: (line, text), in order. A snippet goes on from the ones before it, as cells of a notebook do."""
+    """The Python of a page: (line, text), in order. A snippet goes on from the ones before it, as
+    cells of a notebook do.
+    """
     text = (DOCS / page).read_text()
     blocks = re.finditer(r"^```python\n(.*?)^```", text, re.S | re.M)
     return [(text.count("\n", 0, found.start(1)), found[1]) for found in blocks]
@@ -94,10 +110,13 @@ def test_the_snippets_of_a_page_run_and_print_what_it_says(page, tmp_path, monke
 
 
 def on_processes(world):
-    """What stands for mnpar.run where ranks are processes: the first so many run the program, each time on a new tape."""
+    """What stands for mnpar.run where ranks are processes: the first so many run the program, each
+    time on a new tape.
+    """
 
     def run(program, ranks, args=()):
-        group, args = world.split(0 if world.rank < ranks else None, world.rank), world.bcast_obj(args)
+        group = world.split(0 if world.rank < ranks else None, world.rank)
+        args = world.bcast_obj(args)
         result = None if group is None else contextvars.Context().run(program, group, *args)
         return world.allgather_obj(result)[:ranks]
 
@@ -109,30 +128,53 @@ def on_processes(world):
 def test_a_tutorial_says_the_same_under_mpiexec(page, comm, tmp_path, monkeypatch):
     monkeypatch.chdir(comm.bcast_obj(str(tmp_path)))
     monkeypatch.setattr(mnpar, "run", on_processes(comm))
-    monkeypatch.setattr(mnpar, "create_communicator", lambda: comm)  # there may be more processes than these
+    # there may be more processes than these
+    monkeypatch.setattr(mnpar, "create_communicator", lambda: comm)
     assert failures(f"{page}.md") == 0
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_linked_from_the_index(page):
-    assert page in ("index.md", *[f"{name}.md" for name in re.findall(r"^(\w+)$", (DOCS / "index.md").read_text(), re.M)])
+    assert page in (
+        "index.md",
+        *[f"{name}.md" for name in re.findall(r"^(\w+)$", (DOCS / "index.md").read_text(), re.M)],
+    )
 
 
 def there(names, owner=mnpar):
-    """Whether mnpar has this, attribute by attribute; a name that ends in ``_`` stands for several."""
-    return not names or names[0].endswith("_") or (hasattr(owner, names[0]) and there(names[1:], getattr(owner, names[0])))
+    """Whether mnpar has this, attribute by attribute; a name that ends in ``_`` stands for
+    several.
+    """
+    return (
+        not names
+        or names[0].endswith("_")
+        or (hasattr(owner, names[0]) and there(names[1:], getattr(owner, names[0])))
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_names_what_there_is(page):
-    """Functions as F.name, links as L.name, mnpar.any.name, what a communicator has, files of the examples."""
+    """Functions as F.name, links as L.name, mnpar.any.name, what a communicator has, files of the
+    examples.
+    """
     text = (DOCS / page).read_text()
     assert [
-        name for name in sorted(set(re.findall(r"\bmnpar((?:\.[a-zA-Z]\w*)+)", text))) if not there(name.split(".")[1:])
+        name
+        for name in sorted(set(re.findall(r"\bmnpar((?:\.[a-zA-Z]\w*)+)", text)))
+        if not there(name.split(".")[1:])
     ] == []
     comm = mnpar.create_communicator("self")
-    assert [name for name in sorted(set(re.findall(r"\bcomm\.([a-z]\w*)", text))) if not hasattr(comm, name)] == []
+    assert [
+        name
+        for name in sorted(set(re.findall(r"\bcomm\.([a-z]\w*)", text)))
+        if not hasattr(comm, name)
+    ] == []
     for letter, module in (("F", mnpar.functions), ("L", mnpar.links)):
         names = set(re.findall(rf"\b{letter}\.(\w+)", text))
-        assert sorted(name for name in names if not name.endswith("_") and not hasattr(module, name)) == []
-    assert [path for path in re.findall(r"examples/\w+\.py", text) if not (DOCS.parent / path).exists()] == []
+        assert (
+            sorted(name for name in names if not name.endswith("_") and not hasattr(module, name))
+            == []
+        )
+    assert [
+        path for path in re.findall(r"examples/\w+\.py", text) if not (DOCS.parent / path).exists()
+    ] == []

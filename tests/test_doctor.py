@@ -20,15 +20,29 @@ def examine(ranks, **more):
     command, environment = mpiexec_command(ranks) if ranks else ([], clean_environment(os.environ))
     return subprocess.run(
         [*command, sys.executable, "-m", "mnpar", "doctor"],
-        capture_output=True, text=True, env={**environment, **more}, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**environment, **more},
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_it_reports_once_whatever_the_number_of_ranks(ranks):
     done = examine(ranks)
     assert done.returncode == 0, done.stdout + done.stderr
-    for word in ("mnpar", "Python", "numpy", "cores", "shared memory", "mpiexec", "MPI", "ranks", "BLAS threads"):
+    for word in (
+        "mnpar",
+        "Python",
+        "numpy",
+        "cores",
+        "shared memory",
+        "mpiexec",
+        "MPI",
+        "ranks",
+        "BLAS threads",
+    ):
         assert done.stdout.count(f"  {word:14} ") >= 1
     assert done.stdout.count("numpy") == 1
     assert ("allreduce" in done.stdout) == (ranks == 2)
@@ -39,7 +53,9 @@ def test_a_launcher_of_several_ranks_that_is_another_mpis_is_a_failure(name):
     done = examine(0, **{name: "4"})
     assert done.returncode == 1
     assert "FAIL  MPI" in done.stdout
-    assert re.search("started 4 ranks, but (this one is alone|their MPI library is MPICH)", done.stdout)
+    assert re.search(
+        "started 4 ranks, but (this one is alone|their MPI library is MPICH)", done.stdout
+    )
     assert "Use the mpiexec beside this Python: " in done.stdout
 
 
@@ -49,7 +65,10 @@ def test_without_mpi4py_one_process_works_and_a_job_does_not(launched, kind, mon
     monkeypatch.setenv("PMI_SIZE", launched)
     monkeypatch.setenv("PMI_RANK", "0")
     assert doctor.examine() == (kind == "FAIL")
-    assert f"{kind}  MPI            mpi4py is missing: pip install 'mnpar[mpi]'" in capsys.readouterr().out
+    assert (
+        f"{kind}  MPI            mpi4py is missing: pip install 'mnpar[mpi]'"
+        in capsys.readouterr().out
+    )
 
 
 def test_of_the_ranks_of_another_mpis_launcher_the_first_speaks():
@@ -71,7 +90,13 @@ def test_cores_are_counted_where_processes_cannot_be_bound_to_some(monkeypatch):
 
 @pytest.mark.parametrize(
     ("free", "ranks", "kind"),
-    [(2**16, 1, "FAIL"), (2**22, 1, "note"), (2**22, 4, "FAIL"), (2**24, 4, "note"), (2**30, 4, "ok")],
+    [
+        (2**16, 1, "FAIL"),
+        (2**22, 1, "note"),
+        (2**22, 4, "FAIL"),
+        (2**24, 4, "note"),
+        (2**30, 4, "ok"),
+    ],
 )
 def test_too_little_shared_memory_is_told_before_mpi_begins(free, ranks, kind, monkeypatch, capsys):
     """MPI would end the process by a bus error, and nothing would be told at all."""
@@ -87,13 +112,29 @@ def test_too_little_shared_memory_is_told_before_mpi_begins(free, ranks, kind, m
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("MNPAR_STALL", "soon", "FAIL  setting        MNPAR_STALL is a number of seconds above 0, not 'soon'\n"),
-        ("MNPAR_STALL", "-1", "FAIL  setting        MNPAR_STALL is a number of seconds above 0, not '-1'\n"),
+        (
+            "MNPAR_STALL",
+            "soon",
+            "FAIL  setting        MNPAR_STALL is a number of seconds above 0, not 'soon'\n",
+        ),
+        (
+            "MNPAR_STALL",
+            "-1",
+            "FAIL  setting        MNPAR_STALL is a number of seconds above 0, not '-1'\n",
+        ),
         ("MNPAR_STALL", "2.5", "ok    setting        MNPAR_STALL=2.5\n"),
         ("MNPAR_KEEP_MEMORY", "no", "FAIL  setting        MNPAR_KEEP_MEMORY is 0 or 1, not 'no'\n"),
-        ("MNPAR_DATA", "/dev/null", "FAIL  setting        MNPAR_DATA: [Errno 20] Not a directory: '/dev/null'\n"),
+        (
+            "MNPAR_DATA",
+            "/dev/null",
+            "FAIL  setting        MNPAR_DATA: [Errno 20] Not a directory: '/dev/null'\n",
+        ),
         ("MNPAR_BLAS", "/dev/null", "FAIL  setting        MNPAR_BLAS=/dev/null cannot be loaded ("),
-        ("MNPAR_BLAS", "libm.so.6", "FAIL  setting        MNPAR_BLAS=libm.so.6 has no cblas_sgemm and cblas_dgemm"),
+        (
+            "MNPAR_BLAS",
+            "libm.so.6",
+            "FAIL  setting        MNPAR_BLAS=libm.so.6 has no cblas_sgemm and cblas_dgemm",
+        ),
         ("MNPAR_STAL", "3", "note  setting        MNPAR_STAL=3 is not read: MNPAR_STALL is\n"),
         ("MNPAR_COLOUR", "red", "note  setting        MNPAR_COLOUR=red is not read\n"),
     ],
@@ -114,7 +155,9 @@ def test_all_variables_that_are_read_are_known_and_those_for_users_documented():
     read = {name for path in files for name in re.findall("MNPAR_[A-Z_]+", path.read_text())}
     assert read == {*environment.VARIABLES, *environment.OWN}
     readme = Path(__file__).parents[1].joinpath("README.md").read_text()
-    assert set(re.findall(r"^\| `(MNPAR_[A-Z_]+)`", readme, re.MULTILINE)) == {*environment.VARIABLES}
+    assert set(re.findall(r"^\| `(MNPAR_[A-Z_]+)`", readme, re.MULTILINE)) == {
+        *environment.VARIABLES
+    }
 
 
 @pytest.mark.parametrize(
@@ -137,7 +180,9 @@ def test_all_variables_that_are_read_are_known_and_those_for_users_documented():
         ),
     ],
 )
-def test_an_mpiexec_of_another_mpi_is_told_before_a_job_is_started(mpiexecs, library, kind, says, monkeypatch, capsys):
+def test_an_mpiexec_of_another_mpi_is_told_before_a_job_is_started(
+    mpiexecs, library, kind, says, monkeypatch, capsys
+):
     monkeypatch.setattr(doctor, "kind_of", lambda mpiexec: mpiexecs)
     report = doctor.Report()
     doctor._launcher(report, "/beside/mpiexec", library)
@@ -147,10 +192,16 @@ def test_an_mpiexec_of_another_mpi_is_told_before_a_job_is_started(mpiexecs, lib
 
 @pytest.mark.parametrize(
     ("typed", "says"),
-    [("/other/mpiexec", "what a shell finds is /other/mpiexec, Open MPI's"), (None, "not on PATH"), ("/beside/mpiexec", "")],
+    [
+        ("/other/mpiexec", "what a shell finds is /other/mpiexec, Open MPI's"),
+        (None, "not on PATH"),
+        ("/beside/mpiexec", ""),
+    ],
 )
 def test_an_mpiexec_that_a_shell_does_not_find_is_told(typed, says, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "kind_of", lambda mpiexec: "MPICH" if mpiexec == "/beside/mpiexec" else "Open MPI")
+    monkeypatch.setattr(
+        doctor, "kind_of", lambda mpiexec: "MPICH" if mpiexec == "/beside/mpiexec" else "Open MPI"
+    )
     monkeypatch.setattr(doctor.shutil, "which", lambda name: typed)
     report = doctor.Report()
     doctor._launcher(report, "/beside/mpiexec", "MPICH 5.0.2")
@@ -163,7 +214,13 @@ def test_an_mpiexec_that_a_shell_does_not_find_is_told(typed, says, monkeypatch,
 def test_folders_in_the_way_of_open_mpis_launcher_are_told(tmp_path, monkeypatch, capsys):
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    for name in (f"ompi.{ended.pid}", f"ompi.{os.getpid()}", "ompi.machine.0", "ompi.machine.1000", "hydra_1"):
+    for name in (
+        f"ompi.{ended.pid}",
+        f"ompi.{os.getpid()}",
+        "ompi.machine.0",
+        "ompi.machine.1000",
+        "hydra_1",
+    ):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for mpi in ("MPICH", "Open MPI"):
@@ -180,6 +237,6 @@ def test_processes_that_torchrun_has_started_are_a_failure():
     done = examine(0, RANK="0", WORLD_SIZE="2")
     assert done.returncode == 1
     assert (
-        "FAIL  MPI            this is rank 0 of 2 by torchrun's RANK and WORLD_SIZE, but no MPI launcher started it"
-        in done.stdout
+        "FAIL  MPI            this is rank 0 of 2 by torchrun's RANK and WORLD_SIZE, but no "
+        "MPI launcher started it" in done.stdout
     )

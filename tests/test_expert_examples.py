@@ -19,14 +19,21 @@ def test_the_mixture_of_experts_learns_the_weights_of_one_rank(ranks, flags):
     done = run(ranks, "mixture_of_experts.py", ["--epoch", "2", "--batchsize", "400", *flags])
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"weights differ by (\S+) at most", done.stdout)[1]) < 1e-10
-    lines = re.findall(r"^epoch +\d +accuracy [\d.]+ +experts see((?: +[\d.]+%)+)$", done.stdout, re.M)
+    lines = re.findall(
+        r"^epoch +\d +accuracy [\d.]+ +experts see((?: +[\d.]+%)+)$", done.stdout, re.M
+    )
     assert [len(line.split()) for line in lines] == [3 if "--experts" in flags else 6] * 2
-    assert len(re.findall(r"^rank \d of \d has experts (?:[\d, ]+|none)$", done.stdout, re.M)) == (ranks or int(flags[1]))
+    assert len(re.findall(r"^rank \d of \d has experts (?:[\d, ]+|none)$", done.stdout, re.M)) == (
+        ranks or int(flags[1])
+    )
 
 
 @pytest.mark.parametrize(
     ("flags", "text"),
-    [(["--k", "9"], "--k 9 is more than the 6 experts"), (["--capacity", "0"], "--capacity is more than 0, not 0")],
+    [
+        (["--k", "9"], "--k 9 is more than the 6 experts"),
+        (["--capacity", "0"], "--capacity is more than 0, not 0"),
+    ],
 )
 def test_a_mixture_that_cannot_be_is_a_usage_error(flags, text):
     done = run(0, "mixture_of_experts.py", flags)
@@ -38,7 +45,11 @@ TOURNAMENTS = {
     "mpiexec -n 2": (2, [], 2),
     "python, which starts three": (0, ["--ranks", "3"], 3),
     "threads, two ranks for each member": (0, ["--threads", "4", "--members", "2"], 2),
-    "threads, three members on a rank": (0, ["--threads", "2", "--members", "6", "--how", "truncation"], 6),
+    "threads, three members on a rank": (
+        0,
+        ["--threads", "2", "--members", "6", "--how", "truncation"],
+        6,
+    ),
 }
 
 
@@ -50,7 +61,11 @@ def test_tournaments_are_those_of_one_rank(ranks, flags, members):
     rounds = re.findall(r"^round +\d +losses (.+)$", done.stdout, re.M)
     assert [len(re.findall(r"\d+\.\d{4}", line)) for line in rounds] == [members] * 3
     assert "←" in rounds[0]
-    assert re.search(rf"^accuracy +best member [\d.]+ +mean of {members} [\d.]+ +their vote [\d.]+$", done.stdout, re.M)
+    assert re.search(
+        rf"^accuracy +best member [\d.]+ +mean of {members} [\d.]+ +their vote [\d.]+$",
+        done.stdout,
+        re.M,
+    )
 
 
 def test_members_that_ranks_cannot_make_are_named():

@@ -1,7 +1,8 @@
-"""The family of communications is whole: each operation as array and object, blocking and not, as method and as function.
+"""The family of communications is whole: each operation as array and object, blocking and not, as
+method and as function.
 
-A table says what each does in terms of all ranks' values, numpy does the same in one process; names are made from the
-operations, so one that is missing fails.
+A table says what each does in terms of all ranks' values, numpy does the same in one process; names
+are made from the operations, so one that is missing fails.
 """
 
 import functools
@@ -24,20 +25,33 @@ REDUCE = {
     "min": lambda parts: functools.reduce(np.minimum, parts),
     "prod": lambda parts: functools.reduce(operator.mul, parts),
 }
-WITHOUT = {("scan", "mean"), ("exscan", "mean"), ("exscan", "max"), ("exscan", "min")}  # of arrays, by methods
+# of arrays, by methods
+WITHOUT = {
+    ("scan", "mean"),
+    ("exscan", "mean"),
+    ("exscan", "max"),
+    ("exscan", "min"),
+}
 
 
 @pytest.mark.parametrize("form", ["", "i"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_is_there_as_a_method_and_as_a_function(operation, form):
-    names = [form + operation] if operation == "barrier" else [form + operation, f"{form}{operation}_obj"]
+    names = (
+        [form + operation]
+        if operation == "barrier"
+        else [form + operation, f"{form}{operation}_obj"]
+    )
     for name in names:
         assert callable(getattr(mnpar.Communicator, name, None)), f"a communicator has no {name}"
     if form + operation != "ibarrier":  # there is nothing to wait for later
-        assert callable(getattr(F, form + operation, None)), f"mnpar.functions has no {form + operation}"
+        assert callable(getattr(F, form + operation, None)), (
+            f"mnpar.functions has no {form + operation}"
+        )
 
 
-# what rank r calls, by the name of a method, and what numpy says: of all ranks' values and all ranks' lists of parts
+# what rank r calls, by the name of a method, and what numpy says: of all ranks' values and all
+# ranks' lists of parts
 def method(comm, name, x, xs, later, obj, **op):
     """Call it in one of its four forms."""
     call = getattr(comm, "i" * later + name + "_obj" * obj)
@@ -46,9 +60,11 @@ def method(comm, name, x, xs, later, obj, **op):
         return call((comm.rank - 1) % comm.size)
     if name == "send":
         call(x, (comm.rank + 1) % comm.size)
-        return (comm.irecv_obj if obj else comm.irecv)((comm.rank - 1) % comm.size) if later else (
-            (comm.recv_obj if obj else comm.recv)((comm.rank - 1) % comm.size)
-        )  # fmt: skip
+        return (
+            (comm.irecv_obj if obj else comm.irecv)((comm.rank - 1) % comm.size)
+            if later
+            else ((comm.recv_obj if obj else comm.recv)((comm.rank - 1) % comm.size))
+        )
     if name == "sendrecv":
         return call(x, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
     return call(xs if name in ("scatter", "reduce_scatter", "alltoall") else x, **op)
@@ -57,15 +73,21 @@ def method(comm, name, x, xs, later, obj, **op):
 def whole(name, r, values, lists, reduced):
     """The same, of all ranks' values, in one process."""
     return {
-        "send": lambda: values[r - 1], "recv": lambda: values[r - 1], "sendrecv": lambda: values[r - 1],
-        "shift": lambda: values[r - 1], "bcast": lambda: values[0],
-        "gather": lambda: list(values) if r == 0 else None, "allgather": lambda: list(values),
-        "scatter": lambda: lists[0][r], "alltoall": lambda: [parts[r] for parts in lists],
-        "reduce": lambda: reduced(values) if r == 0 else None, "allreduce": lambda: reduced(values),
+        "send": lambda: values[r - 1],
+        "recv": lambda: values[r - 1],
+        "sendrecv": lambda: values[r - 1],
+        "shift": lambda: values[r - 1],
+        "bcast": lambda: values[0],
+        "gather": lambda: list(values) if r == 0 else None,
+        "allgather": lambda: list(values),
+        "scatter": lambda: lists[0][r],
+        "alltoall": lambda: [parts[r] for parts in lists],
+        "reduce": lambda: reduced(values) if r == 0 else None,
+        "allreduce": lambda: reduced(values),
         "reduce_scatter": lambda: reduced([parts[r] for parts in lists]),
         "scan": lambda: reduced(values[: r + 1]),
         "exscan": lambda: reduced(values[:r]) if r else None,
-    }[name]()  # fmt: skip
+    }[name]()
 
 
 def same(found, expected):
@@ -80,7 +102,11 @@ def same(found, expected):
 
 DTYPES = ["?", "i1", "u4", "i8", "f2", "bfloat16", "f4", "f8", "c8", "c16"]
 SHAPES = [(), (0,), (3,), (60, 10)]
-MOVING = [name for name in OPERATIONS if name not in ("reduce", "allreduce", "reduce_scatter", "scan", "exscan", "barrier")]
+MOVING = [
+    name
+    for name in OPERATIONS
+    if name not in ("reduce", "allreduce", "reduce_scatter", "scan", "exscan", "barrier")
+]
 REDUCING = ["reduce", "allreduce", "reduce_scatter", "scan", "exscan"]
 
 
@@ -89,9 +115,13 @@ def draw(comm, shape, dtype):
     rng = np.random.default_rng(0)
 
     def one():
-        return np.asarray(rng.integers(0, 2, shape) if dtype == "?" else rng.integers(1, 3, shape)).astype(dtype)
+        return np.asarray(
+            rng.integers(0, 2, shape) if dtype == "?" else rng.integers(1, 3, shape)
+        ).astype(dtype)
 
-    return [one() for _ in range(comm.size)], [[one() for _ in range(comm.size)] for _ in range(comm.size)]
+    return [one() for _ in range(comm.size)], [
+        [one() for _ in range(comm.size)] for _ in range(comm.size)
+    ]
 
 
 def waited(x, later):
@@ -106,7 +136,9 @@ def test_methods_move_every_dtype_and_shape(comm, name, later):
     for dtype in DTYPES:
         for shape in SHAPES:
             values, lists = draw(comm, shape, dtype)
-            found = waited(method(comm, name, values[comm.rank], lists[comm.rank], later, obj=False), later)
+            found = waited(
+                method(comm, name, values[comm.rank], lists[comm.rank], later, obj=False), later
+            )
             same(found, whole(name, comm.rank, values, lists, None))
             first = found[0] if isinstance(found, list | tuple) else found
             assert first is None or first.dtype == values[0].dtype
@@ -123,10 +155,14 @@ def test_methods_reduce_by_every_operation(comm, name, later, op):
             method(comm, name, np.ones(1), None, later, False, op=op)
         return
     for dtype in DTYPES:
-        bad = (dtype == "?" and op in ("sum", "prod", "mean")) or (dtype[0] == "c" and op in ("max", "min"))
+        bad = (dtype == "?" and op in ("sum", "prod", "mean")) or (
+            dtype[0] == "c" and op in ("max", "min")
+        )
         for shape in SHAPES if not bad else ():
             values, lists = draw(comm, shape, dtype)
-            found = waited(method(comm, name, values[comm.rank], lists[comm.rank], later, False, op=op), later)
+            found = waited(
+                method(comm, name, values[comm.rank], lists[comm.rank], later, False, op=op), later
+            )
             same(found, whole(name, comm.rank, values, lists, REDUCE[op]))
 
 
@@ -135,10 +171,13 @@ def test_methods_reduce_by_every_operation(comm, name, later, op):
 @pytest.mark.parametrize("name", MOVING + REDUCING)
 @pytest.mark.ranks(1, 3)
 def test_methods_for_objects_do_the_same(comm, name, later):
-    values, lists = [10.0 + r for r in range(comm.size)], [[2.0 * q + r for r in range(comm.size)] for q in range(comm.size)]
+    values = [10.0 + r for r in range(comm.size)]
+    lists = [[2.0 * q + r for r in range(comm.size)] for q in range(comm.size)]
     for op in REDUCE if name in REDUCING else (None,):
         kinds = {} if op is None else {"op": op}
-        found = waited(method(comm, name, values[comm.rank], lists[comm.rank], later, True, **kinds), later)
+        found = waited(
+            method(comm, name, values[comm.rank], lists[comm.rank], later, True, **kinds), later
+        )
         same(found, whole(name, comm.rank, values, lists, REDUCE.get(op)))
         if comm.rank == 0 and name == "exscan":
             assert found is None
@@ -196,10 +235,15 @@ def test_containers_of_arrays_are_one_message(comm, name, later, container):
 @pytest.mark.parametrize("name", ["send", "recv", "sendrecv", "shift"])
 @pytest.mark.ranks(1, 2, 3)
 def test_functions_give_dicts_in_one_message_with_their_gradients(comm, name):
-    x = {key: mnpar.Variable(np.full(comm.rank + 1, comm.rank + 2.0)) for key in ("used", "unused", "twice")}
+    x = {
+        key: mnpar.Variable(np.full(comm.rank + 1, comm.rank + 2.0))
+        for key in ("used", "unused", "twice")
+    }
     (y,) = function(comm, name, x, None, later=False)
     left = (comm.rank - 1) % comm.size
-    assert {key: one.array.tolist() for key, one in y.items()} == dict.fromkeys(x, [left + 2.0] * (left + 1))
+    assert {key: one.array.tolist() for key, one in y.items()} == dict.fromkeys(
+        x, [left + 2.0] * (left + 1)
+    )
     F.sum(y["used"] ** 2 + y["twice"] ** 3).backward(enable_double_backprop=True)
     np.testing.assert_allclose(x["used"].grad, 2 * x["used"].array)
     np.testing.assert_allclose(x["twice"].grad, 3 * x["twice"].array ** 2)
@@ -215,11 +259,16 @@ def test_functions_take_a_dict_of_nothing_and_refuse_what_is_nested(comm):
     assert F.shift(comm, {}) == {}
     for nested in ({"a": (np.ones(1),)}, [{"a": np.ones(1)}], ((np.ones(1),), np.ones(1))):
         for call in (lambda x: F.shift(comm, x), lambda x: F.send(x, comm, 0)):
-            with pytest.raises(TypeError, match="take one tuple, list or dict of arrays, but none inside another"):
+            with pytest.raises(
+                TypeError, match="take one tuple, list or dict of arrays, but none inside another"
+            ):
                 call(nested)
     with pytest.raises(TypeError, match="text as its keys, not 1"):
         F.send({1: np.ones(1)}, comm, 0)
-    with pytest.raises(TypeError, match=r"allgather at .* takes arrays and Variables, and its input 0 of 1 is a list"):
+    with pytest.raises(
+        TypeError,
+        match=r"allgather at .* takes arrays and Variables, and its input 0 of 1 is a list",
+    ):
         F.allgather(comm, [np.ones(1)])
 
 
@@ -228,7 +277,9 @@ WEIGHTS = np.random.default_rng(1).standard_normal((4, 4, 600))
 
 def function(comm, name, x, xs, later, **op):
     """Call a function of mnpar.functions in one of its two forms; its outputs."""
-    call, right, left = getattr(F, "i" * later + name), (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    call = getattr(F, "i" * later + name)
+    right = (comm.rank + 1) % comm.size
+    left = (comm.rank - 1) % comm.size
     if name == "send":
         call(x, comm, right)
         ys = F.recv(comm, left)
@@ -256,7 +307,9 @@ def loss(ys, rank, shape):
 @pytest.mark.grid
 @pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
 @pytest.mark.parametrize(
-    ("name", "op"), [(name, None) for name in MOVING] + [(name, op) for name in REDUCING for op in REDUCE], ids=str
+    ("name", "op"),
+    [(name, None) for name in MOVING] + [(name, op) for name in REDUCING for op in REDUCE],
+    ids=str,
 )
 @pytest.mark.ranks(1, 3)
 def test_functions_and_their_gradients_are_those_of_one_process(comm, name, op, later):
@@ -268,20 +321,28 @@ def test_functions_and_their_gradients_are_those_of_one_process(comm, name, op, 
         rng = np.random.default_rng(0)
         values = [rng.standard_normal(shape) for _ in range(comm.size)]
         lists = [[rng.standard_normal(shape) for _ in range(comm.size)] for _ in range(comm.size)]
-        x, xs = mnpar.Variable(np.asarray(values[comm.rank])), [mnpar.Variable(np.asarray(v)) for v in lists[comm.rank]]
-        here = loss(function(comm, name, x, xs, later, **({} if op is None else {"op": op})), comm.rank, shape)
+        x = mnpar.Variable(np.asarray(values[comm.rank]))
+        xs = [mnpar.Variable(np.asarray(v)) for v in lists[comm.rank]]
+        here = loss(
+            function(comm, name, x, xs, later, **({} if op is None else {"op": op})),
+            comm.rank,
+            shape,
+        )
         mnpar.backward([] if here is None else [here])
         grads = [None if v.grad is None else v.grad for v in (x, *xs)]
         x_grads, lists_grads = one_process(comm.size, name, op, shape, values, lists)
         expected = [x_grads[comm.rank], *lists_grads[comm.rank]]
         for got, wanted in zip(grads, expected, strict=True):
-            np.testing.assert_allclose(0 if got is None else got, 0 if wanted is None else wanted, atol=1e-12)
+            np.testing.assert_allclose(
+                0 if got is None else got, 0 if wanted is None else wanted, atol=1e-12
+            )
 
 
 def one_process(P, name, op, shape, values, lists):
     """The gradients of the sum of all ranks' losses, without any communication."""
     fold = {"sum": None, "max": F.maximum, "min": F.minimum}
-    xs, parts = [mnpar.Variable(np.asarray(v)) for v in values], [[mnpar.Variable(np.asarray(v)) for v in row] for row in lists]
+    xs = [mnpar.Variable(np.asarray(v)) for v in values]
+    parts = [[mnpar.Variable(np.asarray(v)) for v in row] for row in lists]
 
     def reduced(some):
         how = fold.get("sum" if op == "mean" else op, operator.mul) or operator.add

@@ -1,4 +1,6 @@
-"""Function hooks see what runs, forward and backward, on this rank or in one node; and are gone where their block ends."""
+"""Function hooks see what runs, forward and backward, on this rank or in one node; and are gone
+where their block ends.
+"""
 
 import gc
 import io
@@ -25,13 +27,17 @@ class Log(mnpar.FunctionHook):
         self.lines.append(("deleted", function and type(function).__name__))
 
     def forward_preprocess(self, function, in_data):
-        self.lines.append(("before forward", type(function).__name__, [x.tolist() for x in in_data]))
+        self.lines.append(
+            ("before forward", type(function).__name__, [x.tolist() for x in in_data])
+        )
 
     def forward_postprocess(self, function, in_data):
         self.lines.append(("after forward", type(function).__name__))
 
     def backward_preprocess(self, function, in_data, out_grad):
-        data, grads = [[None if x is None else x.tolist() for x in xs] for xs in (in_data, out_grad)]
+        data, grads = [
+            [None if x is None else x.tolist() for x in xs] for xs in (in_data, out_grad)
+        ]
         self.lines.append(("before backward", type(function).__name__, data, grads))
 
     def backward_postprocess(self, function, in_data, out_grad):
@@ -43,7 +49,8 @@ def variable(value):
 
 
 def test_a_block_sees_forward_and_backward_of_all_functions():
-    x, log = variable(3.0), Log()
+    x = variable(3.0)
+    log = Log()
     with log:
         y = x * x * 2
         y.backward()
@@ -63,10 +70,16 @@ def test_a_block_sees_forward_and_backward_of_all_functions():
 
 
 def test_a_block_around_backward_alone_sees_functions_that_ran_before():
-    y, log = variable(3.0) * 2, Log()
+    y = variable(3.0) * 2
+    log = Log()
     with log:
         y.backward()
-    assert [line[0] for line in log.lines] == ["added", "before backward", "after backward", "deleted"]
+    assert [line[0] for line in log.lines] == [
+        "added",
+        "before backward",
+        "after backward",
+        "deleted",
+    ]
 
 
 def test_nothing_is_seen_after_the_block():
@@ -87,7 +100,8 @@ def test_a_block_that_ends_in_an_error_ends_the_hook():
 
 
 def test_a_recorded_backward_is_seen_as_backward_and_as_the_functions_it_runs():
-    x, log = variable(3.0), Log()
+    x = variable(3.0)
+    log = Log()
     y = x * x
     with log:
         mnpar.grad([y], [x], enable_double_backprop=True)
@@ -97,7 +111,8 @@ def test_a_recorded_backward_is_seen_as_backward_and_as_the_functions_it_runs():
 
 
 def test_a_node_is_watched_alone():
-    x, log = variable(3.0), Log()
+    x = variable(3.0)
+    log = Log()
     y = x * x
     z = y * 2
     y.creator.add_hook(log)
@@ -111,7 +126,8 @@ def test_a_node_is_watched_alone():
 
 
 def test_a_node_is_watched_in_its_forward():
-    log, node = Log(), F.elementwise.Exp()
+    log = Log()
+    node = F.elementwise.Exp()
     node.add_hook(log)
     (y,) = node.apply((np.zeros(1),))
     assert [line[0] for line in log.lines] == ["added", "before forward", "after forward"]
@@ -119,7 +135,8 @@ def test_a_node_is_watched_in_its_forward():
 
 
 def test_a_hook_of_a_node_can_be_deleted():
-    x, log = variable(3.0), Log()
+    x = variable(3.0)
+    log = Log()
     y = x * x
     y.creator.add_hook(log, "mine")
     assert list(y.creator.local_function_hooks) == ["mine"]
@@ -167,7 +184,12 @@ def test_each_thread_rank_has_its_own_hooks():
         return [line[:2] for line in log.lines[1:-1]], float(x.grad)
 
     first, second = mnpar.run(program, ranks=2)
-    steps = [("before forward", "Send"), ("after forward", "Send"), ("before backward", "Send"), ("after backward", "Send")]
+    steps = [
+        ("before forward", "Send"),
+        ("after forward", "Send"),
+        ("before backward", "Send"),
+        ("after backward", "Send"),
+    ]
     assert first == (steps, 4.0)
     assert second == 0
 
@@ -195,7 +217,9 @@ def test_the_timer_adds_up():
         F.sum(x @ x).backward()
     summary = timer.summary()
     assert {name: row["occurrence"] for name, row in summary.items()} == {"MatMul": 2, "Sum": 2}
-    np.testing.assert_allclose(sum(row["elapsed_time"] for row in summary.values()), timer.total_time())
+    np.testing.assert_allclose(
+        sum(row["elapsed_time"] for row in summary.values()), timer.total_time()
+    )
     assert all(seconds > 0 for _, seconds in timer.call_history)
     for unit in ("auto", "auto_foreach", "us"):
         out = io.StringIO()
@@ -206,10 +230,14 @@ def test_the_timer_adds_up():
 
 
 def test_the_printer_tells_of_inputs_and_gradients():
-    out, x = io.StringIO(), mnpar.Variable(np.array([1.0, 3.0], "f4"))
+    out = io.StringIO()
+    x = mnpar.Variable(np.array([1.0, 3.0], "f4"))
     with PrintHook(file=out):
         F.sum(x * x).backward()
     text = out.getvalue()
-    assert "function Mul\ninput data\narray of shape (2,), dtype float32, on @numpy: mean 2, standard deviation 1\n" in text
+    assert (
+        "function Mul\ninput data\narray of shape (2,), dtype float32, on @numpy: mean 2, "
+        "standard deviation 1\n" in text
+    )
     assert "kept input data" in text
     assert "output gradient" in text

@@ -89,7 +89,9 @@ def test_forward_gets_arrays_and_inputs_may_be_arrays():
 @pytest.mark.parametrize("first", ["indexes", "target_input_indexes", "indices"])
 def test_a_function_with_chainers_arguments_is_refused_when_it_is_defined(first):
     text = f"class Old(mnpar.FunctionNode):\n    def backward(self, {first}, gys): ..."
-    with pytest.raises(TypeError, match=rf"Old\.backward takes {first}, .* backward\(self, \*gys\)"):
+    with pytest.raises(
+        TypeError, match=rf"Old\.backward takes {first}, .* backward\(self, \*gys\)"
+    ):
         exec(text, {"mnpar": mnpar})
     exec(text.replace(first, "gy"), {"mnpar": mnpar})  # two outputs
 
@@ -119,7 +121,9 @@ def test_backward_gets_and_retains_variables():
             return x * 2.0
 
         def backward(self, gy):
-            self.types = [type(v) for v in (gy, *self.get_retained_inputs(), *self.get_retained_outputs())]
+            self.types = [
+                type(v) for v in (gy, *self.get_retained_inputs(), *self.get_retained_outputs())
+            ]
             return gy * 2.0
 
     function = Look()
@@ -137,7 +141,9 @@ def test_backward_gets_and_retains_variables():
     ],
     ids=["Cube", "Exp"],
 )
-def test_an_own_function_is_three_times_differentiable_and_agrees_with_the_closed_form(node, derivatives):
+def test_an_own_function_is_three_times_differentiable_and_agrees_with_the_closed_form(
+    node, derivatives
+):
     x = variable([0.5, 2.0, -1.0])
     (y,) = node().apply((x,))
     for order, expected in enumerate(derivatives(x.array)):
@@ -162,7 +168,8 @@ def test_an_own_function_passes_the_gradient_check(node):
     ids=["first", "second", "both"],
 )
 def test_the_gradient_of_an_output_that_is_not_used_is_none(use, given, expected):
-    function, x = Halves(), variable([1.0, 2.0, 3.0, 4.0])
+    function = Halves()
+    x = variable([1.0, 2.0, 3.0, 4.0])
     use(*function.apply((x,))).backward()
     assert function.given == given
     np.testing.assert_array_equal(x.grad, expected)
@@ -254,14 +261,16 @@ def test_a_gradient_may_be_none_an_array_a_variable_or_a_function():
         lambda gy: (lambda: None, lambda: gy),
         lambda gy: (None, lambda: gy.array * 1.0),
     ):
-        x, y = variable(1.0), variable(1.0)
+        x = variable(1.0)
+        y = variable(1.0)
         Wrong(answer).apply((x, y))[0].backward()
         assert x.grad is None
         assert y.grad == 1.0
 
 
 def test_a_gradient_comes_in_the_dtype_of_its_input():
-    x, y = mnpar.Variable(np.ones(2, np.float32)), variable([1.0, 1.0])
+    x = mnpar.Variable(np.ones(2, np.float32))
+    y = variable([1.0, 1.0])
     (z,) = Wrong(lambda gy: (gy, gy)).apply((x, y))
     assert z.dtype == np.float64
     z.sum().backward()
@@ -270,8 +279,11 @@ def test_a_gradient_comes_in_the_dtype_of_its_input():
 
 def test_needless_gradients_are_not_computed_and_needed_ones_once():
     calls = []
-    x, y = variable(1.0), variable(1.0, requires_grad=False)
-    (z,) = Wrong(lambda gy: (lambda: calls.append("x") or gy, lambda: calls.append("y") or gy)).apply((x, y))
+    x = variable(1.0)
+    y = variable(1.0, requires_grad=False)
+    (z,) = Wrong(
+        lambda gy: (lambda: calls.append("x") or gy, lambda: calls.append("y") or gy)
+    ).apply((x, y))
     z.backward()
     assert calls == ["x"]
 
@@ -288,7 +300,8 @@ def test_a_function_knows_while_forward_runs_whether_a_gradient_flows():
 
 
 def test_functions_are_numbered_in_the_order_in_which_they_ran():
-    first, second = Cube(), Cube()
+    first = Cube()
+    second = Cube()
     second.apply(first.apply((variable(1.0),)))
     assert 0 < first.number < second.number
 
@@ -307,8 +320,16 @@ def test_functions_are_numbered_in_the_order_in_which_they_ran():
             ValueError,
             r"gradient for input 0 has shape \(2, 2\), but the input has shape \(2,\)",
         ),
-        (lambda gy: (gy, gy.sum()), ValueError, r"gradient for input 1 has shape \(\), but the input has shape \(2,\)"),
-        (lambda gy: (gy, lambda: np.ones((2, 1))), ValueError, r"gradient for input 1 has shape \(2, 1\)"),
+        (
+            lambda gy: (gy, gy.sum()),
+            ValueError,
+            r"gradient for input 1 has shape \(\), but the input has shape \(2,\)",
+        ),
+        (
+            lambda gy: (gy, lambda: np.ones((2, 1))),
+            ValueError,
+            r"gradient for input 1 has shape \(2, 1\)",
+        ),
         (lambda gy: 1 / 0, ZeroDivisionError, "division by zero"),
         (lambda gy: (gy, lambda: {}["key"]), KeyError, "key"),
     ],
@@ -345,24 +366,34 @@ def test_an_input_that_is_no_array_is_refused(x):
 
 
 @pytest.mark.parametrize("x", [variable([1.0]), np.ones((1, 2))], ids=["Variable", "array"])
-def test_an_array_in_place_of_the_tuple_of_inputs_is_refused(x):  # its first row would be taken for the first input
-    with pytest.raises(TypeError, match=rf"apply takes the tuple of all inputs, not a {type(x).__name__}"):
+def test_an_array_in_place_of_the_tuple_of_inputs_is_refused(
+    x,
+):  # its first row would be taken for the first input
+    with pytest.raises(
+        TypeError, match=rf"apply takes the tuple of all inputs, not a {type(x).__name__}"
+    ):
         Cube().apply(x)
 
 
 @pytest.mark.parametrize(
-    ("answer", "match"), [(F.relu, "not Variable: xs are arrays"), (lambda x: [x], "not list$")], ids=["Variable", "list"]
+    ("answer", "match"),
+    [(F.relu, "not Variable: xs are arrays"), (lambda x: [x], "not list$")],
+    ids=["Variable", "list"],
 )
 def test_what_forward_returns_is_an_array(answer, match):
     class Other(mnpar.FunctionNode):
         def forward(self, x):
             return answer(x)
 
-    with pytest.raises(TypeError, match=f"Other: forward returns an array, or a tuple of them, {match}"):
+    with pytest.raises(
+        TypeError, match=f"Other: forward returns an array, or a tuple of them, {match}"
+    ):
         Other().apply((variable([1.0]),))
 
 
-@pytest.mark.parametrize("first", [lambda xs: xs[0], lambda xs: next(x for (x,) in [xs])], ids=["index", "unpack"])
+@pytest.mark.parametrize(
+    "first", [lambda xs: xs[0], lambda xs: next(x for (x,) in [xs])], ids=["index", "unpack"]
+)
 def test_a_backward_that_finds_nothing_retained_says_why(first):
     class Forgetful(mnpar.FunctionNode):
         def forward(self, x):
@@ -373,7 +404,10 @@ def test_a_backward_that_finds_nothing_retained_says_why(first):
 
     with pytest.raises((ValueError, IndexError)) as caught:
         Forgetful().apply((variable(1.0),))[0].backward()
-    note = "in the backward of Forgetful, whose forward has called neither retain_inputs nor retain_outputs"
+    note = (
+        "in the backward of Forgetful, whose forward has called neither retain_inputs nor "
+        "retain_outputs"
+    )
     assert caught.value.__notes__ == [note]
 
 
@@ -401,7 +435,10 @@ class Divide(mnpar.FunctionNode):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
 def test_debug_mode_finds_the_function_whose_output_is_not_finite(bad):
     x = variable([1.0, bad])
-    with mnpar.using_config("debug", True), pytest.raises(FloatingPointError, match="output 0 of Cube has NaN or infinity"):
+    with (
+        mnpar.using_config("debug", True),
+        pytest.raises(FloatingPointError, match="output 0 of Cube has NaN or infinity"),
+    ):
         Cube().apply((x,))
     Cube().apply((x,))  # outside nobody looks
 
@@ -411,7 +448,9 @@ def test_debug_mode_finds_the_function_whose_gradient_is_not_finite():
     loss = Divide().apply((x,))[0].sum()
     with (
         mnpar.using_config("debug", True),
-        pytest.raises(FloatingPointError, match="gradient 0 of Divide has NaN or infinity") as caught,
+        pytest.raises(
+            FloatingPointError, match="gradient 0 of Divide has NaN or infinity"
+        ) as caught,
     ):
         loss.backward()
     assert "in the backward of Divide" in caught.value.__notes__
@@ -437,7 +476,9 @@ def test_all_inputs_that_are_under_way_are_waited_for_before_a_function_runs():
 
 
 def test_a_real_number_times_a_complex_one_has_a_real_gradient():
-    """Without axes, too, where numpy's products are scalars: it warned that it dropped the imaginary part."""
+    """Without axes, too, where numpy's products are scalars: it warned that it dropped the
+    imaginary part.
+    """
     x = variable(2.0)
     y = x * np.array(3 + 4j)
     (F.real(y) + F.imag(y)).backward()

@@ -7,11 +7,18 @@ import pytest
 
 import mnpar.functions as F
 from mnpar.function_node import FunctionNode
-from mnpar.gradient_check import NondifferentiableError, check_backward, check_double_backward, numerical_grad
+from mnpar.gradient_check import (
+    NondifferentiableError,
+    check_backward,
+    check_double_backward,
+    numerical_grad,
+)
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
 
-X, GY, GGX = np.array([0.3, -0.7, 1.1]), np.array([1.0, -2.0, 0.5]), np.array([0.4, 0.6, -1.5])
+X = np.array([0.3, -0.7, 1.1])
+GY = np.array([1.0, -2.0, 0.5])
+GGX = np.array([0.4, 0.6, -1.5])
 
 
 class Wrong(FunctionNode):
@@ -67,7 +74,9 @@ def test_parameters_are_checked_and_left_as_they_were():
     array = W.array
     right = lambda x: F.matmul(x, W, transb=True)
     check_backward(right, np.ones((2, 3), "f"), np.ones((2, 1), "f"), params=W, dtype="d")
-    check_double_backward(right, np.ones((2, 3), "f"), np.ones((2, 1)), np.ones((2, 3)), W, np.ones((1, 3)), dtype="d")
+    check_double_backward(
+        right, np.ones((2, 3), "f"), np.ones((2, 1)), np.ones((2, 3)), W, np.ones((1, 3)), dtype="d"
+    )
     assert W.array is array
     assert W.array.dtype == np.float32
     assert W.grad is None
@@ -92,7 +101,8 @@ def test_several_outputs_and_unused_ones_pass():
 
 
 @pytest.mark.parametrize(
-    ("y_grad", "words"), [(None, "y_grad is None"), (np.ones(2), r"shapes \[\(2,\)\]"), ((GY, GY), "y_grad has shapes")]
+    ("y_grad", "words"),
+    [(None, "y_grad is None"), (np.ones(2), r"shapes \[\(2,\)\]"), ((GY, GY), "y_grad has shapes")],
 )
 def test_wrong_output_gradients_are_named(y_grad, words):
     with pytest.raises(ValueError, match=words):
@@ -112,7 +122,8 @@ def test_kinks_are_found_and_smooth_places_are_none():
 
 
 def test_numerical_gradients_are_those_of_the_formula():
-    x, y = X.copy(), np.array(2.0)
+    x = X.copy()
+    y = np.array(2.0)
     gx, gy = numerical_grad(lambda: (x**2 * y, x.sum()), (x, y), (GY, 10.0))
     np.testing.assert_allclose(gx, 2 * X * 2 * GY + 10, rtol=1e-6)
     np.testing.assert_allclose(gy, (X**2 * GY).sum(), rtol=1e-6)

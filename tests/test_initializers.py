@@ -17,16 +17,24 @@ DEVIATIONS = {
     "LeCunNormal": (lambda **k: init.LeCunNormal(2, **k), 2 * np.sqrt(1 / 100)),
     "GlorotNormal": (lambda **k: init.GlorotNormal(2, **k), 2 * np.sqrt(2 / 250)),
     "HeNormal": (lambda **k: init.HeNormal(2, **k), 2 * np.sqrt(2 / 100)),
-    "HeNormal, fan_out": (lambda **k: init.HeNormal(2, fan_option="fan_out", **k), 2 * np.sqrt(2 / 150)),
+    "HeNormal, fan_out": (
+        lambda **k: init.HeNormal(2, fan_option="fan_out", **k),
+        2 * np.sqrt(2 / 150),
+    ),
 }
 BOUNDS = {
     "Uniform": (lambda **k: init.Uniform(0.3, **k), 0.3),
     "LeCunUniform": (lambda **k: init.LeCunUniform(2, **k), 2 * np.sqrt(3 / 100)),
     "GlorotUniform": (lambda **k: init.GlorotUniform(2, **k), 2 * np.sqrt(6 / 250)),
     "HeUniform": (lambda **k: init.HeUniform(2, **k), 2 * np.sqrt(6 / 100)),
-    "HeUniform, fan_out": (lambda **k: init.HeUniform(2, fan_option="fan_out", **k), 2 * np.sqrt(6 / 150)),
+    "HeUniform, fan_out": (
+        lambda **k: init.HeUniform(2, fan_option="fan_out", **k),
+        2 * np.sqrt(6 / 150),
+    ),
 }
-RANDOM = {name: make for name, (make, _) in {**DEVIATIONS, **BOUNDS}.items()} | {"Orthogonal": lambda **k: init.Orthogonal(**k)}
+RANDOM = {name: make for name, (make, _) in {**DEVIATIONS, **BOUNDS}.items()} | {
+    "Orthogonal": lambda **k: init.Orthogonal(**k)
+}
 
 
 def filled(initializer, shape=SHAPE, dtype="f8"):
@@ -63,7 +71,8 @@ def test_the_default_scales_are_chainers(name, scale):
 @pytest.mark.parametrize("make", RANDOM.values(), ids=RANDOM)
 def test_numbers_come_from_the_ranks_generator(make):
     mnpar.random.seed(3)
-    first, second = filled(make()), filled(make())
+    first = filled(make())
+    second = filled(make())
     mnpar.random.seed(3)
     np.testing.assert_array_equal(filled(make()), first)
     assert (second != first).any()
@@ -87,7 +96,9 @@ def test_a_seed_gives_the_same_numbers_in_every_dtype(make):
 
 @pytest.mark.parametrize("make", RANDOM.values(), ids=RANDOM)
 def test_numpys_older_generators_are_taken_too(make):
-    np.testing.assert_array_equal(filled(make(rng=np.random.RandomState(0))), filled(make(rng=np.random.RandomState(0))))
+    np.testing.assert_array_equal(
+        filled(make(rng=np.random.RandomState(0))), filled(make(rng=np.random.RandomState(0)))
+    )
 
 
 SHAPES = {
@@ -120,7 +131,9 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize(("mode", "shape", "message"), [(mode, *rest) for mode, rest in MODES.items()], ids=MODES)
+@pytest.mark.parametrize(
+    ("mode", "shape", "message"), [(mode, *rest) for mode, rest in MODES.items()], ids=MODES
+)
 def test_an_orthogonal_mode_refuses_the_wrong_shape_and_takes_a_square(mode, shape, message):
     with pytest.raises(ValueError, match=message):
         filled(init.Orthogonal(mode=mode), shape)
@@ -128,7 +141,9 @@ def test_an_orthogonal_mode_refuses_the_wrong_shape_and_takes_a_square(mode, sha
 
 
 def test_orthogonal_refuses_unknown_modes_and_empty_arrays():
-    with pytest.raises(ValueError, match="knows the modes auto, projection, embedding, basis, not 'best'"):
+    with pytest.raises(
+        ValueError, match="knows the modes auto, projection, embedding, basis, not 'best'"
+    ):
         init.Orthogonal(mode="best")
     with pytest.raises(ValueError, match=r"empty shape \(0, 3\)"):
         filled(init.Orthogonal(), (0, 3))
@@ -170,7 +185,10 @@ def test_fans_count_connections(shape, fans):
 
 
 @pytest.mark.parametrize("shape", [(), (3,)], ids=str)
-@pytest.mark.parametrize("name", ["LeCunNormal", "GlorotNormal", "HeNormal", "LeCunUniform", "GlorotUniform", "HeUniform"])
+@pytest.mark.parametrize(
+    "name",
+    ["LeCunNormal", "GlorotNormal", "HeNormal", "LeCunUniform", "GlorotUniform", "HeUniform"],
+)
 def test_a_vector_has_no_fans(name, shape):
     with pytest.raises(ValueError, match="has no fans"):
         filled(getattr(init, name)(), shape)
@@ -183,7 +201,8 @@ def test_an_unknown_fan_is_refused(kind):
 
 
 @pytest.mark.parametrize(
-    ("own", "asked", "expected"), [(None, None, "f4"), ("f2", None, "f2"), (None, "f8", "f8"), ("f8", "f8", "f8")]
+    ("own", "asked", "expected"),
+    [(None, None, "f4"), ("f2", None, "f2"), (None, "f8", "f8"), ("f8", "f8", "f8")],
 )
 def test_an_array_is_made_in_the_dtype_of_who_says_one(own, asked, expected):
     array = init.generate_array(init.One(own), (2,), dtype=asked)
@@ -206,7 +225,11 @@ def test_an_array_is_made_on_the_host_unless_told_otherwise(device):
     assert type(init.generate_array(init.One(), (2,), device=device)) is np.ndarray
 
 
-GIVEN = {"None": (None, init.LeCunNormal), "number": (3, init.Constant), "array": (np.ones(2), init.Constant)}
+GIVEN = {
+    "None": (None, init.LeCunNormal),
+    "number": (3, init.Constant),
+    "array": (np.ones(2), init.Constant),
+}
 
 
 @pytest.mark.parametrize(("given", "kind"), GIVEN.values(), ids=GIVEN)
@@ -215,7 +238,10 @@ def test_what_a_link_is_given_means_an_initializer(given, kind):
 
 
 def test_a_function_is_an_initializer_and_a_list_is_not():
-    assert init._get_initializer(test_constants_fill_with_their_value) is test_constants_fill_with_their_value
+    assert (
+        init._get_initializer(test_constants_fill_with_their_value)
+        is test_constants_fill_with_their_value
+    )
     with pytest.raises(TypeError, match=r"not list: wrap lists in numpy.asarray"):
         init._get_initializer([1.0])
 
@@ -223,16 +249,22 @@ def test_a_function_is_an_initializer_and_a_list_is_not():
 def test_a_name_is_no_initializer_and_an_array_of_another_shape_is_told_with_both():
     with pytest.raises(TypeError, match=r"like mnpar.initializers.HeNormal\(\), not str"):
         L.Linear(2, 2, initialW="he")
-    with pytest.raises(ValueError, match=r"of shape \(3, 3\) does not become one of shape \(2, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"of shape \(3, 3\) does not become one of shape \(2, 2\)"
+    ):
         L.Linear(2, 2, initialW=np.ones((3, 3)))
 
 
 def test_an_initializer_that_does_nothing_says_what_it_lacks():
-    with pytest.raises(NotImplementedError, match=r"Initializer does not define __call__\(self, array\)"):
+    with pytest.raises(
+        NotImplementedError, match=r"Initializer does not define __call__\(self, array\)"
+    ):
         mnpar.Initializer()(np.ones(1))
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"]
+)
 @pytest.mark.parametrize("make", RANDOM.values(), ids=RANDOM)
 def test_an_initializer_is_copied_with_its_generator(make, how):
     original = make(rng=np.random.default_rng(0))
@@ -240,7 +272,10 @@ def test_an_initializer_is_copied_with_its_generator(make, how):
 
 
 def test_repr_shows_what_was_chosen():
-    assert repr(init.HeNormal(2.0, fan_option="fan_out")) == "HeNormal(scale=2.0, fan_option='fan_out')"
+    assert (
+        repr(init.HeNormal(2.0, fan_option="fan_out"))
+        == "HeNormal(scale=2.0, fan_option='fan_out')"
+    )
     assert repr(init.One("f8")) == "One(dtype='f8', fill_value=1.0)"
 
 
@@ -248,7 +283,9 @@ def test_repr_shows_what_was_chosen():
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-@pytest.mark.parametrize(("size", "tent"), [(1, [1]), (2, [0.5, 0.5]), (3, [0.5, 1, 0.5]), (4, [0.25, 0.75, 0.75, 0.25])])
+@pytest.mark.parametrize(
+    ("size", "tent"), [(1, [1]), (2, [0.5, 0.5]), (3, [0.5, 1, 0.5]), (4, [0.25, 0.75, 0.75, 0.25])]
+)
 def test_filters_are_products_of_tents_on_the_diagonal_of_the_channels(size, tent, dtype):
     tent = np.array(tent)
     array = filled(init.UpsamplingDeconvFilter(dtype=dtype), (3, 3, size, size), dtype)
@@ -257,12 +294,15 @@ def test_filters_are_products_of_tents_on_the_diagonal_of_the_channels(size, ten
     np.testing.assert_array_equal(array, np.ones((3, 1, 1)) * tent)
     array = filled(init.DownsamplingConvFilter(), (3, 3, size, size, size), dtype)
     cube = tent[:, None, None] * tent[:, None] * tent / tent.sum() ** 3
-    np.testing.assert_allclose(array, np.eye(3)[:, :, None, None, None] * cube, rtol=1e-3 if dtype == "f2" else 1e-6)
+    np.testing.assert_allclose(
+        array, np.eye(3)[:, :, None, None, None] * cube, rtol=1e-3 if dtype == "f2" else 1e-6
+    )
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
 def test_a_constant_image_stays_constant_when_it_is_scaled(size):
-    stride, x = (size + 1) // 2, np.full((1, 2, 9), 3.0)
+    stride = (size + 1) // 2
+    x = np.full((1, 2, 9), 3.0)
     W = filled(init.UpsamplingDeconvFilter(), (2, 2, size))
     np.testing.assert_allclose(F.deconvolution_nd(x, W, stride=stride).array[:, :, size:-size], 3)
     W = filled(init.DownsamplingConvFilter(), (2, 2, size))

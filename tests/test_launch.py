@@ -1,4 +1,6 @@
-"""Starting ranks: a script that runs alone starts itself again, once, and says so where it cannot."""
+"""Starting ranks: a script that runs alone starts itself again, once, and says so where it
+cannot.
+"""
 
 import argparse
 import errno
@@ -105,28 +107,46 @@ def test_ranks_start_as_the_program_was_started(started, monkeypatch, words, arg
     mnpar.relaunch(4)
     ((_, arguments, _),) = started
     as_started = words[-len(argv) :] == argv or argv[0] == "-c"
-    assert arguments[arguments.index("-n") + 1 :] == ["4", sys.executable, *(words if as_started else argv)]
+    assert arguments[arguments.index("-n") + 1 :] == [
+        "4",
+        sys.executable,
+        *(words if as_started else argv),
+    ]
 
 
 def test_a_program_from_standard_input_stays_alone_and_is_told(started, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["-"])
     assert mnpar.relaunch(4) is False
     assert not started
-    assert capsys.readouterr().out == "mnpar: running alone, because this program is not in a file: save it, and start that\n"
+    assert (
+        capsys.readouterr().out
+        == "mnpar: running alone, because this program is not in a file: save it, and start that\n"
+    )
 
 
 def test_a_module_in_a_package_stays_one_on_the_ranks_and_nobody_needs_a_terminal(tmp_path):
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").write_text("word = 'inside'")
     (tmp_path / "pkg" / "train.py").write_text(
-        "import os, sys, warnings, mnpar\nfrom . import word\nmnpar.relaunch(2)\ncomm = mnpar.create_communicator()\n"
+        "import os, sys, warnings, mnpar\nfrom . import word\nmnpar.relaunch(2)\ncomm = "
+        "mnpar.create_communicator()\n"
         "words = comm.allgather_obj((word, sys.warnoptions, sys.argv[1:]))\n"
         "if comm.is_root:\n    open('said', 'w').write(repr(words))\n"
     )
     command = f"{sys.executable} -W ignore::FutureWarning -m pkg.train a 'b c' >&-"
-    done = subprocess.run(command, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "said").read_text() == repr([("inside", ["ignore::FutureWarning"], ["a", "b c"])] * 2)
+    assert (tmp_path / "said").read_text() == repr(
+        [("inside", ["ignore::FutureWarning"], ["a", "b c"])] * 2
+    )
 
 
 def test_what_a_launcher_of_one_rank_left_is_hidden_from_the_next(started, monkeypatch):
@@ -143,7 +163,10 @@ def test_one_rank_needs_no_launcher(started, ranks):
     assert not started
 
 
-@pytest.mark.parametrize("name", ["PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS"])
+@pytest.mark.parametrize(
+    "name",
+    ["PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS"],
+)
 def test_under_a_launcher_with_several_ranks_nothing_is_started(started, monkeypatch, name):
     monkeypatch.setenv(name, "3")
     assert mnpar.relaunch(4) is True
@@ -176,10 +199,15 @@ def test_without_mpiexec_it_says_so_and_stays_alone(started, monkeypatch, capsys
 
 def test_without_mpi4py_it_says_so_and_stays_alone(started, monkeypatch, capsys):
     find = launch.importlib.util.find_spec
-    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None if name == "mpi4py" else find(name))
+    monkeypatch.setattr(
+        launch.importlib.util, "find_spec", lambda name: None if name == "mpi4py" else find(name)
+    )
     assert mnpar.relaunch(4) is False
     assert not started
-    assert capsys.readouterr().out == "mnpar: running alone, because mpi4py is missing: pip install 'mnpar[mpi]'\n"
+    assert (
+        capsys.readouterr().out
+        == "mnpar: running alone, because mpi4py is missing: pip install 'mnpar[mpi]'\n"
+    )
 
 
 SCRIPT = """
@@ -199,10 +227,19 @@ def test_a_real_script_runs_on_the_ranks_it_asked_for_and_gives_their_exit_code(
     command, environment = launch.mpiexec_command(1)
     command = command if how != "python" else []
     done = subprocess.run(
-        [*command, sys.executable, str(script), "a b"], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [*command, sys.executable, str(script), "a b"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 7, done.stderr
-    assert sorted(done.stdout.replace("][", "]\n[").split("\n")) == ["", "[True 0 2 3 ['a b']]", "[True 1 2 3 ['a b']]"]
+    assert sorted(done.stdout.replace("][", "]\n[").split("\n")) == [
+        "",
+        "[True 0 2 3 ['a b']]",
+        "[True 1 2 3 ['a b']]",
+    ]
 
 
 # ---- mpiexec ----
@@ -236,13 +273,20 @@ def test_no_mpiexec_is_an_error_with_the_remedy(monkeypatch, tmp_path):
         (
             "mpiexec (OpenRTE) 4.1.6",
             True,
-            {"PRTE_MCA_rmaps_default_mapping_policy", "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-             "PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"},
+            {
+                "PRTE_MCA_rmaps_default_mapping_policy",
+                "OMPI_ALLOW_RUN_AS_ROOT",
+                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+                "PRTE_ALLOW_RUN_AS_ROOT",
+                "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+            },
         ),
     ],
     ids=["MPICH", "Open MPI", "Open MPI as root"],
-)  # fmt: skip
-def test_open_mpi_alone_is_told_to_allow_more_ranks_than_cores_and_root(monkeypatch, tmp_path, version, root, names):
+)
+def test_open_mpi_alone_is_told_to_allow_more_ranks_than_cores_and_root(
+    monkeypatch, tmp_path, version, root, names
+):
     mpiexec = executable(tmp_path / "mpiexec", f"echo '{version}'")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(os, "getuid", lambda: 0 if root else 1000)
@@ -260,7 +304,9 @@ def test_only_a_launchers_marks_are_cleaned_away():
         "MPI4PY_LIBMPI": "/lib",
         "MNPAR_STALL": "3",
     }
-    assert launch.clean_environment(environment) == {name: environment[name] for name in list(environment)[len(MARKS) :]}
+    assert launch.clean_environment(environment) == {
+        name: environment[name] for name in list(environment)[len(MARKS) :]
+    }
 
 
 def test_an_environment_may_change_while_it_is_read():
@@ -294,9 +340,13 @@ def test_the_command_line_is_parsed_as_ever(parser, monkeypatch):
         assert launch.parse_args(parser).epochs == 3
 
 
-@pytest.mark.parametrize("arguments", [["--epochs", "three"], ["--nonsense"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--epochs", "three"], ["--nonsense"], ["--help"]], ids=" ".join
+)
 @pytest.mark.parametrize("name", ["PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"])
-def test_one_rank_speaks_of_a_bad_command_line_and_all_end_alike(parser, monkeypatch, capsys, arguments, name):
+def test_one_rank_speaks_of_a_bad_command_line_and_all_end_alike(
+    parser, monkeypatch, capsys, arguments, name
+):
     monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
     for rank, speaks in (("0", True), ("1", False)):
         monkeypatch.setenv(name, rank)
@@ -331,12 +381,23 @@ def file_in(dir, closed):
 
 
 @pytest.mark.parametrize("below", ["", "/new"], ids=["it", "one below it"])
-@pytest.mark.parametrize(("name", "why"), [("file", "Not a directory"), ("shut", "Permission denied")], ids=["file", "shut"])
-def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(tmp_path, monkeypatch, name, why, below):
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("file", "Not a directory"), ("shut", "Permission denied")],
+    ids=["file", "shut"],
+)
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(
+    tmp_path, monkeypatch, name, why, below
+):
     (tmp_path / "file").write_text("")
     (tmp_path / "shut").mkdir()
-    monkeypatch.setattr(launch.tempfile, "TemporaryFile", functools.partial(file_in, closed=tmp_path / "shut"))
-    with pytest.raises(argparse.ArgumentTypeError, match=f"nothing can be written to {tmp_path / name}{below}: {why}"):
+    monkeypatch.setattr(
+        launch.tempfile, "TemporaryFile", functools.partial(file_in, closed=tmp_path / "shut")
+    )
+    with pytest.raises(
+        argparse.ArgumentTypeError,
+        match=f"nothing can be written to {tmp_path / name}{below}: {why}",
+    ):
         launch.folder(f"{tmp_path / name}{below}")
 
 
@@ -346,9 +407,24 @@ def test_letters_that_the_output_has_not_end_no_program(tmp_path):
         '"""κ, at 8 × 8 places."""\nimport argparse\nfrom mnpar import launch\n'
         'launch.parse_args(argparse.ArgumentParser(description=__doc__))\nprint("8 × 8 → κ")\n'
     )
-    ascii = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    for flags, rank, line in ((), "0", "8 ? 8 ? ?\n"), (["--help"], "0", "?, at 8 ? 8 places.\n"), (["--help"], "1", ""):
+    ascii = {
+        "PYTHONIOENCODING": "ascii",
+        "LC_ALL": "C",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONUTF8": "0",
+    }
+    for flags, rank, line in (
+        ((), "0", "8 ? 8 ? ?\n"),
+        (["--help"], "0", "?, at 8 ? 8 places.\n"),
+        (["--help"], "1", ""),
+    ):
         environment = {**os.environ, **ascii, "PMI_RANK": rank}
-        done = subprocess.run([sys.executable, program, *flags], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, program, *flags],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert (done.returncode, done.stderr) == (0, "")
         assert line in done.stdout

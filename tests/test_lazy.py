@@ -1,4 +1,6 @@
-"""Names of packages are imported when they are first asked for, and are what imports at the top would have given."""
+"""Names of packages are imported when they are first asked for, and are what imports at the top
+would have given.
+"""
 
 import ast
 import importlib
@@ -13,12 +15,21 @@ import mnpar
 from mnpar import lazy
 from tests.test_layers import FILES, MODULES, module
 
-PACKAGES = ["mnpar", *(f"mnpar.{module(path)}" for path in FILES if path.name == "__init__.py" and path.parent.name != "mnpar")]
+PACKAGES = [
+    "mnpar",
+    *(
+        f"mnpar.{module(path)}"
+        for path in FILES
+        if path.name == "__init__.py" and path.parent.name != "mnpar"
+    ),
+]
 
 
 def fresh(code, *arguments):
     """What a Python of its own prints."""
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    ).stdout.split()
 
 
 def test_import_mnpar_imports_the_core_and_communicators_only():
@@ -34,7 +45,18 @@ def test_import_mnpar_imports_the_core_and_communicators_only():
         "tempfile",
         "zipfile",
     }
-    later = {f"mnpar.{name}" for name in ("links", "datasets", "training", "extensions", "checkpoint", "iterators", "launch")}
+    later = {
+        f"mnpar.{name}"
+        for name in (
+            "links",
+            "datasets",
+            "training",
+            "extensions",
+            "checkpoint",
+            "iterators",
+            "launch",
+        )
+    }
     assert not loaded & (heavy | later)
 
 
@@ -45,30 +67,45 @@ def test_a_package_has_all_names_that_it_says(name):
     assert sorted(set(listed)) == sorted(listed)
     assert set(listed) <= set(dir(package))
     if "__dir__" in vars(package):
-        assert {one for one in dir(package) if not one.startswith("_")} <= set(listed)  # no files come between them
+        # no files come between them
+        assert {one for one in dir(package) if not one.startswith("_")} <= set(listed)
     for one in listed:
         assert getattr(package, one) is vars(package)[one]
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_no_name_is_that_of_another_file(name):
-    """``from package.name import …`` puts the file in its place: what the name is would depend on who has imported what."""
+    """``from package.name import …`` puts the file in its place: what the name is would depend on
+    who has imported what.
+    """
     names = lazy._homes(importlib.import_module(name))
-    assert not [one for one, (_, there) in names.items() if there and f"{name}.{one}".removeprefix("mnpar.") in MODULES]
+    assert not [
+        one
+        for one, (_, there) in names.items()
+        if there and f"{name}.{one}".removeprefix("mnpar.") in MODULES
+    ]
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_what_a_package_imports_for_type_checkers_is_public(name):
     tree = ast.parse(Path(importlib.import_module(name).__file__).read_text(encoding="utf-8"))
     blocks = [one for one in tree.body if isinstance(one, ast.If) and one.orelse]
-    imported = {alias.asname or alias.name for block in blocks for line in block.body for alias in line.names}
+    imported = {
+        alias.asname or alias.name
+        for block in blocks
+        for line in block.body
+        for alias in line.names
+    }
     assert imported <= set(importlib.import_module(name).__all__)
 
 
-@pytest.mark.parametrize("statement", ["from mnpar.functions import *", "from mnpar import functions; functions.relu"])
+@pytest.mark.parametrize(
+    "statement", ["from mnpar.functions import *", "from mnpar import functions; functions.relu"]
+)
 def test_a_name_is_the_same_however_it_is_asked_for(statement):
     code = (
-        f"{statement}\nfrom mnpar.functions import relu as a\nfrom mnpar.functions.activation import relu as b\nprint(a is b)"
+        f"{statement}\nfrom mnpar.functions import relu as a\nfrom mnpar.functions.activation "
+        "import relu as b\nprint(a is b)"
     )
     assert fresh(code) == ["True"]
 
@@ -92,7 +129,10 @@ print(all(a == found[0] for a in found[::2]), all(a == found[1] for a in found[1
 
 
 def test_files_of_a_package_are_there_as_if_all_had_been_imported():
-    code = "import mnpar; print(mnpar.links.linear.__name__, mnpar.training.trainer.Trainer.__name__, mnpar.tracing.__name__)"
+    code = (
+        "import mnpar; print(mnpar.links.linear.__name__, "
+        "mnpar.training.trainer.Trainer.__name__, mnpar.tracing.__name__)"
+    )
     assert fresh(code) == ["mnpar.links.linear", "Trainer", "mnpar.tracing"]
 
 
@@ -124,7 +164,12 @@ def package(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "how", ["import tried; tried.thing", "from tried import thing", "import tried; hasattr(tried, 'thing')"]
+    "how",
+    [
+        "import tried; tried.thing",
+        "from tried import thing",
+        "import tried; hasattr(tried, 'thing')",
+    ],
 )
 @pytest.mark.parametrize(
     ("text", "said"),
@@ -141,7 +186,9 @@ def test_a_file_that_cannot_be_imported_is_no_missing_name(package, how, text, s
 
 
 def test_a_file_is_imported_once_and_only_when_it_is_asked_for(package):
-    tried = package("import builtins\nbuiltins.count = getattr(builtins, 'count', 0) + 1\nthing = object()")
+    tried = package(
+        "import builtins\nbuiltins.count = getattr(builtins, 'count', 0) + 1\nthing = object()"
+    )
     assert {"thing", "parent"} <= set(dir(tried))
     assert "tried.file" not in sys.modules
     assert tried.thing is tried.thing is tried.file.thing

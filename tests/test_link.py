@@ -60,7 +60,9 @@ def test_a_replaced_parameter_keeps_its_place():
     assert next(link.params()) is new
 
 
-@pytest.mark.parametrize("value", [None, 3.0, np.ones(3), "text"], ids=["None", "number", "array", "text"])
+@pytest.mark.parametrize(
+    "value", [None, 3.0, np.ones(3), "text"], ids=["None", "number", "array", "text"]
+)
 def test_a_parameter_replaced_by_anything_else_is_gone(value):
     link = Affine()
     link.b = value
@@ -100,7 +102,9 @@ def test_parameters_before_the_constructor_are_a_clear_error():
         def __init__(self):
             self.w = mnpar.Parameter(0.0, (1,))
 
-    with pytest.raises(AttributeError, match=r"call super\(\).__init__\(\) first, before Forgetful"):
+    with pytest.raises(
+        AttributeError, match=r"call super\(\).__init__\(\) first, before Forgetful"
+    ):
         Forgetful()
 
 
@@ -132,7 +136,8 @@ def test_keywords_make_parameters_of_nan(form, shape, dtype):
 
 @pytest.mark.parametrize("shape", [(2,), None], ids=["sized", "lazy"])
 @pytest.mark.parametrize(
-    ("initializer", "value"), [(None, np.nan), (3, 3.0), (np.full(2, 5.0), 5.0), (mnpar.initializers.One("d"), 1)]
+    ("initializer", "value"),
+    [(None, np.nan), (3, 3.0), (np.full(2, 5.0), 5.0), (mnpar.initializers.One("d"), 1)],
 )
 def test_add_param_makes_a_parameter(initializer, value, shape):
     link = mnpar.Link()
@@ -183,7 +188,11 @@ def test_links_and_children_come_with_paths():
 def test_uninitialized_parameters_are_listed_but_not_counted():
     net = Net()
     assert paths(net) == ["/second/b", "/second/a", "/first/W", "/first/b"]
-    assert [path for path, _ in net.namedparams(include_uninit=False)] == ["/second/b", "/second/a", "/first/b"]
+    assert [path for path, _ in net.namedparams(include_uninit=False)] == [
+        "/second/b",
+        "/second/a",
+        "/first/b",
+    ]
     assert net.count_params() == 9
     net(X)
     assert net.count_params() == 18
@@ -196,7 +205,8 @@ def with_gradients(link, value):
 
 
 def test_gradients_are_cleared_or_zeroed_or_added():
-    one, two = with_gradients(Affine(), 1), with_gradients(Affine(), 10)
+    one = with_gradients(Affine(), 1)
+    two = with_gradients(Affine(), 10)
     one.addgrads(two)
     assert [p.grad.tolist() for p in one.params()] == [[11.0] * 3] * 2
     assert [p.grad.tolist() for p in two.params()] == [[10.0] * 3] * 2
@@ -210,14 +220,16 @@ def test_gradients_are_cleared_or_zeroed_or_added():
 
 
 def test_the_gradient_of_a_shared_parameter_is_added_once():
-    one, two = Affine(), with_gradients(Affine(), 1)
+    one = Affine()
+    two = with_gradients(Affine(), 1)
     one.c, two.c = one.b, two.b
     one.addgrads(two)
     np.testing.assert_array_equal(one.b.grad, [1.0] * 3)
 
 
 def test_values_are_copied_into_the_same_arrays_persistent_ones_too():
-    one, two = Net(), Net()
+    one = Net()
+    two = Net()
     two(X)
     one(X)
     two.first.seen[...] = 7
@@ -227,18 +239,23 @@ def test_values_are_copied_into_the_same_arrays_persistent_ones_too():
         np.testing.assert_array_equal(p.array, q.array)
         assert p.array is not q.array
     np.testing.assert_array_equal(one.first.seen, [7, 7])
-    assert all(new is old for new, old in zip([*(p.array for p in one.params()), one.first.seen], arrays, strict=True))
+    assert all(
+        new is old
+        for new, old in zip([*(p.array for p in one.params()), one.first.seen], arrays, strict=True)
+    )
 
 
 def test_persistent_values_can_be_left_out_of_a_copy():
-    one, two = Net(), Net()
+    one = Net()
+    two = Net()
     two.first.seen[...] = 7
     one.copyparams(two, copy_persistent=False)
     np.testing.assert_array_equal(one.first.seen, [0, 0])
 
 
 def test_persistent_values_that_are_no_arrays_are_copied_deeply():
-    one, two = Affine(), Affine()
+    one = Affine()
+    two = Affine()
     one.add_persistent("history", [])
     two.add_persistent("history", [[1]])
     one.copyparams(two)
@@ -248,7 +265,8 @@ def test_persistent_values_that_are_no_arrays_are_copied_deeply():
 
 @pytest.mark.parametrize(("sized", "filled"), [(True, False), (False, True), (False, False)])
 def test_copying_between_lazy_links_initializes_what_the_other_has(sized, filled):
-    one, two = Net(), Net()
+    one = Net()
+    two = Net()
     if sized:
         one(X)
         before = one.first.W.array.copy()
@@ -267,7 +285,10 @@ def test_links_of_other_structure_or_shape_are_refused_by_path():
         Affine().copyparams(L.Linear(2, 2, nobias=True))
     with pytest.raises(KeyError, match="no parameter /b; it has none"):
         Affine().addgrads(mnpar.Link())
-    with pytest.raises(ValueError, match=r"parameter W: values of shape \(1, 2\) cannot be copied into shape \(3, 2\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"parameter W: values of shape \(1, 2\) cannot be copied into shape \(3, 2\)",
+    ):
         L.Linear(2, 3).copyparams(L.Linear(2, 1))
     one = Affine()
     one.add_persistent("count", 0)
@@ -276,7 +297,8 @@ def test_links_of_other_structure_or_shape_are_refused_by_path():
 
 
 def test_values_go_from_a_link_with_shared_parameters_to_one_without():
-    tied, loose = mnpar.ChainList(Affine()), mnpar.ChainList(Affine(), Affine())
+    tied = mnpar.ChainList(Affine())
+    loose = mnpar.ChainList(Affine(), Affine())
     tied.append(tied[0])
     tied[0].a.array[...] = 9
     loose.copyparams(tied)
@@ -353,7 +375,8 @@ def test_a_copy_has_no_name_yet():
 
 def test_initialized_again_every_copy_draws_differently():
     layer = L.Linear(3, 3)
-    one, two = layer.copy("init"), layer.copy("init")
+    one = layer.copy("init")
+    two = layer.copy("init")
     assert (one.W.array != two.W.array).any()
     assert (one.W.array != layer.W.array).any()
 
@@ -363,7 +386,9 @@ def test_an_unknown_mode_is_refused():
         Affine().copy("deep")
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"]
+)
 def test_a_whole_link_survives_a_deep_copy_and_a_pickle(how):
     net = Net()
     net(X)
@@ -418,7 +443,9 @@ class Pages:
 
 @pytest.mark.parametrize("sized", [True, False])
 def test_what_was_saved_is_loaded_into_sized_and_lazy_links(sized):
-    saved, loaded, pages = Net(), Net(), {}
+    saved = Net()
+    loaded = Net()
+    pages = {}
     saved(X)
     saved.first.seen[...] = 4
     saved.serialize(Pages(pages))

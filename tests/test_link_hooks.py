@@ -1,4 +1,6 @@
-"""Link hooks see links run, and may let them compute with another weight; whatever happens the weight is there again."""
+"""Link hooks see links run, and may let them compute with another weight; whatever happens the
+weight is there again.
+"""
 
 import copy
 
@@ -24,7 +26,9 @@ class Log(mnpar.LinkHook):
         self.lines.append(("deleted", link))
 
     def forward_preprocess(self, args):
-        self.lines.append(("before", args.link.name, args.forward_name, len(args.args), dict(args.kwargs)))
+        self.lines.append(
+            ("before", args.link.name, args.forward_name, len(args.args), dict(args.kwargs))
+        )
 
     def forward_postprocess(self, args):
         self.lines.append(("after", args.link.name, args.out.shape))
@@ -41,7 +45,8 @@ X = np.linspace(-1, 1, 12).reshape(4, 3).astype("f4")
 
 
 def test_a_block_sees_all_links():
-    log, m = Log(), model()
+    log = Log()
+    m = model()
     with log:
         m.l2(m.l1(X, n_batch_axes=1))
     m.l1(X)
@@ -56,7 +61,8 @@ def test_a_block_sees_all_links():
 
 
 def test_one_link_is_watched_alone():
-    log, m = Log(), model()
+    log = Log()
+    m = model()
     assert m.l1.add_hook(log, "mine") is m.l1
     m.l2(m.l1(X))
     assert list(m.l1.local_link_hooks) == ["mine"]
@@ -66,7 +72,8 @@ def test_one_link_is_watched_alone():
 
 
 def test_a_forward_that_raises_is_told():
-    log, m = Log(), model()
+    log = Log()
+    m = model()
     m.l1.add_hook(log)
     with pytest.raises(ValueError, match="features"):
         m.l1(X[:, :2])
@@ -104,7 +111,10 @@ def test_the_timer_counts_links_inside_links():
     m = mnpar.Sequential(L.Linear(3, 2), F.relu, L.Linear(2, 1))
     with TimerHook() as timer:
         m(X)
-    assert {name: row["occurrence"] for name, row in timer.summary().items()} == {"Linear": 2, "Sequential": 1}
+    assert {name: row["occurrence"] for name, row in timer.summary().items()} == {
+        "Linear": 2,
+        "Sequential": 1,
+    }
     assert timer.total_time() == timer.summary()["Sequential"]["elapsed_time"]
     with timer, pytest.raises(ValueError, match="features"):
         m(X[:, :2])
@@ -114,13 +124,27 @@ def test_the_timer_counts_links_inside_links():
 
 
 LINKS = {
-    "linear": lambda: (L.Linear(3, 2, initialW=mnpar.initializers.Normal(1, "f8")), X.astype("d"), 0),
-    "lazy": lambda: (L.Linear(None, 2, initialW=mnpar.initializers.Normal(1, "f8")), X.astype("d"), 0),
+    "linear": lambda: (
+        L.Linear(3, 2, initialW=mnpar.initializers.Normal(1, "f8")),
+        X.astype("d"),
+        0,
+    ),
+    "lazy": lambda: (
+        L.Linear(None, 2, initialW=mnpar.initializers.Normal(1, "f8")),
+        X.astype("d"),
+        0,
+    ),
     "convolution": lambda: (
-        L.Convolution2D(2, 3, 2, initialW=mnpar.initializers.Normal(1, "f8")), np.ones((1, 2, 3, 3)), 0),
+        L.Convolution2D(2, 3, 2, initialW=mnpar.initializers.Normal(1, "f8")),
+        np.ones((1, 2, 3, 3)),
+        0,
+    ),
     "deconvolution": lambda: (
-        L.Deconvolution2D(2, 3, 2, initialW=mnpar.initializers.Normal(1, "f8")), np.ones((1, 2, 3, 3)), 1),
-}  # fmt: skip
+        L.Deconvolution2D(2, 3, 2, initialW=mnpar.initializers.Normal(1, "f8")),
+        np.ones((1, 2, 3, 3)),
+        1,
+    ),
+}
 
 
 def rows(W, axis):
@@ -156,18 +180,26 @@ def test_weight_standardization_gives_each_output_mean_0_and_variance_1(name):
     np.testing.assert_allclose(y.array, link(x).array, rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [lambda: SpectralNormalization(20, use_gamma=True), WeightStandardization],
-                         ids=["spectral", "standardization"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [lambda: SpectralNormalization(20, use_gamma=True), WeightStandardization],
+    ids=["spectral", "standardization"],
+)
 def test_gradients_go_through_to_the_weight(make):
     mnpar.random.seed(0)
-    link = L.Linear(3, 2, initialW=mnpar.initializers.Normal(1, "f8"), initial_bias=np.zeros(2)).add_hook(make())
-    x, g = X.astype("d"), np.linspace(-1, 2, 8).reshape(4, 2)
+    link = L.Linear(
+        3, 2, initialW=mnpar.initializers.Normal(1, "f8"), initial_bias=np.zeros(2)
+    ).add_hook(make())
+    x = X.astype("d")
+    g = np.linspace(-1, 2, 8).reshape(4, 2)
 
     def loss():
         return F.sum(link(x) * g)
 
     loss().backward()
-    found, W, eps = link.W.grad.copy(), link.W.array, 1e-5
+    found = link.W.grad.copy()
+    W = link.W.array
+    eps = 1e-5
     for place in np.ndindex(W.shape):
         old, values = W[place], []
         for sign in (1, -1):
@@ -176,11 +208,15 @@ def test_gradients_go_through_to_the_weight(make):
                 value = loss().item()
             values.append(value)
         W[place] = old
-        np.testing.assert_allclose(found[place], (values[0] - values[1]) / (2 * eps), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(
+            found[place], (values[0] - values[1]) / (2 * eps), rtol=1e-3, atol=1e-5
+        )
 
 
 def test_gamma_begins_as_the_largest_singular_value_and_is_a_parameter():
-    link = L.Linear(3, 2, initialW=mnpar.initializers.Normal(1, "f8")).add_hook(SpectralNormalization(300, use_gamma=True))
+    link = L.Linear(3, 2, initialW=mnpar.initializers.Normal(1, "f8")).add_hook(
+        SpectralNormalization(300, use_gamma=True)
+    )
     np.testing.assert_allclose(link.gamma.array, np.linalg.svd(link.W.array, compute_uv=False)[0])
     x = X.astype("d")
     np.testing.assert_allclose(link(x).array, x @ link.W.array.T, rtol=1e-4, atol=1e-6)
@@ -214,7 +250,10 @@ def test_a_link_with_hooks_is_copied_with_hooks_of_its_own():
     link = L.Linear(3, 2).add_hook(SpectralNormalization())
     other = copy.deepcopy(link)
     other(X)
-    assert other.local_link_hooks["SpectralNormalization"] is not link.local_link_hooks["SpectralNormalization"]
+    assert (
+        other.local_link_hooks["SpectralNormalization"]
+        is not link.local_link_hooks["SpectralNormalization"]
+    )
     assert (other.W_u != link.W_u).any()
 
 
@@ -240,12 +279,20 @@ def test_a_weight_that_is_divided_is_refused_where_all_of_it_is_needed():
 
     def program(comm):
         mnpar.random.seed(1)
-        column, *rows = [layer(comm, 3, 4) for layer in (L.ColumnParallelLinear, L.RowParallelLinear, L.RowParallelLinear)]
+        column, *rows = [
+            layer(comm, 3, 4)
+            for layer in (L.ColumnParallelLinear, L.RowParallelLinear, L.RowParallelLinear)
+        ]
         y = column.add_hook(WeightStandardization())(x).array
         for layer, hook in zip(
-            [column, *rows], [SpectralNormalization(), WeightStandardization(), SpectralNormalization()], strict=True
+            [column, *rows],
+            [SpectralNormalization(), WeightStandardization(), SpectralNormalization()],
+            strict=True,
         ):
-            with pytest.raises(ValueError, match=rf"{hook.name} needs the whole parameter W \(4, 3\), of which this rank has"):
+            with pytest.raises(
+                ValueError,
+                match=rf"{hook.name} needs the whole parameter W \(4, 3\), of which this rank has",
+            ):
                 layer.add_hook(hook)(x)
         return y
 

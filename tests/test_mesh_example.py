@@ -1,4 +1,6 @@
-"""The language model, run as a user runs it, on several meshes: they print the same losses and the same text."""
+"""The language model, run as a user runs it, on several meshes: they print the same losses and the
+same text.
+"""
 
 import re
 
@@ -38,7 +40,9 @@ WAYS = {
 def output(ranks, flags, bare_mpiexec=False):
     done = run(ranks, "transformer_lm.py", [*SMALL, *flags], bare_mpiexec)
     assert done.returncode == 0, done.stderr
-    return re.findall(r"^step +\d+   loss [\d.]+$", done.stdout, re.M), done.stdout.split("\n\n", 1)[1]
+    return re.findall(r"^step +\d+   loss [\d.]+$", done.stdout, re.M), done.stdout.split(
+        "\n\n", 1
+    )[1]
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +72,18 @@ def test_a_mesh_that_nobody_starts_is_told_in_one_line(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "1")  # in a batch job the script starts no ranks
     done = run(0, "transformer_lm.py", SMALL)
     assert done.returncode == 1
-    assert done.stderr == "this mesh has 4 ranks, and this process is alone: --threads runs them as threads\n"
+    assert (
+        done.stderr
+        == "this mesh has 4 ranks, and this process is alone: --threads runs them as threads\n"
+    )
 
 
 BAD = {
     "a mesh that is none": (["--mesh", "data"], "a mesh is names and sizes"),
-    "an axis that means nothing here": (["--mesh", "dtaa=2"], "there is no axis dtaa here, only data, pipe, model, sequence"),
+    "an axis that means nothing here": (
+        ["--mesh", "dtaa=2"],
+        "there is no axis dtaa here, only data, pipe, model, sequence",
+    ),
     "ranks that are not there": (["--mesh", "data=-1"], "-1 needs ranks that are there already"),
     "two that are left": (["--mesh", "data=-1,model=-1"], "one axis of a mesh may be -1"),
     "a schedule that is none": (["--schedule", "2f2b"], "invalid choice: '2f2b'"),

@@ -1,4 +1,6 @@
-"""flashlight's numbers (F7), and the value of meters on ranks as that of one meter on everything."""
+"""flashlight's numbers (F7), and the value of meters on ranks as that of one meter on
+everything.
+"""
 
 import numpy as np
 import pytest
@@ -30,7 +32,8 @@ def test_large_offsets_do_not_spoil_the_variance():
 
 
 def test_frame_errors():
-    meter, right = meters.FrameErrorMeter(), meters.FrameErrorMeter(accuracy=True)
+    meter = meters.FrameErrorMeter()
+    right = meters.FrameErrorMeter(accuracy=True)
     for each in (meter, right):
         each.add([1, 2, 3, 4, 5], [1, 1, 3, 3, 5])
     assert (meter.value(), right.value()) == (40, 60)
@@ -55,7 +58,8 @@ def test_edit_distances(output, target, edits):
 
 
 def test_squared_errors_and_counts():
-    mse, count = meters.MSEMeter(), meters.CountMeter(3)
+    mse = meters.MSEMeter()
+    count = meters.CountMeter(3)
     mse.add([1, 2, 3, 4, 5], [4, 5, 6, 7, 8])
     for index, n in ((0, 10), (1, 11), (0, 12)):
         count.add(index, n)
@@ -84,23 +88,39 @@ def test_a_stop_watch_adds_up_what_it_ran():
 # ---- over ranks ----
 
 RNG = np.random.default_rng(0)
-SCORES, CLASSES = RNG.standard_normal((30, 5)), RNG.integers(0, 5, 30)
+SCORES = RNG.standard_normal((30, 5))
+CLASSES = RNG.integers(0, 5, 30)
 STREAMS = {
     "average": (meters.AverageValueMeter, [(float(x), float(w)) for x, w in RNG.random((20, 2))]),
-    "count": (lambda: meters.CountMeter(4), [(int(i), int(n)) for i, n in RNG.integers(0, 4, (20, 2))]),
-    "edits": (meters.EditDistanceMeter, [(RNG.integers(0, 3, 6), RNG.integers(0, 3, 4 + i % 3)) for i in range(9)]),
-    "frames": (meters.FrameErrorMeter, [(RNG.integers(0, 2, n), RNG.integers(0, 2, n)) for n in range(1, 9)]),
+    "count": (
+        lambda: meters.CountMeter(4),
+        [(int(i), int(n)) for i, n in RNG.integers(0, 4, (20, 2))],
+    ),
+    "edits": (
+        meters.EditDistanceMeter,
+        [(RNG.integers(0, 3, 6), RNG.integers(0, 3, 4 + i % 3)) for i in range(9)],
+    ),
+    "frames": (
+        meters.FrameErrorMeter,
+        [(RNG.integers(0, 2, n), RNG.integers(0, 2, n)) for n in range(1, 9)],
+    ),
     "squares": (meters.MSEMeter, [(RNG.random(n), RNG.random(n), n) for n in range(1, 9)]),
-    "top 3": (lambda: meters.TopKMeter(3), [(SCORES[i : i + 5], CLASSES[i : i + 5]) for i in range(0, 30, 5)]),
+    "top 3": (
+        lambda: meters.TopKMeter(3),
+        [(SCORES[i : i + 5], CLASSES[i : i + 5]) for i in range(0, 30, 5)],
+    ),
 }
 
 
 @RANKS
 @pytest.mark.parametrize(("kind", "stream"), STREAMS.values(), ids=STREAMS)
 def test_meters_of_ranks_say_what_one_says_that_has_seen_everything(comm, kind, stream):
-    mine, whole = kind(), kind()
+    mine = kind()
+    whole = kind()
     cuts = [0, len(stream) - 1, len(stream), len(stream)]  # uneven, and one rank without any
-    for item in stream[cuts[comm.rank] : cuts[comm.rank + 1] if comm.rank < comm.size - 1 else None]:
+    for item in stream[
+        cuts[comm.rank] : cuts[comm.rank + 1] if comm.rank < comm.size - 1 else None
+    ]:
         mine.add(*item)
     for item in stream:
         whole.add(*item)
@@ -111,7 +131,9 @@ def test_meters_of_ranks_say_what_one_says_that_has_seen_everything(comm, kind, 
 def test_the_best_k_are_those_with_the_highest_scores():
     meter = meters.TopKMeter(3)
     meter.add(SCORES, CLASSES)
-    truth = [c in sorted(range(5), key=lambda k: -s[k])[:3] for s, c in zip(SCORES, CLASSES, strict=True)]
+    truth = [
+        c in sorted(range(5), key=lambda k: -s[k])[:3] for s, c in zip(SCORES, CLASSES, strict=True)
+    ]
     assert meter.value() == pytest.approx(100 * np.mean(truth))
 
 
@@ -145,9 +167,14 @@ def test_other_meters_on_another_rank_are_told_on_all(comm, mine):
         meters.sync(mine(comm.rank), comm)
 
 
-@pytest.mark.parametrize("values", [[np.inf, 1], [1, np.inf, 2], [1, -np.inf], [np.inf, -np.inf], [1, np.nan, np.inf]], ids=str)
+@pytest.mark.parametrize(
+    "values",
+    [[np.inf, 1], [1, np.inf, 2], [1, -np.inf], [np.inf, -np.inf], [1, np.nan, np.inf]],
+    ids=str,
+)
 def test_the_mean_of_infinite_values_is_numpys(values):
-    meter, joined = meters.AverageValueMeter(), meters.AverageValueMeter()
+    meter = meters.AverageValueMeter()
+    joined = meters.AverageValueMeter()
     for x in values:
         meter.add(x)
     joined.add(np.array(values))
@@ -175,5 +202,7 @@ def test_squares_of_complex_distances_are_those_of_their_size():
     ids=["weight", "NaN weight", "complex", "fraction", "axes", "samples"],
 )
 def test_what_no_meter_can_take_is_told(add):
-    with pytest.raises((ValueError, TypeError), match=r"weight|real numbers|integer|one axis|0 samples"):
+    with pytest.raises(
+        (ValueError, TypeError), match=r"weight|real numbers|integer|one axis|0 samples"
+    ):
         add()

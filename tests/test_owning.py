@@ -1,4 +1,6 @@
-"""Gradients that stay share no memory: views of one array are handed on as long as nobody can tell."""
+"""Gradients that stay share no memory: views of one array are handed on as long as nobody can
+tell.
+"""
 
 import copy
 
@@ -17,7 +19,9 @@ def leaf(*shape):
 
 
 class Parts(mnpar.FunctionNode):
-    """Joins its inputs as numpy's ``r_``, and hands on the parts of its gradient that it is told to."""
+    """Joins its inputs as numpy's ``r_``, and hands on the parts of its gradient that it is told
+    to.
+    """
 
     generic = True
 
@@ -43,7 +47,8 @@ JOINED = {
 
 @pytest.mark.parametrize("join", JOINED.values(), ids=JOINED)
 def test_parts_that_fill_an_array_have_it_between_them(join):
-    x, y = leaf(64, 64), leaf(64, 64)
+    x = leaf(64, 64)
+    y = leaf(64, 64)
     z = join(x, y)
     weights = np.random.default_rng(0).standard_normal(z.shape)
     (z * weights).sum().backward()
@@ -56,22 +61,29 @@ def test_parts_that_fill_an_array_have_it_between_them(join):
 
 
 def test_parts_that_overlap_are_copied():
-    x, y = leaf(600, 10), leaf(600, 10)
+    x = leaf(600, 10)
+    y = leaf(600, 10)
     (Parts(slice(0, 600), slice(500, 1100)).apply((x, y))[0] * 2).sum().backward()
     assert not np.shares_memory(x.grad, y.grad)
 
 
 def test_parts_of_an_array_that_somebody_has_whole_are_copied():
-    x, y, whole = leaf(64, 64), leaf(64, 64), leaf(128, 64)
+    x = leaf(64, 64)
+    y = leaf(64, 64)
+    whole = leaf(128, 64)
     ((F.concat([x, y], axis=0) + whole) * 3).sum().backward()
     for a, b in ((x, y), (x, whole), (y, whole)):
         assert not np.shares_memory(a.grad, b.grad)
 
 
 def test_parts_of_what_backward_starts_from_are_copied():
-    x, y, g = leaf(64, 64), leaf(64, 64), np.ones((128, 64))
-    a, b = F.identity(x), F.identity(y)
-    a.grad, b.grad = g[:64], g[64:]
+    x = leaf(64, 64)
+    y = leaf(64, 64)
+    g = np.ones((128, 64))
+    a = F.identity(x)
+    b = F.identity(y)
+    a.grad = g[:64]
+    b.grad = g[64:]
     mnpar.backward([a, b])
     z = F.concat([x, y], axis=0)
     z.grad = g
@@ -81,7 +93,8 @@ def test_parts_of_what_backward_starts_from_are_copied():
 
 
 def test_a_part_alone_does_not_keep_the_rest_of_an_array():
-    x, y = leaf(64, 64), leaf(64, 64)
+    x = leaf(64, 64)
+    y = leaf(64, 64)
     (F.concat([x, y * 2]) * 3).sum().backward()
     assert x.grad.base is None
 
@@ -117,7 +130,9 @@ def test_the_gradient_of_a_sum_takes_memory_when_it_is_asked_for():
 
 
 @pytest.mark.parametrize(
-    "make", [F.sum, F.mean, lambda x: F.sum(F.broadcast_to(F.sum(x), (3, 2)))], ids=["sum", "mean", "both"]
+    "make",
+    [F.sum, F.mean, lambda x: F.sum(F.broadcast_to(F.sum(x), (3, 2)))],
+    ids=["sum", "mean", "both"],
 )
 def test_a_later_backward_adds_to_it(make):
     x = leaf(4, 5)
@@ -128,7 +143,8 @@ def test_a_later_backward_adds_to_it(make):
 
 
 def test_it_does_not_follow_what_others_do_with_the_array_it_came_from():
-    x, row = leaf(4, 5), leaf(5)
+    x = leaf(4, 5)
+    row = leaf(5)
     y = x.sum(axis=0) + row
     y.grad = g = np.ones(5)
     y.backward()
@@ -145,7 +161,8 @@ def test_it_does_not_follow_what_others_do_with_the_array_it_came_from():
 
 
 def test_it_is_an_array_of_its_own_as_a_variable_too():
-    x, y = leaf(4), leaf(4)
+    x = leaf(4)
+    y = leaf(4)
     (x + y).sum().backward()
     x.grad_var.array += 1.0
     np.testing.assert_array_equal(x.grad, np.full(4, 2.0))
@@ -173,7 +190,9 @@ def test_leaves_that_have_one_gradient_get_copies_when_they_ask_and_the_last_the
 
 
 def test_leaves_that_have_what_backward_started_from_share_a_copy_of_it():
-    x, y, g = leaf(64, 64), leaf(64, 64), np.ones((64, 64))
+    x = leaf(64, 64)
+    y = leaf(64, 64)
+    g = np.ones((64, 64))
     z = x + y
     z.grad = g
     z.backward()
@@ -206,10 +225,12 @@ VIEWS = {
 
 @pytest.mark.parametrize("f", VIEWS.values(), ids=VIEWS)
 def test_gradients_follow_no_change_of_what_backward_started_from(f):
-    x, w = leaf(64, 64), leaf(64, 64)
+    x = leaf(64, 64)
+    w = leaf(64, 64)
     (truth,) = mnpar.grad([f(x).sum()], [x])
     for times in (1, 2):  # the second is added
-        y, z = f(x), f(w)
+        y = f(x)
+        z = f(w)
         y.grad = g = np.ones(y.shape)
         z.grad = g
         mnpar.backward([y, z])
@@ -244,7 +265,8 @@ def test_a_gradient_that_others_have_too_is_added_to_as_one_of_its_own():
 
 def test_copies_of_a_parameter_have_its_gradient_and_not_that_of_others():
     x, y, z = summed()
-    other, apart = copy.copy(x), copy.deepcopy(y)
+    other = copy.copy(x)
+    apart = copy.deepcopy(y)
     assert other.grad is x.grad
     for changed in (apart, y, x):
         changed.grad[...] = np.nan
@@ -254,9 +276,13 @@ def test_copies_of_a_parameter_have_its_gradient_and_not_that_of_others():
 # ---- hooks, and backwards that are recorded ----
 
 
-@pytest.mark.parametrize("share", [lambda h, x: h + x, lambda h, x: F.stack([h, x])], ids=["+", "stack"])
+@pytest.mark.parametrize(
+    "share", [lambda h, x: h + x, lambda h, x: F.stack([h, x])], ids=["+", "stack"]
+)
 def test_what_a_hook_does_to_a_gradient_of_its_own_reaches_no_function_that_is_still_to_come(share):
-    w, x, other = leaf(2, 3), leaf(2, 3), leaf(2, 3)
+    w = leaf(2, 3)
+    x = leaf(2, 3)
+    other = leaf(2, 3)
 
     def clear(node):
         node.gradient *= 0
@@ -279,10 +305,13 @@ def test_what_a_hook_does_to_a_gradient_of_its_own_reaches_no_function_that_is_s
 def test_what_is_derived_from_gradients_with_memory_of_their_own_is_right():
     def gradients(x, y):
         with using_config("enable_backprop", True):
-            a, b = mnpar.grad([(F.concat([x * y, x + y]) ** 3).sum()], [x, y], enable_double_backprop=True)
+            a, b = mnpar.grad(
+                [(F.concat([x * y, x + y]) ** 3).sum()], [x, y], enable_double_backprop=True
+            )
         return a * b, b
 
-    x, y = leaf(3, 4).array, leaf(3, 4).array[::-1].copy()
+    x = leaf(3, 4).array
+    y = leaf(3, 4).array[::-1].copy()
     check_double_backward(gradients, (x, y), (x, y), (y, x), eps=1e-4, atol=1e-6, rtol=1e-5)
 
 
@@ -306,7 +335,8 @@ STEPS = (
 
 
 def program(seed, xs):
-    random, values = np.random.default_rng(seed), list(xs)
+    random = np.random.default_rng(seed)
+    values = list(xs)
     for _ in range(random.integers(1, 7)):
         a, b = random.integers(len(values), size=2)
         values.append(STEPS[random.integers(len(STEPS))](values[a], values[b]))
@@ -316,11 +346,15 @@ def program(seed, xs):
 
 @pytest.mark.parametrize("record", [False, True], ids=["", "recorded"])
 @pytest.mark.parametrize("retain_grad", [False, True], ids=["", "retained"])
-@pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(0, 100, 20)], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [range(start, start + 20) for start in range(0, 100, 20)], ids=str
+)
 def test_a_gradient_that_is_changed_changes_no_other(seeds, retain_grad, record):
     for seed in seeds:
         xs = [leaf(64, 64) for _ in range(3)]
-        truth = [None if g is None else g.array.copy() for g in mnpar.grad([program(seed, xs).sum()], xs)]
+        truth = [
+            None if g is None else g.array.copy() for g in mnpar.grad([program(seed, xs).sum()], xs)
+        ]
         y = program(seed, xs)
         y.grad = seeded = np.ones(y.shape)
         y.backward(retain_grad=retain_grad, enable_double_backprop=record)

@@ -31,7 +31,11 @@ STARTS = {
 @pytest.mark.parametrize("lazy", [False, True], ids=["with its shape", "initialized later"])
 @pytest.mark.parametrize(("start", "expected", "dtype"), STARTS.values(), ids=STARTS)
 def test_a_shape_is_filled_with_what_it_starts_from(start, expected, dtype, lazy):
-    p = mnpar.Parameter(start) if lazy and not isinstance(start, np.ndarray) else mnpar.Parameter(start, (2, 2))
+    p = (
+        mnpar.Parameter(start)
+        if lazy and not isinstance(start, np.ndarray)
+        else mnpar.Parameter(start, (2, 2))
+    )
     if lazy and not p.is_initialized:
         p.initialize((2, 2))
     np.testing.assert_array_equal(p.array, expected)
@@ -62,7 +66,9 @@ def test_the_dtype_is_that_of_the_config_when_the_array_is_made():
 
 @pytest.mark.parametrize("start", [[1.0, 2.0], (1.0,), {}], ids=repr)
 def test_what_cannot_fill_an_array_is_refused(start):
-    with pytest.raises(TypeError, match=rf"not {type(start).__name__}: wrap lists in numpy.asarray"):
+    with pytest.raises(
+        TypeError, match=rf"not {type(start).__name__}: wrap lists in numpy.asarray"
+    ):
         mnpar.Parameter(start)
 
 
@@ -86,10 +92,16 @@ def test_a_parameter_made_from_an_array_keeps_its_values_and_its_shape():
 
 def test_a_copy_is_another_parameter_of_the_same_array_gradient_and_rule():
     p = mnpar.Parameter(2.0, (2,), name="W")
-    p.grad, p.update_rule, p.mark = np.ones(2, "f4"), mnpar.UpdateRule(), "mine"
+    p.grad = np.ones(2, "f4")
+    p.update_rule = mnpar.UpdateRule()
+    p.mark = "mine"
     q = copy.copy(p)
     assert q is not p
-    assert (q.array is p.array, q.grad is p.grad, q.update_rule is p.update_rule) == (True, True, True)
+    assert (q.array is p.array, q.grad is p.grad, q.update_rule is p.update_rule) == (
+        True,
+        True,
+        True,
+    )
     assert (q.name, q.mark, q.shape) == ("W", "mine", (2,))
     q.cleargrad()
     q.name = "V"
@@ -109,7 +121,9 @@ def test_a_copy_of_a_constant_or_a_subclass_stays_one():
 
 
 @pytest.mark.parametrize(
-    "how", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))], ids=["copy", "deep", "pickle"]
+    "how",
+    [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))],
+    ids=["copy", "deep", "pickle"],
 )
 def test_an_uninitialized_copy_is_initialized_by_itself(how):
     p = mnpar.Parameter(Normal(1.0), name="W")
@@ -119,7 +133,9 @@ def test_an_uninitialized_copy_is_initialized_by_itself(how):
     assert not p.is_initialized
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))], ids=["deep", "pickle"])
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))], ids=["deep", "pickle"]
+)
 def test_a_deep_copy_shares_nothing(how):
     p = mnpar.Parameter(np.array([1.0, 2.0]))
     p.grad = np.array([3.0, 4.0])
@@ -132,15 +148,22 @@ def test_a_deep_copy_shares_nothing(how):
 
 
 def test_copied_values_go_into_the_array_that_is_there():
-    p, q = mnpar.Parameter(0.0, (2,)), mnpar.Parameter(np.array([1.0, 2.0]))
+    p = mnpar.Parameter(0.0, (2,))
+    q = mnpar.Parameter(np.array([1.0, 2.0]))
     array = p.array
     p.copydata(q)
     assert p.array is array
     np.testing.assert_array_equal(array, [1.0, 2.0])
 
 
-@pytest.mark.parametrize(("initializer", "dtype"), [(None, "f4"), (Constant(0, "f2"), "f2")], ids=["config", "initializer"])
-def test_an_uninitialized_parameter_takes_the_shape_of_copied_values_but_not_their_dtype(initializer, dtype):
+@pytest.mark.parametrize(
+    ("initializer", "dtype"),
+    [(None, "f4"), (Constant(0, "f2"), "f2")],
+    ids=["config", "initializer"],
+)
+def test_an_uninitialized_parameter_takes_the_shape_of_copied_values_but_not_their_dtype(
+    initializer, dtype
+):
     p = mnpar.Parameter(initializer)
     p.copydata(mnpar.Variable(np.array([[1.0, 2.0]])))
     np.testing.assert_array_equal(p.array, [[1.0, 2.0]])
@@ -158,7 +181,10 @@ def test_copying_values_draws_no_random_numbers():
 
 def test_values_of_another_shape_are_not_broadcast():
     p = mnpar.Parameter(0.0, (2, 3), name="W")
-    with pytest.raises(ValueError, match=r"parameter W: values of shape \(1, 3\) cannot be copied into shape \(2, 3\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"parameter W: values of shape \(1, 3\) cannot be copied into shape \(2, 3\)",
+    ):
         p.copydata(mnpar.Parameter(1.0, (1, 3)))
     assert not p.array.any()
 
@@ -190,7 +216,9 @@ USES = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_using_a_parameter_without_an_array_says_what_is_missing(use):
-    with pytest.raises(AttributeError, match=r"parameter W has no array yet: call its initialize\(shape\) first"):
+    with pytest.raises(
+        AttributeError, match=r"parameter W has no array yet: call its initialize\(shape\) first"
+    ):
         use(mnpar.Parameter(1.0, name="W"))
 
 
@@ -216,7 +244,8 @@ def updated(model, optimizer, x):
 @pytest.mark.parametrize("shape", [(2, 5), (4, 3)], ids=["other inputs", "other outputs"])
 @pytest.mark.parametrize("how", ["assigned", "initialized"])
 def test_with_an_array_of_another_shape_it_learns_as_a_new_parameter_does(how, shape):
-    model, fresh = L.Linear(3, 2, nobias=True), L.Linear(shape[1], shape[0], nobias=True)
+    model = L.Linear(3, 2, nobias=True)
+    fresh = L.Linear(shape[1], shape[0], nobias=True)
     optimizer = mnpar.optimizers.Adam().setup(model)
     for _ in range(3):
         updated(model, optimizer, np.ones((4, 3), "f4"))
@@ -264,7 +293,8 @@ def test_a_model_in_an_optimizer_takes_arrays_of_another_form():
     optimizer = mnpar.optimizers.SGD(1.0).setup(link)
     x = np.ones((1, 2), "f4")
     optimizer.update(lambda: link(x).sum())
-    link.W.array, link.b.array = np.ones((3, 2)), np.zeros(3)
+    link.W.array = np.ones((3, 2))
+    link.b.array = np.zeros(3)
     optimizer.update(lambda: link(x.astype("f8")).sum())
     assert (link.W.array.tolist(), link.b.array.tolist()) == ([[0.0, 0.0]] * 3, [-1.0] * 3)
     assert link.W.dtype == np.float64

@@ -68,7 +68,8 @@ def test_the_blocks_of_a_grid_have_every_cell_once(grid, length):
 def test_boxes_are_sets_of_cells(seed):
     rng = np.random.default_rng(seed)
     shape = random_shape(rng)
-    a, b = random_box(rng, shape), random_box(rng, shape)
+    a = random_box(rng, shape)
+    b = random_box(rng, shape)
     assert cells(a & b) == cells(a) & cells(b)
     assert a.volume == len(cells(a))
     assert a.empty == (not cells(a))
@@ -96,13 +97,19 @@ def test_a_window_reads_from_its_first_to_its_last_cell(seed):
     rng = np.random.default_rng(seed)
     n, k, s, d, before, after = map(int, rng.integers((1, 1, 1, 1, 0, 0), (20, 8, 5, 4, 7, 7)))
     starts = [o * s - before for o in range(100) if o * s + (k - 1) * d < n + before + after]
-    covering = [o * s - before for o in range(100) if o == 0 or (o - 1) * s + (k - 1) * d + 1 < n + before + after]
+    covering = [
+        o * s - before
+        for o in range(100)
+        if o == 0 or (o - 1) * s + (k - 1) * d + 1 < n + before + after
+    ]
     assert output_shape((n,), k, s, [(before, after)], d) == (len(starts),)
     if starts:
         assert output_shape((n,), k, s, [(before, after)], d, cover_all=True) == (len(covering),)
     for a, b in itertools.combinations(range(len(starts) + 1), 2):
         read = [start + j * d for start in starts[a:b] for j in range(k)]
-        assert reads(Box((a,), (b,)), k, s, [(before, after)], d) == Box((min(read),), (max(read) + 1,))
+        assert reads(Box((a,), (b,)), k, s, [(before, after)], d) == Box(
+            (min(read),), (max(read) + 1,)
+        )
     assert reads(Box((3,), (3,)), k, s, before, d).empty
 
 
@@ -115,8 +122,12 @@ def test_which_outputs_read_only_some_cells_and_which_read_any_of_them(seed):
     spans = {o: set(range(o * s - before, o * s - before + (k - 1) * d + 1)) for o in outputs}
     for a, b in itertools.combinations(range(12), 2):
         some = set(range(a, b))
-        assert [o for (o,) in sorted(cells(window.inside(Box((a,), (b,)))))] == [o for o in outputs if spans[o] <= some]
-        assert [o for (o,) in sorted(cells(window.readers(Box((a,), (b,)))))] == [o for o in outputs if spans[o] & some]
+        assert [o for (o,) in sorted(cells(window.inside(Box((a,), (b,)))))] == [
+            o for o in outputs if spans[o] <= some
+        ]
+        assert [o for (o,) in sorted(cells(window.readers(Box((a,), (b,)))))] == [
+            o for o in outputs if spans[o] & some
+        ]
     assert window.inside(Box((3,), (3,))).empty
     assert window.readers(Box((3,), (3,))).empty
 
@@ -125,7 +136,8 @@ def test_which_outputs_read_only_some_cells_and_which_read_any_of_them(seed):
 def test_a_transposed_window_is_brought_the_values_that_reach_a_block(seed):
     rng = np.random.default_rng(seed)
     k, s, d, ranks = map(int, rng.integers(1, (8, 5, 4, 6)))
-    window, values = Window.of(1, k, s, int(rng.integers(0, 3)), d, bool(rng.integers(2))), (int(rng.integers(1, 9)),)
+    window = Window.of(1, k, s, int(rng.integers(0, 3)), d, bool(rng.integers(2)))
+    values = (int(rng.integers(1, 9)),)
     if window.image(values)[0] < 1 or window.outputs(window.image(values)) != values:
         return
     image = transposed_shape(values, k, s, window.pad, d, window.cover_all)
@@ -136,7 +148,8 @@ def test_a_transposed_window_is_brought_the_values_that_reach_a_block(seed):
         assert want.shape == (len([span for span in spans if not (span & box).empty]),)
 
 
-HALOS = {  # widths (before, after) of each rank, from the published rules for MNIST and CIFAR networks
+# widths (before, after) of each rank, from the published rules for MNIST and CIFAR networks
+HALOS = {
     "conv5 on 28, 2 ranks": (28, 5, 1, 0, [(0, 2), (2, 0)]),
     "conv5 on 28, 4 ranks": (28, 5, 1, 0, [(0, 3), (1, 2), (2, 1), (3, 0)]),
     "pool2 on 24, 2 ranks": (24, 2, 2, 0, [(0, 0)] * 2),
@@ -162,7 +175,9 @@ HALOS = {  # widths (before, after) of each rank, from the published rules for M
 @pytest.mark.parametrize(("n", "k", "stride", "pad", "expected"), HALOS.values(), ids=HALOS)
 def test_halos_have_the_widths_of_the_table(n, k, stride, pad, expected):
     widths, grid = [], (len(expected),)
-    for have, out in zip(blocks((n,), grid), blocks(output_shape((n,), k, stride, pad), grid), strict=True):
+    for have, out in zip(
+        blocks((n,), grid), blocks(output_shape((n,), k, stride, pad), grid), strict=True
+    ):
         need = reads(out, k, stride, pad) & Box.whole((n,))
         widths.append((have.start[0] - need.start[0], need.stop[0] - have.stop[0]))
     assert widths == expected
@@ -176,23 +191,31 @@ def test_a_padded_layout_shows_what_numpy_pads(mode, seed):
     numbers = np.arange(1, np.prod(shape) + 1).reshape(shape)
     around = np.pad(numbers, margin, mode)  # 0 where nothing is shown
     box = random_box(rng, shape, margin)
-    expected = around[tuple([slice(a + margin, b + margin) for a, b in zip(box.start, box.stop, strict=True)])]
+    expected = around[
+        tuple([slice(a + margin, b + margin) for a, b in zip(box.start, box.stop, strict=True)])
+    ]
     np.testing.assert_array_equal(numbered(padded(box, shape, mode), numbers), expected)
 
 
 def test_each_axis_may_be_padded_in_its_own_way():
     numbers = np.arange(6).reshape(2, 3)
     shown = numbered(padded(Box((-1, -1), (3, 4)), (2, 3), ("edge", "wrap")), numbers)
-    np.testing.assert_array_equal(shown, np.pad(np.pad(numbers, ((1, 1), (0, 0)), "edge"), ((0, 0), (1, 1)), "wrap"))
+    np.testing.assert_array_equal(
+        shown, np.pad(np.pad(numbers, ((1, 1), (0, 0)), "edge"), ((0, 0), (1, 1)), "wrap")
+    )
 
 
 def numbered(layout, numbers):
     """What a layout shows of an array, 0 where it shows nothing."""
     shown = np.zeros(layout.shape, int)
     for part in layout.parts:
-        piece = numbers[tuple([slice(a, b) for a, b in zip(part.cells.start, part.cells.stop, strict=True)])]
+        piece = numbers[
+            tuple([slice(a, b) for a, b in zip(part.cells.start, part.cells.stop, strict=True)])
+        ]
         piece = piece[tuple([slice(None, None, -1 if back else 1) for back in part.reverse])]
-        shown[tuple([slice(a, b) for a, b in zip(part.place.start, part.place.stop, strict=True)])] = piece
+        shown[
+            tuple([slice(a, b) for a, b in zip(part.place.start, part.place.stop, strict=True)])
+        ] = piece
     return shown
 
 
@@ -200,8 +223,11 @@ def numbered(layout, numbers):
 
 
 def random_plan(rng, replicated=False):
-    """A plan of random boxes, some of them padded; some ranks have or want several arrays, or nothing."""
-    shape, ranks = random_shape(rng), int(rng.integers(1, 6))
+    """A plan of random boxes, some of them padded; some ranks have or want several arrays, or
+    nothing.
+    """
+    shape = random_shape(rng)
+    ranks = int(rng.integers(1, 6))
 
     def entry():
         if rng.random() < 0.3:
@@ -224,7 +250,9 @@ def carry_out(plan, arrays):
         for parcel in (plan.route(giver).own, *plan.route(giver).sends):
             assert parcel.cells == sum(int(np.prod(move.shape)) for move in parcel.moves)
             for move in parcel.moves:
-                piece = arrays[giver][move.source][move.give.slices].sum(move.give.spread, keepdims=True)
+                piece = arrays[giver][move.source][move.give.slices].sum(
+                    move.give.spread, keepdims=True
+                )
                 assert piece.shape == move.shape
                 results[parcel.rank][move.dest][move.take.slices] += piece
     return results
@@ -248,7 +276,11 @@ def same(found, expected):
 
 
 def dot(xs, ys):
-    return sum(int((x * y).sum()) for one, other in zip(xs, ys, strict=True) for x, y in zip(one, other, strict=True))
+    return sum(
+        int((x * y).sum())
+        for one, other in zip(xs, ys, strict=True)
+        for x, y in zip(one, other, strict=True)
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -264,7 +296,8 @@ def test_a_plan_carried_out_gives_the_sum_of_those_who_have_a_cell(seed):
 def test_the_adjoint_plan_is_the_exact_adjoint(seed, replicated):
     rng = np.random.default_rng(seed)
     plan, _ = random_plan(rng, replicated)
-    x, y = arrays_for(rng, plan.have), arrays_for(rng, plan.want)
+    x = arrays_for(rng, plan.have)
+    y = arrays_for(rng, plan.want)
     assert dot(carry_out(plan, x), y) == dot(x, carry_out(plan.adjoint, y))
     assert plan.adjoint.adjoint == plan
 
@@ -278,12 +311,20 @@ def test_of_copies_each_wanted_cell_comes_once_and_from_the_rank_itself_if_it_ca
     held = np.zeros(shape, bool)
     for layout in [layout for entry in plan.have for layout in several(entry)]:
         for part in layout.parts:
-            held[tuple([slice(a, b) for a, b in zip(part.cells.start, part.cells.stop, strict=True)])] = True
-    expected = [[numbered(layout, values * held) for layout in several(entry)] for entry in plan.want]
+            held[
+                tuple([slice(a, b) for a, b in zip(part.cells.start, part.cells.stop, strict=True)])
+            ] = True
+    expected = [
+        [numbered(layout, values * held) for layout in several(entry)] for entry in plan.want
+    ]
     same(carry_out(plan, arrays), expected)
     for rank, (have, want) in enumerate(zip(plan.have, plan.want, strict=True)):
         own = set().union(*[cells(part.cells) for layout in several(have) for part in layout.parts])
-        missing = sum(len({c for c in cells(part.cells) if held[c]} - own) for layout in several(want) for part in layout.parts)
+        missing = sum(
+            len({c for c in cells(part.cells) if held[c]} - own)
+            for layout in several(want)
+            for part in layout.parts
+        )
         assert plan.received(rank) == missing
 
 
@@ -298,21 +339,29 @@ def test_both_ends_of_a_message_agree_on_it_and_there_is_one_for_a_pair(seed):
 
 
 def test_a_halo_moves_exactly_the_rectangles_that_others_need():
-    """Conv5 on 28 × 28 on 2 × 2 ranks: each corner rank gets 2·14 + 14·2 + 2·2 pixels, in three messages."""
-    have, out = blocks((28, 28), (2, 2)), blocks((24, 24), (2, 2))
+    """Conv5 on 28 × 28 on 2 × 2 ranks: each corner rank gets 2·14 + 14·2 + 2·2 pixels, in three
+    messages.
+    """
+    have = blocks((28, 28), (2, 2))
+    out = blocks((24, 24), (2, 2))
     plan = halo_plan(have, out, (28, 28), Window.of(2, 5))
     assert [plan.received(rank) for rank in range(4)] == [60] * 4
     assert [len(plan.route(rank).receives) for rank in range(4)] == [3] * 4
 
 
 def test_a_halo_in_the_plane_needs_eight_messages_at_most():
-    plan = halo_plan(blocks((30, 30), (3, 3)), blocks((30, 30), (3, 3)), (30, 30), Window.of(2, 3, pad=1))
+    plan = halo_plan(
+        blocks((30, 30), (3, 3)), blocks((30, 30), (3, 3)), (30, 30), Window.of(2, 3, pad=1)
+    )
     assert [len(plan.route(rank).receives) for rank in range(9)] == [3, 5, 3, 5, 8, 5, 3, 5, 3]
 
 
 def test_cells_that_are_not_read_by_their_owner_still_go_to_others():
-    """Stride 3, kernel 1: the halo of a rank can be negative, and the plan has ranks with nothing to compute."""
-    have, out = blocks((7,), (4,)), blocks(output_shape((7,), 1, 3), (4,))
+    """Stride 3, kernel 1: the halo of a rank can be negative, and the plan has ranks with nothing
+    to compute.
+    """
+    have = blocks((7,), (4,))
+    out = blocks(output_shape((7,), 1, 3), (4,))
     plan = halo_plan(have, out, (7,), Window.of(1, 1, 3))
     assert [layout.shape for layout in plan.want] == [(1,), (1,), (1,), (0,)]
     assert [plan.received(rank) for rank in range(4)] == [0, 0, 1, 0]
@@ -329,8 +378,14 @@ def test_no_two_moves_to_one_place_are_missed_and_no_gap():
 
 def test_different_plans_have_different_fingerprints():
     shape = (5, 4)
-    rows, columns = blocks(shape, (2, 1)), blocks(shape, (1, 2))
-    plans = [Plan(rows, columns), Plan(columns, rows), Plan(rows, columns, replicated=True), Plan(rows, rows)]
+    rows = blocks(shape, (2, 1))
+    columns = blocks(shape, (1, 2))
+    plans = [
+        Plan(rows, columns),
+        Plan(columns, rows),
+        Plan(rows, columns, replicated=True),
+        Plan(rows, rows),
+    ]
     plans.append(plans[2].adjoint)
     assert len({plan.fingerprint for plan in plans}) == len(plans)
     assert Plan(rows, columns).fingerprint == plans[0].fingerprint

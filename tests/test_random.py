@@ -1,4 +1,6 @@
-"""Each rank draws numbers of its own, whatever the others do, and the same ones again after the same seed."""
+"""Each rank draws numbers of its own, whatever the others do, and the same ones again after the
+same seed.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,17 @@ def test_a_state_that_went_through_json_draws_and_spawns_what_was_to_come(kind):
     mnpar.random.spawn(2)
     mnpar.random.generator().normal(size=5)
     state = json.loads(json.dumps(mnpar.random.get_state()))
-    drawn, spawned = mnpar.random.generator().random(3), mnpar.random.spawn(1)[0].random()
+    drawn = mnpar.random.generator().random(3)
+    spawned = mnpar.random.spawn(1)[0].random()
     mnpar.random.seed(0)
     mnpar.random.set_state(state)
     assert mnpar.random.generator().random(3).tolist() == drawn.tolist()
     assert mnpar.random.spawn(1)[0].random() == spawned
 
 
-@pytest.mark.parametrize("state", [{}, {"generator": {"bit_generator": "os.system"}}, {"generator": 3}], ids=str)
+@pytest.mark.parametrize(
+    "state", [{}, {"generator": {"bit_generator": "os.system"}}, {"generator": 3}], ids=str
+)
 def test_what_is_no_state_is_refused(state):
     with pytest.raises(ValueError, match="no state of a random generator"):
         mnpar.random.set_state(state)
@@ -66,7 +71,9 @@ def test_what_is_no_state_is_refused(state):
 @pytest.mark.ranks(1, 2, 3, 4, on="threads")
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_divided_array_drops_what_the_whole_one_drops_in_one_process(comm, axis):
-    """Rows of a batch or columns of a layer, uneven, one rank without any; twice, as generators stay alike."""
+    """Rows of a batch or columns of a layer, uneven, one rank without any; twice, as generators
+    stay alike.
+    """
     x = np.random.default_rng(1).normal(size=(7, 7))
     edges = [*[0, 4, 6, 7][: comm.size], 7]
     part = (slice(None),) * axis + (slice(edges[comm.rank], edges[comm.rank + 1]),)
@@ -79,12 +86,17 @@ def test_a_divided_array_drops_what_the_whole_one_drops_in_one_process(comm, axi
         return y.array, x.grad
 
     whole = dropped_twice(x)
-    for mine, all_of_it in zip(dropped_twice(x[part], whole=x.shape, part=part), whole, strict=True):
+    for mine, all_of_it in zip(
+        dropped_twice(x[part], whole=x.shape, part=part), whole, strict=True
+    ):
         np.testing.assert_array_equal(mine, all_of_it[part])
 
 
 def test_a_part_that_is_none_of_the_whole_is_refused():
-    with pytest.raises(ValueError, match=r"part=1 of an array of shape \(4, 3\) has shape \(3,\), and x has \(2, 3\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"part=1 of an array of shape \(4, 3\) has shape \(3,\), and x has \(2, 3\)",
+    ):
         F.dropout(np.ones((2, 3)), whole=(4, 3), part=1)
     with pytest.raises(ValueError, match=r"whole=\(N, D\), part="):
         F.dropout(np.ones((2, 3)), whole=(4, 3))

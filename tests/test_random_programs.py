@@ -1,8 +1,10 @@
-"""Random programs over ranks have the gradients of one process; spoilt ones are reported, never wrong and never hanging.
+"""Random programs over ranks have the gradients of one process; spoilt ones are reported, never
+wrong and never hanging.
 
-``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them, ``MNPAR_PROGRAMS_MPI`` more on processes,
-``MNPAR_SPOILT_MPI`` more of those that are spoilt and are jobs of their own, and ``MNPAR_PROGRAMS_FIRST`` is the first seed.
-``--sweep`` runs four times as many on threads as a plain run, and three times as many on processes. How many of the spoilt ones
+``MNPAR_PROGRAMS=10000 pytest tests/test_random_programs.py`` runs more of them,
+``MNPAR_PROGRAMS_MPI`` more on processes, ``MNPAR_SPOILT_MPI`` more of those that are spoilt and are
+jobs of their own, and ``MNPAR_PROGRAMS_FIRST`` is the first seed. ``--sweep`` runs four times as
+many on threads as a plain run, and three times as many on processes. How many of the spoilt ones
 were reported is printed at the end, with ``--detection`` by kind of mistake.
 """
 
@@ -25,7 +27,9 @@ HOW_MANY = {  # what is asked for by: the variable, in a plain run, in a sweep, 
 def pytest_generate_tests(metafunc):
     for name in set(HOW_MANY) & set(metafunc.fixturenames):
         variable, plain, sweep, step = HOW_MANY[name]
-        number = int(os.environ.get(variable, sweep if metafunc.config.getoption("--sweep") else plain))
+        number = int(
+            os.environ.get(variable, sweep if metafunc.config.getoption("--sweep") else plain)
+        )
         first = int(os.environ.get("MNPAR_PROGRAMS_FIRST", 0))
         metafunc.parametrize(name, range(first, first + number, step))
 
@@ -37,7 +41,9 @@ def check(program, found):
         for name, y in values.items():
             assert equal(y, wanted[0].came[name].array, program.coarse), f"the value of {name}"
         for name, g in gradients.items():
-            assert equal(g, wanted[1][name], program.coarse), f"the gradient of {name}: {g}, not {wanted[1][name]}"
+            assert equal(g, wanted[1][name], program.coarse), (
+                f"the gradient of {name}: {g}, not {wanted[1][name]}"
+            )
 
 
 @pytest.mark.grid
@@ -46,7 +52,13 @@ def test_gradients_of_random_programs_on_thread_ranks_equal_those_of_one_process
         program = draw(seed)
         try:
             with spoiling.limit():
-                check(program, mnpar.run(lambda comm, p=program: over_ranks(p, Ranked(p, comm).run()), ranks=program.size))
+                check(
+                    program,
+                    mnpar.run(
+                        lambda comm, p=program: over_ranks(p, Ranked(p, comm).run()),
+                        ranks=program.size,
+                    ),
+                )
         except BaseException as error:
             error.add_note(f"program {seed}: {program}")
             raise
@@ -73,7 +85,9 @@ def test_gradients_of_random_programs_on_processes_equal_those_of_one_process(co
 
 @pytest.mark.grid
 def test_a_spoilt_program_is_reported(record_property, first):
-    expect_reports([spoiling.outcome(seed) for seed in range(first, first + PIECE)], record_property)
+    expect_reports(
+        [spoiling.outcome(seed) for seed in range(first, first + PIECE)], record_property
+    )
 
 
 @pytest.mark.grid
@@ -82,6 +96,11 @@ def test_a_spoilt_program_ends_its_job(record_property, job):
 
 
 def expect_reports(outcomes, record_property):
-    record_property("spoilt", [(what, how) for what, how, _ in outcomes])  # counted where all tests' are: tests/conftest.py
-    wrong = [text for what, how, text in outcomes if what in ("silent", "hung") or (what == "late" and how in spoiling.AT_ONCE)]
+    # counted where all tests' are: tests/conftest.py
+    record_property("spoilt", [(what, how) for what, how, _ in outcomes])
+    wrong = [
+        text
+        for what, how, text in outcomes
+        if what in ("silent", "hung") or (what == "late" and how in spoiling.AT_ONCE)
+    ]
     assert not wrong, "\n".join(wrong)

@@ -1,4 +1,6 @@
-"""The README keeps its word: its programs are the ones that run, and the files it names are there."""
+"""The README keeps its word: its programs are the ones that run, and the files it names are
+there.
+"""
 
 import pydoc
 import re
@@ -21,8 +23,12 @@ def test_the_readmes_own_test_passes_on_thread_ranks_and_on_mpiexec_ranks(tmp_pa
     (tmp_path / "test_mine.py").write_text(program)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "test_mine.py"],
-        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 passed" in done.stdout  # 2 and 3 ranks, each as threads and as processes
 

@@ -17,7 +17,8 @@ def test_without_a_reporter_nobody_listens():
 
 
 def test_the_innermost_reporter_hears():
-    outer, inner = mnpar.Reporter(), mnpar.Reporter()
+    outer = mnpar.Reporter()
+    inner = mnpar.Reporter()
     with outer:
         mnpar.report({"a": 1})
         with inner:
@@ -64,7 +65,10 @@ def test_observers_report_under_their_names():
 
 
 def test_a_stranger_is_named():
-    with mnpar.Reporter() as reporter, pytest.raises(KeyError, match="Linear reports, but was not added"):
+    with (
+        mnpar.Reporter() as reporter,
+        pytest.raises(KeyError, match="Linear reports, but was not added"),
+    ):
         mnpar.report({"x": 1}, L.Linear(1, 1))
     assert reporter.observation == {}
 

@@ -25,9 +25,14 @@ sys.exit(7)
 
 def command(*arguments, cwd=None, **more):
     return subprocess.run(
-        [sys.executable, "-m", "mnpar", *arguments], capture_output=True, text=True, timeout=60, check=False, cwd=cwd,
+        [sys.executable, "-m", "mnpar", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=cwd,
         env=clean_environment(os.environ) | more,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -40,13 +45,24 @@ def script(tmp_path):
 def test_a_script_runs_on_as_many_ranks_with_its_own_flags_and_gives_its_exit_code(script, ranks):
     done = command("run", "-n", str(ranks), str(script), "-n", "9", "--help")
     assert done.returncode == 7, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"[{rank} {ranks} ['-n', '9', '--help']]" for rank in range(ranks)]
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank} {ranks} ['-n', '9', '--help']]" for rank in range(ranks)
+    ]
 
 
 def test_a_module_and_a_file_of_hosts(script, tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost\n")
-    done = command("run", "--hosts", str(hosts), "-m", "mine", "a", cwd=tmp_path, PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    done = command(
+        "run",
+        "--hosts",
+        str(hosts),
+        "-m",
+        "mine",
+        "a",
+        cwd=tmp_path,
+        PYTHONPATH=os.environ.get("PYTHONPATH", ""),
+    )
     assert sorted(done.stdout.splitlines()) == ["[0 2 ['a']]", "[1 2 ['a']]"], done.stderr
 
 
@@ -97,7 +113,11 @@ def ends(tmp_path):
 def test_a_rank_that_leaves_without_a_word_makes_the_job_fail(ends, what):
     done = command("run", "-n", "3", ends, *what.split())
     assert done.returncode != 0
-    assert OPEN_MPI or re.search("^mnpar: of 3 ranks, .*1.* never came to an end: one of them left", done.stderr, re.MULTILINE)
+    assert OPEN_MPI or re.search(
+        "^mnpar: of 3 ranks, .*1.* never came to an end: one of them left",
+        done.stderr,
+        re.MULTILINE,
+    )
 
 
 def test_a_rank_that_leaves_after_it_has_finalized_mpi_ends_no_other(ends):
@@ -139,12 +159,17 @@ def alive(pid):
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name
+)
 def test_who_ends_the_command_ends_the_job(ends, number):
     with subprocess.Popen(
-        [sys.executable, "-m", "mnpar", "run", ends, "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "mnpar", "run", ends, "wait"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env=clean_environment(os.environ),
-    ) as running:  # fmt: skip
+    ) as running:
         pids = processes(running)
         running.send_signal(number)
         assert running.wait(timeout=20) != 0
@@ -154,10 +179,19 @@ def test_who_ends_the_command_ends_the_job(ends, number):
         assert not any(map(alive, pids))
 
 
-@pytest.mark.parametrize(("version", "flag"), [("HYDRA build details:", "-f"), ("mpiexec (Open MPI) 5.0.8", "--hostfile")])
+@pytest.mark.parametrize(
+    ("version", "flag"),
+    [("HYDRA build details:", "-f"), ("mpiexec (Open MPI) 5.0.8", "--hostfile")],
+)
 def test_each_mpi_is_given_the_hosts_in_its_own_way(monkeypatch, tmp_path, version, flag):
     mpiexec = tmp_path / "mpiexec"
     mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
     mpiexec.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert launch.mpiexec_command(3, hosts="machines")[0] == [str(mpiexec), flag, "machines", "-n", "3"]
+    assert launch.mpiexec_command(3, hosts="machines")[0] == [
+        str(mpiexec),
+        flag,
+        "machines",
+        "-n",
+        "3",
+    ]

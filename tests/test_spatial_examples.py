@@ -1,4 +1,6 @@
-"""Networks and a field on grids: the same costs, weights and pictures on every grid, in every mode, as on one process."""
+"""Networks and a field on grids: the same costs, weights and pictures on every grid, in every mode,
+as on one process.
+"""
 
 import os
 import re
@@ -50,7 +52,9 @@ def alone(module, main, flags, capsys, monkeypatch):
 
 def printed(module, main, flags, ranks, capsys, monkeypatch):
     """What rank 0 prints, without the first line, which says how many ranks there are."""
-    monkeypatch.setattr(sys, "argv", ["example", *flags, *(["--threads", str(ranks)] if ranks > 1 else [])])
+    monkeypatch.setattr(
+        sys, "argv", ["example", *flags, *(["--threads", str(ranks)] if ranks > 1 else [])]
+    )
     args = module.parse()
     mnpar.run(main, ranks=ranks, args=(args,))
     return capsys.readouterr().out.split("\n")[1:]
@@ -90,14 +94,17 @@ def weights(net):
     return [*arrays, fc1, net.fc1.b.array, L.gather_parameter(comm, net.fc2.W), net.fc2.b.array]
 
 
-BATCH = int(os.environ.get("MNPAR_N6", "5"))  # images of a step; neon's had 100, which takes minutes
+# images of a step; neon's had 100, which takes minutes
+BATCH = int(os.environ.get("MNPAR_N6", "5"))
 
 
 def learn(comm, dims, steps):
     """The losses of steps of SGD, and the weights."""
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(1)
-    ways = neon.Ways(comm, SimpleNamespace(halopar=dims, halodatapar=None, modelpar=False, datapar=False))
+    ways = neon.Ways(
+        comm, SimpleNamespace(halopar=dims, halodatapar=None, modelpar=False, datapar=False)
+    )
     net = neon.Net(ways, 1, (28, 28))
     train, _ = mnpar.datasets.get_synthetic_images(BATCH, 0)
     x, t = mnpar.datasets.shard_image(train, ways.grid).datasets
@@ -123,7 +130,9 @@ def learnt(steps):
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("dims", [(2, 2), (4, 4), (3, 2), (1, 5)], ids=lambda dims: "x".join(map(str, dims)))
+@pytest.mark.parametrize(
+    "dims", [(2, 2), (4, 4), (3, 2), (1, 5)], ids=lambda dims: "x".join(map(str, dims))
+)
 def test_steps_on_a_grid_keep_the_losses_and_weights_of_one_process(dims, steps, learnt):
     losses, arrays = learnt
     assert losses[-1] < 0.7 * losses[0]
@@ -134,13 +143,16 @@ def test_steps_on_a_grid_keep_the_losses_and_weights_of_one_process(dims, steps,
 
 
 def learn_in_batches(comm, hidden):
-    """The parameters after 3 steps of neon's perceptron, on batches of 100 images that the ranks share."""
+    """The parameters after 3 steps of neon's perceptron, on batches of 100 images that the ranks
+    share.
+    """
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(1)
     model = mnpar.Sequential(L.Linear(784, hidden), F.sigmoid, L.Linear(hidden, 10))
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(lr=0.1), comm).setup(model)
     train, _ = mnpar.datasets.get_synthetic_images(300, 0)
-    x, t = np.stack([image.reshape(784) for image, _ in train]).astype("f8"), np.array([label for _, label in train])
+    x = np.stack([image.reshape(784) for image, _ in train]).astype("f8")
+    t = np.array([label for _, label in train])
     for step in range(3):
         mine = slice(*[100 * step + end for end in block(100, comm.size, comm.rank)])
         optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x), t), x[mine], t[mine])
@@ -158,8 +170,14 @@ def test_steps_on_shared_batches_of_100_keep_the_weights_of_one_process(comm):
 BAD = {
     "two switches": (["--datapar", "--modelpar"], "not allowed with argument"),
     "blocks of one axis": (["--halopar", "4"], "images have two axes: RxC, not 4"),
-    "other ranks than blocks": (["--halopar", "2x2", "--threads", "3"], "3 ranks do not suit blocks of 2x2"),
-    "groups that do not come out even": (["--halodatapar", "2x2", "--threads", "6"], "6 ranks do not suit blocks of 2x2"),
+    "other ranks than blocks": (
+        ["--halopar", "2x2", "--threads", "3"],
+        "3 ranks do not suit blocks of 2x2",
+    ),
+    "groups that do not come out even": (
+        ["--halodatapar", "2x2", "--threads", "6"],
+        "6 ranks do not suit blocks of 2x2",
+    ),
     "ranks without a switch": (["--threads", "2"], "2 ranks do not suit a run without a switch"),
     "MNIST from nowhere": (["--images", "mnist"], "--images mnist needs --data DIR"),
     "a folder that is not there": (["--data", "/dev/null"], "--data: there is no folder /dev/null"),
@@ -177,7 +195,20 @@ def test_bad_flags_are_usage_errors(flags, message, capsys, monkeypatch):
 
 # ---- GB ----
 
-SHORT = ["--train", "5", "--test", "10", "--batchsize", "4", "--pretrain", "1", "--initial", "1", "--epoch", "1"]
+SHORT = [
+    "--train",
+    "5",
+    "--test",
+    "10",
+    "--batchsize",
+    "4",
+    "--pretrain",
+    "1",
+    "--initial",
+    "1",
+    "--epoch",
+    "1",
+]
 
 
 def smaller(load):
@@ -185,12 +216,17 @@ def smaller(load):
 
     def middle(args):
         *parts, name = load(args)
-        return *[mnpar.datasets.TupleDataset(x[:, :, 4:24, 4:24], t) for x, t in [part.datasets for part in parts]], name
+        return *[
+            mnpar.datasets.TupleDataset(x[:, :, 4:24, 4:24], t)
+            for x, t in [part.datasets for part in parts]
+        ], name
 
     return middle
 
 
-@pytest.mark.parametrize("more", [[], ["--untied"], ["--neon-order"]], ids=["tied", "untied", "one after the other"])
+@pytest.mark.parametrize(
+    "more", [[], ["--untied"], ["--neon-order"]], ids=["tied", "untied", "one after the other"]
+)
 def test_gb_prints_the_same_on_every_grid(more, capsys, monkeypatch):
     pictures = []
     monkeypatch.setattr(gb.stimuli, "__defaults__", (2,))
@@ -200,7 +236,10 @@ def test_gb_prints_the_same_on_every_grid(more, capsys, monkeypatch):
     phases = [re.sub(r"epoch.*|:.*", "", line).strip() for line in one if "epoch" in line]
     assert phases == ["level 1", "level 2", "level 3", "last layer", "all layers"]
     for dims, ranks in (("4x4", 16),) if not more else (("2x2", 4), ("3x2", 6)):
-        assert printed(gb, gb.main, [*SHORT, *more, "--halopar", dims], ranks, capsys, monkeypatch) == one
+        assert (
+            printed(gb, gb.main, [*SHORT, *more, "--halopar", dims], ranks, capsys, monkeypatch)
+            == one
+        )
         for mine, whole in zip(pictures.pop(), pictures[0], strict=True):
             np.testing.assert_allclose(mine, whole, rtol=1e-7, atol=1e-9)
     assert (one != alone(gb, gb.main, SHORT, capsys, monkeypatch)) == bool(more)
@@ -209,7 +248,15 @@ def test_gb_prints_the_same_on_every_grid(more, capsys, monkeypatch):
 def test_gb_has_the_costs_of_one_process_for_colour_images_of_32_by_32():
     """The shape of CIFAR: 32 → 29 → 27 → 25 → 23 → 21 → 19, contrast apart."""
     args = SimpleNamespace(
-        seed=0, batchsize=2, pretrain=1, pretrain_lr=0.001, sparsity=0.1, neon_order=False, initial=1, epoch=1, lr=0.02
+        seed=0,
+        batchsize=2,
+        pretrain=1,
+        pretrain_lr=0.001,
+        sparsity=0.1,
+        neon_order=False,
+        initial=1,
+        epoch=1,
+        lr=0.02,
     )
 
     def program(comm, dims):
@@ -217,8 +264,13 @@ def test_gb_has_the_costs_of_one_process_for_colour_images_of_32_by_32():
         mnpar.random.seed(0)
         grid, said = mnpar.SpatialGrid(comm, dims), []
         rng = np.random.default_rng(0)
-        data = mnpar.datasets.TupleDataset(rng.standard_normal((4, 3, 32, 32)), np.arange(4, dtype="i4"))
-        (x, t), model = mnpar.datasets.shard_image(data, grid).datasets, gb.GB(grid, (3, 32, 32), 4, True)
+        data = mnpar.datasets.TupleDataset(
+            rng.standard_normal((4, 3, 32, 32)), np.arange(4, dtype="i4")
+        )
+        (x, t), model = (
+            mnpar.datasets.shard_image(data, grid).datasets,
+            gb.GB(grid, (3, 32, 32), 4, True),
+        )
         history = gb.pretrain(model, x, args, comm, said.append)
         gb.teach(model, x, t, args, comm, said.append)
         return model.size, history, said
@@ -245,11 +297,21 @@ def test_after_each_step_every_filter_has_the_length_1(tied):
     def program(comm):
         mnpar.random.seed(0)
         args = SimpleNamespace(
-            seed=0, batchsize=4, pretrain=1, pretrain_lr=0.05, sparsity=0.1, neon_order=False, initial=0, epoch=1, lr=0.1
+            seed=0,
+            batchsize=4,
+            pretrain=1,
+            pretrain_lr=0.05,
+            sparsity=0.1,
+            neon_order=False,
+            initial=0,
+            epoch=1,
+            lr=0.1,
         )
         grid = mnpar.SpatialGrid(comm, (2, 1))
         model = gb.GB(grid, (1, 28, 28), 3, tied)
-        data = mnpar.datasets.shard_image(mnpar.datasets.get_synthetic_images(4, 0, n_classes=3)[0], grid).datasets
+        data = mnpar.datasets.shard_image(
+            mnpar.datasets.get_synthetic_images(4, 0, n_classes=3)[0], grid
+        ).datasets
         before = [level.encoder.W.array.copy() for level in model.levels]
         gb.pretrain(model, data[0], args, comm, lambda line: None)
         gb.teach(model, *data, args, comm, lambda line: None)
@@ -263,7 +325,8 @@ def test_after_each_step_every_filter_has_the_length_1(tied):
 
 def test_the_area_under_the_roc_curve_is_that_of_all_pairs():
     rng = np.random.default_rng(0)
-    h, t = rng.standard_normal((12, 3)), np.arange(12) % 3
+    h = rng.standard_normal((12, 3))
+    t = np.arange(12) % 3
     for c in range(3):
         pairs = h[t == c][:, None] > h[t != c][None]  # (pos, neg, units)
         np.testing.assert_allclose(gb.areas(h, t, 3)[c], pairs.mean(axis=(0, 1)))
@@ -281,17 +344,37 @@ def test_gbs_bad_flags_are_usage_errors(capsys, monkeypatch):
 
 def test_a_u_net_prints_the_same_costs_on_every_grid(tmp_path, capsys, monkeypatch):
     """Images of 21 × 21 on three scales: at the smallest one some ranks have nothing."""
-    flags = ["--size", "21", "--train", "3", "--test", "1", "-b", "2", "--filters", "2", "-e", "1", "-o", str(tmp_path)]
+    flags = [
+        "--size",
+        "21",
+        "--train",
+        "3",
+        "--test",
+        "1",
+        "-b",
+        "2",
+        "--filters",
+        "2",
+        "-e",
+        "1",
+        "-o",
+        str(tmp_path),
+    ]
     one = printed(unet, unet.main, flags, 1, capsys, monkeypatch)
     assert (tmp_path / "unet.png").read_bytes().startswith(PNG)
     monkeypatch.setattr(unet, "draw", lambda *args: print(f"plot: {tmp_path / 'unet.png'}"))
     for dims, ranks in (("2x2", 4), ("3x1", 3)):
-        assert printed(unet, unet.main, [*flags, "--halopar", dims], ranks, capsys, monkeypatch) == one
+        assert (
+            printed(unet, unet.main, [*flags, "--halopar", dims], ranks, capsys, monkeypatch) == one
+        )
 
 
 BAD_NETS = {
     "too small": (["--size", "8", "--scales", "4"], "--size 8 cannot be halved 4 times"),
-    "other ranks than blocks": (["--halopar", "2x2", "--threads", "3"], "(2, 2) is for 4, and there are 3"),
+    "other ranks than blocks": (
+        ["--halopar", "2x2", "--threads", "3"],
+        "(2, 2) is for 4, and there are 3",
+    ),
 }
 
 
@@ -313,12 +396,17 @@ def test_a_field_is_learnt_on_several_processes_with_the_gradient_of_the_adjoint
     done = run(2, "halo_diffusion.py", [*PLATE, "--out", str(tmp_path)])
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"on one: difference (\S+)", done.stdout)[1]) < 1e-12
-    now, before = re.search(r"wrong by (\S+) \(root mean square\), at first (\S+)", done.stdout).groups()
+    now, before = re.search(
+        r"wrong by (\S+) \(root mean square\), at first (\S+)", done.stdout
+    ).groups()
     assert float(now) < float(before)
     assert (tmp_path / "halo_diffusion.png").read_bytes().startswith(PNG)
 
 
-GRIDS = {"2 x 3": ["--grid", "2x3", "--size", "7"], "one rank has nothing": ["--grid", "4x1", "--size", "3"]}
+GRIDS = {
+    "2 x 3": ["--grid", "2x3", "--size", "7"],
+    "one rank has nothing": ["--grid", "4x1", "--size", "3"],
+}
 
 
 @pytest.mark.parametrize("flags", GRIDS.values(), ids=GRIDS)
@@ -326,7 +414,9 @@ def test_on_any_grid_the_field_is_that_of_one_process(flags, monkeypatch):
     monkeypatch.setattr(diffusion, "draw", lambda *args: None)
     found = []
     for grid, ranks in (([], 1), (flags[:2], int(np.prod(mnpar.launch.dims(flags[1]))))):
-        monkeypatch.setattr(sys, "argv", ["halo_diffusion.py", *PLATE, *flags[2:], *grid, "--threads", str(ranks)])
+        monkeypatch.setattr(
+            sys, "argv", ["halo_diffusion.py", *PLATE, *flags[2:], *grid, "--threads", str(ranks)]
+        )
         found.append(mnpar.run(diffusion.main, ranks=ranks, args=(diffusion.parse(),))[0])
     (difference, *losses), (one, *serial) = found
     assert max(difference, one) < 1e-12
@@ -334,7 +424,10 @@ def test_on_any_grid_the_field_is_that_of_one_process(flags, monkeypatch):
 
 
 BAD_GRIDS = {
-    "no grid": (["--grid", "2y2"], "a grid is numbers from 1 on with an x between them, like 2x2, not '2y2'"),
+    "no grid": (
+        ["--grid", "2y2"],
+        "a grid is numbers from 1 on with an x between them, like 2x2, not '2y2'",
+    ),
     "too few ranks": (["--grid", "2x2", "--threads", "3"], "(2, 2) is for 4, and there are 3"),
     "one axis": (["--grid", "4"], "--grid is rows x columns"),
     "no steps": (["--steps", "0"], "--steps is at least 5, not 0"),

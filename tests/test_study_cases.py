@@ -1,4 +1,6 @@
-"""Which test stands for which case of the reliability study, where that is not a job of its own (test_faults.py)."""
+"""Which test stands for which case of the reliability study, where that is not a job of its own
+(test_faults.py).
+"""
 
 import re
 from pathlib import Path

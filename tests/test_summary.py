@@ -1,4 +1,6 @@
-"""Running statistics of what is reported: weighted, by name, over ranks, and after saving and loading."""
+"""Running statistics of what is reported: weighted, by name, over ranks, and after saving and
+loading.
+"""
 
 import math
 
@@ -25,7 +27,9 @@ def test_weights_count_a_value_several_times():
     summary = mnpar.Summary()
     summary.add(1.0, weight=3)
     summary.add(5.0)
-    np.testing.assert_allclose(summary.make_statistics(), [np.mean([1, 1, 1, 5]), np.std([1, 1, 1, 5])])
+    np.testing.assert_allclose(
+        summary.make_statistics(), [np.mean([1, 1, 1, 5]), np.std([1, 1, 1, 5])]
+    )
 
 
 def test_sums_of_float16_do_not_lose_values():
@@ -48,8 +52,18 @@ def test_nothing_has_no_mean():
 
 def test_dicts_are_summarized_by_name_and_only_scalars():
     summary = mnpar.DictSummary()
-    summary.add({"a": 1.0, "b": mnpar.Variable(np.array(2.0)), "text": "x", "vector": np.ones(2), "none": None})
-    summary.add({"a": (4.0, 2), "b": (np.float32(5.0), mnpar.Variable(np.array(1))), "c": np.array(7)})
+    summary.add(
+        {
+            "a": 1.0,
+            "b": mnpar.Variable(np.array(2.0)),
+            "text": "x",
+            "vector": np.ones(2),
+            "none": None,
+        }
+    )
+    summary.add(
+        {"a": (4.0, 2), "b": (np.float32(5.0), mnpar.Variable(np.array(1))), "c": np.array(7)}
+    )
     assert summary.compute_mean() == {"a": 3.0, "b": 3.5, "c": 7.0}
     statistics = summary.make_statistics()
     assert list(statistics) == ["a", "a.std", "b", "b.std", "c", "c.std"]
@@ -63,7 +77,8 @@ def test_a_weight_that_is_no_number_is_refused():
 
 @pytest.mark.parametrize("names", [["a", "b/c"], []], ids=["two", "none"])
 def test_summaries_go_on_after_saving_and_loading(names):
-    first, second = mnpar.DictSummary(), mnpar.DictSummary()
+    first = mnpar.DictSummary()
+    second = mnpar.DictSummary()
     first.add(dict.fromkeys(names, 1.0))
     load(saved(first), second)
     second.add(dict.fromkeys(names, 4.0))
@@ -73,7 +88,8 @@ def test_summaries_go_on_after_saving_and_loading(names):
 @pytest.mark.ranks(1, 2, 3, on="threads")
 def test_the_sums_of_ranks_give_the_statistics_of_all(comm):
     values = [[1.0, 2.0], [], [7.0]][: comm.size]
-    mine, total = mnpar.DictSummary(), mnpar.DictSummary()
+    mine = mnpar.DictSummary()
+    total = mnpar.DictSummary()
     for x in values[comm.rank]:
         mine.add({"x": x, f"only {comm.rank}": x}, weight=3)
     total.merge(comm.allgather_obj(mine.sums()))
@@ -95,5 +111,12 @@ def test_nan_and_infinity_show():
 def test_bfloat16_is_a_number():
     one = ml_dtypes.bfloat16(1.5)
     summary = mnpar.DictSummary()
-    summary.add({"array": np.array(one), "scalar": one, "void": np.zeros((), "V2"), "structure": np.zeros((), [("a", "f4")])})
+    summary.add(
+        {
+            "array": np.array(one),
+            "scalar": one,
+            "void": np.zeros((), "V2"),
+            "structure": np.zeros((), [("a", "f4")]),
+        }
+    )
     assert summary.compute_mean() == {"array": 1.5, "scalar": 1.5}

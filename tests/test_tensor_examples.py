@@ -1,4 +1,6 @@
-"""The examples of tensor parallelism, in each of their ways: the weights of one process, and files that do not tell."""
+"""The examples of tensor parallelism, in each of their ways: the weights of one process, and files
+that do not tell.
+"""
 
 import re
 
@@ -22,7 +24,9 @@ def test_a_network_divided_by_filters_and_channels_learns_the_weights_of_one_pro
     launched, flags, ranks = WAYS[way]
     done = run(launched, "parallel_convolution.py", [*SHORT, *flags, "--out", str(tmp_path)])
     assert done.returncode == 0, done.stderr
-    found = re.search(r"trained on (\d) ranks and on one, the weights differ by (\S+) at most", done.stdout)
+    found = re.search(
+        r"trained on (\d) ranks and on one, the weights differ by (\S+) at most", done.stdout
+    )
     assert int(found[1]) == ranks
     assert float(found[2]) < 1e-10
     with np.load(tmp_path / "model.npz") as file:

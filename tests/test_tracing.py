@@ -1,4 +1,6 @@
-"""A profile has every function, message and wait of all ranks on one clock, and leaves no trace of itself in the program."""
+"""A profile has every function, message and wait of all ranks on one clock, and leaves no trace of
+itself in the program.
+"""
 
 import importlib.util
 import itertools
@@ -43,10 +45,12 @@ def test_every_function_and_message_is_there(tmp_path):
     for rank, events in enumerate(timeline.events):
         assert named(events, "forward") == ["Tanh", "Send", "Recv", "Mul", "Sum"]
         assert named(events, "backward") == ["Sum", "Mul", "Recv", "Send", "Tanh"]
-        left, right = (rank - 1) % 3, (rank + 1) % 3
+        left = (rank - 1) % 3
+        right = (rank + 1) % 3
         assert [(event.name, event.peer) for event in events if event.kind == "send"] == [
-            ("send", right), ("gradient of send", left),
-        ]  # fmt: skip
+            ("send", right),
+            ("gradient of send", left),
+        ]
         assert [event.peer for event in events if event.kind == "recv"] == [left, right]
     assert sorted((source, dest) for source, _, dest, _ in timeline.messages()) == sorted(
         [(rank, (rank + step) % 3) for rank in range(3) for step in (1, -1)]
@@ -66,15 +70,25 @@ def one_after_the_other(comm):
 
 def test_it_says_who_waited_for_whom(tmp_path):
     timeline = mnpar.run(profiled, 3, (tmp_path, one_after_the_other))[0]
-    assert [[peer for peer in timeline.waits(rank) if peer is not None] for rank in range(3)] == [[], [], [1]]
+    assert [[peer for peer in timeline.waits(rank) if peer is not None] for rank in range(3)] == [
+        [],
+        [],
+        [1],
+    ]
     assert "for rank 1" in timeline.text().splitlines()[3]
 
 
 def test_who_was_hardly_waited_for_is_not_named():
     timeline = mnpar.Timeline()
-    waits = [("wait", "recv", 0.0, 5.0, 0), ("wait", "recv", 5.0, 5.01, 1), ("forward", "Sum", 5.01, 10.0)]
+    waits = [
+        ("wait", "recv", 0.0, 5.0, 0),
+        ("wait", "recv", 5.0, 5.01, 1),
+        ("forward", "Sum", 5.01, 10.0),
+    ]
     timeline.take([(0, waits), (1, [])])
-    assert timeline.text().splitlines()[1] == "rank 0: computes  50 %, waits  50 % (for rank 0 50 %)"
+    assert (
+        timeline.text().splitlines()[1] == "rank 0: computes  50 %, waits  50 % (for rank 0 50 %)"
+    )
 
 
 def test_a_collective_waits_for_several(tmp_path):
@@ -84,7 +98,8 @@ def test_a_collective_waits_for_several(tmp_path):
 
 
 def test_parts_of_an_exchange_are_messages_too(tmp_path):
-    rows, columns = blocks((2, 4), (2, 1)), blocks((2, 4), (1, 2))
+    rows = blocks((2, 4), (2, 1))
+    columns = blocks((2, 4), (1, 2))
 
     def program(comm):
         F.repartition(comm, np.ones((1, 4)), rows, columns)
@@ -100,16 +115,24 @@ def test_in_a_group_the_ranks_keep_their_numbers(tmp_path):
         F.recv(half, 1 - half.rank)
 
     timeline = mnpar.run(profiled, 4, (tmp_path, program))[0]
-    assert sorted((source, dest) for source, _, dest, _ in timeline.messages()) == [(0, 2), (1, 3), (2, 0), (3, 1)]
+    assert sorted((source, dest) for source, _, dest, _ in timeline.messages()) == [
+        (0, 2),
+        (1, 3),
+        (2, 0),
+        (3, 1),
+    ]
 
 
 class Ticks:
-    """One true time for all ranks, a tick for each look at it; each rank's clock is fast or slow, and set wrong."""
+    """One true time for all ranks, a tick for each look at it; each rank's clock is fast or slow,
+    and set wrong.
+    """
 
     true = itertools.count()
 
     def __init__(self, rank):
-        self.rate, self.shift = 1 + 1e-3 * rank, 1e6 * rank
+        self.rate = 1 + 1e-3 * rank
+        self.shift = 1e6 * rank
 
     def __call__(self):
         return self.shift + self.rate * next(self.true)
@@ -123,7 +146,8 @@ def test_clocks_that_go_wrong_are_set_right(tmp_path):
     timeline = mnpar.run(profiled, 3, (tmp_path, program, Ticks))[0]
     messages = timeline.messages()
     assert len(messages) == 3 * 60
-    assert all(taken - sent > -30 for _, sent, _, taken in messages)  # of a million; half the way of an answer is unknown
+    # of a million; half the way of an answer is unknown
+    assert all(taken - sent > -30 for _, sent, _, taken in messages)
     assert timeline.duration < 20_000
 
 
@@ -132,7 +156,10 @@ def test_clocks_that_agree_are_left_alone():
         def __init__(self, rank):
             self.rate, self.shift = 1, 0
 
-    assert [offset for _, offset in mnpar.run(lambda comm: tracing.clock_offset(comm, Same(comm.rank)), 3)] == [0, 0, 0]
+    assert [
+        offset
+        for _, offset in mnpar.run(lambda comm: tracing.clock_offset(comm, Same(comm.rank)), 3)
+    ] == [0, 0, 0]
 
 
 def pipeline_step(comm):
@@ -162,13 +189,19 @@ def test_the_trace_can_be_read_by_perfetto(tmp_path):
 def test_spans_of_a_rank_lie_inside_each_other_or_apart(tmp_path):
     for events in mnpar.run(profiled, 2, (tmp_path, pipeline_step))[0].events:
         for a, b in itertools.combinations(events, 2):
-            assert a.end <= b.start or b.end <= a.start or (a.start - b.start) * (a.end - b.end) <= 0
+            assert (
+                a.end <= b.start or b.end <= a.start or (a.start - b.start) * (a.end - b.end) <= 0
+            )
 
 
 def test_work_is_what_is_no_wait(tmp_path):
     timeline = mnpar.run(profiled, 2, (tmp_path, pipeline_step))[0]
     for rank in range(2):
-        assert 0 < timeline.busy(rank) + sum(timeline.waits(rank).values()) <= timeline.duration * (1 + 1e-9)
+        assert (
+            0
+            < timeline.busy(rank) + sum(timeline.waits(rank).values())
+            <= timeline.duration * (1 + 1e-9)
+        )
 
 
 def test_a_picture_is_drawn(tmp_path):

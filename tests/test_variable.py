@@ -12,7 +12,9 @@ import mnpar.functions as F
 
 
 def variable(*shape, dtype=np.float64, **kwargs):
-    return mnpar.Variable(np.arange(1, 1 + np.prod(shape, dtype=int), dtype=dtype).reshape(shape), **kwargs)
+    return mnpar.Variable(
+        np.arange(1, 1 + np.prod(shape, dtype=int), dtype=dtype).reshape(shape), **kwargs
+    )
 
 
 @pytest.mark.parametrize("data", [[1.0, 2.0], (1.0,), 3.0, np.float64(1)], ids=repr)
@@ -32,7 +34,9 @@ def test_a_subclass_of_arrays_brings_no_operators_of_its_own():
     assert type(v.array) is type(y.array) is type(v.grad) is np.ndarray
 
 
-@pytest.mark.parametrize("take", [mnpar.Variable, mnpar.Parameter, F.relu], ids=["Variable", "Parameter", "relu"])
+@pytest.mark.parametrize(
+    "take", [mnpar.Variable, mnpar.Parameter, F.relu], ids=["Variable", "Parameter", "relu"]
+)
 def test_a_mask_is_not_lost_without_a_word(take):
     with pytest.raises(TypeError, match="the mask of a masked array would be lost: fill it first"):
         take(np.ma.masked_array([1.0, 2.0], mask=[True, False]))
@@ -51,7 +55,10 @@ def test_a_mask_is_not_lost_without_a_word(take):
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("function", [F.relu, F.sum, lambda x: F.reshape(x, (1,)), lambda x: F.concat([np.ones((1, 1)), x])])
+@pytest.mark.parametrize(
+    "function",
+    [F.relu, F.sum, lambda x: F.reshape(x, (1,)), lambda x: F.concat([np.ones((1, 1)), x])],
+)
 def test_functions_say_what_they_were_given(function, x, words):
     with pytest.raises(TypeError, match=words):
         function(x)
@@ -146,7 +153,9 @@ def test_the_name_can_be_given_and_changed():
     ids=["==", "!=", "<", "<=", ">", ">=", "array ==", "array <", "number <", "bool", "not"],
 )
 def test_comparisons_and_truth_are_refused(compare):
-    with pytest.raises(NotImplementedError, match=r"compare their arrays|no truth value: ask its number"):
+    with pytest.raises(
+        NotImplementedError, match=r"compare their arrays|no truth value: ask its number"
+    ):
         compare(variable(2))
 
 
@@ -164,9 +173,15 @@ def _increased(array, x):
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda x: np.exp(x), r"numpy\.exp knows no Variables: use mnpar\.functions\.exp, or its \.array"),
+        (
+            lambda x: np.exp(x),
+            r"numpy\.exp knows no Variables: use mnpar\.functions\.exp, or its \.array",
+        ),
         (lambda x: np.abs(x), r"mnpar\.functions\.absolute"),
-        (lambda x: np.isnan(x), r"numpy\.isnan knows no Variables: use mnpar\.functions or operators"),
+        (
+            lambda x: np.isnan(x),
+            r"numpy\.isnan knows no Variables: use mnpar\.functions or operators",
+        ),
         (lambda x: np.add.reduce(x), r"mnpar\.functions\.sum"),
         (lambda x: np.add(np.ones(2), x, dtype="f4"), r"mnpar\.functions\.add"),
         (lambda x: np.ones(2) % x, "numpy.remainder knows no Variables"),
@@ -181,17 +196,21 @@ def test_what_numpy_and_lists_do_with_arrays_only_is_told(call, told):
         call(variable(2))
 
 
-@pytest.mark.parametrize("like", [np.float32, np.ones, lambda _: np.array(2.0)], ids=["number", "array", "0-d"])
+@pytest.mark.parametrize(
+    "like", [np.float32, np.ones, lambda _: np.array(2.0)], ids=["number", "array", "0-d"]
+)
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "floordiv", "pow"])
 def test_an_array_leaves_operators_to_the_variable_beside_it(name, like):
-    operate, x = getattr(operator, name), variable(2)
+    operate = getattr(operator, name)
+    x = variable(2)
     y = operate(like(2), x)
     assert isinstance(y, mnpar.Variable)
     np.testing.assert_array_equal(y.array, operate(like(2), x.array))
 
 
 def test_variables_are_keys_by_identity():
-    x, y = variable(2), variable(2)
+    x = variable(2)
+    y = variable(2)
     assert {x: "x", y: "y"}[y] == "y"
     assert x in [x]
 
@@ -233,7 +252,15 @@ def test_the_gradient_starts_as_none_or_as_given():
 
 @pytest.mark.parametrize(
     "g",
-    [np.ones(3), np.ones((2, 1)), np.ones(2, np.float32), np.ones(2, int), [1.0, 1.0], 1.0, variable(2)],
+    [
+        np.ones(3),
+        np.ones((2, 1)),
+        np.ones(2, np.float32),
+        np.ones(2, int),
+        [1.0, 1.0],
+        1.0,
+        variable(2),
+    ],
     ids=["size", "axes", "float32", "int", "list", "number", "Variable"],
 )
 def test_a_gradient_of_another_form_is_refused(g):
@@ -261,7 +288,8 @@ def test_grad_var_is_the_gradient_as_a_variable_and_stays_the_same_one():
 
 
 def test_setting_grad_var_sets_grad_and_none_clears_both():
-    x, g = variable(2), variable(2)
+    x = variable(2)
+    g = variable(2)
     x.grad_var = g
     assert x.grad is g.array
     x.grad_var = None
@@ -279,7 +307,8 @@ def test_cleargrad_forgets_and_zerograd_fills_with_zeros_of_the_dtype():
 
 
 def test_addgrad_adds_copies_or_does_nothing():
-    x, y = variable(2), variable(2, grad=np.array([1.0, 2.0]))
+    x = variable(2)
+    y = variable(2, grad=np.array([1.0, 2.0]))
     x.addgrad(variable(2))
     assert x.grad is None
     x.addgrad(y)
@@ -291,7 +320,8 @@ def test_addgrad_adds_copies_or_does_nothing():
 
 
 def test_copydata_writes_into_the_array_that_is_there():
-    x, y = variable(2), mnpar.Variable(np.array([7.0, 8.0]))
+    x = variable(2)
+    y = mnpar.Variable(np.array([7.0, 8.0]))
     array = x.array
     x.copydata(y)
     assert x.array is array
@@ -322,7 +352,8 @@ def test_unchain_stops_backward_at_this_variable():
 
 
 def test_unchain_backward_cuts_everything_before_and_keeps_what_comes_after():
-    x, w = mnpar.Variable(np.array(2.0)), mnpar.Variable(np.array(5.0))
+    x = mnpar.Variable(np.array(2.0))
+    w = mnpar.Variable(np.array(5.0))
     h = x * x
     y = h + h
     y.unchain_backward()
@@ -342,7 +373,9 @@ def test_unchain_backward_of_a_leaf_does_nothing():
 
 @pytest.mark.ranks(2)
 def test_unchain_backward_leaves_communications_to_their_peers(comm):
-    """What a communication was computed from stays: another rank may still send a gradient for it."""
+    """What a communication was computed from stays: another rank may still send a gradient for
+    it.
+    """
     x = mnpar.Variable(np.array([3.0]))
     y = mnpar.functions.allreduce(comm, x * x) * 2.0
     if comm.rank == 0:
@@ -357,7 +390,9 @@ def by_send(comm, h):
     """The losses of all ranks are on rank 0; the others have what send returned."""
     if comm.rank:
         return mnpar.functions.send(h, comm, 0)
-    return mnpar.functions.sum(sum([mnpar.functions.recv(comm, rank) ** 2 for rank in range(1, comm.size)], h**2))
+    return mnpar.functions.sum(
+        sum([mnpar.functions.recv(comm, rank) ** 2 for rank in range(1, comm.size)], h**2)
+    )
 
 
 def by_delegates(comm, h):
@@ -366,9 +401,15 @@ def by_delegates(comm, h):
 
 
 def connected(comm, h):
-    """Each rank's loss is what pseudo_connect returned, of nothing but the delegate, or of the loss."""
+    """Each rank's loss is what pseudo_connect returned, of nothing but the delegate, or of the
+    loss.
+    """
     loss = by_send(comm, h)
-    return mnpar.functions.pseudo_connect(loss) if comm.rank else mnpar.functions.pseudo_connect(None, loss)
+    return (
+        mnpar.functions.pseudo_connect(loss)
+        if comm.rank
+        else mnpar.functions.pseudo_connect(None, loss)
+    )
 
 
 WAYS = {
@@ -376,7 +417,9 @@ WAYS = {
     "connected": connected,
     "delegates": by_delegates,
     "collective": lambda comm, h: mnpar.functions.sum(mnpar.functions.reduce_from(comm, h**2)),
-    "waited for later": lambda comm, h: mnpar.functions.sum(mnpar.functions.iallreduce(comm, h**2)) / comm.size,
+    "waited for later": lambda comm, h: (
+        mnpar.functions.sum(mnpar.functions.iallreduce(comm, h**2)) / comm.size
+    ),
 }
 
 
@@ -384,7 +427,8 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_truncated_backpropagation_ends_where_it_does_in_one_process(comm, way):
     def train(loss_of):
-        w, h = mnpar.Variable(np.array([0.5 + comm.rank])), mnpar.Variable(np.array([1.0]))
+        w = mnpar.Variable(np.array([0.5 + comm.rank]))
+        h = mnpar.Variable(np.array([1.0]))
         for _ in range(3):
             loss = 0
             for _ in range(2):
@@ -394,11 +438,15 @@ def test_truncated_backpropagation_ends_where_it_does_in_one_process(comm, way):
             loss.unchain_backward()
         return w.grad
 
-    np.testing.assert_allclose(train(lambda h: way(comm, h)), train(lambda h: mnpar.functions.sum(h**2)), rtol=1e-12)
+    np.testing.assert_allclose(
+        train(lambda h: way(comm, h)), train(lambda h: mnpar.functions.sum(h**2)), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(
-    "duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "deepcopy", "pickle"]
+    "duplicate",
+    [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))],
+    ids=["copy", "deepcopy", "pickle"],
 )
 def test_a_leaf_can_be_copied_and_pickled(duplicate):
     y = duplicate(variable(2, name="w", grad=np.ones(2)))
@@ -407,7 +455,11 @@ def test_a_leaf_can_be_copied_and_pickled(duplicate):
     np.testing.assert_array_equal(y.grad, [1.0, 1.0])
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))],
+    ids=["deepcopy", "pickle"],
+)
 def test_a_copy_of_what_functions_made_is_a_leaf(duplicate):
     x = variable(2)
     y = x
@@ -497,11 +549,17 @@ def test_update_asks_the_rule_of_the_optimizer_or_does_nothing():
 NUMPYS = {
     "sum": (np.sum, r"numpy\.sum knows no Variables: use mnpar\.functions\.sum, or its \.array"),
     "mean": (np.mean, r"use mnpar\.functions\.mean"),
-    "concatenate": (lambda x: np.concatenate([np.ones((2, 3)), x]), r"use mnpar\.functions\.concat, "),
+    "concatenate": (
+        lambda x: np.concatenate([np.ones((2, 3)), x]),
+        r"use mnpar\.functions\.concat, ",
+    ),
     "unknown": (np.linalg.qr, r"numpy\.qr knows no Variables: use mnpar\.functions or operators"),
     "array": (np.asarray, r"numpy makes no array of a Variable.*F\.stack or F\.concat.*\.array"),
     "list": (lambda x: np.array([x, x]), "numpy makes no array of a Variable"),
-    "elements": (lambda x: np.zeros((2, 3)).__setitem__(0, x[0]), "numpy makes no array of a Variable"),
+    "elements": (
+        lambda x: np.zeros((2, 3)).__setitem__(0, x[0]),
+        "numpy makes no array of a Variable",
+    ),
 }
 
 

@@ -12,7 +12,9 @@ from mnpar.iterators import SerialIterator, ShuffleOrderSampler
 
 
 class Counting(training.Updater):
-    """Counts iterations, an epoch every ``length``; reports one of ``values`` under each name at each."""
+    """Counts iterations, an epoch every ``length``; reports one of ``values`` under each name at
+    each.
+    """
 
     def __init__(self, length=5, **values):
         self.iteration, self.length, self.values = 0, length, values
@@ -22,7 +24,9 @@ class Counting(training.Updater):
 
     epoch = property(lambda self: self.iteration // self.length)
     epoch_detail = property(lambda self: self.iteration / self.length)
-    previous_epoch_detail = property(lambda self: (self.iteration - 1) / self.length if self.iteration else None)
+    previous_epoch_detail = property(
+        lambda self: (self.iteration - 1) / self.length if self.iteration else None
+    )
     is_new_epoch = property(lambda self: self.iteration % self.length == 0)
 
     def get_optimizer(self, name):
@@ -91,4 +95,7 @@ def load(data, thing):
 
 
 def weights(trainer):
-    return {path: param.array.copy() for path, param in trainer.updater.get_optimizer("main").target.namedparams()}
+    return {
+        path: param.array.copy()
+        for path, param in trainer.updater.get_optimizer("main").target.namedparams()
+    }

@@ -1,6 +1,7 @@
 """Chainer's ``cuda`` module: arrays to and from GPUs, whether or not there is CuPy.
 
-CuPy is imported only when ``available``, ``cupy``, ``ndarray``, ``Device``, ``Stream`` or ``Event`` is used: it takes time.
+CuPy is imported only when ``available``, ``cupy``, ``ndarray``, ``Device``, ``Stream`` or ``Event``
+is used: it takes time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ __all__ = [
 
 
 class DummyDeviceType:
-    """The host in place of CuPy's ``Device``: its methods do nothing. There is one instance, ``DummyDevice``.
+    """The host in place of CuPy's ``Device``: its methods do nothing. There is one instance,
+    ``DummyDevice``.
 
     Example:
         >>> from mnpar.backends import cuda
@@ -66,7 +68,9 @@ DummyDevice = DummyDeviceType()
 
 
 class _NoArray:
-    """In place of ``cupy.ndarray`` where there is no CuPy, for ``isinstance``: nothing is an instance."""
+    """In place of ``cupy.ndarray`` where there is no CuPy, for ``isinstance``: nothing is an
+    instance.
+    """
 
 
 @cache
@@ -80,7 +84,11 @@ def _look() -> tuple[Any, bool]:
 
 
 def __getattr__(name: str) -> Any:
-    cupy, available = _look() if name in ("available", "cupy", "ndarray", "Device", "Stream", "Event") else (None, False)
+    cupy, available = (
+        _look()
+        if name in ("available", "cupy", "ndarray", "Device", "Stream", "Event")
+        else (None, False)
+    )
     if name == "available":
         return available
     if name == "cupy":
@@ -117,7 +125,8 @@ def get_device_from_id(device_id: int | None) -> Any:
 
 
 def get_device_from_array(*arrays: Any) -> Any:
-    """CuPy's ``Device`` of the first array (or Variable) that is on a GPU; ``DummyDevice`` if none is.
+    """CuPy's ``Device`` of the first array (or Variable) that is on a GPU; ``DummyDevice`` if none
+    is.
 
     Example:
         >>> import numpy as np
@@ -130,7 +139,8 @@ def get_device_from_array(*arrays: Any) -> Any:
 
 
 def get_device(*args: Any) -> Any:
-    """CuPy's ``Device`` by what is given: a number, an array, or a ``Device``; ``DummyDevice`` for the rest.
+    """CuPy's ``Device`` by what is given: a number, an array, or a ``Device``; ``DummyDevice`` for
+    the rest.
 
     Example:
         >>> from mnpar.backends import cuda
@@ -179,7 +189,9 @@ def to_cpu(array: Any, stream: Any = None) -> Any:
         return backend.get_device("@numpy").send(array)
 
 
-def copy(array: Array, out: Array | None = None, out_device: Any = None, stream: Any = None) -> Array:
+def copy(
+    array: Array, out: Array | None = None, out_device: Any = None, stream: Any = None
+) -> Array:
     """A copy of an array on a GPU.
 
     Args:
@@ -227,9 +239,15 @@ def elementwise(in_params: str, out_params: str, operation: str, name: str, **kw
 
 @cache
 def reduce(
-    in_params: str, out_params: str, map_expr: str, reduce_expr: str, post_map_expr: str, identity: str, name: str,
+    in_params: str,
+    out_params: str,
+    map_expr: str,
+    reduce_expr: str,
+    post_map_expr: str,
+    identity: str,
+    name: str,
     **kwargs: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """CuPy's ``ReductionKernel``, made once.
 
     Args:
@@ -240,4 +258,4 @@ def reduce(
     """
     return import_cupy().ReductionKernel(
         in_params, out_params, map_expr, reduce_expr, post_map_expr, identity, name, **kwargs
-    )  # fmt: skip
+    )

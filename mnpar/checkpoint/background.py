@@ -1,9 +1,12 @@
-"""Asynchronous saving: the values are copied, and written by threads that call no MPI while training goes on.
+"""Asynchronous saving: the values are copied, and written by threads that call no MPI while
+training goes on.
 
-The ranks agree on who writes what before training goes on. The rest needs no message: each rank's thread writes its shard, and
-then a file with its size and digest beside it (notes.py); rank 0's thread waits until the notes of all ranks are there, and
-completes the checkpoint as :func:`save` does. So it is complete when the slowest disk is, whatever the ranks do meanwhile; if
-the job is killed before, there is no checkpoint. One is under way at a time, which takes the memory of one copy.
+The ranks agree on who writes what before training goes on. The rest needs no message: each rank's
+thread writes its shard, and then a file with its size and digest beside it (notes.py); rank 0's
+thread waits until the notes of all ranks are there, and completes the checkpoint as :func:`save`
+does. So it is complete when the slowest disk is, whatever the ranks do meanwhile; if the job is
+killed before, there is no checkpoint. One is under way at a time, which takes the memory of one
+copy.
 """
 
 from __future__ import annotations
@@ -35,12 +38,15 @@ class Background:
 
     def __init__(self, draft: Draft, comm: Communicator) -> None:
         self._draft, self._comm, self._patience = draft, comm, PATIENCE
-        self._written, self._cancelled = threading.Event(), threading.Event()
+        self._written = threading.Event()
+        self._cancelled = threading.Event()
         self._error: Exception | None = None  # of this rank's shard
         self._failure: Exception | None = None  # of the rest, on rank 0
         self._path: str | None = None
         context = contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._work,), name="mnpar-checkpoint")
+        self._thread = threading.Thread(
+            target=context.run, args=(self._work,), name="mnpar-checkpoint"
+        )
         self._thread.start()
 
     def _work(self) -> None:
@@ -56,11 +62,17 @@ class Background:
             self._complete()
 
     def _complete(self) -> None:
-        """On rank 0: wait for the other ranks' shards, and complete the checkpoint; after an error remove what was written."""
+        """On rank 0: wait for the other ranks' shards, and complete the checkpoint; after an error
+        remove what was written.
+        """
         draft = self._draft
         try:
             left = self._left()
-            failed = [f"rank {rank} could not write its shard: {note}" for rank, note in left.items() if isinstance(note, str)]
+            failed = [
+                f"rank {rank} could not write its shard: {note}"
+                for rank, note in left.items()
+                if isinstance(note, str)
+            ]
             if failed:
                 raise CheckpointError(f"{draft.hidden}: {'; '.join(failed)}")
             notes.remove_notes(draft.hidden)
@@ -71,13 +83,24 @@ class Background:
 
     def _left(self) -> dict[int, store.Shard | str | None]:
         """The note of each rank: its shard, None if it has nothing to write, or its error."""
-        draft, nap, deadline = self._draft, 0.002, time.monotonic() + self._patience
-        found: dict[int, store.Shard | str | None] = {} if self._error is None else {0: str(self._error)}
+        draft = self._draft
+        nap = 0.002
+        deadline = time.monotonic() + self._patience
+        found: dict[int, store.Shard | str | None] = (
+            {} if self._error is None else {0: str(self._error)}
+        )
         while missing := [rank for rank in range(draft.size) if rank not in found]:
-            found |= {rank: notes.read_note(draft.hidden, rank) for rank in missing if notes.has_note(draft.hidden, rank)}
+            found |= {
+                rank: notes.read_note(draft.hidden, rank)
+                for rank in missing
+                if notes.has_note(draft.hidden, rank)
+            }
             if len(found) < draft.size:
                 if time.monotonic() > deadline:
-                    raise CheckpointError(f"{draft.hidden}: ranks {missing} have written nothing for {self._patience:g} s")
+                    raise CheckpointError(
+                        f"{draft.hidden}: ranks {missing} have written nothing for "
+                        f"{self._patience:g} s"
+                    )
                 if self._cancelled.wait(nap):
                     raise CheckpointError(f"{draft.hidden} was given up")
                 nap = min(2 * nap, 0.25)
@@ -87,7 +110,8 @@ class Background:
         """Wait until it is on the disk; its path. Collective.
 
         Raises:
-            OSError, CheckpointError: on all ranks, if one of them could not write: no trace of the attempt is left.
+            OSError, CheckpointError: on all ranks, if one of them could not write: no trace of the
+                attempt is left.
         """
         try:
             together(self._comm, self._own_part)
@@ -118,7 +142,8 @@ class Background:
         """
         try:
             while self._draft.rank == 0 and self._thread.is_alive():
-                self._comm.transport.pause()  # thread ranks run one at a time: let the others write their parts
+                # thread ranks run one at a time: let the others write their parts
+                self._comm.transport.pause()
                 self._thread.join(_LOOK)
         except BaseException:
             self._cancelled.set()  # a rank has failed

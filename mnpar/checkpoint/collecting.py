@@ -1,4 +1,6 @@
-"""The list of checkpoints in a directory, and the removal of old ones: only when newer ones have been found undamaged."""
+"""The list of checkpoints in a directory, and the removal of old ones: only when newer ones have
+been found undamaged.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,11 @@ def steps(directory: str | os.PathLike[str]) -> list[int]:
 
 
 def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep: int) -> list[int]:
-    """Remove the older checkpoints of a directory, so that the ``keep`` newest undamaged ones stay. Collective.
+    """Remove the older checkpoints of a directory, so that the ``keep`` newest undamaged ones stay.
+    Collective.
 
-    Damaged ones do not count; they are removed, too, once ``keep`` good ones are newer. Files and folders without the name of a
-    checkpoint are left alone.
+    Damaged ones do not count; they are removed, too, once ``keep`` good ones are newer. Files and
+    folders without the name of a checkpoint are left alone.
 
     Args:
         directory: as it was given to :func:`save`.
@@ -47,8 +50,9 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
         The steps that were removed.
 
     Raises:
-        ValueError: ``keep`` is less than 1. OSError: on all ranks, if one cannot be removed. CheckpointError: on all ranks,
-            if another job has removed it meanwhile: each needs a folder of its own.
+        ValueError: ``keep`` is less than 1. OSError: on all ranks, if one cannot be removed.
+            CheckpointError: on all ranks, if another job has removed it meanwhile: each needs a
+            folder of its own.
 
     Example:
         >>> import tempfile, mnpar
@@ -65,12 +69,16 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
     if keep < 1:
         raise ValueError(f"keep = {keep}: 1 checkpoint or more is kept")
     mine = os.path.abspath(directory)
-    folder, (listed, *_) = in_folder(comm, mine, lambda: store.names(mine) if comm.rank == 0 else [])
+    folder, (listed, *_) = in_folder(
+        comm, mine, lambda: store.names(mine) if comm.rank == 0 else []
+    )
     return [name.step for name in keep_newest(folder, listed, comm, keep)]
 
 
 def keep_newest(directory: str, listed: list[N], comm: Communicator, keep: int) -> list[N]:
-    """Remove the checkpoints (oldest first) before the ``keep`` newest undamaged ones; returns which. Collective."""
+    """Remove the checkpoints (oldest first) before the ``keep`` newest undamaged ones; returns
+    which. Collective.
+    """
     good = 0
     removed = []
     for place, name in enumerate(reversed(listed)):
@@ -90,7 +98,10 @@ def _remove(directory: str, removed: list[N]) -> None:
             raise CheckpointError(_TWO_JOBS.format(os.path.join(directory, str(name)))) from None
 
 
-_TWO_JOBS = "{} was there, and another job, it seems, has removed it meanwhile: end that job, or give this run another folder"
+_TWO_JOBS = (
+    "{} was there, and another job, it seems, has removed it meanwhile: end that job, or give "
+    "this run another folder"
+)
 
 
 def _is_good(path: str, comm: Communicator) -> bool:

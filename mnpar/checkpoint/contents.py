@@ -1,9 +1,11 @@
-"""The contents of a checkpoint: the values of all ranks, each stored once, and which rank writes what.
+"""The contents of a checkpoint: the values of all ranks, each stored once, and which rank writes
+what.
 
-Values are compared by their digests. Equal values under one key are one piece: the replicas of a data-parallel model are
-written once, without having been declared replicas. Under one key there may be several pieces: the boxes of an array that is
-divided, or values of single ranks (their position in the data, their random numbers, other layers). All ranks compute the
-contents from the same list of entries, so this list is all that they send each other.
+Values are compared by their digests. Equal values under one key are one piece: the replicas of a
+data-parallel model are written once, without having been declared replicas. Under one key there may
+be several pieces: the boxes of an array that is divided, or values of single ranks (their position
+in the data, their random numbers, other layers). All ranks compute the contents from the same list
+of entries, so this list is all that they send each other.
 """
 
 from __future__ import annotations
@@ -55,11 +57,12 @@ class Record:
 
 
 def combine(ranks: Sequence[Sequence[Entry]]) -> dict[str, Record]:
-    """The records of a checkpoint, from the entries of each rank. A piece is written by that one of its holders that has the
-    least to write so far.
+    """The records of a checkpoint, from the entries of each rank. A piece is written by that one of
+    its holders that has the least to write so far.
 
     Raises:
-        ValueError: parts of an array do not cover it, overlap, or belong to wholes of different shapes.
+        ValueError: parts of an array do not cover it, overlap, or belong to wholes of different
+            shapes.
     """
     records: dict[str, Record] = {}
     known: dict[tuple[str, Box | None, bytes], tuple[Piece, int]] = {}
@@ -68,7 +71,8 @@ def combine(ranks: Sequence[Sequence[Entry]]) -> dict[str, Record]:
             record = records.setdefault(entry.key, Record(entry.key, entry.whole))
             if record.whole != entry.whole:
                 raise ValueError(
-                    f"{entry.key}: rank {rank} has a part of {entry.whole}, another of {record.whole} (None: it is whole)"
+                    f"{entry.key}: rank {rank} has a part of {entry.whole}, another of "
+                    f"{record.whole} (None: it is whole)"
                 )
             identity = (entry.key, entry.box, entry.digest)
             if identity not in known:
@@ -90,13 +94,21 @@ def check_cover(record: Record) -> None:
     boxes = [box for box in record.versions() if box is not None and not box.empty]
     for box in boxes:
         if box & whole != box:
-            raise ValueError(f"{record.key}: the part {_text(box)} is not inside the whole {record.whole}")
+            raise ValueError(
+                f"{record.key}: the part {_text(box)} is not inside the whole {record.whole}"
+            )
     for a, b in itertools.combinations(boxes, 2):
         if not (a & b).empty:
-            raise ValueError(f"{record.key}: the parts {_text(a)} and {_text(b)} overlap; they may be equal, or disjoint")
+            raise ValueError(
+                f"{record.key}: the parts {_text(a)} and {_text(b)} overlap; they may be "
+                "equal, or disjoint"
+            )
     covered = sum(box.volume for box in boxes)
     if covered != math.prod(record.whole):
-        raise ValueError(f"{record.key}: its parts have {covered} of the {math.prod(record.whole)} cells of {record.whole}")
+        raise ValueError(
+            f"{record.key}: its parts have {covered} of the {math.prod(record.whole)} cells of "
+            f"{record.whole}"
+        )
 
 
 def _text(box: Box) -> str:
@@ -122,13 +134,24 @@ def _names(key: str) -> Iterator[str]:
 
 
 def to_json(records: dict[str, Record], size: int) -> list[Any]:
-    """The records of ``size`` ranks as JSON; a piece that all ranks have has null in place of the list of them."""
-    return [[record.key, record.whole, [_row(piece, size) for piece in record.pieces]] for record in records.values()]
+    """The records of ``size`` ranks as JSON; a piece that all ranks have has null in place of the
+    list of them.
+    """
+    return [
+        [record.key, record.whole, [_row(piece, size) for piece in record.pieces]]
+        for record in records.values()
+    ]
 
 
 def _row(piece: Piece, size: int) -> list[Any]:
     box = None if piece.box is None else [piece.box.start, piece.box.stop]
-    row = [piece.dtype, piece.shape, piece.plain, box, None if len(piece.ranks) == size else piece.ranks]
+    row = [
+        piece.dtype,
+        piece.shape,
+        piece.plain,
+        box,
+        None if len(piece.ranks) == size else piece.ranks,
+    ]
     return row if piece.dtype is None else [*row, piece.file, piece.name]
 
 
@@ -140,8 +163,14 @@ def from_json(rows: list[Any], size: int) -> dict[str, Record]:
     """
     records: dict[str, Record] = {}
     for key, whole, pieces in rows:
-        record = Record(_a(str, key), None if whole is None else _numbers(whole), [_piece(row, size) for row in pieces])
-        if not record.pieces or any([(piece.box is None) != (whole is None) for piece in record.pieces]):
+        record = Record(
+            _a(str, key),
+            None if whole is None else _numbers(whole),
+            [_piece(row, size) for row in pieces],
+        )
+        if not record.pieces or any(
+            [(piece.box is None) != (whole is None) for piece in record.pieces]
+        ):
             raise ValueError(f"{key} has no pieces, or not the boxes of a whole")
         records[key] = record
         check_cover(record)

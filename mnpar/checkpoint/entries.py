@@ -1,4 +1,6 @@
-"""The list of what a rank has to save, made by a serializer that writes nothing: each value, and its place in a whole array."""
+"""The list of what a rank has to save, made by a serializer that writes nothing: each value, and
+its place in a whole array.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class Place(NamedTuple):
-    """The part of a whole array that a parameter of this rank is; ``(None, None)`` if this rank has all of it."""
+    """The part of a whole array that a parameter of this rank is; ``(None, None)`` if this rank has
+    all of it.
+    """
 
     whole: tuple[int, ...] | None
     box: Box | None
@@ -41,7 +45,11 @@ class Entry:
     @property
     def nbytes(self) -> int:
         """The size of the array."""
-        return 0 if self.dtype is None else int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return (
+            0
+            if self.dtype is None
+            else int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        )
 
 
 class Recorder(Serializer):
@@ -75,7 +83,9 @@ class Recorder(Serializer):
     def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> Recorder:
         """The part of one parameter."""
         if (whole is None) != (box is None) or (box is not None and len(whole or ()) != box.ndim):
-            raise ValueError(f"{self.path}: a part has a box and a whole of as many axes, not {box} and {whole}")
+            raise ValueError(
+                f"{self.path}: a part has a box and a whole of as many axes, not {box} and {whole}"
+            )
         part = copy.copy(self)
         part.where = Place(whole, box)
         return part
@@ -86,23 +96,32 @@ class Recorder(Serializer):
             raise ValueError(f"{key} is saved twice: the parts of an object have different names")
         if type(value) in PLAIN:
             text = json.dumps(value, allow_nan=True)
-            self.entries[key] = Entry(key, None, (), value, None, None, hashlib.sha256(text.encode()).digest())
+            self.entries[key] = Entry(
+                key, None, (), value, None, None, hashlib.sha256(text.encode()).digest()
+            )
             return value
         array = np.asarray(host := backend.to_host(value))
         if array.dtype.hasobject:
-            raise TypeError(f"{key}: a checkpoint has arrays, numbers, strings and None, not a {type(value).__name__}")
+            raise TypeError(
+                f"{key}: a checkpoint has arrays, numbers, strings and None, not a "
+                f"{type(value).__name__}"
+            )
         whole, box, _ = divided(self.where, array.shape)
         array = np.ascontiguousarray(array).reshape(array.shape)
-        if self.copies and host is value and np.may_share_memory(array, host):  # what came from a GPU is a copy
+        # what came from a GPU is a copy
+        if self.copies and host is value and np.may_share_memory(array, host):
             array = array.copy()
         self.arrays[key] = array
-        name = array.dtype.name if array.dtype.kind == "V" else array.dtype.str  # bfloat16 has no other name
+        # bfloat16 has no other name
+        name = array.dtype.name if array.dtype.kind == "V" else array.dtype.str
         self.entries[key] = Entry(key, name, array.shape, None, whole, box, _digest(array))
         return value
 
 
 def divided(where: Place | None, shape: tuple[int, ...]) -> Place:
-    """The place of an array that belongs to a parameter. One that has not the shape of the box, as a count, is not divided."""
+    """The place of an array that belongs to a parameter. One that has not the shape of the box, as
+    a count, is not divided.
+    """
     if where is None or where.box is None or where.box.shape != shape:
         return Place(None, None)
     return where

@@ -1,4 +1,6 @@
-"""Loading: each rank reads the values that it needs, whichever ranks have written the pieces of them."""
+"""Loading: each rank reads the values that it needs, whichever ranks have written the pieces of
+them.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,18 @@ if TYPE_CHECKING:
 class CheckpointDeserializer(Deserializer):
     """Reads objects from a checkpoint.
 
-    On as many ranks as have written it, each rank gets its own values. On another number of ranks: arrays of parameters and
-    optimizers have to be the same on all ranks that had them, or parts of a whole; of persistent values of links that differed
-    the ranks get the mean. Other values of single ranks go back to the rank of the same number. A rank r that is new gets the
-    numbers and strings of rank r % P of the P that wrote, so that it is at the same place of its epoch, but keeps its own
-    arrays, so that it does not read the same examples.
+    On as many ranks as have written it, each rank gets its own values. On another number of ranks:
+    arrays of parameters and optimizers have to be the same on all ranks that had them, or parts of
+    a whole; of persistent values of links that differed the ranks get the mean. Other values of
+    single ranks go back to the rank of the same number. A rank r that is new gets the numbers and
+    strings of rank r % P of the P that wrote, so that it is at the same place of its epoch, but
+    keeps its own arrays, so that it does not read the same examples.
 
     Attributes:
         own: the keys of values that differed between ranks, where the number of ranks has changed.
         read: the keys that were asked for.
-        stages: the paths of pipelines, with their ranks and what the stages there alone have: see :meth:`staged`.
+        stages: the paths of pipelines, with their ranks and what the stages there alone have: see
+            :meth:`staged`.
         ranks_changed: whether another number of ranks has written the checkpoint.
     """
 
@@ -66,16 +70,24 @@ class CheckpointDeserializer(Deserializer):
         part.path += key.strip("/") + "/"
         return part
 
-    def place(self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False) -> CheckpointDeserializer:
+    def place(
+        self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False
+    ) -> CheckpointDeserializer:
         """The part of one parameter."""
         part = copy.copy(self)
         part.where = Place(whole, box, statistic)
         return part
 
     def staged(self, link: Link, rank: int, shared: Sequence[Parameter]) -> None:
-        """Note that the parameters of a link, which all have been read, belong to the stages of a rank, but for shared ones."""
+        """Note that the parameters of a link, which all have been read, belong to the stages of a
+        rank, but for shared ones.
+        """
         others = set(map(id, shared))
-        own = [part.path.rstrip("/") for param, part in link.filed_params(self) if id(param) not in others]
+        own = [
+            part.path.rstrip("/")
+            for param, part in link.filed_params(self)
+            if id(param) not in others
+        ]
         self.stages.append((self.path, rank, own))
 
     def __call__(self, key: str, value: Any) -> Any:
@@ -87,12 +99,17 @@ class CheckpointDeserializer(Deserializer):
                 return value
             there = list(self.checkpoint.records)
             some = ", ".join(there[:3]) + " …" * (len(there) > 3)
-            raise KeyError(f"{self.checkpoint.path} has no {key!r}, but {some}: other names than what is loaded has")
+            raise KeyError(
+                f"{self.checkpoint.path} has no {key!r}, but {some}: other names than what is "
+                "loaded has"
+            )
         own = divided(self.where, value.shape) if is_array(value) else Place(None, None)
         if record.whole is not None or own.box is not None:
             return restored(key, value, self._divided(record, own, value))
         piece = self.checkpoint.pick(record, None)
-        found = self._of_ranks(record, value) if piece is None else self.checkpoint.read(record, piece)
+        found = (
+            self._of_ranks(record, value) if piece is None else self.checkpoint.read(record, piece)
+        )
         if found is None or value is None or type(found) is type(value):
             return found if not is_array(value) else restored(key, value, found)
         return restored(key, value, np.asarray(found))
@@ -101,17 +118,21 @@ class CheckpointDeserializer(Deserializer):
         """This rank's box of an array that was divided, is divided now, or both."""
         whole = self._whole(record)
         wanted = own.whole if own.box is not None else value.shape if is_array(value) else None
-        if wanted is None and self.where is None:  # whoever asks for it outside of a parameter's place cuts it himself
+        # whoever asks for it outside of a parameter's place cuts it himself
+        if wanted is None and self.where is None:
             return self.checkpoint.assemble(record, Box.whole(whole))
         if wanted is None:
             raise CheckpointError(
-                f"{record.key} is a part of {whole}, and nothing says which part this rank has: the parameter has no array "
+                f"{record.key} is a part of {whole}, and nothing says which part this rank "
+                "has: the parameter has no array "
                 "yet. Call the link once before loading, or give it its sizes"
             )
         if wanted == whole:
             return self.checkpoint.assemble(record, own.box or Box.whole(whole))
         if not _one_matrix(whole, wanted):
-            raise ValueError(f"{record.key}: saved with shape {whole} in all, but the object's is {wanted}")
+            raise ValueError(
+                f"{record.key}: saved with shape {whole} in all, but the object's is {wanted}"
+            )
         array = self.checkpoint.assemble(record, Box.whole(whole)).reshape(wanted)
         return array if own.box is None else array[own.box.index]
 
@@ -120,7 +141,9 @@ class CheckpointDeserializer(Deserializer):
             return record.whole
         piece = self.checkpoint.pick(record, None)
         if piece is None or piece.dtype is None:
-            raise CheckpointError(f"{record.key} was not divided, and ranks had different values of it")
+            raise CheckpointError(
+                f"{record.key} was not divided, and ranks had different values of it"
+            )
         return piece.shape
 
     def _of_ranks(self, record: Record, value: Any) -> Any:
@@ -128,9 +151,12 @@ class CheckpointDeserializer(Deserializer):
         opened = self.checkpoint
         if self.where is not None and not self.where.statistic:
             raise CheckpointError(
-                f"{record.key} differed between the {opened.written_by} ranks that wrote {opened.path}, so another number of "
-                "ranks cannot have it. If they are different parameters, give them different paths; if they are parts of one, "
-                "set param.whole and param.box; if they were to be copies, nothing has kept them equal"
+                f"{record.key} differed between the {opened.written_by} ranks that wrote "
+                f"{opened.path}, so another number of "
+                "ranks cannot have it. If they are different parameters, give them different "
+                "paths; if they are parts of one, "
+                "set param.whole and param.box; if they were to be copies, nothing has kept "
+                "them equal"
             )
         self.own[record.key] = None
         if self.where is not None and opened.can_average(record):
@@ -140,39 +166,50 @@ class CheckpointDeserializer(Deserializer):
 
 
 def _one_matrix(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether both shapes are of one matrix, with its columns on several axes in one of them (Linear and SpatialLinear)."""
+    """Whether both shapes are of one matrix, with its columns on several axes in one of them
+    (Linear and SpatialLinear).
+    """
     matrix = 2 in (len(one), len(other)) and len(one) != len(other)
     return matrix and one[:1] == other[:1] and math.prod(one) == math.prod(other)
 
 
 def load(
-    directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int | None = None, strict: bool = True
+    directory: str | os.PathLike[str],
+    objects: Any,
+    comm: Communicator,
+    step: int | None = None,
+    strict: bool = True,
 ) -> int | None:
-    """Read objects from the newest checkpoint that is whole and undamaged, or from the one of a step. Collective.
+    """Read objects from the newest checkpoint that is whole and undamaged, or from the one of a
+    step. Collective.
 
-    The ranks may be as many as wrote it, or more, or fewer. With as many of them, everything goes on exactly as it would
-    have. With another number, parameters, optimizers and all that ranks had alike are the same. What belonged to single ranks
-    goes back to those of the same number; a warning says what it is. Iterators over data that were scattered go on at the
-    same share of the epoch, in a new order, ranks that are new draw random numbers of their own, and running statistics
-    (persistent values of links) that differed become their mean.
+    The ranks may be as many as wrote it, or more, or fewer. With as many of them, everything goes
+    on exactly as it would have. With another number, parameters, optimizers and all that ranks had
+    alike are the same. What belonged to single ranks goes back to those of the same number; a
+    warning says what it is. Iterators over data that were scattered go on at the same share of the
+    epoch, in a new order, ranks that are new draw random numbers of their own, and running
+    statistics (persistent values of links) that differed become their mean.
 
     Args:
         directory: as it was given to :func:`save`.
         objects: as they were given to it, or a dict of some of them; their arrays are filled.
         comm: the ranks that have them.
-        step: of the checkpoint; None: the newest. Older ones are tried, with a warning, if it is damaged.
-        strict: whether a value that the checkpoint does not have is an error; otherwise the object keeps its own. What only the
-            checkpoint has is left there. But if stages of a pipeline would take the same values of it, and leave others to none
-            of them, that is an error too: they count their own layers, and not those of the whole model.
+        step: of the checkpoint; None: the newest. Older ones are tried, with a warning, if it is
+            damaged.
+        strict: whether a value that the checkpoint does not have is an error; otherwise the object
+            keeps its own. What only the checkpoint has is left there. But if stages of a pipeline
+            would take the same values of it, and leave others to none of them, that is an error
+            too: they count their own layers, and not those of the whole model.
 
     Returns:
         The step; None if there is no checkpoint (with ``step=None``).
 
     Raises:
-        CheckpointError: on all ranks: the one of ``step``, or each there is, is damaged: with file and reason. Or what was
-            saved cannot be divided among this number of ranks, or this pipeline.
-        KeyError, ValueError, TypeError: it was saved by another program: a value is not there, or of another shape or kind.
-            The objects are then partly read.
+        CheckpointError: on all ranks: the one of ``step``, or each there is, is damaged: with file
+            and reason. Or what was saved cannot be divided among this number of ranks, or this
+            pipeline.
+        KeyError, ValueError, TypeError: it was saved by another program: a value is not there, or
+            of another shape or kind. The objects are then partly read.
         ValueError: on all ranks: they name different directories.
 
     See :func:`save` for an example.
@@ -183,11 +220,17 @@ def load(
     return None if checkpoint is None else _fill(checkpoint, objects, comm, strict)
 
 
-def load_folder(path: str | os.PathLike[str], objects: Any, comm: Communicator | None = None, strict: bool = True) -> int:
+def load_folder(
+    path: str | os.PathLike[str],
+    objects: Any,
+    comm: Communicator | None = None,
+    strict: bool = True,
+) -> int:
     """Read objects from one checkpoint, on any number of ranks. Collective.
 
     Args:
-        path: as it was given to :func:`save_folder`, or of a checkpoint in a directory that :func:`save` has filled.
+        path: as it was given to :func:`save_folder`, or of a checkpoint in a directory that
+            :func:`save` has filled.
         objects: as they were given to it, or a dict of some of them; their arrays are filled.
         comm: the ranks that have them; None: this process alone.
         strict: as :func:`load` has it.
@@ -210,16 +253,26 @@ def load_folder(path: str | os.PathLike[str], objects: Any, comm: Communicator |
 
 
 def load_newest(
-    directory: str, names: Callable[[], Sequence[str]], objects: Any, comm: Communicator, strict: bool = True
+    directory: str,
+    names: Callable[[], Sequence[str]],
+    objects: Any,
+    comm: Communicator,
+    strict: bool = True,
 ) -> int | None:
-    """Read objects from the newest undamaged one of those checkpoints that rank 0 lists, oldest first; its step. Collective."""
-    directory, (listed, *_) = in_folder(comm, directory, lambda: list(names()) if comm.rank == 0 else [])
+    """Read objects from the newest undamaged one of those checkpoints that rank 0 lists, oldest
+    first; its step. Collective.
+    """
+    directory, (listed, *_) = in_folder(
+        comm, directory, lambda: list(names()) if comm.rank == 0 else []
+    )
     checkpoint = first_good(directory, listed[::-1], comm)
     return None if checkpoint is None else _fill(checkpoint, objects, comm, strict)
 
 
 def _fill(checkpoint: Checkpoint, objects: Any, comm: Communicator, strict: bool) -> int:
-    """Read objects from a checkpoint, close it, and say what could not go on as it was; its step. Collective."""
+    """Read objects from a checkpoint, close it, and say what could not go on as it was; its step.
+    Collective.
+    """
     deserializer = CheckpointDeserializer(checkpoint, strict)
     try:
         together(comm, lambda: _read(deserializer, objects))
@@ -233,7 +286,8 @@ def _fill(checkpoint: Checkpoint, objects: Any, comm: Communicator, strict: bool
     keys = list(dict.fromkeys([key for keys, _ in told for key in keys]))
     if keys and comm.rank == 0:
         warnings.warn(
-            f"{checkpoint.path} was written by {checkpoint.written_by} ranks, and read by {comm.size}: what belonged to single "
+            f"{checkpoint.path} was written by {checkpoint.written_by} ranks, and read by "
+            f"{comm.size}: what belonged to single "
             f"ranks does not go on as it would have: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}",
             stacklevel=3,
         )
@@ -241,9 +295,13 @@ def _fill(checkpoint: Checkpoint, objects: Any, comm: Communicator, strict: bool
 
 
 def _check_stages(
-    deserializer: CheckpointDeserializer, told: Sequence[Sequence[tuple[str, int, list[str]]]], comm: Communicator
+    deserializer: CheckpointDeserializer,
+    told: Sequence[Sequence[tuple[str, int, list[str]]]],
+    comm: Communicator,
 ) -> None:
-    """Whether stages have taken the same layers of a model, each as its own, and left others: those that count from 0 on."""
+    """Whether stages have taken the same layers of a model, each as its own, and left others: those
+    that count from 0 on.
+    """
     records = deserializer.checkpoint.records
     takers: dict[str, dict[int, None]] = {}
     for stages in told:
@@ -251,7 +309,8 @@ def _check_stages(
             for key in keys:
                 takers.setdefault(key, {})[rank] = None
     twice = [key for key, ranks in takers.items() if len(ranks) > 1 and key in records]
-    by_stages = any([len(each) > 1 for key in twice for each in records[key].versions().values()])  # such ones have written it
+    # such ones have written it
+    by_stages = any([len(each) > 1 for key in twice for each in records[key].versions().values()])
     if not twice or by_stages:
         return
     paths = tuple(dict.fromkeys([path for stages in told for path, _, _ in stages]))
@@ -261,8 +320,10 @@ def _check_stages(
     if left:
         more = f" and {len(left) - 1} more" * (len(left) > 1)
         raise CheckpointError(
-            f"{deserializer.checkpoint.path} has {left[0]!r}{more}, which no rank takes, while the stages on ranks "
-            f"{list(takers[twice[0]])} of a pipeline take the same {twice[0]!r}: give parameters the paths of the whole model, "
+            f"{deserializer.checkpoint.path} has {left[0]!r}{more}, which no rank takes, while "
+            "the stages on ranks "
+            f"{list(takers[twice[0]])} of a pipeline take the same {twice[0]!r}: give "
+            "parameters the paths of the whole model, "
             "as Pipeline.of does. If each stage is to have these values: strict=False"
         )
 
@@ -271,8 +332,14 @@ def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
     for name, thing in by_name(objects).items():
         thing.serialize(part(deserializer, name))
     checkpoint = deserializer.checkpoint
-    state = {key: deserializer[RANDOM](key, None) for key in random.get_state() if f"{RANDOM}/{key}" in checkpoint.records}
-    shared = checkpoint.written_by > 1 and not any([key.startswith(RANDOM) for key in deserializer.own])
+    state = {
+        key: deserializer[RANDOM](key, None)
+        for key in random.get_state()
+        if f"{RANDOM}/{key}" in checkpoint.records
+    }
+    shared = checkpoint.written_by > 1 and not any(
+        [key.startswith(RANDOM) for key in deserializer.own]
+    )
     if state and None not in state.values() and (shared or checkpoint.rank < checkpoint.written_by):
         try:
             random.set_state({key: json.loads(text) for key, text in state.items()})
@@ -281,14 +348,23 @@ def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
 
 
 def copies_of(things: list[Any]) -> Iterator[Any]:
-    """Whatever would broadcast rank 0's values at first: links, and multi-node optimizers whose models were loaded too."""
+    """Whatever would broadcast rank 0's values at first: links, and multi-node optimizers whose
+    models were loaded too.
+    """
     for thing in things:
         updater: Any = getattr(thing, "updater", None)
         if hasattr(updater, "get_all_optimizers"):
             yield from copies_of(
-                [x for optimizer in updater.get_all_optimizers().values() for x in (optimizer, optimizer.target)]
+                [
+                    x
+                    for optimizer in updater.get_all_optimizers().values()
+                    for x in (optimizer, optimizer.target)
+                ]
             )
         elif isinstance(thing, Link):
             yield from (link for link in thing.links() if hasattr(link, "take_as_given"))
-        elif any([getattr(thing, "target", None) is other for other in things]) and getattr(thing, "team", None) is not None:
+        elif (
+            any([getattr(thing, "target", None) is other for other in things])
+            and getattr(thing, "team", None) is not None
+        ):
             yield thing.team

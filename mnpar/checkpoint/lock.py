@@ -1,4 +1,6 @@
-"""One job at a time in a folder: a file lock, which the system releases when the process ends, however it ends."""
+"""One job at a time in a folder: a file lock, which the system releases when the process ends,
+however it ends.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from mnpar.errors import CheckpointError
 
 
 def take_lock(folder: str) -> int:
-    """Keep other processes from taking this folder's lock, until this one ends or closes the descriptor.
+    """Keep other processes from taking this folder's lock, until this one ends or closes the
+    descriptor.
 
     Where the file system knows no locks, nobody is kept out. Child processes do not inherit it.
 
@@ -25,7 +28,9 @@ def take_lock(folder: str) -> int:
         OSError: the folder cannot be written to.
     """
     os.makedirs(folder, exist_ok=True)
-    descriptor = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(
+        os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
+    )
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -33,7 +38,9 @@ def take_lock(folder: str) -> int:
             return descriptor
         owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another job"
         os.close(descriptor)
-        raise CheckpointError(f"{folder} is in use by {owner}: end that job, or give this run another name") from None
+        raise CheckpointError(
+            f"{folder} is in use by {owner}: end that job, or give this run another name"
+        ) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
     return descriptor

@@ -1,4 +1,6 @@
-"""ChainerMN's checkpointer: a Trainer's extension that saves the Trainer of all ranks, and goes on from what it saved."""
+"""ChainerMN's checkpointer: a Trainer's extension that saves the Trainer of all ranks, and goes on
+from what it saved.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,16 @@ if TYPE_CHECKING:
 
 
 def create_multi_node_checkpointer(
-    name: str, comm: Communicator, cp_interval: int = 5, gc_interval: int = 5, path: str | None = None,
-    *, asynchronous: bool = False,
-) -> MultiNodeCheckpointer:  # fmt: skip
-    """An extension that saves the training of all ranks, and lets it go on after the job was killed, on any number of ranks.
+    name: str,
+    comm: Communicator,
+    cp_interval: int = 5,
+    gc_interval: int = 5,
+    path: str | None = None,
+    *,
+    asynchronous: bool = False,
+) -> MultiNodeCheckpointer:
+    """An extension that saves the training of all ranks, and lets it go on after the job was
+    killed, on any number of ranks.
 
     Call ``maybe_load`` when the Trainer has all its extensions, before ``run``::
 
@@ -39,16 +47,19 @@ def create_multi_node_checkpointer(
         checkpointer.maybe_load(trainer, optimizer)
         trainer.run()
 
-    Without a Trainer, ``save(target, iteration)`` and ``maybe_load(target)`` take what :func:`mnpar.checkpoint.save` takes.
+    Without a Trainer, ``save(target, iteration)`` and ``maybe_load(target)`` take what
+    :func:`mnpar.checkpoint.save` takes.
 
     Args:
         name: of the run; its checkpoints are in the folder of this name.
         comm: all its ranks make the extension, and call it at the same iterations.
         cp_interval: how many checkpoints are kept.
         gc_interval: after how many more the oldest are removed, all at once.
-        path: the folder of that folder; None: the Trainer's ``out``. The same on all ranks, which all see it.
-        asynchronous: True: saving takes a copy, and threads write it while training goes on. The next save waits for it, and
-            raises, on all ranks, what went wrong; so do ``flush`` and, on the ranks concerned, the end of training.
+        path: the folder of that folder; None: the Trainer's ``out``. The same on all ranks, which
+            all see it.
+        asynchronous: True: saving takes a copy, and threads write it while training goes on. The
+            next save waits for it, and raises, on all ranks, what went wrong; so do ``flush`` and,
+            on the ranks concerned, the end of training.
 
     Raises:
         ValueError: the name cannot be a folder's, or an interval is less than 1.
@@ -69,9 +80,11 @@ def create_multi_node_checkpointer(
 
 
 class MultiNodeCheckpointer:
-    """What :func:`create_multi_node_checkpointer` returns, with the same arguments: an extension of a Trainer.
+    """What :func:`create_multi_node_checkpointer` returns, with the same arguments: an extension of
+    a Trainer.
 
-    All ranks of ``comm`` make one, call its methods together, and keep the objects that it saves and loads.
+    All ranks of ``comm`` make one, call its methods together, and keep the objects that it saves
+    and loads.
 
     Raises:
         ValueError: the name is not that of a folder, or an interval is less than 1.
@@ -83,10 +96,20 @@ class MultiNodeCheckpointer:
     _lock: int | None = None  # of the folder, on rank 0
 
     def __init__(
-        self, name: str, comm: Communicator, cp_interval: int = 5, gc_interval: int = 5, path: str | None = None,
+        self,
+        name: str,
+        comm: Communicator,
+        cp_interval: int = 5,
+        gc_interval: int = 5,
+        path: str | None = None,
         asynchronous: bool = False,
-    ) -> None:  # fmt: skip
-        if not isinstance(name, str) or not name or name != os.path.basename(name) or name.startswith("."):
+    ) -> None:
+        if (
+            not isinstance(name, str)
+            or not name
+            or name != os.path.basename(name)
+            or name.startswith(".")
+        ):
             raise ValueError(f"the name of a run is the name of a folder, not {name!r}")
         for what, interval in (("cp_interval", cp_interval), ("gc_interval", gc_interval)):
             if interval < 1:
@@ -100,14 +123,17 @@ class MultiNodeCheckpointer:
         self.last: int | None = None  # the iteration that was saved last
         self._seconds: list[float] = []
         self._count = 0  # of checkpoints that are there
-        self._background: tuple[str, Background] | None = None  # what is being written, and into which folder
+        self._background: tuple[str, Background] | None = (
+            None  # what is being written, and into which folder
+        )
 
     def __call__(self, trainer: Any) -> None:
         """Save a Trainer at its iteration. Collective."""
         self.save(trainer, trainer.updater.iteration)
 
     def finalize(self) -> None:
-        """Wait for what this rank is writing, and let other jobs use the folder; it does not wait for other ranks.
+        """Wait for what this rank is writing, and let other jobs use the folder; it does not wait
+        for other ranks.
 
         Nothing is removed: a run can go on from its checkpoints, after an error above all.
 
@@ -133,7 +159,9 @@ class MultiNodeCheckpointer:
         """Keep other jobs out of the folder."""
         held = together(self.comm, lambda: self._lock is not None or self.comm.rank != 0)
         if not all(held):
-            self._lock = together(self.comm, lambda: take_lock(folder) if self.comm.rank == 0 else None)[self.comm.rank]
+            self._lock = together(
+                self.comm, lambda: take_lock(folder) if self.comm.rank == 0 else None
+            )[self.comm.rank]
 
     def flush(self) -> None:
         """Return when all that was saved is on the disk. Collective.
@@ -147,7 +175,8 @@ class MultiNodeCheckpointer:
             self._saved(folder)
 
     def save(self, target: Any, iteration: int) -> str | None:
-        """Save something that has ``serialize``, or a dict of such, and remove old ones if it is time. Collective.
+        """Save something that has ``serialize``, or a dict of such, and remove old ones if it is
+        time. Collective.
 
         Returns:
             The path of the checkpoint; None while it is written in the background.
@@ -178,10 +207,12 @@ class MultiNodeCheckpointer:
             self.collect_garbage(folder)
 
     def at_notice(self, signals: Sequence[int] = SIGNALS) -> SaveAtNotice:
-        """An extension that saves after the iteration in which a signal came to any rank, and ends training.
+        """An extension that saves after the iteration in which a signal came to any rank, and ends
+        training.
 
-        It raises ``SystemExit(143)``, so what stands behind ``trainer.run()`` is not reached, and the exit code is that of a
-        program that was terminated. See :class:`mnpar.checkpoint.Notice`::
+        It raises ``SystemExit(143)``, so what stands behind ``trainer.run()`` is not reached, and
+        the exit code is that of a program that was terminated. See
+        :class:`mnpar.checkpoint.Notice`::
 
             trainer.extend(checkpointer, trigger=(500, "iteration"))
             trainer.extend(checkpointer.at_notice())
@@ -192,14 +223,18 @@ class MultiNodeCheckpointer:
         return SaveAtNotice(self, signals)
 
     def collect_garbage(self, folder: str) -> None:
-        """Remove the checkpoints that are older than the ``cp_interval`` newest good ones. Collective."""
+        """Remove the checkpoints that are older than the ``cp_interval`` newest good ones.
+        Collective.
+        """
         try:
             collect_garbage(folder, self.comm, self.cp_interval)
         except OSError as error:  # training need not end because of it
             if self.comm.rank == 0:
                 warnings.warn(f"an old checkpoint could not be removed: {error}", stacklevel=2)
 
-    def maybe_load(self, trainer: Any, optimizer: Any = None, path: str | None = None) -> int | None:
+    def maybe_load(
+        self, trainer: Any, optimizer: Any = None, path: str | None = None
+    ) -> int | None:
         """Go on from the newest good checkpoint, if there is one. Collective.
 
         Args:
@@ -226,12 +261,18 @@ class MultiNodeCheckpointer:
         if not self._seconds:
             return "No stats available"
         mean = sum(self._seconds) / len(self._seconds)
-        return f"Snapshot duration stats (sec): avg={mean:f}, min={min(self._seconds):f}, max={max(self._seconds):f}"
+        return (
+            f"Snapshot duration stats (sec): avg={mean:f}, min={min(self._seconds):f}, "
+            f"max={max(self._seconds):f}"
+        )
 
     def _folder(self, target: Any) -> str:
         path = self.path if self.path is not None else getattr(target, "out", None)
         if path is None:
-            raise ValueError("a checkpointer without a Trainer needs a path: create_multi_node_checkpointer(…, path='result')")
+            raise ValueError(
+                "a checkpointer without a Trainer needs a path: "
+                "create_multi_node_checkpointer(…, path='result')"
+            )
         return os.path.join(path, self._run)
 
     def steps(self, trainer: Any = None) -> list[int]:

@@ -1,4 +1,6 @@
-"""Files in the hidden folder by which ranks that send no messages tell rank 0 that their shard is written, or why it is not."""
+"""Files in the hidden folder by which ranks that send no messages tell rank 0 that their shard is
+written, or why it is not.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def _note(hidden: str, rank: int) -> str:
 def write_note(hidden: str, rank: int, content: Any) -> None:
     """Write a note, anything that JSON can hold, atomically."""
     path = _note(hidden, rank)
-    with open(path + "~", "w") as file:  # it may be there already, written in part, if the disk was full
+    with open(
+        path + "~", "w"
+    ) as file:  # it may be there already, written in part, if the disk was full
         json.dump(content, file)
     reach("note written")
     os.rename(path + "~", path)
@@ -39,7 +43,13 @@ def read_note(hidden: str, rank: int) -> Shard | str | None:
     """A rank's note: its shard, None if it has nothing to write, or its error."""
     with open(_note(hidden, rank)) as file:
         content = json.load(file)
-    return content["error"] if isinstance(content, dict) else None if content is None else Shard(*content)
+    return (
+        content["error"]
+        if isinstance(content, dict)
+        else None
+        if content is None
+        else Shard(*content)
+    )
 
 
 def remove_notes(hidden: str) -> None:

@@ -1,9 +1,10 @@
-"""Saving before a scheduler ends the job: a signal sets a flag, and all ranks act on it after the same iteration.
+"""Saving before a scheduler ends the job: a signal sets a flag, and all ranks act on it after the
+same iteration.
 
-Schedulers send SIGTERM, or another signal, some time before they kill; perhaps to some ranks only, and each is at another point
-of its work. A checkpoint needs all ranks at one iteration. So the signal's handler only sets a flag, and after each
-iteration the ranks share their flags, by a non-blocking allreduce whose result is looked at after the next iteration: no rank
-waits for it.
+Schedulers send SIGTERM, or another signal, some time before they kill; perhaps to some ranks only,
+and each is at another point of its work. A checkpoint needs all ranks at one iteration. So the
+signal's handler only sets a flag, and after each iteration the ranks share their flags, by a
+non-blocking allreduce whose result is looked at after the next iteration: no rank waits for it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Notice:
-    """Whether the job is to end. Called by all ranks after an iteration, it says the same on all of them.
+    """Whether the job is to end. Called by all ranks after an iteration, it says the same on all of
+    them.
 
-    From the moment it is made, the signals no longer end this process, until :meth:`close` or the end of a ``with`` block.
+    From the moment it is made, the signals no longer end this process, until :meth:`close` or the
+    end of a ``with`` block.
 
     Args:
         comm: all its ranks make it and call it, in the same iterations.
-        signals: that are taken as a notice. MPICH's mpiexec and srun pass SIGTERM on to the ranks; Open MPI's mpiexec kills
-            them at once, but passes SIGUSR1 on. Signals come to main threads only; elsewhere :meth:`note` does the same.
+        signals: that are taken as a notice. MPICH's mpiexec and srun pass SIGTERM on to the ranks;
+            Open MPI's mpiexec kills them at once, but passes SIGUSR1 on. Signals come to main
+            threads only; elsewhere :meth:`note` does the same.
 
     Raises:
         ValueError: a signal cannot be caught.
@@ -63,7 +67,9 @@ class Notice:
                     self._before[number] = signal.signal(number, self._heard)
             except (OSError, ValueError) as error:
                 self.close()
-                raise ValueError(f"{signal.Signals(number).name} cannot be caught: {error}") from None
+                raise ValueError(
+                    f"{signal.Signals(number).name} cannot be caught: {error}"
+                ) from None
 
     def __enter__(self) -> Notice:
         return self
@@ -79,11 +85,15 @@ class Notice:
         self.told = True
 
     def __call__(self) -> bool:
-        """Whether a rank had heard a signal when it last called this, or, on one rank, now. Collective."""
+        """Whether a rank had heard a signal when it last called this, or, on one rank, now.
+        Collective.
+        """
         if self.comm.size == 1:
             return self.told
         found = self._asked is not None and bool(self._asked.wait()[0])
-        self._asked = None if found else self.comm.iallreduce(np.array([self.told], np.int32), "max")
+        self._asked = (
+            None if found else self.comm.iallreduce(np.array([self.told], np.int32), "max")
+        )
         return found
 
     def close(self) -> None:

@@ -34,14 +34,19 @@ class Checkpoint:
         try:
             self._understand()
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise CheckpointError(f"{os.path.join(path, store.MANIFEST)} has a wrong content: {error!r}") from None
+            raise CheckpointError(
+                f"{os.path.join(path, store.MANIFEST)} has a wrong content: {error!r}"
+            ) from None
         self.same_ranks = self.written_by == size
         self._open = ExitStack()
         self._shards: dict[int, tuple[Any, dict[str, Entry]]] = {}
 
     def _understand(self) -> None:
-        """Parse the manifest's content, and check it: whatever is wrong with it is an error here, and none later."""
-        step, ranks = self.content["step"], self.content["ranks"]
+        """Parse the manifest's content, and check it: whatever is wrong with it is an error here,
+        and none later.
+        """
+        step = self.content["step"]
+        ranks = self.content["ranks"]
         if type(step) is not int or type(ranks) is not int or not 1 <= ranks <= _MOST_RANKS:
             raise ValueError(f"step {step!r} of {ranks!r} ranks")
         self.step: int = step
@@ -52,13 +57,20 @@ class Checkpoint:
                 raise TypeError(f"size {size!r} and digest {digest!r} of {name}")
             self.files[name] = size, digest
         self.records = from_json(self.content["records"], self.written_by)
-        shards = {piece.file for record in self.records.values() for piece in record.pieces if piece.dtype is not None}
+        shards = {
+            piece.file
+            for record in self.records.values()
+            for piece in record.pieces
+            if piece.dtype is not None
+        }
         for number in sorted(shards):
             if store.shard_name(number, self.written_by) not in self.files:
                 raise ValueError(f"shard {number} is not among its files")
 
     def verify(self, rank: int, size: int) -> None:
-        """Raise CheckpointError if a file is missing, damaged or does not belong here; the ranks share the work."""
+        """Raise CheckpointError if a file is missing, damaged or does not belong here; the ranks
+        share the work.
+        """
         store.check_files(self.path, self.files)
         for name in list(self.files)[rank::size]:
             store.check_file(os.path.join(self.path, name), *self.files[name])
@@ -68,26 +80,41 @@ class Checkpoint:
         self._open.close()
 
     def pick(self, record: Record, box: Box | None) -> Piece | None:
-        """The piece of a box for this rank: the only one there is or, if the number of ranks is the same, the one of this rank.
-        None if there are several, and no such one."""
+        """The piece of a box for this rank: the only one there is or, if the number of ranks is the
+        same, the one of this rank. None if there are several, and no such one.
+        """
         versions = [piece for piece in record.pieces if piece.box == box]
         if self.same_ranks:
             versions = [piece for piece in versions if self.rank in piece.ranks] or versions
         return versions[0] if len(versions) == 1 else None
 
     def of_rank(self, record: Record, arrays: bool) -> Piece | None:
-        """Of values of single ranks, the piece of rank % P of the P that wrote; for new ranks arrays only if ``arrays``."""
+        """Of values of single ranks, the piece of rank % P of the P that wrote; for new ranks
+        arrays only if ``arrays``.
+        """
         mine = [piece for piece in record.pieces if self.rank % self.written_by in piece.ranks]
-        return mine[0] if mine and (arrays or self.rank < self.written_by or mine[0].dtype is None) else None
+        return (
+            mine[0]
+            if mine and (arrays or self.rank < self.written_by or mine[0].dtype is None)
+            else None
+        )
 
     def can_average(self, record: Record) -> bool:
         """Whether the pieces are numbers of one shape."""
         first = record.pieces[0]
-        return all([piece.dtype in ("<f2", "<f4", "<f8") and piece.shape == first.shape for piece in record.pieces])
+        return all(
+            [
+                piece.dtype in ("<f2", "<f4", "<f8") and piece.shape == first.shape
+                for piece in record.pieces
+            ]
+        )
 
     def mean(self, record: Record) -> Array:
         """The mean over the ranks that wrote it."""
-        sums = [self.read(record, piece).astype(np.float64) * len(piece.ranks) for piece in record.pieces]
+        sums = [
+            self.read(record, piece).astype(np.float64) * len(piece.ranks)
+            for piece in record.pieces
+        ]
         return np.asarray(sum(sums)) / sum([len(piece.ranks) for piece in record.pieces])
 
     def read(self, record: Record, piece: Piece) -> Any:
@@ -96,11 +123,18 @@ class Checkpoint:
             return piece.plain
         file, entries = self._shard(piece.file)
         try:
-            raw, dtype = read_entry(file, entries[piece.name]), np.dtype(piece.dtype)
-            array = raw if raw.dtype.name in NAMES and dtype.name in NAMES else np.frombuffer(raw.tobytes(), dtype)
+            raw = read_entry(file, entries[piece.name])
+            dtype = np.dtype(piece.dtype)
+            array = (
+                raw
+                if raw.dtype.name in NAMES and dtype.name in NAMES
+                else np.frombuffer(raw.tobytes(), dtype)
+            )
             return array.reshape(piece.shape)
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{self.path}, {record.key}: shard {piece.file} does not have it: {error!r}") from None
+            raise CheckpointError(
+                f"{self.path}, {record.key}: shard {piece.file} does not have it: {error!r}"
+            ) from None
 
     def _shard(self, number: int) -> tuple[Any, dict[str, Entry]]:
         if number not in self._shards:
@@ -119,7 +153,8 @@ class Checkpoint:
             piece = self.pick(record, versions[0].box)
             if piece is None:
                 raise CheckpointError(
-                    f"{self.path}, {record.key}: ranks {[p.ranks[0] for p in versions]} had different values of one part, "
+                    f"{self.path}, {record.key}: ranks {[p.ranks[0] for p in versions]} had "
+                    "different values of one part, "
                     f"so {self.written_by} ranks can go on with it, but no other number"
                 )
             array = self.read(record, piece)
@@ -139,7 +174,9 @@ def _within(common: Box, box: Box) -> tuple[slice, ...]:
 
 def choose(directory: str, comm: Communicator, step: int | None) -> Checkpoint | None:
     """The newest undamaged checkpoint (of a step), opened on each rank."""
-    directory, (listed, *_) = in_folder(comm, directory, lambda: store.names(directory) if comm.rank == 0 else [])
+    directory, (listed, *_) = in_folder(
+        comm, directory, lambda: store.names(directory) if comm.rank == 0 else []
+    )
     candidates = [name for name in reversed(listed) if step is None or name.step == step]
     if step is not None and not candidates:
         there = ", ".join(str(name.step) for name in listed) or "none"
@@ -147,8 +184,12 @@ def choose(directory: str, comm: Communicator, step: int | None) -> Checkpoint |
     return first_good(directory, candidates, comm)
 
 
-def first_good(directory: str, candidates: Sequence[store.Name | str], comm: Communicator) -> Checkpoint | None:
-    """The first undamaged one of these names, opened on each rank; a warning for each before it; None if there are no names."""
+def first_good(
+    directory: str, candidates: Sequence[store.Name | str], comm: Communicator
+) -> Checkpoint | None:
+    """The first undamaged one of these names, opened on each rank; a warning for each before it;
+    None if there are no names.
+    """
     reasons = []
     for name in candidates:
         try:
@@ -158,7 +199,9 @@ def first_good(directory: str, candidates: Sequence[store.Name | str], comm: Com
             if comm.rank == 0 and name != candidates[-1]:
                 warnings.warn(f"an older checkpoint is tried, because {error}", stacklevel=4)
     if reasons:
-        raise CheckpointError(f"{directory} has no checkpoint that could be loaded: " + "; ".join(reasons))
+        raise CheckpointError(
+            f"{directory} has no checkpoint that could be loaded: " + "; ".join(reasons)
+        )
     return None
 
 

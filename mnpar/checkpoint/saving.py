@@ -1,4 +1,6 @@
-"""Saving: every rank writes a shard into a hidden folder, and rank 0 gives the folder its name when all shards are there."""
+"""Saving: every rank writes a shard into a hidden folder, and rank 0 gives the folder its name when
+all shards are there.
+"""
 
 from __future__ import annotations
 
@@ -29,25 +31,29 @@ RANDOM = "mnpar.random"  # under which the state of the ranks' generators is kep
 
 
 def save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int) -> str:
-    """Write a checkpoint of what all ranks have; it is there whole or, whatever happens meanwhile, not at all. Collective.
+    """Write a checkpoint of what all ranks have; it is there whole or, whatever happens meanwhile,
+    not at all. Collective.
 
-    What ranks have alike is written once; parameters that are parts of a whole (``param.whole``, ``param.box``) are put
-    together when they are loaded, by any number of ranks. The ranks' random generators (:func:`mnpar.random.generator`) are
-    in it too.
+    What ranks have alike is written once; parameters that are parts of a whole (``param.whole``,
+    ``param.box``) are put together when they are loaded, by any number of ranks. The ranks' random
+    generators (:func:`mnpar.random.generator`) are in it too.
 
     Args:
-        directory: one on a file system that all ranks share, the same on all of them; is made if necessary.
-        objects: what has ``serialize`` (a link, an optimizer, an iterator, a Trainer), or a dict of such by name.
+        directory: one on a file system that all ranks share, the same on all of them; is made if
+            necessary.
+        objects: what has ``serialize`` (a link, an optimizer, an iterator, a Trainer), or a dict of
+            such by name.
         comm: the ranks that have them.
-        step: the number of the iteration, 0 or more; a step that is there already stays until it is collected.
+        step: the number of the iteration, 0 or more; a step that is there already stays until it is
+            collected.
 
     Returns:
         The path of the checkpoint.
 
     Raises:
         OSError: on all ranks, if one of them could not write; no trace of the attempt is left.
-        TypeError: something in it is no array, number, string or None. ValueError: parts do not make a whole, or ranks name
-            different directories.
+        TypeError: something in it is no array, number, string or None. ValueError: parts do not
+            make a whole, or ranks name different directories.
 
     Example:
         >>> import tempfile, mnpar, mnpar.links as L
@@ -66,10 +72,14 @@ def save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, st
     return _save(directory, objects, comm, step)
 
 
-def save_folder(path: str | os.PathLike[str], objects: Any, comm: Communicator | None = None, step: int = 0) -> str:
-    """Write one checkpoint under a name of your own, as :func:`save` writes those of a directory. Collective.
+def save_folder(
+    path: str | os.PathLike[str], objects: Any, comm: Communicator | None = None, step: int = 0
+) -> str:
+    """Write one checkpoint under a name of your own, as :func:`save` writes those of a directory.
+    Collective.
 
-    What is there under this name is replaced; whatever happens meanwhile, :func:`load_folder` finds the old one or the new.
+    What is there under this name is replaced; whatever happens meanwhile, :func:`load_folder` finds
+    the old one or the new.
 
     Args:
         path: of the folder that will have the shards and the manifest.
@@ -88,7 +98,9 @@ def save_folder(path: str | os.PathLike[str], objects: Any, comm: Communicator |
         >>> import os, tempfile, mnpar.links as L
         >>> from mnpar import checkpoint
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = checkpoint.save_folder(os.path.join(folder, "model"), L.Linear(3, 2), step=10)
+        ...     path = checkpoint.save_folder(
+        ...         os.path.join(folder, "model"), L.Linear(3, 2), step=10
+        ...     )
         ...     print(sorted(os.listdir(path)), checkpoint.load_folder(path, L.Linear(3, 2)))
         ['manifest.json', 'shard-00000-of-00001.safetensors'] 10
     """
@@ -96,7 +108,13 @@ def save_folder(path: str | os.PathLike[str], objects: Any, comm: Communicator |
     return _save(directory, objects, comm or create_communicator("self"), step, name)
 
 
-def _save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int, name: str | None = None) -> str:
+def _save(
+    directory: str | os.PathLike[str],
+    objects: Any,
+    comm: Communicator,
+    step: int,
+    name: str | None = None,
+) -> str:
     draft = begin(directory, objects, comm, step, name)
     try:
         shards = together(comm, lambda: write_shard(draft))
@@ -109,7 +127,9 @@ def _save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, s
 
 @dataclass
 class Draft:
-    """A checkpoint that is to be written: what all ranks have agreed on, and the values that this rank writes."""
+    """A checkpoint that is to be written: what all ranks have agreed on, and the values that this
+    rank writes.
+    """
 
     directory: str
     hidden: str  # the folder that is filled
@@ -122,9 +142,13 @@ class Draft:
 
 
 def begin(
-    directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int, name: str | None = None,
+    directory: str | os.PathLike[str],
+    objects: Any,
+    comm: Communicator,
+    step: int,
+    name: str | None = None,
     copies: bool = False,
-) -> Draft:  # fmt: skip
+) -> Draft:
     """Agree on a checkpoint, and make its hidden folder. Collective.
 
     Args:
@@ -133,36 +157,50 @@ def begin(
         copies: take copies of the values, which may change as soon as this returns.
     """
     recorder = Recorder(copies)
-    path, gathered = in_folder(comm, os.path.join(directory, name or ""), lambda: _record(recorder, objects, step))
+    path, gathered = in_folder(
+        comm, os.path.join(directory, name or ""), lambda: _record(recorder, objects, step)
+    )
     directory = path if name is None else os.path.dirname(path)
     records = combine(gathered)  # the same error on all ranks, if any
     named = store.Name(step, 1) if name is None else name
     hidden = together(comm, lambda: store.begin(directory, named) if comm.rank == 0 else None)[0]
     assert hidden is not None
-    written = {r.key for r in records.values() if any([p.dtype is not None and p.file == comm.rank for p in r.pieces])}
+    written = {
+        r.key
+        for r in records.values()
+        if any([p.dtype is not None and p.file == comm.rank for p in r.pieces])
+    }
     arrays = {key: array for key, array in recorder.arrays.items() if key in written}
     return Draft(directory, hidden, named, int(step), comm.rank, comm.size, records, arrays)
 
 
 def name_it(draft: Draft, shards: Sequence[store.Shard | None]) -> str:
-    """On rank 0, when all shards are there: write the manifest, and give the checkpoint its name; its path."""
+    """On rank 0, when all shards are there: write the manifest, and give the checkpoint its name;
+    its path.
+    """
     content = {
         "step": draft.step,
         "ranks": draft.size,
-        "files": {name: [size, digest] for shard in shards if shard for name, size, digest in [shard]},
+        "files": {
+            name: [size, digest] for shard in shards if shard for name, size, digest in [shard]
+        },
         "records": to_json(draft.records, draft.size),
     }
     return store.finish(draft.directory, draft.hidden, draft.name, content)
 
 
 def by_name(objects: Any) -> Mapping[str, Any]:
-    """The objects of a checkpoint by name: one alone has none; TypeError for what cannot be saved."""
+    """The objects of a checkpoint by name: one alone has none; TypeError for what cannot be
+    saved.
+    """
     named = objects if isinstance(objects, Mapping) else {"": objects}
     for name, thing in named.items():
         if not hasattr(thing, "serialize"):
             raise TypeError(
-                f"a checkpoint has objects with serialize(serializer), as links and optimizers are: {name or 'this one'} is of "
-                f"{type(thing).__name__}. Arrays and numbers need a class, with self.x = serializer('x', self.x) in serialize"
+                "a checkpoint has objects with serialize(serializer), as links and optimizers "
+                f"are: {name or 'this one'} is of "
+                f"{type(thing).__name__}. Arrays and numbers need a class, with self.x = "
+                "serializer('x', self.x) in serialize"
             )
     return named
 
@@ -195,7 +233,10 @@ def write_shard(draft: Draft) -> store.Shard | None:
         return None
     if not os.path.isdir(draft.hidden):
         raise FileNotFoundError(
-            errno.ENOENT, "what rank 0 has made is not there: checkpoints need a file system that all ranks share", draft.hidden
+            errno.ENOENT,
+            "what rank 0 has made is not there: checkpoints need a file system that all ranks "
+            "share",
+            draft.hidden,
         )
     name = store.shard_name(draft.rank, draft.size)
     with store.ShardFile(os.path.join(draft.hidden, name)) as file:

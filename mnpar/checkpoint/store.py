@@ -1,18 +1,20 @@
-"""Checkpoints on the disk: how one is written so that it is there whole or not at all, and how it is checked.
+"""Checkpoints on the disk: how one is written so that it is there whole or not at all, and how it
+is checked.
 
-    run/step-00000120/manifest.json                 what is in which shard, and the size and SHA-256 of each
-                      shard-00000-of-00002.safetensors
-                      shard-00001-of-00002.safetensors
+    run/step-00000120/manifest.json                 what is in which shard, and the size and SHA-256
+                      of each shard-00000-of-00002.safetensors shard-00001-of-00002.safetensors
 
-A folder with a hidden name is filled, brought to the disk (fsync), and then renamed. So a folder whose name does not begin with
-a dot is a whole checkpoint, whenever the job is killed. A step that is saved again becomes ``step-00000120.2``. The latest
-one is found by the names alone: there is no pointer to it that could be wrong.
+A folder with a hidden name is filled, brought to the disk (fsync), and then renamed. So a folder
+whose name does not begin with a dot is a whole checkpoint, whenever the job is killed. A step that
+is saved again becomes ``step-00000120.2``. The latest one is found by the names alone: there is no
+pointer to it that could be wrong.
 
-Or the checkpoint has a name that the user has chosen, and replaces one of that name: the new one is first called ``name~2``,
-then the old one is removed, and then the new one is renamed. At each moment there is a whole one, and readers find it.
+Or the checkpoint has a name that the user has chosen, and replaces one of that name: the new one is
+first called ``name~2``, then the old one is removed, and then the new one is renamed. At each
+moment there is a whole one, and readers find it.
 
-Only this module makes, renames and removes folders, and it removes none that is not named like a checkpoint or has other files.
-The digests find accidents, not forgery.
+Only this module makes, renames and removes folders, and it removes none that is not named like a
+checkpoint or has other files. The digests find accidents, not forgery.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}\.safetensors")
 UNDER_WAY: dict[str, None] = {}  # hidden folders that this process is filling or removing
 
 # Called with the name of each step of writing when it was taken: tests end the job there.
-after_step: ContextVar[Callable[[str], None]] = ContextVar("mnpar.checkpoint.after_step", default=lambda step: None)
+after_step: ContextVar[Callable[[str], None]] = ContextVar(
+    "mnpar.checkpoint.after_step", default=lambda step: None
+)
 
 
 def reach(step: str) -> None:
@@ -76,14 +80,18 @@ def names(folder: str) -> list[Name]:
 
 
 def versions(folder: str, name: str) -> list[str]:
-    """The checkpoints of a user's name, oldest first: one, and others if a job was killed while it replaced one."""
+    """The checkpoints of a user's name, oldest first: one, and others if a job was killed while it
+    replaced one.
+    """
     numbered = [name if number == 1 else f"{name}~{number}" for number in _numbers(folder, name)]
     return [other for other in numbered if is_checkpoint(os.path.join(folder, other))]
 
 
 def _numbers(folder: str, name: str) -> list[int]:
     pattern = re.compile(re.escape(name) + r"(?:~([1-9]\d*))?")
-    found = [pattern.fullmatch(other) for other in (os.listdir(folder) if os.path.isdir(folder) else ())]
+    found = [
+        pattern.fullmatch(other) for other in (os.listdir(folder) if os.path.isdir(folder) else ())
+    ]
     return sorted({int(match[1] or 1) for match in found if match})
 
 
@@ -103,15 +111,24 @@ def shard_name(rank: int, size: int) -> str:
 
 
 def begin(folder: str, name: Name | str) -> str:
-    """Make the hidden folder of a new checkpoint; hidden ones that a killed job of this machine has left are removed."""
+    """Make the hidden folder of a new checkpoint; hidden ones that a killed job of this machine has
+    left are removed.
+    """
     os.makedirs(folder, exist_ok=True)
     taken = os.path.join(folder, str(name))
     if isinstance(name, str) and os.path.lexists(taken) and not is_checkpoint(taken):
-        raise FileExistsError(errno.EEXIST, "is no checkpoint, and stays: remove it, or take another name", taken)
+        raise FileExistsError(
+            errno.EEXIST, "is no checkpoint, and stays: remove it, or take another name", taken
+        )
     for other in os.listdir(folder):
         match = _HIDDEN.fullmatch(other)
         left = os.path.join(folder, other)
-        if match and match[1] == os.uname().nodename and left not in UNDER_WAY and not _alive(int(match[2])):
+        if (
+            match
+            and match[1] == os.uname().nodename
+            and left not in UNDER_WAY
+            and not _alive(int(match[2]))
+        ):
             shutil.rmtree(left, ignore_errors=True)
     path = os.path.join(folder, _hidden(name, "tmp"))
     UNDER_WAY[path] = None
@@ -141,10 +158,14 @@ def _alive(pid: int) -> bool:
 
 
 class ShardFile:
-    """A new file for writing, which is synchronized to the disk (fsync) when it is closed, and computes its own digest."""
+    """A new file for writing, which is synchronized to the disk (fsync) when it is closed, and
+    computes its own digest.
+    """
 
     def __init__(self, path: str) -> None:
-        self.path, self.size, self._digest = path, 0, hashlib.sha256()
+        self.path = path
+        self.size = 0
+        self._digest = hashlib.sha256()
         self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
         try:
             reach("shard opened")
@@ -180,7 +201,9 @@ class ShardFile:
 
 
 def finish(folder: str, hidden: str, name: Name | str, content: dict[str, Any]) -> str:
-    """Write the manifest, and rename the folder: to the step's next free name, or to the user's, replacing that; its path."""
+    """Write the manifest, and rename the folder: to the step's next free name, or to the user's,
+    replacing that; its path.
+    """
     text = _dump(content)
     head = {"mnpar checkpoint": FORMAT, "sha256": hashlib.sha256(text).hexdigest(), "content": None}
     with ShardFile(os.path.join(hidden, MANIFEST)) as file:
@@ -204,7 +227,9 @@ def _rename(hidden: str, path: str) -> str:
 
 
 def _replace(folder: str, hidden: str, name: str) -> str:
-    path, older, taken = os.path.join(folder, name), versions(folder, name), _numbers(folder, name)
+    path = os.path.join(folder, name)
+    older = versions(folder, name)
+    taken = _numbers(folder, name)
     free = f"{path}~{taken[-1] + 1}" if taken else path
     _rename(hidden, free)
     for other in older:
@@ -249,13 +274,17 @@ def read_manifest(path: str) -> dict[str, Any]:
         with open_plain(file) as stream:
             data = stream.read(_LONGEST_MANIFEST + 1)
         document = json.loads(data)
-        version, digest, content = document["mnpar checkpoint"], document["sha256"], document["content"]
+        version = document["mnpar checkpoint"]
+        digest = document["sha256"]
+        content = document["content"]
     except OSError as error:
         raise CheckpointError(f"{file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{file} is damaged, or no manifest of mnpar: {error}") from None
     if version != FORMAT:
-        raise CheckpointError(f"{file} has version {version!r} of the format; this mnpar reads version {FORMAT}")
+        raise CheckpointError(
+            f"{file} has version {version!r} of the format; this mnpar reads version {FORMAT}"
+        )
     if hashlib.sha256(_dump(content)).hexdigest() != digest:
         raise CheckpointError(f"{file} is damaged: its SHA-256 is not the one that it gives")
     if not isinstance(content, dict):
@@ -274,7 +303,9 @@ def open_plain(path: str) -> Any:
 
 
 def check_files(path: str, files: Mapping[str, Any]) -> None:
-    """Raise CheckpointError unless the folder has these shards and no others; their content is not looked at."""
+    """Raise CheckpointError unless the folder has these shards and no others; their content is not
+    looked at.
+    """
     there = {name: None for name in os.listdir(path) if name.startswith("shard-")}
     for name in files:
         if not _SHARD.fullmatch(name):
@@ -294,6 +325,8 @@ def check_file(path: str, size: int, digest: str) -> None:
             if found != size:
                 raise CheckpointError(f"{path} is damaged: it has {found} bytes, not {size}")
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise CheckpointError(f"{path} is damaged or another file: its SHA-256 is not the manifest's")
+                raise CheckpointError(
+                    f"{path} is damaged or another file: its SHA-256 is not the manifest's"
+                )
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from None

@@ -3,7 +3,8 @@
 # ruff: noqa: E402
 from mnpar.communicators import startup
 
-startup.install()  # before the rest, and numpy, which take longer to import: a Ctrl-C or an error may come meanwhile
+# before the rest, and numpy, which take longer to import: a Ctrl-C or an error may come meanwhile
+startup.install()
 
 from mnpar.communicators.communicator import ANY_SOURCE, ANY_TAG, Communicator
 from mnpar.communicators.create import create_communicator, current_rank, run

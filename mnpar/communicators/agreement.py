@@ -1,4 +1,6 @@
-"""Errors that all ranks get: work of one rank for all, or of all ranks at the same time, fails on all of them or on none."""
+"""Errors that all ranks get: work of one rank for all, or of all ranks at the same time, fails on
+all of them or on none.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,13 @@ def agree(comm: Communicator, root: int, work: Callable[[], T]) -> T:
 
 
 def together(comm: Communicator, work: Callable[[], T]) -> list[T]:
-    """What ``work()`` returned on each rank; if it raised on some, its error on the first of them, on all ranks.
+    """What ``work()`` returned on each rank; if it raised on some, its error on the first of them,
+    on all ranks.
 
     Args:
         comm: all its ranks call this.
-        work: its results can be pickled. If it communicates, and fails on one rank before that, the others get a MismatchError.
+        work: its results can be pickled. If it communicates, and fails on one rank before that, the
+            others get a MismatchError.
 
     Example:
         >>> import mnpar
@@ -65,12 +69,15 @@ def together(comm: Communicator, work: Callable[[], T]) -> list[T]:
     try:
         outcomes = comm.allgather_obj((outcome, None if mine is None else dump_error(mine)))
     except Exception as error:
-        if mine is not None:  # while the others communicate in their work: this is why they do not meet
+        # while the others communicate in their work: this is why they do not meet
+        if mine is not None:
             raise mine from error
         raise
     for rank, (_, failure) in enumerate(outcomes):
         if failure is not None:
-            first: Exception = mine if mine is not None and rank == comm.rank else pickle.loads(failure)
+            first: Exception = (
+                mine if mine is not None and rank == comm.rank else pickle.loads(failure)
+            )
             first.add_note(f"(on rank {rank} of {comm.size}; all ranks stop)")
             raise first
     return [result for result, _ in outcomes]
@@ -97,8 +104,15 @@ def check_root(comm: Communicator, root: Any, name: str = "root") -> int:
     """The root as an int.
 
     Raises:
-        ValueError: on this rank alone, as there is no root that could broadcast it: ``root`` is no rank of ``comm``.
+        ValueError: on this rank alone, as there is no root that could broadcast it: ``root`` is no
+            rank of ``comm``.
     """
-    if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < comm.size:
-        raise ValueError(f"rank {comm.rank}: {name} = {root!r} is no rank of a communicator of {comm.size}")
+    if (
+        isinstance(root, bool)
+        or not isinstance(root, int | np.integer)
+        or not 0 <= root < comm.size
+    ):
+        raise ValueError(
+            f"rank {comm.rank}: {name} = {root!r} is no rank of a communicator of {comm.size}"
+        )
     return int(root)

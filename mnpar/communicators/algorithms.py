@@ -1,8 +1,9 @@
-"""How each collective gets its result: from values that came in the opening, or from larger ones that follow it.
+"""How each collective gets its result: from values that came in the opening, or from larger ones
+that follow it.
 
-Larger values follow by a collective of the transport, or as messages with headers: where each pair of ranks has a part of its
-own, and in non-blocking collectives. A rank may have *nothing* to give (None): a gradient that does not exist. Reductions leave
-it out, the other collectives deliver None.
+Larger values follow by a collective of the transport, or as messages with headers: where each pair
+of ranks has a part of its own, and in non-blocking collectives. A rank may have *nothing* to give
+(None): a gradient that does not exist. Reductions leave it out, the other collectives deliver None.
 """
 
 from __future__ import annotations
@@ -49,10 +50,14 @@ def _reduced(opening: Opening, x: Any) -> Array | None:
 
 def _reduced_on_host(arrays: list[Array], call: Call) -> Array:
     """The reduction of arrays on any devices, where the first of them is."""
-    return backend.beside(reduce_arrays([backend.to_host(array) for array in arrays], call.reduction), arrays[0])
+    return backend.beside(
+        reduce_arrays([backend.to_host(array) for array in arrays], call.reduction), arrays[0]
+    )
 
 
-def _reduced_outside(channel: Channel, opening: Opening, x: Any, out: Array | None = None) -> Steps[Array | None]:
+def _reduced_outside(
+    channel: Channel, opening: Opening, x: Any, out: Array | None = None
+) -> Steps[Array | None]:
     root = opening.call.root if opening.call.op == "reduce" else None
     if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
         total = yield from channel.reduced_apart(x, opening, root, out)
@@ -67,8 +72,12 @@ def _reduced_outside(channel: Channel, opening: Opening, x: Any, out: Array | No
 
 
 def allreduce_into(out: Array) -> Algorithm:
-    """An allreduce whose result is computed into a contiguous array like ``x``, or ``x`` itself, where that can be done."""
-    return Algorithm(_reduced, lambda channel, opening, x: _reduced_outside(channel, opening, x, out))
+    """An allreduce whose result is computed into a contiguous array like ``x``, or ``x`` itself,
+    where that can be done.
+    """
+    return Algorithm(
+        _reduced, lambda channel, opening, x: _reduced_outside(channel, opening, x, out)
+    )
 
 
 # ---- every rank's value ----
@@ -133,7 +142,8 @@ def _broadcast(opening: Opening, x: Any) -> Any:
 
 def _broadcast_outside(channel: Channel, opening: Opening, x: Any) -> Steps[Any]:
     root = opening.call.root
-    at_root, header = opening.me == root, opening.forms[root]
+    at_root = opening.me == root
+    header = opening.forms[root]
     if opening.call.later:
         for rank in channel.others() if at_root else ():
             channel.post_part(x, opening, rank)
@@ -144,7 +154,11 @@ def _broadcast_outside(channel: Channel, opening: Opening, x: Any) -> Steps[Any]
 
 
 def _parts_at_root(channel: Channel, xs: Any, call: Call) -> Given:
-    return (listed(xs), channel.transport.size) if channel.transport.rank == call.root else (None, None)
+    return (
+        (listed(xs), channel.transport.size)
+        if channel.transport.rank == call.root
+        else (None, None)
+    )
 
 
 def _part_of_root(opening: Opening, xs: Any) -> Any:
@@ -155,7 +169,8 @@ def _scattered_outside(channel: Channel, opening: Opening, xs: Any) -> Steps[Any
     root = opening.call.root
     if opening.me != root:
         return (yield from channel.fetched_part(opening, root))
-    given, own = [channel.post_part(xs[rank], opening, rank) for rank in channel.others()], owned(xs[root])
+    given = [channel.post_part(xs[rank], opening, rank) for rank in channel.others()]
+    own = owned(xs[root])
     yield from until_taken(given)
     return own
 
@@ -184,11 +199,15 @@ BCAST = Algorithm(_broadcast, _broadcast_outside, _at_root)
 SCATTER = Algorithm(_part_of_root, _scattered_outside, _parts_at_root)
 ALLTOALL = Algorithm(_gathered, _traded_outside, _parts)
 REDUCE_SCATTER = Algorithm(_reduced, _reduced_parts_outside, _parts)
-SCANS = {(exclusive, up): _scan(exclusive, up) for exclusive in (False, True) for up in (False, True)}
+SCANS = {
+    (exclusive, up): _scan(exclusive, up) for exclusive in (False, True) for up in (False, True)
+}
 
 
 def listed(xs: Any) -> Any:
-    """One part for each rank, as a tuple; an array is cut along its first axis. ``form_of`` refuses what has no parts."""
+    """One part for each rank, as a tuple; an array is cut along its first axis. ``form_of`` refuses
+    what has no parts.
+    """
     if type(xs) is tuple:
         return xs
     if backend.is_array(xs):
@@ -209,5 +228,11 @@ def until_taken(given: Iterable[Pending | None]) -> Steps[None]:
 
 
 def _body(x: Any, opening: Opening) -> Array:
-    """This rank's own value as bytes; of an array whose form the buffer knows they are made only here."""
-    return as_bytes(x) if type(x) is np.ndarray and not opening.call.op.endswith("_obj") else opening.statement.body
+    """This rank's own value as bytes; of an array whose form the buffer knows they are made only
+    here.
+    """
+    return (
+        as_bytes(x)
+        if type(x) is np.ndarray and not opening.call.op.endswith("_obj")
+        else opening.statement.body
+    )

@@ -1,21 +1,26 @@
-"""Sums in shared memory, over ranks that are processes of one machine: no messages, and each rank copies its values once.
+"""Sums in shared memory, over ranks that are processes of one machine: no messages, and each rank
+copies its values once.
 
-Each rank has, in the shared memory, a *word* of 64 bits and two *slots*, which it uses by turns. It writes the form (dtype and
-shape) of its values, its note and, if they are few, the values to a slot, and then the number of the sum to its word. A rank
-that sees this number in all words adds up all slots, in rank order. A slot is written again two sums later; by then nobody
-reads it any more, because all ranks have been in the sum between. The last 16 bits of a word count how often its rank has
-written another form or note to this slot: as long as they stay the same, the others need not read these again.
+Each rank has, in the shared memory, a *word* of 64 bits and two *slots*, which it uses by turns. It
+writes the form (dtype and shape) of its values, its note and, if they are few, the values to a
+slot, and then the number of the sum to its word. A rank that sees this number in all words adds up
+all slots, in rank order. A slot is written again two sums later; by then nobody reads it any more,
+because all ranks have been in the sum between. The last 16 bits of a word count how often its rank
+has written another form or note to this slot: as long as they stay the same, the others need not
+read these again.
 
-Larger arrays are not copied at all: they live in the shared memory (``Vectors``). Each rank adds up its part of all vectors,
-writes the sum to all of them, and tells by its word when it is done. So each rank reads as many bytes as its vector has, and
-writes as many.
+Larger arrays are not copied at all: they live in the shared memory (``Vectors``). Each rank adds up
+its part of all vectors, writes the sum to all of them, and tells by its word when it is done. So
+each rank reads as many bytes as its vector has, and writes as many.
 
-A sum has two halves: ``begin`` publishes this rank's values, ``end`` adds up those of all ranks. Whatever a rank does between
-them, no other rank has to wait for it, and ranks that arrive at slightly different times do not wait for each other.
+A sum has two halves: ``begin`` publishes this rank's values, ``end`` adds up those of all ranks.
+Whatever a rank does between them, no other rank has to wait for it, and ranks that arrive at
+slightly different times do not wait for each other.
 
-Ranks may be in different collectives by mistake. A rank that waits in the opening of a collective writes the number of that
-collective to a second word; a rank that waits here sees it, leaves, and joins the opening, where all ranks raise the error.
-Waits are watched for deadlocks like all others (watch.py).
+Ranks may be in different collectives by mistake. A rank that waits in the opening of a collective
+writes the number of that collective to a second word; a rank that waits here sees it, leaves, and
+joins the opening, where all ranks raise the error. Waits are watched for deadlocks like all others
+(watch.py).
 """
 
 from __future__ import annotations
@@ -45,18 +50,32 @@ if TYPE_CHECKING:
 
 HEAD, NOTE = 64, 256  # bytes of a slot for the form of the values, and for the note
 _TEXT = HEAD - 2  # bytes of the form; the first two of the head are the length of the note
-FEW = 2**15  # bytes of values that are copied to a slot: one wait less than with Vectors, and they stay in the cache
+FEW = (
+    2**15
+    # bytes of values that are copied to a slot: one wait less than with Vectors, and they stay in
+    # the cache
+)
 _LINE = 64  # bytes of a cache line
 _SLOT = HEAD + NOTE + FEW
 _ELSEWHERE = 1  # where the second word is, after the first
-_TIMES = 2**16  # a word is the number of the sum times this, plus how often the slot got another form or note (modulo this)
+_TIMES = (
+    2**16
+    # a word is the number of the sum times this, plus how often the slot got another form or note
+    # (modulo this)
+)
 _UNKNOWN = -(2**62)  # a count that no word has
 _SHORT = 24  # polls of the words that take as long as one poll of MPI
 _GIVEN_UP = (
-    "rank {}: a sum of gradients, or allreduce_noted, ended in an error, and the other ranks may come to it yet, so no other "
-    "one can take place on this communicator: let the error end the job, or create another communicator on all ranks"
+    "rank {}: a sum of gradients, or allreduce_noted, ended in an error, and the other ranks "
+    "may come to it yet, so no other "
+    "one can take place on this communicator: let the error end the job, or create another "
+    "communicator on all ranks"
 )
-_ORDERED = platform.machine() in ("x86_64", "AMD64")  # x86: loads are done in program order, and so are stores
+# x86: loads are done in program order, and so are stores
+_ORDERED = platform.machine() in (
+    "x86_64",
+    "AMD64",
+)
 
 
 class Form:
@@ -65,11 +84,13 @@ class Form:
     Args:
         head: the form, as bytes.
         sent: bytes that this rank is counted to send in each sum (``Traffic``).
-        slots: for each of the two turns, the arrays in the slots of all ranks; empty: the arrays are ``Vectors``.
+        slots: for each of the two turns, the arrays in the slots of all ranks; empty: the arrays
+            are ``Vectors``.
         rank: this one.
 
     Attributes:
-        mine, add: for each turn, the array in this rank's slot, and what writes the sum of all slots to an array.
+        mine, add: for each turn, the array in this rank's slot, and what writes the sum of all
+            slots to an array.
         fenced: whether a memory barrier has to stand between the values and the word.
     """
 
@@ -79,7 +100,8 @@ class Form:
         self.head, self.sent = head, sent
         self.mine: Sequence[Array] = [one[rank] for one in slots]
         self.add: Sequence[Callable[[Array], Any]] = [_adder(one) for one in slots]
-        self.fenced = not (slots and _ORDERED)  # numpy writes large arrays past the cache, in no order
+        # numpy writes large arrays past the cache, in no order
+        self.fenced = not (slots and _ORDERED)
 
 
 def _adder(arrays: list[Array]) -> Callable[[Array], Any]:
@@ -108,13 +130,20 @@ class Board:
         self._turn = 0  # the same on all ranks
         self._seq = 0  # of the sum that this rank is in
         self._form: Any = None  # of its values
-        self._said: list[tuple[Form | None, bytes]] = [(None, b"")] * 2  # the form and note in each slot of this rank
+        self._said: list[tuple[Form | None, bytes]] = [
+            (None, b"")
+        ] * 2  # the form and note in each slot of this rank
         self._times = [0, 0]  # how often each of these got another form or note
         self._nothing_known = [(at, _UNKNOWN) for at in self._others]
-        self._known = [self._nothing_known] * 2  # the same counts of the other ranks, when their slots were last read,
-        self._heard: list[tuple[bool, list[bytes]]] = [(False, [])] * 2  # and what was read: whether all forms are equal, notes
+        self._known = [
+            self._nothing_known
+        ] * 2  # the same counts of the other ranks, when their slots were last read,
+        self._heard: list[tuple[bool, list[bytes]]] = [
+            (False, [])
+        ] * 2  # and what was read: whether all forms are equal, notes
         self._forms: dict[Any, Form] = {}
-        self._vectors: WeakValueDictionary[int, Vectors] = WeakValueDictionary()  # by the id of this rank's
+        # by the id of this rank's
+        self._vectors: WeakValueDictionary[int, Vectors] = WeakValueDictionary()
 
     @classmethod
     def size(cls, ranks: int) -> int:
@@ -136,12 +165,16 @@ class Board:
         return vectors.form if vectors is not None and vectors.mine is x else None
 
     def _form_of(self, x: Array, number: int = 0) -> Form:
-        head = f"{number} {x.dtype.str} {x.shape} {x.dtype.name}".encode()[:_TEXT].ljust(_TEXT, b" ")
+        head = f"{number} {x.dtype.str} {x.shape} {x.dtype.name}".encode()[:_TEXT].ljust(
+            _TEXT, b" "
+        )
         sent = bytes_of_reduction(x, self._rank, self._transport.size, None)
         if number:
             return Form(head, sent, (), self._rank)
         starts = [[start + HEAD + NOTE for start in both] for both in self._slots]
-        slots = [[np.ndarray(x.shape, x.dtype, self._bytes, start) for start in one] for one in starts]
+        slots = [
+            [np.ndarray(x.shape, x.dtype, self._bytes, start) for start in one] for one in starts
+        ]
         form = self._forms[x.shape, x.dtype] = Form(head, sent, slots, self._rank)
         return form
 
@@ -152,7 +185,8 @@ class Board:
             channel: gives the collective its number, which is even, and larger than any before.
 
         Raises:
-            DeadlockError: an error has come between the last ``begin`` and its ``end``: the slot may not be written again.
+            DeadlockError: an error has come between the last ``begin`` and its ``end``: the slot
+                may not be written again.
         """
         if self._seq:
             raise DeadlockError(_GIVEN_UP.format(self._rank))
@@ -167,20 +201,30 @@ class Board:
             self.memory.sync()
         self._words[self._mine] = self._seq * _TIMES + self._times[turn]
 
-    def end(self, usual: Callable[[list[bytes]], bool], x: Array, channel: Handshake, later: bool = False) -> bool | None:
+    def end(
+        self,
+        usual: Callable[[list[bytes]], bool],
+        x: Array,
+        channel: Handshake,
+        later: bool = False,
+    ) -> bool | None:
         """Write the sum to the array, if the notes are as usual.
 
         Args:
             usual: as :meth:`Communicator.allreduce_noted` has it.
             x: the array that ``begin`` got.
             channel: takes the number back if there is no sum here.
-            later: of ``Vectors``, only this rank's part need be summed on return, the others' after :meth:`rest`.
+            later: of ``Vectors``, only this rank's part need be summed on return, the others' after
+                :meth:`rest`.
 
         Returns:
-            Whether the notes are as usual; None if there is no sum here, because some rank is in another collective, or has
-            values of another form.
+            Whether the notes are as usual; None if there is no sum here, because some rank is in
+            another collective, or has values of another form.
         """
-        words, turn, form, seq = self._words, self._turn, self._form, self._seq
+        words = self._words
+        turn = self._turn
+        form = self._form
+        seq = self._seq
         begin = seq * _TIMES
         for at, times in self._known[turn]:
             if words[at] == begin + times:  # it has come, and says what it said the last time
@@ -194,7 +238,9 @@ class Board:
         if not _ORDERED:
             self.memory.sync()
         alike, notes = self._heard[turn]
-        if form.mine:  # all have come: this slot is not written again before all have read it, whatever happens here
+        # all have come: this slot is not written again before all have read it, whatever happens
+        # here
+        if form.mine:
             self._seq = 0
         if not usual(notes):
             self._seq = 0
@@ -222,21 +268,30 @@ class Board:
             self._seq = 0
 
     def _leave(self, channel: Handshake, seq: int) -> None:
-        """There is no sum here: the caller goes on in an opening of the same number, where all ranks learn why."""
+        """There is no sum here: the caller goes on in an opening of the same number, where all
+        ranks learn why.
+        """
         self._seq, self._turn = 0, 1 - self._turn  # nobody has used the slot of this turn
         channel.give_back(seq)
         self.elsewhere(seq)
 
     def _say(self, form: Form, note: bytes, turn: int) -> None:
-        start, text = self._slots[turn][self._rank], len(note).to_bytes(2, "little") + form.head + note
+        start = self._slots[turn][self._rank]
+        text = len(note).to_bytes(2, "little") + form.head + note
         self._bytes[start : start + len(text)] = text
         self._times[turn] = (self._times[turn] + 1) % _TIMES
         self._said[turn], self._known[turn] = (form, note), self._nothing_known
 
     def _hear(self, begin: int, turn: int) -> None:
-        """Read the slots whose form or note may be others than last time; all ranks have written them."""
-        ahead = [self._words[at] - begin for at in self._others]  # a rank in the next sum shows the count of its other slot
-        known = [(at, n % _TIMES if n < 2 * _TIMES else _UNKNOWN) for at, n in zip(self._others, ahead, strict=True)]
+        """Read the slots whose form or note may be others than last time; all ranks have written
+        them.
+        """
+        # a rank in the next sum shows the count of its other slot
+        ahead = [self._words[at] - begin for at in self._others]
+        known = [
+            (at, n % _TIMES if n < 2 * _TIMES else _UNKNOWN)
+            for at, n in zip(self._others, ahead, strict=True)
+        ]
         if known != self._known[turn] or max(ahead) >= 2 * _TIMES:
             texts = [bytes(self._bytes[start : start + HEAD + NOTE]) for start in self._slots[turn]]
             heads = {text[2:HEAD] for text in texts}
@@ -244,7 +299,9 @@ class Board:
             self._known[turn], self._heard[turn] = known, (len(heads) == 1, notes)
 
     def _wait(self, least: int) -> bool:
-        """Wait until the words of all other ranks are at least ``least``, or one is in another collective; whether they are."""
+        """Wait until the words of all other ranks are at least ``least``, or one is in another
+        collective; whether they are.
+        """
         words, transport = self._words, self._transport
         for at in self._others:
             for _ in range(1 if transport.active else _SHORT * polling.spins):
@@ -260,16 +317,28 @@ class Board:
         words, others, transport = self._words, self._others, self._transport
 
         def ready() -> bool:
-            return all([words[at] >= least or words[at + _ELSEWHERE] * _TIMES >= least for at in others])
+            return all(
+                [words[at] >= least or words[at + _ELSEWHERE] * _TIMES >= least for at in others]
+            )
 
         what = Waiting(UPDATE, call_site(), None, 0, self._seq)
-        wait(transport, Pending(lambda: ready() or transport.go_on() or ready(), nothing, what, transport.meeting(what)))
+        wait(
+            transport,
+            Pending(
+                lambda: ready() or transport.go_on() or ready(),
+                nothing,
+                what,
+                transport.meeting(what),
+            ),
+        )
         if not _ORDERED:
             self.memory.sync()
         return all([words[at] >= least for at in others])
 
     def elsewhere(self, seq: int) -> None:
-        """Tell the other ranks that this one waits in the opening of the collective of this number, and not here."""
+        """Tell the other ranks that this one waits in the opening of the collective of this number,
+        and not here.
+        """
         if seq != self._seq:
             self._words[self._mine + _ELSEWHERE] = seq
 

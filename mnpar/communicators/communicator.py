@@ -1,6 +1,8 @@
-"""The communicator: the ranks that work together, and every way in which they can exchange arrays and objects.
+"""The communicator: the ranks that work together, and every way in which they can exchange arrays
+and objects.
 
-The contract, for whatever carries the bytes (tests/communicators/test_contract.py has a test for each line):
+The contract, for whatever carries the bytes (tests/communicators/test_contract.py has a test for
+each line):
 
 1. ``send`` returns at once and owns its copy: the caller may change the array.
 2. Messages of one (source, dest, tag) arrive in the order in which they were sent.
@@ -10,13 +12,15 @@ The contract, for whatever carries the bytes (tests/communicators/test_contract.
 6. Waiting longer than the patience raises a DeadlockError that says who waits for what and where.
 7. An uncaught error on one rank ends all of them, with that rank's traceback.
 
-Every method that exchanges anything has a non-blocking twin with an ``i`` before its name: it starts the same exchange,
-returns an :class:`Operation` at once, and ``operation.wait()`` gives the result. All ranks start their collectives in the same
-order, blocking or not; they may wait for them in any. An array must not be changed before its operation is done.
+Every method that exchanges anything has a non-blocking twin with an ``i`` before its name: it
+starts the same exchange, returns an :class:`Operation` at once, and ``operation.wait()`` gives the
+result. All ranks start their collectives in the same order, blocking or not; they may wait for them
+in any. An array must not be changed before its operation is done.
 
-The file is long because MPI has many methods; each of them is one line here, its steps are in calls.py, its twin for Python
-objects is in objects.py, and what is done in memory that ranks share is in in_memory.py. Nothing here is
-differentiable: ``mnpar.functions`` has the same operations for Variables.
+The file is long because MPI has many methods; each of them is one line here, its steps are in
+calls.py, its twin for Python objects is in objects.py, and what is done in memory that ranks share
+is in in_memory.py. Nothing here is differentiable: ``mnpar.functions`` has the same operations for
+Variables.
 """
 
 from __future__ import annotations
@@ -38,9 +42,13 @@ ANY_TAG = ANY
 
 
 def needed(comm: Any, call: str) -> None:
-    """Raise TypeError if ``comm`` is no communicator; ``call`` shows in the message how the function is called."""
+    """Raise TypeError if ``comm`` is no communicator; ``call`` shows in the message how the
+    function is called.
+    """
     if not isinstance(comm, Communicator):
-        hint = " (its axes are communicators, as mesh.model)" if hasattr(comm, "coordinates") else ""
+        hint = (
+            " (its axes are communicators, as mesh.model)" if hasattr(comm, "coordinates") else ""
+        )
         if hasattr(comm, "Get_rank"):
             hint = " (mnpar.create_communicator(mpi_comm=…) makes one of mpi4py's)"
         raise TypeError(f"{call}: a communicator is needed where {described(comm)} was given{hint}")
@@ -56,14 +64,16 @@ def described(given: Any) -> str:
 class Communicator(InMemory):
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 
-    All ranks call each collective (every method but the point-to-point ones ``send``, ``recv`` and ``sendrecv``), in the same
-    order, and each gets an array of its own. Arrays have any dtype and shape; a reduction needs the same ones on all ranks.
+    All ranks call each collective (every method but the point-to-point ones ``send``, ``recv`` and
+    ``sendrecv``), in the same order, and each gets an array of its own. Arrays have any dtype and
+    shape; a reduction needs the same ones on all ranks.
 
     Args:
         transport: what carries the bytes.
 
     Raises:
-        MismatchError: from any method that waits: ranks are in different collectives, or their arrays do not belong together.
+        MismatchError: from any method that waits: ranks are in different collectives, or their
+            arrays do not belong together.
         DeadlockError: it waits for what can never come.
         ValueError: there is no such rank, tag or reduction.
 
@@ -75,7 +85,8 @@ class Communicator(InMemory):
         array([3, 3])
     """
 
-    if TYPE_CHECKING:  # methods that work on models: parallel/model_methods.py adds them to this class
+    # methods that work on models: parallel/model_methods.py adds them to this class
+    if TYPE_CHECKING:
         bcast_data: Callable[..., None]
         broadcast_data: Callable[..., None]
         multi_node_mean_grad: Callable[..., None]
@@ -116,7 +127,10 @@ class Communicator(InMemory):
             AttributeError: it does not use MPI.
         """
         if self.name != "mpi":
-            raise AttributeError(f"{self!r} has no mpi_comm: no MPI is behind it; it has barrier(), allreduce(x, op) and so on")
+            raise AttributeError(
+                f"{self!r} has no mpi_comm: no MPI is behind it; it has barrier(), "
+                "allreduce(x, op) and so on"
+            )
         return self.transport.mpi_comm  # type: ignore[attr-defined]
 
     @property
@@ -143,7 +157,10 @@ class Communicator(InMemory):
             [(0, 2), (1, 2), (0, 2), (1, 2)]
         """
         if color is not None and not (isinstance(color, int | np.integer) and 0 <= color < 2**31):
-            raise ValueError(f"rank {self.rank}: the color of a split is a number from 0 on, or None, not {color!r}")
+            raise ValueError(
+                f"rank {self.rank}: the color of a split is a number from 0 on, or None, not "
+                f"{color!r}"
+            )
         if not (isinstance(key, int | np.integer) and abs(key) < 2**31):
             raise ValueError(f"rank {self.rank}: the key of a split is a number, not {key!r}")
         self._now(self.channel(0).barrier(self._call("split")))
@@ -159,8 +176,10 @@ class Communicator(InMemory):
         """Set one of ChainerMN's options on this communicator.
 
         Args:
-            name: ``'allreduce_grad_dtype'``: the dtype in which :func:`mnpar.create_multi_node_optimizer` sends gradients,
-                None for their own; ``'batched_copy'``: accepted, and without an effect (gradients lie together already).
+            name: ``'allreduce_grad_dtype'``: the dtype in which
+                :func:`mnpar.create_multi_node_optimizer` sends gradients, None for their own;
+                ``'batched_copy'``: accepted, and without an effect (gradients lie together
+                already).
             value: of the option.
 
         Raises:
@@ -178,7 +197,9 @@ class Communicator(InMemory):
         if name is None:
             return dict(self._configs)
         if name not in self._configs:
-            raise ValueError(f"there is no option {name!r}: a communicator has {', '.join(self._configs)}")
+            raise ValueError(
+                f"there is no option {name!r}: a communicator has {', '.join(self._configs)}"
+            )
         return self._configs[name]
 
     def finalize(self) -> None:
@@ -190,7 +211,12 @@ class Communicator(InMemory):
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if error is None:  # after an error the others may not come to a collective
             self.finalize()
 
@@ -204,7 +230,8 @@ class Communicator(InMemory):
     def __reduce__(self) -> Any:
         """Raises TypeError: what holds a communicator stays in its process."""
         raise TypeError(
-            f"{self!r} cannot be pickled, nor what holds it: save models with mnpar.serializers or mnpar.checkpoint, and give "
+            f"{self!r} cannot be pickled, nor what holds it: save models with "
+            "mnpar.serializers or mnpar.checkpoint, and give "
             "processes that load data no communicator"
         )
 
@@ -233,7 +260,8 @@ class Communicator(InMemory):
         return self._later(no_steps())
 
     def recv(self, source: int, tag: int = 0) -> Any:
-        """Wait for what a rank sent; it comes in its own shape, dtype and structure (a list comes as a tuple).
+        """Wait for what a rank sent; it comes in its own shape, dtype and structure (a list comes
+        as a tuple).
 
         Args:
             source: the rank that calls :meth:`send`, or ``ANY_SOURCE``.
@@ -246,7 +274,9 @@ class Communicator(InMemory):
         return self._later(self._recv(source, tag))
 
     def sendrecv(self, data: Any, dest: int, source: int, tag: int = 0) -> Any:
-        """Send to one rank and receive from another; it may return only when both are done, as large arrays are not copied."""
+        """Send to one rank and receive from another; it may return only when both are done, as
+        large arrays are not copied.
+        """
         return self._now(self._sendrecv(data, dest, source, tag))
 
     def isendrecv(self, data: Any, dest: int, source: int, tag: int = 0) -> Operation:
@@ -264,7 +294,9 @@ class Communicator(InMemory):
     # ---- arrays: collectives; every rank calls them ----
 
     def bcast(self, x: Array | None = None, root: int = 0) -> Array:
-        """The root's array on every rank, on the root itself the one it gave; the others' argument is not looked at."""
+        """The root's array on every rank, on the root itself the one it gave; the others' argument
+        is not looked at.
+        """
         return self._now(self._bcast(x, root))
 
     def ibcast(self, x: Array | None = None, root: int = 0) -> Operation:
@@ -272,7 +304,9 @@ class Communicator(InMemory):
         return self._later(self._bcast(x, root, later=True))
 
     def reduce(self, x: Array, root: int = 0, op: str = "sum") -> Array | None:
-        """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks on the root; None elsewhere."""
+        """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks on
+        the root; None elsewhere.
+        """
         return self._now(self._reduce(x, root, op))
 
     def ireduce(self, x: Array, root: int = 0, op: str = "sum") -> Operation:
@@ -280,7 +314,8 @@ class Communicator(InMemory):
         return self._later(self._reduce(x, root, op, later=True))
 
     def allreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
-        """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks, on every rank.
+        """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks, on
+        every rank.
 
         Args:
             x: an array, of one shape and dtype on all ranks.
@@ -310,7 +345,9 @@ class Communicator(InMemory):
         return self._later(self._allgather(x, later=True))
 
     def scatter(self, xs: Any = None, root: int = 0) -> Array:
-        """The root's ``xs[rank]`` on each rank: a list of arrays of any shapes, or one array whose first axis is cut."""
+        """The root's ``xs[rank]`` on each rank: a list of arrays of any shapes, or one array whose
+        first axis is cut.
+        """
         return self._now(self._scatter(xs, root))
 
     def iscatter(self, xs: Any = None, root: int = 0) -> Operation:
@@ -318,7 +355,9 @@ class Communicator(InMemory):
         return self._later(self._scatter(xs, root, later=True))
 
     def alltoall(self, xs: Any) -> tuple[Array, ...]:
-        """Rank r gets what each rank q has as its ``xs[r]``, in the order of q; shapes may all differ."""
+        """Rank r gets what each rank q has as its ``xs[r]``, in the order of q; shapes may all
+        differ.
+        """
         return self._now(self._alltoall(xs))
 
     def ialltoall(self, xs: Any) -> Operation:
@@ -326,7 +365,9 @@ class Communicator(InMemory):
         return self._later(self._alltoall(xs, later=True))
 
     def reduce_scatter(self, xs: Any, op: str = "sum") -> Array:
-        """Rank r gets the reduction over ranks of their ``xs[r]``; the shapes of different r may differ."""
+        """Rank r gets the reduction over ranks of their ``xs[r]``; the shapes of different r may
+        differ.
+        """
         return self._now(self._reduce_scatter(xs, op))
 
     def ireduce_scatter(self, xs: Any, op: str = "sum") -> Operation:
@@ -334,7 +375,9 @@ class Communicator(InMemory):
         return self._later(self._reduce_scatter(xs, op, later=True))
 
     def scan(self, x: Array, op: str = "sum") -> Array:
-        """The ``'sum'``, ``'max'``, ``'min'`` or ``'prod'`` of the ranks up to this one, its own included."""
+        """The ``'sum'``, ``'max'``, ``'min'`` or ``'prod'`` of the ranks up to this one, its own
+        included.
+        """
         return self._now(self._scan(x, op, exclusive=False))
 
     def iscan(self, x: Array, op: str = "sum") -> Operation:

@@ -21,38 +21,61 @@ from mnpar.communicators.world import World
 from mnpar.errors import LauncherError
 from mnpar.tape import Tape
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 _NAMES = ("auto", "mpi", "threads", "self", "env", "none", "file")
 _INSTEAD = (
-    "start the ranks with mpiexec -n 4 python …, python -m mnpar run -n 4 …, or srun (with its MPI plugin); or let them meet "
+    "start the ranks with mpiexec -n 4 python …, python -m mnpar run -n 4 …, or srun (with its "
+    "MPI plugin); or let them meet "
     "by a file that all can see: create_communicator('file', path=…)"
 )
 _PATIENT = 300.0  # s for ranks to meet by a file
-_CHAINERMN = ("naive", "flat", "hierarchical", "two_dimensional", "single_node", "non_cuda_aware", "pure_nccl", "dummy")
+_CHAINERMN = (
+    "naive",
+    "flat",
+    "hierarchical",
+    "two_dimensional",
+    "single_node",
+    "non_cuda_aware",
+    "pure_nccl",
+    "dummy",
+)
 
 
-def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, **kwargs: Any) -> Communicator:
+def create_communicator(
+    communicator_name: str = "auto", mpi_comm: Any = None, **kwargs: Any
+) -> Communicator:
     """The communicator of all ranks; every rank calls it.
 
     Args:
-        communicator_name: ``'auto'`` takes thread ranks inside :func:`mnpar.run`, MPI under mpiexec, and one rank alone
-            otherwise; ``'mpi'``, ``'threads'`` and ``'self'`` (or ``'none'``) insist. ``'env'``: as many ranks, in that order,
-            as the variables of torchrun (RANK, WORLD_SIZE) or Slurm say; an MPI launcher must have started them all the same.
-            ``'file'``: processes that were started one by one, by hand or by something else than an MPI launcher, meet by
-            a file (needs MPICH). ChainerMN's names mean ``'auto'``.
-        mpi_comm: an mpi4py communicator to work on (a private duplicate of it), instead of COMM_WORLD.
-        patience: seconds (10, or ``MNPAR_STALL``) after which a rank that waits asks the others why.
-        path: with ``'file'``, the same file for all ranks, on a file system that their machines share. It need not be there
-            before, and is not there afterwards.
-        rank, size: with ``'file'``, of this process; as the variables of torchrun or Slurm say, if they are not given.
+        communicator_name: ``'auto'`` takes thread ranks inside :func:`mnpar.run`, MPI under
+            mpiexec, and one rank alone otherwise; ``'mpi'``, ``'threads'`` and ``'self'`` (or
+            ``'none'``) insist. ``'env'``: as many ranks, in that order, as the variables of
+            torchrun (RANK, WORLD_SIZE) or Slurm say; an MPI launcher must have started them all the
+            same. ``'file'``: processes that were started one by one, by hand or by something else
+            than an MPI launcher, meet by a file (needs MPICH). ChainerMN's names mean ``'auto'``.
+        mpi_comm: an mpi4py communicator to work on (a private duplicate of it), instead of
+            COMM_WORLD.
+        patience: seconds (10, or ``MNPAR_STALL``) after which a rank that waits asks the others
+            why.
+        path: with ``'file'``, the same file for all ranks, on a file system that their machines
+            share. It need not be there before, and is not there afterwards.
+        rank, size: with ``'file'``, of this process; as the variables of torchrun or Slurm say, if
+            they are not given.
         timeout: with ``'file'``, seconds for all ranks to come; 300 if not given.
         allreduce_grad_dtype, batched_copy: ChainerMN's; accepted and not needed.
 
     Raises:
         ValueError: an unknown name; TypeError: something else than a name.
-        LauncherError: MPI is missing, or the launcher and the MPI library do not belong together; or something else has
-            started several processes (torchrun does): it says what to type instead. With ``'file'``: ranks do not come in
-            time, or two have one rank, or they were told different sizes, or have different libraries, or not MPICH.
+        LauncherError: MPI is missing, or the launcher and the MPI library do not belong together;
+            or something else has started several processes (torchrun does): it says what to type
+            instead. With ``'file'``: ranks do not come in time, or two have one rank, or they were
+            told different sizes, or have different libraries, or not MPICH.
 
     Example:
         >>> import mnpar
@@ -61,22 +84,36 @@ def create_communicator(communicator_name: str = "auto", mpi_comm: Any = None, *
         (0, 1)
     """
     patience = environment.seconds(kwargs.pop("patience", None))
-    meeting = {name: kwargs.pop(name) for name in ("path", "rank", "size", "timeout") if name in kwargs}
+    meeting = {
+        name: kwargs.pop(name) for name in ("path", "rank", "size", "timeout") if name in kwargs
+    }
     if meeting and communicator_name != "file":
         raise TypeError(
-            f"{', '.join(meeting)}: only create_communicator('file', path=…) takes these, not {communicator_name!r}"
+            f"{', '.join(meeting)}: only create_communicator('file', path=…) takes these, not "
+            f"{communicator_name!r}"
         )
-    configs = {name: kwargs.pop(name) for name in ("allreduce_grad_dtype", "batched_copy") if name in kwargs}
+    configs = {
+        name: kwargs.pop(name)
+        for name in ("allreduce_grad_dtype", "batched_copy")
+        if name in kwargs
+    }
     if kwargs:
-        raise TypeError(f"create_communicator takes patience, allreduce_grad_dtype and batched_copy, not {', '.join(kwargs)}")
+        raise TypeError(
+            "create_communicator takes patience, allreduce_grad_dtype and batched_copy, not "
+            f"{', '.join(kwargs)}"
+        )
     if not isinstance(communicator_name, str):
         raise TypeError(
-            f"create_communicator's first argument is a name, such as 'auto', not {type(communicator_name).__name__}: "
+            "create_communicator's first argument is a name, such as 'auto', not "
+            f"{type(communicator_name).__name__}: "
             "one of mpi4py's communicators is given as mpi_comm=…"
         )
     name = "auto" if communicator_name in _CHAINERMN else communicator_name
     if name not in _NAMES:
-        raise ValueError(f"unknown communicator {communicator_name!r}: {', '.join(_NAMES)} and ChainerMN's names are known")
+        raise ValueError(
+            f"unknown communicator {communicator_name!r}: {', '.join(_NAMES)} and ChainerMN's "
+            "names are known"
+        )
     if name == "file":
         name = _meet(mpi_comm, **meeting)
     communicator = _create(name, mpi_comm, patience)
@@ -89,18 +126,34 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
     transport = current_transport.get()
     if name == "threads" or (name == "auto" and transport is not None and mpi_comm is None):
         if transport is None:
-            raise ValueError("thread ranks are made by mnpar.run(program, ranks=4), which hands each its communicator")
+            raise ValueError(
+                "thread ranks are made by mnpar.run(program, ranks=4), which hands each its "
+                "communicator"
+            )
         return Communicator(transport.duplicate())
     told = launcher.told_by_environment() if name in ("auto", "env") and mpi_comm is None else None
     if name == "env":
         _check_environment(told)
     elif name == "auto" and told is not None and told[1] > 1 and not launcher.under_launcher():
-        raise LauncherError(f"this is rank {told[0]} of {told[1]} by {told[2]}, but no MPI launcher started it: {_INSTEAD}")
-    if name == "mpi" or mpi_comm is not None or (name in ("auto", "env") and launcher.under_launcher()):
+        raise LauncherError(
+            f"this is rank {told[0]} of {told[1]} by {told[2]}, but no MPI launcher started "
+            f"it: {_INSTEAD}"
+        )
+    if (
+        name == "mpi"
+        or mpi_comm is not None
+        or (name in ("auto", "env") and launcher.under_launcher())
+    ):
         process = Process.get(mpi.load(), patience)
         if mpi_comm is not None and not (mpi_comm and isinstance(mpi_comm, process.MPI.Intracomm)):
-            what = "COMM_NULL" if isinstance(mpi_comm, process.MPI.Comm) and not mpi_comm else described(mpi_comm)
-            raise TypeError(f"mpi_comm is one of mpi4py's Intracomm, of which this rank is a member, not {what}")
+            what = (
+                "COMM_NULL"
+                if isinstance(mpi_comm, process.MPI.Comm) and not mpi_comm
+                else described(mpi_comm)
+            )
+            raise TypeError(
+                f"mpi_comm is one of mpi4py's Intracomm, of which this rank is a member, not {what}"
+            )
         communicator = Communicator(MpiTransport(process, mpi_comm or process.MPI.COMM_WORLD))
         if name == "env" and told is not None:
             communicator = _in_told_order(communicator, told)
@@ -112,36 +165,62 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
 
 
 def _meet(
-    mpi_comm: Any, path: str | os.PathLike[str] | None = None, rank: int | None = None, size: int | None = None,
+    mpi_comm: Any,
+    path: str | os.PathLike[str] | None = None,
+    rank: int | None = None,
+    size: int | None = None,
     timeout: float = _PATIENT,
-) -> str:  # fmt: skip
-    """Let this process become a rank of an MPI job by a file; the name of the communicator that it then has."""
+) -> str:
+    """Let this process become a rank of an MPI job by a file; the name of the communicator that it
+    then has.
+    """
     if mpi_comm is not None or current_transport.get() is not None:
         given = "mpi_comm" if mpi_comm is not None else "a rank of mnpar.run"
-        raise ValueError(f"create_communicator('file') is for processes that are no ranks yet, and this one has {given}")
+        raise ValueError(
+            "create_communicator('file') is for processes that are no ranks yet, and this one "
+            f"has {given}"
+        )
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise TypeError(f"create_communicator('file', path=…, rank=…, size=…): path is that of a file, not {described(path)}")
+        raise TypeError(
+            "create_communicator('file', path=…, rank=…, size=…): path is that of a file, not "
+            f"{described(path)}"
+        )
     if rank is None or size is None:
         told = launcher.told_by_environment()
         if told is None:
             raise TypeError(
-                "create_communicator('file', path=…, rank=…, size=…): each process says its rank and how many there are, or "
+                "create_communicator('file', path=…, rank=…, size=…): each process says its "
+                "rank and how many there are, or "
                 "torchrun's variables RANK and WORLD_SIZE do, or Slurm's"
             )
-        rank, size = (told[0] if rank is None else rank), (told[1] if size is None else size)
-    if not (isinstance(rank, int | np.integer) and isinstance(size, int | np.integer) and 0 <= rank < size):
-        raise ValueError(f"create_communicator('file'): rank {rank!r} of {size!r}: ranks count from 0 to size - 1")
+        rank = told[0] if rank is None else rank
+        size = told[1] if size is None else size
+    if not (
+        isinstance(rank, int | np.integer)
+        and isinstance(size, int | np.integer)
+        and 0 <= rank < size
+    ):
+        raise ValueError(
+            f"create_communicator('file'): rank {rank!r} of {size!r}: ranks count from 0 to "
+            "size - 1"
+        )
     if not timeout > 0:
-        raise ValueError(f"create_communicator('file'): timeout is a number of seconds above 0, not {timeout!r}")
+        raise ValueError(
+            f"create_communicator('file'): timeout is a number of seconds above 0, not {timeout!r}"
+        )
     before = Process.session
     if before is not None and (before.rank, before.size) != (rank, size):
         raise LauncherError(
-            f"this process is rank {before.rank} of {before.size} by {before.path}, and cannot be rank {rank} of {size}"
+            f"this process is rank {before.rank} of {before.size} by {before.path}, and cannot "
+            f"be rank {rank} of {size}"
         )
     if size == 1:
         return "self"
     if before is None:
-        from mnpar.communicators import rendezvous  # with sockets and subprocesses: other programs need not import them
+        # with sockets and subprocesses: other programs need not import them
+        from mnpar.communicators import (
+            rendezvous,
+        )
 
         mpi.join(partial(rendezvous.join, os.fspath(path), int(rank), int(size), float(timeout)))
     return "mpi"
@@ -149,18 +228,25 @@ def _meet(
 
 def _check_environment(told: tuple[int, int, str] | None) -> None:
     if told is None:
-        raise LauncherError("communicator 'env' reads RANK and WORLD_SIZE, or Slurm's variables: they are not set to numbers")
+        raise LauncherError(
+            "communicator 'env' reads RANK and WORLD_SIZE, or Slurm's variables: they are not "
+            "set to numbers"
+        )
     rank, size, names = told
     if not rank < size:
         raise LauncherError(f"{names} say rank {rank} of {size}: ranks count from 0 to {size - 1}")
     if size > 1 and not launcher.under_launcher():
-        raise LauncherError(f"this is rank {rank} of {size} by {names}, but no MPI launcher started it: {_INSTEAD}")
+        raise LauncherError(
+            f"this is rank {rank} of {size} by {names}, but no MPI launcher started it: {_INSTEAD}"
+        )
 
 
 def _in_told_order(comm: Communicator, told: tuple[int, int, str]) -> Communicator:
     """The ranks of an MPI job, numbered as the environment says."""
     everyone = comm.allgather_obj(told[:2])
-    if sorted(rank for rank, _ in everyone) != list(range(comm.size)) or {size for _, size in everyone} != {comm.size}:
+    if sorted(rank for rank, _ in everyone) != list(range(comm.size)) or {
+        size for _, size in everyone
+    } != {comm.size}:
         raise LauncherError(f"MPI has {comm.size} ranks; (rank, size) by {told[2]} are {everyone}")
     ordered = comm.split(0, told[0])
     assert ordered is not None
@@ -168,7 +254,8 @@ def _in_told_order(comm: Communicator, told: tuple[int, int, str]) -> Communicat
 
 
 def current_rank() -> int:
-    """The calling rank among all ranks of the job, for messages; 0 where there is one rank, or no communicator was made yet.
+    """The calling rank among all ranks of the job, for messages; 0 where there is one rank, or no
+    communicator was made yet.
 
     Example:
         >>> import mnpar
@@ -184,24 +271,36 @@ def current_rank() -> int:
 
 
 def own_cores() -> set[int]:
-    """The cores on which this process may run: a launcher may have given each rank some of its own."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    """The cores on which this process may run: a launcher may have given each rank some of its
+    own.
+    """
+    return (
+        os.sched_getaffinity(0)
+        if hasattr(os, "sched_getaffinity")
+        else set(range(os.cpu_count() or 1))
+    )
 
 
 def share_cores(comm: Communicator) -> int | None:
-    """Set the threads of BLAS to cores / ranks on this machine (2 to 3.5 times faster than all using all), unless the user
-    chose a number himself; all ranks call it. Returns the number, None where nothing was changed."""
+    """Set the threads of BLAS to cores / ranks on this machine (2 to 3.5 times faster than all
+    using all), unless the user chose a number himself; all ranks call it. Returns the number, None
+    where nothing was changed.
+    """
     if comm.size == 1:
         return None
     mine = own_cores()
-    told = comm.allgather_obj((comm.inter_rank, sorted(mine)))  # of all: what follows each rank decides for itself
+    # of all: what follows each rank decides for itself
+    told = comm.allgather_obj((comm.inter_rank, sorted(mine)))
     if comm.intra_size == 1 or any(name in os.environ for name in THREAD_VARIABLES):
         return None
     try:
         import threadpoolctl
     except ImportError:
         if comm.rank == 0:
-            warnings.warn("threadpoolctl is missing, so each rank uses all cores: pip install threadpoolctl", stacklevel=3)
+            warnings.warn(
+                "threadpoolctl is missing, so each rank uses all cores: pip install threadpoolctl",
+                stacklevel=3,
+            )
         return None
     others = [set(cores) for machine, cores in told if machine == comm.inter_rank]
     threads = max(1, len(mine) // sum(not mine.isdisjoint(cores) for cores in others))
@@ -210,7 +309,8 @@ def share_cores(comm: Communicator) -> int | None:
 
 
 def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ()) -> list[Any]:
-    """Run ``program(comm, *args)`` on ranks that are threads of this process: no MPI, deterministic, made for finding errors.
+    """Run ``program(comm, *args)`` on ranks that are threads of this process: no MPI,
+    deterministic, made for finding errors.
 
     Only one rank runs at a time, and a deadlock is an error that shows what each rank waits for.
 
@@ -233,12 +333,19 @@ def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ())
     """
 
     if not callable(program):
-        raise TypeError(f"run(program, ranks): the program is a function of the communicator, not {described(program)}")
+        raise TypeError(
+            "run(program, ranks): the program is a function of the communicator, not "
+            f"{described(program)}"
+        )
     if not isinstance(ranks, int | np.integer) or ranks < 1:
         raise ValueError(f"a program runs on 1 rank or more, not on {ranks!r}")
     if not isinstance(args, tuple | list):
-        raise TypeError(f"run(program, ranks, args): args is a tuple, (x,) of one argument x, not {described(args)}")
-    streams = random.spawn(ranks)  # the caller's context is copied to each thread, and its generator must not be shared
+        raise TypeError(
+            "run(program, ranks, args): args is a tuple, (x,) of one argument x, not "
+            f"{described(args)}"
+        )
+    # the caller's context is copied to each thread, and its generator must not be shared
+    streams = random.spawn(ranks)
 
     def body(transport: ThreadTransport) -> Any:
         random.use(streams[transport.rank])

@@ -1,6 +1,8 @@
-"""The opening of a collective: each rank states its call and its value, and learns what all ranks have stated.
+"""The opening of a collective: each rank states its call and its value, and learns what all ranks
+have stated.
 
-It comes in two forms, as steps and as a function that waits: the second does the same with less overhead.
+It comes in two forms, as steps and as a function that waits: the second does the same with less
+overhead.
 """
 
 from __future__ import annotations
@@ -30,11 +32,15 @@ class Handshake(Mailbox):
 
     @property
     def next_number(self) -> int:
-        """The number of the next collective. All are even; the odd number after each is for its adjoint (AdjointChannel)."""
+        """The number of the next collective. All are even; the odd number after each is for its
+        adjoint (AdjointChannel).
+        """
         return self._collectives
 
     def next_exchange(self) -> int:
-        """Take a number for an exchange by a plan (functions/exchanges.py), which all ranks call, and which has no opening."""
+        """Take a number for an exchange by a plan (functions/exchanges.py), which all ranks call,
+        and which has no opening.
+        """
         self._collectives += 2
         return self._collectives - 2
 
@@ -62,12 +68,18 @@ class Handshake(Mailbox):
         return opening.agreed()
 
     def _open_now(self, call: Call, x: Any, parts: int | None = None, note: bytes = b"") -> Opening:
-        """:meth:`_open`, waited for at once. With a note the calls are not checked yet: the caller looks at the notes first."""
-        buffers, seq, less = self._buffers, self._collectives, len(note)
+        """:meth:`_open`, waited for at once. With a note the calls are not checked yet: the caller
+        looks at the notes first.
+        """
+        buffers = self._buffers
+        seq = self._collectives
+        less = len(note)
         self._collectives = seq + 2
         buffer, number = buffers.now, seq.to_bytes(8, "little")
         key = (call, x.shape, x.dtype, less) if type(x) is np.ndarray else _key(call, x, parts)
-        statement = buffer.known.get(key) or self._words(call, x, parts, buffer.size - less, key, buffer)
+        statement = buffer.known.get(key) or self._words(
+            call, x, parts, buffer.size - less, key, buffer
+        )
         traffic = self.transport.traffic
         traffic.collectives += 1
         traffic.collective_bytes += statement.sent
@@ -76,10 +88,14 @@ class Handshake(Mailbox):
             buffer.mine[-less:] = note
         if not buffer.exchange():
             buffer.wait(self._waiting_for(call, seq, statement))
-        size, me = self.transport.size, self.transport.rank
-        opening = statement.heard(buffer.whole, number) or Opening(buffer.whole, size, me, call, statement, less)
+        size = self.transport.size
+        me = self.transport.rank
+        opening = statement.heard(buffer.whole, number) or Opening(
+            buffer.whole, size, me, call, statement, less
+        )
         opening.seq = seq
-        if opening.tells and opening.together:  # else some may have a note and others none, and choose different buffers
+        # else some may have a note and others none, and choose different buffers
+        if opening.tells and opening.together:
             buffers.adapt(opening.asks)
         return opening if note or opening is statement.opening else opening.agreed()
 
@@ -91,8 +107,14 @@ class Handshake(Mailbox):
         raise NotImplementedError
 
     def _words(
-        self, call: Call, x: Any, parts: int | None, size: int, key: Any = None, buffer: OpeningBuffer | None = None
-    ) -> Statement:  # fmt: skip
+        self,
+        call: Call,
+        x: Any,
+        parts: int | None,
+        size: int,
+        key: Any = None,
+        buffer: OpeningBuffer | None = None,
+    ) -> Statement:
         """What this rank states of a value, for a block of ``size`` bytes.
 
         With a key it is kept in the buffer, if it will be the same for the next value of this form.
@@ -101,12 +123,21 @@ class Handshake(Mailbox):
         try:
             kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts, size - SIZE)
         except Exception as error:  # an object can fail to be pickled for any reason
-            fault, reason = error, np.frombuffer(str(error).encode(errors="replace")[: size - SIZE], np.uint8)
-            kind, nbytes, shape, dtype, body, on_device = FAULT, len(reason), (0,), "", reason, False
+            fault = error
+            reason = np.frombuffer(str(error).encode(errors="replace")[: size - SIZE], np.uint8)
+            kind = FAULT
+            nbytes = len(reason)
+            shape = (0,)
+            dtype = ""
+            body = reason
+            on_device = False
         header = message.pack_header(call, 0, kind, nbytes, shape, dtype, on_device)
         inside = nbytes + SIZE <= size
         statement = Statement(
-            header, (self.transport.size - 1) * nbytes if inside else 0, EMPTY if kind == TUPLE else body, fault
+            header,
+            (self.transport.size - 1) * nbytes if inside else 0,
+            EMPTY if kind == TUPLE else body,
+            fault,
         )
         if buffer is None or key is None or kind not in (ARRAY, TUPLE, NOTHING):
             statement.words += body.tobytes() if inside else b""
@@ -117,13 +148,17 @@ class Handshake(Mailbox):
         elif inside and kind == TUPLE:
             text = table(forms_of(x))
             statement.words += text
-            statement.parts = [(i, part(buffer.mine, SIZE, text, i)) for i, p in enumerate(x) if p is not None]
+            statement.parts = [
+                (i, part(buffer.mine, SIZE, text, i)) for i, p in enumerate(x) if p is not None
+            ]
         buffer.keep(key, statement)
         return statement
 
 
 def _key(call: Call, x: Any, parts: int | None) -> Any:
-    """The key under which a buffer keeps what is stated of values of this form; None if they are not all numpy arrays."""
+    """The key under which a buffer keeps what is stated of values of this form; None if they are
+    not all numpy arrays.
+    """
     if x is None:
         return call
     if parts is None or type(x) is not tuple or len(x) != parts:

@@ -1,7 +1,9 @@
-"""A communicator's methods that use shared memory: to allocate it, and to sum arrays in it without messages.
+"""A communicator's methods that use shared memory: to allocate it, and to sum arrays in it without
+messages.
 
-``allreduce_noted`` is a sum in whose message each rank also sends a short *note*. By the notes of all ranks they decide whether
-to sum at all: so a step of the multi-node optimizer agrees on what it does and sums the gradients in one message, not two.
+``allreduce_noted`` is a sum in whose message each rank also sends a short *note*. By the notes of
+all ranks they decide whether to sum at all: so a step of the multi-node optimizer agrees on what it
+does and sums the gradients in one message, not two.
 """
 
 from __future__ import annotations
@@ -20,17 +22,23 @@ class InMemory(Objects):
     """The methods of a communicator that use shared memory where its ranks have any."""
 
     def share(self, nbytes: int) -> SharedMemory:
-        """Allocate memory, ``nbytes`` zeros, that the ranks of each machine share (:class:`mnpar.SharedData`); all call it."""
+        """Allocate memory, ``nbytes`` zeros, that the ranks of each machine share
+        (:class:`mnpar.SharedData`); all call it.
+        """
         self._now(self.channel(0).barrier(self._call("share")))
         return self.transport.share(nbytes)
 
-    def allreduce_noted(self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array) -> bool:
-        """The sum over ranks, written to ``out`` if the notes that the ranks send with it are as usual; returns whether.
+    def allreduce_noted(
+        self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array
+    ) -> bool:
+        """The sum over ranks, written to ``out`` if the notes that the ranks send with it are as
+        usual; returns whether.
 
         Args:
             x: an array, of one shape and dtype on all ranks unless the notes are unusual.
             note: this rank's: bytes, as many on all ranks, at most 256.
-            usual: called with the notes in rank order, and returns the same on all ranks: False, and nothing is summed.
+            usual: called with the notes in rank order, and returns the same on all ranks: False,
+                and nothing is summed.
             out: an array like ``x``, or ``x`` itself.
 
         Raises:
@@ -40,14 +48,17 @@ class InMemory(Objects):
             >>> import numpy as np, mnpar
             >>> def program(comm):
             ...     x = np.ones(2)
-            ...     comm.allreduce_noted(x, b"no" if comm.rank else b"ok", lambda notes: b"no" not in notes, x)
+            ...     comm.allreduce_noted(
+            ...         x, b"no" if comm.rank else b"ok", lambda notes: b"no" not in notes, x
+            ...     )
             ...     return bool(x[0] > 1)
             >>> mnpar.run(program, ranks=2)
             [False, False]
         """
         if len(note) > NOTE:
             raise ValueError(f"rank {self.rank}: a note has at most {NOTE} bytes, not {len(note)}")
-        board, channel = self.transport.board, self.channel(0)
+        board = self.transport.board
+        channel = self.channel(0)
         if board is not None and out is x and (form := board.form(x)) is not None:
             board.begin(form, x, note, channel)
             if (summed := board.end(usual, x, channel)) is not None:
@@ -55,14 +66,16 @@ class InMemory(Objects):
         return channel.allreduce_noted(x, self._call(UPDATE), note, usual, out)
 
     def open_board(self, wanted: bool = True) -> bool:
-        """Let :meth:`allreduce_noted` sum in shared memory, where all ranks have it in common; all ranks call it.
+        """Let :meth:`allreduce_noted` sum in shared memory, where all ranks have it in common; all
+        ranks call it.
 
         Args:
             wanted: False: by messages again.
 
         Returns:
-            Whether it does: the ranks are processes of one machine, and their MPI is not Open MPI. Arrays of more than 32 KiB
-            go by messages nevertheless, but for those of :meth:`share_vectors`.
+            Whether it does: the ranks are processes of one machine, and their MPI is not Open MPI.
+            Arrays of more than 32 KiB go by messages nevertheless, but for those of
+            :meth:`share_vectors`.
         """
         transport = self.transport
         if transport.board is not None and not wanted:
@@ -74,7 +87,8 @@ class InMemory(Objects):
         return transport.board is not None
 
     def share_vectors(self, like: Array) -> Vectors | None:
-        """A vector for each rank in shared memory, where :meth:`allreduce_noted` sums them in place.
+        """A vector for each rank in shared memory, where :meth:`allreduce_noted` sums them in
+        place.
 
         Args:
             like: one-dimensional; all ranks call it with arrays of one form.

@@ -1,4 +1,6 @@
-"""The memory of large arrays that are freed, which the C library keeps: to get it again from the system takes long."""
+"""The memory of large arrays that are freed, which the C library keeps: to get it again from the
+system takes long.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,13 @@ _KEPT = 2**29  # bytes of freed memory that the C library does not give back
 
 
 def keep_memory() -> bool:
-    """Let the C library keep the memory of large arrays that are freed, up to 512 MiB, instead of giving it back to the system.
+    """Let the C library keep the memory of large arrays that are freed, up to 512 MiB, instead of
+    giving it back to the system.
 
-    To get it again costs 2 µs for each 4 KiB, more than to receive a message of that size; in a virtual machine whose host has
-    got it back 10 µs. It is in large pages where the system has them. (GNU's C library; others are left as they are, and so is
-    everything if the user has set ``MALLOC_TRIM_THRESHOLD_`` or ``MNPAR_KEEP_MEMORY=0``, or where addresses are limited, by
+    To get it again costs 2 µs for each 4 KiB, more than to receive a message of that size; in a
+    virtual machine whose host has got it back 10 µs. It is in large pages where the system has
+    them. (GNU's C library; others are left as they are, and so is everything if the user has set
+    ``MALLOC_TRIM_THRESHOLD_`` or ``MNPAR_KEEP_MEMORY=0``, or where addresses are limited, by
     ``ulimit -v`` say: what is kept would be missing elsewhere.)
 
     Returns:
@@ -30,11 +34,18 @@ def keep_memory() -> bool:
     mallopt = getattr(library, "mallopt", None)
     if mallopt is None or _addresses_are_limited():
         return False
-    trim_threshold, top_pad, mmap_threshold, mmap_max = -1, -2, -3, -4  # <malloc.h>: M_TRIM_THRESHOLD, M_TOP_PAD …
+    # <malloc.h>: M_TRIM_THRESHOLD, M_TOP_PAD …
+    trim_threshold, top_pad, mmap_threshold, mmap_max = (
+        -1,
+        -2,
+        -3,
+        -4,
+    )
     if not mallopt(trim_threshold, _KEPT):
         return False
     mallopt(top_pad, _KEPT)  # once it has more, it gives back what is above that, and not all
-    # before version 2.35 the threshold is 32 MiB at most: then no array, however large, is mapped for itself alone
+    # before version 2.35 the threshold is 32 MiB at most: then no array, however large, is mapped
+    # for itself alone
     kept = bool(mallopt(mmap_threshold, _KEPT) or mallopt(mmap_max, 0))
     if kept:
         _in_large_pages(library, _KEPT - 2**21)  # so much is not mapped for itself alone, either
@@ -42,10 +53,15 @@ def keep_memory() -> bool:
 
 
 def _addresses_are_limited() -> bool:
-    """Whether this process may have only so many addresses, or all processes so many together, used or not."""
+    """Whether this process may have only so many addresses, or all processes so many together, used
+    or not.
+    """
     import resource  # not on Windows
 
-    if any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA)):
+    if any(
+        resource.getrlimit(limit)[0] != resource.RLIM_INFINITY
+        for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    ):
         return True
     with contextlib.suppress(OSError):
         return Path("/proc/sys/vm/overcommit_memory").read_text(encoding="ascii").strip() == "2"
@@ -53,10 +69,12 @@ def _addresses_are_limited() -> bool:
 
 
 def _in_large_pages(library: Any, size: int) -> None:
-    """Ask for pages of 2 MiB for the next ``size`` bytes that the C library hands out, as numpy does for each array of 4 MiB.
+    """Ask for pages of 2 MiB for the next ``size`` bytes that the C library hands out, as numpy
+    does for each array of 4 MiB.
 
-    In pages of 4 KiB a training step on arrays of some MiB takes 1 to 8 % longer: most of their addresses are looked up anew
-    each time. The memory is only marked here: it is asked for, not touched, and freed, and the library keeps its addresses.
+    In pages of 4 KiB a training step on arrays of some MiB takes 1 to 8 % longer: most of their
+    addresses are looked up anew each time. The memory is only marked here: it is asked for, not
+    touched, and freed, and the library keeps its addresses.
     """
     malloc, free, madvise = (getattr(library, name, None) for name in ("malloc", "free", "madvise"))
     if malloc is None or free is None or madvise is None:

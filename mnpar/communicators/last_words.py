@@ -1,7 +1,9 @@
-"""What a process writes to the user, above all before it ends the job, and the time until that has been read.
+"""What a process writes to the user, above all before it ends the job, and the time until that has
+been read.
 
-A launcher passes on what its ranks write to pipes. MPICH's closes them when a rank aborts the job: if it is late, on a busy
-machine, it learns of both at once, and drops what it has not read. So a rank that ends the job waits for its reader first.
+A launcher passes on what its ranks write to pipes. MPICH's closes them when a rank aborts the job:
+if it is late, on a busy machine, it learns of both at once, and drops what it has not read. So a
+rank that ends the job waits for its reader first.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _NAP = 0.005  # s
 
 
 def speak(text: str = "") -> None:
-    """Write to the user, after all that the program has written; it may have closed its streams, or replaced them."""
+    """Write to the user, after all that the program has written; it may have closed its streams, or
+    replaced them.
+    """
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     for stream in (sys.stderr, sys.__stderr__):
@@ -33,7 +37,9 @@ def speak(text: str = "") -> None:
 
 
 def speak_at_once(text: str) -> None:
-    """Write to the system's stderr if it takes that without waiting: where another thread may hold Python's streams."""
+    """Write to the system's stderr if it takes that without waiting: where another thread may hold
+    Python's streams.
+    """
     with contextlib.suppress(OSError, ValueError):
         if select.select([], [2], [], 0)[1]:
             os.write(2, text.encode())

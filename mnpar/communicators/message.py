@@ -1,9 +1,11 @@
-"""The format of messages: a 192-byte header that describes the message, and the bytes of its arrays.
+"""The format of messages: a 192-byte header that describes the message, and the bytes of its
+arrays.
 
-A receive call states neither shape nor dtype: these, the operation, the sequence number and the sender's source line arrive in
-the header. So a message that does not match is an error that names both sides, and never a wrong number. Arrays are sent as
-they are in memory; only objects (``send_obj`` and its like) are pickled, and only between the ranks of one job. (The file is
-long because the code that writes a format and the code that reads it stand in one place.)
+A receive call states neither shape nor dtype: these, the operation, the sequence number and the
+sender's source line arrive in the header. So a message that does not match is an error that names
+both sides, and never a wrong number. Arrays are sent as they are in memory; only objects
+(``send_obj`` and its like) are pickled, and only between the ranks of one job. (The file is long
+because the code that writes a format and the code that reads it stand in one place.)
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from mnpar.backend import Array
 from mnpar.communicators.sites import SITE_BYTES
 from mnpar.errors import MismatchError
 
-# First the fields that must be the same on all ranks of a collective, then the form of the value, then what is the rank's own.
+# First the fields that must be the same on all ranks of a collective, then the form of the value,
+# then what is the rank's own.
 _LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + f"Bi{SITE_BYTES}s")
 SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
@@ -31,7 +34,9 @@ FLAGS = 140
 _FOLLOWS = struct.Struct("<2xBxB5xQ18xQ")  # op, order, seq, nbytes
 WANTS, RECORDING, ON_DEVICE = 1, 2, 4
 WAITED_FOR = 8  # the sender waits until the message has been taken
-REFUSED = 16  # here is no gradient, and there never will be one: whoever wants it need not ask again
+REFUSED = (
+    16  # here is no gradient, and there never will be one: whoever wants it need not ask again
+)
 MAX_NDIM = 12
 _MAGIC = 0x6D6E
 _SMALL = 8192  # bytes: to join strings is faster up to here than to fill an array
@@ -40,19 +45,58 @@ NOTHING, ARRAY, OBJECT, TUPLE, DICT, FAULT = range(6)
 KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "what it cannot take")
 
 POINT_TO_POINT = ("send", "recv", "send_obj", "recv_obj")
-_ON_ARRAYS = ("bcast", "reduce", "gather", "scatter", "allgather", "reduce_scatter", "allreduce", "alltoall", "reduce_from")
+_ON_ARRAYS = (
+    "bcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "allgather",
+    "reduce_scatter",
+    "allreduce",
+    "alltoall",
+    "reduce_from",
+)
 _ON_OBJECTS = (
-    "bcast_obj", "gather_obj", "scatter_obj", "allgather_obj", "allreduce_obj", "alltoall_obj", "reduce_obj",
-    "reduce_scatter_obj", "scan_obj", "exscan_obj",
-)  # fmt: skip
-ROOTED = ("bcast", "reduce", "gather", "scatter", "bcast_obj", "gather_obj", "scatter_obj", "reduce_obj")
+    "bcast_obj",
+    "gather_obj",
+    "scatter_obj",
+    "allgather_obj",
+    "allreduce_obj",
+    "alltoall_obj",
+    "reduce_obj",
+    "reduce_scatter_obj",
+    "scan_obj",
+    "exscan_obj",
+)
+ROOTED = (
+    "bcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "bcast_obj",
+    "gather_obj",
+    "scatter_obj",
+    "reduce_obj",
+)
 UPDATE = "optimizer.update"  # allreduce_noted: errors name what the user has called
-_OTHERS = ("barrier", "split", "scan", "exscan", "exchange", "gather_from", "share", "ring_attention", UPDATE, "likeness")
+_OTHERS = (
+    "barrier",
+    "split",
+    "scan",
+    "exscan",
+    "exchange",
+    "gather_from",
+    "share",
+    "ring_attention",
+    UPDATE,
+    "likeness",
+)
 OPS = (*POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, *_OTHERS)
 _OP_CODES = {name: code for code, name in enumerate(OPS)}
 REDUCTIONS = ("sum", "max", "min", "prod", "mean")
 _WIDENED = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
-# Of these the mean is made of wider numbers, which are what travels: that all ranks gave the same has to be told.
+# Of these the mean is made of wider numbers, which are what travels: that all ranks gave the same
+# has to be told.
 MEANS = ("mean", *[f"mean of {name}" for name in _WIDENED])
 _TOLD = (*REDUCTIONS, *MEANS[1:])
 _REDUCTION_CODES = {name: code for code, name in enumerate(_TOLD)}
@@ -74,7 +118,11 @@ class Call(NamedTuple):
     @property
     def name(self) -> str:
         """The operation as errors call it."""
-        return "gradient of " * self.order + "i" * self.later + self.op if self.order or self.later else self.op
+        return (
+            "gradient of " * self.order + "i" * self.later + self.op
+            if self.order or self.later
+            else self.op
+        )
 
 
 def call_of(fields: tuple[Any, ...]) -> Call:
@@ -114,7 +162,12 @@ class Header(NamedTuple):
     def name(self) -> str:
         """The operation as errors call it."""
         reduced = "reduce" in self.op or "scan" in self.op
-        return "gradient of " * self.order + "i" * self.later + self.op + (f" ({self.reduction})" if reduced else "")
+        return (
+            "gradient of " * self.order
+            + "i" * self.later
+            + self.op
+            + (f" ({self.reduction})" if reduced else "")
+        )
 
     @property
     def said(self) -> str:
@@ -124,14 +177,17 @@ class Header(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The message in a warning that nobody received it: ``send of float32 (3, 4) at model.py:42``."""
+        """The message in a warning that nobody received it: ``send of float32 (3, 4) at
+        model.py:42``.
+        """
         return f"{self.name} of {self.form} at {self.site}"
 
     @property
     def form(self) -> str:
         """The value as errors describe it: ``float32 (3, 4)``."""
         if self.kind in (TUPLE, DICT) and self.op in POINT_TO_POINT:
-            return f"{KINDS[self.kind]} of {self.shape[0] - (self.kind == DICT)}"  # (a dict's keys are a part)
+            # (a dict's keys are a part)
+            return f"{KINDS[self.kind]} of {self.shape[0] - (self.kind == DICT)}"
         if self.kind != ARRAY:
             return KINDS[self.kind]
         if self.dtype[0] not in "<>|=":
@@ -141,22 +197,43 @@ class Header(NamedTuple):
         return f"{order}{dtype.name} {self.shape}"
 
 
-_TEMPLATES: dict[Any, bytes] = {}  # packed headers, by all but their number: a program sends the same ones again and again
+_TEMPLATES: dict[
+    Any, bytes
+] = {}  # packed headers, by all but their number: a program sends the same ones again and again
 
 
 def pack_header(
-    call: Call, seq: int, kind: int, nbytes: int, shape: tuple[int, ...] = (), dtype: str = "", on_device: bool = False
-) -> bytes:  # fmt: skip
+    call: Call,
+    seq: int,
+    kind: int,
+    nbytes: int,
+    shape: tuple[int, ...] = (),
+    dtype: str = "",
+    on_device: bool = False,
+) -> bytes:
     """The header of a message."""
     key = (call, kind, nbytes, shape, dtype, on_device)
     template = _TEMPLATES.get(key)
     if template is None:
         flags = call.wants * WANTS + call.recording * RECORDING + on_device * ON_DEVICE
         template = _LAYOUT.pack(
-            _MAGIC, _OP_CODES[call.op], _REDUCTION_CODES[call.reduction], call.order, call.later, call.root, 0,
-            kind, len(shape), dtype.encode(), nbytes, *shape, *_NO_SHAPE[len(shape) :],
-            flags, call.tag, call.site.encode(),
-        )  # fmt: skip
+            _MAGIC,
+            _OP_CODES[call.op],
+            _REDUCTION_CODES[call.reduction],
+            call.order,
+            call.later,
+            call.root,
+            0,
+            kind,
+            len(shape),
+            dtype.encode(),
+            nbytes,
+            *shape,
+            *_NO_SHAPE[len(shape) :],
+            flags,
+            call.tag,
+            call.site.encode(),
+        )
         if len(_TEMPLATES) > 10_000:
             _TEMPLATES.clear()
         _TEMPLATES[key] = template
@@ -192,18 +269,33 @@ def read_header(raw: bytes | memoryview | Array) -> Header:
 def _read(head: bytes) -> Header:
     f = _LAYOUT.unpack(head)
     if f[0] != _MAGIC:
-        raise MismatchError("a message arrived that mnpar did not send: use a communicator of your own for mpi4py's calls")
+        raise MismatchError(
+            "a message arrived that mnpar did not send: use a communicator of your own for "
+            "mpi4py's calls"
+        )
     return Header(
-        OPS[f[1]], _TOLD[f[2]], f[3], bool(f[4]), f[5], f[7], f[11 : 11 + (f[8] if f[7] == ARRAY else 2)],
-        f[9].rstrip(b"\0").decode(), f[10], f[23], f[24], f[25].rstrip(b"\0").decode(), f[6],
-    )  # fmt: skip
+        OPS[f[1]],
+        _TOLD[f[2]],
+        f[3],
+        bool(f[4]),
+        f[5],
+        f[7],
+        f[11 : 11 + (f[8] if f[7] == ARRAY else 2)],
+        f[9].rstrip(b"\0").decode(),
+        f[10],
+        f[23],
+        f[24],
+        f[25].rstrip(b"\0").decode(),
+        f[6],
+    )
 
 
 _NAMES: dict[Any, str] = {}
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of a dtype in a header: numpy's short one; for the dtypes of ml_dtypes (bfloat16) the full one.
+    """The name of a dtype in a header: numpy's short one; for the dtypes of ml_dtypes (bfloat16)
+    the full one.
 
     Raises:
         TypeError: arrays of this dtype have no meaning in another process.
@@ -216,7 +308,10 @@ def dtype_name(dtype: Any) -> str:
             or dtype.hasobject
             or (dtype.kind == "V" and dtype.name.startswith("void"))
         ):
-            raise TypeError(f"arrays of dtype {dtype} cannot be sent: convert them to numbers, or use the _obj methods")
+            raise TypeError(
+                f"arrays of dtype {dtype} cannot be sent: convert them to numbers, or use the "
+                "_obj methods"
+            )
         name = _NAMES[dtype] = dtype.name if dtype.kind == "V" else dtype.str
     return name
 
@@ -237,13 +332,18 @@ def check(x: Array) -> str:
     if type(x) is not np.ndarray:
         backend.plain(x)  # refuses masked arrays
     if x.ndim > MAX_NDIM:
-        raise TypeError(f"arrays of at most {MAX_NDIM} axes can be sent, not {x.ndim}: reshape it first")
+        raise TypeError(
+            f"arrays of at most {MAX_NDIM} axes can be sent, not {x.ndim}: reshape it first"
+        )
     return dtype_name(x.dtype)
 
 
 def describe(x: Array) -> tuple[Array, str, bool]:
-    """The array on the host, its dtype's name, and whether it was on a GPU; raises TypeError if it cannot be sent."""
-    name, host = check(x), backend.to_host(x)
+    """The array on the host, its dtype's name, and whether it was on a GPU; raises TypeError if it
+    cannot be sent.
+    """
+    name = check(x)
+    host = backend.to_host(x)
     return host, name, host is not x
 
 
@@ -273,16 +373,24 @@ def encode_refusal(call: Call, seq: int) -> Array:
 
 
 def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
-    """Of a header that is sent by itself: whether it is of a send, its order, its number, and how many bytes follow it."""
+    """Of a header that is sent by itself: whether it is of a send, its order, its number, and how
+    many bytes follow it.
+    """
     op, order, seq, nbytes = _FOLLOWS.unpack_from(head)
     return OPS[op] in POINT_TO_POINT, order, seq, nbytes
 
 
 def encode(x: Any, call: Call, seq: int) -> Array:
-    """A message, header and value, in memory of its own, uint8. ``x`` is an array, None, or a tuple, list or dict of such."""
+    """A message, header and value, in memory of its own, uint8. ``x`` is an array, None, or a
+    tuple, list or dict of such.
+    """
     if type(x) is np.ndarray:
         header = header_of(x, call, seq)
-        return np.frombuffer(bytearray(header + x.tobytes()), np.uint8) if x.nbytes <= _SMALL else _behind(header, x)
+        return (
+            np.frombuffer(bytearray(header + x.tobytes()), np.uint8)
+            if x.nbytes <= _SMALL
+            else _behind(header, x)
+        )
     if x is None:
         return np.frombuffer(pack_header(call, seq, NOTHING, 0), np.uint8)
     if isinstance(x, dict):
@@ -303,7 +411,8 @@ def _behind(header: bytes, x: Array) -> Array:
 
 
 def encode_pieces(pieces: list[Array], shape: tuple[int, ...], call: Call, seq: int) -> Array:
-    """One message of several pieces of arrays of one dtype, each copied once, to its place in the message.
+    """One message of several pieces of arrays of one dtype, each copied once, to its place in the
+    message.
 
     ``shape`` is the one in the header; it has as many elements as the pieces together.
     """
@@ -311,7 +420,9 @@ def encode_pieces(pieces: list[Array], shape: tuple[int, ...], call: Call, seq: 
     host = [backend.to_host(piece) for piece in pieces]
     nbytes = sum([piece.nbytes for piece in host])
     frame = np.empty(SIZE + nbytes, np.uint8)
-    header = pack_header(call, seq, ARRAY, nbytes, shape, dtype_name(dtype), host[0] is not pieces[0])
+    header = pack_header(
+        call, seq, ARRAY, nbytes, shape, dtype_name(dtype), host[0] is not pieces[0]
+    )
     frame[:SIZE] = np.frombuffer(header, np.uint8)
     body, start = frame[SIZE:].view(dtype), 0
     for piece in host:
@@ -346,7 +457,9 @@ def encode_object(obj: Any, call: Call, seq: int) -> Array:
 
 
 def decode(frame: Array, header: Header | None = None) -> tuple[Any, Header]:
-    """The value of a message, and its header. An array is a view of the message's own memory: it was written once."""
+    """The value of a message, and its header. An array is a view of the message's own memory: it
+    was written once.
+    """
     header = header or read_header(frame)
     if header.kind == ARRAY and not header.flags & ON_DEVICE:  # the common case
         return np.ndarray(header.shape, header.dtype, frame, SIZE), header

@@ -19,8 +19,10 @@ from mnpar.errors import LauncherError
 if TYPE_CHECKING:
     from mnpar.communicators.rendezvous import Session
 
-_FROM_STDIN = (  # the others have no program, and end: this one would wait for them in MPI_Init without a word
-    "mnpar: this program comes from the standard input, which most launchers give to rank 0 only: if nothing follows, save it "
+# the others have no program, and end: this one would wait for them in MPI_Init without a word
+_FROM_STDIN = (
+    "mnpar: this program comes from the standard input, which most launchers give to rank 0 "
+    "only: if nothing follows, save it "
     "in a file, and start that\n"
 )
 
@@ -31,19 +33,27 @@ def _imported() -> Any:
         import mpi4py
 
         if "mpi4py.MPI" not in sys.modules:
-            mpi4py.rc.finalize = False  # the end is ours: mpi4py's would wait for ever for a rank that failed
-            mpi4py.rc.initialize = False  # and so is the beginning: under another MPI's launcher some libraries abort there
-        Process.finalizes_forks = mpi4py.rc.finalize is not False  # the program has imported it first
+            mpi4py.rc.finalize = (
+                False  # the end is ours: mpi4py's would wait for ever for a rank that failed
+            )
+            # and so is the beginning: under another MPI's launcher some libraries abort there
+            mpi4py.rc.initialize = False
+        # the program has imported it first
+        Process.finalizes_forks = mpi4py.rc.finalize is not False
         from mpi4py import MPI
     except ModuleNotFoundError as error:
-        raise LauncherError("MPI ranks need mpi4py, which is missing: pip install 'mnpar[mpi]'") from error
+        raise LauncherError(
+            "MPI ranks need mpi4py, which is missing: pip install 'mnpar[mpi]'"
+        ) from error
     except ImportError as error:
         raise LauncherError(
-            f"mpi4py cannot be imported ({error}): unset MPI4PY_MPIABI and MPI4PY_LIBMPI, or set them to the MPI that is here"
+            f"mpi4py cannot be imported ({error}): unset MPI4PY_MPIABI and MPI4PY_LIBMPI, or "
+            "set them to the MPI that is here"
         ) from error
     except RuntimeError as error:
         raise LauncherError(
-            "mpi4py finds no MPI library: pip install 'mnpar[mpi]', or load the machine's MPI and set MPI4PY_LIBMPI to its "
+            "mpi4py finds no MPI library: pip install 'mnpar[mpi]', or load the machine's MPI "
+            "and set MPI4PY_LIBMPI to its "
             f"libmpi.so ({str(error).splitlines()[0]})"
         ) from error
     return MPI
@@ -61,7 +71,8 @@ def join(meet: Callable[[str], Session]) -> None:
     MPI = _imported()
     if MPI.Is_initialized() or MPI.Is_finalized():
         raise LauncherError(
-            "this process has started MPI before it met the others: make the communicator first, and import mpi4py.MPI after "
+            "this process has started MPI before it met the others: make the communicator "
+            "first, and import mpi4py.MPI after "
             "that, or with mpi4py.rc.initialize = False"
         )
     Process.session = meet(name(MPI))
@@ -81,11 +92,17 @@ def load() -> Any:
     """
     MPI = _imported()
     told = launched_ranks()
-    own = f"Use the mpiexec beside this Python: {os.path.join(os.path.dirname(sys.executable), 'mpiexec')}"
+    own = (
+        "Use the mpiexec beside this Python: "
+        f"{os.path.join(os.path.dirname(sys.executable), 'mpiexec')}"
+    )
     library = name(MPI)
     if not MPI.Is_initialized():
         if told > 1 and under_open_mpi() and library.startswith("MPICH"):
-            raise LauncherError(f"Open MPI's launcher started {told} ranks, but their MPI library is {library}. {own}")
+            raise LauncherError(
+                f"Open MPI's launcher started {told} ranks, but their MPI library is "
+                f"{library}. {own}"
+            )
         if told > 1 and sys.argv[:1] in ([""], ["-"]) and not launched_after_first():
             speak(_FROM_STDIN)
         with startup.watched(library, Process.session):
@@ -94,15 +111,22 @@ def load() -> Any:
         traces.remove(traces.segments())
         atexit.register(_finalize, MPI)  # or other files would stay in shared memory
         raise LauncherError(
-            f"the launcher started {told} ranks, but this one is alone: its MPI library ({library}) is not the launcher's. "
+            f"the launcher started {told} ranks, but this one is alone: its MPI library "
+            f"({library}) is not the launcher's. "
             f"{own}"
         )
     return MPI
 
 
 def _initialize(MPI: Any) -> None:
-    """``MPI.Init_thread``, which would hold the GIL while it waits for the other ranks: other threads run meanwhile."""
-    for library in (None, MPI.__file__):  # in the linker's order: a profiler's function, which is loaded first, comes first
+    """``MPI.Init_thread``, which would hold the GIL while it waits for the other ranks: other
+    threads run meanwhile.
+    """
+    # in the linker's order: a profiler's function, which is loaded first, comes first
+    for library in (
+        None,
+        MPI.__file__,
+    ):
         with contextlib.suppress(AttributeError, OSError):
             init = ctypes.CDLL(library).MPI_Init_thread
             break

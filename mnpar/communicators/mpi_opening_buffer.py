@@ -1,6 +1,8 @@
-"""Openings among processes: a persistent allgather, set up once; before MPI 4, and with Intel MPI, a new one for each opening.
+"""Openings among processes: a persistent allgather, set up once; before MPI 4, and with Intel MPI,
+a new one for each opening.
 
-Intel MPI's (2021.18) sends at every start what its buffer held at the first one, between 2, 4, 8, … ranks.
+Intel MPI's (2021.18) sends at every start what its buffer held at the first one, between 2, 4, 8, …
+ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from mnpar.communicators.watch import polling
 from mnpar.errors import DeadlockError
 
 _GIVEN_UP = (
-    "rank {}: {} ended in an error, and the other ranks may come to it yet, so nothing else can take place on this "
+    "rank {}: {} ended in an error, and the other ranks may come to it yet, so nothing else "
+    "can take place on this "
     "communicator: let the error end the job, or create another communicator on all ranks"
 )
 
@@ -35,7 +38,8 @@ class MpiOpeningBuffer(OpeningBuffer):
             return
         with contextlib.suppress(NotImplementedError):
             self._request = lane.Allgather_init(*buffers)
-            self._start, self._test = self._request.Start, self._request.Test
+            self._start = self._request.Start
+            self._test = self._request.Test
 
     def _start_anew(self, lane: Any, buffers: Any) -> None:
         self._test = lane.Iallgather(*buffers).Test
@@ -52,8 +56,13 @@ class MpiOpeningBuffer(OpeningBuffer):
 
     def wait(self, waiting: Waiting) -> None:
         try:
-            wait(self._transport, Pending(self._test, nothing, waiting, self._transport.meeting(waiting)))
-        except BaseException:  # the allgather goes on in these buffers: no other one may start there
+            wait(
+                self._transport,
+                Pending(self._test, nothing, waiting, self._transport.meeting(waiting)),
+            )
+        except (
+            BaseException
+        ):  # the allgather goes on in these buffers: no other one may start there
             self._start = partial(self._refuse, waiting)
             raise
 

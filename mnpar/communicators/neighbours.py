@@ -1,9 +1,10 @@
 """The state of the other ranks on this machine, found out without MPI: running, stopped or gone.
 
-A rank that computes for a long time answers no questions, and neither does one that is stopped or dead. The kernel tells these
-apart: ``/proc/<pid>/stat``. So that the source line of a busy rank can be named, every process writes its own four times a
-second, from a thread that never calls MPI, to an unnamed file that is mapped into its memory; the others read it through
-``/proc/<pid>/fd``. There is nothing to clean up, however a process ends. Ranks on other machines, or on systems without these
+A rank that computes for a long time answers no questions, and neither does one that is stopped or
+dead. The kernel tells these apart: ``/proc/<pid>/stat``. So that the source line of a busy rank can
+be named, every process writes its own four times a second, from a thread that never calls MPI, to
+an unnamed file that is mapped into its memory; the others read it through ``/proc/<pid>/fd``. There
+is nothing to clean up, however a process ends. Ranks on other machines, or on systems without these
 files, cannot be seen.
 """
 
@@ -39,7 +40,8 @@ class Heartbeat:
     """A thread that notes the source line of the main thread four times a second.
 
     Args:
-        look: called at each beat, with the id of the process that has started this one: it may end this process.
+        look: called at each beat, with the id of the process that has started this one: it may end
+            this process.
     """
 
     def __init__(self, look: Callable[[int], None]) -> None:
@@ -71,7 +73,9 @@ class Heartbeat:
 
 
 def boot() -> str:
-    """The kernel's boot id, which tells machines of one name apart (that of containers is often the same); empty if unknown."""
+    """The kernel's boot id, which tells machines of one name apart (that of containers is often the
+    same); empty if unknown.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -80,8 +84,10 @@ def boot() -> str:
 
 
 def card(heart: Heartbeat) -> bytes:
-    """What others need to see this process, in ``CARD`` bytes: its place (machine and namespace of process ids; empty if
-    processes cannot be seen), its id, when it was started, and the descriptor of its heartbeat's file."""
+    """What others need to see this process, in ``CARD`` bytes: its place (machine and namespace of
+    process ids; empty if processes cannot be seen), its id, when it was started, and the descriptor
+    of its heartbeat's file.
+    """
     try:
         place = boot() + os.readlink("/proc/self/ns/pid")
         since = int(stat_of(os.getpid())[19])
@@ -115,7 +121,9 @@ class Neighbours:
         when, site = self._note(pid, fd)
         still = time.monotonic() - when if when else 0.0
         if fields[0] == "T":
-            return Look("stopped", f"stopped{_at(site)}, {still:.0f} s ago: kill -CONT {pid} lets it go on")
+            return Look(
+                "stopped", f"stopped{_at(site)}, {still:.0f} s ago: kill -CONT {pid} lets it go on"
+            )
         compiled = "compiled code called" if still > 2 else "its own code"
         return Look("running", f"busy in {compiled}{_at(site)}")
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class NotedSum:
-    """:meth:`Communicator.allreduce_noted` of one array: ``begin`` publishes this rank's values where there is a board, ``end``
-    sums. Between them no other rank waits for this one.
+    """:meth:`Communicator.allreduce_noted` of one array: ``begin`` publishes this rank's values
+    where there is a board, ``end`` sums. Between them no other rank waits for this one.
 
     Args:
         comm: the ranks.
@@ -42,8 +42,9 @@ class NotedSum:
             board.begin(self._form, self.x, note, self._channel)
 
     def end(self, usual: Callable[[list[bytes]], bool], later: bool = False) -> bool:
-        """Sum in place if the notes are as usual; returns whether they are. ``later``: the parts of a vector in shared memory
-        that other ranks add up need be there only after :meth:`rest`."""
+        """Sum in place if the notes are as usual; returns whether they are. ``later``: the parts of
+        a vector in shared memory that other ranks add up need be there only after :meth:`rest`.
+        """
         comm, board, x = self._comm, self._board, self.x
         if board is None or self._form is None:
             return comm.allreduce_noted(x, self._note, usual, x)

@@ -1,9 +1,11 @@
-"""Notices at MPICH's launcher: by them ranks learn that one has ended before MPI began, on whatever machine it was.
+"""Notices at MPICH's launcher: by them ranks learn that one has ended before MPI began, on whatever
+machine it was.
 
-``MPI_Publish_name`` lets a launcher keep names, and tell them to any rank at any time, over the connection that each process
-inherits from it (PMI 1, lines of text). A rank that is about to start MPI publishes that it waits, then asks whether one has
-left; a rank that ends without MPI publishes that it has left, and then asks whether one waits. So whichever comes second learns
-of the other, and nobody is told anything in a job whose ranks all come, or none of them.
+``MPI_Publish_name`` lets a launcher keep names, and tell them to any rank at any time, over the
+connection that each process inherits from it (PMI 1, lines of text). A rank that is about to start
+MPI publishes that it waits, then asks whether one has left; a rank that ends without MPI publishes
+that it has left, and then asks whether one waits. So whichever comes second learns of the other,
+and nobody is told anything in a job whose ranks all come, or none of them.
 """
 
 from __future__ import annotations
@@ -43,18 +45,24 @@ class Notices:
         return self._ask("get_my_kvsname", limit)["kvsname"]
 
     def machine_file(self, job: str) -> list[str]:
-        """The file by which the launcher describes the machine to its ranks: made now, for MPI would ask for it in a moment."""
+        """The file by which the launcher describes the machine to its ranks: made now, for MPI
+        would ask for it in a moment.
+        """
         name = self._ask(f"get kvsname={job} key=PMI_hwloc_xmlfile", None).get("value", "")
         return [name] if traces.is_launchers(name) else []
 
     def one_has_left(self, rank: int) -> int | None:
-        """Publish that this rank waits; a rank that has left before, if one has. It asks as MPI will: without a limit."""
+        """Publish that this rank waits; a rank that has left before, if one has. It asks as MPI
+        will: without a limit.
+        """
         with contextlib.suppress(OSError, ValueError, KeyError):
             return self._publish(_WAITS, rank, _LEFT, None)
         return None
 
     def one_waits(self, rank: int) -> int | None:
-        """Publish that this rank has left; a rank that waits, if one does. If none does the connection is closed."""
+        """Publish that this rank has left; a rank that waits, if one does. If none does the
+        connection is closed.
+        """
         waits = None
         with contextlib.suppress(OSError, ValueError, KeyError):
             waits = self._publish(_LEFT, rank, _WAITS, _LIMIT)
@@ -75,7 +83,8 @@ class Notices:
 
     def _publish(self, mine: str, rank: int, other: str, limit: float | None) -> int | None:
         job = self.job(limit)
-        self._ask(f"publish_name service={mine}_{job} port={rank}", limit)  # a second one is refused, and not needed
+        # a second one is refused, and not needed
+        self._ask(f"publish_name service={mine}_{job} port={rank}", limit)
         told = self._ask(f"lookup_name service={other}_{job}", limit)
         return int(told["port"]) if told.get("rc") == "0" else None
 
@@ -90,7 +99,11 @@ class Notices:
         os.write(self._number, f"cmd={what}\n".encode())
         answer = b""
         while not answer.endswith(b"\n"):
-            more = os.read(self._number, _LONGEST) if select.select([self._number], [], [], limit)[0] else b""
+            more = (
+                os.read(self._number, _LONGEST)
+                if select.select([self._number], [], [], limit)[0]
+                else b""
+            )
             if not more:
                 raise OSError(f"no answer to {what}")
             answer += more

@@ -1,6 +1,8 @@
-"""The communicator's methods for Python objects: ``send_obj`` and its like, pickled, between the ranks of this job only.
+"""The communicator's methods for Python objects: ``send_obj`` and its like, pickled, between the
+ranks of this job only.
 
-Each stands for the method of arrays without the ``_obj``, and has a non-blocking twin with an ``i`` before its name, too.
+Each stands for the method of arrays without the ``_obj``, and has a non-blocking twin with an ``i``
+before its name, too.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Objects(Calls):
         return self._later(self._shift_obj(obj, steps))
 
     def bcast_obj(self, obj: Any = None, max_buf_len: int = 0, root: int = 0) -> Any:
-        """The root's object on every rank. (``max_buf_len``, ChainerMN's, is not needed: give ``root`` by its name.)"""
+        """The root's object on every rank. (``max_buf_len``, ChainerMN's, is not needed: give
+        ``root`` by its name.)
+        """
         return self._now(self._bcast_obj(obj, root))
 
     def ibcast_obj(self, obj: Any = None, max_buf_len: int = 0, root: int = 0) -> Operation:
@@ -89,7 +93,9 @@ class Objects(Calls):
         return self._later(self._alltoall_obj(objs, later=True))
 
     def allreduce_obj(self, obj: Any, op: str = "sum") -> Any:
-        """The sum (``+``), ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` (``*``) of the ranks' objects, on every rank."""
+        """The sum (``+``), ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` (``*``) of the ranks'
+        objects, on every rank.
+        """
         return self._now(self._allreduce_obj(obj, op))
 
     def iallreduce_obj(self, obj: Any, op: str = "sum") -> Operation:

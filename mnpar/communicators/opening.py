@@ -1,4 +1,6 @@
-"""What all ranks have stated in the opening of a collective: whether their calls match, and the values that came with them."""
+"""What all ranks have stated in the opening of a collective: whether their calls match, and the
+values that came with them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ import numpy as np
 
 from mnpar.backend import Array, as_bytes
 from mnpar.communicators import message
-from mnpar.communicators.message import ARRAY, FAULT, NOTHING, OBJECT, SIZE, TUPLE, Call, Header, read_header
+from mnpar.communicators.message import (
+    ARRAY,
+    FAULT,
+    NOTHING,
+    OBJECT,
+    SIZE,
+    TUPLE,
+    Call,
+    Header,
+    read_header,
+)
 from mnpar.communicators.opening_buffers import BLOCK, Statement
 from mnpar.communicators.opening_parts import APART, forms_of, on_host, part, table, together
 from mnpar.communicators.reduction import REDUCING, check_reducible
@@ -24,10 +36,12 @@ class Opening:
     """The header of each rank, and the values that came in the opening.
 
     Args:
-        raw: the blocks of all ranks, in rank order. The next opening may use this memory again: results are copies.
+        raw: the blocks of all ranks, in rank order. The next opening may use this memory again:
+            results are copies.
         size: how many ranks.
         me: this rank.
-        call: of this rank; the attribute ``seq``, the number of the collective, is set by the caller.
+        call: of this rank; the attribute ``seq``, the number of the collective, is set by the
+            caller.
         statement: what this rank stated.
         less: bytes at the end of each block that are a note, and no value.
     """
@@ -53,27 +67,41 @@ class Opening:
         "tables",
         "tells",
         "wants",
-    )  # fmt: skip
+    )
 
-    def __init__(self, raw: Any, size: int, me: int, call: Call, statement: Statement, less: int = 0) -> None:
+    def __init__(
+        self, raw: Any, size: int, me: int, call: Call, statement: Statement, less: int = 0
+    ) -> None:
         self.raw, self.size, self.me = raw, size, me
         self.call, self.statement, self.seq = call, statement, 0
         self.block = block = len(raw) // size
         head = raw[:_HEAD]
-        self.alike = all([raw.startswith(head, start) for start in range(block, len(raw), block)])  # and of one form
+        # and of one form
+        self.alike = all([raw.startswith(head, start) for start in range(block, len(raw), block)])
         self.wants = any([flags & message.WANTS for flags in self._flags])
         starts = range(message.NBYTES.start, len(raw), block)
-        self.most = max([int.from_bytes(raw[start : start + 8], "little") for start in starts])  # bytes of the largest value
+        # bytes of the largest value
+        self.most = max([int.from_bytes(raw[start : start + 8], "little") for start in starts])
         self.room = block - SIZE - less  # bytes that there are for a rank's value
         self.inside = self.most <= self.room
         self.asks = self.most + less  # bytes that there should have been
-        self.tells = block > BLOCK or self.asks > BLOCK - SIZE  # whether the size of the next opening may change by this one
-        self.here = me == call.root or call.op not in TO_ROOT  # whether there is a result on this rank
-        self.lasting = False  # whether all values are arrays on the host, or nothing: then this can be used again
-        self.given: list[Any] = []  # each rank's array (of parts: the one for this rank), a view of the opening; else None
+        # whether the size of the next opening may change by this one
+        self.tells = block > BLOCK or self.asks > BLOCK - SIZE
+        # whether there is a result on this rank
+        self.here = me == call.root or call.op not in TO_ROOT
+        # whether all values are arrays on the host, or nothing: then this can be used again
+        self.lasting = False
+        self.given: list[
+            Any
+            # each rank's array (of parts: the one for this rank), a view of the opening; else None
+        ] = []
         self.arrays: list[Array] = []  # the same without the Nones
         self.tables = [b""] * size
-        self.forms: list[Header] = []  # of each rank; where the opening is used again their numbers are those of the first time
+        self.forms: list[
+            Header
+            # of each rank; where the opening is used again their numbers are those of the first
+            # time
+        ] = []
 
     @property
     def all_record(self) -> bool:
@@ -111,7 +139,9 @@ class Opening:
         """Find the values, after the calls were found to match."""
         self.forms = headers = self.headers()
         self.lasting = all([kind in (NOTHING, ARRAY, TUPLE) for kind in self.kinds])
-        self.lasting = self.lasting and not any([header.flags & message.ON_DEVICE for header in headers])
+        self.lasting = self.lasting and not any(
+            [header.flags & message.ON_DEVICE for header in headers]
+        )
         if self.inside:
             self.given = [self._given(rank, header) for rank, header in enumerate(headers)]
             self.arrays = [array for array in self.given if array is not None]
@@ -126,8 +156,12 @@ class Opening:
         return message.as_array(np.frombuffer(self.raw, np.uint8, header.nbytes, start), header)
 
     def same_form(self) -> bool:
-        """Whether all values have one dtype and shape. (Of a gradient some parts may be missing: their number is compared.)"""
-        blocks = [bytes(self.raw[rank * self.block :][: message.FLAGS]) for rank in range(self.size)]
+        """Whether all values have one dtype and shape. (Of a gradient some parts may be missing:
+        their number is compared.)
+        """
+        blocks = [
+            bytes(self.raw[rank * self.block :][: message.FLAGS]) for rank in range(self.size)
+        ]
         forms = [block[message.FORM] for block in blocks if block[message.FORM.start] != NOTHING]
         if self.call.order and forms and forms[0][0] == TUPLE:
             return True
@@ -159,7 +193,9 @@ class Opening:
         return len(calls) <= 1 or self._but_for_nothing()
 
     def _but_for_nothing(self) -> bool:
-        """Whether the ranks are together in a mean, but for some who have nothing to give, and do not say of which dtype."""
+        """Whether the ranks are together in a mean, but for some who have nothing to give, and do
+        not say of which dtype.
+        """
         ops = {(h.op, h.order, h.later, h.root, h.seq) for h in self.headers()}
         told = {h.reduction for h in self.headers() if h.kind != NOTHING}
         blank = {h.reduction for h in self.headers() if h.kind == NOTHING}
@@ -177,18 +213,31 @@ class Opening:
             if raw[start + message.FORM.start] == FAULT:
                 header = self.header(start // self.block)
                 text = raw[start + SIZE : start + SIZE + header.nbytes].decode(errors="replace")
-                raise MismatchError(f"rank {start // self.block} could not take part in {header.name} at {header.site}: {text}")
+                raise MismatchError(
+                    f"rank {start // self.block} could not take part in {header.name} at "
+                    f"{header.site}: {text}"
+                )
         if call.op in REDUCING and not self.same_form():
-            raise self.mismatch("ranks reduce values of different dtype or shape", f"these are the same on all ranks; {_ORDER}")
+            raise self.mismatch(
+                "ranks reduce values of different dtype or shape",
+                f"these are the same on all ranks; {_ORDER}",
+            )
         if call.reduction in ("max", "min") and call.op in REDUCED and NOTHING in self.kinds:
             what = f"some ranks have nothing to give to {call.name} ({call.reduction})"
-            raise self.mismatch(what, "a sum leaves out who has nothing; for this each rank gives an array")
+            raise self.mismatch(
+                what, "a sum leaves out who has nothing; for this each rank gives an array"
+            )
         if self.wants and not self.all_record:
             if call.order == 0:
                 what = "some ranks record for backward and others do not (no_backprop_mode)"
-                raise self.mismatch(what, "all ranks of a communicator record what they call together, or none does")
+                raise self.mismatch(
+                    what, "all ranks of a communicator record what they call together, or none does"
+                )
             what = "some ranks record this backward and others do not (enable_double_backprop)"
-            remedy = "all ranks ask alike; a derivative that is one rank's own needs a tape of its own: with mnpar.Tape():"
+            remedy = (
+                "all ranks ask alike; a derivative that is one rank's own needs a tape of its "
+                "own: with mnpar.Tape():"
+            )
             raise self.mismatch(what, remedy)
 
     def mismatch(self, what: str, remedy: str = _ORDER) -> MismatchError:
@@ -197,7 +246,9 @@ class Opening:
         for rank, h in enumerate(self.headers()):
             mode = ", not recording" if self.wants and not h.flags & message.RECORDING else ""
             nothing = " of nothing" * (h.kind == NOTHING)
-            rows.append(f"  rank {rank}: collective {h.seq // 2}, {h.said}{nothing}{mode}, at {h.site}")
+            rows.append(
+                f"  rank {rank}: collective {h.seq // 2}, {h.said}{nothing}{mode}, at {h.site}"
+            )
         return MismatchError("\n".join([f"{what}:", *rows, remedy]))
 
 
@@ -205,12 +256,18 @@ REDUCED = ("allreduce", "reduce", "reduce_from")
 TO_ROOT = ("reduce", "gather", "gather_obj", "reduce_obj")
 
 
-def form_of(x: Any, call: Call, parts: int | None, room: int) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
-    """Kind, size in bytes, shape, dtype and bytes of a value, and whether it is on a GPU, for an opening with so much room."""
+def form_of(
+    x: Any, call: Call, parts: int | None, room: int
+) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
+    """Kind, size in bytes, shape, dtype and bytes of a value, and whether it is on a GPU, for an
+    opening with so much room.
+    """
     if parts is not None and (not isinstance(x, tuple) or len(x) != parts):
         thing = "object" if call.op.endswith("_obj") else "array"
         given = len(x) if isinstance(x, tuple) else type(x).__name__
-        raise ValueError(f"{call.name} takes one {thing} for each of the {parts} ranks, not {given}")
+        raise ValueError(
+            f"{call.name} takes one {thing} for each of the {parts} ranks, not {given}"
+        )
     if call.op.endswith("_obj"):
         if x is None and parts is None and call.op in ("bcast_obj", "scatter_obj"):
             return NOTHING, 0, (), "", EMPTY, False
@@ -227,7 +284,9 @@ def form_of(x: Any, call: Call, parts: int | None, room: int) -> tuple[int, int,
     return ARRAY, x.nbytes, x.shape, dtype, as_bytes(x), on_device
 
 
-def _form_of_parts(xs: tuple[Any, ...], call: Call, room: int) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
+def _form_of_parts(
+    xs: tuple[Any, ...], call: Call, room: int
+) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
     for x in xs:
         check_reducible(x, call)
     forms = forms_of(xs)
@@ -235,7 +294,14 @@ def _form_of_parts(xs: tuple[Any, ...], call: Call, room: int) -> tuple[int, int
     nbytes = len(text) + sum([x.nbytes for x in xs if x is not None]) if on_host(xs) else APART
     body = np.frombuffer(together(text, xs), np.uint8) if nbytes <= room else EMPTY
     # gradients have the forms that were compared forward, and some of them may be missing
-    return TUPLE, nbytes, (0 if call.order else zlib.crc32(repr(forms).encode()), len(text)), "", body, False
+    return (
+        TUPLE,
+        nbytes,
+        (0 if call.order else zlib.crc32(repr(forms).encode()), len(text)),
+        "",
+        body,
+        False,
+    )
 
 
 def value_of(body: Array, header: Header) -> Any:

@@ -1,10 +1,11 @@
 """The buffers of openings, and a cache of openings that repeat, as those of a program's loops do.
 
-An opening is an allgather of blocks of one size; an ``OpeningBuffer`` holds this rank's block, and the blocks of all ranks.
-What a rank states of a value (``Statement``) is the same bytes for each value of one form in a call from one source line, but
-for the number of the collective and the values themselves, which are written to their places in the block. And if all other
-ranks, too, state what they stated last time, the ``Opening`` that was made of it holds again. So nothing is packed or parsed:
-bytes are compared, and the views of all ranks' values exist already.
+An opening is an allgather of blocks of one size; an ``OpeningBuffer`` holds this rank's block, and
+the blocks of all ranks. What a rank states of a value (``Statement``) is the same bytes for each
+value of one form in a call from one source line, but for the number of the collective and the
+values themselves, which are written to their places in the block. And if all other ranks, too,
+state what they stated last time, the ``Opening`` that was made of it holds again. So nothing is
+packed or parsed: bytes are compared, and the views of all ranks' values exist already.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
     from mnpar.communicators.transport import Waiting
 
 BLOCK = 512  # bytes of the opening of a collective: a header, and the value itself where it fits
-_SIZES = (BLOCK, 2048, 4608, 8704)  # 1,856, 4,416 and 8,512 bytes of values: a page; two of them with a table
+# 1,856, 4,416 and 8,512 bytes of values: a page; two of them with a table
+_SIZES = (
+    BLOCK,
+    2048,
+    4608,
+    8704,
+)
 _RANKS = 16  # with more, openings stay small: each rank receives as many blocks as there are ranks
 _MANY = 1000  # entries that a buffer remembers
 CALM = 32  # after so many openings with space to spare the next one is smaller
@@ -32,7 +39,8 @@ def sizes_for(ranks: int) -> tuple[int, ...]:
 
 
 class Statement:
-    """What this rank states of a value in its block, and, if values of this form come again, the opening that came of it.
+    """What this rank states of a value in its block, and, if values of this form come again, the
+    opening that came of it.
 
     Args:
         words: the header, and whatever else in the block is the same for all values of this form.
@@ -41,10 +49,27 @@ class Statement:
         fault: why this rank cannot take part, if it cannot; the other ranks get its message.
     """
 
-    __slots__ = ("_form", "_front", "_others", "again", "body", "fault", "opening", "parts", "place", "sent", "words")
+    __slots__ = (
+        "_form",
+        "_front",
+        "_others",
+        "again",
+        "body",
+        "fault",
+        "opening",
+        "parts",
+        "place",
+        "sent",
+        "words",
+    )
 
-    def __init__(self, words: bytes, sent: int, body: Array, fault: Exception | None = None) -> None:
-        self.words, self.sent, self.body, self.fault = words, sent, body, fault
+    def __init__(
+        self, words: bytes, sent: int, body: Array, fault: Exception | None = None
+    ) -> None:
+        self.words = words
+        self.sent = sent
+        self.body = body
+        self.fault = fault
         self.again = False
         self.place: Any = None  # the view of the block to which an array is written
         self.parts: Sequence[tuple[int, Any]] = ()  # of several arrays: index and view of each
@@ -58,10 +83,14 @@ class Statement:
         for rank, table in enumerate(opening.tables):
             if rank != opening.me:
                 at = rank * opening.block
-                self._others.append((at, bytes(raw[at + IDENTITY : at + FLAGS + 1]), at + SIZE, table))
+                self._others.append(
+                    (at, bytes(raw[at + IDENTITY : at + FLAGS + 1]), at + SIZE, table)
+                )
 
     def heard(self, whole: bytearray, number: bytes) -> Opening | None:
-        """The opening of last time, if all ranks state the same for the collective of this number; else None."""
+        """The opening of last time, if all ranks state the same for the collective of this number;
+        else None.
+        """
         identity, begins = self._front + number, whole.startswith
         for at, form, behind, table in self._others:
             if not begins(identity + form, at) or (table and not begins(table, behind)):
@@ -71,7 +100,8 @@ class Statement:
 
 
 class OpeningBuffer:
-    """The buffers of the openings of one size on one lane of a transport, and what this rank has stated in them.
+    """The buffers of the openings of one size on one lane of a transport, and what this rank has
+    stated in them.
 
     Args:
         size: of a rank's block, bytes.
@@ -80,7 +110,8 @@ class OpeningBuffer:
 
     def __init__(self, size: int, ranks: int) -> None:
         self.size = size
-        self.mine, self.whole = bytearray(size), bytearray(size * ranks)
+        self.mine = bytearray(size)
+        self.whole = bytearray(size * ranks)
         self.known: dict[Any, Statement] = {}
         self._last: Statement | None = None
 
@@ -103,7 +134,9 @@ class OpeningBuffer:
             place[...] = x[index]
 
     def exchange(self) -> bool:
-        """Start the exchange of the blocks; whether it is complete after a short time of polling."""
+        """Start the exchange of the blocks; whether it is complete after a short time of
+        polling.
+        """
         raise NotImplementedError
 
     def wait(self, waiting: Waiting) -> None:
@@ -112,21 +145,26 @@ class OpeningBuffer:
 
 
 class OpeningBuffers:
-    """Chooses the size of the next opening, so that the values of the latest ones would have fit in, up to a limit.
+    """Chooses the size of the next opening, so that the values of the latest ones would have fit
+    in, up to a limit.
 
-    So a program whose values are small, but do not fit beside a header in 512 bytes, has them in the opening too. All ranks of
-    a group see the same openings, so all of them choose the same size.
+    So a program whose values are small, but do not fit beside a header in 512 bytes, has them in
+    the opening too. All ranks of a group see the same openings, so all of them choose the same
+    size.
     """
 
     __slots__ = ("_buffers", "_left", "_most", "now")
 
     def __init__(self, buffers: Sequence[OpeningBuffer]) -> None:
         self._buffers = buffers  # the smallest first
-        self.now, self._left, self._most = buffers[0], CALM, 0
+        self.now = buffers[0]
+        self._left = CALM
+        self._most = 0
 
     def adapt(self, most: int) -> None:
         """An opening in which the largest value had so many bytes."""
-        need, size = most + SIZE, self.now.size
+        need = most + SIZE
+        size = self.now.size
         if need > self._buffers[-1].size:
             need = 0
         if need > size:

@@ -1,6 +1,8 @@
-"""The arrays that a rank gives to an alltoall, reduce_scatter or scatter, if they fit in the opening.
+"""The arrays that a rank gives to an alltoall, reduce_scatter or scatter, if they fit in the
+opening.
 
-In the rank's block stands a table of their dtypes and shapes, and then their bytes, one after the other.
+In the rank's block stands a table of their dtypes and shapes, and then their bytes, one after the
+other.
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators import message
 
-APART = 2**40  # bytes, stated of parts that never go in an opening (objects, arrays on a GPU): more than any has room for
+APART = (
+    2**40
+    # bytes, stated of parts that never go in an opening (objects, arrays on a GPU): more than any
+    # has room for
+)
 
 
 class Place(NamedTuple):
@@ -41,7 +47,8 @@ def places(text: bytes) -> tuple[Place | None, ...]:
         if form is None:
             found.append(None)
             continue
-        dtype, shape = np.dtype(form[0]), tuple(form[1])
+        dtype = np.dtype(form[0])
+        shape = tuple(form[1])
         found.append(Place(dtype, shape, start))
         start += dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     return tuple(found)
@@ -69,4 +76,8 @@ def on_host(xs: tuple[Any, ...]) -> bool:
 def part(raw: Any, start: int, text: bytes, index: int) -> Array | None:
     """A view of one of the parts behind a table that begins at ``start``."""
     place = places(text)[index]
-    return None if place is None else np.ndarray(place.shape, place.dtype, raw, start + len(text) + place.start)
+    return (
+        None
+        if place is None
+        else np.ndarray(place.shape, place.dtype, raw, start + len(text) + place.start)
+    )

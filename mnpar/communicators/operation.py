@@ -1,8 +1,10 @@
 """Communications as steps, which are waited for at once or as an Operation.
 
-Each communication is written once, as steps: a generator that yields what it waits for (``Pending``). :func:`complete` drives
-it to its end. An :class:`Operation` starts it and lets the program go on; it takes its next steps whenever this rank waits for
-anything, or asks :meth:`Operation.test`, so no thread is needed, and a rank that waits never keeps another one waiting.
+Each communication is written once, as steps: a generator that yields what it waits for
+(``Pending``). :func:`complete` drives it to its end. An :class:`Operation` starts it and lets the
+program go on; it takes its next steps whenever this rank waits for anything, or asks
+:meth:`Operation.test`, so no thread is needed, and a rank that waits never keeps another one
+waiting.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ def wait(transport: Transport, pending: Pending) -> None:
     """Wait until one step can be taken, while this rank's other operations go on."""
     active = transport.active
     while active and not pending.ready():
-        transport.wait(pending._replace(ready=lambda: pending.ready() or any([other.ready() for other in active])))
+        transport.wait(
+            pending._replace(
+                ready=lambda: pending.ready() or any([other.ready() for other in active])
+            )
+        )
         for other in tuple(active):
             other.step()
     if not pending.ready():
@@ -83,7 +89,9 @@ class Operation:
         return self._pending is not None and self._pending.ready()
 
     def step(self) -> None:
-        """Take the steps that can be taken without waiting; an error is kept, and raised by :meth:`wait`."""
+        """Take the steps that can be taken without waiting; an error is kept, and raised by
+        :meth:`wait`.
+        """
         while self._pending is not None and self._pending.ready():
             self._advance(self._pending.value())
 

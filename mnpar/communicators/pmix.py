@@ -1,7 +1,9 @@
-"""Notices at Open MPI's launcher (PMIx): by them a rank learns that one on another machine has ended before MPI began.
+"""Notices at Open MPI's launcher (PMIx): by them a rank learns that one on another machine has
+ended before MPI began.
 
-A rank that ends without MPI publishes that it has left; one that has waited for a second in ``MPI_Init`` looks for that, once a
-second, over the connection that MPI has by then. In a job whose ranks all come nobody publishes anything.
+A rank that ends without MPI publishes that it has left; one that has waited for a second in
+``MPI_Init`` looks for that, once a second, over the connection that MPI has by then. In a job whose
+ranks all come nobody publishes anything.
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ _STRING = 3  # <pmix_common.h>, of its versions 4 and 5
 
 
 class _Value(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_uint16), ("string", ctypes.c_char_p), ("rest_of_the_union", ctypes.c_uint64 * 2)]
+    _fields_ = [
+        ("type", ctypes.c_uint16),
+        ("string", ctypes.c_char_p),
+        ("rest_of_the_union", ctypes.c_uint64 * 2),
+    ]
 
 
 class _Info(ctypes.Structure):
@@ -59,17 +65,24 @@ def _publish(launcher: int) -> None:
 
 
 def one_has_left() -> int | None:
-    """A rank that has published so; None if there is none, or MPI is not connected. To be called while MPI starts."""
-    library, found = _library("self"), _Found(key=_key())
+    """A rank that has published so; None if there is none, or MPI is not connected. To be called
+    while MPI starts.
+    """
+    library = _library("self")
+    found = _Found(key=_key())
     if library is None or library.PMIx_Lookup(ctypes.byref(found), ctypes.c_size_t(1), *_NONE):
         return None
     return int(found.process.rank)
 
 
 def killed_launcher() -> int | None:
-    """The process that the launcher was, if it is gone: nobody takes connections where it did; None if it may be there."""
+    """The process that the launcher was, if it is gone: nobody takes connections where it did; None
+    if it may be there.
+    """
     pid = os.environ.get("PMIX_SERVER_TMPDIR", "").rpartition("ompi.")[2]
-    where = next((os.environ[name] for name in os.environ if name.startswith("PMIX_SERVER_URI")), "")
+    where = next(
+        (os.environ[name] for name in os.environ if name.startswith("PMIX_SERVER_URI")), ""
+    )
     host, _, port = where.rpartition("//")[2].rpartition(":")
     if not (pid.isdigit() and port.isdigit()) or siblings.begun(int(pid)) != 0:
         return None
@@ -90,9 +103,13 @@ def _key() -> bytes:
 
 
 def _library(process: int | str) -> ctypes.CDLL | None:
-    """That of PMIx which a process has loaded; None if it has none, or one whose functions have other names."""
+    """That of PMIx which a process has loaded; None if it has none, or one whose functions have
+    other names.
+    """
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in (
+            Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        ):
             if "/libpmix.so" in line:
                 library = ctypes.CDLL(line.split(None, 5)[-1])
                 return library if hasattr(library, "PMIx_Init") else None

@@ -1,15 +1,19 @@
-"""The process manager of ranks that were started one by one: brings them together, and then is their MPI library's launcher.
+"""The process manager of ranks that were started one by one: brings them together, and then is
+their MPI library's launcher.
 
-An MPI library knows of its job what its launcher tells it, over a connection that the process inherits (PMI 1, the protocol of
-MPICH's launcher): how many ranks there are, which one this is, which of them share a machine, and by which addresses the others
-can be reached. So rank 0 starts this file as a script, in a process of its own; all ranks connect to it. What they become is a
-job like any other.
+An MPI library knows of its job what its launcher tells it, over a connection that the process
+inherits (PMI 1, the protocol of MPICH's launcher): how many ranks there are, which one this is,
+which of them share a machine, and by which addresses the others can be reached. So rank 0 starts
+this file as a script, in a process of its own; all ranks connect to it. What they become is a job
+like any other.
 
-Both ends of a line first prove that they know the token in the file, which nobody sends. A rank says ``{"rank": 1, "size": 4,
-…}``, and is told, as JSON, who is missing, what is wrong, or that the job begins. Then it opens a second line, for MPI, which
-speaks PMI there. As any launcher does, this one ends all ranks if one fails or leaves: it writes ``cmd=mnpar_end`` on the first
-lines, where ranks look four times a second, and after a while it kills those on its own machine. It ends with the last line. It
-imports nothing of mnpar. (The file is long: as a script of its own it holds all that the protocol is.)
+Both ends of a line first prove that they know the token in the file, which nobody sends. A rank
+says ``{"rank": 1, "size": 4, …}``, and is told, as JSON, who is missing, what is wrong, or that the
+job begins. Then it opens a second line, for MPI, which speaks PMI there. As any launcher does, this
+one ends all ranks if one fails or leaves: it writes ``cmd=mnpar_end`` on the first lines, where
+ranks look four times a second, and after a while it kills those on its own machine. It ends with
+the last line. It imports nothing of mnpar. (The file is long: as a script of its own it holds all
+that the protocol is.)
 """
 
 from __future__ import annotations
@@ -29,8 +33,13 @@ from collections.abc import Sequence
 from typing import Any
 
 END = "cmd=mnpar_end"  # code=1 text=…
-REMEDY = "start all ranks, with a path of one file that all their machines share; timeout= lets them wait longer"
-_UNEXPLAINED = 1.5  # s in which another rank may say how one has ended, before this process says that it has
+REMEDY = (
+    "start all ranks, with a path of one file that all their machines share; timeout= lets "
+    "them wait longer"
+)
+_UNEXPLAINED = (
+    1.5  # s in which another rank may say how one has ended, before this process says that it has
+)
 _GRACE = 2.0  # s for ranks to end, once they were told
 _HELLO = 10.0  # s for those who connect to say who they are
 _LONGEST = 2**16  # bytes of a line
@@ -62,7 +71,8 @@ def numbers(ranks: Sequence[int]) -> str:
 
 
 def mapping(nodes: Sequence[str]) -> str:
-    """Which ranks are on which machine, as PMI has it: blocks of (first machine, how many, ranks on each).
+    """Which ranks are on which machine, as PMI has it: blocks of (first machine, how many, ranks on
+    each).
 
     Args:
         nodes: the machine of each rank, by a name.
@@ -114,7 +124,11 @@ class Line:
         except OSError as error:
             more, self.end = b"", f"cannot be reached any more ({error.strerror})"
         *lines, self._bytes = (self._bytes + more).split(b"\n")
-        return [line.decode(errors="replace") for line in lines] if more and len(self._bytes) < _LONGEST else None
+        return (
+            [line.decode(errors="replace") for line in lines]
+            if more and len(self._bytes) < _LONGEST
+            else None
+        )
 
     def write(self, line: bytes) -> None:
         with contextlib.suppress(OSError):  # it is gone, and reading will tell
@@ -136,8 +150,14 @@ class Manager:
         node: this machine, as ranks name theirs.
     """
 
-    def __init__(self, listener: socket.socket, token: str, size: int, timeout: float, path: str, node: str) -> None:
-        self._listener, self._token, self._size, self._path, self._node = listener, token, size, path, node
+    def __init__(
+        self, listener: socket.socket, token: str, size: int, timeout: float, path: str, node: str
+    ) -> None:
+        self._listener = listener
+        self._token = token
+        self._size = size
+        self._path = path
+        self._node = node
         self._timeout, self._since = timeout, time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
@@ -153,7 +173,9 @@ class Manager:
 
     def serve(self) -> None:
         """Until all lines are closed."""
-        while (self._lines or not (self._begun or self._ends)) and time.monotonic() < (self._ends or float("inf")):
+        while (self._lines or not (self._begun or self._ends)) and time.monotonic() < (
+            self._ends or float("inf")
+        ):
             for key, _ in self._selector.select(0.25):
                 if key.fileobj is self._listener:
                     self._welcome()
@@ -162,7 +184,12 @@ class Manager:
             self._look_at_clock()
         self.remove_file()
         for line in self._ranks.values():
-            if self._begun and line in self._lines and not line.finalized and line.about["node"] == self._node:
+            if (
+                self._begun
+                and line in self._lines
+                and not line.finalized
+                and line.about["node"] == self._node
+            ):
                 with contextlib.suppress(OSError):  # its line is open, so it lives
                     os.kill(line.about["pid"], signal.SIGKILL)
 
@@ -178,11 +205,19 @@ class Manager:
         now = time.monotonic()
         if self._left is not None and now > self._left[0] and self._ends is None:
             self._end(end_line(_KILLED, self._left[1]))
-        if 0 not in self._ranks and not self._begun and self._ends is None and now > self._since + _HELLO:
+        if (
+            0 not in self._ranks
+            and not self._begun
+            and self._ends is None
+            and now > self._since + _HELLO
+        ):
             self._refuse("rank 0 left before all had come")
         if not self._begun and self._ends is None and now > self._since + self._timeout:
             missing = numbers(self._missing())
-            self._refuse(f"in {self._timeout:g} s {missing} of {self._size} did not come to {self._path}: {REMEDY}")
+            self._refuse(
+                f"in {self._timeout:g} s {missing} of {self._size} did not come to "
+                f"{self._path}: {REMEDY}"
+            )
         for line in [line for line in self._lines if not line.about and now > line.since + _HELLO]:
             self._close(line)
 
@@ -201,9 +236,13 @@ class Manager:
         """Who it is, once it has proved that it knows the file."""
         if line.challenge is None:
             line.challenge = text, os.urandom(16).hex()
-            return line.write(f"{line.challenge[1]} {proof(self._token, 'manager', *line.challenge)}\n".encode())
+            return line.write(
+                f"{line.challenge[1]} {proof(self._token, 'manager', *line.challenge)}\n".encode()
+            )
         proved, _, about = text.partition(" ")
-        if not hmac.compare_digest(proved.encode(), proof(self._token, "rank", *line.challenge, about).encode()):
+        if not hmac.compare_digest(
+            proved.encode(), proof(self._token, "rank", *line.challenge, about).encode()
+        ):
             return self._close(line)
         told = json.loads(about)
         line.is_mpis = told["mpi"]
@@ -233,12 +272,21 @@ class Manager:
     def _wrong_with(self, line: Line) -> str:
         about, other = line.about, self._ranks.get(line.about["rank"])
         if about["size"] != self._size:
-            return f"{line} was told of {about['size']} ranks, and rank 0 of {self._size}: tell all of them the same"
+            return (
+                f"{line} was told of {about['size']} ranks, and rank 0 of {self._size}: tell "
+                "all of them the same"
+            )
         if other is not None:
-            return f"{other} and {line} have the same rank: each process has its own, from 0 to {self._size - 1}"
+            return (
+                f"{other} and {line} have the same rank: each process has its own, from 0 to "
+                f"{self._size - 1}"
+            )
         for other in self._ranks.values():
             if (its := other.about["library"]) != about["library"]:
-                return f"{other} has {its}, {line} has {about['library']}: ranks of one job have the same MPI library"
+                return (
+                    f"{other} has {its}, {line} has {about['library']}: ranks of one job have "
+                    "the same MPI library"
+                )
         return ""
 
     def _refuse(self, text: str) -> None:
@@ -306,7 +354,10 @@ class Manager:
         match told.get("cmd"):
             case "init":
                 good = told.get("pmi_version") == "1"
-                line.write(b"cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=%d\n" % (0 if good else -1))
+                line.write(
+                    b"cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=%d\n"
+                    % (0 if good else -1)
+                )
             case "get_maxes":
                 line.write(b"cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=1024\n")
             case "get_appnum":
@@ -320,7 +371,11 @@ class Manager:
                 line.write(b"cmd=put_result rc=0 msg=success\n")
             case "get":
                 value = self._values.get(told["key"])
-                found = "rc=-1 msg=key_not_found value=unknown" if value is None else f"rc=0 msg=success value={value}"
+                found = (
+                    "rc=-1 msg=key_not_found value=unknown"
+                    if value is None
+                    else f"rc=0 msg=success value={value}"
+                )
                 line.write(f"cmd=get_result {found}\n".encode())
             case "barrier_in":
                 self._at_barrier.append(line)
@@ -332,19 +387,31 @@ class Manager:
                 self._ranks[line.about["rank"]].finalized = True
                 line.write(b"cmd=finalize_ack rc=0\n")
             case "abort":
-                code, caller = int(told.get("exitcode", "1")), self._ranks[line.about["rank"]]
-                self._end(end_line(code, f"mnpar: {line} of {self._size} called MPI_Abort({code}), the job ends\n"), caller)
+                code = int(told.get("exitcode", "1"))
+                caller = self._ranks[line.about["rank"]]
+                self._end(
+                    end_line(
+                        code,
+                        f"mnpar: {line} of {self._size} called MPI_Abort({code}), the job ends\n",
+                    ),
+                    caller,
+                )
             case None if "endcmd" not in told:  # more of a command of several lines, to spawn
                 pass
             case what:  # there are no such services here
-                line.write(f"cmd={(what or 'spawn').removesuffix('_name')}_result rc=-1 msg=unsupported\n".encode())
+                line.write(
+                    f"cmd={(what or 'spawn').removesuffix('_name')}_result rc=-1 "
+                    "msg=unsupported\n".encode()
+                )
 
 
 def listen() -> socket.socket:
     """A socket that takes connections from all machines, on a port that is free."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
-            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+            return socket.create_server(
+                ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024
+            )
     return socket.create_server(("", 0), backlog=1024)
 
 
@@ -357,13 +424,18 @@ def make_room(size: int) -> None:
     needed = 2 * size + _OWN_FILES
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < needed:
-        sys.exit(f"{size} ranks need {needed} open files there, and the system allows {most}: raise ulimit -Hn, or use mpiexec")
+        sys.exit(
+            f"{size} ranks need {needed} open files there, and the system allows {most}: raise "
+            "ulimit -Hn, or use mpiexec"
+        )
     if allowed != resource.RLIM_INFINITY and allowed < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 
 
 def main() -> None:
-    """Read the settings of :class:`Manager`, print the port, and go on as a process that is nobody's child."""
+    """Read the settings of :class:`Manager`, print the port, and go on as a process that is
+    nobody's child.
+    """
     settings = json.load(sys.stdin)
     make_room(settings["size"])
     listener = listen()

@@ -1,4 +1,6 @@
-"""Reductions that numpy computes in rank order: the same bits on all ranks, whatever transport has carried the arrays."""
+"""Reductions that numpy computes in rank order: the same bits on all ranks, whatever transport has
+carried the arrays.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,18 @@ from mnpar.backend import Array
 from mnpar.communicators.message import MEANS, UPDATE, Call
 
 # the caller divides for a mean:
-UFUNCS = {"sum": np.add, **dict.fromkeys(MEANS, np.add), "max": np.maximum, "min": np.minimum, "prod": np.multiply}
-GATHERED = 2**15  # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
+UFUNCS = {
+    "sum": np.add,
+    **dict.fromkeys(MEANS, np.add),
+    "max": np.maximum,
+    "min": np.minimum,
+    "prod": np.multiply,
+}
+GATHERED = (
+    2**15
+    # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in
+    # parts
+)
 REDUCING = ("allreduce", UPDATE, "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
 
 
@@ -23,22 +35,32 @@ def check_reducible(x: Array, call: Call) -> None:
     if x.dtype.kind in "bmM" and call.reduction in ("sum", *MEANS, "prod"):
         verb = {"sum": "sum", "prod": "multiply"}.get(call.reduction, "average")
         remedy = "x.astype('i4')" if x.dtype.kind == "b" else "x.astype('i8')"
-        raise TypeError(f"{call.name} cannot {verb} {x.dtype}: convert it to integers first, {remedy}")
+        raise TypeError(
+            f"{call.name} cannot {verb} {x.dtype}: convert it to integers first, {remedy}"
+        )
     if x.dtype.kind == "c" and call.reduction in ("max", "min"):
-        raise TypeError(f"{call.name}: complex numbers have no {call.reduction}: reduce abs(x), or x.real and x.imag")
+        raise TypeError(
+            f"{call.name}: complex numbers have no {call.reduction}: reduce abs(x), or x.real "
+            "and x.imag"
+        )
 
 
 def bytes_of_reduction(array: Array, rank: int, size: int, root: int | None) -> int:
-    """The bytes that a rank sends when an array is reduced in parts: the other ranks' parts of its array, and the reduction of
-    its own part to each rank that wants the result."""
-    start, stop = array.size * rank // size, array.size * (rank + 1) // size
+    """The bytes that a rank sends when an array is reduced in parts: the other ranks' parts of its
+    array, and the reduction of its own part to each rank that wants the result.
+    """
+    start = array.size * rank // size
+    stop = array.size * (rank + 1) // size
     wanted = size - 1 if root is None else int(root != rank)
     return int(array.size + (stop - start) * (wanted - 1)) * int(array.itemsize)
 
 
 def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None) -> Array:
-    """The reduction of arrays in the order of the list, in ``out`` if it is given; 16-bit floats are reduced in 32 bits."""
-    first, ufunc = arrays[0], UFUNCS[reduction]
+    """The reduction of arrays in the order of the list, in ``out`` if it is given; 16-bit floats
+    are reduced in 32 bits.
+    """
+    first = arrays[0]
+    ufunc = UFUNCS[reduction]
     dtype = first.dtype
     if dtype.itemsize == 2 and dtype.kind in "fV":
         return _reduce_halves(arrays, ufunc, out)

@@ -19,14 +19,20 @@ class SharedMemory(Protocol):
         """Whether other arrays of this rank refer to the memory."""
 
     def sync(self) -> None:
-        """A memory barrier: to be called before and after the ranks meet, so that each sees what the others wrote before."""
+        """A memory barrier: to be called before and after the ranks meet, so that each sees what
+        the others wrote before.
+        """
 
     def free(self) -> None:
-        """Free the memory; all ranks call it, right after they have met, when no array refers to it any more."""
+        """Free the memory; all ranks call it, right after they have met, when no array refers to it
+        any more.
+        """
 
 
 class MemoryArray:
-    """All bytes of a buffer as an array whose references are counted, to know whether other arrays refer to it."""
+    """All bytes of a buffer as an array whose references are counted, to know whether other arrays
+    refer to it.
+    """
 
     array: Array
 
@@ -54,7 +60,9 @@ class OwnMemory(MemoryArray):
 
 
 class WindowMemory(MemoryArray):
-    """The memory of processes: a window of MPI's, which a machine's first rank allocates, and all its ranks read and write."""
+    """The memory of processes: a window of MPI's, which a machine's first rank allocates, and all
+    its ranks read and write.
+    """
 
     def __init__(self, MPI: Any, window: Any, first: bool) -> None:
         self._window = window
@@ -68,7 +76,9 @@ class WindowMemory(MemoryArray):
         self._window.Sync()
 
     def free(self) -> None:
-        """Free the window: MPI's call blocks until the other ranks of the machine make it, which are all here."""
+        """Free the window: MPI's call blocks until the other ranks of the machine make it, which
+        are all here.
+        """
         del self.array
         self._window.Unlock_all()
         self._window.Free()

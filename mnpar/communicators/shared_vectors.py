@@ -1,6 +1,8 @@
-"""A vector for each rank of a machine, in shared memory that all of them read and write: an unnamed file, mapped by all ranks.
+"""A vector for each rank of a machine, in shared memory that all of them read and write: an unnamed
+file, mapped by all ranks.
 
-The memory lives as long as any array on any rank refers to it: no call of all ranks is needed to free it.
+The memory lives as long as any array on any rank refers to it: no call of all ranks is needed to
+free it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
     from mnpar.communicators.objects import Objects
 
 _IN_MEMORY = "/dev/shm"
-_BLOCK = 2**17  # bytes that are added up at a time: with the same block of each rank's vector they stay in the cache
+_BLOCK = (
+    2**17
+    # bytes that are added up at a time: with the same block of each rank's vector they stay in the
+    # cache
+)
 _LINE = 64  # bytes of a cache line
 
 
@@ -28,13 +34,20 @@ class Vectors:
     Args:
         arrays: one for each rank.
         rank: this one.
-        number: above 0; tells these vectors from others of the same ranks, and is the same on all of them.
+        number: above 0; tells these vectors from others of the same ranks, and is the same on all
+            of them.
     """
 
     def __init__(self, arrays: list[Array], rank: int, number: int) -> None:
-        self.arrays, self.mine, self.number = arrays, arrays[rank], number
-        size, ranks, line = self.mine.size, len(arrays), _LINE // self.mine.itemsize
-        start, stop = [size * r // ranks // line * line if r < ranks else size for r in (rank, rank + 1)]
+        self.arrays = arrays
+        self.mine = arrays[rank]
+        self.number = number
+        size = self.mine.size
+        ranks = len(arrays)
+        line = _LINE // self.mine.itemsize
+        start, stop = [
+            size * r // ranks // line * line if r < ranks else size for r in (rank, rank + 1)
+        ]
         # what this rank adds up, and what is before and after it:
         self.parts = [slice(start, stop), slice(0, start), slice(stop, size)]
         step = _BLOCK // self.mine.itemsize
@@ -50,25 +63,37 @@ class Vectors:
     def add_up(self) -> None:
         """Write the sum of this rank's part, in rank order, to all vectors."""
         for block in self._blocks:
-            mine = block[self._rank]  # the first two ranks can sum in place: their blocks are read before they are written
-            total = reduce_arrays(block, "sum", mine if self._total is None else self._total[: mine.size])
+            # the first two ranks can sum in place: their blocks are read before they are written
+            mine = block[self._rank]
+            total = reduce_arrays(
+                block, "sum", mine if self._total is None else self._total[: mine.size]
+            )
             for array in block:
                 if array is not total:
                     array[...] = total
 
 
 def share_vectors(comm: Objects, like: Array, number: int) -> Vectors | None:
-    """Vectors like ``like``, which is one-dimensional; all ranks call it. None if the memory cannot be had.
+    """Vectors like ``like``, which is one-dimensional; all ranks call it. None if the memory cannot
+    be had.
 
-    Each rank allocates the pages of its own vector: with several memory nodes (NUMA) they are on the one near that rank.
+    Each rank allocates the pages of its own vector: with several memory nodes (NUMA) they are on
+    the one near that rank.
     """
     length = -(-like.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     file = _create(comm.size * length) if comm.rank == 0 else -1
-    path, which = comm.bcast_obj((f"/proc/{os.getpid()}/fd/{file}", _which(file)) if file >= 0 else ("", None))
+    path, which = comm.bcast_obj(
+        (f"/proc/{os.getpid()}/fd/{file}", _which(file)) if file >= 0 else ("", None)
+    )
     mapped: Any = None
     try:
-        if path and (file := file if comm.rank == 0 else os.open(path, os.O_RDWR)) >= 0 and _which(file) == which:
-            os.posix_fallocate(file, comm.rank * length, length)  # an error now, and not when it is written
+        if (
+            path
+            and (file := file if comm.rank == 0 else os.open(path, os.O_RDWR)) >= 0
+            and _which(file) == which
+        ):
+            # an error now, and not when it is written
+            os.posix_fallocate(file, comm.rank * length, length)
             mapped = mmap.mmap(file, comm.size * length)
     except OSError:
         pass  # processes that may not see each other, or no memory left
@@ -77,12 +102,16 @@ def share_vectors(comm: Objects, like: Array, number: int) -> Vectors | None:
         os.close(file)
     if not there:
         return None
-    arrays = [np.ndarray(like.shape, like.dtype, mapped, rank * length) for rank in range(comm.size)]
+    arrays = [
+        np.ndarray(like.shape, like.dtype, mapped, rank * length) for rank in range(comm.size)
+    ]
     return Vectors(arrays, comm.rank, number)
 
 
 def _create(nbytes: int) -> int:
-    """A file that never has a name, so that nothing is left of it however the job ends; -1: there is no room for it."""
+    """A file that never has a name, so that nothing is left of it however the job ends; -1: there
+    is no room for it.
+    """
     try:
         file = os.open(_IN_MEMORY, os.O_RDWR | os.O_TMPFILE, 0o600)
     except (OSError, AttributeError):  # another system
@@ -96,6 +125,8 @@ def _create(nbytes: int) -> int:
 
 
 def _which(file: int) -> tuple[int, int]:
-    """The identity of an open file: in another container the path of a process's descriptor may lead to another file."""
+    """The identity of an open file: in another container the path of a process's descriptor may
+    lead to another file.
+    """
     found = os.fstat(file)
     return found.st_dev, found.st_ino

@@ -1,4 +1,6 @@
-"""The processes around a rank before there is MPI: its launcher on this machine, and what that has started, by ``/proc``."""
+"""The processes around a rank before there is MPI: its launcher on this machine, and what that has
+started, by ``/proc``.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,18 @@ from mnpar.communicators.launcher import launched_rank, under_open_mpi
 from mnpar.communicators.neighbours import stat_of
 
 MPICHS = "hydra_pmi_proxy"
-LEAVES = "mnpar leaves"  # the name of a rank that has come to its end without a communicator; of 15 letters at most
-_LAUNCHERS = (MPICHS, "prterun", "prted", "orterun", "orted", "mpiexec", "mpirun")  # what starts ranks on a machine
+# the name of a rank that has come to its end without a communicator; of 15 letters at most
+LEAVES = "mnpar leaves"
+# what starts ranks on a machine
+_LAUNCHERS = (
+    MPICHS,
+    "prterun",
+    "prted",
+    "orterun",
+    "orted",
+    "mpiexec",
+    "mpirun",
+)
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
@@ -28,7 +40,9 @@ def _ancestors() -> Iterator[int]:
 
 
 def launcher() -> tuple[int | None, int]:
-    """(What has started this rank on this machine, None if it cannot be seen; its child, which is the rank or its wrapper.)"""
+    """(What has started this rank on this machine, None if it cannot be seen; its child, which is
+    the rank or its wrapper.)
+    """
     mine = os.getpid()
     for pid in _ancestors():
         if name(pid) in _LAUNCHERS:
@@ -47,8 +61,10 @@ def name(pid: int) -> str:
 
 @functools.cache
 def reaches_terminal(file: int) -> bool:
-    """Whether what a rank writes to its standard output (1) or error (2), a terminal, is seen on one: Open MPI's launcher gives
-    ranks terminals of their own, and passes on what they write to where its own output goes."""
+    """Whether what a rank writes to its standard output (1) or error (2), a terminal, is seen on
+    one: Open MPI's launcher gives ranks terminals of their own, and passes on what they write to
+    where its own output goes.
+    """
     if not under_open_mpi() or file not in (1, 2):
         return True
     with contextlib.suppress(OSError):
@@ -57,26 +73,36 @@ def reaches_terminal(file: int) -> bool:
 
 
 def leave() -> None:
-    """Let the other ranks see that this one, whose main thread calls, makes no communicator any more: MPI may still wait."""
+    """Let the other ranks see that this one, whose main thread calls, makes no communicator any
+    more: MPI may still wait.
+    """
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(LEAVES, encoding="ascii")
 
 
 def is_helper() -> bool:
-    """Whether a rank has started this process, which has its variables: another Python above it has them too."""
+    """Whether a rank has started this process, which has its variables: another Python above it has
+    them too.
+    """
     with contextlib.suppress(OSError):
-        own, above = os.readlink("/proc/self/exe"), launcher()[0]
+        own = os.readlink("/proc/self/exe")
+        above = launcher()[0]
         for pid in _ancestors():
             if pid == above:
                 return False
-            if pid != os.getpid() and rank_of(pid) == launched_rank() and os.readlink(f"/proc/{pid}/exe") == own:
+            if (
+                pid != os.getpid()
+                and rank_of(pid) == launched_rank()
+                and os.readlink(f"/proc/{pid}/exe") == own
+            ):
                 return True
     return False
 
 
 def children(parent: int) -> dict[int, int]:
-    """The ranks, or their wrappers, of a launcher that have not ended, and when each was started, in ticks of the kernel's
-    clock."""
+    """The ranks, or their wrappers, of a launcher that have not ended, and when each was started,
+    in ticks of the kernel's clock.
+    """
     there = {}
     with contextlib.suppress(OSError):  # the launcher has ended
         for task in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -87,12 +113,18 @@ def children(parent: int) -> dict[int, int]:
 
 
 def _is_a_way_out(pid: int) -> bool:
-    """Whether it is the ``ssh`` by which Open MPI's launcher reaches another machine: it has no rank among its variables."""
-    return under_open_mpi() and bool(variables := _variables(pid)) and launched_rank(variables) is None
+    """Whether it is the ``ssh`` by which Open MPI's launcher reaches another machine: it has no
+    rank among its variables.
+    """
+    return (
+        under_open_mpi() and bool(variables := _variables(pid)) and launched_rank(variables) is None
+    )
 
 
 def begun(pid: int) -> int | None:
-    """When a process was started, in ticks of the kernel's clock; 0 if it has ended, None if it cannot be seen."""
+    """When a process was started, in ticks of the kernel's clock; 0 if it has ended, None if it
+    cannot be seen.
+    """
     try:
         fields = stat_of(pid)
     except (FileNotFoundError, ProcessLookupError):
@@ -104,7 +136,9 @@ def begun(pid: int) -> int | None:
 
 def age(since: int | None) -> float:
     """For how many seconds a process has been there that was started then."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - since / os.sysconf("SC_CLK_TCK") if since else 0.0
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME) - since / os.sysconf("SC_CLK_TCK") if since else 0.0
+    )
 
 
 def rank_of(pid: int) -> int | None:

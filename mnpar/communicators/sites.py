@@ -1,4 +1,6 @@
-"""The source line of the user's program that a rank is at: errors name it, and message headers carry it."""
+"""The source line of the user's program that a rank is at: errors name it, and message headers
+carry it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from types import FrameType, TracebackType
 
 SITE_BYTES = 47  # of a source line in a header
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-_WITH = contextmanager.__code__.co_filename  # contextlib: its frames are between mnpar's context managers and a ``with``
+# contextlib: its frames are between mnpar's context managers and a ``with``
+_WITH = contextmanager.__code__.co_filename
 _INSIDE: dict[str, bool] = {}  # by file names
 _SITES: dict[tuple[str, int], str] = {}
 
@@ -21,20 +24,28 @@ def is_internal(filename: str) -> bool:
 
 
 def own_lines(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without mnpar's own frames behind the user's last line, which would hide that."""
+    """The traceback without mnpar's own frames behind the user's last line, which would hide
+    that.
+    """
     frames = []
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    users = [i for i, entry in enumerate(frames) if not is_internal(entry.tb_frame.f_code.co_filename)]
+    users = [
+        i for i, entry in enumerate(frames) if not is_internal(entry.tb_frame.f_code.co_filename)
+    ]
     tail: TracebackType | None = None
-    for entry in reversed(frames[: users[-1] + 1] if users and os.environ.get("MNPAR_DEBUG") != "1" else frames):
+    for entry in reversed(
+        frames[: users[-1] + 1] if users and os.environ.get("MNPAR_DEBUG") != "1" else frames
+    ):
         tail = TracebackType(tail, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return tail
 
 
 def call_site(skip: int = 0) -> str:
-    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``, where ``skip`` of them are mnpar's."""
+    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``, where
+    ``skip`` of them are mnpar's.
+    """
     return site_of(sys._getframe(skip + 1))
 
 
@@ -56,5 +67,6 @@ def site_of(frame: FrameType) -> str:
     site = _SITES.get(key)
     if site is None:
         site = f"{'/'.join(Path(key[0]).parts[-2:])}:{key[1]}"
-        site = _SITES[key] = site.encode(errors="replace")[-SITE_BYTES:].decode(errors="ignore")  # whole letters, in any script
+        # whole letters, in any script
+        site = _SITES[key] = site.encode(errors="replace")[-SITE_BYTES:].decode(errors="ignore")
     return site

@@ -1,13 +1,15 @@
 """The start of a job, until there is a communicator: a rank that ends before ends all of them.
 
-``MPI_Init`` returns when all ranks have called it, and never if one has ended before it did; launchers let that happen, as one
-that leaves without MPI is no failure to them. So an uncaught error ends its process in a way that is one (:func:`install`). For
-all other ends: each rank on a machine is a child process of its launcher there, or in a wrapper that is one and lasts as long,
-and the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts those children (``mpi.py``
-calls MPI without the GIL); if some are missing, it says which, and ends this process. Ranks on other machines leave notices for
-each other at the launcher (notices.py for MPICH's, pmix.py for Open MPI's). Where the launcher or its children cannot be seen
-(systems without ``/proc``, kernels that list no children, containers that hide processes, Slurm), nothing is watched. (The file
-is long because all that can happen until all ranks have met is one thing.)
+``MPI_Init`` returns when all ranks have called it, and never if one has ended before it did;
+launchers let that happen, as one that leaves without MPI is no failure to them. So an uncaught
+error ends its process in a way that is one (:func:`install`). For all other ends: each rank on a
+machine is a child process of its launcher there, or in a wrapper that is one and lasts as long, and
+the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts those
+children (``mpi.py`` calls MPI without the GIL); if some are missing, it says which, and ends this
+process. Ranks on other machines leave notices for each other at the launcher (notices.py for
+MPICH's, pmix.py for Open MPI's). Where the launcher or its children cannot be seen (systems without
+``/proc``, kernels that list no children, containers that hide processes, Slurm), nothing is
+watched. (The file is long because all that can happen until all ranks have met is one thing.)
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnpar.communicators import pmix, siblings, sites, traces
 from mnpar.communicators.last_words import ALIKE, await_reader, speak, speak_at_once
-from mnpar.communicators.launcher import launched_rank, launched_ranks, launched_ranks_here, under_open_mpi
+from mnpar.communicators.launcher import (
+    launched_rank,
+    launched_ranks,
+    launched_ranks_here,
+    under_open_mpi,
+)
 from mnpar.communicators.notices import Notices
 
 if TYPE_CHECKING:
@@ -38,7 +45,9 @@ _PULSE = 0.2  # s
 _LOOK = 1.0  # s in MPI_Init, and again, after which a rank looks for notices of others
 _GRACE = 3.0  # s for a process whose launcher has died
 _ENDING = 1.0  # s in which a launcher that has lost a rank kills the others
-_STARTING = 1.5  # s without a new rank, after which a launcher starts no more; and as long as this rank has taken to come here
+# s without a new rank, after which a launcher starts no more; and as long as this rank has taken to
+# come here
+_STARTING = 1.5
 _MPIS_OWN = "MPIR_CVAR_PMI_VERSION"  # another protocol
 _TURN = 12  # looks by which the lowest rank comes first, to speak for all
 
@@ -47,39 +56,60 @@ _starter: tuple[int, int | None] | None = None  # the launcher, and when it was 
 
 
 def install() -> None:
-    """Let an uncaught error of any thread end the job; called by ``import mnpar``. A communicator has its own hooks."""
+    """Let an uncaught error of any thread end the job; called by ``import mnpar``. A communicator
+    has its own hooks.
+    """
     global _starter
     if not launched_ranks():
         return
     if (launcher := siblings.launcher()[0]) is not None:
         _starter = launcher, siblings.begun(launcher)
         if under_open_mpi():  # MPICH's launcher takes its ranks along
-            threading.Thread(target=_follow, args=_starter, name="mnpar launcher", daemon=True).start()
+            threading.Thread(
+                target=_follow, args=_starter, name="mnpar launcher", daemon=True
+            ).start()
     if launched_ranks() < 2:
         return
-    show, show_of_thread, process = sys.excepthook, threading.excepthook, os.getpid()
+    show = sys.excepthook
+    show_of_thread = threading.excepthook
+    process = os.getpid()
 
-    def is_rank() -> bool:  # a child's errors are its own, and those after MPI's end are no other rank's
+    def is_rank() -> (
+        bool
+    ):  # a child's errors are its own, and those after MPI's end are no other rank's
         MPI = sys.modules.get("mpi4py.MPI")
-        return os.getpid() == process and not siblings.is_helper() and (MPI is None or not MPI.Is_finalized())
+        return (
+            os.getpid() == process
+            and not siblings.is_helper()
+            and (MPI is None or not MPI.Is_finalized())
+        )
 
-    def on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def on_error(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
         if is_rank():
             end_job(kind, error, trace)
         else:
             show(kind, error, trace)
 
-    def end_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def end_job(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
         interrupted = issubclass(kind, KeyboardInterrupt)
         if interrupted and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers pass on the Ctrl-C that the terminal has sent already
+            # launchers pass on the Ctrl-C that the terminal has sent already
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         deadline = threading.Timer(_LAST_WORDS, _end, [siblings.launcher()[0], _notices()])
         deadline.daemon = True
         with contextlib.suppress(RuntimeError):  # to write may block, where nobody reads
             deadline.start()
         if launched_rank():
             time.sleep(ALIKE)
-        speak(_interrupted() if interrupted else f"mnpar: rank {launched_rank()} of {launched_ranks()} failed, the job ends\n")
+        speak(
+            _interrupted()
+            if interrupted
+            else f"mnpar: rank {launched_rank()} of {launched_ranks()} failed, the job ends\n"
+        )
         if not interrupted and show is sys.__excepthook__:
             speak("".join(traceback.format_exception(kind, error, trace)))
         elif not interrupted:
@@ -105,22 +135,29 @@ def install() -> None:
 
 
 def _follow(launcher: int, since: int | None) -> None:
-    """In a thread: end this process if its launcher has died, until a communicator looks after that."""
+    """In a thread: end this process if its launcher has died, until a communicator looks after
+    that.
+    """
     while not _all_met.wait(_LOOK):
         if _has_died(launcher, since):
             traces.remove_session(launcher)
-            os.kill(os.getpid(), signal.SIGTERM)  # the user's handler, if there is one, may still save something
+            # the user's handler, if there is one, may still save something
+            os.kill(os.getpid(), signal.SIGTERM)
             if not _all_met.wait(_GRACE):
                 os._exit(143)
             return
 
 
 _all_met = threading.Event()  # in a communicator
-_remover: traces.Remover | None = None  # of what a rank would leave that is killed before all have met
+_remover: traces.Remover | None = (
+    None  # of what a rank would leave that is killed before all have met
+)
 
 
 def _remove_if_killed(session: Session | None) -> None:
-    """From now on until :func:`settled`: what MPI and MPICH's launcher have made is removed if this process is killed."""
+    """From now on until :func:`settled`: what MPI and MPICH's launcher have made is removed if this
+    process is killed.
+    """
     global _remover
     launcher = siblings.launcher()[0]
     with contextlib.suppress(OSError, KeyError, ValueError):
@@ -135,16 +172,20 @@ def _remove_if_killed(session: Session | None) -> None:
 
 
 def part_from_launcher() -> None:
-    """MPI is over, and this process ends in a way that passes C's ``exit``, in which MPICH tells its launcher that it is over:
-    it would kill the others, who may still write their results, and think nothing of it."""
+    """MPI is over, and this process ends in a way that passes C's ``exit``, in which MPICH tells
+    its launcher that it is over: it would kill the others, who may still write their results, and
+    think nothing of it.
+    """
     if _is_mpichs(siblings.launcher()[0]):
         with contextlib.suppress(OSError, KeyError, ValueError):
             Notices(int(os.environ["PMI_FD"])).finalize()
 
 
 def hang_up() -> None:
-    """This process is about to end, as a failure. MPICH's launcher ends the others, who may be stopped, when its line to this
-    one is closed, but not if it sees first that this one has ended: so it is closed now."""
+    """This process is about to end, as a failure. MPICH's launcher ends the others, who may be
+    stopped, when its line to this one is closed, but not if it sees first that this one has ended:
+    so it is closed now.
+    """
     if _is_mpichs(siblings.launcher()[0]):
         with contextlib.suppress(OSError, KeyError, ValueError):
             os.close(int(os.environ["PMI_FD"]))
@@ -152,7 +193,11 @@ def hang_up() -> None:
 
 def _is_mpichs(launcher: int | None) -> bool:
     """Whether a launcher is MPICH's, and its ranks speak its protocol with it."""
-    return launcher is not None and siblings.name(launcher) == siblings.MPICHS and _MPIS_OWN not in os.environ
+    return (
+        launcher is not None
+        and siblings.name(launcher) == siblings.MPICHS
+        and _MPIS_OWN not in os.environ
+    )
 
 
 def settled() -> None:
@@ -170,7 +215,9 @@ def _some_elsewhere() -> bool:
 
 
 def _notices() -> Notices | None:
-    """How this process learns of ranks on other machines; None if there are none, no way to, or it is not a rank itself."""
+    """How this process learns of ranks on other machines; None if there are none, no way to, or it
+    is not a rank itself.
+    """
     if not _some_elsewhere() or not os.environ.get("PMI_FD", "").isdigit():
         return None
     launcher, rank = siblings.launcher()
@@ -184,7 +231,9 @@ def _notices() -> Notices | None:
 
 
 def _leave(notices: Notices | None) -> None:
-    """At exit of a rank that has made no communicator: tell others, who may wait for it; end the job if one is known to."""
+    """At exit of a rank that has made no communicator: tell others, who may wait for it; end the
+    job if one is known to.
+    """
     launcher, rank = siblings.launcher()
     if launcher is None or rank != os.getpid():
         return
@@ -197,7 +246,10 @@ def _leave(notices: Notices | None) -> None:
     if _some_elsewhere() and under_open_mpi():
         pmix.publish_that_this_one_has_left(launcher)
     if notices is not None and (waits := notices.one_waits(launched_rank() or 0)) is not None:
-        first = f"mnpar: rank {launched_rank()} of {launched_ranks()} has ended before it made a communicator, the job ends"
+        first = (
+            f"mnpar: rank {launched_rank()} of {launched_ranks()} has ended before it made a "
+            "communicator, the job ends"
+        )
         speak(f"{first}\n  rank {waits}: waits for ever for the start of MPI\n")
         await_reader()
         _end(launcher, notices)
@@ -205,7 +257,8 @@ def _leave(notices: Notices | None) -> None:
 
 @contextlib.contextmanager
 def watched(library: str, session: Session | None) -> Iterator[None]:
-    """Around ``MPI_Init``: Ctrl-C ends it, and this process ends if another one has before it came so far.
+    """Around ``MPI_Init``: Ctrl-C ends it, and this process ends if another one has before it came
+    so far.
 
     Args:
         library: MPI's name and version.
@@ -222,17 +275,24 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
     if _starter is not None and _has_died(*_starter):  # Open MPI would start alone
         traces.remove_session(_starter[0])
         _end(None)
-    if _starter is None and under_open_mpi() and (killed := pmix.killed_launcher()) is not None:  # before it was seen
+    # before it was seen
+    if _starter is None and under_open_mpi() and (killed := pmix.killed_launcher()) is not None:
         traces.remove_session(killed)
         _end(None)
     _await_others()
     _remove_if_killed(session)
     main = threading.current_thread() is threading.main_thread()
-    wakes, wake = os.pipe()  # the numbers of signals, of which Python itself would learn only after MPI_Init
+    # the numbers of signals, of which Python itself would learn only after MPI_Init
+    wakes, wake = os.pipe()
     os.set_blocking(wake, False)
     before = signal.set_wakeup_fd(wake) if main else -1
     over = threading.Event()
-    thread = threading.Thread(target=_watch, args=(over, wakes, sites.call_site(), session), name="mnpar start", daemon=True)
+    thread = threading.Thread(
+        target=_watch,
+        args=(over, wakes, sites.call_site(), session),
+        name="mnpar start",
+        daemon=True,
+    )
     thread.start()
     try:
         yield
@@ -247,19 +307,25 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
 
 
 def wait_for_all(MPI: Any, request: Any) -> None:
-    """Wait for a request that is done when all ranks make a communicator; end the job if one on this machine never will, who
-    has started MPI before, and so is waited for in ``MPI_Finalize``."""
-    launcher, seen, next_look = siblings.launcher()[0], 0, time.monotonic() + _PULSE
+    """Wait for a request that is done when all ranks make a communicator; end the job if one on
+    this machine never will, who has started MPI before, and so is waited for in ``MPI_Finalize``.
+    """
+    launcher = siblings.launcher()[0]
+    seen = 0
+    next_look = time.monotonic() + _PULSE
     while not request.Test():
         time.sleep(0.0001)
         if launcher is None or time.monotonic() < next_look:
             continue
         next_look = time.monotonic() + _PULSE
         there = siblings.children(launcher)
-        if len(there) > launched_ranks_here():  # MPI_Comm_spawn's too, and a rank that leaves may be of the other job
+        # MPI_Comm_spawn's too, and a rank that leaves may be of the other job
+        if len(there) > launched_ranks_here():
             continue
         names = {siblings.rank_of(pid): siblings.name(pid) for pid in there}
-        gone = sorted([rank for rank, name in names.items() if rank is not None and name == siblings.LEAVES])
+        gone = sorted(
+            [rank for rank, name in names.items() if rank is not None and name == siblings.LEAVES]
+        )
         seen += bool(gone)
         first = min([rank for rank in names if rank is not None and rank not in gone], default=None)
         if seen > (0 if first == launched_rank() else _TURN):
@@ -271,22 +337,36 @@ def wait_for_all(MPI: Any, request: Any) -> None:
 
 
 def _await_others() -> None:
-    """Give the launcher time to end this rank if another one is gone: Open MPI's hangs if a rank connects to it meanwhile."""
+    """Give the launcher time to end this rank if another one is gone: Open MPI's hangs if a rank
+    connects to it meanwhile.
+    """
     launcher, mine = siblings.launcher()
     deadline = time.monotonic() + _ENDING
-    while launcher is not None and mine in (there := siblings.children(launcher)) and time.monotonic() < deadline:
+    while (
+        launcher is not None
+        and mine in (there := siblings.children(launcher))
+        and time.monotonic() < deadline
+    ):
         if len(there) >= launched_ranks_here():
             return
         time.sleep(_PULSE / 10)
 
 
 def _watch(over: threading.Event, wakes: int, site: str, session: Session | None) -> None:
-    """In a thread: end this process at Ctrl-C, or if a rank of this machine is gone, or if a job without a launcher ends."""
-    expected, most, found, looks, elsewhere, last = launched_ranks_here(), 0, 0, 0, 0, set[int]()
+    """In a thread: end this process at Ctrl-C, or if a rank of this machine is gone, or if a job
+    without a launcher ends.
+    """
+    expected = launched_ranks_here()
+    most = 0
+    found = 0
+    looks = 0
+    elsewhere = 0
+    last = set[int]()
     known = set[str]()
     launcher, mine = siblings.launcher()
     next_look = time.monotonic() + _LOOK if _some_elsewhere() and under_open_mpi() else float("inf")
-    begun, starting = launcher and siblings.begun(launcher), _STARTING + siblings.age(siblings.begun(os.getpid()))
+    begun = launcher and siblings.begun(launcher)
+    starting = _STARTING + siblings.age(siblings.begun(os.getpid()))
     while True:
         told = os.read(wakes, 256) if select.select([wakes], [], [], _PULSE)[0] else b""
         if over.is_set():
@@ -313,7 +393,9 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
             next_look += _LOOK
             left = pmix.one_has_left()
             elsewhere += left is not None
-            if left is not None and elsewhere > (0 if launched_rank() == (left == 0) else _TURN // 4):
+            if left is not None and elsewhere > (
+                0 if launched_rank() == (left == 0) else _TURN // 4
+            ):
                 speak_at_once(_report("the start of MPI", site, f"rank {left}"))
                 await_reader()
                 _end(launcher)
@@ -321,13 +403,19 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
         if mine not in there:  # these are not all
             continue
         most = max(most, len(there))
-        if len(there) >= expected or there.keys() != last or (most < expected and siblings.age(max(there.values())) < starting):
+        if (
+            len(there) >= expected
+            or there.keys() != last
+            or (most < expected and siblings.age(max(there.values())) < starting)
+        ):
             looks, last = 0, set(there)
             continue
         looks += 1
         ranks = [siblings.rank_of(pid) for pid in there]
         found = found or len(ranks)
-        first = len(ranks) == found and not any(rank is not None and rank < (launched_rank() or 0) for rank in ranks)
+        first = len(ranks) == found and not any(
+            rank is not None and rank < (launched_rank() or 0) for rank in ranks
+        )
         if looks > (0 if first else _TURN):
             speak_at_once(_report("the start of MPI", site, _missing(expected, ranks)))
             await_reader()
@@ -340,8 +428,9 @@ def _has_died(pid: int, since: int | None) -> bool:
 
 
 def _end(launcher: int | None, notices: Notices | None = None) -> None:
-    """End this process so that its launcher ends the others, and first what these would leave behind: of a process that leaves
-    by itself the launcher may think nothing."""
+    """End this process so that its launcher ends the others, and first what these would leave
+    behind: of a process that leaves by itself the launcher may think nothing.
+    """
     _tidy(launcher)
     if notices is not None:
         notices.end_job()
@@ -356,7 +445,9 @@ def _exit(code: int) -> NoReturn:
 
 
 def _tidy(launcher: int | None) -> None:
-    """Remove the files of MPI's shared memory that the ranks here have mapped, which are about to end, and their launcher's."""
+    """Remove the files of MPI's shared memory that the ranks here have mapped, which are about to
+    end, and their launcher's.
+    """
     if launcher is not None:
         traces.remove(traces.launchers_file(launcher))
     for pid in (*(siblings.children(launcher) if launcher is not None else ()), os.getpid()):
@@ -365,9 +456,14 @@ def _tidy(launcher: int | None) -> None:
 
 def _missing(expected: int, ranks: list[int | None]) -> str:
     """The ranks of this machine that are not among ``ranks``, those that are there."""
-    size, lost = launched_ranks(), expected - len(ranks)
+    size = launched_ranks()
+    lost = expected - len(ranks)
     gone = sorted(set(range(size)).difference(ranks)) if expected == size else []
-    return f"rank {', '.join(map(str, gone))}" if len(gone) == lost else f"{lost} of the {expected} ranks on this machine"
+    return (
+        f"rank {', '.join(map(str, gone))}"
+        if len(gone) == lost
+        else f"{lost} of the {expected} ranks on this machine"
+    )
 
 
 def _interrupted() -> str:
@@ -375,5 +471,8 @@ def _interrupted() -> str:
 
 
 def _report(what: str, site: str, gone: str) -> str:
-    first = f"mnpar: rank {launched_rank()} of {launched_ranks()} waits for ever for {what} at {site}, the job ends"
+    first = (
+        f"mnpar: rank {launched_rank()} of {launched_ranks()} waits for ever for {what} at "
+        f"{site}, the job ends"
+    )
     return f"{first}\n  {gone}: has ended before it made a communicator\n"

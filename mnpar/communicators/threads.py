@@ -1,6 +1,7 @@
 """Ranks that are threads of one process: for tests, teaching and debugging, never for speed.
 
-Only one of them runs at a time (``World``), so what they exchange are entries of dicts that no lock has to guard.
+Only one of them runs at a time (``World``), so what they exchange are entries of dicts that no lock
+has to guard.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from mnpar.communicators.opening_buffers import OpeningBuffer, OpeningBuffers, s
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import OwnMemory, allocate
-from mnpar.communicators.transport import ANY, BACKWARD, FORWARD, Letter, Pending, Steps, Traffic, Waiting, nothing
+from mnpar.communicators.transport import (
+    ANY,
+    BACKWARD,
+    FORWARD,
+    Letter,
+    Pending,
+    Steps,
+    Traffic,
+    Waiting,
+    nothing,
+)
 from mnpar.communicators.world import World
 from mnpar.errors import DeadlockError, RankFailedError, UnreceivedWarning
 
@@ -57,7 +68,10 @@ class ThreadTransport:
         world.members[group] = members
         self._splits = self._shares = self._musters = 0  # so far
         self.active = world.active[self._me]
-        self.opening_buffers = OpeningBuffers(self._new_buffers(FORWARD)), OpeningBuffers(self._new_buffers(BACKWARD))
+        self.opening_buffers = (
+            OpeningBuffers(self._new_buffers(FORWARD)),
+            OpeningBuffers(self._new_buffers(BACKWARD)),
+        )
         self.traffic = Traffic()
 
     @property
@@ -68,9 +82,13 @@ class ThreadTransport:
         return [ThreadOpeningBuffer(self, lane, size) for size in sizes_for(self.size)]
 
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
-        self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append((tag, frame))
+        self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append(
+            (tag, frame)
+        )
 
-    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending:
+    def post_apart(
+        self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting
+    ) -> Pending:
         frame = np.concatenate([np.frombuffer(header, np.uint8), body])
         self.post(frame, dest, tag, lane)
         queue = self._world.mail[self._group, lane, self.rank, dest]
@@ -78,9 +96,17 @@ class ThreadTransport:
 
     def wait(self, pending: Pending) -> None:
         world, group = self._world, self._group
-        world.wait(self._me, lambda: pending.ready() or group in world.revoked, pending.waiting, self._members)
+        world.wait(
+            self._me,
+            lambda: pending.ready() or group in world.revoked,
+            pending.waiting,
+            self._members,
+        )
         if group in world.revoked and not pending.ready():
-            raise RankFailedError(f"rank {self.rank} stops to wait in {pending.waiting}: a rank of its communicator is lost")
+            raise RankFailedError(
+                f"rank {self.rank} stops to wait in {pending.waiting}: a rank of its "
+                "communicator is lost"
+            )
 
     def pause(self) -> None:
         self._world.pause(self._me)
@@ -98,7 +124,9 @@ class ThreadTransport:
         return letter.handle
         yield  # makes it steps, though it never waits
 
-    def take(self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]) -> tuple[Array, int, int] | None:
+    def take(
+        self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]
+    ) -> tuple[Array, int, int] | None:
         letter = self.probe(source, tag, lane)
         return None if letter is None else (letter.handle, letter.source, letter.tag)
 
@@ -107,7 +135,8 @@ class ThreadTransport:
 
     def _meet(self, thing: Any, key: Any, waiting: Waiting) -> Pending:
         """An allgather of any things; ``key`` is the same on all ranks."""
-        meetings, key = self._world.meetings, (self._group, key)
+        meetings = self._world.meetings
+        key = (self._group, key)
         meeting = meetings.setdefault(key, {})
         meeting[self.rank] = thing
 
@@ -130,12 +159,22 @@ class ThreadTransport:
         if self.rank != root:  # the root's may be read-only
             array[...] = sent
 
-    def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
+    def allgather(
+        self, array: Array, counts: list[int], lane: int, waiting: Waiting
+    ) -> Steps[Array]:
         self.traffic.collective_bytes += (self.size - 1) * array.nbytes
-        return np.concatenate((yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)))
+        return np.concatenate(
+            (yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting))
+        )
 
     def reduce(
-        self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting, out: Array | None = None
+        self,
+        array: Array,
+        reduction: str,
+        root: int | None,
+        lane: int,
+        waiting: Waiting,
+        out: Array | None = None,
     ) -> Steps[Array]:
         if array.nbytes > GATHERED:
             return (yield from self.reduce_in_parts(array, reduction, waiting, root))
@@ -143,7 +182,12 @@ class ThreadTransport:
         return reduce_arrays(list(gathered.view(array.dtype).reshape(self.size, -1)), reduction)
 
     def reduce_in_parts(
-        self, array: Array, reduction: str, waiting: Waiting, root: int | None = None, out: Array | None = None
+        self,
+        array: Array,
+        reduction: str,
+        waiting: Waiting,
+        root: int | None = None,
+        out: Array | None = None,
     ) -> Steps[Array]:
         self.traffic.collective_bytes += bytes_of_reduction(array, self.rank, self.size, root)
         arrays = yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)
@@ -158,7 +202,9 @@ class ThreadTransport:
             return None
         mine = sorted((k, rank) for rank, (c, k) in enumerate(keys) if c == color)
         members = [self._members[rank] for _, rank in mine]
-        return ThreadTransport(self._world, groups[color], members, [rank for _, rank in mine].index(self.rank))
+        return ThreadTransport(
+            self._world, groups[color], members, [rank for _, rank in mine].index(self.rank)
+        )
 
     def _now(self, meeting: Pending) -> Any:
         wait(self, meeting)
@@ -169,7 +215,8 @@ class ThreadTransport:
         if self.rank != 0:
             return {}
         colors = list(dict.fromkeys(color for color, _ in keys if color is not None))
-        first, self._world.groups = self._world.groups, self._world.groups + len(colors)
+        first = self._world.groups
+        self._world.groups = self._world.groups + len(colors)
         return {color: first + i for i, color in enumerate(colors)}
 
     def duplicate(self) -> ThreadTransport:
@@ -182,11 +229,15 @@ class ThreadTransport:
     def share(self, nbytes: int) -> OwnMemory:
         self._shares += 1
         mine = allocate(nbytes) if self.rank == 0 else None
-        return OwnMemory(self._now(self._meet(mine, ("share", self._shares), Waiting("share", "")))[0])
+        return OwnMemory(
+            self._now(self._meet(mine, ("share", self._shares), Waiting("share", "")))[0]
+        )
 
     def unreceived(self) -> list[str]:
         """The messages that have arrived and that nobody took, in words."""
-        mine = [where for where in self._world.mail if (where[0], where[3]) == (self._group, self.rank)]
+        mine = [
+            where for where in self._world.mail if (where[0], where[3]) == (self._group, self.rank)
+        ]
         return [text for where in mine for text in self._world.untaken(where)]
 
     def finalize(self) -> None:
@@ -213,20 +264,32 @@ class ThreadTransport:
             return None
         group = self._world.successors.setdefault((self._group, self._musters), self._world.groups)
         self._world.groups = max(self._world.groups, group + 1)
-        return ThreadTransport(self._world, group, [self._members[rank] for rank in left], left.index(self.rank))
+        return ThreadTransport(
+            self._world, group, [self._members[rank] for rank in left], left.index(self.rank)
+        )
 
     def _muster(self, well: bool) -> dict[int, bool]:
-        """Exchange ``well`` among the ranks whose programs have not ended; what each of them gave."""
+        """Exchange ``well`` among the ranks whose programs have not ended; what each of them
+        gave.
+        """
         self._musters += 1
         world = self._world
-        said: dict[int, bool] = world.meetings.setdefault((self._group, ("muster", self._musters)), {})
+        said: dict[int, bool] = world.meetings.setdefault(
+            (self._group, ("muster", self._musters)), {}
+        )
         said[self.rank] = well
         others = [(rank, self._members[rank]) for rank in range(self.size)]
-        world.wait(self._me, lambda: all([r in said or world.done[m] for r, m in others]), Waiting("those that are left", ""))
+        world.wait(
+            self._me,
+            lambda: all([r in said or world.done[m] for r, m in others]),
+            Waiting("those that are left", ""),
+        )
         return said
 
 
-current_transport: contextvars.ContextVar[ThreadTransport | None] = contextvars.ContextVar("mnpar.transport", default=None)
+current_transport: contextvars.ContextVar[ThreadTransport | None] = contextvars.ContextVar(
+    "mnpar.transport", default=None
+)
 
 # tells thread ranks apart, those of other programs too:
 claimant: contextvars.ContextVar[int] = contextvars.ContextVar("mnpar.claimant", default=0)
@@ -235,7 +298,8 @@ _owners: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictio
 
 
 def claim(thing: Any) -> None:
-    """Note that this rank is going to change ``thing``: what was made outside of the program is shared by all thread ranks.
+    """Note that this rank is going to change ``thing``: what was made outside of the program is
+    shared by all thread ranks.
 
     Raises:
         RuntimeError: another thread rank has claimed it too.
@@ -245,14 +309,17 @@ def claim(thing: Any) -> None:
         world, rank = _owners.get(thing, (None, 0))
         if world is not None and world() is transport._world and rank != transport.rank:
             raise RuntimeError(
-                f"rank {transport.rank}: this {type(thing).__name__} is rank {rank}'s too. Thread ranks share what is made "
+                f"rank {transport.rank}: this {type(thing).__name__} is rank {rank}'s too. "
+                "Thread ranks share what is made "
                 "outside of the program: make the model inside it, or take a copy.deepcopy there"
             )
         _owners[thing] = weakref.ref(transport._world), transport.rank
 
 
 def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[Any]:
-    """Run ``program`` on thread ranks; their results in rank order, or the first rank's error with its number in a note."""
+    """Run ``program`` on thread ranks; their results in rank order, or the first rank's error with
+    its number in a note.
+    """
     world = World(ranks)
     results: list[Any] = [None] * ranks
     ends: list[SystemExit] = []
@@ -266,14 +333,20 @@ def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[A
         try:
             results[rank] = program(transport)
         except BaseException as caught:
-            if isinstance(caught, SystemExit) and not caught.code:  # it ends as a program does: whoever waits for it says so
+            # it ends as a program does: whoever waits for it says so
+            if isinstance(caught, SystemExit) and not caught.code:
                 ends.append(caught)
             else:
                 error = caught
         world.leave(rank, error)
 
     threads = [
-        threading.Thread(target=contextvars.copy_context().run, args=(body, rank), name=f"rank {rank}", daemon=True)
+        threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(body, rank),
+            name=f"rank {rank}",
+            daemon=True,
+        )
         for rank in range(ranks)
     ]
     for thread in threads:
@@ -283,7 +356,11 @@ def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[A
         for thread in threads:
             thread.join()
     except KeyboardInterrupt as interrupt:
-        world.failure = (0, interrupt)  # the ranks stop at their next communication; they are daemons if they have none
+        # the ranks stop at their next communication; they are daemons if they have none
+        world.failure = (
+            0,
+            interrupt,
+        )
         raise
     if world.failure is not None:
         rank, error = world.failure

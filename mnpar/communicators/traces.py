@@ -1,11 +1,13 @@
-"""What an MPI job must neither leave behind (files in shared memory) nor hand on to child processes (the launcher's variables).
+"""What an MPI job must neither leave behind (files in shared memory) nor hand on to child processes
+(the launcher's variables).
 
-MPI libraries keep shared memory as files in ``/dev/shm``, and remove them only at a regular end: a job that is aborted leaves
-megabytes there for ever. But a file that all ranks have mapped, or read, needs no name any more: it is unlinked then. Until
-then a process that outlives the rank (:class:`Remover`) unlinks it if the rank is killed. And a
-child process that imports mpi4py (a data loader started by ``spawn`` or ``forkserver``, a ``subprocess``) would take the
-launcher's variables for its own, and hang or bring the job down. They are hidden from children; ``os.environ`` of the rank
-itself keeps them.
+MPI libraries keep shared memory as files in ``/dev/shm``, and remove them only at a regular end: a
+job that is aborted leaves megabytes there for ever. But a file that all ranks have mapped, or read,
+needs no name any more: it is unlinked then. Until then a process that outlives the rank
+(:class:`Remover`) unlinks it if the rank is killed. And a child process that imports mpi4py (a data
+loader started by ``spawn`` or ``forkserver``, a ``subprocess``) would take the launcher's variables
+for its own, and hang or bring the job down. They are hidden from children; ``os.environ`` of the
+rank itself keeps them.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def segments(pid: int | str = "self") -> list[str]:
 
 
 def unfinished(pid: int | str = "self") -> list[str]:
-    """The files in shared memory that UCX has made in a process, and has still to map, and to unlink."""
+    """The files in shared memory that UCX has made in a process, and has still to map, and to
+    unlink.
+    """
     found = []
     with contextlib.suppress(OSError):
         for file in Path(f"/proc/{pid}/fd").iterdir():
@@ -48,7 +52,8 @@ def unfinished(pid: int | str = "self") -> list[str]:
 
 
 def launchers_file(launcher: int) -> list[str]:
-    """The file by which MPICH's launcher describes the machine to its ranks, and which stays when a job is aborted.
+    """The file by which MPICH's launcher describes the machine to its ranks, and which stays when a
+    job is aborted.
 
     Its name is not passed on, but the launcher has it open.
     """
@@ -85,8 +90,9 @@ _COLLECT = 'while IFS= read -r name; do [ "$name" ] || exit; set -- "$@" "$name"
 class Remover:
     """A process that removes files if this one ends before it releases it, however it ends.
 
-    It is a shell, which starts in a millisecond, that waits for the end of a pipe: in a session of its own, as launchers kill
-    groups of processes, and without the files that this process has inherited, whose end others may wait for.
+    It is a shell, which starts in a millisecond, that waits for the end of a pipe: in a session of
+    its own, as launchers kill groups of processes, and without the files that this process has
+    inherited, whose end others may wait for.
 
     Args:
         pattern: of names, with the shell's wildcards.
@@ -101,14 +107,19 @@ class Remover:
             inherited = [int(file) for file in os.listdir("/proc/self/fd")]
             inherited = [file for file in inherited if file > _STDERR and _is_inheritable(file)]
             self._pid = os.posix_spawn(
-                "/bin/sh", ["sh", "-c", f'{_COLLECT}; exec rm -f {pattern} "$@"'], {"PATH": os.defpath},
+                "/bin/sh",
+                ["sh", "-c", f'{_COLLECT}; exec rm -f {pattern} "$@"'],
+                {"PATH": os.defpath},
                 file_actions=[
                     *[(os.POSIX_SPAWN_CLOSE, file) for file in inherited],
                     (os.POSIX_SPAWN_DUP2, wait, 0),
-                    *[(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_WRONLY, 0) for file in (1, _STDERR)],
+                    *[
+                        (os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_WRONLY, 0)
+                        for file in (1, _STDERR)
+                    ],
                 ],
                 setsid=True,
-            )  # fmt: skip
+            )
         except BaseException:
             os.close(self._wake)
             raise
@@ -137,10 +148,12 @@ def _is_inheritable(file: int) -> bool:
 
 
 def job_segments(job: str) -> str:
-    """The files in shared memory that ranks of a job open while MPICH starts, with the shell's wildcards.
+    """The files in shared memory that ranks of a job open while MPICH starts, with the shell's
+    wildcards.
 
     Args:
-        job: MPICH's name of it (of its "key value space"). The files' names have its hash (32-bit FNV-1a).
+        job: MPICH's name of it (of its "key value space"). The files' names have its hash (32-bit
+            FNV-1a).
     """
     world = 0x811C9DC5
     for byte in job.encode():

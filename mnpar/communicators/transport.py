@@ -1,8 +1,9 @@
 """How bytes get from rank to rank: the small protocol behind every communicator.
 
-A transport knows neither Variables nor shapes nor what a gradient is: :class:`Channel` builds all communications on these
-methods, so each of them is written, and proved, once for processes, threads and a single rank.
-Each transport has two lanes, forward and backward: a rank that is still in forward can never take a gradient for its data.
+A transport knows neither Variables nor shapes nor what a gradient is: :class:`Channel` builds all
+communications on these methods, so each of them is written, and proved, once for processes, threads
+and a single rank. Each transport has two lanes, forward and backward: a rank that is still in
+forward can never take a gradient for its data.
 """
 
 from __future__ import annotations
@@ -19,14 +20,20 @@ from mnpar.communicators.shared_memory import SharedMemory
 ANY = -1  # any source, any tag
 FORWARD, BACKWARD = 0, 1
 
-# What a message on the backward lane is: with its number it makes the tag by which the message is matched (``numbered_tag``).
+# What a message on the backward lane is: with its number it makes the tag by which the message is
+# matched (``numbered_tag``).
 REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, OPENING = KINDS = range(6)
 
 
 BACKWARD_TOO = "every rank that has communicated runs backward: mnpar.backward(), if it has no loss"
 UPDATE_TOO = "all ranks make as many updates: one that has no more batches calls optimizer.join()"
-CALL_TOO = "all ranks of a communicator call its collectives: none stands under an if that is true on some ranks only"
-SEND_FIRST = "where all receive nobody sends: send before you receive (send never waits), or use sendrecv"
+CALL_TOO = (
+    "all ranks of a communicator call its collectives: none stands under an if that is true on "
+    "some ranks only"
+)
+SEND_FIRST = (
+    "where all receive nobody sends: send before you receive (send never waits), or use sendrecv"
+)
 
 
 def untaken(dest: int, source: int, tag: int, text: str) -> str:
@@ -37,12 +44,18 @@ def untaken(dest: int, source: int, tag: int, text: str) -> str:
 
 
 def unfinished(rank: int, text: str) -> str:
-    """The warning about an operation that was started, and that other ranks never came to: nobody waited for it."""
-    return f"rank {rank} started {text}, which could not end: others never came to it, or sent nothing"
+    """The warning about an operation that was started, and that other ranks never came to: nobody
+    waited for it.
+    """
+    return (
+        f"rank {rank} started {text}, which could not end: others never came to it, or sent nothing"
+    )
 
 
 def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
-    """The tag of a message of this kind (``KINDS``) that belongs to message, collective or exchange number ``seq``."""
+    """The tag of a message of this kind (``KINDS``) that belongs to message, collective or exchange
+    number ``seq``.
+    """
     return len(KINDS) * ((8 * seq + order) % (limit // len(KINDS))) + kind
 
 
@@ -58,17 +71,39 @@ class Waiting(NamedTuple):
     head: bytes = b""  # begins with the header of what this rank gives; nothing if it only takes
 
     def advice(self, finished: bool, rows: str) -> str:
-        """What to do about ranks that have finished instead, or that all receive, as the rows of a table say."""
+        """What to do about ranks that have finished instead, or that all receive, as the rows of a
+        table say.
+        """
         if finished:
-            return BACKWARD_TOO if self.order else UPDATE_TOO if self.what == UPDATE else CALL_TOO if self.peer is None else ""
-        receives = all(["waits in recv from" in row and "has come" not in row for row in rows.splitlines()])
+            return (
+                BACKWARD_TOO
+                if self.order
+                else UPDATE_TOO
+                if self.what == UPDATE
+                else CALL_TOO
+                if self.peer is None
+                else ""
+            )
+        receives = all(
+            ["waits in recv from" in row and "has come" not in row for row in rows.splitlines()]
+        )
         return SEND_FIRST if receives else ""
 
     def __str__(self) -> str:
-        whom = "" if self.peer is None else f" from {'any rank' if self.peer == ANY else f'rank {self.peer}'}"
-        if self.order:  # its tag is a number that no user gave; what comes back to who sent is the gradient of a send
+        whom = (
+            ""
+            if self.peer is None
+            else f" from {'any rank' if self.peer == ANY else f'rank {self.peer}'}"
+        )
+        # its tag is a number that no user gave; what comes back to who sent is the gradient of a
+        # send
+        if self.order:
             back = self.order % 2 and self.what.endswith("recv")
-            return f"{self.what[:-4]}send to rank {self.peer} at {self.site}" if back else f"{self._does}{whom} at {self.site}"
+            return (
+                f"{self.what[:-4]}send to rank {self.peer} at {self.site}"
+                if back
+                else f"{self._does}{whom} at {self.site}"
+            )
         if self.what == "send":  # until it has been taken
             whom = f" to rank {self.peer}"
         tag = f", tag {self.tag}" if self.peer is not None and self.tag != ANY else ""
@@ -80,17 +115,28 @@ class Waiting(NamedTuple):
         return read_header(self.head).said if self.head else self.what
 
     def beside(self, ranks: Sequence[int], me: int, size: int) -> str:
-        """The numbers in the job of those it waits for, where these are not said: ``ranks`` of the ``size`` in the job are the
-        communicator's, ``me`` is waiting."""
+        """The numbers in the job of those it waits for, where these are not said: ``ranks`` of the
+        ``size`` in the job are the communicator's, ``me`` is waiting.
+        """
         if self.peer == ANY:
-            return "; it could come from " + " or ".join([f"rank {rank}" for rank in ranks if rank != me or len(ranks) == 1])
+            return "; it could come from " + " or ".join(
+                [f"rank {rank}" for rank in ranks if rank != me or len(ranks) == 1]
+            )
         if self.peer is None:
-            return f"; its communicator has ranks {', '.join(map(str, ranks))}" if [*ranks] != [*range(size)] else ""
-        return f"; that is rank {ranks[self.peer]} of the job" if ranks[self.peer] != self.peer else ""
+            return (
+                f"; its communicator has ranks {', '.join(map(str, ranks))}"
+                if [*ranks] != [*range(size)]
+                else ""
+            )
+        return (
+            f"; that is rank {ranks[self.peer]} of the job" if ranks[self.peer] != self.peer else ""
+        )
 
 
 class Pending(NamedTuple):
-    """Something that is awaited: the steps of a communication yield it, and are sent its value when it is there."""
+    """Something that is awaited: the steps of a communication yield it, and are sent its value when
+    it is there.
+    """
 
     ready: Callable[[], bool]  # looks, and never waits
     value: Callable[[], Any]  # asked for once, after ``ready()``
@@ -104,16 +150,19 @@ def nothing() -> None:
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Pending, Any, T]
-"""A communication as a generator: it yields where it has to wait for others, so that it can be waited for now or later."""
+"""A communication as a generator: it yields where it has to wait for others, so that it can be
+waited for now or later.
+"""
 
 
 @dataclass
 class Traffic:
     """What a rank has sent so far on a communicator: values and gradients.
 
-    ``messages`` and ``bytes``: the messages of exchanges (:func:`mnpar.functions.exchange`), and the bytes of the arrays in
-    them. ``collectives`` and ``collective_bytes``: the collectives in which the rank took part, and the bytes of their arrays
-    that it sent to other ranks. Headers are not counted. Thread ranks send nothing: counted is what processes would send.
+    ``messages`` and ``bytes``: the messages of exchanges (:func:`mnpar.functions.exchange`), and
+    the bytes of the arrays in them. ``collectives`` and ``collective_bytes``: the collectives in
+    which the rank took part, and the bytes of their arrays that it sent to other ranks. Headers are
+    not counted. Thread ranks send nothing: counted is what processes would send.
     """
 
     messages: int = 0
@@ -133,8 +182,9 @@ class Letter(NamedTuple):
 class Transport(Protocol):
     """A group of ranks. Arrays here are one-dimensional, contiguous and on the host.
 
-    A method that has to wait returns a ``Pending``, or steps that yield some; the others return at once, unless they say that
-    they wait. All ranks of the group start its collectives in the same order.
+    A method that has to wait returns a ``Pending``, or steps that yield some; the others return at
+    once, unless they say that they wait. All ranks of the group start its collectives in the same
+    order.
     """
 
     rank: int
@@ -142,8 +192,10 @@ class Transport(Protocol):
     tag_limit: int  # the largest tag
     name: str
     traffic: Traffic
-    active: list[Any]  # the operations that this rank has started and not finished, on all its communicators
-    opening_buffers: tuple[OpeningBuffers, OpeningBuffers]  # the buffers of collectives' openings, for each lane
+    # the operations that this rank has started and not finished, on all its communicators
+    active: list[Any]
+    # the buffers of collectives' openings, for each lane
+    opening_buffers: tuple[OpeningBuffers, OpeningBuffers]
     board: Any  # a Board, which sums in memory that all ranks share, once one was opened; else None
     adds_up: bool  # whether a board can be opened
 
@@ -152,7 +204,9 @@ class Transport(Protocol):
         """The number that each rank of the group has in the job."""
 
     def wait(self, pending: Pending) -> None:
-        """Return when it is ready; meanwhile signals are served, other ranks' errors raised, and deadlocks looked for."""
+        """Return when it is ready; meanwhile signals are served, other ranks' errors raised, and
+        deadlocks looked for.
+        """
 
     def pause(self) -> None:
         """Let others go on: a rank that only looks and never waits calls this in between."""
@@ -160,9 +214,12 @@ class Transport(Protocol):
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         """Start sending bytes; ``frame`` belongs to the transport from now on."""
 
-    def post_apart(self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting) -> Pending:
-        """Start sending a header and the bytes that follow it, without a copy. The bytes must not change before the result is
-        ready: then they have been taken."""
+    def post_apart(
+        self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting
+    ) -> Pending:
+        """Start sending a header and the bytes that follow it, without a copy. The bytes must not
+        change before the result is ready: then they have been taken.
+        """
 
     def probe(self, source: int, tag: int, lane: int) -> Letter | None:
         """Take the oldest matching message out of the queue, if there is one."""
@@ -170,40 +227,68 @@ class Transport(Protocol):
     def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
         """The bytes of a message that ``probe`` gave."""
 
-    def take(self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]) -> tuple[Array, int, int] | None:
-        """The bytes, source and tag of the oldest matching message; None if none comes while it polls for a short time."""
+    def take(
+        self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]
+    ) -> tuple[Array, int, int] | None:
+        """The bytes, source and tag of the oldest matching message; None if none comes while it
+        polls for a short time.
+        """
 
     def complain(self, rank: int, text: str) -> None:
-        """Let a rank raise MismatchError with this text when it next waits, because what it sent does not belong."""
+        """Let a rank raise MismatchError with this text when it next waits, because what it sent
+        does not belong.
+        """
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
-        """An allgather of blocks of one size, in rank order. Other collectives may be started before it is ready. (An opening
-        that is waited for at once goes by the ``opening_buffers``.)"""
+        """An allgather of blocks of one size, in rank order. Other collectives may be started
+        before it is ready. (An opening that is waited for at once goes by the ``opening_buffers``.)
+        """
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         """Fill ``array`` with the root's. This and the next two have to be waited for at once."""
 
-    def allgather(self, array: Array, counts: list[int], lane: int, waiting: Waiting) -> Steps[Array]:
+    def allgather(
+        self, array: Array, counts: list[int], lane: int, waiting: Waiting
+    ) -> Steps[Array]:
         """The bytes of all ranks, joined; ``counts[r]`` of them are rank r's."""
 
     def reduce(
-        self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting, out: Array | None = None
+        self,
+        array: Array,
+        reduction: str,
+        root: int | None,
+        lane: int,
+        waiting: Waiting,
+        out: Array | None = None,
     ) -> Steps[Array]:
-        """The elementwise reduction over ranks; on ``root`` alone, or everywhere (None). It may be computed into ``out``."""
+        """The elementwise reduction over ranks; on ``root`` alone, or everywhere (None). It may be
+        computed into ``out``.
+        """
 
     def reduce_in_parts(
-        self, array: Array, reduction: str, waiting: Waiting, root: int | None = None, out: Array | None = None
+        self,
+        array: Array,
+        reduction: str,
+        waiting: Waiting,
+        root: int | None = None,
+        out: Array | None = None,
     ) -> Steps[Array]:
-        """The same by point-to-point messages of tag ``waiting.tag``: it can also be waited for later."""
+        """The same by point-to-point messages of tag ``waiting.tag``: it can also be waited for
+        later.
+        """
 
     def split(self, color: int | None, key: int) -> Transport | None:
         """The group of those who gave the same color, ordered by (key, rank). It waits."""
 
     def places(self) -> tuple[int, int, int, int]:
-        """intra_rank, intra_size, inter_rank, inter_size: the rank on its machine, the machine among machines. It waits."""
+        """intra_rank, intra_size, inter_rank, inter_size: the rank on its machine, the machine
+        among machines. It waits.
+        """
 
     def share(self, nbytes: int) -> SharedMemory:
-        """Memory of ``nbytes`` zeros on each machine, which its ranks share. It waits; called right after a barrier."""
+        """Memory of ``nbytes`` zeros on each machine, which its ranks share. It waits; called right
+        after a barrier.
+        """
 
     def finalize(self) -> None:
         """Give the group's resources back."""
@@ -215,13 +300,19 @@ class Transport(Protocol):
         """Whether ranks can go on when others of them have ended."""
 
     def revoke(self) -> None:
-        """Have every rank that waits in this group, now or later, fail: what it waits for may never come."""
+        """Have every rank that waits in this group, now or later, fail: what it waits for may never
+        come.
+        """
 
     def lost(self, error: BaseException) -> bool:
         """Whether an error says that another rank was lost, and nothing of this one."""
 
     def agree(self, well: bool) -> bool:
-        """Whether all ranks are there, and all are well: the same on all of them. It waits, for those that are there."""
+        """Whether all ranks are there, and all are well: the same on all of them. It waits, for
+        those that are there.
+        """
 
     def survivors(self, well: bool) -> Transport | None:
-        """The group of the ranks that are there and well; None on one that is not. It waits, for those that are there."""
+        """The group of the ranks that are there and well; None on one that is not. It waits, for
+        those that are there.
+        """

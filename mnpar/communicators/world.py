@@ -1,8 +1,8 @@
 """The scheduler of thread ranks: a baton goes round, and only the rank that holds it runs.
 
-Where a rank has to wait it hands the baton on, to the next rank (in rank order) that can go on. So a program runs the same way
-each time. If no rank can go on, that is a deadlock, which is found at once, and shown as a table of who waits for what. A
-single process is a world of one rank.
+Where a rank has to wait it hands the baton on, to the next rank (in rank order) that can go on. So
+a program runs the same way each time. If no rank can go on, that is a deadlock, which is found at
+once, and shown as a table of who waits for what. A single process is a world of one rank.
 """
 
 from __future__ import annotations
@@ -23,18 +23,25 @@ class World:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.mail: dict[tuple[int, int, int, int], deque[tuple[int, Array]]] = {}  # (group, lane, source, dest) -> (tag, bytes)
-        self.meetings: dict[Any, dict[int, Any]] = {}  # (group, what, number) -> what each rank brought
+        self.mail: dict[
+            tuple[int, int, int, int], deque[tuple[int, Array]]
+        ] = {}  # (group, lane, source, dest) -> (tag, bytes)
+        self.meetings: dict[
+            Any, dict[int, Any]
+        ] = {}  # (group, what, number) -> what each rank brought
         self.active: list[list[Any]] = [[] for _ in range(size)]  # each rank's operations under way
         self.groups = 1
         self.members: dict[int, list[int]] = {}  # of each group
-        self.successors: dict[tuple[int, int], int] = {}  # (group, number of its muster) -> the group of the survivors
+        self.successors: dict[
+            tuple[int, int], int
+        ] = {}  # (group, number of its muster) -> the group of the survivors
         self.revoked: set[int] = set()  # groups in which nobody waits any more
         self.failure: tuple[int, BaseException] | None = None
         self.complaints: dict[int, str] = {}
         self.done = [False] * size
         self.waiting: list[tuple[Callable[[], bool], Waiting, Sequence[int]] | None] = [None] * size
-        self._batons = [threading.Lock() for _ in range(size)]  # plain locks: a Semaphore is a Condition, and that two of them
+        # plain locks: a Semaphore is a Condition, and that two of them
+        self._batons = [threading.Lock() for _ in range(size)]
         for baton in self._batons:
             baton.acquire()
 
@@ -46,13 +53,20 @@ class World:
         """Wait for the baton the first time."""
         self._batons[rank].acquire()
 
-    def wait(self, rank: int, ready: Callable[[], bool], waiting: Waiting, ranks: Sequence[int] = ()) -> None:
-        """Go on when ``ready()``; until then let the others run. ``ranks`` are those of the communicator; none: all."""
+    def wait(
+        self, rank: int, ready: Callable[[], bool], waiting: Waiting, ranks: Sequence[int] = ()
+    ) -> None:
+        """Go on when ``ready()``; until then let the others run. ``ranks`` are those of the
+        communicator; none: all.
+        """
         self._raise_failure(rank)
         if ready():
             return
         if self.done[rank]:
-            raise DeadlockError(f"rank {rank} has ended its program: wait for {waiting} inside it, the others have ended too")
+            raise DeadlockError(
+                f"rank {rank} has ended its program: wait for {waiting} inside it, the others "
+                "have ended too"
+            )
         self._let_others_run(rank, ready, waiting, ranks or range(self.size))
 
     def pause(self, rank: int) -> None:
@@ -60,7 +74,9 @@ class World:
         if not self.done[rank]:
             self._let_others_run(rank, lambda: True, Waiting("a pause", ""), ())
 
-    def _let_others_run(self, rank: int, ready: Callable[[], bool], waiting: Waiting, ranks: Sequence[int]) -> None:
+    def _let_others_run(
+        self, rank: int, ready: Callable[[], bool], waiting: Waiting, ranks: Sequence[int]
+    ) -> None:
         self.waiting[rank] = (ready, waiting, ranks)
         self._hand_on(rank)
         self._batons[rank].acquire()
@@ -88,8 +104,16 @@ class World:
             self._batons[self.done.index(False)].release()
 
     def _step_for_the_done(self) -> bool:
-        """Go on with what ended ranks have left under way: others may wait for it. Returns whether there was anything."""
-        ready = [one for rank, active in enumerate(self.active) if self.done[rank] for one in active if one.ready()]
+        """Go on with what ended ranks have left under way: others may wait for it. Returns whether
+        there was anything.
+        """
+        ready = [
+            one
+            for rank, active in enumerate(self.active)
+            if self.done[rank]
+            for one in active
+            if one.ready()
+        ]
         for operation in ready:
             operation.step()
         return bool(ready)
@@ -108,11 +132,19 @@ class World:
             self.failure = None  # the process goes on: its world can be used again
         if isinstance(error, DeadlockError):
             raise DeadlockError(*error.args)
-        raise RankFailedError(f"rank {rank} stops because rank {culprit} failed: {type(error).__name__}: {error}") from error
+        raise RankFailedError(
+            f"rank {rank} stops because rank {culprit} failed: {type(error).__name__}: {error}"
+        ) from error
 
     def unreceived(self) -> list[str]:
-        """The messages that nobody took, and the operations that were never waited for and could not end, in words."""
-        left = [unfinished(rank, str(one.waiting)) for rank, active in enumerate(self.active) for one in active]
+        """The messages that nobody took, and the operations that were never waited for and could
+        not end, in words.
+        """
+        left = [
+            unfinished(rank, str(one.waiting))
+            for rank, active in enumerate(self.active)
+            for one in active
+        ]
         return [text for where in self.mail for text in self.untaken(where)] + left
 
     def untaken(self, where: tuple[int, int, int, int]) -> list[str]:
@@ -130,7 +162,10 @@ class World:
     def _doing(self, rank: int) -> str:
         entry = self.waiting[rank]
         if entry is not None:
-            return f"waits in {entry[1]}{entry[1].beside(entry[2], rank, self.size)}{self._beside(rank)}"
+            return (
+                "waits in "
+                f"{entry[1]}{entry[1].beside(entry[2], rank, self.size)}{self._beside(rank)}"
+            )
         return "has finished" if self.done[rank] else "has not started"
 
     def _beside(self, rank: int) -> str:
@@ -139,5 +174,8 @@ class World:
             if lane == FORWARD and queue and self.members[group][dest] == rank:
                 (tag, frame), whom = queue[0], self.members[group][source]
                 text = read_header(frame).text
-                return f"; a message with tag {tag} from rank {whom} has come, which nobody has received: {text}"
+                return (
+                    f"; a message with tag {tag} from rank {whom} has come, which nobody has "
+                    f"received: {text}"
+                )
         return ""

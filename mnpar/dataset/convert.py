@@ -24,23 +24,27 @@ def to_device(device: int | str | None, x: Array) -> Array:
     return x if device is None else backend.to_device(device, x)
 
 
-def concat_examples(batch: Sequence[Any], device: int | str | None = None, padding: Any = None) -> Any:
-    """Join the examples of a batch along a new first axis, each part of an example into an array of its own.
+def concat_examples(
+    batch: Sequence[Any], device: int | str | None = None, padding: Any = None
+) -> Any:
+    """Join the examples of a batch along a new first axis, each part of an example into an array of
+    its own.
 
     Args:
-        batch: N examples, all of one kind: arrays or numbers; tuples of them; dicts of them; empty tuples
-            (:func:`mnpar.datasets.create_empty_dataset`).
-        device: where the arrays go: a GPU's number, -1 or ``'@numpy'`` for the host; None leaves them where they are.
-        padding: with examples of different shapes, what fills the places that an example does not have; a tuple or a dict
-            gives each part its own. None: different shapes are an error.
+        batch: N examples, all of one kind: arrays or numbers; tuples of them; dicts of them; empty
+            tuples (:func:`mnpar.datasets.create_empty_dataset`).
+        device: where the arrays go: a GPU's number, -1 or ``'@numpy'`` for the host; None leaves
+            them where they are.
+        padding: with examples of different shapes, what fills the places that an example does not
+            have; a tuple or a dict gives each part its own. None: different shapes are an error.
 
     Returns:
-        An array (N, …); a tuple of arrays; a dict of arrays; ``()`` from empty tuples. dtypes are kept, Python numbers get
-        numpy's (int64, float64). Local: every rank converts its own batch.
+        An array (N, …); a tuple of arrays; a dict of arrays; ``()`` from empty tuples. dtypes are
+        kept, Python numbers get numpy's (int64, float64). Local: every rank converts its own batch.
 
     Raises:
-        ValueError: the batch is empty, its examples do not have the same parts, or their shapes differ with no ``padding``, or
-            the padding is a fraction and the examples are integers.
+        ValueError: the batch is empty, its examples do not have the same parts, or their shapes
+            differ with no ``padding``, or the padding is a fraction and the examples are integers.
 
     Example:
         >>> import numpy as np
@@ -53,7 +57,9 @@ def concat_examples(batch: Sequence[Any], device: int | str | None = None, paddi
                [ 1., -1.]])
     """
     if len(batch) == 0:
-        raise ValueError("concat_examples got an empty batch; a rank without examples needs no conversion")
+        raise ValueError(
+            "concat_examples got an empty batch; a rank without examples needs no conversion"
+        )
     first = batch[0]
     if isinstance(first, tuple):
         keys: Sequence[Any] = range(len(first))
@@ -65,18 +71,26 @@ def concat_examples(batch: Sequence[Any], device: int | str | None = None, paddi
         return _join(batch, "", device, padding)
     shared = not isinstance(padding, type(first))
     if not shared and (
-        missing := list(keys)[len(padding) :] if isinstance(first, tuple) else [k for k in keys if k not in padding]
+        missing := list(keys)[len(padding) :]
+        if isinstance(first, tuple)
+        else [k for k in keys if k not in padding]
     ):
         raise ValueError(f"padding has nothing for the parts {missing} of the examples")
     parts = (
-        _join([example[key] for example in batch], f"part {key!r} of ", device, padding if shared else padding[key])
+        _join(
+            [example[key] for example in batch],
+            f"part {key!r} of ",
+            device,
+            padding if shared else padding[key],
+        )
         for key in keys
     )
     return dict(zip(keys, parts, strict=True)) if isinstance(first, dict) else tuple(parts)
 
 
 class Converter:
-    """The base of converters with a state: called with a list of examples and a device, returns the arrays of a batch.
+    """The base of converters with a state: called with a list of examples and a device, returns the
+    arrays of a batch.
 
     Example:
         >>> import mnpar
@@ -89,11 +103,14 @@ class Converter:
 
     def __call__(self, batch: Sequence[Any], device: Any = None) -> Any:
         """The arrays of a batch, to be defined by each kind of converter."""
-        raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, batch, device=None)")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define __call__(self, batch, device=None)"
+        )
 
 
 def converted(converter: Callable[..., Any], batch: Any, device: Any) -> Any:
-    """What a converter makes of a batch: a Converter is given the device as an object, a function as its number, as in Chainer.
+    """What a converter makes of a batch: a Converter is given the device as an object, a function
+    as its number, as in Chainer.
 
     Example:
         >>> from mnpar.dataset.convert import converted
@@ -107,7 +124,8 @@ def converted(converter: Callable[..., Any], batch: Any, device: Any) -> Any:
 
 
 def converter() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator of a converter function: its ``device`` then is a :class:`mnpar.backend.Device`, or None.
+    """A decorator of a converter function: its ``device`` then is a :class:`mnpar.backend.Device`,
+    or None.
 
     Example:
         >>> import numpy as np, mnpar
@@ -121,7 +139,9 @@ def converter() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def convert(batch: Any, device: Any = None, *args: Any, **kwargs: Any) -> Any:
-            return function(batch, None if device is None else backend.get_device(device), *args, **kwargs)
+            return function(
+                batch, None if device is None else backend.get_device(device), *args, **kwargs
+            )
 
         return convert
 
@@ -129,7 +149,8 @@ def converter() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class ConcatWithAsyncTransfer(Converter):
-    """:func:`concat_examples`, Chainer's form of it that copies to a GPU meanwhile; here it does not.
+    """:func:`concat_examples`, Chainer's form of it that copies to a GPU meanwhile; here it does
+    not.
 
     Args:
         stream, compute_stream: Chainer's; accepted and not needed.
@@ -169,7 +190,11 @@ def _described(example: Any) -> str:
 def _join(examples: Sequence[Any], where: str, device: int | str | None, padding: Any) -> Array:
     """(N, …) from N arrays or numbers."""
     if not backend.is_array(examples[0]):
-        examples = _numbers(examples, where) if padding is None else [np.asarray(example) for example in examples]
+        examples = (
+            _numbers(examples, where)
+            if padding is None
+            else [np.asarray(example) for example in examples]
+        )
     xp = backend.get_array_module(*examples)
     if padding is not None:
         joined = _pad(xp, examples, padding, where)
@@ -177,7 +202,9 @@ def _join(examples: Sequence[Any], where: str, device: int | str | None, padding
         try:
             joined = xp.stack(examples)
         except ValueError:
-            raise ValueError(_several_shapes(where, [example.shape for example in examples])) from None
+            raise ValueError(
+                _several_shapes(where, [example.shape for example in examples])
+            ) from None
     return to_device(device, joined)
 
 
@@ -186,24 +213,44 @@ def _numbers(examples: Sequence[Any], where: str) -> Array:
     try:
         joined = np.asarray(examples)
     except ValueError:
-        raise ValueError(_several_shapes(where, [np.shape(example) for example in examples])) from None
+        raise ValueError(
+            _several_shapes(where, [np.shape(example) for example in examples])
+        ) from None
     if joined.dtype == object:
-        raise TypeError(f"{where}the examples are no arrays and no numbers but {type(examples[0]).__name__}; give a converter")
+        raise TypeError(
+            f"{where}the examples are no arrays and no numbers but "
+            f"{type(examples[0]).__name__}; give a converter"
+        )
     return joined
 
 
 def _several_shapes(where: str, shapes: list[tuple[int, ...]]) -> str:
     found = ", ".join(str(shape) for shape in sorted(set(shapes)))
-    return f"{where}the examples of this batch have different shapes: {found}; give concat_examples a padding, or a converter"
+    return (
+        f"{where}the examples of this batch have different shapes: {found}; give "
+        "concat_examples a padding, or a converter"
+    )
 
 
 def _pad(xp: Any, examples: Sequence[Array], padding: Any, where: str) -> Array:
     if len({example.ndim for example in examples}) > 1:
-        raise ValueError(f"padding joins arrays with one number of axes; these have {[example.ndim for example in examples]}")
-    shape = np.max([example.shape for example in examples], axis=0).astype(int).tolist()  # the smallest that holds them all
+        raise ValueError(
+            "padding joins arrays with one number of axes; these have "
+            f"{[example.ndim for example in examples]}"
+        )
+    # the smallest that holds them all
+    shape = np.max([example.shape for example in examples], axis=0).astype(int).tolist()
     dtype = xp.result_type(*{example.dtype: None for example in examples})  # as without padding
-    if dtype.kind in "biu" and np.ndim(padding) == 0 and not isinstance(padding, str) and not float(padding).is_integer():
-        raise ValueError(f"{where}the examples are {dtype}, and cannot be padded with {padding}: convert them to floats")
+    if (
+        dtype.kind in "biu"
+        and np.ndim(padding) == 0
+        and not isinstance(padding, str)
+        and not float(padding).is_integer()
+    ):
+        raise ValueError(
+            f"{where}the examples are {dtype}, and cannot be padded with {padding}: convert "
+            "them to floats"
+        )
     joined = xp.full((len(examples), *shape), padding, dtype=dtype)
     for i, example in enumerate(examples):
         joined[(i, *map(slice, example.shape))] = example

@@ -6,16 +6,19 @@ from typing import Any, Self
 
 
 class Iterator:
-    """Gives batches of examples and keeps count of the epochs; the base of mnpar's iterators and of your own.
+    """Gives batches of examples and keeps count of the epochs; the base of mnpar's iterators and of
+    your own.
 
-    A subclass defines ``__next__``, and these attributes: ``epoch`` (complete sweeps so far, an int), ``is_new_epoch`` (did
-    the last batch complete one?), ``epoch_detail`` (sweeps as a fraction), ``previous_epoch_detail`` (the same, one batch ago;
-    None before the first), ``current_position`` (examples read in this sweep).
+    A subclass defines ``__next__``, and these attributes: ``epoch`` (complete sweeps so far, an
+    int), ``is_new_epoch`` (did the last batch complete one?), ``epoch_detail`` (sweeps as a
+    fraction), ``previous_epoch_detail`` (the same, one batch ago; None before the first),
+    ``current_position`` (examples read in this sweep).
 
     Example:
         >>> from mnpar.dataset import Iterator
         >>> class Twice(Iterator):
         ...     left = 2
+        ...
         ...     def __next__(self):
         ...         if not self.left:
         ...             raise StopIteration
@@ -43,7 +46,11 @@ class Iterator:
         self.finalize()
 
     def finalize(self) -> None:
-        """Give back threads and files. Never waits for another rank, so it is safe after an error."""
+        """Give back threads and files. Never waits for another rank, so it is safe after an
+        error.
+        """
 
     def serialize(self, serializer: Any) -> None:
-        """Write the state to the serializer or read it from there, so that the next batch is the one that would have come."""
+        """Write the state to the serializer or read it from there, so that the next batch is the
+        one that would have come.
+        """

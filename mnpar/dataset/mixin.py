@@ -1,7 +1,8 @@
 """Indexing for data sets that know how to read one example.
 
-A data set is anything with ``len`` and ``[i]``: a list, an array, a class of your own. A class that reads example number
-``i`` (from a file, say) gets slices, lists of indices and negative indices from here.
+A data set is anything with ``len`` and ``[i]``: a list, an array, a class of your own. A class that
+reads example number ``i`` (from a file, say) gets slices, lists of indices and negative indices
+from here.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class DatasetMixin:
         >>> class Squares(DatasetMixin):
         ...     def __len__(self):
         ...         return 5
+        ...
         ...     def get_example(self, i):
         ...         return i * i
         >>> Squares()[3], Squares()[-1], Squares()[1:3], Squares()[[4, 0]]
@@ -58,7 +60,9 @@ def position(index: Any, length: int) -> int:
     try:
         index = operator.index(index)
     except TypeError:
-        raise TypeError(f"an example is chosen by an integer, a slice or a list of integers, not {index!r}") from None
+        raise TypeError(
+            f"an example is chosen by an integer, a slice or a list of integers, not {index!r}"
+        ) from None
     if not -length <= index < length:
         raise IndexError(f"example {index} of a data set of {length} was asked for")
     return int(index) % length
@@ -68,20 +72,32 @@ def check_dataset(dataset: Any) -> None:
     """Raise TypeError if ``dataset`` has no ``len`` or no ``[i]``."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         given = "None" if dataset is None else type(dataset).__name__
-        raise TypeError(f"a data set has len() and [i]; {given} has not (list makes one of what can be read only once)")
+        raise TypeError(
+            f"a data set has len() and [i]; {given} has not (list makes one of what can be "
+            "read only once)"
+        )
 
 
 def positions(index: Any, length: int) -> Array:
-    """:func:`position` for a list or an array of indices; a boolean array says which examples are wanted."""
+    """:func:`position` for a list or an array of indices; a boolean array says which examples are
+    wanted.
+    """
     index = np.asarray(index)
     if index.dtype == bool:
         if index.shape != (length,):
-            raise IndexError(f"a mask of shape {index.shape} was used on a data set of {length} examples")
+            raise IndexError(
+                f"a mask of shape {index.shape} was used on a data set of {length} examples"
+            )
         return np.flatnonzero(index)
     if index.size == 0:
         return np.empty(0, np.intp)
     if index.ndim != 1 or index.dtype.kind not in "iu":
-        raise IndexError(f"examples are chosen by a list of integers; this one has shape {index.shape}, dtype {index.dtype}")
+        raise IndexError(
+            f"examples are chosen by a list of integers; this one has shape {index.shape}, "
+            f"dtype {index.dtype}"
+        )
     if index.min() < -length or index.max() >= length:
-        raise IndexError(f"examples {index.min()} … {index.max()} of a data set of {length} were asked for")
+        raise IndexError(
+            f"examples {index.min()} … {index.max()} of a data set of {length} were asked for"
+        )
     return (index % length).astype(np.intp)

@@ -1,9 +1,11 @@
-"""Converts a list of examples to a few arrays and a description of their nesting, and back, to send them to other ranks.
+"""Converts a list of examples to a few arrays and a description of their nesting, and back, to send
+them to other ranks.
 
-A batch of 100 pairs (image, label) is two stacked arrays and a :data:`Spec` that says "pairs": arrays are sent as arrays, the
-spec is pickled only when it differs from that of the last batch. Examples may nest tuples, dicts, lists, arrays of equal or
-different shapes, numpy's and Python's numbers; types and dtypes are preserved. Other objects (strings, None …) are pickled,
-between the ranks of one job only. The arrays that :meth:`Folded.unfold` returns are views of the stacks.
+A batch of 100 pairs (image, label) is two stacked arrays and a :data:`Spec` that says "pairs":
+arrays are sent as arrays, the spec is pickled only when it differs from that of the last batch.
+Examples may nest tuples, dicts, lists, arrays of equal or different shapes, numpy's and Python's
+numbers; types and dtypes are preserved. Other objects (strings, None …) are pickled, between the
+ranks of one job only. The arrays that :meth:`Folded.unfold` returns are views of the stacks.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ MOST_AXES = 11  # a stack has one more, and a message has room for 12
 
 @dataclass(frozen=True)
 class Folded:
-    """A nested list of examples as arrays, objects and the :data:`Spec` that puts them together again.
+    """A nested list of examples as arrays, objects and the :data:`Spec` that puts them together
+    again.
 
     Example:
         >>> import numpy as np
@@ -72,9 +75,17 @@ def _fold(xs: Sequence[Any], arrays: list[Array], objects: list[Any]) -> Spec:
         spec = ("list", _fold(list(chain.from_iterable(xs)), arrays, objects))
     elif kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_make")):
         if len({len(x) for x in xs}) == 1:
-            spec = ("tuple", kind, tuple(_fold(column, arrays, objects) for column in zip(*xs, strict=True)))
+            spec = (
+                "tuple",
+                kind,
+                tuple(_fold(column, arrays, objects) for column in zip(*xs, strict=True)),
+            )
     elif kind is dict and all(list(x) == list(xs[0]) for x in xs):
-        spec = ("dict", tuple(xs[0]), tuple(_fold([x[key] for x in xs], arrays, objects) for key in xs[0]))
+        spec = (
+            "dict",
+            tuple(xs[0]),
+            tuple(_fold([x[key] for x in xs], arrays, objects) for key in xs[0]),
+        )
     if spec is None:
         objects.extend(xs)
         return OBJECTS
@@ -84,17 +95,27 @@ def _fold(xs: Sequence[Any], arrays: list[Array], objects: list[Any]) -> Spec:
 def _fold_arrays(xs: Sequence[Array], arrays: list[Array]) -> Spec | None:
     first = xs[0]
     xp = backend.get_array_module(first)
-    if first.dtype.kind not in "biufc" or any(x.dtype != first.dtype or x.ndim != first.ndim for x in xs):
+    if first.dtype.kind not in "biufc" or any(
+        x.dtype != first.dtype or x.ndim != first.ndim for x in xs
+    ):
         return None
     if first.ndim > MOST_AXES or (xp is np and type(first) is not np.ndarray):
         return None
     if all(x.shape == first.shape for x in xs):
         # numpy's stack would give big-endian numbers in the machine's order
-        arrays.append(np.stack(xs, out=np.empty((len(xs), *first.shape), first.dtype)) if xp is np else xp.stack(xs))
+        arrays.append(
+            np.stack(xs, out=np.empty((len(xs), *first.shape), first.dtype))
+            if xp is np
+            else xp.stack(xs)
+        )
         return ("stack",)
     arrays.append(np.array([x.shape for x in xs], np.int64))
     flat = [x.ravel() for x in xs]
-    arrays.append(np.concatenate(flat, out=np.empty(sum(map(len, flat)), first.dtype)) if xp is np else xp.concatenate(flat))
+    arrays.append(
+        np.concatenate(flat, out=np.empty(sum(map(len, flat)), first.dtype))
+        if xp is np
+        else xp.concatenate(flat)
+    )
     return ("ragged",)
 
 
@@ -132,11 +153,16 @@ def _unfold(spec: Spec, arrays: Iterator[Array], objects: Iterator[Any], n: int)
             return list(rows) if kind is tuple else [kind._make(row) for row in rows]
         case ("dict", keys, inners):
             columns = [_unfold(inner, arrays, objects, n) for inner in inners]
-            return [dict(zip(keys, row, strict=True)) for row in (zip(*columns, strict=True) if columns else [()] * n)]
+            return [
+                dict(zip(keys, row, strict=True))
+                for row in (zip(*columns, strict=True) if columns else [()] * n)
+            ]
     raise ValueError(f"unknown packing {spec!r}")
 
 
 def _unfold_ragged(shapes: Array, flat: Array) -> list[Array]:
     ends = np.cumsum(shapes.prod(axis=1)).tolist()
     begins = [0, *ends[:-1]]
-    return [flat[a:b].reshape(shape) for a, b, shape in zip(begins, ends, shapes.tolist(), strict=True)]
+    return [
+        flat[a:b].reshape(shape) for a, b, shape in zip(begins, ends, shapes.tolist(), strict=True)
+    ]

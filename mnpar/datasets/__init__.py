@@ -1,4 +1,6 @@
-"""Data sets: digits and toys without a download, MNIST, images and text from files, parts of data sets, how ranks share one."""
+"""Data sets: digits and toys without a download, MNIST, images and text from files, parts of data
+sets, how ranks share one.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -46,7 +48,11 @@ if TYPE_CHECKING:
     from mnpar.datasets.transform_dataset import TransformDataset
     from mnpar.datasets.tuple_dataset import TupleDataset
     from mnpar.datasets.words import get_ptb_words, get_ptb_words_vocabulary, get_words
-    from mnpar.datasets.zipped_image_dataset import LabeledZippedImageDataset, MultiZippedImageDataset, ZippedImageDataset
+    from mnpar.datasets.zipped_image_dataset import (
+        LabeledZippedImageDataset,
+        MultiZippedImageDataset,
+        ZippedImageDataset,
+    )
 else:
     __getattr__, __dir__ = lazy.names(__name__)
 

@@ -1,7 +1,8 @@
-"""Examples of any shapes in one file, or in memory, with an index at the end: read one by one, in any order.
+"""Examples of any shapes in one file, or in memory, with an index at the end: read one by one, in
+any order.
 
-The layout is numpy's own: each field of an example is a ``.npy``, and the index says in JSON where they begin. Nothing in it
-can run code. After flashlight's FileBlobDataset and MemoryBlobDataset.
+The layout is numpy's own: each field of an example is a ``.npy``, and the index says in JSON where
+they begin. Nothing in it can run code. After flashlight's FileBlobDataset and MemoryBlobDataset.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _MAGIC = b"MNPARBLB"
 
 
 class _BlobDataset(DatasetMixin):
-    """The base of the two: examples in a seekable binary file, which can be read and appended to."""
+    """The base of the two: examples in a seekable binary file, which can be read and appended
+    to.
+    """
 
     _name = "the blob"
 
@@ -42,7 +45,9 @@ class _BlobDataset(DatasetMixin):
                 try:
                     fields.append(np.lib.format.read_array(self._file, allow_pickle=False))
                 except (ValueError, EOFError) as error:
-                    raise DatasetError(f"{self._name}: example {i}, at byte {offset}, is damaged: {error}") from error
+                    raise DatasetError(
+                        f"{self._name}: example {i}, at byte {offset}, is damaged: {error}"
+                    ) from error
         return tuple(fields)
 
     def add(self, *fields: Any) -> None:
@@ -53,7 +58,9 @@ class _BlobDataset(DatasetMixin):
         """
         arrays = [np.asarray(backend.to_host(field)) for field in fields]
         if any(array.dtype.hasobject for array in arrays):
-            raise ValueError(f"{self._name} holds arrays of numbers or strings, not of Python's objects")
+            raise ValueError(
+                f"{self._name} holds arrays of numbers or strings, not of Python's objects"
+            )
         offsets = []
         with self._lock:
             self._file.seek(self._end)
@@ -95,7 +102,8 @@ class FileBlobDataset(_BlobDataset):
 
     Args:
         path: the file.
-        create: make it anew, for :meth:`add` and, at last, :meth:`write_index`. Else it must be there; more can be added.
+        create: make it anew, for :meth:`add` and, at last, :meth:`write_index`. Else it must be
+            there; more can be added.
 
     Raises:
         DatasetError: it is no such file, or it is cut off.
@@ -130,7 +138,10 @@ class FileBlobDataset(_BlobDataset):
         last = file.read()
         end = size - tail - int.from_bytes(last[:8], "little")
         if size < tail or not last.endswith(_MAGIC) or end < 0:
-            raise DatasetError(f"{self._name}, of {size} bytes, does not end with the index of a blob: was write_index called?")
+            raise DatasetError(
+                f"{self._name}, of {size} bytes, does not end with the index of a blob: was "
+                "write_index called?"
+            )
         file.seek(end)
         try:
             offsets = json.loads(file.read(size - tail - end))

@@ -1,8 +1,9 @@
 """CIFAR-10 and CIFAR-100: 60,000 colour images of 32 × 32 pixels, read from their binary form.
 
-(Krizhevsky, "Learning multiple layers of features from tiny images", 2009.) The binary form is a row of records: one byte of
-label (two for CIFAR-100: coarse and fine), then 3072 bytes of pixels, red, green, blue, each row by row. The other form that is
-offered consists of pickles, and mnpar unpickles no files. From the archive the named members are read; nothing is unpacked.
+(Krizhevsky, "Learning multiple layers of features from tiny images", 2009.) The binary form is a
+row of records: one byte of label (two for CIFAR-100: coarse and fine), then 3072 bytes of pixels,
+red, green, blue, each row by row. The other form that is offered consists of pickles, and mnpar
+unpickles no files. From the archive the named members are read; nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -40,14 +41,22 @@ class Form(NamedTuple):
 
 
 CIFAR10 = Form(
-    KnownFile("cifar-10-binary.tar.gz", 170052171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
+    KnownFile(
+        "cifar-10-binary.tar.gz",
+        170052171,
+        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    ),
     "cifar-10-batches-bin",
     tuple([f"data_batch_{i}.bin" for i in range(1, 6)]),
     ("test_batch.bin",),
     (10,),
 )
 CIFAR100 = Form(
-    KnownFile("cifar-100-binary.tar.gz", 168513733, "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"),
+    KnownFile(
+        "cifar-100-binary.tar.gz",
+        168513733,
+        "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    ),
     "cifar-100-binary",
     ("train.bin",),
     ("test.bin",),
@@ -56,19 +65,26 @@ CIFAR100 = Form(
 
 
 def get_cifar10(
-    withlabel: bool = True, ndim: int = 3, scale: float = 1.0, dtype: Any = None, *, label_dtype: Any = np.int32,
+    withlabel: bool = True,
+    ndim: int = 3,
+    scale: float = 1.0,
+    dtype: Any = None,
+    *,
+    label_dtype: Any = np.int32,
     data: str | Path | None = None,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[Any, Any]:
     """CIFAR-10's training set and test set.
 
     Args:
-        withlabel: examples are pairs (image, label); False: the data sets are plain arrays of images.
+        withlabel: examples are pairs (image, label); False: the data sets are plain arrays of
+            images.
         ndim: the shape of an image: 3 (3, 32, 32) or 1 (3072,).
         scale: pixels lie in 0 … scale.
         dtype: of the images; None is ``mnpar.config.dtype``.
         label_dtype: of the labels.
-        data: the folder that has ``cifar-10-binary.tar.gz``, or the ``.bin`` files (or ``cifar-10-batches-bin/`` with them).
-            None: the folder in the variable MNPAR_DATA; without that variable, what was downloaded before, or a download.
+        data: the folder that has ``cifar-10-binary.tar.gz``, or the ``.bin`` files (or
+            ``cifar-10-batches-bin/`` with them). None: the folder in the variable MNPAR_DATA;
+            without that variable, what was downloaded before, or a download.
 
     Returns:
         ``(train, test)``. Local: every rank that calls it reads the files.
@@ -89,15 +105,22 @@ def get_cifar10(
 
 
 def get_cifar100(
-    withlabel: bool = True, ndim: int = 3, scale: float = 1.0, dtype: Any = None, *, label_dtype: Any = np.int32,
-    coarse: bool = False, data: str | Path | None = None,
-) -> tuple[Any, Any]:  # fmt: skip
+    withlabel: bool = True,
+    ndim: int = 3,
+    scale: float = 1.0,
+    dtype: Any = None,
+    *,
+    label_dtype: Any = np.int32,
+    coarse: bool = False,
+    data: str | Path | None = None,
+) -> tuple[Any, Any]:
     """CIFAR-100's training set and test set.
 
     Args:
         withlabel, ndim, scale, dtype, label_dtype: as in :func:`get_cifar10`.
         coarse: labels are the 20 groups instead of the 100 classes.
-        data: as in :func:`get_cifar10`: ``cifar-100-binary.tar.gz``, or ``train.bin`` and ``test.bin``.
+        data: as in :func:`get_cifar10`: ``cifar-100-binary.tar.gz``, or ``train.bin`` and
+            ``test.bin``.
 
     Returns:
         ``(train, test)``. Local: every rank that calls it reads the files.
@@ -111,11 +134,20 @@ def get_cifar100(
         Traceback (most recent call last):
         FileNotFoundError: ...
     """
-    return _read_both(CIFAR100, 0 if coarse else 1, data, withlabel, ndim, scale, dtype, label_dtype)
+    return _read_both(
+        CIFAR100, 0 if coarse else 1, data, withlabel, ndim, scale, dtype, label_dtype
+    )
 
 
 def _read_both(
-    form: Form, which: int, data: Any, withlabel: bool, ndim: int, scale: float, dtype: Any, label_dtype: Any
+    form: Form,
+    which: int,
+    data: Any,
+    withlabel: bool,
+    ndim: int,
+    scale: float,
+    dtype: Any,
+    label_dtype: Any,
 ) -> tuple[Any, Any]:
     if ndim not in (1, 3):
         raise ValueError(f"ndim = {ndim}: 1 gives flat images, 3 gives channel × height × width")
@@ -123,9 +155,17 @@ def _read_both(
 
     def part(names: tuple[str, ...]) -> Any:
         records = np.concatenate([_records(form, *files.read(name)) for name in names])
-        pixels, labels = records[:, len(form.classes) :].reshape(-1, 3, 32, 32), records[:, which]
+        pixels = records[:, len(form.classes) :].reshape(-1, 3, 32, 32)
+        labels = records[:, which]
         return labelled_images(
-            pixels, labels, 255, withlabel=withlabel, ndim=ndim, scale=scale, dtype=dtype, label_dtype=label_dtype
+            pixels,
+            labels,
+            255,
+            withlabel=withlabel,
+            ndim=ndim,
+            scale=scale,
+            dtype=dtype,
+            label_dtype=label_dtype,
         )
 
     return part(form.train), part(form.test)
@@ -153,14 +193,21 @@ class _Files:
         path = self._path(name)
         if path is None:
             where = " or ".join(map(str, self.folders))
-            raise FileNotFoundError(f"neither {name} nor {self.form.archive.name} is in {where}; {self._remedy()}")
+            raise FileNotFoundError(
+                f"neither {name} nor {self.form.archive.name} is in {where}; {self._remedy()}"
+            )
         return str(path), path.read_bytes()
 
     def _path(self, name: str) -> Path | None:
-        return next((path for path in [folder / name for folder in self.folders] if path.is_file()), None)
+        return next(
+            (path for path in [folder / name for folder in self.folders] if path.is_file()), None
+        )
 
     def _remedy(self) -> str:
-        return f"give the folder with {self.form.archive.name} (the binary form) by data= or by the variable MNPAR_DATA"
+        return (
+            f"give the folder with {self.form.archive.name} (the binary form) by data= or by "
+            "the variable MNPAR_DATA"
+        )
 
     def _member(self, archive: Path, name: str) -> bytes:
         try:
@@ -170,14 +217,17 @@ class _Files:
                     raise KeyError(name)
                 return file.read(10 * 10000 * self.form.record)  # never more than could be right
         except (tarfile.TarError, zlib.error, EOFError, KeyError, OSError) as error:
-            raise DatasetError(f"{archive}: expected a file {self.form.folder}/{name} in it, found {error!r}") from None
+            raise DatasetError(
+                f"{archive}: expected a file {self.form.folder}/{name} in it, found {error!r}"
+            ) from None
 
 
 def _records(form: Form, name: str, data: bytes) -> Array:
     """The records of a file, one a row."""
     if not data or len(data) % form.record:
         raise DatasetError(
-            f"{name}: expected one or more records of {form.record} bytes, found {len(data)} bytes: "
+            f"{name}: expected one or more records of {form.record} bytes, found {len(data)} "
+            "bytes: "
             f"{len(data) // form.record} records and {len(data) % form.record} bytes"
         )
     records = np.frombuffer(data, np.uint8).reshape(-1, form.record)

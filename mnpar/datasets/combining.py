@@ -1,4 +1,6 @@
-"""Data sets made of data sets: in batches, one after the other, side by side with gaps, in another order, read ahead."""
+"""Data sets made of data sets: in batches, one after the other, side by side with gaps, in another
+order, read ahead.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,10 @@ class BatchDataset(DatasetMixin):
 
     Args:
         dataset: of n examples.
-        batch_size: examples of a batch; or a list with the size of each batch, which add up to n at most.
-        policy: of the last batch, where n is not divisible: ``'include_last'``: it is shorter; ``'skip_last'``: it is left
-            out; ``'divisible_only'``: that is an error.
+        batch_size: examples of a batch; or a list with the size of each batch, which add up to n at
+            most.
+        policy: of the last batch, where n is not divisible: ``'include_last'``: it is shorter;
+            ``'skip_last'``: it is left out; ``'divisible_only'``: that is an error.
         converter: makes a batch of a list of examples; None leaves the list.
 
     Raises:
@@ -61,7 +64,9 @@ class BatchDataset(DatasetMixin):
         else:
             sizes = [_positive(size) for size in batch_size]
             if sum(sizes) > n:
-                raise ValueError(f"batches of {sum(sizes)} examples in all are asked of a data set of {n}")
+                raise ValueError(
+                    f"batches of {sum(sizes)} examples in all are asked of a data set of {n}"
+                )
         self.dataset, self.converter = dataset, converter
         self._edges = [0, *accumulate(sizes)]
 
@@ -74,7 +79,8 @@ class BatchDataset(DatasetMixin):
 
 
 class MergeDataset(DatasetMixin):
-    """Data sets side by side, as long as the longest: example ``i`` is the tuple of the examples ``i`` of those that have one.
+    """Data sets side by side, as long as the longest: example ``i`` is the tuple of the examples
+    ``i`` of those that have one.
 
     Args:
         *datasets: one or more. Of equal length, they are a :class:`TupleDataset`.
@@ -106,7 +112,8 @@ class MergeDataset(DatasetMixin):
 
 
 class ResampleDataset(DatasetMixin):
-    """Example ``i`` is another data set's example ``order(i)``: any choice of examples, in any order, with repetitions.
+    """Example ``i`` is another data set's example ``order(i)``: any choice of examples, in any
+    order, with repetitions.
 
     Args:
         dataset: of n examples.
@@ -125,12 +132,19 @@ class ResampleDataset(DatasetMixin):
         flashlight's ResampleDataset.
     """
 
-    def __init__(self, dataset: Any, order: Sequence[int] | Array | Callable[[int], int], n: int | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        order: Sequence[int] | Array | Callable[[int], int],
+        n: int | None = None,
+    ) -> None:
         check_dataset(dataset)
         self.dataset = dataset
         self.resample(order, n)
 
-    def resample(self, order: Sequence[int] | Array | Callable[[int], int], n: int | None = None) -> None:
+    def resample(
+        self, order: Sequence[int] | Array | Callable[[int], int], n: int | None = None
+    ) -> None:
         """Take another choice."""
         length = len(self.dataset)
         if callable(order):
@@ -141,18 +155,28 @@ class ResampleDataset(DatasetMixin):
             return
         indices = np.asarray(order, dtype=None if len(order) else np.intp)
         if indices.ndim != 1 or indices.dtype.kind not in "iu":
-            raise IndexError(f"order is a list of integers; this one has shape {indices.shape}, dtype {indices.dtype}")
+            raise IndexError(
+                f"order is a list of integers; this one has shape {indices.shape}, dtype "
+                f"{indices.dtype}"
+            )
         if indices.size and (indices.min() < 0 or indices.max() >= length):
-            raise IndexError(f"indices from {indices.min()} to {indices.max()} are asked of a data set of {length} examples")
-        self._order, self._n = indices.tolist().__getitem__, len(indices)
+            raise IndexError(
+                f"indices from {indices.min()} to {indices.max()} are asked of a data set of "
+                f"{length} examples"
+            )
+        self._order = indices.tolist().__getitem__
+        self._n = len(indices)
 
     def __len__(self) -> int:
         return self._n
 
     def get_example(self, i: int) -> Any:
-        index, n = self._order(i), len(self.dataset)
+        index = self._order(i)
+        n = len(self.dataset)
         if not 0 <= index < n:
-            raise IndexError(f"order({i}) is {index}, and the data set has the examples 0 … {n - 1}")
+            raise IndexError(
+                f"order({i}) is {index}, and the data set has the examples 0 … {n - 1}"
+            )
         return self.dataset[index]
 
 
@@ -161,8 +185,8 @@ class ShuffleDataset(ResampleDataset):
 
     Args:
         dataset: the whole.
-        seed: of the first order; the next ones have the next seeds. The same on every rank; None draws from the rank's own
-            generator (:func:`mnpar.random.seed`).
+        seed: of the first order; the next ones have the next seeds. The same on every rank; None
+            draws from the rank's own generator (:func:`mnpar.random.seed`).
 
     Example:
         >>> from mnpar.datasets import ShuffleDataset
@@ -189,8 +213,9 @@ class ShuffleDataset(ResampleDataset):
 class PrefetchDataset(DatasetMixin):
     """Another data set; threads read ahead the examples that follow the one asked for last.
 
-    Examples may be asked for in any order, and by several threads: those that were not read ahead are read by the caller. An
-    error in reading is raised where the example is asked for. A pickled copy has threads of its own.
+    Examples may be asked for in any order, and by several threads: those that were not read ahead
+    are read by the caller. An error in reading is raised where the example is asked for. A pickled
+    copy has threads of its own.
 
     Args:
         dataset: its examples can be read by several threads at once, without communication.
@@ -202,7 +227,9 @@ class PrefetchDataset(DatasetMixin):
 
     Example:
         >>> from mnpar.datasets import PrefetchDataset, TransformDataset
-        >>> with PrefetchDataset(TransformDataset(range(5), lambda x: x * x), n_threads=2, n_prefetch=3) as squares:
+        >>> with PrefetchDataset(
+        ...     TransformDataset(range(5), lambda x: x * x), n_threads=2, n_prefetch=3
+        ... ) as squares:
         ...     list(squares)
         [0, 1, 4, 9, 16]
 
@@ -212,7 +239,9 @@ class PrefetchDataset(DatasetMixin):
 
     def __init__(self, dataset: Any, n_threads: int = 1, n_prefetch: int = 2) -> None:
         if n_threads < 0 or n_prefetch < 0:
-            raise ValueError(f"{n_threads} threads cannot read {n_prefetch} examples ahead: both are 0 or more")
+            raise ValueError(
+                f"{n_threads} threads cannot read {n_prefetch} examples ahead: both are 0 or more"
+            )
         check_dataset(dataset)
         self.dataset, self.n_prefetch, self._n_threads = dataset, n_prefetch, n_threads
         self._start()
@@ -233,8 +262,11 @@ class PrefetchDataset(DatasetMixin):
             for j in [j for j in self._ahead if j not in foreseen]:
                 self._ahead.pop(j).cancel()
             for j in foreseen:
-                if self._pool is not None and j not in self._ahead:  # with the settings of the thread that asks
-                    self._ahead[j] = self._pool.submit(contextvars.copy_context().run, self.dataset.__getitem__, j)
+                # with the settings of the thread that asks
+                if self._pool is not None and j not in self._ahead:
+                    self._ahead[j] = self._pool.submit(
+                        contextvars.copy_context().run, self.dataset.__getitem__, j
+                    )
         return self.dataset[i] if mine is None else mine.result()
 
     def finalize(self) -> None:
@@ -246,7 +278,11 @@ class PrefetchDataset(DatasetMixin):
             pool.shutdown(wait=True, cancel_futures=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_pool", "_ahead", "_lock")}
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_pool", "_ahead", "_lock")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -8,7 +8,8 @@ from mnpar.dataset.mixin import DatasetMixin, check_dataset
 
 
 class DictDataset(DatasetMixin):
-    """One data set whose example ``i`` is a dict of the examples ``i`` of others; a model gets them as keyword arguments.
+    """One data set whose example ``i`` is a dict of the examples ``i`` of others; a model gets them
+    as keyword arguments.
 
     Args:
         **datasets: arrays, lists, data sets, all of one length.
@@ -29,7 +30,9 @@ class DictDataset(DatasetMixin):
             check_dataset(dataset)
         lengths = {name: len(dataset) for name, dataset in datasets.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"the data sets of a DictDataset must have one length; these have {lengths}")
+            raise ValueError(
+                f"the data sets of a DictDataset must have one length; these have {lengths}"
+            )
         self.datasets = datasets
         self._length = next(iter(lengths.values()))
 

@@ -1,7 +1,8 @@
 """Downloads files once, from the first mirror that has them, and checks their SHA-256.
 
-Ranks and jobs may fetch at the same time: each writes a file of its own and renames it, so that a file under its final name
-is always complete. The digest protects against accidents and tampered mirrors alike, as it is known beforehand.
+Ranks and jobs may fetch at the same time: each writes a file of its own and renames it, so that a
+file under its final name is always complete. The digest protects against accidents and tampered
+mirrors alike, as it is known beforehand.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def cache_folder(name: str) -> Path:
 
 
 def fetch(file: KnownFile, folder: Path, mirrors: Sequence[str], timeout: float = 30.0) -> Path:
-    """The path of a known file in a folder; downloaded if it is not there, or not what it should be.
+    """The path of a known file in a folder; downloaded if it is not there, or not what it should
+    be.
 
     Args:
         file: its name, size and digest.
@@ -40,7 +42,11 @@ def fetch(file: KnownFile, folder: Path, mirrors: Sequence[str], timeout: float 
         ConnectionError: no mirror gave the file; the message has each one's reason.
     """
     path = folder / file.name
-    if path.is_file() and path.stat().st_size == file.size and _sha256(path.read_bytes()) == file.sha256:
+    if (
+        path.is_file()
+        and path.stat().st_size == file.size
+        and _sha256(path.read_bytes()) == file.sha256
+    ):
         return path
     reasons = []
     for mirror in mirrors:
@@ -51,7 +57,10 @@ def fetch(file: KnownFile, folder: Path, mirrors: Sequence[str], timeout: float 
             continue
         if len(data) != file.size or _sha256(data) != file.sha256:
             found = f"{len(data)} bytes" if len(data) <= file.size else "more bytes"
-            reasons.append(f"{mirror}: expected {file.size} bytes with SHA-256 {file.sha256}, got {found}, {_sha256(data)}")
+            reasons.append(
+                f"{mirror}: expected {file.size} bytes with SHA-256 {file.sha256}, got "
+                f"{found}, {_sha256(data)}"
+            )
             continue
         _write(path, data)
         return path

@@ -1,7 +1,7 @@
 """Images in blocks on a grid of ranks: each rank has its block of every image, and all labels.
 
-Either every rank reads for itself (:func:`shard_image`; from a ``.npy`` file only its own block), or one rank reads and sends
-each of the others its block (:func:`scatter_image`).
+Either every rank reads for itself (:func:`shard_image`; from a ``.npy`` file only its own block),
+or one rank reads and sends each of the others its block (:func:`scatter_image`).
 """
 
 from __future__ import annotations
@@ -36,24 +36,30 @@ def shard_image(images: Any, grid: Grid, labels: Any = None, *, in_memory: bool 
     """This rank's block of every image, with the whole labels.
 
     Args:
-        images: an array (N, C, H, W), or with any other axes before the grid's; the path of a ``.npy`` file of one, of which
-            only this rank's block is read; or a data set of images or of (image, label, …).
-        grid: on whose ranks the images are cut: blocks as :meth:`SpatialGrid.block` gives them, which may be empty.
+        images: an array (N, C, H, W), or with any other axes before the grid's; the path of a
+            ``.npy`` file of one, of which only this rank's block is read; or a data set of images
+            or of (image, label, …).
+        grid: on whose ranks the images are cut: blocks as :meth:`SpatialGrid.block` gives them,
+            which may be empty.
         labels: beside an array or a path: an array, or the path of a ``.npy`` file.
         in_memory: False leaves what is in a file there; each example is read when it is asked for.
 
     Returns:
-        A data set of (block, label, …), or the array of blocks if there are no labels. Local: each rank reads on its own.
+        A data set of (block, label, …), or the array of blocks if there are no labels. Local: each
+        rank reads on its own.
 
     Raises:
-        ValueError: the images have fewer axes than the grid, labels are given twice, or a file holds Python objects.
+        ValueError: the images have fewer axes than the grid, labels are given twice, or a file
+            holds Python objects.
 
     Example:
         >>> import numpy as np, mnpar
         >>> from mnpar.datasets import shard_image
         >>> images = np.arange(24.0).reshape(2, 1, 3, 4)
         >>> def program(comm):
-        ...     block, label = shard_image(images, mnpar.SpatialGrid(comm, (1, 2)), labels=[5, 6])[1]
+        ...     block, label = shard_image(images, mnpar.SpatialGrid(comm, (1, 2)), labels=[5, 6])[
+        ...         1
+        ...     ]
         ...     return block[0, 0].tolist(), label
         >>> mnpar.run(program, ranks=2)
         [([12.0, 13.0], 6), ([14.0, 15.0], 6)]
@@ -63,7 +69,9 @@ def shard_image(images: Any, grid: Grid, labels: Any = None, *, in_memory: bool 
     block = arrays[0][_index(grid.blocks(_size("shard_image", arrays[0], grid))[grid.comm.rank])]
     if in_memory or not isinstance(block, np.memmap):
         block = np.array(block)  # the whole images can be forgotten
-    rest = [np.array(part) if in_memory and isinstance(part, np.memmap) else part for part in arrays[1:]]
+    rest = [
+        np.array(part) if in_memory and isinstance(part, np.memmap) else part for part in arrays[1:]
+    ]
     return TupleDataset(block, *rest) if rest else block
 
 
@@ -71,7 +79,8 @@ def scatter_image(dataset: Any, grid: Grid, root: int = 0) -> Any:
     """Send each rank its block of every image of the root's data set, and all labels. Collective.
 
     Args:
-        dataset: on the root: an array of images, or a data set of images or of (image, label, …). On the others None.
+        dataset: on the root: an array of images, or a data set of images or of (image, label, …).
+            On the others None.
         grid: all ranks of its communicator call this.
         root: the rank that has the data set.
 
@@ -85,7 +94,11 @@ def scatter_image(dataset: Any, grid: Grid, root: int = 0) -> Any:
         >>> import numpy as np, mnpar
         >>> from mnpar.datasets import TupleDataset, scatter_image
         >>> def program(comm):
-        ...     whole = TupleDataset(np.arange(24.0).reshape(2, 1, 3, 4), [5, 6]) if comm.rank == 0 else None
+        ...     whole = (
+        ...         TupleDataset(np.arange(24.0).reshape(2, 1, 3, 4), [5, 6])
+        ...         if comm.rank == 0
+        ...         else None
+        ...     )
         ...     part = scatter_image(whole, mnpar.SpatialGrid(comm, (2, 1)))
         ...     return part[1][0].shape, int(part[1][1])
         >>> mnpar.run(program, ranks=2)
@@ -130,7 +143,9 @@ def _parts(dataset: Any, labels: Any) -> list[Any]:
         raise ValueError("the images are None: the rank that has them passes them")
     if isinstance(dataset, np.ndarray):
         parts = [dataset]
-    elif isinstance(dataset, TupleDataset) and all(hasattr(part, "__array__") or i for i, part in enumerate(dataset.datasets)):
+    elif isinstance(dataset, TupleDataset) and all(
+        hasattr(part, "__array__") or i for i, part in enumerate(dataset.datasets)
+    ):
         parts = list(dataset.datasets)
     else:
         joined = concat_examples(dataset[:] if hasattr(dataset, "get_example") else list(dataset))
@@ -139,14 +154,19 @@ def _parts(dataset: Any, labels: Any) -> list[Any]:
         return parts
     if len(parts) > 1 or len(labels) != len(parts[0]):
         own = "labels of their own" if len(parts) > 1 else "none"
-        raise ValueError(f"{len(labels)} labels were given for {len(parts[0])} images that have {own}")
+        raise ValueError(
+            f"{len(labels)} labels were given for {len(parts[0])} images that have {own}"
+        )
     return [*parts, labels]
 
 
 def _size(who: str, images: Array, grid: Grid) -> tuple[int, ...]:
     """The spatial axes of the whole images."""
     if images.ndim <= len(grid.dims):
-        raise ValueError(f"{who}: images of shape {images.shape} need an axis of examples before the grid's {len(grid.dims)}")
+        raise ValueError(
+            f"{who}: images of shape {images.shape} need an axis of examples before the grid's "
+            f"{len(grid.dims)}"
+        )
     return tuple(images.shape[-len(grid.dims) :])
 
 

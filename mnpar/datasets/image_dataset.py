@@ -24,7 +24,8 @@ class ImageDataset(DatasetMixin):
     """Images (C, H, W) from files; C is 1 for grey ones, else what the file has (3: RGB, 4: RGBA).
 
     Args:
-        paths: of the images, or the name of a text file that has one path a line (empty lines are passed over).
+        paths: of the images, or the name of a text file that has one path a line (empty lines are
+            passed over).
         root: the folder that the paths start from.
         dtype: of the images, with pixels 0 … 255; None is ``mnpar.config.dtype`` as it is now.
 
@@ -45,7 +46,9 @@ class ImageDataset(DatasetMixin):
 
     def __init__(self, paths: Path | Sequence[Path], root: Path = ".", dtype: Any = None) -> None:
         check_pillow()
-        self._paths = [line for _, line in _lines(paths)] if isinstance(paths, str | os.PathLike) else paths
+        self._paths = (
+            [line for _, line in _lines(paths)] if isinstance(paths, str | os.PathLike) else paths
+        )
         self._root = root
         self._dtype = get_dtype(dtype)
 
@@ -60,7 +63,8 @@ class LabeledImageDataset(DatasetMixin):
     """Pairs (image (C, H, W), label) from files.
 
     Args:
-        pairs: pairs (path, label), or the name of a text file with a path and a number on each line.
+        pairs: pairs (path, label), or the name of a text file with a path and a number on each
+            line.
         root, dtype: as in :class:`ImageDataset`.
         label_dtype: of the labels, which are arrays without axes.
 
@@ -80,7 +84,11 @@ class LabeledImageDataset(DatasetMixin):
     """
 
     def __init__(
-        self, pairs: Path | Sequence[tuple[Path, int]], root: Path = ".", dtype: Any = None, label_dtype: Any = np.int32
+        self,
+        pairs: Path | Sequence[tuple[Path, int]],
+        root: Path = ".",
+        dtype: Any = None,
+        label_dtype: Any = np.int32,
     ) -> None:
         check_pillow()
         self._pairs = read_pairs(pairs) if isinstance(pairs, str | os.PathLike) else pairs
@@ -93,13 +101,17 @@ class LabeledImageDataset(DatasetMixin):
 
     def get_example(self, i: int) -> tuple[Array, Array]:
         path, label = self._pairs[i]
-        return read_image(os.path.join(self._root, path), self._dtype), np.array(label, self._label_dtype)
+        return read_image(os.path.join(self._root, path), self._dtype), np.array(
+            label, self._label_dtype
+        )
 
 
 def check_pillow() -> None:
     """Raise if images cannot be read."""
     if find_spec("PIL") is None:
-        raise ModuleNotFoundError("images are read by Pillow, which is not installed: pip install pillow")
+        raise ModuleNotFoundError(
+            "images are read by Pillow, which is not installed: pip install pillow"
+        )
 
 
 def read_image(path: Path, dtype: Any, file: IO[bytes] | None = None) -> Array:
@@ -132,5 +144,7 @@ def read_pairs(path: Path) -> list[tuple[Path, int]]:
             name, label = line.split()
             pairs.append((name, int(label)))
         except ValueError:
-            raise ValueError(f"{os.fspath(path)}: line {number} should be a path and a number, found {line!r}") from None
+            raise ValueError(
+                f"{os.fspath(path)}: line {number} should be a path and a number, found {line!r}"
+            ) from None
     return pairs

@@ -1,4 +1,6 @@
-"""What the image data sets share: pixels scaled, images shaped, labels checked and put beside them."""
+"""What the image data sets share: pixels scaled, images shaped, labels checked and put beside
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def labelled_images(
     label_dtype: Any,
     rgb_format: bool = False,
 ) -> Any:
-    """The data set of N images, (N, H, W) or (N, C, H, W), whose brightest pixel is ``top``, in the form that was asked for."""
+    """The data set of N images, (N, H, W) or (N, C, H, W), whose brightest pixel is ``top``, in the
+    form that was asked for.
+    """
     images = pixels.astype(get_dtype(dtype))
     np.multiply(images, scale / top, out=images, casting="unsafe")
     if ndim == 1:
@@ -38,14 +42,20 @@ def labelled_images(
 def check_ndim(ndim: int) -> None:
     """Raise before anything is read."""
     if ndim not in (1, 2, 3):
-        raise ValueError(f"ndim = {ndim}: 1 gives flat images, 2 gives height × width, 3 gives channel × height × width")
+        raise ValueError(
+            f"ndim = {ndim}: 1 gives flat images, 2 gives height × width, 3 gives channel × "
+            "height × width"
+        )
 
 
 def check_labels(file: Any, labels: Array, classes: int, first: int, step: int = 1) -> None:
-    """Raise if a label of a file is not below ``classes``; they stand at byte ``first`` and every ``step`` bytes from there."""
+    """Raise if a label of a file is not below ``classes``; they stand at byte ``first`` and every
+    ``step`` bytes from there.
+    """
     wrong = np.flatnonzero(labels >= classes)
     if wrong.size:
         raise DatasetError(
-            f"{file}: at byte {first + wrong[0] * step}: expected a label in 0 … {classes - 1}, found {labels[wrong[0]]} "
+            f"{file}: at byte {first + wrong[0] * step}: expected a label in 0 … "
+            f"{classes - 1}, found {labels[wrong[0]]} "
             f"({wrong.size} of {len(labels)} labels are out of range)"
         )

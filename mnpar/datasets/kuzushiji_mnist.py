@@ -1,4 +1,6 @@
-"""Kuzushiji-MNIST: 70,000 old Japanese characters of ten kinds in MNIST's form (Clanuwat et al. 2018, arXiv 1812.01718)."""
+"""Kuzushiji-MNIST: 70,000 old Japanese characters of ten kinds in MNIST's form (Clanuwat et al.
+2018, arXiv 1812.01718).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,26 @@ from mnpar.datasets.idx_images import Place, four_files, read_both
 
 MIRRORS = ("http://codh.rois.ac.jp/kmnist/dataset/kmnist/",)
 FILES = four_files(
-    ("train-images-idx3-ubyte.gz", 18165135, "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4"),
-    ("train-labels-idx1-ubyte.gz", 29497, "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17"),
-    ("t10k-images-idx3-ubyte.gz", 3041136, "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5"),
-    ("t10k-labels-idx1-ubyte.gz", 5120, "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c"),
+    (
+        "train-images-idx3-ubyte.gz",
+        18165135,
+        "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+    ),
+    (
+        "train-labels-idx1-ubyte.gz",
+        29497,
+        "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+    ),
+    (
+        "t10k-images-idx3-ubyte.gz",
+        3041136,
+        "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+    ),
+    (
+        "t10k-labels-idx1-ubyte.gz",
+        5120,
+        "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
+    ),
 )
 FOLDERS = ("kmnist", "KMNIST/raw")  # in MNPAR_DATA, where MNIST's files have the same names
 LABELS = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
@@ -51,8 +69,13 @@ def get_kuzushiji_mnist(
     """
     return read_both(
         Place(data, "kmnist", FOLDERS, FILES, MIRRORS),
-        withlabel=withlabel, ndim=ndim, scale=scale, dtype=dtype, label_dtype=label_dtype, rgb_format=rgb_format,
-    )  # fmt: skip
+        withlabel=withlabel,
+        ndim=ndim,
+        scale=scale,
+        dtype=dtype,
+        label_dtype=label_dtype,
+        rgb_format=rgb_format,
+    )
 
 
 def get_kuzushiji_mnist_labels() -> list[str]:

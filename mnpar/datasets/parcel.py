@@ -1,8 +1,10 @@
-"""Sends a part of a data set from one rank to another: arrays as arrays, the rest as one small pickle.
+"""Sends a part of a data set from one rank to another: arrays as arrays, the rest as one small
+pickle.
 
-Data sets of mnpar are taken apart: of images in one array and labels in another, reordered, cut and transformed, the receiver
-gets the rows of two arrays that it needs. Other data sets are read example by example on the sender; one that would rather send
-file names than the files' contents defines ``take_examples(indices)``, which returns a smaller data set.
+Data sets of mnpar are taken apart: of images in one array and labels in another, reordered, cut and
+transformed, the receiver gets the rows of two arrays that it needs. Other data sets are read
+example by example on the sender; one that would rather send file names than the files' contents
+defines ``take_examples(indices)``, which returns a smaller data set.
 """
 
 from __future__ import annotations
@@ -49,17 +51,22 @@ class Parcel:
         return _build(self.spec, iter(self.arrays), iter(self.objects))
 
     def label(self) -> Array:
-        """The pickle that is sent before the arrays: spec, number of arrays and objects, as a uint8 array.
+        """The pickle that is sent before the arrays: spec, number of arrays and objects, as a uint8
+        array.
 
         Raises:
             TypeError: it cannot be pickled.
         """
         try:
-            return np.frombuffer(pickle.dumps((self.spec, len(self.arrays), self.objects)), np.uint8)
+            return np.frombuffer(
+                pickle.dumps((self.spec, len(self.arrays), self.objects)), np.uint8
+            )
         except Exception as error:
             raise TypeError(
-                f"a data set holds what cannot be pickled, and so not be sent: {error}; transform by a function that a module "
-                "defines (no lambda), or scatter the data set underneath, and transform it on each rank"
+                f"a data set holds what cannot be pickled, and so not be sent: {error}; "
+                "transform by a function that a module "
+                "defines (no lambda), or scatter the data set underneath, and transform it on "
+                "each rank"
             ) from error
 
 
@@ -76,7 +83,9 @@ def _take(dataset: Any, rows: Array, arrays: list[Array], objects: list[Any]) ->
         part = dataset[backend.like(rows, dataset)]  # a copy, in the order of rows
         simple = dataset.dtype.kind in "biufc" and dataset.ndim <= MOST_AXES + 1
         simple = simple and kind is not np.matrix and not isinstance(dataset, np.ma.MaskedArray)
-        (arrays if simple else objects).append(part.view(np.ndarray) if simple and isinstance(part, np.ndarray) else part)
+        (arrays if simple else objects).append(
+            part.view(np.ndarray) if simple and isinstance(part, np.ndarray) else part
+        )
         return ("array",) if simple else ("object",)
     if kind is TupleDataset:
         return ("tuple", tuple(_take(inner, rows, arrays, objects) for inner in dataset.datasets))
@@ -108,16 +117,23 @@ def _build(spec: Spec, arrays: Iterator[Array], objects: Iterator[Any]) -> Any:
             transform = next(objects)
             return TransformDataset(_build(inner, arrays, objects), transform)
         case ("examples", inner, n_arrays, n_objects, length):
-            own = Folded(inner, [next(arrays) for _ in range(n_arrays)], [next(objects) for _ in range(n_objects)], length)
+            own = Folded(
+                inner,
+                [next(arrays) for _ in range(n_arrays)],
+                [next(objects) for _ in range(n_objects)],
+                length,
+            )
             return own.unfold()
     raise ValueError(f"unknown parcel {spec!r}")
 
 
 def hand_out(dataset: Any, parts: list[Array], comm: Communicator) -> tuple[Any, Exception | None]:
-    """On the root: send rank r the examples ``parts[r]``, one rank after the other, so that one part at a time is in memory.
+    """On the root: send rank r the examples ``parts[r]``, one rank after the other, so that one
+    part at a time is in memory.
 
     Returns:
-        The root's own part, and the first error, or None; ranks whose part was not sent get an empty message instead.
+        The root's own part, and the first error, or None; ranks whose part was not sent get an
+        empty message instead.
     """
     own, error = None, None
     for rank, rows in enumerate(parts):
@@ -145,7 +161,9 @@ def _send(label: Array | None, arrays: list[Array], comm: Communicator, rank: in
 
 
 def receive(comm: Communicator, root: int) -> Any:
-    """On the other ranks: the part that the root hands out to this one; None if the root could not."""
+    """On the other ranks: the part that the root hands out to this one; None if the root could
+    not.
+    """
     label = comm.recv(root, TAG)
     if label.size == 0:
         return None

@@ -1,9 +1,9 @@
 """Scatters a data set: each rank receives its part, and only its part.
 
-Names, arguments and the division are ChainerMN's, which broadcasts the whole data set, pickled, and takes a view. Its default
-gives every rank the same number of examples, ceil(n / P), so that all make the same number of steps; if P does not divide n,
-some examples are then on two ranks. A :class:`ScatteredDataset` knows which, because an accuracy that counts them twice is
-wrong.
+Names, arguments and the division are ChainerMN's, which broadcasts the whole data set, pickled, and
+takes a view. Its default gives every rank the same number of examples, ceil(n / P), so that all
+make the same number of steps; if P does not divide n, some examples are then on two ranks. A
+:class:`ScatteredDataset` knows which, because an accuracy that counts them twice is wrong.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ if TYPE_CHECKING:
 
 
 class DataSizeError(RuntimeError):
-    """ChainerMN's error for data sets too large to send; kept for programs that catch it: mnpar has no such limit."""
+    """ChainerMN's error for data sets too large to send; kept for programs that catch it: mnpar has
+    no such limit.
+    """
 
 
 class ScatteredDataset(SubDataset):
     """The examples of one rank, and their place in the whole data set.
 
     Attributes:
-        begin, end: the rank has the examples ``begin … end - 1`` of the whole (of its reordering, if it was shuffled).
+        begin, end: the rank has the examples ``begin … end - 1`` of the whole (of its reordering,
+            if it was shuffled).
         total: how many examples the whole has.
-        n_duplicates: how many examples, the first ones of this part, are also the last ones of the rank before. Over all
-            ranks, ``len(part) - part.n_duplicates`` adds up to ``total``.
+        n_duplicates: how many examples, the first ones of this part, are also the last ones of the
+            rank before. Over all ranks, ``len(part) - part.n_duplicates`` adds up to ``total``.
     """
 
     def __init__(self, part: Any, begin: int, end: int, total: int, n_duplicates: int) -> None:
@@ -46,12 +49,16 @@ class ScatteredDataset(SubDataset):
         self.n_duplicates = n_duplicates
 
     def without_duplicates(self) -> SubDataset:
-        """The part without its duplicates: over all ranks, each example of the whole comes once. For evaluation."""
+        """The part without its duplicates: over all ranks, each example of the whole comes once.
+        For evaluation.
+        """
         return SubDataset(self, self.n_duplicates, len(self))
 
 
 def repeated_examples(dataset: Any) -> int:
-    """How many examples, the first ones, the rank before has too: of a :class:`ScatteredDataset`, or of what transforms one."""
+    """How many examples, the first ones, the rank before has too: of a :class:`ScatteredDataset`,
+    or of what transforms one.
+    """
     while isinstance(dataset, TransformDataset):
         dataset = dataset.dataset
     return dataset.n_duplicates if isinstance(dataset, ScatteredDataset) else 0
@@ -67,23 +74,26 @@ def scatter_dataset(
     *,
     force_equal_length: bool = True,
 ) -> ScatteredDataset:
-    """Send each rank its part of the root's data set; arrays travel as arrays, nobody receives the whole. Collective.
+    """Send each rank its part of the root's data set; arrays travel as arrays, nobody receives the
+    whole. Collective.
 
     Args:
-        dataset: on the root: an array, a TupleDataset of arrays, a list of examples, anything with ``len`` and ``[i]``.
-            On the other ranks None. TupleDataset, SubDataset and TransformDataset are looked through; other classes are read
-            example by example on the root, unless they define ``take_examples(indices)`` (a data set of those examples,
-            which can be pickled). A tuple or list is a sequence of examples, as everywhere.
+        dataset: on the root: an array, a TupleDataset of arrays, a list of examples, anything with
+            ``len`` and ``[i]``. On the other ranks None. TupleDataset, SubDataset and
+            TransformDataset are looked through; other classes are read example by example on the
+            root, unless they define ``take_examples(indices)`` (a data set of those examples, which
+            can be pickled). A tuple or list is a sequence of examples, as everywhere.
         comm: the ranks that share the data set; all call this.
         root: the rank whose arguments count.
         shuffle: whether the examples are reordered before they are cut.
-        seed: of the reordering (Chainer's order for the same seed); None draws from the root's generator
-            (:func:`mnpar.random.seed`).
+        seed: of the reordering (Chainer's order for the same seed); None draws from the root's
+            generator (:func:`mnpar.random.seed`).
         max_buf_len: ChainerMN's; must be positive, any size goes.
-        force_equal_length: True, ChainerMN's default: every rank gets ceil(n / P) examples, some are on two ranks
-            (``n_duplicates``, ``without_duplicates()``), which an evaluation over the ranks counts once
-            (:func:`mnpar.create_multi_node_evaluator`). False: each example on one rank, the first n mod P ranks have one
-            more, and with n < P some have none. See :func:`scatter_index` for the numbers.
+        force_equal_length: True, ChainerMN's default: every rank gets ceil(n / P) examples, some
+            are on two ranks (``n_duplicates``, ``without_duplicates()``), which an evaluation over
+            the ranks counts once (:func:`mnpar.create_multi_node_evaluator`). False: each example
+            on one rank, the first n mod P ranks have one more, and with n < P some have none. See
+            :func:`scatter_index` for the numbers.
 
     Returns:
         On rank r its part: a copy, in a :class:`ScatteredDataset`.
@@ -127,14 +137,18 @@ def scatter_dataset(
 
 def _length(dataset: Any, max_buf_len: int) -> int:
     if dataset is None:
-        raise TypeError("scatter_dataset got None as the data set of the root; the root passes it, the others pass None")
+        raise TypeError(
+            "scatter_dataset got None as the data set of the root; the root passes it, the "
+            "others pass None"
+        )
     if max_buf_len <= 0:
         raise ValueError(f"max_buf_len = {max_buf_len}: it must be positive")
     try:
         return len(dataset)
     except TypeError:
         raise TypeError(
-            f"scatter_dataset needs to know how many examples there are, and a {type(dataset).__name__} has no length: "
+            "scatter_dataset needs to know how many examples there are, and a "
+            f"{type(dataset).__name__} has no length: "
             "make a list of it"
         ) from None
 
@@ -162,8 +176,9 @@ def scatter_index(
         n_total_samples: n; the root's counts.
         comm: the ranks that share; all call this.
         root: the rank whose arguments count.
-        force_equal_length: True: every rank gets ceil(n / P), starting at floor(n · rank / P): 10 over 3 ranks are
-            (0, 4), (3, 7), (6, 10). False: each index on one rank: (0, 4), (4, 7), (7, 10).
+        force_equal_length: True: every rank gets ceil(n / P), starting at floor(n · rank / P): 10
+            over 3 ranks are (0, 4), (3, 7), (6, 10). False: each index on one rank: (0, 4), (4, 7),
+            (7, 10).
 
     Returns:
         ``(begin, end)`` of this rank, end not counted.
@@ -193,7 +208,8 @@ def _count(n: Any) -> int:
 
 
 def create_empty_dataset(dataset: Any) -> list[tuple[()]]:
-    """As many examples, with nothing in them: for a rank that takes part in training and needs no data.
+    """As many examples, with nothing in them: for a rank that takes part in training and needs no
+    data.
 
     ``concat_examples`` makes ``()`` of such a batch, and the model is called with no arguments.
 

@@ -1,4 +1,6 @@
-"""Parts of a data set, splits, and cross-validation. Nothing is copied: a part looks up its examples in the whole."""
+"""Parts of a data set, splits, and cross-validation. Nothing is copied: a part looks up its
+examples in the whole.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,19 @@ class SubDataset(DatasetMixin):
         (['b', 'c', 'd'], ['e', 'd'])
     """
 
-    def __init__(self, dataset: Any, start: int, finish: int, order: Sequence[int] | Array | None = None) -> None:
+    def __init__(
+        self, dataset: Any, start: int, finish: int, order: Sequence[int] | Array | None = None
+    ) -> None:
         check_dataset(dataset)
         n = len(dataset)
-        if not all(isinstance(edge, int | np.integer) for edge in (start, finish)) or not 0 <= start <= finish <= n:
-            raise ValueError(f"examples {start} … {finish} (the last not counted) are no part of a data set of {n}")
+        if (
+            not all(isinstance(edge, int | np.integer) for edge in (start, finish))
+            or not 0 <= start <= finish <= n
+        ):
+            raise ValueError(
+                f"examples {start} … {finish} (the last not counted) are no part of a data set "
+                f"of {n}"
+            )
         if order is not None and len(order) != n:
             raise ValueError(f"order has {len(order)} indices, the data set has {n} examples")
         self.dataset = dataset
@@ -51,7 +61,9 @@ class SubDataset(DatasetMixin):
         return self.dataset[i if self.order is None else operator.index(self.order[i])]
 
 
-def split_dataset(dataset: Any, split_at: int, order: Sequence[int] | Array | None = None) -> tuple[SubDataset, SubDataset]:
+def split_dataset(
+    dataset: Any, split_at: int, order: Sequence[int] | Array | None = None
+) -> tuple[SubDataset, SubDataset]:
     """The first ``split_at`` examples, and the others.
 
     Args:
@@ -69,18 +81,22 @@ def split_dataset(dataset: Any, split_at: int, order: Sequence[int] | Array | No
     """
     n = len(dataset)
     if not 0 <= split_at < n:
-        raise ValueError(f"a data set of {n} examples cannot be split at {split_at}: 0 … {n - 1} is possible")
+        raise ValueError(
+            f"a data set of {n} examples cannot be split at {split_at}: 0 … {n - 1} is possible"
+        )
     return SubDataset(dataset, 0, split_at, order), SubDataset(dataset, split_at, n, order)
 
 
-def split_dataset_random(dataset: Any, first_size: int, seed: int | None = None) -> tuple[SubDataset, SubDataset]:
+def split_dataset_random(
+    dataset: Any, first_size: int, seed: int | None = None
+) -> tuple[SubDataset, SubDataset]:
     """A random choice of ``first_size`` examples, and the others.
 
     Args:
         dataset: the whole.
         first_size: how many examples the first part gets.
-        seed: the same seed gives the same split on every rank (and in Chainer); None draws from the rank's own generator
-            (:func:`mnpar.random.seed`): ranks then may split differently.
+        seed: the same seed gives the same split on every rank (and in Chainer); None draws from the
+            rank's own generator (:func:`mnpar.random.seed`): ranks then may split differently.
 
     Raises:
         ValueError: ``first_size`` is out of range.
@@ -94,8 +110,11 @@ def split_dataset_random(dataset: Any, first_size: int, seed: int | None = None)
     return split_dataset(dataset, first_size, permutation(len(dataset), seed))
 
 
-def split_dataset_n(dataset: Any, n: int, order: Sequence[int] | Array | None = None) -> list[SubDataset]:
-    """n parts of the same length, one after the other; the remainder of the division is in none of them.
+def split_dataset_n(
+    dataset: Any, n: int, order: Sequence[int] | Array | None = None
+) -> list[SubDataset]:
+    """n parts of the same length, one after the other; the remainder of the division is in none of
+    them.
 
     Args:
         dataset: the whole.
@@ -137,13 +156,19 @@ def split_dataset_n_random(dataset: Any, n: int, seed: int | None = None) -> lis
 
 
 def get_cross_validation_datasets(
-    dataset: Any, n_folds: int | None = None, order: Sequence[int] | Array | None = None, *, n_fold: int | None = None
+    dataset: Any,
+    n_folds: int | None = None,
+    order: Sequence[int] | Array | None = None,
+    *,
+    n_fold: int | None = None,
 ) -> list[tuple[SubDataset, SubDataset]]:
-    """``n_folds`` ways to train on most of a data set and test with the rest; each example is in one of the test sets.
+    """``n_folds`` ways to train on most of a data set and test with the rest; each example is in
+    one of the test sets.
 
     Args:
         dataset: the whole, of n examples.
-        n_folds: ``1 <= n_folds <= n``; the test sets' lengths differ by one at most. The first has the last examples.
+        n_folds: ``1 <= n_folds <= n``; the test sets' lengths differ by one at most. The first has
+            the last examples.
         order: as in :class:`SubDataset`.
         n_fold: Chainer's older name of ``n_folds``.
 
@@ -190,5 +215,9 @@ def get_cross_validation_datasets_random(
 
 
 def permutation(n: int, seed: int | None) -> Array:
-    """0 … n - 1 in an order drawn from Chainer's ``RandomState(seed)`` or, without a seed, from the rank's generator."""
-    return generator().permutation(n) if seed is None else np.random.RandomState(seed).permutation(n)
+    """0 … n - 1 in an order drawn from Chainer's ``RandomState(seed)`` or, without a seed, from the
+    rank's generator.
+    """
+    return (
+        generator().permutation(n) if seed is None else np.random.RandomState(seed).permutation(n)
+    )

@@ -1,4 +1,6 @@
-"""The lines of text files, each read when it is asked for: only where the lines begin is kept in memory."""
+"""The lines of text files, each read when it is asked for: only where the lines begin is kept in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,15 @@ class TextDataset(DatasetMixin):
     It can be pickled, and then opens its files anew; several threads may read it.
 
     Args:
-        paths: one path: examples are strings; several: examples are tuples of strings. Line ends are kept.
+        paths: one path: examples are strings; several: examples are tuples of strings. Line ends
+            are kept.
         encoding, errors, newline: as in :func:`open`, for all files or one for each.
-        filter_func: a function of the lines (one argument for each file) that says whether to keep them.
+        filter_func: a function of the lines (one argument for each file) that says whether to keep
+            them.
 
     Raises:
-        ValueError: no files, files with different numbers of lines, or options for another number of files.
+        ValueError: no files, files with different numbers of lines, or options for another number
+            of files.
 
     Example:
         >>> import os, tempfile
@@ -52,11 +57,18 @@ class TextDataset(DatasetMixin):
         if n == 0:
             raise ValueError("a TextDataset needs at least one file")
         options = [
-            [option] * n if option is None or isinstance(option, str) else option for option in (encoding, errors, newline)
+            [option] * n if option is None or isinstance(option, str) else option
+            for option in (encoding, errors, newline)
         ]
         if any(len(option) != n for option in options):
-            raise ValueError(f"there are {n} files; encoding, errors and newline are for {[len(option) for option in options]}")
-        self._options = [dict(zip(("encoding", "errors", "newline"), one, strict=True)) for one in zip(*options, strict=True)]
+            raise ValueError(
+                f"there are {n} files; encoding, errors and newline are for "
+                f"{[len(option) for option in options]}"
+            )
+        self._options = [
+            dict(zip(("encoding", "errors", "newline"), one, strict=True))
+            for one in zip(*options, strict=True)
+        ]
         self._lock = threading.Lock()
         self._begins = self._index(filter_func)
 
@@ -71,8 +83,13 @@ class TextDataset(DatasetMixin):
             if filter_func is None or filter_func(*lines):
                 begins.append(places)
         if any(lines):
-            longer = [os.fspath(path) for path, line in zip(self._paths, lines, strict=True) if line]
-            raise ValueError(f"the files of a TextDataset have one number of lines; {', '.join(longer)} has more than others")
+            longer = [
+                os.fspath(path) for path, line in zip(self._paths, lines, strict=True) if line
+            ]
+            raise ValueError(
+                f"the files of a TextDataset have one number of lines; {', '.join(longer)} has "
+                "more than others"
+            )
         return begins
 
     def _open(self) -> list[TextIO]:
@@ -94,7 +111,9 @@ class TextDataset(DatasetMixin):
         return lines[0] if len(lines) == 1 else tuple(lines)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_files", "_lock")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_files", "_lock")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -1,4 +1,6 @@
-"""Images that are drawn here: circles against ellipses, and noisy patterns. They need no files and no network."""
+"""Images that are drawn here: circles against ellipses, and noisy patterns. They need no files and
+no network.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,17 @@ from mnpar.datasets.tuple_dataset import TupleDataset
 
 
 def get_toy_images(
-    n_train: int = 128, n_test: int = 128, size: int = 32, channels: int = 3, *, dtype: Any = None, label_dtype: Any = np.int32,
+    n_train: int = 128,
+    n_test: int = 128,
+    size: int = 32,
+    channels: int = 3,
+    *,
+    dtype: Any = None,
+    label_dtype: Any = np.int32,
     seed: int = 0,
-) -> tuple[Any, Any]:  # fmt: skip
-    """Circles (label 0) and ellipses (label 1) of random place, size and colour: can a network tell round from oblong?
+) -> tuple[Any, Any]:
+    """Circles (label 0) and ellipses (label 1) of random place, size and colour: can a network tell
+    round from oblong?
 
     After neon's ToyImages, on which its distributed layers were checked.
 
@@ -39,34 +48,56 @@ def get_toy_images(
         >>> [int(label) for _, label in train], train[0][0].shape
         ([0, 1, 0, 1], (3, 32, 32))
     """
-    _check("get_toy_images", n_train=(n_train, 0), n_test=(n_test, 0), size=(size, 8), channels=(channels, 1))
+    _check(
+        "get_toy_images",
+        n_train=(n_train, 0),
+        n_test=(n_test, 0),
+        size=(size, 8),
+        channels=(channels, 1),
+    )
     rng = np.random.default_rng(seed)
 
     def draw(n: int) -> TupleDataset:
         labels = np.arange(n) % 2
         radius = rng.uniform(0.22, 0.36, n) * size
         ratio = np.where(labels == 1, rng.uniform(1.6, 2.2, n), 1.0)  # of the axes
-        long, short = radius * np.sqrt(ratio), radius / np.sqrt(ratio)  # so that areas do not tell
+        # so that areas do not tell
+        long = radius * np.sqrt(ratio)
+        short = radius / np.sqrt(ratio)
         middle = size / 2 - 0.5 + rng.uniform(-0.08, 0.08, (2, n)) * size
         y, x = [
-            np.arange(size).reshape(shape) - m[:, None, None] for shape, m in zip([(size, 1), (1, size)], middle, strict=True)
+            np.arange(size).reshape(shape) - m[:, None, None]
+            for shape, m in zip([(size, 1), (1, size)], middle, strict=True)
         ]
         turn = rng.uniform(0, np.pi, n)[:, None, None]
-        u, v = np.cos(turn) * x + np.sin(turn) * y, np.cos(turn) * y - np.sin(turn) * x
+        u = np.cos(turn) * x + np.sin(turn) * y
+        v = np.cos(turn) * y - np.sin(turn) * x
         away = np.sqrt((u / long[:, None, None]) ** 2 + (v / short[:, None, None]) ** 2)
-        inside = np.clip((1 - away) * short[:, None, None] + 0.5, 0, 1)[:, None]  # (n, 1, size, size), with a soft edge
-        bright, dark = rng.uniform(0.55, 1, (n, channels, 1, 1)), rng.uniform(0, 0.35, (n, channels, 1, 1))
+        # (n, 1, size, size), with a soft edge
+        inside = np.clip((1 - away) * short[:, None, None] + 0.5, 0, 1)[:, None]
+        bright = rng.uniform(0.55, 1, (n, channels, 1, 1))
+        dark = rng.uniform(0, 0.35, (n, channels, 1, 1))
         images = dark + (bright - dark) * inside + rng.normal(0, 0.03, (n, channels, size, size))
-        return TupleDataset(np.clip(images, 0, 1).astype(get_dtype(dtype)), labels.astype(label_dtype))
+        return TupleDataset(
+            np.clip(images, 0, 1).astype(get_dtype(dtype)), labels.astype(label_dtype)
+        )
 
     return draw(n_train), draw(n_test)
 
 
 def get_synthetic_images(
-    n_train: int = 1000, n_test: int = 200, shape: tuple[int, ...] = (1, 28, 28), n_classes: int = 10, noise: float = 0.3, *,
-    dtype: Any = None, label_dtype: Any = np.int32, seed: int = 0,
-) -> tuple[Any, Any]:  # fmt: skip
-    """A smooth random pattern for each class, shifted a little and covered with noise: learnable, of any shape.
+    n_train: int = 1000,
+    n_test: int = 200,
+    shape: tuple[int, ...] = (1, 28, 28),
+    n_classes: int = 10,
+    noise: float = 0.3,
+    *,
+    dtype: Any = None,
+    label_dtype: Any = np.int32,
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """A smooth random pattern for each class, shifted a little and covered with noise: learnable,
+    of any shape.
 
     Args:
         n_train, n_test: how many images; the classes take turns.
@@ -89,9 +120,13 @@ def get_synthetic_images(
         >>> len(train), test[3][0].shape, int(test[3][1])
         (12, (3, 32, 32), 3)
     """
-    _check("get_synthetic_images", n_train=(n_train, 0), n_test=(n_test, 0), n_classes=(n_classes, 1))
+    _check(
+        "get_synthetic_images", n_train=(n_train, 0), n_test=(n_test, 0), n_classes=(n_classes, 1)
+    )
     if len(shape) < 2 or min(shape) < 1:
-        raise ValueError(f"get_synthetic_images: shape {shape} must be channels and one or more spatial axes")
+        raise ValueError(
+            f"get_synthetic_images: shape {shape} must be channels and one or more spatial axes"
+        )
     rng = np.random.default_rng(seed)
     patterns = _smooth(rng.standard_normal((n_classes, *shape)))
 
@@ -99,7 +134,9 @@ def get_synthetic_images(
         labels = np.arange(n) % n_classes
         images = noise * rng.standard_normal((n, *shape))
         axes = tuple(range(1, len(shape)))
-        for image, label, shift in zip(images, labels, rng.integers(-2, 3, (n, len(axes))), strict=True):
+        for image, label, shift in zip(
+            images, labels, rng.integers(-2, 3, (n, len(axes))), strict=True
+        ):
             image += np.roll(patterns[label], shift, axes)
         return TupleDataset(images.astype(get_dtype(dtype)), labels.astype(label_dtype))
 

@@ -31,7 +31,9 @@ class TupleDataset(DatasetMixin):
             check_dataset(dataset)
         lengths = [len(dataset) for dataset in datasets]
         if len(set(lengths)) > 1:
-            raise ValueError(f"the data sets of a TupleDataset must have one length; these have {lengths}")
+            raise ValueError(
+                f"the data sets of a TupleDataset must have one length; these have {lengths}"
+            )
         self.datasets = datasets
         self._length = lengths[0]
 

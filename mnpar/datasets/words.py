@@ -1,7 +1,9 @@
-"""Text as a long row of word numbers, for language models: the Penn Tree Bank's form, from files that the user has.
+"""Text as a long row of word numbers, for language models: the Penn Tree Bank's form, from files
+that the user has.
 
-(Marcus, Santorini and Marcinkiewicz 1993; in the preparation of Mikolov et al. 2010, which must not be passed on freely: mnpar
-downloads none of it.) Any text will do: words are what white space separates, and each line ends with the word ``<eos>``.
+(Marcus, Santorini and Marcinkiewicz 1993; in the preparation of Mikolov et al. 2010, which must not
+be passed on freely: mnpar downloads none of it.) Any text will do: words are what white space
+separates, and each line ends with the word ``<eos>``.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ def get_ptb_words(*, data: str | Path | None = None) -> tuple[Array, Array, Arra
     """The Penn Tree Bank's training, validation and test text as word numbers.
 
     Args:
-        data: the folder with ``ptb.train.txt``, ``ptb.valid.txt`` and ``ptb.test.txt``, or one that has them in ``ptb/``,
-            ``data/`` or ``simple-examples/data/``. None: the folder in the variable MNPAR_DATA.
+        data: the folder with ``ptb.train.txt``, ``ptb.valid.txt`` and ``ptb.test.txt``, or one that
+            has them in ``ptb/``, ``data/`` or ``simple-examples/data/``. None: the folder in the
+            variable MNPAR_DATA.
 
     Returns:
-        Three int32 vectors. :func:`get_ptb_words_vocabulary` says what the numbers mean. Local: each rank reads the files.
+        Three int32 vectors. :func:`get_ptb_words_vocabulary` says what the numbers mean. Local:
+        each rank reads the files.
 
     Raises:
         FileNotFoundError: a file is not there.
@@ -65,11 +69,12 @@ def get_words(*paths: str | Path) -> tuple[tuple[Array, ...], dict[str, int]]:
     """Texts as word numbers, with the vocabulary of the first.
 
     Args:
-        *paths: text files in UTF-8; the first is the one to train with. Words of the others that it does not have become
-            ``<unk>``, if it has that.
+        *paths: text files in UTF-8; the first is the one to train with. Words of the others that it
+            does not have become ``<unk>``, if it has that.
 
     Returns:
-        An int32 vector for each file, and a dict from word to number. Local: each rank reads the files.
+        An int32 vector for each file, and a dict from word to number. Local: each rank reads the
+        files.
 
     Raises:
         FileNotFoundError: no such file.
@@ -89,7 +94,9 @@ def get_words(*paths: str | Path) -> tuple[tuple[Array, ...], dict[str, int]]:
     vocabulary: dict[str, int] = {}
     for word in texts[0]:
         vocabulary.setdefault(word, len(vocabulary))
-    return tuple([_number(path, text, vocabulary) for path, text in zip(paths, texts, strict=True)]), vocabulary
+    return tuple(
+        [_number(path, text, vocabulary) for path, text in zip(paths, texts, strict=True)]
+    ), vocabulary
 
 
 def _read(path: str | Path) -> list[str]:
@@ -97,7 +104,9 @@ def _read(path: str | Path) -> list[str]:
         with open(path, encoding="utf-8") as file:
             words = [word for line in file for word in (*line.split(), EOS)]
     except UnicodeDecodeError as error:
-        raise DatasetError(f"{path}: at byte {error.start}: expected text in UTF-8, found {error.reason}") from None
+        raise DatasetError(
+            f"{path}: at byte {error.start}: expected text in UTF-8, found {error.reason}"
+        ) from None
     if not words:
         raise DatasetError(f"{path}: expected text, found an empty file")
     return words
@@ -110,7 +119,8 @@ def _number(path: str | Path, words: list[str], vocabulary: dict[str, int]) -> A
     if wrong.size:
         line = words[: wrong[0]].count(EOS) + 1
         raise DatasetError(
-            f"{path}: on line {line}: the training text has no word {words[wrong[0]]!r} ({wrong.size} of {len(words)} words "
+            f"{path}: on line {line}: the training text has no word {words[wrong[0]]!r} "
+            f"({wrong.size} of {len(words)} words "
             f"are not in it) and no {UNKNOWN}: write {UNKNOWN} for rare words"
         )
     return numbers
@@ -118,11 +128,16 @@ def _number(path: str | Path, words: list[str], vocabulary: dict[str, int]) -> A
 
 def _find(name: str, data: str | Path | None) -> Path:
     folder = data or os.environ.get("MNPAR_DATA")
-    remedy = "give the folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt by data= or by the variable MNPAR_DATA"
+    remedy = (
+        "give the folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt by data= or by the "
+        "variable MNPAR_DATA"
+    )
     if not folder:
         raise FileNotFoundError(f"{name}: {remedy}")
     places = [Path(folder, inside, name) for inside in FOLDERS]
     for place in places:
         if place.is_file():
             return place
-    raise FileNotFoundError(f"{name} is in none of {', '.join(str(place.parent) for place in places)}; {remedy}")
+    raise FileNotFoundError(
+        f"{name} is in none of {', '.join(str(place.parent) for place in places)}; {remedy}"
+    )

@@ -66,7 +66,9 @@ class ZippedImageDataset(DatasetMixin):
 
     def get_example(self, i_or_filename: int | str) -> Array:
         """The image of a number, or of a name (:meth:`read`)."""
-        return self.read(i_or_filename if isinstance(i_or_filename, str) else self._names[i_or_filename])
+        return self.read(
+            i_or_filename if isinstance(i_or_filename, str) else self._names[i_or_filename]
+        )
 
     def read(self, name: str) -> Array:
         """The image of that name.
@@ -78,11 +80,15 @@ class ZippedImageDataset(DatasetMixin):
             with self._lock:
                 data = self._open().read(name)
         except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise DatasetError(f"{self._path}: expected an image {name} in it, found {error!r}") from None
+            raise DatasetError(
+                f"{self._path}: expected an image {name} in it, found {error!r}"
+            ) from None
         return read_image(f"{self._path}: {name}", self._dtype, io.BytesIO(data))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_zip", "_lock")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_zip", "_lock")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -118,7 +124,8 @@ class LabeledZippedImageDataset(DatasetMixin):
 
     Args:
         zipfilename: the archive.
-        labelfilename: the text file, which has the name of an image in the archive and a number on each line.
+        labelfilename: the text file, which has the name of an image in the archive and a number on
+            each line.
         dtype, label_dtype: as in :class:`LabeledImageDataset`.
 
     Raises:
@@ -132,7 +139,9 @@ class LabeledZippedImageDataset(DatasetMixin):
         FileNotFoundError: ...
     """
 
-    def __init__(self, zipfilename: Path, labelfilename: Path, dtype: Any = None, label_dtype: Any = np.int32) -> None:
+    def __init__(
+        self, zipfilename: Path, labelfilename: Path, dtype: Any = None, label_dtype: Any = np.int32
+    ) -> None:
         self._images = ZippedImageDataset(zipfilename, dtype)
         self._pairs = read_pairs(labelfilename)
         self._label_dtype = label_dtype

@@ -6,7 +6,10 @@ from mnpar import lazy
 
 if TYPE_CHECKING:
     from mnpar.checkpoint import create_multi_node_checkpointer
-    from mnpar.extensions.multi_node_evaluator import GenericMultiNodeEvaluator, create_multi_node_evaluator
+    from mnpar.extensions.multi_node_evaluator import (
+        GenericMultiNodeEvaluator,
+        create_multi_node_evaluator,
+    )
     from mnpar.extensions.multi_node_snapshots import multi_node_snapshot
     from mnpar.extensions.observation_aggregator import (
         AllreducePersistent,

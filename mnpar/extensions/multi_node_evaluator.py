@@ -24,18 +24,21 @@ if TYPE_CHECKING:
 
 
 def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicator) -> Any:
-    """Let an evaluator report means over the examples of all ranks, the same on each. Collective whenever it is called.
+    """Let an evaluator report means over the examples of all ranks, the same on each. Collective
+    whenever it is called.
 
-    Shards may be of any length, empty ones included, and ranks may report different values (a rank in the middle of a
-    model-parallel network none at all): each mean is over the examples of the ranks that report the value, and equals the mean
-    that one process would report. That holds for ``scatter_dataset(data, comm)`` too, which by default has some examples on two
-    ranks: each counts once, while all ranks make equally many batches. (Where the iterator shuffles, or the Evaluator has an
-    ``evaluate`` of its own, the iterator's data set becomes one without them, and some ranks may make a batch less. What is not
-    a ``SerialIterator``, ``MultithreadIterator`` or ``MultiprocessIterator`` gives all that it has.)
+    Shards may be of any length, empty ones included, and ranks may report different values (a rank
+    in the middle of a model-parallel network none at all): each mean is over the examples of the
+    ranks that report the value, and equals the mean that one process would report. That holds for
+    ``scatter_dataset(data, comm)`` too, which by default has some examples on two ranks: each
+    counts once, while all ranks make equally many batches. (Where the iterator shuffles, or the
+    Evaluator has an ``evaluate`` of its own, the iterator's data set becomes one without them, and
+    some ranks may make a batch less. What is not a ``SerialIterator``, ``MultithreadIterator`` or
+    ``MultiprocessIterator`` gives all that it has.)
 
     Args:
-        actual_evaluator: an :class:`Evaluator`. One with an ``evaluate`` of its own, which returns means, counts by the
-            length of its data set.
+        actual_evaluator: an :class:`Evaluator`. One with an ``evaluate`` of its own, which returns
+            means, counts by the length of its data set.
         communicator: of the ranks that evaluate together; all of them call the evaluator.
 
     Returns:
@@ -58,17 +61,25 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
     needed(communicator, "create_multi_node_evaluator(actual_evaluator, communicator)")
     if not hasattr(actual_evaluator, "evaluate"):
         given = "None" if actual_evaluator is None else f"a {type(actual_evaluator).__name__}"
-        raise TypeError(f"rank {communicator.rank}: create_multi_node_evaluator needs an Evaluator, not {given}")
+        raise TypeError(
+            f"rank {communicator.rank}: create_multi_node_evaluator needs an Evaluator, not {given}"
+        )
     own = actual_evaluator.evaluate
     if isinstance(actual_evaluator, Evaluator):
         in_order = getattr(own, "__func__", None) is Evaluator.evaluate
-        actual_evaluator._repeated = _repeated(actual_evaluator.get_all_iterators().get("main"), in_order)
+        actual_evaluator._repeated = _repeated(
+            actual_evaluator.get_all_iterators().get("main"), in_order
+        )
 
     def evaluate() -> dict[str, float]:
         actual_evaluator._summary = None
         means = own()
         total = DictSummary()  # added up in rank order: the same digits everywhere
-        total.merge(communicator.allgather_obj(_sums(means, actual_evaluator._summary, _length(actual_evaluator))))
+        total.merge(
+            communicator.allgather_obj(
+                _sums(means, actual_evaluator._summary, _length(actual_evaluator))
+            )
+        )
         return total.compute_mean()
 
     actual_evaluator.evaluate = evaluate
@@ -80,7 +91,9 @@ def _repeated(iterator: Any, in_order: bool = True) -> int:
 
     Where its order is drawn, or should not matter, its data set becomes one without them.
     """
-    if not isinstance(iterator, SerialIterator) or not (repeated := repeated_examples(iterator.dataset)):
+    if not isinstance(iterator, SerialIterator) or not (
+        repeated := repeated_examples(iterator.dataset)
+    ):
         return 0
     if in_order and iterator.order_sampler is None:
         return repeated
@@ -91,7 +104,9 @@ def _repeated(iterator: Any, in_order: bool = True) -> int:
 
 
 def _sums(means: dict[str, Any], known: DictSummary | None, n: int) -> dict[str, Sums]:
-    """The sums behind the means: those that the Evaluator has kept, or, for other means, n times the mean."""
+    """The sums behind the means: those that the Evaluator has kept, or, for other means, n times
+    the mean.
+    """
     kept = {} if known is None else known.sums()
     of = {} if known is None else known.compute_mean()
     sums: dict[str, Sums] = {}
@@ -112,10 +127,12 @@ def _length(evaluator: Any) -> int:
 
 
 class GenericMultiNodeEvaluator(Extension):
-    """An evaluation whose results are no means: each rank computes results of its batches, one rank puts them together.
+    """An evaluation whose results are no means: each rank computes results of its batches, one rank
+    puts them together.
 
-    A subclass defines ``calc_local`` (and ``aggregate``). Shards may be of any length; what ``scatter_dataset`` repeats is left
-    out, as :func:`mnpar.create_multi_node_evaluator` leaves it out. Collective.
+    A subclass defines ``calc_local`` (and ``aggregate``). Shards may be of any length; what
+    ``scatter_dataset`` repeats is left out, as :func:`mnpar.create_multi_node_evaluator` leaves it
+    out. Collective.
 
     Args:
         comm: of the ranks that evaluate together; None: this rank alone.
@@ -135,12 +152,15 @@ class GenericMultiNodeEvaluator(Extension):
         >>> class Longest(GenericMultiNodeEvaluator):
         ...     def calc_local(self, *words):
         ...         return max(words, key=len)
+        ...
         ...     def aggregate(self, results):
         ...         return max(results, key=len)
         >>> def program(comm):
         ...     words = [["a", "bcd"], ["efghi"]][comm.rank]
         ...     batches = mnpar.iterators.SerialIterator(words, 1, repeat=False)
-        ...     return Longest(comm, batches, None, converter=lambda batch, device: tuple(batch))(None)
+        ...     return Longest(comm, batches, None, converter=lambda batch, device: tuple(batch))(
+        ...         None
+        ...     )
         >>> mnpar.run(program, ranks=2)
         ['efghi', None]
     """
@@ -150,15 +170,24 @@ class GenericMultiNodeEvaluator(Extension):
     priority = PRIORITY_WRITER
 
     def __init__(
-        self, comm: Communicator | None, iterator: Any, target: Any, device: int | str | None = None,
-        converter: Converter = concat_examples, root: int = 0, *, progress_hook: Callable[[Any], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        comm: Communicator | None,
+        iterator: Any,
+        target: Any,
+        device: int | str | None = None,
+        converter: Converter = concat_examples,
+        root: int = 0,
+        *,
+        progress_hook: Callable[[Any], None] | None = None,
+    ) -> None:
         if not 0 <= root < (1 if comm is None else comm.size):
             raise ValueError(f"root = {root} is no rank of {comm}")
         self.comm, self.iterator, self.root = comm, iterator, root
         self._repeated = 0 if comm is None else _repeated(iterator)
         self._targets = {"main": target}
-        self.device, self.converter, self._progress_hook = device, converter, progress_hook
+        self.device = device
+        self.converter = converter
+        self._progress_hook = progress_hook
 
     def __call__(self, trainer: Any) -> Any:
         """What ``aggregate`` returns, on the root; None on the others."""
@@ -174,7 +203,8 @@ class GenericMultiNodeEvaluator(Extension):
         if ranks is None:
             return None
         nothing = object()
-        in_turn = chain.from_iterable(zip_longest(*ranks, fillvalue=nothing))  # a batch of each rank, then the next ones
+        # a batch of each rank, then the next ones
+        in_turn = chain.from_iterable(zip_longest(*ranks, fillvalue=nothing))
         return self.aggregate([result for result in in_turn if result is not nothing])
 
     def _results(self, batches: Any) -> Iterator[Any]:
@@ -183,20 +213,27 @@ class GenericMultiNodeEvaluator(Extension):
             with using_config("train", False), no_backprop_mode():
                 result = call(self.calc_local, converted(self.converter, batch, self.device))
             if result is None:
-                raise TypeError(f"{type(self).__name__}.calc_local returned None: it returns the result of a batch")
+                raise TypeError(
+                    f"{type(self).__name__}.calc_local returned None: it returns the result of "
+                    "a batch"
+                )
             if speaks and self._progress_hook:
                 self._progress_hook(batch)
             if counts:
                 yield result
 
     def calc_local(self, *args: Any, **kwargs: Any) -> Any:
-        """The result of a batch, on each rank: what the target returns, unless a subclass says otherwise."""
+        """The result of a batch, on each rank: what the target returns, unless a subclass says
+        otherwise.
+        """
         return self._targets["main"](*args, **kwargs)
 
     def aggregate(self, results: list[Any]) -> Any:
-        """The whole result, on the root: the list as it is, unless a subclass says otherwise. It may report, too.
+        """The whole result, on the root: the list as it is, unless a subclass says otherwise. It
+        may report, too.
 
         Args:
-            results: one for each batch, the first ones of all ranks, then the second ones, and so on.
+            results: one for each batch, the first ones of all ranks, then the second ones, and so
+                on.
         """
         return results

@@ -1,4 +1,6 @@
-"""Snapshots over ranks: one file for each set of ranks with equal trainers, loaded again by any number of ranks."""
+"""Snapshots over ranks: one file for each set of ranks with equal trainers, loaded again by any
+number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,26 @@ if TYPE_CHECKING:
     from mnpar.communicators import Communicator
 
 
-def multi_node_snapshot(comm: Communicator, snapshot: Any, replica_sets: Iterable[Any]) -> _MultiNodeSnapshot:
-    """Let one rank of each set of replicas write snapshots, ``….rank``; loading gives each rank its set's. Collective.
+def multi_node_snapshot(
+    comm: Communicator, snapshot: Any, replica_sets: Iterable[Any]
+) -> _MultiNodeSnapshot:
+    """Let one rank of each set of replicas write snapshots, ``….rank``; loading gives each rank its
+    set's. Collective.
 
     Args:
         comm: of the ranks.
-        snapshot: of :func:`mnpar.training.extensions.snapshot`; with ``autoload`` the lowest rank of each set loads the
-            last one that all sets have, and hands it to the others: the number of ranks may have changed. Two at least are
-            kept, for sets do not write at one moment.
-        replica_sets: sets of ranks whose trainers hold the same, each a rank or several of them; all that are not named are one
-            more. Rank 0 often has extensions that the others do not have: ``[0]``.
+        snapshot: of :func:`mnpar.training.extensions.snapshot`; with ``autoload`` the lowest rank
+            of each set loads the last one that all sets have, and hands it to the others: the
+            number of ranks may have changed. Two at least are kept, for sets do not write at one
+            moment.
+        replica_sets: sets of ranks whose trainers hold the same, each a rank or several of them;
+            all that are not named are one more. Rank 0 often has extensions that the others do not
+            have: ``[0]``.
 
     Raises:
         ValueError: a rank is not there, or in two sets.
-        TypeError: the snapshot has a ``comm``: all its ranks write it together, and what they have alike once, so a trainer is
-            extended with it as it is.
+        TypeError: the snapshot has a ``comm``: all its ranks write it together, and what they have
+            alike once, so a trainer is extended with it as it is.
 
     Example:
         >>> import mnpar
@@ -45,7 +52,9 @@ def multi_node_snapshot(comm: Communicator, snapshot: Any, replica_sets: Iterabl
     """
     needed(comm, "multi_node_snapshot(comm, snapshot, replica_sets)")
     if getattr(snapshot, "comm", None) is not None:
-        raise TypeError("snapshot(comm=…) is of all ranks already: trainer.extend(snapshot(comm=comm))")
+        raise TypeError(
+            "snapshot(comm=…) is of all ranks already: trainer.extend(snapshot(comm=comm))"
+        )
     return _MultiNodeSnapshot(comm, snapshot, replica_sets)
 
 
@@ -56,7 +65,9 @@ def _parse_replica_sets(replica_sets: Iterable[Any], size: int) -> list[list[int
     named = [rank for each in sets for rank in each]
     strange = [rank for rank in named if not 0 <= rank < size]
     if strange or len(set(named)) != len(named):
-        raise ValueError(f"replica sets name each of the ranks 0 … {size - 1} once at most; these are {sets}")
+        raise ValueError(
+            f"replica sets name each of the ranks 0 … {size - 1} once at most; these are {sets}"
+        )
     rest = [rank for rank in range(size) if rank not in named]
     return [each for each in [*sets, rest] if each]
 
@@ -69,13 +80,17 @@ class _MultiNodeSnapshot(Extension):
 
     def __init__(self, comm: Communicator, snapshot: Any, replica_sets: Iterable[Any]) -> None:
         self.comm, self.snapshot = comm, snapshot
-        snapshot.n_retains = max(snapshot.n_retains, 2) if snapshot.n_retains > 0 else snapshot.n_retains
+        snapshot.n_retains = (
+            max(snapshot.n_retains, 2) if snapshot.n_retains > 0 else snapshot.n_retains
+        )
         sets = _parse_replica_sets(replica_sets, comm.size)
         self.replica_set = next(each for each in sets if comm.rank in each)
         self.master = self.replica_set[0]
         named = snapshot.filename
         suffix = f".{comm.rank}"
-        snapshot.filename = (lambda trainer: named(trainer) + suffix) if callable(named) else named + suffix
+        snapshot.filename = (
+            (lambda trainer: named(trainer) + suffix) if callable(named) else named + suffix
+        )
 
     @property
     def is_master(self) -> bool:
@@ -103,12 +118,15 @@ class _MultiNodeSnapshot(Extension):
         found = dict(snapshots(self.snapshot.filename, trainer.out)) if self.is_master else {}
         everyone = self.comm.allgather_obj(list(found) if self.is_master else None)
         sets = [fields for fields in everyone if fields is not None]
-        for fields in reversed(sets[0]):  # a set may have written once more than another when training ended
+        # a set may have written once more than another when training ended
+        for fields in reversed(sets[0]):
             if all(fields in one for one in sets) and self._take(trainer, found.get(fields)):
                 return
 
     def _take(self, trainer: Any, path: str | None) -> bool:
-        """Load a snapshot on all ranks, the masters' files and their bytes; False if one is damaged."""
+        """Load a snapshot on all ranks, the masters' files and their bytes; False if one is
+        damaged.
+        """
         content = None if path is None else read(path)
         if not all(self.comm.allgather_obj(content is not None or not self.is_master)):
             return False

@@ -1,4 +1,6 @@
-"""Extensions that combine values of all ranks: observations, persistent arrays before an evaluation, early stopping."""
+"""Extensions that combine values of all ranks: observations, persistent arrays before an
+evaluation, early stopping.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +25,26 @@ if TYPE_CHECKING:
 
 
 class ObservationAggregator(Extension):
-    """Combines the values that all ranks have observed into one, and puts it into the observation of each rank. Collective.
+    """Combines the values that all ranks have observed into one, and puts it into the observation
+    of each rank. Collective.
 
     Args:
         comm: of the ranks.
         original_key: of the observation. Ranks need not all have it.
         aggregated_key: the name of the result; None: the same.
-        comm_trigger: when ranks communicate; until then each collects its values. The same on all ranks.
-        aggregator: called on rank 0 with a list of each rank's list of values; None: the mean of all, in which a pair
-            ``(value, weight)`` counts by its weight.
+        comm_trigger: when ranks communicate; until then each collects its values. The same on all
+            ranks.
+        aggregator: called on rank 0 with a list of each rank's list of values; None: the mean of
+            all, in which a pair ``(value, weight)`` counts by its weight.
 
     Example:
         >>> from types import SimpleNamespace
         >>> import mnpar
         >>> from mnpar.extensions import ObservationAggregator
         >>> def program(comm):
-        ...     trainer = SimpleNamespace(updater=SimpleNamespace(iteration=1), observation={"loss": 1.0 + comm.rank})
+        ...     trainer = SimpleNamespace(
+        ...         updater=SimpleNamespace(iteration=1), observation={"loss": 1.0 + comm.rank}
+        ...     )
         ...     ObservationAggregator(comm, "loss", "mean loss")(trainer)
         ...     return trainer.observation
         >>> mnpar.run(program, ranks=2)
@@ -48,9 +54,14 @@ class ObservationAggregator(Extension):
     priority = PRIORITY_EDITOR
 
     def __init__(
-        self, comm: Communicator, original_key: str, aggregated_key: str | None = None,
-        *, comm_trigger: Any = (1, "iteration"), aggregator: Callable[[list[list[Any]]], Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        comm: Communicator,
+        original_key: str,
+        aggregated_key: str | None = None,
+        *,
+        comm_trigger: Any = (1, "iteration"),
+        aggregator: Callable[[list[list[Any]]], Any] | None = None,
+    ) -> None:
         needed(comm, "ObservationAggregator(comm, original_key)")
         self.comm, self.original_key = comm, original_key
         self.aggregated_key = original_key if aggregated_key is None else aggregated_key
@@ -62,11 +73,15 @@ class ObservationAggregator(Extension):
         """Take this iteration's value; the result when ``comm_trigger`` fires, else None."""
         if self.original_key in trainer.observation:
             value = trainer.observation[self.original_key]
-            self.observation_history.append(tuple(map(_here, value)) if _is_pair(value) else _here(value))
+            self.observation_history.append(
+                tuple(map(_here, value)) if _is_pair(value) else _here(value)
+            )
         if not self.comm_trigger(trainer):
             return None
-        histories, self.observation_history = self.comm.gather_obj(self.observation_history), []
-        return agree(self.comm, 0, lambda: self.aggregator(histories or []))  # an error there is one on all ranks
+        histories = self.comm.gather_obj(self.observation_history)
+        self.observation_history = []
+        # an error there is one on all ranks
+        return agree(self.comm, 0, lambda: self.aggregator(histories or []))
 
     def __call__(self, trainer: Any) -> None:
         summary = self.compute_summary(trainer)
@@ -78,12 +93,16 @@ class ObservationAggregator(Extension):
         keep_part(serializer, "comm_trigger", self.comm_trigger)
         pairs = [value if _is_pair(value) else (value,) for value in self.observation_history]
         history = json.dumps(
-            [[part for x in pair for part in (np.asarray(x).dtype.name, np.asarray(x).tolist())] for pair in pairs]
+            [
+                [part for x in pair for part in (np.asarray(x).dtype.name, np.asarray(x).tolist())]
+                for pair in pairs
+            ]
         )
         history = keep(serializer, "observation_history", history, str)
         if isinstance(serializer, Deserializer):
             loaded = [
-                [np.array(x, dtype)[()] for dtype, x in zip(*[iter(one)] * 2, strict=True)] for one in json.loads(history)
+                [np.array(x, dtype)[()] for dtype, x in zip(*[iter(one)] * 2, strict=True)]
+                for one in json.loads(history)
             ]
             self.observation_history = [tuple(one) if len(one) == 2 else one[0] for one in loaded]
 
@@ -106,10 +125,11 @@ def _mean(ranks: list[list[Any]]) -> Any:
 
 
 class AllreducePersistent(Extension):
-    """Averages persistent arrays of floats (batch normalization's running statistics) over ranks. Collective.
+    """Averages persistent arrays of floats (batch normalization's running statistics) over ranks.
+    Collective.
 
-    Call it before an evaluation or a snapshot; it comes before both, at each epoch, unless it is told otherwise. Whole numbers
-    are left alone.
+    Call it before an evaluation or a snapshot; it comes before both, at each epoch, unless it is
+    told otherwise. Whole numbers are left alone.
 
     Args:
         model: the same on all ranks.
@@ -141,13 +161,16 @@ class AllreducePersistent(Extension):
 
 
 class MultiNodeEarlyStoppingTrigger:
-    """Stops all ranks together when a value, averaged over them, has not improved for some checks; a stop trigger.
+    """Stops all ranks together when a value, averaged over them, has not improved for some checks;
+    a stop trigger.
 
     Args:
         comm: of the ranks; all of them have this trigger.
-        check_trigger: when the mean of the value since the last check is compared with the best one.
+        check_trigger: when the mean of the value since the last check is compared with the best
+            one.
         monitor: its key in the observation.
-        patience: how many checks without improvement there may be; 3 by default. (``patients`` is Chainer's spelling.)
+        patience: how many checks without improvement there may be; 3 by default. (``patients`` is
+            Chainer's spelling.)
         mode: ``'max'`` or ``'min'`` is better; ``'auto'``: max if the key has ``'accuracy'`` in it.
         verbose: print a line on rank 0 when it stops.
         max_trigger: when to stop anyway.
@@ -156,20 +179,38 @@ class MultiNodeEarlyStoppingTrigger:
     Example:
         >>> import mnpar
         >>> comm = mnpar.create_communicator("self")
-        >>> stop = mnpar.extensions.MultiNodeEarlyStoppingTrigger(comm, monitor="validation/main/loss", patience=5)
+        >>> stop = mnpar.extensions.MultiNodeEarlyStoppingTrigger(
+        ...     comm, monitor="validation/main/loss", patience=5
+        ... )
     """
 
     def __init__(
-        self, comm: Communicator, *, check_trigger: Any = (1, "epoch"), monitor: str = "main/loss", patience: int | None = None,
-        mode: str = "auto", verbose: bool = False, max_trigger: Any = (100, "epoch"), suffix: str = "_aggregated",
+        self,
+        comm: Communicator,
+        *,
+        check_trigger: Any = (1, "epoch"),
+        monitor: str = "main/loss",
+        patience: int | None = None,
+        mode: str = "auto",
+        verbose: bool = False,
+        max_trigger: Any = (100, "epoch"),
+        suffix: str = "_aggregated",
         patients: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         needed(comm, "MultiNodeEarlyStoppingTrigger(comm, …)")
         aggregated = monitor + suffix
         self.actual_trigger = EarlyStoppingTrigger(
-            check_trigger, aggregated, patience, mode, verbose and comm.rank == 0, max_trigger, patients=patients
+            check_trigger,
+            aggregated,
+            patience,
+            mode,
+            verbose and comm.rank == 0,
+            max_trigger,
+            patients=patients,
         )
-        self.aggregator = ObservationAggregator(comm, monitor, aggregated, comm_trigger=check_trigger)
+        self.aggregator = ObservationAggregator(
+            comm, monitor, aggregated, comm_trigger=check_trigger
+        )
 
     def __call__(self, trainer: Any) -> bool:
         self.aggregator(trainer)

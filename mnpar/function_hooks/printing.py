@@ -10,7 +10,8 @@ from mnpar.function_hook import FunctionHook
 
 
 class PrintHook(FunctionHook):
-    """Prints shape, dtype, mean and deviation of each function's inputs (forward) and output gradients (backward).
+    """Prints shape, dtype, mean and deviation of each function's inputs (forward) and output
+    gradients (backward).
 
     Args:
         sep, end, file, flush: as of ``print``; ``file=None`` is standard output.
@@ -26,11 +27,26 @@ class PrintHook(FunctionHook):
 
     name = "PrintHook"
 
-    def __init__(self, sep: str | None = None, end: str = "\n", file: TextIO | None = None, flush: bool = True) -> None:
-        self.sep, self.end, self.file, self.flush = sep, end, file, flush
+    def __init__(
+        self,
+        sep: str | None = None,
+        end: str = "\n",
+        file: TextIO | None = None,
+        flush: bool = True,
+    ) -> None:
+        self.sep = sep
+        self.end = end
+        self.file = file
+        self.flush = flush
 
     def _print(self, *words: str) -> None:
-        print(*words, sep=self.sep, end=self.end, file=sys.stdout if self.file is None else self.file, flush=self.flush)
+        print(
+            *words,
+            sep=self.sep,
+            end=self.end,
+            file=sys.stdout if self.file is None else self.file,
+            flush=self.flush,
+        )
 
     def _show(self, arrays: tuple[Any, ...]) -> None:
         for x in arrays:
@@ -41,7 +57,9 @@ class PrintHook(FunctionHook):
         self._print("input data")
         self._show(in_data)
 
-    def backward_preprocess(self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]) -> None:
+    def backward_preprocess(
+        self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]
+    ) -> None:
         self._print("function", function.label)
         self._print("kept input data")
         self._show(tuple([x for x in in_data if x is not None]))

@@ -10,10 +10,12 @@ from mnpar.timing import Timings
 
 
 class TimerHook(Timings, FunctionHook):
-    """Measures each forward and each backward of functions; on GPUs it synchronizes before and after each of them.
+    """Measures each forward and each backward of functions; on GPUs it synchronizes before and
+    after each of them.
 
-    ``call_history`` is a list of pairs (name of the function's class, seconds); :meth:`total_time`, :meth:`summary` and
-    :meth:`print_report` add them up. The time of a communication includes waiting for its peers.
+    ``call_history`` is a list of pairs (name of the function's class, seconds); :meth:`total_time`,
+    :meth:`summary` and :meth:`print_report` add them up. The time of a communication includes
+    waiting for its peers.
 
     Example:
         >>> import numpy as np, mnpar
@@ -38,10 +40,14 @@ class TimerHook(Timings, FunctionHook):
         backend.synchronize(*in_data)
         self._end((id(function), "forward"), type(function).__name__)
 
-    def backward_preprocess(self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]) -> None:
+    def backward_preprocess(
+        self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]
+    ) -> None:
         backend.synchronize(*in_data, *out_grad)
         self._begin((id(function), "backward"))
 
-    def backward_postprocess(self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]) -> None:
+    def backward_postprocess(
+        self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]
+    ) -> None:
         backend.synchronize(*in_data, *out_grad)
         self._end((id(function), "backward"), type(function).__name__)

@@ -1,6 +1,7 @@
 """Differentiable functions, under Chainer's names: ``import mnpar.functions as F``.
 
-Importing this package also gives Variable its operators. The file is long because it lists every name twice.
+Importing this package also gives Variable its operators. The file is long because it lists every
+name twice.
 """
 
 from typing import TYPE_CHECKING
@@ -11,14 +12,28 @@ from mnpar.functions import operators as operators
 if TYPE_CHECKING:
     from mnpar.functions.activation import log_softmax, relu, sigmoid, softmax, softplus, tanh
     from mnpar.functions.angles import arccos, arcsin, arctan2, arctanh
-    from mnpar.functions.arithmetic import add, floor_divide, identity, linear_interpolate, squared_difference
+    from mnpar.functions.arithmetic import (
+        add,
+        floor_divide,
+        identity,
+        linear_interpolate,
+        squared_difference,
+    )
     from mnpar.functions.attention import embed_id, scaled_dot_product_attention
     from mnpar.functions.attention_ring import ring_attention
     from mnpar.functions.broadcasting import broadcast, broadcast_to, sum_to
     from mnpar.functions.channel_shift import shift_channels
     from mnpar.functions.channelwise import bias, maxout, prelu, scale
     from mnpar.functions.classification import softmax_cross_entropy
-    from mnpar.functions.collective import allgather, allreduce, alltoall, barrier, exscan, reduce_scatter, scan
+    from mnpar.functions.collective import (
+        allgather,
+        allreduce,
+        alltoall,
+        barrier,
+        exscan,
+        reduce_scatter,
+        scan,
+    )
     from mnpar.functions.columns import im2col
     from mnpar.functions.complex_parts import conj, imag, real
     from mnpar.functions.conditional_field import argmax_crf1d, crf1d
@@ -37,7 +52,10 @@ if TYPE_CHECKING:
     )
     from mnpar.functions.ctc import connectionist_temporal_classification
     from mnpar.functions.cumulative import cumprod, cumsum, prod
-    from mnpar.functions.decorrelation import decorrelated_batch_normalization, fixed_decorrelated_batch_normalization
+    from mnpar.functions.decorrelation import (
+        decorrelated_batch_normalization,
+        fixed_decorrelated_batch_normalization,
+    )
     from mnpar.functions.deformable_convolution import deformable_convolution_2d_sampler
     from mnpar.functions.elementwise import (
         absolute,
@@ -84,12 +102,23 @@ if TYPE_CHECKING:
         huber_loss,
         squared_error,
     )
-    from mnpar.functions.local_contrast import local_contrast_normalization, spatial_local_contrast_normalization
+    from mnpar.functions.local_contrast import (
+        local_contrast_normalization,
+        spatial_local_contrast_normalization,
+    )
     from mnpar.functions.local_convolution import local_convolution_2d, local_deconvolution_2d
     from mnpar.functions.local_normalization import local_response_normalization, normalize
     from mnpar.functions.loss import mean_absolute_error, mean_squared_error, sigmoid_cross_entropy
     from mnpar.functions.lp_pooling import lp_pooling_nd
-    from mnpar.functions.matrices import batch_det, batch_inv, batch_l2_norm_squared, batch_matmul, cholesky, det, inv
+    from mnpar.functions.matrices import (
+        batch_det,
+        batch_inv,
+        batch_l2_norm_squared,
+        batch_matmul,
+        cholesky,
+        det,
+        inv,
+    )
     from mnpar.functions.metric_losses import (
         contrastive,
         cross_covariance,
@@ -97,7 +126,13 @@ if TYPE_CHECKING:
         discriminative_margin_based_clustering_loss,
         triplet,
     )
-    from mnpar.functions.noise import dropout, gumbel_softmax, rrelu, simplified_dropconnect, zoneout
+    from mnpar.functions.noise import (
+        dropout,
+        gumbel_softmax,
+        rrelu,
+        simplified_dropconnect,
+        zoneout,
+    )
     from mnpar.functions.nonblocking import (
         iallgather,
         iallreduce,
@@ -110,12 +145,36 @@ if TYPE_CHECKING:
         iscan,
         iscatter,
     )
-    from mnpar.functions.normal_distribution import erfc, erfcinv, erfcx, erfinv, log_ndtr, ndtr, ndtri
+    from mnpar.functions.normal_distribution import (
+        erfc,
+        erfcinv,
+        erfcx,
+        erfinv,
+        log_ndtr,
+        ndtr,
+        ndtri,
+    )
     from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization
     from mnpar.functions.owned import gather_from, scatter_to
     from mnpar.functions.padding import pad, pad_sequence
-    from mnpar.functions.piecewise import clipped_relu, crelu, elu, hard_sigmoid, leaky_relu, relu6, selu
-    from mnpar.functions.point_to_point import irecv, isend, isendrecv, ishift, pseudo_connect, recv, send
+    from mnpar.functions.piecewise import (
+        clipped_relu,
+        crelu,
+        elu,
+        hard_sigmoid,
+        leaky_relu,
+        relu6,
+        selu,
+    )
+    from mnpar.functions.point_to_point import (
+        irecv,
+        isend,
+        isendrecv,
+        ishift,
+        pseudo_connect,
+        recv,
+        send,
+    )
     from mnpar.functions.pooling import (
         average_pooling_1d,
         average_pooling_2d,
@@ -140,7 +199,15 @@ if TYPE_CHECKING:
         transpose_sequence,
     )
     from mnpar.functions.recomputation import forget
-    from mnpar.functions.recurrent import lstm, n_step_bigru, n_step_bilstm, n_step_birnn, n_step_gru, n_step_lstm, n_step_rnn
+    from mnpar.functions.recurrent import (
+        lstm,
+        n_step_bigru,
+        n_step_bilstm,
+        n_step_birnn,
+        n_step_gru,
+        n_step_lstm,
+        n_step_rnn,
+    )
     from mnpar.functions.reduction import argmax, argmin, average, logsumexp, max, mean, min, sum
     from mnpar.functions.renormalization import batch_renormalization, fixed_batch_renormalization
     from mnpar.functions.repeating import repeat, tile
@@ -160,14 +227,28 @@ if TYPE_CHECKING:
     from mnpar.functions.sampled_loss import black_out, negative_sampling
     from mnpar.functions.self_gated import swish
     from mnpar.functions.sequence import all_to_all_attention, recut
-    from mnpar.functions.shape import cast, copy, expand_dims, flatten, moveaxis, reshape, squeeze, swapaxes, transpose
+    from mnpar.functions.shape import (
+        cast,
+        copy,
+        expand_dims,
+        flatten,
+        moveaxis,
+        reshape,
+        squeeze,
+        swapaxes,
+        transpose,
+    )
     from mnpar.functions.sparse import sparse_matmul
     from mnpar.functions.spatial_convolution import (
         spatial_convolution_nd,
         spatial_deconvolution_nd,
         spatial_depthwise_convolution_2d,
     )
-    from mnpar.functions.spatial_normalization import spatial_dropout, spatial_group_normalization, spatial_layer_normalization
+    from mnpar.functions.spatial_normalization import (
+        spatial_dropout,
+        spatial_group_normalization,
+        spatial_layer_normalization,
+    )
     from mnpar.functions.spatial_pooling import (
         spatial_average_pooling_nd,
         spatial_lp_pooling_nd,
@@ -176,11 +257,24 @@ if TYPE_CHECKING:
         spatial_upsampling_2d,
     )
     from mnpar.functions.spatial_pyramid import spatial_pyramid_pooling_2d
-    from mnpar.functions.spatial_reduction import spatial_global_average_pooling, spatial_global_max_pooling, spatial_linear
+    from mnpar.functions.spatial_reduction import (
+        spatial_global_average_pooling,
+        spatial_global_max_pooling,
+        spatial_linear,
+    )
     from mnpar.functions.spatial_resize import spatial_resize_images
-    from mnpar.functions.spatial_transformer import spatial_transformer_grid, spatial_transformer_sampler
+    from mnpar.functions.spatial_transformer import (
+        spatial_transformer_grid,
+        spatial_transformer_sampler,
+    )
     from mnpar.functions.tree import slstm, tree_lstm
-    from mnpar.functions.unpooling import unpooling_1d, unpooling_2d, unpooling_3d, unpooling_nd, upsampling_2d
+    from mnpar.functions.unpooling import (
+        unpooling_1d,
+        unpooling_2d,
+        unpooling_3d,
+        unpooling_nd,
+        upsampling_2d,
+    )
     from mnpar.functions.vocabulary_parallel import vocabulary_parallel_softmax_cross_entropy
 else:
     __getattr__, __dir__ = lazy.names(__name__)

@@ -1,4 +1,5 @@
-"""Activation functions, numerically stable: no exponential of a large positive number is ever taken.
+"""Activation functions, numerically stable: no exponential of a large positive number is ever
+taken.
 
 Masks are applied by multiplication, not by ``where``, which takes numpy eight times as long.
 """
@@ -32,7 +33,8 @@ class ReLU(FunctionNode):
         return lambda: self._where_positive(gy)
 
     def _where_positive(self, gy: Any) -> Any:
-        positive = (self.y > 0).astype(gy.dtype)  # numpy multiplies faster by numbers than by booleans
+        # numpy multiplies faster by numbers than by booleans
+        positive = (self.y > 0).astype(gy.dtype)
         if isinstance(gy, Variable):
             return gy * positive
         positive *= gy
@@ -50,7 +52,9 @@ class Sigmoid(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: (1 - y) * y * gy if isinstance(gy, Variable) else in_blocks(self._pull, y, gy)
+        return lambda: (
+            (1 - y) * y * gy if isinstance(gy, Variable) else in_blocks(self._pull, y, gy)
+        )
 
     @staticmethod
     def _pull(xp: Any, y: Array, gy: Array, gx: Array) -> None:
@@ -69,7 +73,9 @@ class Tanh(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: (1 - y * y) * gy if isinstance(gy, Variable) else in_blocks(self._pull, y, gy)
+        return lambda: (
+            (1 - y * y) * gy if isinstance(gy, Variable) else in_blocks(self._pull, y, gy)
+        )
 
     @staticmethod
     def _pull(xp: Any, y: Array, gy: Array, gx: Array) -> None:
@@ -78,7 +84,9 @@ class Tanh(FunctionNode):
 
 
 class Softplus(FunctionNode):
-    """``y = log(1 + e^(βx)) / β``; ``gx = gy / (1 + e^(-βx))``: its slope is the sigmoid of ``βx``."""
+    """``y = log(1 + e^(βx)) / β``; ``gx = gy / (1 + e^(-βx))``: its slope is the sigmoid of
+    ``βx``.
+    """
 
     generic = True
 
@@ -150,7 +158,8 @@ class LogSoftmax(FunctionNode):
         self.retain_outputs((0,))
         if not x.size:
             return floating(x).copy()
-        xp, x = backend.get_array_module(x), floating(x)
+        xp = backend.get_array_module(x)
+        x = floating(x)
         y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
         y -= xp.log(add_up(wide(xp.exp(y)), self.axis, keepdims=True))
         return y
@@ -161,10 +170,14 @@ class LogSoftmax(FunctionNode):
 
 
 def in_blocks(pull: Callable[[Any, Array, Array, Array], None], y: Array, gy: Array) -> Array:
-    """The gx into which ``pull(xp, y, gy, gx)`` writes, place by place; of large arrays in blocks, which stay in the cache."""
+    """The gx into which ``pull(xp, y, gy, gx)`` writes, place by place; of large arrays in blocks,
+    which stay in the cache.
+    """
     xp = backend.get_array_module(y)
     gx = xp.empty_like(y)
-    if y.nbytes <= (most := backend.block_bytes(y) // 8) or not (y.flags.c_contiguous and gy.flags.c_contiguous):
+    if y.nbytes <= (most := backend.block_bytes(y) // 8) or not (
+        y.flags.c_contiguous and gy.flags.c_contiguous
+    ):
         pull(xp, y, gy, gx)
     else:
         for block in cut(most // y.itemsize, y.reshape(-1), gy.reshape(-1), gx.reshape(-1)):
@@ -174,7 +187,8 @@ def in_blocks(pull: Callable[[Any, Array, Array, Array], None], y: Array, gy: Ar
 
 def logistic(x: Array) -> Array:
     """1 / (1 + e⁻ˣ) of an array; where e⁻ˣ is ∞ it is 0. In blocks that stay in the cache."""
-    xp, x = backend.get_array_module(x), floating(x)
+    xp = backend.get_array_module(x)
+    x = floating(x)
     y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
     with np.errstate(over="ignore"):
         for from_, to in cut(backend.block_bytes(x) // 32, x.reshape(-1), y.reshape(-1)):
@@ -190,7 +204,8 @@ def logistic(x: Array) -> Array:
 def soft_positive(x: Array) -> Array:
     """log(1 + eˣ) of an array, as max(x, 0) + log(1 + e⁻ˡˣˡ). In blocks that stay in the cache."""
     xp = backend.get_array_module(x)
-    y, n = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d"), backend.block_bytes(x) // 32
+    y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
+    n = backend.block_bytes(x) // 32
     room = backend.scratch((min(n, y.size),), y.dtype, xp)
     for from_, to in cut(n, x.reshape(-1), y.reshape(-1)):
         e = room[: to.size]

@@ -1,4 +1,6 @@
-"""The angles of given sines, cosines and points: inverse trigonometric functions of each element."""
+"""The angles of given sines, cosines and points: inverse trigonometric functions of each
+element.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Arcsin(FunctionNode):
 
 
 class Arctanh(FunctionNode):
-    """``y = artanh x``; ``gx = gy / (1 - x²)``, computed as ``(1 - x)(1 + x)``, which is accurate near ±1."""
+    """``y = artanh x``; ``gx = gy / (1 - x²)``, computed as ``(1 - x)(1 + x)``, which is accurate
+    near ±1.
+    """
 
     generic = True
 
@@ -55,7 +59,9 @@ class Arccos(FunctionNode):
 
 
 class Arctan2(FunctionNode):
-    """``z = arctan(y / x)`` in the right quadrant; with ``r² = x² + y²``, ``gy = gz x / r²`` and ``gx = -gz y / r²``."""
+    """``z = arctan(y / x)`` in the right quadrant; with ``r² = x² + y²``, ``gy = gz x / r²`` and
+    ``gx = -gz y / r²``.
+    """
 
     generic = True
 
@@ -68,7 +74,9 @@ class Arctan2(FunctionNode):
         xp = backend.get_array_module(plain(x))
         size = xp.maximum(abs(plain(x)), abs(plain(y)))
         far = xp.where((size > 0) & xp.isfinite(size), size, xp.ones((), size.dtype))
-        x, y = x / far, y / far  # neither square overflows, and the larger one is 1
+        # neither square overflows, and the larger one is 1
+        x = x / far
+        y = y / far
         r2 = x * x + y * y + (size == 0)  # at (0, 0), which has no angle, the gradient is 0
         return lambda: g * (x / r2 / far), lambda: -g * (y / r2 / far)
 
@@ -120,6 +128,7 @@ def arctan2(x1: Any, x2: Any) -> Variable:
         >>> F.arctan2(np.array([1.0, 1.0]), np.array([1.0, -1.0])).array.round(4)
         array([0.7854, 2.3562])
     """
-    x1, x2 = as_variable(x1), as_variable(x2)
+    x1 = as_variable(x1)
+    x2 = as_variable(x2)
     check_shapes("arctan2", x1, x2)
     return Arctan2().apply((x1, x2))[0]

@@ -1,7 +1,8 @@
 """Sums, products and powers with broadcasting: the functions behind the operators.
 
-Each backward is written once and works on arrays and on Variables alike (``FunctionNode.generic``). A number beside a
-Variable (``2 * x``, ``x + 1``, ``x**3``) has nodes of its own, which make no array of it.
+Each backward is written once and works on arrays and on Variables alike (``FunctionNode.generic``).
+A number beside a Variable (``2 * x``, ``x + 1``, ``x**3``) has nodes of its own, which make no
+array of it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from mnpar.variable import Variable, as_variable
 
 
 class Add(FunctionNode):
-    """``z = x + y``; ``gx = gz`` and ``gy = gz``, each summed over the axes along which its operand was repeated."""
+    """``z = x + y``; ``gx = gz`` and ``gy = gz``, each summed over the axes along which its operand
+    was repeated.
+    """
 
     generic = True
 
@@ -36,7 +39,9 @@ class Add(FunctionNode):
 
 
 class AddSeveral(FunctionNode):
-    """``z = x₀ + x₁ + …`` of arrays of one shape and dtype, without an array for each partial sum; each gradient is ``gz``."""
+    """``z = x₀ + x₁ + …`` of arrays of one shape and dtype, without an array for each partial sum;
+    each gradient is ``gz``.
+    """
 
     generic = True
 
@@ -90,7 +95,8 @@ class Div(FunctionNode):
     def backward(self, gz: Any) -> Any:
         (y,), (z,), (a, b) = self.get_retained_inputs(), self.get_retained_outputs(), self.inputs
         part = cache(lambda: gz / y)
-        return lambda: fit(part(), a.shape), lambda: fit(-(part() * z), b.shape)  # y · y would underflow in float16
+        # y · y would underflow in float16
+        return lambda: fit(part(), a.shape), lambda: fit(-(part() * z), b.shape)
 
 
 class Neg(FunctionNode):
@@ -158,7 +164,9 @@ class PowConstant(FunctionNode):
 
 
 class Pow(FunctionNode):
-    """``x ** y`` with d/dx = y·xʸ⁻¹ and d/dy = xʸ·log x; at x = 0 their limits are taken where they exist."""
+    """``x ** y`` with d/dx = y·xʸ⁻¹ and d/dy = xʸ·log x; at x = 0 their limits are taken where they
+    exist.
+    """
 
     generic = True
 
@@ -177,7 +185,8 @@ class Pow(FunctionNode):
 
         def gy() -> Any:
             one = xp.ones((), x.dtype)
-            return fit(gz * z * either(Log(), either(Where(plain(x) != 0), x, one)), y.shape)  # 0ʸ · log 0 is 0, not NaN
+            # 0ʸ · log 0 is 0, not NaN
+            return fit(gz * z * either(Log(), either(Where(plain(x) != 0), x, one)), y.shape)
 
         return gx, gy
 
@@ -210,7 +219,10 @@ def add(*xs: Any) -> Variable:
     if not xs:
         raise ValueError("add: it needs an array, or more")
     several = len(xs) > 2 and all([isinstance(x, Variable) or backend.is_array(x) for x in xs])
-    if several and len({(node.shape, node.dtype) for node in [as_variable(x).node for x in xs]}) == 1:
+    if (
+        several
+        and len({(node.shape, node.dtype) for node in [as_variable(x).node for x in xs]}) == 1
+    ):
         return AddSeveral().apply(xs)[0]
     return as_variable(reduce(_add, xs[1:], as_variable(xs[0])))
 
@@ -221,7 +233,8 @@ def explain(name: str, x: Any, y: Any, error: ValueError) -> ValueError:
         np.broadcast_shapes(x.shape, y.shape)
     except ValueError:
         return ValueError(
-            f"{name}: shapes {listed([x.shape, y.shape])} do not broadcast: from the right, lengths must be equal or 1; "
+            f"{name}: shapes {listed([x.shape, y.shape])} do not broadcast: from the right, "
+            "lengths must be equal or 1; "
             "reshape, expand_dims or transpose one of the operands"
         )
     return error
@@ -238,7 +251,8 @@ def squared_difference(x1: Any, x2: Any) -> Variable:
         >>> F.squared_difference(np.array([1.0, 2.0]), np.array([3.0, 3.0])).array
         array([4., 1.])
     """
-    x1, x2 = as_variable(x1), as_variable(x2)
+    x1 = as_variable(x1)
+    x2 = as_variable(x2)
     check_shapes("squared_difference", x1, x2)
     d: Variable = x1 - x2
     y: Variable = d * d
@@ -253,10 +267,14 @@ def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> F.linear_interpolate(np.array([0.0, 0.25]), np.array([1.0, 1.0]), np.array([5.0, 5.0])).array
+        >>> F.linear_interpolate(
+        ...     np.array([0.0, 0.25]), np.array([1.0, 1.0]), np.array([5.0, 5.0])
+        ... ).array
         array([5., 4.])
     """
-    p, x, y = as_variable(p), as_variable(x), as_variable(y)
+    p = as_variable(p)
+    x = as_variable(x)
+    y = as_variable(y)
     check_shapes("linear_interpolate", p, x, y)
     z: Variable = y + (x - y) * p
     return z

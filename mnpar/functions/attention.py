@@ -33,34 +33,42 @@ def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
         array([[3., 4.],
                [0., 0.]])
     """
-    numbers, W = as_variable(x).array, as_variable(W)
+    numbers = as_variable(x).array
+    W = as_variable(W)
     if numbers.dtype.kind not in "iu":
         raise ValueError(f"embed_id: x names rows by integers, not by {numbers.dtype}")
     counted = numbers != ignore_label if ignore_label is not None else None
     known = (numbers >= 0) & (numbers < len(W))
     if not (known if counted is None else known | ~counted).all():
-        raise ValueError(f"embed_id: numbers from {numbers.min()} to {numbers.max()} do not all name one of {len(W)} rows")
+        raise ValueError(
+            f"embed_id: numbers from {numbers.min()} to {numbers.max()} do not all name one of "
+            f"{len(W)} rows"
+        )
     if counted is None:
         return get_item(W, numbers)
-    return where(counted[..., None], get_item(W, W.xp.where(counted, numbers, 0)), 0)  # not times 0: row 0 may have a NaN
+    # not times 0: row 0 may have a NaN
+    return where(counted[..., None], get_item(W, W.xp.where(counted, numbers, 0)), 0)
 
 
 def scaled_dot_product_attention(
     q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None
-) -> Variable:  # fmt: skip
-    """Attention, softmax(s q kᵀ) v: for each query a weighted mean of values (Vaswani et al. 2017, arXiv 1706.03762).
+) -> Variable:
+    """Attention, softmax(s q kᵀ) v: for each query a weighted mean of values (Vaswani et al. 2017,
+    arXiv 1706.03762).
 
     Args:
         q: queries ``(…, T, D)``.
         k: keys ``(…, S, D)``.
         v: values ``(…, S, E)``.
         mask: boolean, broadcast to ``(…, T, S)``: True where a query attends to a key.
-        causal: a query attends only to keys up to its own position; the last query is at the position of the last key.
+        causal: a query attends only to keys up to its own position; the last query is at the
+            position of the last key.
         scale: s; None is 1 / √D.
 
     Returns:
-        ``(…, T, E)``. A query whose keys are all masked gets the mean of all values. No array of all scores is made: they are
-        computed in blocks that stay in the cache, and again in backward.
+        ``(…, T, E)``. A query whose keys are all masked gets the mean of all values. No array of
+        all scores is made: they are computed in blocks that stay in the cache, and again in
+        backward.
 
     Raises:
         ValueError: the shapes do not fit together.
@@ -74,6 +82,8 @@ def scaled_dot_product_attention(
     q, k, v, shown, s = prepared(q, k, v, mask, scale)
     if not k.shape[-2] and q.size:
         raise ValueError(f"attention: there are no keys to look at, k has shape {k.shape}")
-    lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], () if shown is None else shown.shape[:-2])
+    lead = np.broadcast_shapes(
+        q.shape[:-2], k.shape[:-2], () if shown is None else shown.shape[:-2]
+    )
     q, k, v = [broadcast_to(x, (*lead, *x.shape[-2:])) for x in (q, k, v)]
     return attend(q, k, v, s, causal, shown)

@@ -1,13 +1,17 @@
-"""Attention over a sequence that is divided among ranks: blocks of keys and values are passed round a ring of ranks.
+"""Attention over a sequence that is divided among ranks: blocks of keys and values are passed round
+a ring of ranks.
 
-Each rank keeps its queries. While it computes their attention to the block of keys that it holds, it sends this block to the
-next rank and receives another one; after P - 1 hops all queries have attended to all keys (Liu, Zaharia and Abbeel 2023, arXiv
-2310.01889). No rank ever holds more than two blocks of keys, nor the scores of more than one tile (tiles.py), and only the
-logarithms of sums are kept for backward. In backward the keys make the same way again, their gradients follow one hop behind,
-and return to the keys' ranks at the end. So a rank receives each block that it needs once forward, and block and gradient once
-backward; in causal attention no block is sent further than to the last rank whose queries attend to it.
+Each rank keeps its queries. While it computes their attention to the block of keys that it holds,
+it sends this block to the next rank and receives another one; after P - 1 hops all queries have
+attended to all keys (Liu, Zaharia and Abbeel 2023, arXiv 2310.01889). No rank ever holds more than
+two blocks of keys, nor the scores of more than one tile (tiles.py), and only the logarithms of sums
+are kept for backward. In backward the keys make the same way again, their gradients follow one hop
+behind, and return to the keys' ranks at the end. So a rank receives each block that it needs once
+forward, and block and gradient once backward; in causal attention no block is sent further than to
+the last rank whose queries attend to it.
 
-Backward is written for arrays and Variables alike, so it can be differentiated; its hops are then functions of their own.
+Backward is written for arrays and Variables alike, so it can be differentiated; its hops are then
+functions of their own.
 """
 
 from __future__ import annotations
@@ -44,12 +48,16 @@ class Hop(Exchange):
 
 
 class RingAttention(TiledAttention, Communication):
-    """Attention to the keys of all ranks, which are passed round the ring; arguments as for TiledAttention."""
+    """Attention to the keys of all ranks, which are passed round the ring; arguments as for
+    TiledAttention.
+    """
 
     op = "ring_attention"
     communicates = True
 
-    def __init__(self, comm: Communicator, causal: bool, scale: float, shown: Array | None, cut: Cut | None) -> None:
+    def __init__(
+        self, comm: Communicator, causal: bool, scale: float, shown: Array | None, cut: Cut | None
+    ) -> None:
         Communication.__init__(self, comm)
         TiledAttention.__init__(self, causal, scale, shown, cut)
         self.rank = comm.rank
@@ -57,11 +65,19 @@ class RingAttention(TiledAttention, Communication):
 
     def forward(self, q: Array, k: Array, v: Array) -> Any:
         found = super().forward(q, k, v)
-        self.numbers = [self.channel.next_exchange() for _ in range(2 * self.ways.ring.length)]  # of the hops of backward
+        # of the hops of backward
+        self.numbers = [self.channel.next_exchange() for _ in range(2 * self.ways.ring.length)]
         return found
 
     def _tell(self, mine: list[int], k: Array, v: Array) -> list[list[int]]:
-        form = (self.causal, self.cut is None, k.shape[-1], v.shape[-1], ord(k.dtype.char), *k.shape[:-2])
+        form = (
+            self.causal,
+            self.cut is None,
+            k.shape[-1],
+            v.shape[-1],
+            ord(k.dtype.char),
+            *k.shape[:-2],
+        )
         told, wants = self.channel.now(ALLGATHER, np.array([*mine, *form], "i8"), self.call())
         self.agreed(None, wants)
         return [one.tolist() for one in told]
@@ -70,43 +86,65 @@ class RingAttention(TiledAttention, Communication):
         for rank, one in enumerate(told):
             if one[3:] != told[0][3:]:
                 what = "(causal, without a cut, D, E, dtype, leading axes)"
-                raise MismatchError(f"{self.label}: rank {rank} has {what} {one[3:]}, rank 0 {told[0][3:]}")
+                raise MismatchError(
+                    f"{self.label}: rank {rank} has {what} {one[3:]}, rank 0 {told[0][3:]}"
+                )
             length = one[0] if self.cut is None else sum([b - a for a, b in self.cut[rank]])
             if self.cut is not None and not one[0] == one[1] == length:
-                raise ValueError(f"{self.label}: rank {rank} has {one[0]} queries and {one[1]} keys, but by the cut {length}")
+                raise ValueError(
+                    f"{self.label}: rank {rank} has {one[0]} queries and {one[1]} keys, but by "
+                    f"the cut {length}"
+                )
         super()._check(told)
 
-    def _begin(self, plan: Plan, order: int, number: int, x: Any, record: bool) -> Callable[[], tuple[Any, ...]]:
-        """Send and let come what a plan says; what comes is waited for when the result is called."""
-        hop, xs = Hop(self, plan, order, number), () if x is None else (x,)
+    def _begin(
+        self, plan: Plan, order: int, number: int, x: Any, record: bool
+    ) -> Callable[[], tuple[Any, ...]]:
+        """Send and let come what a plan says; what comes is waited for when the result is
+        called.
+        """
+        hop = Hop(self, plan, order, number)
+        xs = () if x is None else (x,)
         if not record:
             return Operation(self.comm.transport, hop.steps(*xs)).wait
         coming = hop.begin(*xs)
         return lambda: tuple([None if y.array is None else y for y in coming()])
 
     def _round(self, k: Any, v: Any, order: int, record: bool) -> Iterator[tuple[int, Any, Any]]:
-        """The keys and values that are on this rank after 0, 1, … hops; the next ones are on their way meanwhile."""
-        onward, D = self.ways.onward, k.shape[-1]
+        """The keys and values that are on this rank after 0, 1, … hops; the next ones are on their
+        way meanwhile.
+        """
+        onward = self.ways.onward
+        D = k.shape[-1]
         kv = either(Concat(-1), k, v) if onward else None
         for h, plan in enumerate(onward):
             coming = self._begin(plan, order, self.numbers[h] if order else 0, kv, record)
             yield h, k, v
             (kv,) = coming()
-            k, v = kv[..., :D], kv[..., D:]
+            k = kv[..., :D]
+            v = kv[..., D:]
         yield len(onward), k, v
 
-    def _hand_on(self, h: int, added: list[Any], own: list[Any], k: Any, v: Any, record: bool) -> None:
+    def _hand_on(
+        self, h: int, added: list[Any], own: list[Any], k: Any, v: Any, record: bool
+    ) -> None:
         """Let what was added to the gradients of others' keys go where they go."""
         (ring, _, homeward), carried = self.ways, self._landed(h - 1, own)
         held = ring.held(self.rank, h)
         if carried is not None:
             parts = [carried[..., rows, :] for rows in rows_of(held)]
-            added = [part if one is None else one + part for one, part in zip(added, parts, strict=True)]
+            added = [
+                part if one is None else one + part for one, part in zip(added, parts, strict=True)
+            ]
         total = self._stacked(added, held, (*k.shape[:-1], k.shape[-1] + v.shape[-1]), k)
-        self._landing = self._begin(homeward[h - 1], 1, self.numbers[ring.length + h - 1], total, record)
+        self._landing = self._begin(
+            homeward[h - 1], 1, self.numbers[ring.length + h - 1], total, record
+        )
 
     def _landed(self, hops: int, own: list[Any]) -> Any:
-        """What comes with the keys that are here now; what comes home is added to this rank's own."""
+        """What comes with the keys that are here now; what comes home is added to this rank's
+        own.
+        """
         if self._landing is None:
             return None
         (carried, home), ring, self._landing = self._landing(), self.ways.ring, None
@@ -118,26 +156,35 @@ class RingAttention(TiledAttention, Communication):
 
 
 def ring_attention(
-    comm: Communicator, q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None,
+    comm: Communicator,
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    causal: bool = False,
+    scale: float | None = None,
     cut: Cut | None = None,
-) -> Variable:  # fmt: skip
-    """:func:`scaled_dot_product_attention` over a sequence that is divided among ranks, each of which keeps its queries.
+) -> Variable:
+    """:func:`scaled_dot_product_attention` over a sequence that is divided among ranks, each of
+    which keeps its queries.
 
     Args:
         comm: all its ranks call this.
         q: this rank's queries ``(…, T, D)``; lengths may differ between ranks, and be 0.
         k, v: its keys ``(…, S, D)`` and values ``(…, S, E)``.
-        mask: boolean, broadcast to ``(…, T, n)``: True where one of this rank's queries attends to one of the n keys of the
-            whole sequence, in its order.
-        causal: a query attends only to keys up to its own position; the last query is at the position of the last key.
+        mask: boolean, broadcast to ``(…, T, n)``: True where one of this rank's queries attends to
+            one of the n keys of the whole sequence, in its order.
+        causal: a query attends only to keys up to its own position; the last query is at the
+            position of the last key.
         scale: s; None is 1 / √D.
-        cut: which stretches of the sequence each rank has, the same on all ranks; None: blocks in rank order, of any
-            lengths. :func:`mnpar.plans.zigzag` makes causal attention equal work for all ranks; :func:`recut` leads there.
+        cut: which stretches of the sequence each rank has, the same on all ranks; None: blocks in
+            rank order, of any lengths. :func:`mnpar.plans.zigzag` makes causal attention equal work
+            for all ranks; :func:`recut` leads there.
 
     Returns:
-        ``(…, T, E)``. Time on P ranks is 1/P, and no array is larger than a rank's queries times one block of keys. Each rank
-        receives each block of keys and values that its queries attend to once forward and once backward, and the block's
-        gradient once backward.
+        ``(…, T, E)``. Time on P ranks is 1/P, and no array is larger than a rank's queries times
+        one block of keys. Each rank receives each block of keys and values that its queries attend
+        to once forward and once backward, and the block's gradient once backward.
 
     Raises:
         ValueError: the shapes do not fit together, or not to the cut.
@@ -155,7 +202,8 @@ def ring_attention(
         [(array([0., 1.]), array([2.08, 1.08])), (array([2., 3.]), array([0.58, 0.25]))]
 
     Source:
-        Liu, Zaharia and Abbeel 2023, "Ring attention with blockwise transformers", arXiv 2310.01889.
+        Liu, Zaharia and Abbeel 2023, "Ring attention with blockwise transformers", arXiv
+        2310.01889.
     """
     needed(comm, "ring_attention(comm, q, k, v)")
     q, k, v, shown, s = prepared(q, k, v, mask, scale)

@@ -1,8 +1,9 @@
 """Images and windows as matrices, a block of samples at a time: what convolutions multiply.
 
-A block is as large as stays in the cache, but no smaller than the filters, which are read anew for each. Memory is
-taken once and used for all blocks. Samples stand before places in a row of a matrix if rows of an image are long; if they
-are short, samples come last: numpy then copies and adds long runs, where it would jump every few numbers.
+A block is as large as stays in the cache, but no smaller than the filters, which are read anew for
+each. Memory is taken once and used for all blocks. Samples stand before places in a row of a matrix
+if rows of an image are long; if they are short, samples come last: numpy then copies and adds long
+runs, where it would jump every few numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from mnpar.functions.rows import parts
 from mnpar.functions.windows import Numbers, Windows
 from mnpar.tape import go_on
 
-LARGE = 500  # outputs of a sample: then it is a block of its own, and its outputs a matrix as they stand
-SHORT, LONGER = 12, 4  # outputs in a row of an image; how many times longer a run must become
+# outputs of a sample: then it is a block of its own, and its outputs a matrix as they stand
+LARGE = 500
+# outputs in a row of an image; how many times longer a run must become
+SHORT = 12
+LONGER = 4
 
 
 class Buffers:
@@ -29,7 +33,9 @@ class Buffers:
         self.kept: dict[str, Array] = {}
 
     def get(self, name: str, shape: Numbers) -> Array:
-        """An array of this shape, with anything in it, in the memory that the last one of this name had."""
+        """An array of this shape, with anything in it, in the memory that the last one of this name
+        had.
+        """
         size = math.prod(shape)
         if name not in self.kept or self.kept[name].size < size:
             self.kept[name] = backend.scratch((size,), self.dtype, self.xp)
@@ -54,21 +60,33 @@ class Blocks:
         least: bytes that are read or written for each block.
     """
 
-    def __init__(self, windows: Windows, groups: int, C: int, dtype: Any, like: Array, least: int) -> None:
-        self.windows, self.groups, self.C, self.dtype, self.N = windows, groups, C, dtype, len(like)
+    def __init__(
+        self, windows: Windows, groups: int, C: int, dtype: Any, like: Array, least: int
+    ) -> None:
+        self.windows = windows
+        self.groups = groups
+        self.C = C
+        self.dtype = dtype
+        self.N = len(like)
         self.xp = backend.get_array_module(like)
-        kernel, out = math.prod(windows.K), math.prod(windows.out)
-        self.same = kernel == 1 and windows.bare and windows.out == windows.size and out >= 128  # each sample is its columns
+        kernel = math.prod(windows.K)
+        out = math.prod(windows.out)
+        # each sample is its columns
+        self.same = kernel == 1 and windows.bare and windows.out == windows.size and out >= 128
         column = C * kernel * out * dtype.itemsize
         alone = self.same or (out >= LARGE and column >= 2**16)
-        self.pieces = list(parts(self.N, 1 if alone else max(backend.block_bytes(like), least) // max(1, column)))
+        self.pieces = list(
+            parts(self.N, 1 if alone else max(backend.block_bytes(like), least) // max(1, column))
+        )
         self.n = self.pieces[0].stop if self.pieces else 1
         run = self.n * (windows.out[-1] if windows.stride[-1] == 1 else 1)
         self.last = windows.out[-1] <= SHORT and run >= LONGER * windows.out[-1]
         self.buffers = Buffers(self.xp, dtype)
 
     def columns(self, x: Array) -> Iterator[tuple[slice, Array]]:
-        """Each block, and what its windows see: (groups, C / groups · kernel, n · out), valid until the next one."""
+        """Each block, and what its windows see: (groups, C / groups · kernel, n · out), valid until
+        the next one.
+        """
         g, image = self.groups, None
         for block in in_turn(self.pieces):
             part = x[block]
@@ -94,7 +112,9 @@ class Blocks:
         return self.xp.zeros((self.n, *shape), self.dtype)
 
     def rows(self, y: Array) -> Array:
-        """A block of outputs (n, K, *out) as a matrix (groups, K / groups, n · out), valid until the next one."""
+        """A block of outputs (n, K, *out) as a matrix (groups, K / groups, n · out), valid until
+        the next one.
+        """
         n, K = y.shape[:2]
         shape = self.groups, K // self.groups, n * math.prod(self.windows.out)
         if n == 1 and y.dtype == self.dtype:
@@ -111,10 +131,16 @@ class Blocks:
     def _outputs(self, matrix: Array, n: int, K: int) -> Array:
         """A view (n, K, out) of a matrix (groups, K / groups, n · out)."""
         out = math.prod(self.windows.out)
-        return matrix.reshape(K, out, n).transpose(2, 0, 1) if self.last else matrix.reshape(K, n, out).transpose(1, 0, 2)
+        return (
+            matrix.reshape(K, out, n).transpose(2, 0, 1)
+            if self.last
+            else matrix.reshape(K, n, out).transpose(1, 0, 2)
+        )
 
     def add(self, matrix: Array) -> Array:
-        """The transpose of ``columns``: an image (n, C, *size) in which each cell is the sum over the windows that see it."""
+        """The transpose of ``columns``: an image (n, C, *size) in which each cell is the sum over
+        the windows that see it.
+        """
         n, (K, out) = len(self.windows.K), (self.windows.K, self.windows.out)
         if not self.last:
             return self.windows.add_columns(matrix.reshape(self.C, *K, -1, *out))

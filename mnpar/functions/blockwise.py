@@ -1,9 +1,11 @@
-"""Runs a local operation on blocks: it gets the cells that this rank's outputs read, and does not know of other ranks.
+"""Runs a local operation on blocks: it gets the cells that this rank's outputs read, and does not
+know of other ranks.
 
-``windowed`` is for what reads a window for each output (pooling; convolutions have halo_convolution.py), ``transposed`` for
-what adds a window to the image for each value (transposed convolution, unpooling). Both move exactly the cells that are needed,
-can work while these are on their way, and leave a rank without outputs in the exchange: others may want its cells.
-Pieces and Together, which cut and join, are each other's adjoints.
+``windowed`` is for what reads a window for each output (pooling; convolutions have
+halo_convolution.py), ``transposed`` for what adds a window to the image for each value (transposed
+convolution, unpooling). Both move exactly the cells that are needed, can work while these are on
+their way, and leave a rank without outputs in the exchange: others may want its cells. Pieces and
+Together, which cut and join, are each other's adjoints.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
 
 Index = tuple[slice, ...]
 Local = Callable[[Variable, Box], Variable]
-WORTH_HIDING = 2**16  # cells, of all channels, that a rank has: with fewer the cutting and joining costs more than the waiting
+WORTH_HIDING = (
+    2**16
+    # cells, of all channels, that a rank has: with fewer the cutting and joining costs more than
+    # the waiting
+)
 WORTH_PACKING = 2**16  # bytes of parameters at most, whose gradients travel in one message
 
 
@@ -50,7 +56,8 @@ class Pieces(FunctionNode):
         return tuple([x[(..., *place)] for place in self.places])
 
     def backward(self, *gys: Any) -> Any:
-        shape, given = self.inputs[0].shape, [i for i, gy in enumerate(gys) if gy is not None]
+        shape = self.inputs[0].shape
+        given = [i for i, gy in enumerate(gys) if gy is not None]
         if not given:
             return None
         node = Together([self.places[i] for i in given], shape[-len(self.places[0]) :])
@@ -63,10 +70,13 @@ class Together(FunctionNode):
     generic = True
 
     def __init__(self, places: Sequence[Index], shape: Sequence[int], full: bool = False) -> None:
-        self.places, self.shape, self.full = tuple(places), tuple(shape), full
+        self.places = tuple(places)
+        self.shape = tuple(shape)
+        self.full = full
 
     def forward(self, *xs: Array) -> Array:
-        xp, shape = backend.get_array_module(*xs), (*xs[0].shape[: xs[0].ndim - len(self.shape)], *self.shape)
+        xp = backend.get_array_module(*xs)
+        shape = (*xs[0].shape[: xs[0].ndim - len(self.shape)], *self.shape)
         y = xp.empty(shape, xs[0].dtype) if self.full else xp.zeros(shape, xs[0].dtype)
         for i, (place, x) in enumerate(zip(self.places, xs, strict=True)):
             if self.full or not i:
@@ -105,48 +115,69 @@ def outputs(who: str, shape: Sequence[int], window: Window) -> tuple[int, ...]:
     out = window.outputs(shape)
     if 0 in out:
         raise ValueError(
-            f"{who}: windows of {window.kernel} (dilated by {window.dilation}) do not fit in an image of {tuple(shape)} padded "
+            f"{who}: windows of {window.kernel} (dilated by {window.dilation}) do not fit in "
+            f"an image of {tuple(shape)} padded "
             f"by {window.pad}: make the kernel smaller, or pad more"
         )
     return out
 
 
-def check_block(who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]) -> tuple[Variable, tuple[int, ...]]:
+def check_block(
+    who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]
+) -> tuple[Variable, tuple[int, ...]]:
     """This rank's block as a Variable (N, C, …), and the shape of the whole as a tuple.
 
     Raises:
         ValueError: it is not the block of an array of that shape.
     """
     grid_needed(grid, f"{who}(x, grid, shape, …)")
-    x, shape, n = as_variable(x), tuple(map(index, shape)), len(grid.dims)
+    x = as_variable(x)
+    shape = tuple(map(index, shape))
+    n = len(grid.dims)
     if len(shape) != n or x.ndim != n + 2 or x.shape[2:] != (own := grid.block(shape).shape):
         wanted = (
-            f"but its block is (N, C, {', '.join(map(str, own))})" if len(shape) == n else f"which has not the axes of {grid}"
+            f"but its block is (N, C, {', '.join(map(str, own))})"
+            if len(shape) == n
+            else f"which has not the axes of {grid}"
         )
-        raise ValueError(f"{who}: rank {grid.comm.rank} has {x.shape} of an image of shape {shape}, {wanted}")
+        raise ValueError(
+            f"{who}: rank {grid.comm.rank} has {x.shape} of an image of shape {shape}, {wanted}"
+        )
     return x, shape
 
 
 def hides(x: Variable, grid: SpatialGrid, hide: bool | None) -> bool:
-    """Whether to work while the halo is on its way; left open, where ranks are on several hosts and have much to do."""
-    return grid.comm.inter_size > 1 and x.size >= WORTH_HIDING if hide is None else hide  # (all ranks ask: no short way)
+    """Whether to work while the halo is on its way; left open, where ranks are on several hosts and
+    have much to do.
+    """
+    # (all ranks ask: no short way)
+    return grid.comm.inter_size > 1 and x.size >= WORTH_HIDING if hide is None else hide
 
 
 def windowed(
-    x: Variable, grid: SpatialGrid, shape: tuple[int, ...], window: Window, local: Local, nothing: tuple[int, Any],
-    fill: float = 0, hide: bool | None = False,
-) -> Variable:  # fmt: skip
+    x: Variable,
+    grid: SpatialGrid,
+    shape: tuple[int, ...],
+    window: Window,
+    local: Local,
+    nothing: tuple[int, Any],
+    fill: float = 0,
+    hide: bool | None = False,
+) -> Variable:
     """This rank's outputs of a local operation on windows.
 
     Args:
         x: the block (N, C, …) that this rank has of an image of ``shape``.
         window: what an output reads.
-        local: from an array that has what a box of outputs reads, without padding, to these outputs; it also gets the box.
+        local: from an array that has what a box of outputs reads, without padding, to these
+            outputs; it also gets the box.
         nothing: channels and dtype of the outputs, for a rank that has none.
         fill: the padding.
         hide: compute what needs no halo before it is awaited, if that is most of the block.
     """
-    plan, have, out = grid.halo(shape, window), grid.block(shape), grid.block(window.outputs(shape))
+    plan = grid.halo(shape, window)
+    have = grid.block(shape)
+    out = grid.block(window.outputs(shape))
     inner = window.inside(have) & out
     receives = not plan.idle(grid.comm.rank) and bool(plan.route(grid.comm.rank).receives)
     later = hides(x, grid, hide) and receives and 2 * inner.volume > out.volume
@@ -156,31 +187,42 @@ def windowed(
     (mine,) = Pieces([place(window.reads(inner), have)]).apply((x,))
     boxes = [inner, *out.minus(inner)]
     parts = [local(mine, inner)]
-    strips = Pieces([place(window.reads(box), window.reads(out)) for box in boxes[1:]], infinite=not isfinite(fill))
+    strips = Pieces(
+        [place(window.reads(box), window.reads(out)) for box in boxes[1:]],
+        infinite=not isfinite(fill),
+    )
     parts += [local(part, box) for part, box in zip(strips.apply((chunk,)), boxes[1:], strict=True)]
     return together(parts, boxes, out)
 
 
 def transposed(
-    xs: Sequence[Any], grid: SpatialGrid, shape: tuple[int, ...], image: tuple[int, ...], window: Window,
-    local: Callable[..., Variable], nothing: tuple[int, Any], hide: bool | None = False,
-) -> Variable:  # fmt: skip
+    xs: Sequence[Any],
+    grid: SpatialGrid,
+    shape: tuple[int, ...],
+    image: tuple[int, ...],
+    window: Window,
+    local: Callable[..., Variable],
+    nothing: tuple[int, Any],
+    hide: bool | None = False,
+) -> Variable:
     """This rank's block of an image to which windows are added.
 
     Args:
         xs: blocks (N, C, …) of arrays of ``shape``, one value for each window.
         image: the shape of the whole image.
         window: of the image.
-        local: from the values of some windows, and the box of cells that they reach, to an image of that box; linear in the
-            first of them.
+        local: from the values of some windows, and the box of cells that they reach, to an image of
+            that box; linear in the first of them.
         nothing: channels and dtype of the image, for a rank that has nothing of it, or no window.
-        hide: add up this rank's own windows before those of others are awaited, if they are most of them.
+        hide: add up this rank's own windows before those of others are awaited, if they are most of
+            them.
 
     Returns:
         The block; cells that no window reaches are zeros.
     """
     plan = grid_transposed(grid.dims, grid.comm.size, shape, image, window)
-    have, cells = grid.block(shape), grid.block(image)
+    have = grid.block(shape)
+    cells = grid.block(image)
     values = window.readers(cells) & Box.whole(shape)
     own = have & values
     receives = not plan.idle(grid.comm.rank) and bool(plan.route(grid.comm.rank).receives)
@@ -194,7 +236,9 @@ def transposed(
     parts: list[Variable] = []
     for box, wide, seen in zip(boxes, reached, shown, strict=True):
         arrays, within = (xs, have) if later and box is own else (chunks, values)
-        taken = [x if box == within else Pieces([place(box, within)]).apply((x,))[0] for x in arrays]
+        taken = [
+            x if box == within else Pieces([place(box, within)]).apply((x,))[0] for x in arrays
+        ]
         parts += Pieces([place(seen, wide)]).apply((local(*taken, wide),))
     if len(parts) == 1 and shown == [cells]:
         return parts[0]
@@ -209,7 +253,8 @@ def empty_block(x: Variable, box: Box, nothing: tuple[int, Any]) -> Variable:
 
 
 def shared(comm: Communicator, *params: Any) -> tuple[Any, ...]:
-    """:func:`copy_to` of several parameters that all ranks hold alike; the gradients of small ones are summed in one message.
+    """:func:`copy_to` of several parameters that all ranks hold alike; the gradients of small ones
+    are summed in one message.
 
     Args:
         comm: all its ranks call this.
@@ -221,7 +266,11 @@ def shared(comm: Communicator, *params: Any) -> tuple[Any, ...]:
     given = [as_variable(p) for p in params if p is not None]
     if comm.size == 1 or not given or not is_recording():
         return params
-    if len(given) == 1 or len({p.dtype for p in given}) > 1 or sum([p.array.nbytes for p in given]) > WORTH_PACKING:
+    if (
+        len(given) == 1
+        or len({p.dtype for p in given}) > 1
+        or sum([p.array.nbytes for p in given]) > WORTH_PACKING
+    ):
         return tuple([None if p is None else CopyTo(comm).apply((p,))[0] for p in params])
     (flat,) = CopyTo(comm).apply((concat([p.reshape((-1,)) for p in given], axis=0),))
     parts = iter(split_axis(flat, np.cumsum([p.size for p in given])[:-1].tolist(), axis=0))

@@ -30,7 +30,9 @@ class SumTo(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         lead = x.ndim - len(self.shape)
-        ones = tuple([i + lead for i, n in enumerate(self.shape) if n == 1 and x.shape[i + lead] != 1])
+        ones = tuple(
+            [i + lead for i, n in enumerate(self.shape) if n == 1 and x.shape[i + lead] != 1]
+        )
         y = add_up(x, tuple(range(lead)) + ones, keepdims=bool(ones))
         return y.reshape(self.shape) if y.shape != self.shape else y
 
@@ -39,7 +41,9 @@ class SumTo(FunctionNode):
 
 
 class BroadcastTo(FunctionNode):
-    """``x`` repeated along new axes and those of length 1; ``gx`` sums ``gy`` over the repetitions: the transpose of SumTo."""
+    """``x`` repeated along new axes and those of length 1; ``gx`` sums ``gy`` over the repetitions:
+    the transpose of SumTo.
+    """
 
     generic = True
 
@@ -47,14 +51,17 @@ class BroadcastTo(FunctionNode):
         self.shape = shape
 
     def forward(self, x: Array) -> Array:
-        return backend.get_array_module(x).broadcast_to(x, self.shape)  # a view that must not be written to
+        # a view that must not be written to
+        return backend.get_array_module(x).broadcast_to(x, self.shape)
 
     def backward(self, gy: Any) -> Any:
         return lambda: fit(gy, self.inputs[0].shape)
 
 
 def fit(g: Any, shape: Shape) -> Any:
-    """The gradient of an operand that was broadcast: ``g`` summed to the operand's shape. Arrays stay arrays."""
+    """The gradient of an operand that was broadcast: ``g`` summed to the operand's shape. Arrays
+    stay arrays.
+    """
     return g if g.shape == shape else either(SumTo(shape), g)
 
 
@@ -77,7 +84,8 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Variable:
         array([[1., 2.],
                [1., 2.]])
     """
-    v, new = as_variable(x), tuple(shape)
+    v = as_variable(x)
+    new = tuple(shape)
     if v.shape == new:
         return v
     _check_broadcast("broadcast_to", v.shape, new)
@@ -99,7 +107,8 @@ def sum_to(x: Any, shape: Sequence[int]) -> Variable:
         >>> F.sum_to(np.array([[1.0, 2.0], [3.0, 4.0]]), (1, 2)).array
         array([[4., 6.]])
     """
-    v, new = as_variable(x), tuple(shape)
+    v = as_variable(x)
+    new = tuple(shape)
     if v.shape == new:
         return v
     _check_broadcast("sum_to", new, v.shape)
@@ -109,7 +118,10 @@ def sum_to(x: Any, shape: Sequence[int]) -> Variable:
 def _check_broadcast(name: str, small: Shape, large: Shape) -> None:
     ends = zip(reversed(small), reversed(large), strict=False)
     if len(small) > len(large) or any(a not in (1, b) for a, b in ends):
-        raise ValueError(f"{name}: shape {small} does not broadcast to {large}: from the right, lengths must be equal or 1")
+        raise ValueError(
+            f"{name}: shape {small} does not broadcast to {large}: from the right, lengths "
+            "must be equal or 1"
+        )
 
 
 def broadcast(*args: Any) -> Any:

@@ -56,8 +56,16 @@ class Scale(Mul):
 
 
 def _filled(y: Array, x: Array) -> Array:
-    """y in the shape of a sample, if that is small: numpy takes a third less time for long rows than for many short ones."""
-    if x.nbytes <= backend.block_bytes(x) // 8 or len(x) < 4 or len(y) > 1 or y.shape[-1] > 1 or not x.flags.c_contiguous:
+    """y in the shape of a sample, if that is small: numpy takes a third less time for long rows
+    than for many short ones.
+    """
+    if (
+        x.nbytes <= backend.block_bytes(x) // 8
+        or len(x) < 4
+        or len(y) > 1
+        or y.shape[-1] > 1
+        or not x.flags.c_contiguous
+    ):
         return y
     if x[:1].nbytes > backend.block_bytes(x) // 4:
         return y
@@ -88,7 +96,8 @@ def bias(x: Any, y: Any, axis: int = 1) -> Variable:
         array([[[1., 1.],
                 [2., 2.]]])
     """
-    x, y = as_variable(x), as_variable(y)
+    x = as_variable(x)
+    y = as_variable(y)
     return Bias().apply((x, _stretched("bias", x, y, axis)))[0]
 
 
@@ -109,16 +118,19 @@ def scale(x: Any, y: Any, axis: int = 1) -> Variable:
         array([[[1., 1.],
                 [2., 2.]]])
     """
-    x, y = as_variable(x), as_variable(y)
+    x = as_variable(x)
+    y = as_variable(y)
     return Scale().apply((x, _stretched("scale", x, y, axis)))[0]
 
 
 def prelu(x: Any, W: Any) -> Variable:
-    """``x`` where it is positive, ``W * x`` elsewhere, with a slope ``W`` that is learnt; the gradient at 0 is 1.
+    """``x`` where it is positive, ``W * x`` elsewhere, with a slope ``W`` that is learnt; the
+    gradient at 0 is 1.
 
     Args:
         x: an array or Variable, ``(N, C, …)``.
-        W: ``()`` for one slope, ``(C,)`` for one of each channel, or more axes of ``x`` after the first.
+        W: ``()`` for one slope, ``(C,)`` for one of each channel, or more axes of ``x`` after the
+            first.
 
     Raises:
         ValueError: the lengths of these axes differ.
@@ -131,12 +143,14 @@ def prelu(x: Any, W: Any) -> Variable:
     Source:
         He et al., "Delving deep into rectifiers", ICCV 2015.
     """
-    x, W = as_variable(x), as_variable(W)
+    x = as_variable(x)
+    W = as_variable(W)
     return PReLU().apply((x, _stretched("prelu", x, W, 1) if W.ndim else W))[0]
 
 
 def maxout(x: Any, pool_size: int, axis: int = 1) -> Variable:
-    """The largest of each ``pool_size`` neighbours along an axis; equally large ones all get the gradient.
+    """The largest of each ``pool_size`` neighbours along an axis; equally large ones all get the
+    gradient.
 
     Args:
         x: an array or Variable, ``(N, C * pool_size, …)``.
@@ -159,7 +173,9 @@ def maxout(x: Any, pool_size: int, axis: int = 1) -> Variable:
     """
     x = as_variable(x)
     if pool_size < 1 or not -x.ndim <= axis < x.ndim or x.shape[axis] % pool_size:
-        raise ValueError(f"maxout: axis {axis} of x {x.shape} cannot be cut into pools of {pool_size}")
+        raise ValueError(
+            f"maxout: axis {axis} of x {x.shape} cannot be cut into pools of {pool_size}"
+        )
     axis %= x.ndim
     cut = x.shape[axis] // pool_size, pool_size
     return _max(reshape(x, x.shape[:axis] + cut + x.shape[axis + 1 :]), axis=axis + 1)

@@ -1,7 +1,8 @@
-"""Softmax cross entropy as one function: one exponential forward, and no array in backward but the gradient.
+"""Softmax cross entropy as one function: one exponential forward, and no array in backward but the
+gradient.
 
-For scores x (C classes) and the right class t, ``l = log Σⱼ exp xⱼ - xₜ`` and ``dl/dx = softmax(x) - onehot(t)``. Samples are
-rows here: an x of shape (N, C, d₁, …) becomes (N·d₁·…, C).
+For scores x (C classes) and the right class t, ``l = log Σⱼ exp xⱼ - xₜ`` and ``dl/dx = softmax(x)
+- onehot(t)``. Samples are rows here: an x of shape (N, C, d₁, …) becomes (N·d₁·…, C).
 """
 
 from __future__ import annotations
@@ -25,12 +26,19 @@ _CAST = "t.astype(numpy.int32) makes them so"
 
 
 class SoftmaxCrossEntropy(FunctionNode):
-    """Args as :func:`softmax_cross_entropy` has them; ``mean`` is the factor of the sum, None where nothing is reduced."""
+    """Args as :func:`softmax_cross_entropy` has them; ``mean`` is the factor of the sum, None where
+    nothing is reduced.
+    """
 
     generic = True
 
-    def __init__(self, labels: Array, weight: Array | None, mean: float | None, cache_score: bool) -> None:
-        self.labels, self.weight, self.mean, self.cache_score = labels, weight, mean, cache_score
+    def __init__(
+        self, labels: Array, weight: Array | None, mean: float | None, cache_score: bool
+    ) -> None:
+        self.labels = labels
+        self.weight = weight
+        self.mean = mean
+        self.cache_score = cache_score
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
@@ -51,11 +59,13 @@ class SoftmaxCrossEntropy(FunctionNode):
     def _exponentials(self, x: Array) -> tuple[Array, Array, Array | None]:
         """exp(x - s) (M, C), its sums (M,), and x - s at the labels (M,).
 
-        s is the score of the label, and the last then None, where no other is much higher, and else the maximum of the row.
+        s is the score of the label, and the last then None, where no other is much higher, and else
+        the maximum of the row.
         """
         rows = wide(to_rows(x))
         score = rows[self.places]
-        if rows.size and rows.max() <= score.min() + MODEST:  # to find the two takes a third of the time of each row's own
+        # to find the two takes a third of the time of each row's own
+        if rows.size and rows.max() <= score.min() + MODEST:
             e, score = rows - score[:, None], None
         else:
             e = rows - rows.max(axis=1, keepdims=True)
@@ -89,21 +99,34 @@ def to_rows(x: Any) -> Any:
     """(N, C, d₁, …) → (N·d₁·…, C), of an array or a Variable."""
     if x.ndim == 2:
         return x
-    return x.transpose((0, *range(2, x.ndim), 1)).reshape((math.prod(x.shape[:1] + x.shape[2:]), x.shape[1]))
+    return x.transpose((0, *range(2, x.ndim), 1)).reshape(
+        (math.prod(x.shape[:1] + x.shape[2:]), x.shape[1])
+    )
 
 
 def from_rows(rows: Any, shape: tuple[int, ...]) -> Any:
     """(N·d₁·…, C) → (N, C, d₁, …): the inverse of :func:`to_rows`."""
     n = len(shape)
-    return rows if n == 2 else rows.reshape((shape[0], *shape[2:], shape[1])).transpose((0, n - 1, *range(1, n - 1)))
+    return (
+        rows
+        if n == 2
+        else rows.reshape((shape[0], *shape[2:], shape[1])).transpose((0, n - 1, *range(1, n - 1)))
+    )
 
 
 def softmax_cross_entropy(
-    x: Any, t: Any, normalize: bool = True, cache_score: bool = True, class_weight: Array = None,
-    ignore_label: int | None = -1, reduce: str = "mean", enable_double_backprop: bool = False,
+    x: Any,
+    t: Any,
+    normalize: bool = True,
+    cache_score: bool = True,
+    class_weight: Array = None,
+    ignore_label: int | None = -1,
+    reduce: str = "mean",
+    enable_double_backprop: bool = False,
     soft_target_loss: str = "cross-entropy",
-) -> Variable:  # fmt: skip
-    """The cross entropy of labels and ``softmax(x)``, ``-log softmax(x)[t]`` in nats; the mean over this rank's samples.
+) -> Variable:
+    """The cross entropy of labels and ``softmax(x)``, ``-log softmax(x)[t]`` in nats; the mean over
+    this rank's samples.
 
     The gradients of ranks whose batches differ in size are to be weighted by these sizes.
 
@@ -111,11 +134,14 @@ def softmax_cross_entropy(
         x: ``(N, C, …)`` scores before the softmax.
         t: ``(N, …)`` labels of any integer dtype, or probabilities of ``x``'s shape (soft targets).
         normalize: divide by the number of labels that are not ignored; False divides by N.
-        cache_score: keep the exponentials for backward; False computes them again and saves their memory.
-        class_weight: ``(C,)``, factors of the losses of each class (of soft targets); the divisor does not change.
+        cache_score: keep the exponentials for backward; False computes them again and saves their
+            memory.
+        class_weight: ``(C,)``, factors of the losses of each class (of soft targets); the divisor
+            does not change.
         ignore_label: samples with this label do not count; None counts all.
         reduce: ``'mean'``, or ``'no'`` for the loss of each sample.
-        enable_double_backprop: accepted for Chainer's programs; it can always be differentiated twice.
+        enable_double_backprop: accepted for Chainer's programs; it can always be differentiated
+            twice.
         soft_target_loss: for soft targets, ``'cross-entropy'`` or ``'kl-divergence'``.
 
     Returns:
@@ -131,17 +157,21 @@ def softmax_cross_entropy(
         array([0.69314718, 0.        ])
     """
     check_option(_NAME, "reduce", reduce, "mean", "no")
-    x, t = as_variable(x), t if type(t) is np.ndarray else as_variable(t).array
+    x = as_variable(x)
+    t = t if type(t) is np.ndarray else as_variable(t).array
     shape = x.shape[:1] + x.shape[2:]
     if x.ndim < 2:
         raise ValueError(f"softmax_cross_entropy: scores of shape {x.shape} are not (N, C, …)")
     if t.dtype.kind == "f":
         return _soft(x, t, normalize, class_weight, reduce, soft_target_loss)
     if t.dtype.kind not in "iu":
-        raise ValueError(f"softmax_cross_entropy: the labels have dtype {t.dtype}; they are integers: {_CAST}")
+        raise ValueError(
+            f"softmax_cross_entropy: the labels have dtype {t.dtype}; they are integers: {_CAST}"
+        )
     if t.shape != shape:
         raise ValueError(
-            f"softmax_cross_entropy: shapes {listed([x.shape, t.shape])} do not belong together: for scores (N, C, …) the "
+            f"softmax_cross_entropy: shapes {listed([x.shape, t.shape])} do not belong "
+            "together: for scores (N, C, …) the "
             f"labels have shape (N, …), here {shape}{remedy(t, x, shape)}"
         )
     labels, valid = checked_labels(_NAME, t, x.shape[1], ignore_label)
@@ -156,17 +186,26 @@ def softmax_cross_entropy(
 def remedy(t: Array, x: Variable, shape: tuple[int, ...]) -> str:
     """What to do with labels that have another shape than ``shape``."""
     if t.shape == x.shape:
-        return ": t.argmax(axis=1) makes labels of one-hot vectors, and t.astype(x.dtype) soft targets"
-    return f"; t.reshape({shape}) has it" if t.shape != shape and math.prod(t.shape) == math.prod(shape) else ""
+        return (
+            ": t.argmax(axis=1) makes labels of one-hot vectors, and t.astype(x.dtype) soft targets"
+        )
+    return (
+        f"; t.reshape({shape}) has it"
+        if t.shape != shape and math.prod(t.shape) == math.prod(shape)
+        else ""
+    )
 
 
-def checked_labels(who: str, t: Array, classes: int, ignore_label: int | None) -> tuple[Array, Array | None]:
+def checked_labels(
+    who: str, t: Array, classes: int, ignore_label: int | None
+) -> tuple[Array, Array | None]:
     """The labels as a vector, 0 where they are ignored, and where they are not (None: nowhere)."""
     labels = t.ravel()
     ignores = ignore_label is not None and 0 <= ignore_label < classes
     if not labels.size:
         return labels, None
-    if not ignores and t.dtype.isnative and labels.view(t.dtype.char.upper()).max() < classes:  # there negative ones are large
+    # there negative ones are large
+    if not ignores and t.dtype.isnative and labels.view(t.dtype.char.upper()).max() < classes:
         return labels, None
     xp = backend.get_array_module(t)
     valid = xp.ones(labels.shape, bool) if ignore_label is None else labels != ignore_label
@@ -177,13 +216,16 @@ def checked_labels(who: str, t: Array, classes: int, ignore_label: int | None) -
         for n in reversed(t.shape[1:]):
             where[:1] = divmod(where[0], n)
         raise ValueError(
-            f"{who}: label {labels[place]} at t[{', '.join(map(str, where))}] is outside the {classes} classes "
+            f"{who}: label {labels[place]} at t[{', '.join(map(str, where))}] is outside the "
+            f"{classes} classes "
             f"0 … {classes - 1} of x, and is not ignore_label = {ignore_label}"
         )
     return labels * valid, valid
 
 
-def label_weights(who: str, labels: Array, valid: Array | None, class_weight: Array, classes: int, dtype: Any) -> Array | None:
+def label_weights(
+    who: str, labels: Array, valid: Array | None, class_weight: Array, classes: int, dtype: Any
+) -> Array | None:
     """What each sample's loss is multiplied by; None stands for 1."""
     if _checked_weight(who, class_weight, classes) is None:
         return None if valid is None else valid.astype(dtype)
@@ -192,26 +234,34 @@ def label_weights(who: str, labels: Array, valid: Array | None, class_weight: Ar
 
 
 def _checked_weight(who: str, class_weight: Array, classes: int) -> Array:
-    shape, dtype = getattr(class_weight, "shape", None), getattr(class_weight, "dtype", np.dtype("O"))
-    if class_weight is not None and (isinstance(class_weight, Variable) or shape != (classes,) or dtype.kind != "f"):
+    shape = getattr(class_weight, "shape", None)
+    dtype = getattr(class_weight, "dtype", np.dtype("O"))
+    if class_weight is not None and (
+        isinstance(class_weight, Variable) or shape != (classes,) or dtype.kind != "f"
+    ):
         raise ValueError(
             f"{who}: class_weight of shape {shape} and dtype {dtype} "
-            f"({type(class_weight).__name__}) must be a floating array of shape {(classes,)}, one weight a class"
+            f"({type(class_weight).__name__}) must be a floating array of shape {(classes,)}, "
+            "one weight a class"
         )
     return class_weight
 
 
-def _soft(x: Variable, t: Array, normalize: bool, class_weight: Array, reduce: str, kind: str) -> Variable:
+def _soft(
+    x: Variable, t: Array, normalize: bool, class_weight: Array, reduce: str, kind: str
+) -> Variable:
     check_option(_NAME, "soft_target_loss", kind, "cross-entropy", "kl-divergence")
     if t.shape != x.shape:
         labels = x.shape[:1] + x.shape[2:]
         if math.prod(t.shape) == math.prod(labels):
             raise ValueError(
-                f"softmax_cross_entropy: for scores {x.shape} the labels are integers of shape {labels}, not {t.dtype} of "
+                f"softmax_cross_entropy: for scores {x.shape} the labels are integers of shape "
+                f"{labels}, not {t.dtype} of "
                 f"shape {t.shape}: {_CAST}{remedy(t, x, labels)}"
             )
         raise ValueError(
-            f"softmax_cross_entropy: soft targets of shape {t.shape} must have x's shape {x.shape}; labels are integers"
+            f"softmax_cross_entropy: soft targets of shape {t.shape} must have x's shape "
+            f"{x.shape}; labels are integers"
         )
     p, weight = t, _checked_weight(_NAME, class_weight, x.shape[1])
     weighted = p if weight is None else p * weight.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 2))
@@ -220,5 +270,6 @@ def _soft(x: Variable, t: Array, normalize: bool, class_weight: Array, reduce: s
         xp = x.xp
         loss = loss + (weighted * xp.log(xp.where(p > 0, p, xp.ones((), p.dtype)))).sum(axis=1)
     if reduce == "mean":
-        loss = mean_of(loss) * (1 if normalize else loss.size / max(x.shape[0], 1))  # the sum may be too large for float16
+        # the sum may be too large for float16
+        loss = mean_of(loss) * (1 if normalize else loss.size / max(x.shape[0], 1))
     return loss

@@ -1,11 +1,13 @@
-"""Collectives in adjoint pairs: the adjoint exchanges what every rank has and what every rank wants (law 2).
+"""Collectives in adjoint pairs: the adjoint exchanges what every rank has and what every rank wants
+(law 2).
 
     bcast ⇄ reduce      gather ⇄ scatter      allgather ⇄ reduce_scatter
     allreduce, alltoall and scan: each its own (scan from the other end)
 
-All ranks of the communicator call each of them, in the same order. ``backward`` differentiates the sum over ranks of what they
-called it on (law 1): a loss that all ranks compute alike from gathered values counts P times, unless only one of them calls
-``loss.backward()`` and the others ``mnpar.backward()``, or the pair copy_to / reduce_from says that the ranks hold it together.
+All ranks of the communicator call each of them, in the same order. ``backward`` differentiates the
+sum over ranks of what they called it on (law 1): a loss that all ranks compute alike from gathered
+values counts P times, unless only one of them calls ``loss.backward()`` and the others
+``mnpar.backward()``, or the pair copy_to / reduce_from says that the ranks hold it together.
 
 (The file is long because adjoints stand side by side.)
 """
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 
 
 class AllGather(Collective):
-    """Every rank has an array and wants those of all ranks. Adjoint: each rank gets the sum of the gradients of its own."""
+    """Every rank has an array and wants those of all ranks. Adjoint: each rank gets the sum of the
+    gradients of its own.
+    """
 
     op, algorithm = "allgather", ALLGATHER
 
@@ -43,9 +47,14 @@ class AllGather(Collective):
 
 
 class ReduceScatter(Collective):
-    """Every rank has P arrays, one for each, and wants the sum of those for itself. Adjoint: every rank gets all gradients."""
+    """Every rank has P arrays, one for each, and wants the sum of those for itself. Adjoint: every
+    rank gets all gradients.
+    """
 
-    op, algorithm, several, asks_from = "reduce_scatter", REDUCE_SCATTER, True, 1
+    op = "reduce_scatter"
+    algorithm = REDUCE_SCATTER
+    several = True
+    asks_from = 1
 
     def forward(self, *xs: Any) -> Any:
         check_once(self, *xs)
@@ -56,7 +65,9 @@ class ReduceScatter(Collective):
 
 
 class AllReduce(Collective):
-    """Every rank has an array and wants the sum of all. Its own adjoint: ``gx`` is the sum of all ranks' ``gy``."""
+    """Every rank has an array and wants the sum of all. Its own adjoint: ``gx`` is the sum of all
+    ranks' ``gy``.
+    """
 
     op, algorithm, asks_from = "allreduce", ALLREDUCE, 0
 
@@ -82,7 +93,9 @@ class Mean(AllReduce):
 
 
 class AllToAll(Collective):
-    """Every rank has P arrays, one for each, and wants those meant for it. Its own adjoint: gradients go back."""
+    """Every rank has P arrays, one for each, and wants those meant for it. Its own adjoint:
+    gradients go back.
+    """
 
     op, algorithm, several = "alltoall", ALLTOALL, True
 
@@ -91,10 +104,15 @@ class AllToAll(Collective):
 
 
 class Scan(Collective):
-    """Each rank gets the sum of the ranks up to itself (``up``) or from itself on. Adjoint: the other direction."""
+    """Each rank gets the sum of the ranks up to itself (``up``) or from itself on. Adjoint: the
+    other direction.
+    """
 
-    def __init__(self, comm: Communicator, exclusive: bool, up: bool = True, of: Communication | None = None) -> None:
-        self.op, self.algorithm = "exscan" if exclusive else "scan", SCANS[exclusive, up]
+    def __init__(
+        self, comm: Communicator, exclusive: bool, up: bool = True, of: Communication | None = None
+    ) -> None:
+        self.op = "exscan" if exclusive else "scan"
+        self.algorithm = SCANS[exclusive, up]
         super().__init__(comm, of)
         self.exclusive, self.up = exclusive, up
 
@@ -114,9 +132,15 @@ def first(ys: tuple[Variable, ...]) -> Variable:
 
 
 def averaged(what: Communication, xs: tuple[Any, ...], number: int) -> Reducing:
-    """The collective, what is summed for a mean over ``number`` ranks, and what divides it; as in numpy, nothing overflows."""
+    """The collective, what is summed for a mean over ``number`` ranks, and what divides it; as in
+    numpy, nothing overflows.
+    """
     variables = tuple([as_variable(x) for x in xs])
-    narrow_ones = [x.dtype for x in variables if x.array is not None and (x.dtype.kind in "iu" or x.dtype == np.float16)]
+    narrow_ones = [
+        x.dtype
+        for x in variables
+        if x.array is not None and (x.dtype.kind in "iu" or x.dtype == np.float16)
+    ]
     if not narrow_ones:
         return what, variables, first if number == 1 else lambda ys: ys[0] / number
     what.reduction = mean_of(narrow_ones[0])
@@ -126,7 +150,9 @@ def averaged(what: Communication, xs: tuple[Any, ...], number: int) -> Reducing:
 
 
 def allreducing(comm: Communicator, op: str, x: Any) -> Reducing:
-    """The collective, its inputs and what is made of its outputs, for :func:`allreduce` and its non-blocking twin."""
+    """The collective, its inputs and what is made of its outputs, for :func:`allreduce` and its
+    non-blocking twin.
+    """
     check_op("allreduce", op)
     if op in FOLDS:
         return AllGather(comm).part_of("allreduce", op), (x,), lambda ys: fold(ys, op)
@@ -170,16 +196,20 @@ def scanning_before(comm: Communicator, op: str) -> tuple[Communication, Results
             return what, lambda ys: Variable(ys[0].xp.ones_like(ys[0].array))
         return what, lambda ys: fold(ys[: comm.rank], op)
     if op != "sum":
-        raise ValueError(f"exscan knows the reductions sum and prod, not {op!r}: rank 0 has nothing before it")
+        raise ValueError(
+            f"exscan knows the reductions sum and prod, not {op!r}: rank 0 has nothing before it"
+        )
     return Scan(comm, exclusive=True), first
 
 
 def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
-    """Every rank's array on every rank; each gets back the sum over ranks of the gradients of its own.
+    """Every rank's array on every rank; each gets back the sum over ranks of the gradients of its
+    own.
 
     Args:
         comm: all its ranks call this.
-        x: a Variable or array; shapes may differ between ranks (with ``axis``: along that axis only).
+        x: a Variable or array; shapes may differ between ranks (with ``axis``: along that axis
+            only).
         axis: join the arrays along it.
 
     Returns:
@@ -191,22 +221,26 @@ def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.allgather(comm, np.full(comm.rank, comm.rank), axis=0).array, ranks=3)[0]
+        >>> mnpar.run(
+        ...     lambda comm: F.allgather(comm, np.full(comm.rank, comm.rank), axis=0).array, ranks=3
+        ... )[0]
         array([1, 2, 2])
     """
     ys = AllGather(comm).apply((x,))
     return ys if axis is None else concat(ys, axis=axis)
 
 
-def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum", axis: int | None = None) -> Variable:
+def reduce_scatter(
+    comm: Communicator, xs: Any, op: str = "sum", axis: int | None = None
+) -> Variable:
     """Rank r gets the sum over ranks of their ``xs[r]``; each ``xs[r]`` gets rank r's gradient.
 
     Args:
         comm: all its ranks call this.
         xs: P Variables or arrays; ``xs[r]`` has the same shape and dtype on each rank.
         op: ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'``.
-        axis: ``xs`` is one array, of the same shape on each rank, to be cut along it into the blocks of
-            :func:`mnpar.plans.block`: the inverse of :func:`allgather` with ``axis``.
+        axis: ``xs`` is one array, of the same shape on each rank, to be cut along it into the
+            blocks of :func:`mnpar.plans.block`: the inverse of :func:`allgather` with ``axis``.
 
     Returns:
         The reduction of this rank's parts.
@@ -234,13 +268,15 @@ def reduce_scatter(comm: Communicator, xs: Any, op: str = "sum", axis: int | Non
 def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
     """The sum over ranks, on every rank; the gradient is the sum of all ranks' gradients.
 
-    If every rank then computes the same loss from it and calls backward, that loss counts P times: see :func:`reduce_from`.
+    If every rank then computes the same loss from it and calls backward, that loss counts P times:
+    see :func:`reduce_from`.
 
     Args:
         comm: all its ranks call this.
         x: a Variable or array, of the same shape and dtype on each rank.
-        op: ``'sum'``, or ``'mean'``, ``'max'``, ``'min'``, ``'prod'``, each with its own derivative: max and min give the
-            gradient to the lowest rank that holds the extremum; NaN on any rank is NaN in the result.
+        op: ``'sum'``, or ``'mean'``, ``'max'``, ``'min'``, ``'prod'``, each with its own
+            derivative: max and min give the gradient to the lowest rank that holds the extremum;
+            NaN on any rank is NaN in the result.
 
     Returns:
         The sum.
@@ -281,7 +317,10 @@ def alltoall(comm: Communicator, xs: Any) -> tuple[Variable, ...]:
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
-        >>> ys = mnpar.run(lambda comm: F.alltoall(comm, [np.array([10 * comm.rank + r]) for r in range(2)]), ranks=2)[1]
+        >>> ys = mnpar.run(
+        ...     lambda comm: F.alltoall(comm, [np.array([10 * comm.rank + r]) for r in range(2)]),
+        ...     ranks=2,
+        ... )[1]
         >>> [y.array for y in ys]
         [array([1]), array([11])]
     """
@@ -316,7 +355,8 @@ def scan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
 
 
 def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
-    """On rank r the sum of the arrays of the ranks before it; zeros on rank 0, where MPI leaves it undefined.
+    """On rank r the sum of the arrays of the ranks before it; zeros on rank 0, where MPI leaves it
+    undefined.
 
     Args:
         comm: all its ranks call this.
@@ -343,7 +383,8 @@ def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
 
 
 def barrier(comm: Communicator) -> None:
-    """Return when every rank has called it. Nothing flows through it, so backward does not repeat it.
+    """Return when every rank has called it. Nothing flows through it, so backward does not repeat
+    it.
 
     Args:
         comm: all its ranks call this.

@@ -25,7 +25,9 @@ class Im2Col(FunctionNode):
         n = len(self.windows.K)
         columns = self.windows.columns(self.windows.pad_image(x))  # (C, *K, N, *out)
         rows = x.shape[1] * math.prod(self.windows.K)
-        return columns.transpose((n + 1, *range(n + 1), *range(n + 2, 2 * n + 2))).reshape(x.shape[0], rows, *self.windows.out)
+        return columns.transpose((n + 1, *range(n + 1), *range(n + 2, 2 * n + 2))).reshape(
+            x.shape[0], rows, *self.windows.out
+        )
 
     def backward(self, gy: Any) -> Any:
         return lambda: either(Col2Im(self.windows), gy)
@@ -40,7 +42,8 @@ class Col2Im(FunctionNode):
         self.windows = windows
 
     def forward(self, y: Array) -> Array:
-        K, x = self.windows.K, _image(self.windows, y[:, : y.shape[1] // math.prod(self.windows.K)], wide(y[:0]).dtype)
+        K = self.windows.K
+        x = _image(self.windows, y[:, : y.shape[1] // math.prod(self.windows.K)], wide(y[:0]).dtype)
         columns = y.reshape(*x.shape[:2], *K, *self.windows.out)  # (N, C, *K, *out)
         for offset, where in self.windows.offsets():
             x[(..., *where)] += columns[(slice(None), slice(None), *offset)]
@@ -50,7 +53,9 @@ class Col2Im(FunctionNode):
         return lambda: either(Im2Col(self.windows), gx)
 
 
-def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1) -> Variable:
+def im2col(
+    x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1
+) -> Variable:
     """What each window of an image sees, as channels.
 
     Args:
@@ -67,4 +72,6 @@ def im2col(x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = 
     """
     x = as_variable(x)
     K = per_axis("im2col: ksize", ksize, x.ndim - 2, 1)
-    return Im2Col(Windows.over("im2col", x.shape[2:], K, stride, pad, dilate, cover_all)).apply((x,))[0]
+    return Im2Col(Windows.over("im2col", x.shape[2:], K, stride, pad, dilate, cover_all)).apply(
+        (x,)
+    )[0]

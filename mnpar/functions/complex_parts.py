@@ -1,7 +1,7 @@
 """Complex numbers: their parts, and their conjugates.
 
-The gradient g of complex numbers z is such that the loss changes by Re(g · dz), as in JAX; so the gradient of real numbers that
-became complex is its real part.
+The gradient g of complex numbers z is such that the loss changes by Re(g · dz), as in JAX; so the
+gradient of real numbers that became complex is its real part.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ class Conj(FunctionNode):
 
 
 def real(x: Any) -> Variable:
-    """The real part of each element; of real numbers themselves. A Variable has it as ``x.real`` too.
+    """The real part of each element; of real numbers themselves. A Variable has it as ``x.real``
+    too.
 
     Args:
-        x: an array or Variable. If it is complex, the gradient that it gets is such that the loss changes by Re(g · dx).
+        x: an array or Variable. If it is complex, the gradient that it gets is such that the loss
+            changes by Re(g · dx).
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -66,7 +68,8 @@ def real(x: Any) -> Variable:
 
 
 def imag(x: Any) -> Variable:
-    """The imaginary part of each element, a real number; of real numbers 0; also ``x.imag``. See :func:`real`.
+    """The imaginary part of each element, a real number; of real numbers 0; also ``x.imag``. See
+    :func:`real`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -74,11 +77,16 @@ def imag(x: Any) -> Variable:
         array([2., 3.])
     """
     x = as_variable(x)
-    return Imag().apply((x,))[0] if x.dtype.kind == "c" else constant("imag", get_array_module(x.array).zeros_like, x)
+    return (
+        Imag().apply((x,))[0]
+        if x.dtype.kind == "c"
+        else constant("imag", get_array_module(x.array).zeros_like, x)
+    )
 
 
 def conj(x: Any) -> Variable:
-    """The complex conjugate of each element; real numbers are their own. As ``x.conj()`` too; see :func:`real`.
+    """The complex conjugate of each element; real numbers are their own. As ``x.conj()`` too; see
+    :func:`real`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F

@@ -1,8 +1,10 @@
-"""Linear-chain conditional random fields: the probability of a sequence of labels, and the most probable sequence.
+"""Linear-chain conditional random fields: the probability of a sequence of labels, and the most
+probable sequence.
 
-A sequence of labels y scores Σ_t x_t[y_t] + Σ_t cost[y_t-1, y_t]. The sum over all sequences is made step by step (the forward
-algorithm), in logarithms; the best one by the same recursion with maxima (Viterbi). Sequences are given step by step, longer
-ones first, so that those that have ended are the last rows.
+A sequence of labels y scores Σ_t x_t[y_t] + Σ_t cost[y_t-1, y_t]. The sum over all sequences is
+made step by step (the forward algorithm), in logarithms; the best one by the same recursion with
+maxima (Viterbi). Sequences are given step by step, longer ones first, so that those that have ended
+are the last rows.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from mnpar.variable import Variable, as_variable
 
 
 def crf1d(cost: Any, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean") -> Variable:
-    """The negative logarithm of the probability of label sequences in a linear-chain conditional random field.
+    """The negative logarithm of the probability of label sequences in a linear-chain conditional
+    random field.
 
     Args:
         cost: what a transition scores, ``(L, L)``: from, to.
-        xs: what each label scores at each step, a list of ``(n_t, L)``, where n_t sequences reach step t: they never grow.
+        xs: what each label scores at each step, a list of ``(n_t, L)``, where n_t sequences reach
+            step t: they never grow.
         ys: the labels of each step, a list of ``(n_t,)`` integers.
         reduce: ``'mean'``, over sequences, or ``'no'``.
 
@@ -45,50 +49,65 @@ def crf1d(cost: Any, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean")
         Lafferty, McCallum and Pereira, "Conditional random fields", ICML 2001.
     """
     check_option("crf1d", "reduce", reduce, "mean", "no")
-    W, steps, labels = as_variable(cost), [as_variable(x) for x in xs], [plain(y) for y in ys]
+    W = as_variable(cost)
+    steps = [as_variable(x) for x in xs]
+    labels = [plain(y) for y in ys]
     _check("crf1d", W, steps)
     if [y.shape for y in labels] != [x.shape[:1] for x in steps]:
-        raise ValueError(f"crf1d: labels {listed([y.shape for y in labels])} for {listed([x.shape for x in steps])}")
-    alpha, score = steps[0], _at(steps[0], labels[0])
+        raise ValueError(
+            f"crf1d: labels {listed([y.shape for y in labels])} for "
+            f"{listed([x.shape for x in steps])}"
+        )
+    alpha = steps[0]
+    score = _at(steps[0], labels[0])
     ended: list[tuple[Variable, Variable]] = []
     for x, y, last in zip(steps[1:], labels[1:], labels[:-1], strict=True):
         n = len(x)
         if n < len(alpha):
             ended.append((alpha[n:], score[n:]))
-            alpha, score = alpha[:n], score[:n]
+            alpha = alpha[:n]
+            score = score[:n]
         alpha = logsumexp(alpha[:, :, None] + W, axis=1) + x
         score = score + _at(x, y) + get_item(W, (last[:n], y))
     parts = [(alpha, score), *reversed(ended)]
-    loss = logsumexp(concat([a for a, _ in parts], axis=0), axis=1) - concat([s for _, s in parts], axis=0)
+    loss = logsumexp(concat([a for a, _ in parts], axis=0), axis=1) - concat(
+        [s for _, s in parts], axis=0
+    )
     return loss if reduce == "no" else mean(loss)
 
 
 def argmax_crf1d(cost: Any, xs: Sequence[Any]) -> tuple[Variable, list[Array]]:
-    """The likeliest label sequences in a linear-chain conditional random field (Viterbi's algorithm).
+    """The likeliest label sequences in a linear-chain conditional random field (Viterbi's
+    algorithm).
 
     Args:
         cost, xs: as in :func:`crf1d`.
 
     Returns:
-        The scores of the best sequences ``(n_0,)``, and their labels, step by step, a list of ``(n_t,)`` int32.
+        The scores of the best sequences ``(n_0,)``, and their labels, step by step, a list of
+        ``(n_t,)`` int32.
 
     Raises:
         ValueError: shapes do not belong together.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> score, path = F.argmax_crf1d(np.eye(2), [np.array([[0.0, 2.0]]), np.array([[0.5, 0.0]])])
+        >>> score, path = F.argmax_crf1d(
+        ...     np.eye(2), [np.array([[0.0, 2.0]]), np.array([[0.5, 0.0]])]
+        ... )
         >>> score.array, path
         (array([3.]), [array([1], dtype=int32), array([1], dtype=int32)])
     """
-    W, steps = as_variable(cost), [as_variable(x) for x in xs]
+    W = as_variable(cost)
+    steps = [as_variable(x) for x in xs]
     _check("argmax_crf1d", W, steps)
     alphas, froms = [steps[0]], []
     for x in steps[1:]:
         ways = alphas[-1][: len(x), :, None] + W
         froms.append(ways.array.argmax(axis=1))
         alphas.append(max_of(ways, axis=1) + x)
-    ends = [alpha[n:] for alpha, n in zip(alphas, [*[len(x) for x in steps[1:]], 0], strict=True)]  # those that end at a step
+    # those that end at a step
+    ends = [alpha[n:] for alpha, n in zip(alphas, [*[len(x) for x in steps[1:]], 0], strict=True)]
     xp, place = W.xp, ends[-1].array.argmax(axis=1)
     path = [place]
     for chosen, end in zip(reversed(froms), reversed(ends[:-1]), strict=True):
@@ -103,9 +122,17 @@ def _at(x: Variable, labels: Array) -> Variable:
 
 
 def _check(who: str, cost: Variable, xs: list[Variable]) -> None:
-    L, lengths = cost.shape[0], [len(x) for x in xs]
-    if not xs or cost.shape != (L, L) or any(x.shape[1:] != (L,) for x in xs) or lengths != sorted(lengths, reverse=True):
+    L = cost.shape[0]
+    lengths = [len(x) for x in xs]
+    if (
+        not xs
+        or cost.shape != (L, L)
+        or any(x.shape[1:] != (L,) for x in xs)
+        or lengths != sorted(lengths, reverse=True)
+    ):
         raise ValueError(
-            f"{who}: cost (L, L) and steps (n_t, L), one or more, whose n_t never grow; not {cost.shape} and "
-            f"{listed([x.shape for x in xs])}: sort the sequences, the longest first, and take F.transpose_sequence of them"
+            f"{who}: cost (L, L) and steps (n_t, L), one or more, whose n_t never grow; not "
+            f"{cost.shape} and "
+            f"{listed([x.shape for x in xs])}: sort the sequences, the longest first, and take "
+            "F.transpose_sequence of them"
         )

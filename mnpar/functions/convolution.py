@@ -1,4 +1,6 @@
-"""Convolutions and their transposes under Chainer's names, and what they check (convolving.py has the functions)."""
+"""Convolutions and their transposes under Chainer's names, and what they check (convolving.py has
+the functions).
+"""
 
 from __future__ import annotations
 
@@ -11,63 +13,112 @@ from mnpar.variable import Variable, as_variable
 
 
 def check_filters(
-    who: str, x: Variable, W: Variable, b: Any, groups: int, ndim: int | None, *, transposed: bool = False
+    who: str,
+    x: Variable,
+    W: Variable,
+    b: Any,
+    groups: int,
+    ndim: int | None,
+    *,
+    transposed: bool = False,
 ) -> int:
-    """The number of spatial axes; raises ValueError if x, W and b do not belong together, or the axes are not ``ndim``."""
+    """The number of spatial axes; raises ValueError if x, W and b do not belong together, or the
+    axes are not ``ndim``.
+    """
     n: int = x.ndim - 2
     if ndim is not None and n != ndim:
-        raise ValueError(f"{who}: x of shape {x.shape} must have {ndim + 2} axes: (N, C, …){missing(x.shape, ndim)}")
+        raise ValueError(
+            f"{who}: x of shape {x.shape} must have {ndim + 2} axes: (N, C, "
+            f"…){missing(x.shape, ndim)}"
+        )
     if n < 1 or W.ndim != x.ndim:
         raise ValueError(
-            f"{who}: x (N, C, …) and W (K, C, …) have the same number of axes, 3 or more, not {listed((x.shape, W.shape))}"
+            f"{who}: x (N, C, …) and W (K, C, …) have the same number of axes, 3 or more, not "
+            f"{listed((x.shape, W.shape))}"
             f"{missing(x.shape, W.ndim - 2)}"
         )
     if groups < 1 or W.shape[0] % groups:
         raise ValueError(f"{who}: W of shape {W.shape} cannot be divided into {groups} groups")
-    inputs, outputs = W.shape[1] * groups, W.shape[0]
+    inputs = W.shape[1] * groups
+    outputs = W.shape[0]
     if transposed:
         inputs, outputs = outputs, inputs
     if x.shape[1] != inputs:
-        last = "; where channels come last, F.moveaxis(x, -1, 1) makes them second" if x.shape[-1] == inputs else ""
+        last = (
+            "; where channels come last, F.moveaxis(x, -1, 1) makes them second"
+            if x.shape[-1] == inputs
+            else ""
+        )
         raise ValueError(
-            f"{who}: x of shape {x.shape} has {x.shape[1]} channels, but W {W.shape} in {groups} groups is for {inputs}{last}"
+            f"{who}: x of shape {x.shape} has {x.shape[1]} channels, but W {W.shape} in "
+            f"{groups} groups is for {inputs}{last}"
         )
     if b is not None and b.shape != (outputs,):
-        raise ValueError(f"{who}: b of shape {b.shape} must have shape {(outputs,)}, one for each output channel")
+        raise ValueError(
+            f"{who}: b of shape {b.shape} must have shape {(outputs,)}, one for each output channel"
+        )
     return n
 
 
 def _convolve(
-    who: str, ndim: int | None, x: Any, W: Any, b: Any, stride: Any, pad: Any, cover_all: bool, dilate: Any, groups: int
+    who: str,
+    ndim: int | None,
+    x: Any,
+    W: Any,
+    b: Any,
+    stride: Any,
+    pad: Any,
+    cover_all: bool,
+    dilate: Any,
+    groups: int,
 ) -> Variable:
-    x, W = as_variable(x), as_variable(W)
+    x = as_variable(x)
+    W = as_variable(W)
     check_filters(who, x, W, b, groups, ndim)
     windows = Windows.over(who, x.shape[2:], W.shape[2:], stride, pad, dilate, cover_all)
     return Convolution(windows, groups).apply((x, W) if b is None else (x, W, b))[0]
 
 
 def _deconvolve(
-    who: str, ndim: int | None, x: Any, W: Any, b: Any, stride: Any, pad: Any, outsize: Any, dilate: Any, groups: int
+    who: str,
+    ndim: int | None,
+    x: Any,
+    W: Any,
+    b: Any,
+    stride: Any,
+    pad: Any,
+    outsize: Any,
+    dilate: Any,
+    groups: int,
 ) -> Variable:
-    x, W = as_variable(x), as_variable(W)
+    x = as_variable(x)
+    W = as_variable(W)
     check_filters(who, x, W, b, groups, ndim, transposed=True)
     windows = Windows.transposed(who, x.shape[2:], W.shape[2:], stride, pad, dilate, outsize)
     return Deconvolution(windows, groups).apply((x, W) if b is None else (x, W, b))[0]
 
 
 def convolution_nd(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1, groups: int = 1
-) -> Variable:  # fmt: skip
+    x: Any,
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
+    cover_all: bool = False,
+    dilate: Any = 1,
+    groups: int = 1,
+) -> Variable:
     """The convolution (cross-correlation) of images with any number of spatial axes and filters.
 
     Args:
         x: ``(N, C, …)`` with one or more spatial axes.
         W: ``(K, C / groups, …)``, K filters.
         b: ``(K,)``, or None.
-        stride, pad, dilate: a number for each spatial axis, or one for all: the distance of the windows, zeros at each side,
-            and the distance of the cells within a window.
+        stride, pad, dilate: a number for each spatial axis, or one for all: the distance of the
+            windows, zeros at each side, and the distance of the cells within a window.
         cover_all: windows reach every cell, beyond the padding if need be.
-        groups: into how many groups, each convolved by itself, the channels are divided (grouped and depthwise convolution).
+        groups: into how many groups, each convolved by itself, the channels are divided (grouped
+            and depthwise convolution).
 
     Returns:
         ``(N, K, …)`` with ⌊(size + 2 pad − (k − 1) dilate − 1) / stride⌋ + 1 along each axis.
@@ -86,8 +137,15 @@ def convolution_nd(
 
 
 def convolution_1d(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1, groups: int = 1
-) -> Variable:  # fmt: skip
+    x: Any,
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
+    cover_all: bool = False,
+    dilate: Any = 1,
+    groups: int = 1,
+) -> Variable:
     """:func:`convolution_nd` of sequences ``(N, C, T)`` with filters ``(K, C / groups, k)``.
 
     Example:
@@ -99,12 +157,21 @@ def convolution_1d(
 
 
 def convolution_2d(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, *, dilate: Any = 1, groups: int = 1
-) -> Variable:  # fmt: skip
+    x: Any,
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
+    cover_all: bool = False,
+    *,
+    dilate: Any = 1,
+    groups: int = 1,
+) -> Variable:
     """:func:`convolution_nd` of images ``(N, C, H, W)`` with filters ``(K, C / groups, kH, kW)``.
 
-    Where there are many channels, 3 x 3 filters at stride 1 are applied by Winograd's method, to tiles of 4 x 4 outputs: in
-    float32 the results are off by 10⁻⁶ of their size, and an infinite number spoils all of its tiles.
+    Where there are many channels, 3 x 3 filters at stride 1 are applied by Winograd's method, to
+    tiles of 4 x 4 outputs: in float32 the results are off by 10⁻⁶ of their size, and an infinite
+    number spoils all of its tiles.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -117,9 +184,17 @@ def convolution_2d(
 
 
 def convolution_3d(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1, groups: int = 1
-) -> Variable:  # fmt: skip
-    """:func:`convolution_nd` of volumes ``(N, C, D, H, W)`` with filters ``(K, C / groups, kD, kH, kW)``.
+    x: Any,
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
+    cover_all: bool = False,
+    dilate: Any = 1,
+    groups: int = 1,
+) -> Variable:
+    """:func:`convolution_nd` of volumes ``(N, C, D, H, W)`` with filters ``(K, C / groups, kD, kH,
+    kW)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -130,9 +205,17 @@ def convolution_3d(
 
 
 def deconvolution_nd(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, dilate: Any = 1, groups: int = 1
-) -> Variable:  # fmt: skip
-    """The transpose (adjoint) of :func:`convolution_nd`, from arrays of the shape of its outputs to images.
+    x: Any,
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
+    outsize: Any = None,
+    dilate: Any = 1,
+    groups: int = 1,
+) -> Variable:
+    """The transpose (adjoint) of :func:`convolution_nd`, from arrays of the shape of its outputs to
+    images.
 
     Args:
         x: ``(N, K, …)``.
@@ -156,8 +239,15 @@ def deconvolution_nd(
 
 
 def deconvolution_1d(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, dilate: Any = 1, groups: int = 1
-) -> Variable:  # fmt: skip
+    x: Any,
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
+    outsize: Any = None,
+    dilate: Any = 1,
+    groups: int = 1,
+) -> Variable:
     """:func:`deconvolution_nd` of sequences ``(N, K, T)``.
 
     Example:
@@ -169,8 +259,16 @@ def deconvolution_1d(
 
 
 def deconvolution_2d(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, *, dilate: Any = 1, groups: int = 1
-) -> Variable:  # fmt: skip
+    x: Any,
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
+    outsize: Any = None,
+    *,
+    dilate: Any = 1,
+    groups: int = 1,
+) -> Variable:
     """:func:`deconvolution_nd` of images ``(N, K, H, W)``.
 
     Example:
@@ -182,8 +280,15 @@ def deconvolution_2d(
 
 
 def deconvolution_3d(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None, dilate: Any = 1, groups: int = 1
-) -> Variable:  # fmt: skip
+    x: Any,
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
+    outsize: Any = None,
+    dilate: Any = 1,
+    groups: int = 1,
+) -> Variable:
     """:func:`deconvolution_nd` of volumes ``(N, K, D, H, W)``.
 
     Example:
@@ -194,7 +299,9 @@ def deconvolution_3d(
     return _deconvolve("deconvolution_3d", 3, x, W, b, stride, pad, outsize, dilate, groups)
 
 
-def depthwise_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0) -> Variable:
+def depthwise_convolution_2d(
+    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0
+) -> Variable:
     """The convolution of each channel by itself with M filters.
 
     Args:
@@ -219,7 +326,9 @@ def depthwise_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1, pad
 
 
 def depthwise_filters(who: str, W: Any) -> tuple[Variable, int]:
-    """The filters (C M, 1, kH, kW) of C groups that M filters for each channel, (M, C, kH, kW), are; and C."""
+    """The filters (C M, 1, kH, kW) of C groups that M filters for each channel, (M, C, kH, kW),
+    are; and C.
+    """
     W = as_variable(W)
     if W.ndim != 4:
         raise ValueError(f"{who}: W must be (M, C, kH, kW), not {W.shape}")
@@ -228,7 +337,13 @@ def depthwise_filters(who: str, W: Any) -> tuple[Variable, int]:
 
 
 def dilated_convolution_2d(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, dilate: Any = 1, cover_all: bool = False
+    x: Any,
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
+    dilate: Any = 1,
+    cover_all: bool = False,
 ) -> Variable:
     """:func:`convolution_2d` by its older name and order of arguments.
 

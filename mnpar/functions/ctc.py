@@ -1,9 +1,12 @@
-"""Connectionist temporal classification (CTC): the probability of a sequence of labels that are not aligned to the steps.
+"""Connectionist temporal classification (CTC): the probability of a sequence of labels that are not
+aligned to the steps.
 
-A path assigns a label or the blank to each step; without repetitions and then without blanks it is the sequence of labels. The
-paths of L labels go through the 2 L + 1 states blank, label, blank, …, blank: at each step they stay, or go on by one state or
-(between different labels) by two. The forward-backward algorithm sums over all paths, in logarithms: α over the paths up to a
-state, β over the paths from it on. α + β gives the probability of each state at each step, and with it the gradient.
+A path assigns a label or the blank to each step; without repetitions and then without blanks it is
+the sequence of labels. The paths of L labels go through the 2 L + 1 states blank, label, blank, …,
+blank: at each step they stay, or go on by one state or (between different labels) by two. The
+forward-backward algorithm sums over all paths, in logarithms: α over the paths up to a state, β
+over the paths from it on. α + β gives the probability of each state at each step, and with it the
+gradient.
 """
 
 from __future__ import annotations
@@ -78,7 +81,9 @@ class CTC(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        xp, states, z = backend.get_array_module(x), self.states, wide(x)
+        xp = backend.get_array_module(x)
+        states = self.states
+        z = wide(x)
         z = z - z.max(axis=2, keepdims=True) if z.size else z
         self.log_y = z - xp.log(xp.exp(z).sum(axis=2, keepdims=True))
         picked = self.log_y[states.index(len(x))]  # (T, N, S)
@@ -87,7 +92,8 @@ class CTC(FunctionNode):
         never = xp.where(states.skip, 0, NEVER).astype(picked.dtype)
         self.alpha[0, :, 2:] = xp.where(states.first(), picked[0], NEVER)
         for t in range(1, T):
-            old, new = self.alpha[t - 1], self.alpha[t, :, 2:]
+            old = self.alpha[t - 1]
+            new = self.alpha[t, :, 2:]
             xp.add(_log_sum(xp, old[:, 2:], old[:, 1:-1], old[:, :-2] + never), picked[t], out=new)
             if t >= states.shortest:
                 new[...] = xp.where((t < states.steps)[:, None], new, old[:, 2:])
@@ -101,12 +107,18 @@ class CTC(FunctionNode):
         return lambda: self._recorded(x, gy) if isinstance(x, Variable) else self._pull(x, gy)
 
     def _pull(self, x: Array, gy: Array) -> Array:
-        """softmax(x) minus the probability of each symbol at each step, given the labels; 0 for labels without a path."""
-        xp, states, T = backend.get_array_module(x), self.states, len(x)
+        """softmax(x) minus the probability of each symbol at each step, given the labels; 0 for
+        labels without a path.
+        """
+        xp = backend.get_array_module(x)
+        states = self.states
+        T = len(x)
         share = self._shares(xp)
         gx = xp.exp(self.log_y)
-        steps, rows = xp.arange(T)[:, None], xp.arange(len(states.path))
-        for s in range(share.shape[2]):  # the symbols of one state differ in their samples, so nothing is added twice
+        steps = xp.arange(T)[:, None]
+        rows = xp.arange(len(states.path))
+        # the symbols of one state differ in their samples, so nothing is added twice
+        for s in range(share.shape[2]):
             gx[steps, rows, states.path[:, s]] -= share[:, :, s]
         counts = (steps < states.steps) & (self.log_p > NEVER / 2)  # (T, N)
         return (gx * (counts * wide(gy))[:, :, None]).astype(x.dtype)
@@ -131,19 +143,28 @@ class CTC(FunctionNode):
         return xp.exp(shares, out=shares)
 
     def _recorded(self, x: Variable, gy: Any) -> Any:
-        """The gradient by differentiable functions of mnpar, step by step: slower, but differentiable any number of times."""
+        """The gradient by differentiable functions of mnpar, step by step: slower, but
+        differentiable any number of times.
+        """
         with Tape():
-            return grad([_composed(x, self.states)], [x], [as_variable(gy)], enable_double_backprop=True)[0]
+            return grad(
+                [_composed(x, self.states)], [x], [as_variable(gy)], enable_double_backprop=True
+            )[0]
 
 
 def _composed(x: Variable, states: States) -> Variable:
-    xp, T, dtype = x.xp, len(x), x.dtype
-    picked = get_item(log_softmax(cast(x, "f4") if dtype.char == "e" else x, axis=2), states.index(T))
+    xp = x.xp
+    T = len(x)
+    dtype = x.dtype
+    picked = get_item(
+        log_softmax(cast(x, "f4") if dtype.char == "e" else x, axis=2), states.index(T)
+    )
     never = xp.full((len(states.path), 2), NEVER, picked.dtype)
     alpha = where(states.first(), picked[0], NEVER)
     for t in range(1, T):
         later = concat((never, alpha), axis=1)  # (N, S + 2)
-        from_two, from_one = where(states.skip, later[:, :-2], NEVER), later[:, 1:-1]
+        from_two = where(states.skip, later[:, :-2], NEVER)
+        from_one = later[:, 1:-1]
         more = logsumexp(stack((alpha, from_one, from_two), axis=0), axis=0) + picked[t]
         alpha = where((t < states.steps)[:, None], more, alpha)
     loss: Variable = -logsumexp(where(states.last(), alpha, NEVER), axis=1)
@@ -151,9 +172,15 @@ def _composed(x: Variable, states: States) -> Variable:
 
 
 def connectionist_temporal_classification(
-    x: Sequence[Any] | Any, t: Any, blank_symbol: int, input_length: Any = None, label_length: Any = None, reduce: str = "mean"
+    x: Sequence[Any] | Any,
+    t: Any,
+    blank_symbol: int,
+    input_length: Any = None,
+    label_length: Any = None,
+    reduce: str = "mean",
 ) -> Variable:
-    """The CTC loss: minus the logarithm of the probability of a sequence of labels, in any alignment to the steps.
+    """The CTC loss: minus the logarithm of the probability of a sequence of labels, in any
+    alignment to the steps.
 
     Args:
         x: T scores ``(N, C)``, one for each step, before softmax; or one ``(T, N, C)``.
@@ -164,10 +191,12 @@ def connectionist_temporal_classification(
         reduce: ``'mean'`` over N, or ``'no'``.
 
     Returns:
-        0-d (0 for no samples), or ``(N,)``; infinite, with no gradient, for labels that do not fit into the steps.
+        0-d (0 for no samples), or ``(N,)``; infinite, with no gradient, for labels that do not fit
+        into the steps.
 
     Raises:
-        ValueError: wrong shapes, lengths or symbols, or an unknown ``reduce``; TypeError: scores of integers.
+        ValueError: wrong shapes, lengths or symbols, or an unknown ``reduce``; TypeError: scores of
+            integers.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -180,11 +209,24 @@ def connectionist_temporal_classification(
     """
     name = "connectionist_temporal_classification"
     check_option(name, "reduce", reduce, "mean", "no")
-    x = stack([as_variable(step) for step in x], axis=0) if isinstance(x, tuple | list) else as_variable(x)
+    x = (
+        stack([as_variable(step) for step in x], axis=0)
+        if isinstance(x, tuple | list)
+        else as_variable(x)
+    )
     labels = as_variable(t).array
     backend.check_fractions(name, x.array)
-    if x.ndim != 3 or not len(x) or labels.ndim != 2 or len(labels) != x.shape[1] or labels.dtype.kind not in "iu":
-        raise ValueError(f"{name}: shapes {listed((x.shape, labels.shape))} are not (T, N, C), T > 0, and integers (N, L)")
+    if (
+        x.ndim != 3
+        or not len(x)
+        or labels.ndim != 2
+        or len(labels) != x.shape[1]
+        or labels.dtype.kind not in "iu"
+    ):
+        raise ValueError(
+            f"{name}: shapes {listed((x.shape, labels.shape))} are not (T, N, C), T > 0, and "
+            "integers (N, L)"
+        )
     T, N, C = x.shape
     steps = _lengths(name, "input_length", input_length, x.xp, N, 1, T)
     counts = _lengths(name, "label_length", label_length, x.xp, N, 0, labels.shape[1])
@@ -199,11 +241,18 @@ def _lengths(name: str, what: str, lengths: Any, xp: Any, N: int, low: int, high
     return lengths
 
 
-def _states(name: str, xp: Any, labels: Array, blank: int, steps: Array, counts: Array, C: int) -> States:
+def _states(
+    name: str, xp: Any, labels: Array, blank: int, steps: Array, counts: Array, C: int
+) -> States:
     N, L = labels.shape
     used = xp.arange(L) < counts[:, None]
-    if not 0 <= blank < C or bool((used & ((labels < 0) | (labels >= C) | (labels == blank))).any()):
-        raise ValueError(f"{name}: blank_symbol = {blank} and the labels that count are different numbers from 0 to {C - 1}")
+    if not 0 <= blank < C or bool(
+        (used & ((labels < 0) | (labels >= C) | (labels == blank))).any()
+    ):
+        raise ValueError(
+            f"{name}: blank_symbol = {blank} and the labels that count are different numbers "
+            f"from 0 to {C - 1}"
+        )
     path = xp.full((N, 2 * L + 1), blank, "i8")
     path[:, 1::2] = xp.where(used, labels, blank)
     skip = xp.zeros(path.shape, bool)

@@ -1,7 +1,7 @@
 """Sums and products from the beginning to each place, and the product of all.
 
-The derivatives of products are quotients, gy·y/x, where nothing is 0 and nothing overflows. Where something is, they
-are made in pairs, log₂ n times: their derivatives need no quotient.
+The derivatives of products are quotients, gy·y/x, where nothing is 0 and nothing overflows. Where
+something is, they are made in pairs, log₂ n times: their derivatives need no quotient.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ class CumSum(FunctionNode):
         self.axis, self.backwards = axis, backwards
 
     def forward(self, x: Array) -> Array:
-        flip, half = backend.get_array_module(x).flip, x.dtype.char in HALVES
-        y = (flip(x, self.axis) if self.backwards else x).cumsum(axis=self.axis, dtype="f4" if half else None)
+        flip = backend.get_array_module(x).flip
+        half = x.dtype.char in HALVES
+        y = (flip(x, self.axis) if self.backwards else x).cumsum(
+            axis=self.axis, dtype="f4" if half else None
+        )
         y = flip(y, self.axis) if self.backwards else y
         return y.astype(x.dtype) if half else y
 
@@ -41,7 +44,9 @@ class CumSum(FunctionNode):
 
 
 class CumProd(FunctionNode):
-    """``y_i = x_0 x_1 … x_i``; ``gx_i`` is the sum of ``gy y`` from i on, over ``x_i``. No x may be 0."""
+    """``y_i = x_0 x_1 … x_i``; ``gx_i`` is the sum of ``gy y`` from i on, over ``x_i``. No x may be
+    0.
+    """
 
     generic = True
 
@@ -69,7 +74,11 @@ class Prod(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
-        return wide(x).prod(axis=self.axes, keepdims=True, dtype=wide(x).dtype).astype(x.dtype, copy=False)
+        return (
+            wide(x)
+            .prod(axis=self.axes, keepdims=True, dtype=wide(x).dtype)
+            .astype(x.dtype, copy=False)
+        )
 
     def backward(self, gy: Any) -> Any:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
@@ -77,7 +86,9 @@ class Prod(FunctionNode):
 
 
 def _divisible(y: Variable) -> bool:
-    """Whether the derivative of a product, or of each of many, is a quotient; or nobody will ask for it."""
+    """Whether the derivative of a product, or of each of many, is a quotient; or nobody will ask
+    for it.
+    """
     return y.creator is None or bool((y.xp.isfinite(y.array) & (y.array != 0)).all())
 
 
@@ -101,7 +112,8 @@ def cumsum(x: Any, axis: int | None = None) -> Variable:
 
 
 def cumprod(x: Any, axis: int | None = None) -> Variable:
-    """The products of the elements up to each one; its gradients are right where there are zeros, too.
+    """The products of the elements up to each one; its gradients are right where there are zeros,
+    too.
 
     Args:
         x: an array or Variable.
@@ -114,7 +126,8 @@ def cumprod(x: Any, axis: int | None = None) -> Variable:
     """
     x, axis = _along("cumprod", x, axis)
     y = CumProd(axis).apply((x,))[0]
-    last = get_item(y, (*[slice(None)] * axis, slice(-1, None)))  # what is 0 or infinite stays so, or is NaN
+    # what is 0 or infinite stays so, or is NaN
+    last = get_item(y, (*[slice(None)] * axis, slice(-1, None)))
     return y if _divisible(last) else _running_products(x, axis)
 
 
@@ -127,15 +140,20 @@ def _along(name: str, x: Any, axis: int | None) -> tuple[Variable, int]:
 
 
 def _running_products(x: Variable, axis: int) -> Variable:
-    y, lead, n, step = x, [slice(None)] * axis, x.shape[axis], 1
+    y = x
+    lead = [slice(None)] * axis
+    n = x.shape[axis]
+    step = 1
     while step < n:  # each element is the product of the last 1, 2, 4 … elements: log₂ n steps
         more = get_item(y, (*lead, slice(step, None))) * get_item(y, (*lead, slice(0, n - step)))
-        y, step = concat((get_item(y, (*lead, slice(0, step))), more), axis=axis), 2 * step
+        y = concat((get_item(y, (*lead, slice(0, step))), more), axis=axis)
+        step = 2 * step
     return y
 
 
 def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
-    """The product over some axes, with the product rule for its derivative: right where there are zeros, too.
+    """The product over some axes, with the product rule for its derivative: right where there are
+    zeros, too.
 
     Args:
         x: an array or Variable.

@@ -1,7 +1,8 @@
-"""Decorrelated batch normalization: channels are whitened by the inverse square root of their covariance.
+"""Decorrelated batch normalization: channels are whitened by the inverse square root of their
+covariance.
 
-The derivative of the root solves a Lyapunov equation, and so does the derivative of that solution: both functions are
-differentiable any number of times, also where eigenvalues coincide.
+The derivative of the root solves a Lyapunov equation, and so does the derivative of that solution:
+both functions are differentiable any number of times, also where eigenvalues coincide.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from mnpar.variable import Variable, as_variable
 
 
 class InverseRoot(FunctionNode):
-    """Z = S^(−½) of symmetric positive matrices (G, C, C): Z² = S⁻¹, so dZ Z + Z dZ = −S⁻¹ dS S⁻¹."""
+    """Z = S^(−½) of symmetric positive matrices (G, C, C): Z² = S⁻¹, so dZ Z + Z dZ = −S⁻¹ dS
+    S⁻¹.
+    """
 
     generic = True
 
@@ -32,7 +35,9 @@ class InverseRoot(FunctionNode):
     def backward(self, gZ: Any) -> Any:
         (Z,) = self.get_retained_outputs()
         inverse = Z @ Z
-        return lambda: -(inverse @ either(Lyapunov(), Z, (gZ + gZ.transpose((0, 2, 1))) * 0.5) @ inverse)
+        return lambda: (
+            -(inverse @ either(Lyapunov(), Z, (gZ + gZ.transpose((0, 2, 1))) * 0.5) @ inverse)
+        )
 
 
 class Lyapunov(FunctionNode):
@@ -59,18 +64,25 @@ class Lyapunov(FunctionNode):
 
 
 def decorrelated_batch_normalization(
-    x: Any, *, groups: int = 16, eps: float = 2e-5, running_mean: Array | None = None,
-    running_projection: Array | None = None, decay: float = 0.9,
-) -> Variable:  # fmt: skip
-    """Whiten channels over this batch: mean 0, deviation 1, and no correlation among the channels of a group (by ZCA).
+    x: Any,
+    *,
+    groups: int = 16,
+    eps: float = 2e-5,
+    running_mean: Array | None = None,
+    running_projection: Array | None = None,
+    decay: float = 0.9,
+) -> Variable:
+    """Whiten channels over this batch: mean 0, deviation 1, and no correlation among the channels
+    of a group (by ZCA).
 
     Args:
         x: ``(N, C, …)``; of float16, it is computed in float32.
         groups: the C channels are divided into so many groups of C / groups.
         eps: added to the variances.
-        running_mean, running_projection: arrays ``(groups, C / groups)`` and ``(groups, C / groups, C / groups)``, or None.
-            They are changed in place, to ``decay`` of what they were and ``1 - decay`` of this batch's mean and projection;
-            the latter times m / (m − 1), where m is how many numbers share a mean.
+        running_mean, running_projection: arrays ``(groups, C / groups)`` and ``(groups, C / groups,
+            C / groups)``, or None. They are changed in place, to ``decay`` of what they were and
+            ``1 - decay`` of this batch's mean and projection; the latter times m / (m − 1), where m
+            is how many numbers share a mean.
         decay: which part of the running arrays stays at each call.
 
     Returns:
@@ -81,7 +93,9 @@ def decorrelated_batch_normalization(
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> y = F.decorrelated_batch_normalization(np.random.default_rng(0).standard_normal((500, 2)), groups=1).array
+        >>> y = F.decorrelated_batch_normalization(
+        ...     np.random.default_rng(0).standard_normal((500, 2)), groups=1
+        ... ).array
         >>> np.cov(y.T, bias=True).round(3) + 0.0
         array([[1., 0.],
                [0., 1.]])
@@ -103,7 +117,9 @@ def decorrelated_batch_normalization(
     return _ungrouped(matmul(projection, d), x)
 
 
-def fixed_decorrelated_batch_normalization(x: Any, mean: Any, projection: Any, groups: int = 16) -> Variable:
+def fixed_decorrelated_batch_normalization(
+    x: Any, mean: Any, projection: Any, groups: int = 16
+) -> Variable:
     """Whiten channels by a mean and a projection that are given.
 
     Args:
@@ -121,17 +137,23 @@ def fixed_decorrelated_batch_normalization(x: Any, mean: Any, projection: Any, g
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> mean, turn = np.array([[1.0, 0.0]]), np.array([[[0.0, 1.0], [1.0, 0.0]]])
-        >>> F.fixed_decorrelated_batch_normalization(np.array([[5.0, 3.0]]), mean, turn, groups=1).array
+        >>> F.fixed_decorrelated_batch_normalization(
+        ...     np.array([[5.0, 3.0]]), mean, turn, groups=1
+        ... ).array
         array([[3., 4.]])
     """
-    x, mean, projection = as_variable(x), as_variable(mean), as_variable(projection)
+    x = as_variable(x)
+    mean = as_variable(mean)
+    projection = as_variable(projection)
     h = _grouped("fixed_decorrelated_batch_normalization", x, groups)
     if mean.shape != h.shape[:2] or projection.shape != (*h.shape[:2], h.shape[1]):
         raise ValueError(
-            f"fixed_decorrelated_batch_normalization: mean {mean.shape} and projection {projection.shape} must be "
+            f"fixed_decorrelated_batch_normalization: mean {mean.shape} and projection "
+            f"{projection.shape} must be "
             f"{h.shape[:2]} and {(*h.shape[:2], h.shape[1])}, for x {x.shape} in {groups} groups"
         )
-    mean, projection = mean.astype(h.dtype), projection.astype(h.dtype)
+    mean = mean.astype(h.dtype)
+    projection = projection.astype(h.dtype)
     return _ungrouped(matmul(projection, h - reshape(mean, (*mean.shape, 1))), x)
 
 
@@ -139,7 +161,9 @@ def _grouped(name: str, x: Variable, groups: int) -> Variable:
     """(N, C, …) as (groups, C / groups, N · …), in which it is computed."""
     backend.check_fractions(name, x.array)
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
-        raise ValueError(f"{name}: x of shape {x.shape} is not (N, C, …) with C a multiple of groups = {groups}")
+        raise ValueError(
+            f"{name}: x of shape {x.shape} is not (N, C, …) with C a multiple of groups = {groups}"
+        )
     h = transpose(x.astype("f4") if x.dtype.char == "e" else x, (1, 0, *range(2, x.ndim)))
     return reshape(h, (groups, x.shape[1] // groups, math.prod(x.shape) // max(x.shape[1], 1)))
 

@@ -1,4 +1,6 @@
-"""Deformable convolution: the cells of each window are sampled at computed offsets, by interpolation."""
+"""Deformable convolution: the cells of each window are sampled at computed offsets, by
+interpolation.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ from mnpar.functions.windows import Windows, per_axis
 from mnpar.variable import Variable, as_variable
 
 
-def deformable_convolution_2d_sampler(x: Any, offset: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0) -> Variable:
-    """:func:`convolution_2d` in which each cell of each window is sampled at an offset, by bilinear interpolation.
+def deformable_convolution_2d_sampler(
+    x: Any, offset: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0
+) -> Variable:
+    """:func:`convolution_2d` in which each cell of each window is sampled at an offset, by bilinear
+    interpolation.
 
     Args:
         x: ``(N, C, H, W)``.
-        offset: ``(N, 2 kH kW, oH, oW)``, in cells: first the kH kW moves along the width, then those along the height.
+        offset: ``(N, 2 kH kW, oH, oW)``, in cells: first the kH kW moves along the width, then
+            those along the height.
         W: ``(K, C, kH, kW)``.
         b: ``(K,)``, or None.
         stride, pad: as in :func:`convolution_2d`.
@@ -33,7 +39,11 @@ def deformable_convolution_2d_sampler(x: Any, offset: Any, W: Any, b: Any = None
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> x, W, right = np.arange(4.0).reshape(1, 1, 1, 4), np.ones((1, 1, 1, 1)), np.zeros((1, 2, 1, 4))
+        >>> x, W, right = (
+        ...     np.arange(4.0).reshape(1, 1, 1, 4),
+        ...     np.ones((1, 1, 1, 1)),
+        ...     np.zeros((1, 2, 1, 4)),
+        ... )
         >>> right[:, 0] = 0.5
         >>> F.deformable_convolution_2d_sampler(x, right, W).array
         array([[[[0.5, 1.5, 2.5, 1.5]]]])
@@ -41,7 +51,9 @@ def deformable_convolution_2d_sampler(x: Any, offset: Any, W: Any, b: Any = None
     Source:
         Dai et al., "Deformable convolutional networks", arXiv 1703.06211.
     """
-    x, offset, W = as_variable(x), as_variable(offset), as_variable(W)
+    x = as_variable(x)
+    offset = as_variable(offset)
+    W = as_variable(W)
     who = "deformable_convolution_2d_sampler"
     if x.ndim != 4 or W.ndim != 4 or x.shape[1] != W.shape[1]:
         raise ValueError(f"{who}: x (N, C, H, W) and W (K, C, kH, kW), not {x.shape} and {W.shape}")
@@ -49,19 +61,28 @@ def deformable_convolution_2d_sampler(x: Any, offset: Any, W: Any, b: Any = None
     (N, C), (K, _, *kernel), out = x.shape[:2], W.shape, windows.out
     cells = kernel[0] * kernel[1]
     if offset.shape != (N, 2 * cells, *out):
-        raise ValueError(f"{who}: offset of shape {offset.shape} must have shape {(N, 2 * cells, *out)}")
+        raise ValueError(
+            f"{who}: offset of shape {offset.shape} must have shape {(N, 2 * cells, *out)}"
+        )
     margins = [(p, p) for p in per_axis(f"{who}: pad", pad, 2, 0)]
-    seen = spatial_transformer_sampler(padded(x, [(0, 0), (0, 0), *margins]), _places(offset, windows))
+    seen = spatial_transformer_sampler(
+        padded(x, [(0, 0), (0, 0), *margins]), _places(offset, windows)
+    )
     y = matmul(reshape(W, (K, C * cells)), reshape(seen, (N, C * cells, out[0] * out[1])))
     y = reshape(y, (N, K, *out))
     return y if b is None else y + reshape(as_variable(b), (1, K, 1, 1))
 
 
 def _places(offset: Variable, windows: Windows) -> Variable:
-    """Where the cells of the windows lie: (N, 2, kH kW, oH oW), −1 to 1 from the first to the last cell of the padded image."""
+    """Where the cells of the windows lie: (N, 2, kH kW, oH oW), −1 to 1 from the first to the last
+    cell of the padded image.
+    """
     N, cells, (oH, oW), (kH, kW) = offset.shape[0], offset.shape[1] // 2, windows.out, windows.K
     rows, columns, i, j = np.ogrid[:kH, :kW, :oH, :oW]
-    even = i * windows.stride[0] + rows + 0 * (columns + j), j * windows.stride[1] + columns + 0 * (rows + i)
+    even = (
+        i * windows.stride[0] + rows + 0 * (columns + j),
+        j * windows.stride[1] + columns + 0 * (rows + i),
+    )
     parts = []
     for axis, half in ((1, offset[:, :cells]), (0, offset[:, cells:])):
         size = windows.size[axis] + 2 * windows.pad[axis]

@@ -1,4 +1,6 @@
-"""Copies cells from a rank's arrays into messages, and from messages into the arrays that a plan says; sends nothing itself."""
+"""Copies cells from a rank's arrays into messages, and from messages into the arrays that a plan
+says; sends nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +38,19 @@ def form_of(have: Layouts, xs: Sequence[Array | None], label: str) -> Form | Non
         mine = Form(lead, x.dtype, backend.get_array_module(x))
         if x.ndim < layout.ndim or x.shape[len(lead) :] != layout.shape or (form or mine) != mine:
             raise ValueError(
-                f"{label}: an array of shape {x.shape} {x.dtype} came where the plan says that this rank has "
-                f"(…, {', '.join(map(str, layout.shape))}); all its arrays have one dtype and the same axes before those"
+                f"{label}: an array of shape {x.shape} {x.dtype} came where the plan says that "
+                "this rank has "
+                f"(…, {', '.join(map(str, layout.shape))}); all its arrays have one dtype and "
+                "the same axes before those"
             )
         form = mine
     return form
 
 
 def gather_pieces(parcel: Parcel, xs: Sequence[Array | None], form: Form) -> list[Array]:
-    """The cells of each move, in the shape in which they travel: views, where one element stands for a cell."""
+    """The cells of each move, in the shape in which they travel: views, where one element stands
+    for a cell.
+    """
     pieces = []
     for move in parcel.moves:
         x = xs[move.source]
@@ -74,9 +80,17 @@ class Delivery:
     """
 
     def __init__(
-        self, want: Layouts, route: Route, form: Form | None, fill: float = 0, begun: Sequence[Array | None] = ()
+        self,
+        want: Layouts,
+        route: Route,
+        form: Form | None,
+        fill: float = 0,
+        begun: Sequence[Array | None] = (),
     ) -> None:
-        self.layouts, self.route, self.form, self.fill = several(want), route, form, fill
+        self.layouts = several(want)
+        self.route = route
+        self.form = form
+        self.fill = fill
         self._arrays: list[Array] = []
         if any([y is not None for y in begun]):
             self._arrays = [
@@ -91,15 +105,24 @@ class Delivery:
             return True
         if not backend.is_array(value) or value.ndim == 0 or value.shape[-1] != parcel.cells:
             return False
-        return self.form is None or (value.shape[:-1], value.dtype) == (self.form.lead, self.form.dtype)
+        return self.form is None or (value.shape[:-1], value.dtype) == (
+            self.form.lead,
+            self.form.dtype,
+        )
 
     def expects(self, parcel: Parcel) -> str:
         """What is expected from a sender, in words."""
         form = self.form
-        return f"{parcel.cells} cells" if form is None else f"{form.dtype} {(*form.lead, parcel.cells)}"
+        return (
+            f"{parcel.cells} cells"
+            if form is None
+            else f"{form.dtype} {(*form.lead, parcel.cells)}"
+        )
 
     def in_order(self) -> list[Parcel]:
-        """What comes here: by rank where it is added up; else the rank's own first, while that of others is on its way."""
+        """What comes here: by rank where it is added up; else the rank's own first, while that of
+        others is on its way.
+        """
         parcels = [self.route.own, *self.route.receives]
         return parcels if all(self.route.apart) else sorted(parcels, key=lambda parcel: parcel.rank)
 
@@ -123,14 +146,17 @@ class Delivery:
             self._missing.append(parcel)
             return
         for move, piece in zip(parcel.moves, pieces, strict=True):
-            y, index = self._started()[move.dest], (..., *move.take.slices)
+            y = self._started()[move.dest]
+            index = (..., *move.take.slices)
             if self.route.apart[move.dest]:
                 y[index] = backend.beside(piece, y)
             else:
                 y[index] += backend.beside(piece, y)
 
     def arrays(self, always: bool) -> tuple[Array | None, ...]:
-        """What the rank wants; if nothing at all came, None for each array, or filled ones (``always``)."""
+        """What the rank wants; if nothing at all came, None for each array, or filled ones
+        (``always``).
+        """
         if not self._arrays and not always:
             return (None,) * len(self.layouts)
         if self.form is None:  # this rank had nothing and got nothing: nobody says of what

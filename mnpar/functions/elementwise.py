@@ -1,7 +1,7 @@
 """Functions of each element by itself: exponentials, logarithms, roots, angles.
 
-Where the derivative is a function of the result (exp, sqrt) the result is kept and the argument can be freed. The file is long
-because there are many; each is short.
+Where the derivative is a function of the result (exp, sqrt) the result is kept and the argument can
+be freed. The file is long because there are many; each is short.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ class Cos(FunctionNode):
 
 
 class Absolute(FunctionNode):
-    """``y = |x|``; ``gx = gy sign(x)``, which is 0 where ``x = 0``; of complex x the conjugate of x / |x|."""
+    """``y = |x|``; ``gx = gy sign(x)``, which is 0 where ``x = 0``; of complex x the conjugate of x
+    / |x|.
+    """
 
     generic = True
 

@@ -1,9 +1,10 @@
 """The error function, and GELU, which is made of it.
 
-numpy has none. Here it is tanh(x P(x²)): artanh(erf(x)) / x is so smooth that a polynomial of degree 7 is enough for float32,
-and one of degree 8 over another for float64, fitted here for the smallest largest error of the result: 3 units of the last
-digit, half a unit on average. The two for float64 have positive coefficients, so that nothing cancels, and are one product of a
-matrix with the powers of x². MKL, where it is installed, has its own (blas.py).
+numpy has none. Here it is tanh(x P(x²)): artanh(erf(x)) / x is so smooth that a polynomial of
+degree 7 is enough for float32, and one of degree 8 over another for float64, fitted here for the
+smallest largest error of the result: 3 units of the last digit, half a unit on average. The two for
+float64 have positive coefficients, so that nothing cancels, and are one product of a matrix with
+the powers of x². MKL, where it is installed, has its own (blas.py).
 """
 
 from __future__ import annotations
@@ -24,16 +25,46 @@ from mnpar.functions.generic import check_option, either, wide
 from mnpar.variable import Variable
 
 _START = 1.1283791670955124
-_FRACTION = np.array([
-    (0.0, 1.0277260330196228e-1, 3.4828206806381230e-2, 8.6677607109865715e-3, 1.2388510393418996e-3,
-     1.3114414135981204e-4, 8.4537131442220452e-6, 3.3448014215123569e-7, 2.5366138148585849e-9),
-    (1.0, 3.4092161063768243e-1, 9.0775191421821362e-2, 1.3568870015242241e-2, 1.5769449393288381e-3,
-     1.1114019391175652e-4, 5.4176684619501587e-6, 8.8308389414872513e-8, 1.4356687334254936e-10),
-])  # fmt: skip
-"""artanh(erf(x)) / x, of x² up to 36, beyond which erf(x) is 1: at 0, and what is added to that, one row over the other."""
+_FRACTION = np.array(
+    [
+        (
+            0.0,
+            1.0277260330196228e-1,
+            3.4828206806381230e-2,
+            8.6677607109865715e-3,
+            1.2388510393418996e-3,
+            1.3114414135981204e-4,
+            8.4537131442220452e-6,
+            3.3448014215123569e-7,
+            2.5366138148585849e-9,
+        ),
+        (
+            1.0,
+            3.4092161063768243e-1,
+            9.0775191421821362e-2,
+            1.3568870015242241e-2,
+            1.5769449393288381e-3,
+            1.1114019391175652e-4,
+            5.4176684619501587e-6,
+            8.8308389414872513e-8,
+            1.4356687334254936e-10,
+        ),
+    ]
+)
+"""artanh(erf(x)) / x, of x² up to 36, beyond which erf(x) is 1: at 0, and what is added to that,
+one row over the other.
+"""
 _FAR = 36.0
-_ARGUMENT = (1.1283792442808438, 0.10276995254137805, -1.9567515046467845e-4, -6.14269943013183e-4, 8.423674499617407e-5,
-             -4.687665568200701e-6, 1.3049033188622889e-8, 6.141266406949831e-9)  # fmt: skip
+_ARGUMENT = (
+    1.1283792442808438,
+    0.10276995254137805,
+    -1.9567515046467845e-4,
+    -6.14269943013183e-4,
+    8.423674499617407e-5,
+    -4.687665568200701e-6,
+    1.3049033188622889e-8,
+    6.141266406949831e-9,
+)
 """artanh(erf(x)) / x, of x²."""
 _EXACT = tuple(c * 0.5 ** (k + 0.5) for k, c in enumerate(_ARGUMENT))  # of x / √2
 _HEIGHT = 1 / math.sqrt(2 * math.pi)  # of the normal density at 0
@@ -59,7 +90,8 @@ class Erf(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        xp, flat = backend.get_array_module(x), _flat(x, x)
+        xp = backend.get_array_module(x)
+        flat = _flat(x, x)
         y = xp.empty_like(flat)
         for place, room in _blocks(xp, flat):
             self.fill(xp, flat[place], y[place], room)
@@ -80,7 +112,8 @@ class Erf(FunctionNode):
         """To the last digits of float64."""
         n = _FRACTION.shape[1]
         room = backend.scratch((n + 2, x.size), x.dtype, xp)
-        powers, two = room[:n], room[n:]
+        powers = room[:n]
+        two = room[n:]
         powers[0] = 1
         xp.minimum(xp.multiply(x, x, out=powers[1]), _FAR, out=powers[1])
         for k in range(2, n):
@@ -97,10 +130,12 @@ class Erf(FunctionNode):
 
 
 class Gelu(FunctionNode):
-    """x Φ(x), where Φ is the share of normal numbers below x, or an approximation by tanh; ``gx = (Φ + x Φ′) gy``.
+    """x Φ(x), where Φ is the share of normal numbers below x, or an approximation by tanh; ``gx =
+    (Φ + x Φ′) gy``.
 
-    In passes over blocks that stay in the cache; so the slope Φ + x Φ′ is found there, too, and backward reads that, not x.
-    Where a library finds Φ in one pass, backward does so once more: that takes no longer, and an array less is kept.
+    In passes over blocks that stay in the cache; so the slope Φ + x Φ′ is found there, too, and
+    backward reads that, not x. Where a library finds Φ in one pass, backward does so once more:
+    that takes no longer, and an array less is kept.
     """
 
     generic = True
@@ -110,11 +145,14 @@ class Gelu(FunctionNode):
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        xp, flat = backend.get_array_module(x), _flat(x, x)
-        y, keeps = xp.empty_like(flat), self.differentiable and (self.by_tanh or not fills("CdfNorm", flat))
+        xp = backend.get_array_module(x)
+        flat = _flat(x, x)
+        y = xp.empty_like(flat)
+        keeps = self.differentiable and (self.by_tanh or not fills("CdfNorm", flat))
         self.slope: Array = xp.empty_like(flat) if keeps else None
         for place, room in _blocks(xp, flat):
-            part, phi = flat[place], (y if self.slope is None else self.slope)[place]
+            part = flat[place]
+            phi = (y if self.slope is None else self.slope)[place]
             squared = self._below(xp, part, phi, room)
             xp.multiply(part, phi, out=y[place])
             if self.slope is not None:
@@ -144,15 +182,21 @@ class Gelu(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
-        return lambda: gy * self._slope(x) if isinstance(x, Variable) else _shaped(self._times_slope(_flat(gy, x), x), x)
+        return lambda: (
+            gy * self._slope(x)
+            if isinstance(x, Variable)
+            else _shaped(self._times_slope(_flat(gy, x), x), x)
+        )
 
     def _times_slope(self, gy: Array, x: Array) -> Array:
         if self.slope is not None:
             return gy * self.slope
-        xp, flat = backend.get_array_module(x), _flat(x, x)
+        xp = backend.get_array_module(x)
+        flat = _flat(x, x)
         gx = xp.empty_like(flat)
         for place, room in _blocks(xp, flat):
-            part, slope = flat[place], gx[place]
+            part = flat[place]
+            slope = gx[place]
             self._add_rest(xp, part, slope, room, self._below(xp, part, slope, room))
             slope *= gy[place]
         return gx
@@ -193,12 +237,15 @@ def _flat(y: Array, x: Array) -> Array:
 def _shaped(flat: Array, x: Array) -> Array:
     """What was computed for x so, as x is."""
     order = backend.order_of(x)
-    shape, places = [x.shape[axis] for axis in order], sorted(range(x.ndim), key=order.__getitem__)
+    shape = [x.shape[axis] for axis in order]
+    places = sorted(range(x.ndim), key=order.__getitem__)
     return flat.reshape(shape).transpose(places).astype(x.dtype, copy=False)
 
 
 def _blocks(xp: Any, x: Array) -> Iterator[tuple[slice, Array]]:
-    """Places in a vector, each with room for as many elements; of what overflows there nothing is said."""
+    """Places in a vector, each with room for as many elements; of what overflows there nothing is
+    said.
+    """
     n = _block(x)
     room = xp.empty(min(n, x.size), x.dtype)
     with np.errstate(over="ignore"):
@@ -223,11 +270,13 @@ def erf(x: Any) -> Variable:
 
 
 def gelu(x: Any, approximate: str = "none") -> Variable:
-    """``x`` times the probability that a normal number is below it (Hendrycks and Gimpel 2016, arXiv 1606.08415).
+    """``x`` times the probability that a normal number is below it (Hendrycks and Gimpel 2016,
+    arXiv 1606.08415).
 
     Args:
         x: an array or Variable.
-        approximate: ``'none'`` for x (1 + erf(x / √2)) / 2, ``'tanh'`` for x (1 + tanh(√(2 / π) (x + 0.044715 x³))) / 2.
+        approximate: ``'none'`` for x (1 + erf(x / √2)) / 2, ``'tanh'`` for x (1 + tanh(√(2 / π) (x
+            + 0.044715 x³))) / 2.
 
     Returns:
         The shape of ``x``.

@@ -1,6 +1,8 @@
-"""Measures of predictions: accuracy, precision, recall, F-score, R². No gradient flows through them.
+"""Measures of predictions: accuracy, precision, recall, F-score, R². No gradient flows through
+them.
 
-They are over this rank's samples. A mean over ranks whose batches differ in size is to be weighted by these sizes.
+They are over this rank's samples. A mean over ranks whose batches differ in size is to be weighted
+by these sizes.
 """
 
 from __future__ import annotations
@@ -35,12 +37,18 @@ def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
         >>> float(F.accuracy(y, np.array([0, 1, 1])).array.round(3))
         0.667
     """
-    y, t = as_variable(y).array, as_variable(t).array
+    y = as_variable(y).array
+    t = as_variable(t).array
     if t.dtype.kind not in "iu":
-        raise ValueError(f"accuracy: the labels have dtype {t.dtype}; they are integers: t.astype(numpy.int32) makes them so")
+        raise ValueError(
+            f"accuracy: the labels have dtype {t.dtype}; they are integers: "
+            "t.astype(numpy.int32) makes them so"
+        )
     places = y.shape[:1] + y.shape[2:]
     if y.ndim < 2 or t.shape != places[: t.ndim] or math.prod(places[t.ndim :]) != 1:
-        raise ValueError(f"accuracy: shapes {listed([y.shape, t.shape])} are not (N, C, …) and (N, …)")
+        raise ValueError(
+            f"accuracy: shapes {listed([y.shape, t.shape])} are not (N, C, …) and (N, …)"
+        )
     right = y.argmax(axis=1).reshape(t.shape) == t
     if ignore_label is None:
         return _share(right.sum(), t.size, y)
@@ -49,7 +57,8 @@ def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
 
 
 def binary_accuracy(y: Any, t: Any) -> Variable:
-    """The fraction of scores with the right sign: not negative for 1, negative for 0; where ``t`` is -1 nothing is counted.
+    """The fraction of scores with the right sign: not negative for 1, negative for 0; where ``t``
+    is -1 nothing is counted.
 
     Args:
         y: scores, of any shape.
@@ -66,7 +75,8 @@ def binary_accuracy(y: Any, t: Any) -> Variable:
         >>> float(F.binary_accuracy(np.array([-1.0, 2.0]), np.array([0, 0])).array)
         0.5
     """
-    y, t = as_variable(y).array, as_variable(t).array
+    y = as_variable(y).array
+    t = as_variable(t).array
     check_shapes("binary_accuracy", y, t)
     counted = t != -1
     return _share((((y >= 0) == t) & counted).sum(), counted.sum(), y)
@@ -77,7 +87,8 @@ def classification_summary(
 ) -> tuple[Variable, Variable, Variable, Variable]:
     """Precision, recall, F-beta score and support (how many samples there are) of each class.
 
-    A class of which there are none, or of which none was found, counts 0 where Chainer's has a division by zero.
+    A class of which there are none, or of which none was found, counts 0 where Chainer's has a
+    division by zero.
 
     Args:
         y: ``(N, C, …)``, scores; the largest one is what is found.
@@ -87,7 +98,8 @@ def classification_summary(
         ignore_label: samples with this label are left out.
 
     Returns:
-        Precision, recall, F-beta and support, each ``(L,)``: three of float64, the last of integers.
+        Precision, recall, F-beta and support, each ``(L,)``: three of float64, the last of
+        integers.
 
     Raises:
         ValueError: the shapes do not belong together, or a label is not below ``label_num``.
@@ -98,27 +110,45 @@ def classification_summary(
         >>> [score.array.tolist() for score in F.classification_summary(y, np.array([0, 1, 1]))[:2]]
         [[0.5, 1.0], [1.0, 0.5]]
     """
-    y, t = as_variable(y).array, as_variable(t).array
+    y = as_variable(y).array
+    t = as_variable(t).array
     if t.dtype.kind not in "iu" or y.ndim < 2 or t.shape != y.shape[:1] + y.shape[2:]:
-        raise ValueError(f"classification_summary: shapes {listed([y.shape, t.shape])} are not (N, C, …) and integers (N, …)")
-    xp, counted = backend.get_array_module(y), (t != ignore_label).ravel()
-    true, found = t.ravel()[counted], y.argmax(axis=1).ravel()[counted]
+        raise ValueError(
+            f"classification_summary: shapes {listed([y.shape, t.shape])} are not (N, C, …) "
+            "and integers (N, …)"
+        )
+    xp = backend.get_array_module(y)
+    counted = (t != ignore_label).ravel()
+    true = t.ravel()[counted]
+    found = y.argmax(axis=1).ravel()[counted]
     largest = int(true.max()) if true.size else -1
     L = largest + 1 if label_num is None else label_num
     if largest >= L or (true.size and int(true.min()) < 0):
-        raise ValueError(f"classification_summary: labels {int(true.min())} … {largest} are not 0 … {L - 1}")
+        raise ValueError(
+            f"classification_summary: labels {int(true.min())} … {largest} are not 0 … {L - 1}"
+        )
     support, relevant, right = [
-        xp.bincount(labels, minlength=L)[:L].astype("i8") for labels in (true, found, true[true == found])
+        xp.bincount(labels, minlength=L)[:L].astype("i8")
+        for labels in (true, found, true[true == found])
     ]
-    precision, recall = right / xp.maximum(relevant, 1), right / xp.maximum(support, 1)
+    precision = right / xp.maximum(relevant, 1)
+    recall = right / xp.maximum(support, 1)
     weight = beta * beta
-    both = (1 + weight) * precision * recall / xp.maximum(weight * precision + recall, np.finfo("d").tiny)
+    both = (
+        (1 + weight)
+        * precision
+        * recall
+        / xp.maximum(weight * precision + recall, np.finfo("d").tiny)
+    )
     scores = [Variable(score, requires_grad=False) for score in (precision, recall, both)]
     return scores[0], scores[1], scores[2], Variable(support, requires_grad=False)
 
 
-def precision(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
-    """Precision (the share of those found that are right) and support of each class: see :func:`classification_summary`.
+def precision(
+    y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1
+) -> tuple[Variable, Variable]:
+    """Precision (the share of those found that are right) and support of each class: see
+    :func:`classification_summary`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -130,8 +160,11 @@ def precision(y: Any, t: Any, label_num: int | None = None, ignore_label: int = 
     return score, support
 
 
-def recall(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
-    """Recall (the share of the right ones that are found) and support of each class: see :func:`classification_summary`.
+def recall(
+    y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1
+) -> tuple[Variable, Variable]:
+    """Recall (the share of the right ones that are found) and support of each class: see
+    :func:`classification_summary`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -143,8 +176,11 @@ def recall(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1)
     return score, support
 
 
-def f1_score(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1) -> tuple[Variable, Variable]:
-    """F1 score (the harmonic mean of precision and recall) and support of each class: see :func:`classification_summary`.
+def f1_score(
+    y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1
+) -> tuple[Variable, Variable]:
+    """F1 score (the harmonic mean of precision and recall) and support of each class: see
+    :func:`classification_summary`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -156,32 +192,42 @@ def f1_score(y: Any, t: Any, label_num: int | None = None, ignore_label: int = -
     return score, support
 
 
-def r2_score(pred: Any, true: Any, sample_weight: Any = None, multioutput: str = "uniform_average") -> Variable:
-    """The share of the variance that predictions explain: 1 - Σ (p - t)² / Σ (t - t̄)², 0 where ``true`` is constant.
+def r2_score(
+    pred: Any, true: Any, sample_weight: Any = None, multioutput: str = "uniform_average"
+) -> Variable:
+    """The share of the variance that predictions explain: 1 - Σ (p - t)² / Σ (t - t̄)², 0 where
+    ``true`` is constant.
 
     Args:
         pred, true: ``(N, …)``, of one shape.
         sample_weight: None; nothing else is there, as in Chainer.
-        multioutput: ``'uniform_average'``, the mean over all axes but the first, or ``'raw_values'``.
+        multioutput: ``'uniform_average'``, the mean over all axes but the first, or
+            ``'raw_values'``.
 
     Returns:
         0-d, or the shape without the first axis.
 
     Raises:
-        ValueError: the shapes differ, or ``multioutput`` is neither; NotImplementedError: there are weights.
+        ValueError: the shapes differ, or ``multioutput`` is neither; NotImplementedError: there are
+            weights.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.r2_score(np.array([1.0, 2.0, 2.0]), np.array([1.0, 2.0, 3.0])).item()
         0.5
     """
-    pred, true = as_variable(pred).array, as_variable(true).array
+    pred = as_variable(pred).array
+    true = as_variable(true).array
     if sample_weight is not None:
         raise NotImplementedError("r2_score: sample_weight is None, all samples count alike")
     check_option("r2_score", "multioutput", multioutput, "uniform_average", "raw_values")
     if pred.shape != true.shape or pred.ndim < 1:
-        raise ValueError(f"r2_score: shapes {listed([pred.shape, true.shape])} must be the same (N, …)")
-    xp, p, t = backend.get_array_module(pred), pred.astype("d"), true.astype("d")
+        raise ValueError(
+            f"r2_score: shapes {listed([pred.shape, true.shape])} must be the same (N, …)"
+        )
+    xp = backend.get_array_module(pred)
+    p = pred.astype("d")
+    t = true.astype("d")
     error = ((p - t) ** 2).sum(axis=0)
     total = ((t - t.sum(axis=0) / max(len(t), 1)) ** 2).sum(axis=0)
     score = xp.where(total != 0, 1 - error / xp.where(total != 0, total, 1), 0.0)
@@ -192,4 +238,7 @@ def r2_score(pred: Any, true: Any, sample_weight: Any = None, multioutput: str =
 
 def _share(right: Any, count: Any, y: Any) -> Variable:
     xp = backend.get_array_module(y)
-    return Variable(xp.asarray(right / xp.maximum(xp.asarray(count), 1), fractional(y.dtype)), requires_grad=False)
+    return Variable(
+        xp.asarray(right / xp.maximum(xp.asarray(count), 1), fractional(y.dtype)),
+        requires_grad=False,
+    )

@@ -1,15 +1,17 @@
 """Exchange: any communication that a plan describes, as one differentiable function.
 
-A plan (mnpar.plans) says which cells of a global array every rank has and wants. Every rank knows all of it, so nothing is
-negotiated: at most one message goes from a rank to another, all are sent before any is awaited, and there is no barrier. Each
-cell is copied once on its way into a message and once out of it. The adjoint is the exchange with have and want exchanged: a
-halo's ghosts are added to their owners.
+A plan (mnpar.plans) says which cells of a global array every rank has and wants. Every rank knows
+all of it, so nothing is negotiated: at most one message goes from a rank to another, all are sent
+before any is awaited, and there is no barrier. Each cell is copied once on its way into a message
+and once out of it. The adjoint is the exchange with have and want exchanged: a halo's ghosts are
+added to their owners.
 
-:func:`iexchange` is the same in two halves, Give and Take, between which the rank can work. Each is the other's adjoint, so
-backward too sends early and waits late.
+:func:`iexchange` is the same in two halves, Give and Take, between which the rank can work. Each is
+the other's adjoint, so backward too sends early and waits late.
 
-The messages themselves say whether their sender wants a gradient; it comes back from those to whom it sent. So ranks that
-exchange nothing need not agree on anything. Each message also carries the fingerprint of its plan.
+The messages themselves say whether their sender wants a gradient; it comes back from those to whom
+it sent. So ranks that exchange nothing need not agree on anything. Each message also carries the
+fingerprint of its plan.
 """
 
 from __future__ import annotations
@@ -48,9 +50,14 @@ class Carrier(Communication):
         super().__init__(comm, of)
         self.plan = plan
         self.route: Route = plan.route(comm.rank)
-        # forward, all moves of the plan; backward, gradients go to those who asked for one, and come from those who were asked
-        self.dests: list[int] = [parcel.rank for parcel in self.route.sends] if of is None else of.asked_by
-        self.sources: list[int] = [parcel.rank for parcel in self.route.receives] if of is None else of.asked
+        # forward, all moves of the plan; backward, gradients go to those who asked for one, and
+        # come from those who were asked
+        self.dests: list[int] = (
+            [parcel.rank for parcel in self.route.sends] if of is None else of.asked_by
+        )
+        self.sources: list[int] = (
+            [parcel.rank for parcel in self.route.receives] if of is None else of.asked
+        )
         self.seq: int = -1 if of is None else of.seq
         self.asked: list[int] = []  # the ranks from which a gradient will come
         self.asked_by: list[int] = []
@@ -73,7 +80,9 @@ class Carrier(Communication):
             return
         value, header = yield from self.channel.fetch(call, parcel.rank, self.seq)
         if not delivery.suits(parcel, value):
-            raise self.channel.misfit(parcel.rank, f"{delivery.expects(parcel)} in {self.label}", header, "arrays")
+            raise self.channel.misfit(
+                parcel.rank, f"{delivery.expects(parcel)} in {self.label}", header, "arrays"
+            )
         self._note(parcel.rank, header)
         delivery.unpack(parcel, value)
 
@@ -83,14 +92,19 @@ class Carrier(Communication):
         if form is None:
             frame = message.encode(None, call, self.seq)
         else:
-            frame = message.encode_pieces(gather_pieces(parcel, xs, form), (*form.lead, parcel.cells), call, self.seq)
+            frame = message.encode_pieces(
+                gather_pieces(parcel, xs, form), (*form.lead, parcel.cells), call, self.seq
+            )
             traffic.bytes += frame.nbytes - message.SIZE
         self.channel.post(frame, parcel.rank, self.seq)
 
     def _note(self, rank: int, header: Header) -> None:
-        """A rank that wants a gradient gets one in backward or, if there will be none here, word of that at once."""
+        """A rank that wants a gradient gets one in backward or, if there will be none here, word of
+        that at once.
+        """
         if header.flags & message.REFUSED:
-            self.sources.remove(rank)  # it is the list of the node whose gradient this is: that asks there no more
+            # it is the list of the node whose gradient this is: that asks there no more
+            self.sources.remove(rank)
         if header.wants and self.recording:
             self.asked_by.append(rank)
         elif header.wants:
@@ -100,9 +114,13 @@ class Carrier(Communication):
 
 
 class Exchange(Carrier):
-    """Carry a plan out. Adjoint: the plan's adjoint, between those who said that they want a gradient."""
+    """Carry a plan out. Adjoint: the plan's adjoint, between those who said that they want a
+    gradient.
+    """
 
-    def __init__(self, comm: Communicator, plan: Plan, fill: float = 0, of: Exchange | None = None) -> None:
+    def __init__(
+        self, comm: Communicator, plan: Plan, fill: float = 0, of: Exchange | None = None
+    ) -> None:
         super().__init__(comm, plan, of)
         self.fill = fill  # what wanted elements are to which nothing comes
         self.infinite = not isfinite(fill)
@@ -115,18 +133,24 @@ class Exchange(Carrier):
         delivery = Delivery(self.plan.want[self.comm.rank], self.route, form, self.fill)
         for parcel in delivery.in_order():
             if parcel.rank == self.comm.rank:
-                delivery.put(parcel, gather_pieces(parcel, xs, form) if keeps and form is not None else None)
+                delivery.put(
+                    parcel, gather_pieces(parcel, xs, form) if keeps and form is not None else None
+                )
             else:
                 yield from self._take(parcel, delivery, call)
-        return self.agreed(delivery.arrays(always=keeps or self.order == 0), self.wants or bool(self.asked_by))
+        return self.agreed(
+            delivery.arrays(always=keeps or self.order == 0), self.wants or bool(self.asked_by)
+        )
 
     def backward(self, *gys: Any) -> Any:
-        return self.adjoint(Exchange(self.comm, self.plan.adjoint, of=self), *gys)[: len(self.inputs)]
+        return self.adjoint(Exchange(self.comm, self.plan.adjoint, of=self), *gys)[
+            : len(self.inputs)
+        ]
 
 
 class Give(Carrier):
-    """The first half of an exchange: what others want is sent. Its outputs are the rank's arrays as they are or, if ``own``,
-    what it wants with nothing in it but its own cells. Adjoint: Take.
+    """The first half of an exchange: what others want is sent. Its outputs are the rank's arrays as
+    they are or, if ``own``, what it wants with nothing in it but its own cells. Adjoint: Take.
     """
 
     def __init__(self, comm: Communicator, plan: Plan, own: bool, of: Take | None = None) -> None:
@@ -145,15 +169,23 @@ class Give(Carrier):
         return delivery.arrays(always=form is not None)
 
     def backward(self, *gys: Any) -> Any:
-        return self.adjoint(Take(self.comm, self.plan.adjoint, self.own, of=self), *gys)[: len(self.inputs)]
+        return self.adjoint(Take(self.comm, self.plan.adjoint, self.own, of=self), *gys)[
+            : len(self.inputs)
+        ]
 
 
 class Take(Carrier):
-    """The second half: what others gave is put to the rank's ``own`` cells, or on top of its inputs. Adjoint: Give."""
+    """The second half: what others gave is put to the rank's ``own`` cells, or on top of its
+    inputs. Adjoint: Give.
+    """
 
-    def __init__(self, comm: Communicator, plan: Plan, own: bool, of: Give | None = None, fill: float = 0) -> None:
+    def __init__(
+        self, comm: Communicator, plan: Plan, own: bool, of: Give | None = None, fill: float = 0
+    ) -> None:
         super().__init__(comm, plan, of)
-        self.own, self.fill, self.infinite = own, fill, not isfinite(fill)
+        self.own = own
+        self.fill = fill
+        self.infinite = not isfinite(fill)
 
     def after(self, give: Give) -> Take:
         """Say which exchange it ends."""
@@ -161,7 +193,9 @@ class Take(Carrier):
         return self
 
     def steps(self, *xs: Any) -> Steps[Any]:
-        call, plan, rank = self.call(self.plan.fingerprint), self.plan, self.comm.rank
+        call = self.call(self.plan.fingerprint)
+        plan = self.plan
+        rank = self.comm.rank
         form = form_of((plan.have if self.own else plan.want)[rank], xs, self.label)
         delivery = Delivery(plan.want[rank], self.route, form, self.fill, () if self.own else xs)
         for parcel in delivery.in_order():
@@ -173,19 +207,23 @@ class Take(Carrier):
         return self.agreed(delivery.arrays(always), call.wants or bool(self.asked_by))
 
     def backward(self, *gys: Any) -> Any:
-        return self.adjoint(Give(self.comm, self.plan.adjoint, self.own, of=self), *gys)[: len(self.inputs)]
+        return self.adjoint(Give(self.comm, self.plan.adjoint, self.own, of=self), *gys)[
+            : len(self.inputs)
+        ]
 
 
 def exchange(comm: Communicator, x: Any, plan: Plan, fill: float = 0) -> Any:
-    """Carry out a plan: each rank gets the cells that it wants, each of them the sum over the ranks that have it.
+    """Carry out a plan: each rank gets the cells that it wants, each of them the sum over the ranks
+    that have it.
 
-    Halos, re-partitions and every collective that adds or copies are plans: see :mod:`mnpar.plans`. Axes that the arrays have
-    before those of the plan (batch, channels) go along whole. ``comm.traffic`` counts messages and bytes.
+    Halos, re-partitions and every collective that adds or copies are plans: see :mod:`mnpar.plans`.
+    Axes that the arrays have before those of the plan (batch, channels) go along whole.
+    ``comm.traffic`` counts messages and bytes.
 
     Args:
         comm: all its ranks call this, with equal plans.
-        x: the Variable or array that this rank has, its last axes of the plan's shape; a tuple of them if the plan gives this
-            rank a sequence of boxes. None on a rank that has nothing.
+        x: the Variable or array that this rank has, its last axes of the plan's shape; a tuple of
+            them if the plan gives this rank a sequence of boxes. None on a rank that has nothing.
         plan: who has and who wants what.
         fill: what those elements are to which nothing comes: padding, and cells that nobody has.
 
@@ -200,13 +238,17 @@ def exchange(comm: Communicator, x: Any, plan: Plan, fill: float = 0) -> Any:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
         >>> from mnpar.plans import Box, Plan
-        >>> plan = Plan(have=[Box((0,), (3,)), Box((3,), (5,))], want=[Box((0,), (4,)), Box((2,), (5,))])
+        >>> plan = Plan(
+        ...     have=[Box((0,), (3,)), Box((3,), (5,))], want=[Box((0,), (4,)), Box((2,), (5,))]
+        ... )
         >>> def program(comm):
         ...     x = mnpar.Variable(np.arange(5.0)[:3] if comm.rank == 0 else np.arange(5.0)[3:])
         ...     y = F.exchange(comm, x, plan)
         ...     F.sum(y).backward()
         ...     return y.array, x.grad
-        >>> mnpar.run(program, ranks=2)  # each rank wants one cell of the other's, whose gradient comes back
+        >>> mnpar.run(
+        ...     program, ranks=2
+        ... )  # each rank wants one cell of the other's, whose gradient comes back
         [(array([0., 1., 2., 3.]), array([1., 1., 2.])), (array([2., 3., 4.]), array([2., 1.]))]
     """
     ys = Exchange(comm, plan, fill).apply(_arrays(comm, plan, x))
@@ -214,10 +256,11 @@ def exchange(comm: Communicator, x: Any, plan: Plan, fill: float = 0) -> Any:
 
 
 def iexchange(comm: Communicator, x: Any, plan: Plan, fill: float = 0) -> Any:
-    """:func:`exchange`, but waits for other ranks' cells only where the result is first used; compute in between.
+    """:func:`exchange`, but waits for other ranks' cells only where the result is first used;
+    compute in between.
 
-    In backward it is the same: the gradients for others leave where the result was first used, and those from others are
-    waited for where this was called.
+    In backward it is the same: the gradients for others leave where the result was first used, and
+    those from others are waited for where this was called.
 
     Args:
         comm, x, plan, fill: as in :func:`exchange`.
@@ -250,28 +293,37 @@ def _arrays(comm: Communicator, plan: Plan, x: Any) -> tuple[Any, ...]:
     """A rank's arrays; there may be none if the plan gives it no cells."""
     rank = comm.rank
     if plan.size != comm.size:
-        raise ValueError(f"rank {rank}: a plan of {plan.size} ranks does not suit a communicator of {comm.size}")
-    have, layouts = plan.have[rank], several(plan.have[rank])
+        raise ValueError(
+            f"rank {rank}: a plan of {plan.size} ranks does not suit a communicator of {comm.size}"
+        )
+    have = plan.have[rank]
+    layouts = several(plan.have[rank])
     if x is None and all([0 in layout.shape for layout in layouts]):
         return ()
     xs = tuple(x) if isinstance(have, tuple) and isinstance(x, Sequence) else (x,)
     if len(xs) != len(layouts) or any([x is None for x in xs]):
         shapes = ", ".join([str(layout.shape) for layout in layouts])
-        raise ValueError(f"rank {rank}: the plan says that this rank has {len(layouts)} arrays ({shapes}), but {len(xs)} came")
+        raise ValueError(
+            f"rank {rank}: the plan says that this rank has {len(layouts)} arrays ({shapes}), "
+            f"but {len(xs)} came"
+        )
     return xs
 
 
 def repartition(comm: Communicator, x: Any, have: Sequence[Any], want: Sequence[Any]) -> Variable:
-    """Divide a global array in another way: rows to columns, columns to blocks, blocks to whole arrays, or back.
+    """Divide a global array in another way: rows to columns, columns to blocks, blocks to whole
+    arrays, or back.
 
-    Cells that several ranks have are copies: each wanted cell comes from one of them, the rank itself if it has it. So from
-    whole arrays to parts nothing is sent, and backward gives each rank the gradient of the part that was taken from it.
+    Cells that several ranks have are copies: each wanted cell comes from one of them, the rank
+    itself if it has it. So from whole arrays to parts nothing is sent, and backward gives each rank
+    the gradient of the part that was taken from it.
 
     Args:
         comm: all its ranks call this.
-        x: the part of this rank, of the shape of ``have[rank]``; axes before those of the boxes go along whole.
-        have, want: for each rank its box before and after: :func:`mnpar.plans.blocks` and :func:`mnpar.plans.everywhere`
-            make the usual ones.
+        x: the part of this rank, of the shape of ``have[rank]``; axes before those of the boxes go
+            along whole.
+        have, want: for each rank its box before and after: :func:`mnpar.plans.blocks` and
+            :func:`mnpar.plans.everywhere` make the usual ones.
 
     Returns:
         The new part of this rank.
@@ -285,14 +337,19 @@ def repartition(comm: Communicator, x: Any, have: Sequence[Any], want: Sequence[
         >>> from mnpar.plans import blocks
         >>> rows, columns = blocks((2, 3), (2, 1)), blocks((2, 3), (1, 2))
         >>> def program(comm):
-        ...     return F.repartition(comm, np.arange(3.0)[None] + 3 * comm.rank, rows, columns).array.tolist()
+        ...     return F.repartition(
+        ...         comm, np.arange(3.0)[None] + 3 * comm.rank, rows, columns
+        ...     ).array.tolist()
         >>> mnpar.run(program, ranks=2)
         [[[0.0, 1.0], [3.0, 4.0]], [[2.0], [5.0]]]
     """
     needed(comm, "repartition(comm, x, have, want)")
     plan = plan_of_copies(_hashable(have), _hashable(want))
     if plan.size == comm.size and not all(plan.route(comm.rank).full):
-        raise ValueError(f"rank {comm.rank}: no rank has some of the cells of {want[comm.rank]}, which this rank wants")
+        raise ValueError(
+            f"rank {comm.rank}: no rank has some of the cells of {want[comm.rank]}, which this "
+            "rank wants"
+        )
     return exchange(comm, x, plan)  # type: ignore[no-any-return]
 
 

@@ -34,7 +34,9 @@ class Maximum(FunctionNode):
 
 
 class Minimum(Maximum):
-    """``z = min(x, y)``; where ``x ≤ y``, ``gx = gz`` and ``gy = 0``, elsewhere the reverse: backward is the same."""
+    """``z = min(x, y)``; where ``x ≤ y``, ``gx = gz`` and ``gy = 0``, elsewhere the reverse:
+    backward is the same.
+    """
 
     def forward(self, x: Array, y: Array) -> Array:
         if self.differentiable:
@@ -43,15 +45,21 @@ class Minimum(Maximum):
 
 
 class Clip(FunctionNode):
-    """``y = min(max(x, low), high)``; ``gx = gy`` inside the interval, 0 outside; ``ends``: whether its two ends are inside."""
+    """``y = min(max(x, low), high)``; ``gx = gy`` inside the interval, 0 outside; ``ends``: whether
+    its two ends are inside.
+    """
 
     generic = True
 
     def __init__(self, low: Any, high: Any, ends: bool = True) -> None:
-        self.low, self.high, self.ends = low, high, ends  # whether the gradient passes at the ends
+        # whether the gradient passes at the ends
+        self.low = low
+        self.high = high
+        self.ends = ends
 
     def forward(self, x: Array) -> Array:
-        low, high = (-np.inf if self.low is None else self.low), (np.inf if self.high is None else self.high)
+        low = -np.inf if self.low is None else self.low
+        high = np.inf if self.high is None else self.high
         if self.differentiable:
             self.inside = (low <= x) & (x <= high) if self.ends else (low < x) & (x < high)
         return x.clip(self.low, self.high)
@@ -61,7 +69,8 @@ class Clip(FunctionNode):
 
 
 def maximum(x1: Any, x2: Any, *xs: Any) -> Variable:
-    """The largest of several arrays at each place; where two are equal, the earlier one gets the gradient.
+    """The largest of several arrays at each place; where two are equal, the earlier one gets the
+    gradient.
 
     Args:
         x1, x2, xs: arrays, Variables or numbers that broadcast.
@@ -75,7 +84,8 @@ def maximum(x1: Any, x2: Any, *xs: Any) -> Variable:
 
 
 def minimum(x1: Any, x2: Any, *xs: Any) -> Variable:
-    """The smallest of several arrays at each place; where two are equal, the earlier one gets the gradient.
+    """The smallest of several arrays at each place; where two are equal, the earlier one gets the
+    gradient.
 
     Args:
         x1, x2, xs: arrays, Variables or numbers that broadcast.
@@ -94,7 +104,8 @@ def _of_all(function: type[Maximum], *xs: Any) -> Variable:
 
 
 def clip(x: Any, x_min: float | None, x_max: float | None) -> Variable:
-    """Limit elements to an interval, ``min(max(x, x_min), x_max)``; the gradient passes inside, ends included.
+    """Limit elements to an interval, ``min(max(x, x_min), x_max)``; the gradient passes inside,
+    ends included.
 
     Args:
         x: an array or Variable.

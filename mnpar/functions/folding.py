@@ -1,7 +1,9 @@
-"""Reductions over ranks other than the sum: all ranks' arrays are gathered, and reduced by differentiable functions.
+"""Reductions over ranks other than the sum: all ranks' arrays are gathered, and reduced by
+differentiable functions.
 
-So max and min give the gradient to the lowest rank that holds the extremum (``maximum`` and ``minimum`` prefer their first
-argument), prod follows the product rule, zeros included, and all can be differentiated any number of times.
+So max and min give the gradient to the lowest rank that holds the extremum (``maximum`` and
+``minimum`` prefer their first argument), prod follows the product rule, zeros included, and all can
+be differentiated any number of times.
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ from typing import Any
 from mnpar.functions.extrema import maximum, minimum
 from mnpar.variable import Variable
 
-FOLDS: dict[str, Callable[[Any, Any], Variable]] = {"max": maximum, "min": minimum, "prod": lambda x, y: x * y}
+FOLDS: dict[str, Callable[[Any, Any], Variable]] = {
+    "max": maximum,
+    "min": minimum,
+    "prod": lambda x, y: x * y,
+}
 OPS = ("sum", "mean", *FOLDS)
 
 

@@ -13,7 +13,9 @@ from mnpar.variable import Variable, as_variable
 
 
 class Fourier(FunctionNode):
-    """y = F x along the last axis. With i·ḡ for the gradient g, F (i·ḡ) is i times the conjugate of F* g, the gradient of x."""
+    """y = F x along the last axis. With i·ḡ for the gradient g, F (i·ḡ) is i times the conjugate of
+    F* g, the gradient of x.
+    """
 
     generic = True
 
@@ -28,16 +30,27 @@ class Fourier(FunctionNode):
     def backward(self, greal: Any, gimaginary: Any) -> Any:
         greal = gimaginary * 0 if greal is None else greal
         gimaginary = greal * 0 if gimaginary is None else gimaginary
-        adjoint, gs = Fourier(self.method), (gimaginary, greal)
-        found = cache(lambda: adjoint.apply(gs) if isinstance(greal, Variable) else adjoint.forward(*gs))
+        adjoint = Fourier(self.method)
+        gs = (gimaginary, greal)
+        found = cache(
+            lambda: adjoint.apply(gs) if isinstance(greal, Variable) else adjoint.forward(*gs)
+        )
         return lambda: found()[1], lambda: found()[0]
 
 
 def _transform(method: str, x: Any) -> tuple[Variable, Variable]:
     real, imaginary = [as_variable(part) for part in x]
-    if real.shape != imaginary.shape or real.ndim < 1 or real.dtype.kind != "f" or real.dtype != imaginary.dtype:
+    if (
+        real.shape != imaginary.shape
+        or real.ndim < 1
+        or real.dtype.kind != "f"
+        or real.dtype != imaginary.dtype
+    ):
         found = f"{listed((real.shape, imaginary.shape))} of {real.dtype} and {imaginary.dtype}"
-        raise ValueError(f"{method}: real and imaginary parts are floats of one dtype and shape (…, T), not {found}")
+        raise ValueError(
+            f"{method}: real and imaginary parts are floats of one dtype and shape (…, T), not "
+            f"{found}"
+        )
     if not real.size:
         return real, imaginary
     return Fourier(method).apply((real, imaginary))  # type: ignore[return-value]

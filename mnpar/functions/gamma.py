@@ -1,8 +1,10 @@
-"""The gamma function's logarithm, its derivatives, and the sums that these are: lgamma, digamma, polygamma, zeta.
+"""The gamma function's logarithm, its derivatives, and the sums that these are: lgamma, digamma,
+polygamma, zeta.
 
-Where x is large, each is an asymptotic series in 1 / x; a small x is first moved up by 10 with the recurrence, a negative one
-reflected. Computed in float64, also of smaller floats, and good to 10⁻¹⁴ (of 1, where the result is smaller than that).
-Source: Abramowitz and Stegun, "Handbook of mathematical functions", 6.1, 6.3, 6.4 and 23.1.
+Where x is large, each is an asymptotic series in 1 / x; a small x is first moved up by 10 with the
+recurrence, a negative one reflected. Computed in float64, also of smaller floats, and good to 10⁻¹⁴
+(of 1, where the result is smaller than that). Source: Abramowitz and Stegun, "Handbook of
+mathematical functions", 6.1, 6.3, 6.4 and 23.1.
 """
 
 from __future__ import annotations
@@ -20,7 +22,18 @@ from mnpar.functions.generic import either, plain
 from mnpar.functions.normal_distribution import in_double
 from mnpar.variable import Variable
 
-BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330)
+BERNOULLI = (
+    1 / 6,
+    -1 / 30,
+    1 / 42,
+    -1 / 30,
+    5 / 66,
+    -691 / 2730,
+    7 / 6,
+    -3617 / 510,
+    43867 / 798,
+    -174611 / 330,
+)
 """B₂, B₄, B₆, …"""
 STEPS, FAR = 10, 1000
 
@@ -42,7 +55,9 @@ def _log_gamma(xp: Any, x: Array) -> Array:
     series = _series(z, [b / (2 * k * (2 * k - 1)) for k, b in enumerate(BERNOULLI, 1)]) / z
     y = (z - 0.5) * xp.log(z) - z + (math.log(2 * math.pi) / 2 + series) - xp.log(product)
     y = xp.where(xp.isinf(a), a, y)
-    return xp.where(x < 0, math.log(math.pi) - xp.log(abs(xp.sin(math.pi * (x - xp.round(x))))) - y, y)
+    return xp.where(
+        x < 0, math.log(math.pi) - xp.log(abs(xp.sin(math.pi * (x - xp.round(x))))) - y, y
+    )
 
 
 def _digamma(xp: Any, x: Array) -> Array:
@@ -58,9 +73,13 @@ def _digamma(xp: Any, x: Array) -> Array:
 
 
 def _zeta(xp: Any, x: Array, q: Array) -> Array:
-    """Σ_k (q + k)^(−x): some terms, and the rest as an integral with Euler's and Maclaurin's corrections."""
+    """Σ_k (q + k)^(−x): some terms, and the rest as an integral with Euler's and Maclaurin's
+    corrections.
+    """
     q = xp.where(q < -FAR, np.nan, q)
-    steps = STEPS + (math.ceil(max(0.0, -float(xp.nanmin(q)))) if q.size and not xp.isnan(q).all() else 0)
+    steps = STEPS + (
+        math.ceil(max(0.0, -float(xp.nanmin(q)))) if q.size and not xp.isnan(q).all() else 0
+    )
     total = 0.0
     for k in range(steps):
         total = total + (q + k) ** -x
@@ -69,7 +88,8 @@ def _zeta(xp: Any, x: Array, q: Array) -> Array:
     power = z ** (-x - 1)
     for k, b in enumerate(BERNOULLI, 1):
         total = total + b / math.factorial(2 * k) * factor * power
-        factor, power = factor * (x + 2 * k - 1) * (x + 2 * k), power / (z * z)
+        factor = factor * (x + 2 * k - 1) * (x + 2 * k)
+        power = power / (z * z)
     return xp.where(x > 1, total, xp.where(x == 1, np.inf, np.nan))
 
 
@@ -167,7 +187,8 @@ def polygamma(n: Any, x: Any) -> Variable:
     """The n-th derivative of :func:`digamma`.
 
     Args:
-        n: whole numbers from 0 on, an array or Variable; nothing flows back to them. Broadcast with ``x``.
+        n: whole numbers from 0 on, an array or Variable; nothing flows back to them. Broadcast with
+            ``x``.
         x: floats, from −1000 on if n is not 0: the result is NaN below.
 
     Example:
@@ -182,7 +203,8 @@ def zeta(x: Any, q: Any) -> Variable:
     """Hurwitz' function, the sum of (q + k)^(−x) over k = 0, 1, 2, …
 
     Args:
-        x: floats above 1 (∞ at 1, NaN below), an array or Variable; nothing flows back to them. Broadcast with ``q``.
+        x: floats above 1 (∞ at 1, NaN below), an array or Variable; nothing flows back to them.
+            Broadcast with ``q``.
         q: floats from 0 on, for whole x from −1000 on: the result is NaN below.
 
     Example:
@@ -195,4 +217,8 @@ def zeta(x: Any, q: Any) -> Variable:
 
 def _constant(n: Any, x: Any) -> Array:
     """A first argument as an array, where x is."""
-    return backend.like(np.asarray(plain(n), "d"), plain(x)) if not backend.is_array(plain(n)) else plain(n)
+    return (
+        backend.like(np.asarray(plain(n), "d"), plain(x))
+        if not backend.is_array(plain(n))
+        else plain(n)
+    )

@@ -1,8 +1,10 @@
-"""Helpers of generic functions, whose one ``backward`` serves all orders of differentiation; checks of their arguments.
+"""Helpers of generic functions, whose one ``backward`` serves all orders of differentiation; checks
+of their arguments.
 
-mnpar's functions are *generic*: their backward is written once, in terms that arrays and Variables share, and runs on plain
-arrays unless it is to be differentiated itself. Operators, ``sum``, ``reshape``, ``transpose`` and indexing are such terms
-by nature; :func:`either` makes one of any other function.
+mnpar's functions are *generic*: their backward is written once, in terms that arrays and Variables
+share, and runs on plain arrays unless it is to be differentiated itself. Operators, ``sum``,
+``reshape``, ``transpose`` and indexing are such terms by nature; :func:`either` makes one of any
+other function.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from mnpar.variable import Variable, as_variable
 
 
 def either(function: FunctionNode, *xs: Any) -> Any:
-    """Run a function as its arguments need it: recorded if one of them is a Variable, else plainly on the arrays.
+    """Run a function as its arguments need it: recorded if one of them is a Variable, else plainly
+    on the arrays.
 
     Args:
         function: a new FunctionNode with one output.
@@ -35,7 +38,9 @@ def either(function: FunctionNode, *xs: Any) -> Any:
 
 
 def plain(x: Any) -> Array:
-    """The array of a Variable, or the array itself: for masks and labels, through which nothing is differentiated."""
+    """The array of a Variable, or the array itself: for masks and labels, through which nothing is
+    differentiated.
+    """
     return x.array if isinstance(x, Variable) else x
 
 
@@ -50,13 +55,15 @@ def constant(name: str, compute: Callable[[Array], Array], x: Any) -> Variable:
 
 
 def operand(x: Any, other: Any) -> Any:
-    """A number beside an array takes the array's dtype (and device), as numpy's own rule for Python numbers has it: a fraction
-    beside integers, or a complex number beside real ones, the dtype of its kind.
+    """A number beside an array takes the array's dtype (and device), as numpy's own rule for Python
+    numbers has it: a fraction beside integers, or a complex number beside real ones, the dtype of
+    its kind.
     """
     if isinstance(x, Variable) or (backend.is_array(x) and x.ndim):
         return x
     if not isinstance(x, (int, float, complex, np.generic)) and not backend.is_array(x):
-        return backend.checked(x) if isinstance(x, list | tuple) else NotImplemented  # which refuses them, with advice
+        # which refuses them, with advice
+        return backend.checked(x) if isinstance(x, list | tuple) else NotImplemented
     like = plain(other)
     if not backend.is_array(like):
         return np.asarray(x)
@@ -69,7 +76,8 @@ def operand(x: Any, other: Any) -> Any:
 
 
 def fractional(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of what is computed from elements of a dtype and is no integer: that of floats is their own, as in numpy.
+    """The dtype of what is computed from elements of a dtype and is no integer: that of floats is
+    their own, as in numpy.
 
     Example:
         >>> fractional(np.dtype("f4")), fractional(np.dtype("i4"))
@@ -79,7 +87,8 @@ def fractional(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def floating(x: Array) -> Array:
-    """Integers as float64, others as they are: differences of unsigned ones, and those of booleans, are others.
+    """Integers as float64, others as they are: differences of unsigned ones, and those of booleans,
+    are others.
 
     Example:
         >>> x = np.array([1, 3], np.uint8)
@@ -90,7 +99,9 @@ def floating(x: Array) -> Array:
 
 
 def wide(x: Array) -> Array:
-    """float16 as float32, others as they are: sums of many halves need more than 11 bits, and soon exceed 65504."""
+    """float16 as float32, others as they are: sums of many halves need more than 11 bits, and soon
+    exceed 65504.
+    """
     return x.astype("f4") if x.dtype.char in HALVES else x
 
 
@@ -138,7 +149,8 @@ def axes_of(name: str, x: Any, axes: int | Iterable[int]) -> list[int]:
 
 
 def check_labels(who: str, labels: Array, classes: int, lowest: int = 0) -> None:
-    """Raises ValueError if an integer is not in lowest … classes - 1: as an index a negative one would count from the end.
+    """Raises ValueError if an integer is not in lowest … classes - 1: as an index a negative one
+    would count from the end.
 
     Example:
         >>> check_labels("hinge", np.array([0, 3]), 3)
@@ -147,7 +159,9 @@ def check_labels(who: str, labels: Array, classes: int, lowest: int = 0) -> None
         ValueError: hinge: labels 0 … 3 are not all in 0 … 2
     """
     if labels.size and (labels.min() < lowest or labels.max() >= classes):
-        raise ValueError(f"{who}: labels {labels.min()} … {labels.max()} are not all in {lowest} … {classes - 1}")
+        raise ValueError(
+            f"{who}: labels {labels.min()} … {labels.max()} are not all in {lowest} … {classes - 1}"
+        )
 
 
 def check_option(who: str, option: str, value: Any, *known: Any) -> None:

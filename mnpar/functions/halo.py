@@ -1,4 +1,6 @@
-"""Arrays in blocks on a grid of ranks, and what windows at the edge of a block read of the others' blocks."""
+"""Arrays in blocks on a grid of ranks, and what windows at the edge of a block read of the others'
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,16 @@ if TYPE_CHECKING:
 
 
 class SpatialGrid:
-    """Ranks on a grid, of which each has one block of an image, a sequence or a volume: the last axes of its arrays.
+    """Ranks on a grid, of which each has one block of an image, a sequence or a volume: the last
+    axes of its arrays.
 
-    Blocks are as even as they can be, the longer ones first; with more ranks on an axis than cells, some are empty.
+    Blocks are as even as they can be, the longer ones first; with more ranks on an axis than cells,
+    some are empty.
 
     Args:
         comm: rank r is at row r // C and column r % C of a grid of (R, C).
-        dims: the number of ranks on each spatial axis. Ranks that the grid does not need have empty blocks.
+        dims: the number of ranks on each spatial axis. Ranks that the grid does not need have empty
+            blocks.
 
     Raises:
         ValueError: the grid needs more ranks than there are; TypeError: numbers that are not whole.
@@ -40,12 +45,17 @@ class SpatialGrid:
     def __init__(self, comm: Communicator, dims: Sequence[int]) -> None:
         needed(comm, "SpatialGrid(comm, dims)")
         if isinstance(dims, str) or not isinstance(dims, Sequence | np.ndarray):
-            raise TypeError(f"SpatialGrid(comm, dims): dims is a tuple, such as (2, 1), not {dims!r}")
+            raise TypeError(
+                f"SpatialGrid(comm, dims): dims is a tuple, such as (2, 1), not {dims!r}"
+            )
         self.comm = comm
         self.dims = tuple(map(index, dims))
         if min(self.dims, default=1) < 1 or math.prod(self.dims) > comm.size:
-            raise ValueError(f"a SpatialGrid of {self.dims} parts has 1 part or more on an axis, and one rank for each of "
-                             f"its {math.prod(self.dims)} parts: the communicator has {comm.size}")  # fmt: skip
+            raise ValueError(
+                f"a SpatialGrid of {self.dims} parts has 1 part or more on an axis, and one "
+                "rank for each of "
+                f"its {math.prod(self.dims)} parts: the communicator has {comm.size}"
+            )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SpatialGrid:
         return self  # ranks are not copied
@@ -62,12 +72,20 @@ class SpatialGrid:
         return self.blocks(shape)[self.comm.rank]
 
     def share(self, shape: Sequence[int]) -> float:
-        """Which part of all cells this rank has: what a mean over its block counts in the mean over the whole array."""
+        """Which part of all cells this rank has: what a mean over its block counts in the mean over
+        the whole array.
+        """
         return self.block(shape).volume / max(1, Box.whole(shape).volume)
 
     def halo(self, shape: Sequence[int], window: Window, mode: Any = "constant") -> Plan:
         """The plan of :func:`halo_exchange`: made once for each shape."""
-        return grid_halo(self.dims, self.comm.size, tuple(shape), window, mode if isinstance(mode, str) else tuple(mode))
+        return grid_halo(
+            self.dims,
+            self.comm.size,
+            tuple(shape),
+            window,
+            mode if isinstance(mode, str) else tuple(mode),
+        )
 
 
 def grid_needed(grid: Any, call: str) -> None:
@@ -77,26 +95,38 @@ def grid_needed(grid: Any, call: str) -> None:
 
 
 def halo_exchange(
-    x: Any, grid: SpatialGrid, shape: Sequence[int], ksize: Any, stride: Any = 1, pad: Any = 0, dilate: Any = 1,
-    cover_all: bool = False, mode: Any = "constant", fill: float = 0, later: bool = False,
-) -> Variable:  # fmt: skip
-    """What this rank's block of the outputs of a window reads: its own cells, those of others, and the padding.
+    x: Any,
+    grid: SpatialGrid,
+    shape: Sequence[int],
+    ksize: Any,
+    stride: Any = 1,
+    pad: Any = 0,
+    dilate: Any = 1,
+    cover_all: bool = False,
+    mode: Any = "constant",
+    fill: float = 0,
+    later: bool = False,
+) -> Variable:
+    """What this rank's block of the outputs of a window reads: its own cells, those of others, and
+    the padding.
 
-    A convolution or pooling of the result with the same kernel, stride and dilation, and *no* padding, gives exactly this
-    rank's block of the outputs of the whole array. In backward the gradients of others' cells are added to their owners'.
+    A convolution or pooling of the result with the same kernel, stride and dilation, and *no*
+    padding, gives exactly this rank's block of the outputs of the whole array. In backward the
+    gradients of others' cells are added to their owners'.
 
     Args:
         x: this rank's block, (N, C, H, W) or with any other axes before the spatial ones.
         grid: all ranks of its communicator call this.
         shape: of the whole array, its spatial axes: (H, W) of the whole image.
-        ksize, stride, pad, dilate: of the window: a number, or one for each spatial axis; a pad may also be a pair (before,
-            after) for each axis.
+        ksize, stride, pad, dilate: of the window: a number, or one for each spatial axis; a pad may
+            also be a pair (before, after) for each axis.
         cover_all: one output more where the last cells are in no window.
-        mode: how the array goes on beyond its edges, for all spatial axes or one for each: ``'constant'`` (``fill``),
-            ``'edge'``, ``'reflect'``, ``'symmetric'``, ``'wrap'``, as in ``numpy.pad``.
+        mode: how the array goes on beyond its edges, for all spatial axes or one for each:
+            ``'constant'`` (``fill``), ``'edge'``, ``'reflect'``, ``'symmetric'``, ``'wrap'``, as in
+            ``numpy.pad``.
         fill: the padding of mode ``'constant'``: ``-numpy.inf`` for a maximum.
-        later: do not wait for the cells of others before the result is used; :meth:`Window.inside` says which outputs do
-            not need them.
+        later: do not wait for the cells of others before the result is used; :meth:`Window.inside`
+            says which outputs do not need them.
 
     Returns:
         An array with the leading axes of ``x``; empty where this rank computes no outputs.
@@ -120,12 +150,19 @@ def halo_exchange(
 
 
 def halo_of(
-    x: Any, grid: SpatialGrid, shape: Sequence[int], window: Window, mode: Any = "constant", fill: float = 0,
+    x: Any,
+    grid: SpatialGrid,
+    shape: Sequence[int],
+    window: Window,
+    mode: Any = "constant",
+    fill: float = 0,
     later: bool = False,
-) -> Variable:  # fmt: skip
+) -> Variable:
     """:func:`halo_exchange` for a window that is made already."""
     plan, comm = grid.halo(shape, window, mode), grid.comm
     if plan.idle(comm.rank) and getattr(x, "shape", ())[-plan.ndim :] == plan.want[comm.rank].shape:
-        comm.channel(0).next_exchange()  # as the others do, who may have something to say to each other
+        comm.channel(
+            0
+        ).next_exchange()  # as the others do, who may have something to say to each other
         return as_variable(x)
     return (iexchange if later else exchange)(comm, x, plan, fill)  # type: ignore[no-any-return]

@@ -1,9 +1,10 @@
 """A convolution that works while its halo is on its way, both forward and backward.
 
-It is the second half of an exchange (exchanges.py: Give, Take) and what is computed of the cells that came, in one function: so
-it decides what comes first. Forward, the outputs that need no halo are computed before the others' cells are awaited.
-Backward, the gradient of the chunk comes first; what of it belongs to others leaves; then the weights' gradient is computed,
-and only afterwards Give, which stands before this function, waits for what the others send.
+It is the second half of an exchange (exchanges.py: Give, Take) and what is computed of the cells
+that came, in one function: so it decides what comes first. Forward, the outputs that need no halo
+are computed before the others' cells are awaited. Backward, the gradient of the chunk comes first;
+what of it belongs to others leaves; then the weights' gradient is computed, and only afterwards
+Give, which stands before this function, waits for what the others send.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class HaloConvolution(Take):
-    """y = chunk ∗ W + b, where the chunk is x with what others gave; its outputs are y and the chunk. Adjoint: Give.
+    """y = chunk ∗ W + b, where the chunk is x with what others gave; its outputs are y and the
+    chunk. Adjoint: Give.
 
     Args:
         comm, plan: of the halo.
@@ -39,13 +41,26 @@ class HaloConvolution(Take):
     """
 
     def __init__(
-        self, comm: Communicator, plan: Plan, window: Window, groups: int, have: Box, out: Box, inner: Box | None
+        self,
+        comm: Communicator,
+        plan: Plan,
+        window: Window,
+        groups: int,
+        have: Box,
+        out: Box,
+        inner: Box | None,
     ) -> None:
         super().__init__(comm, plan, own=True)
-        self.window, self.groups, self.have, self.out, self.inner = window, groups, have, out, inner
+        self.window = window
+        self.groups = groups
+        self.have = have
+        self.out = out
+        self.inner = inner
 
     def _convolved(self, part: Any, W: Any, b: Any) -> Any:
-        return Convolution(bare(self.op, part.shape[2:], self.window), self.groups).forward(part, W, b)
+        return Convolution(bare(self.op, part.shape[2:], self.window), self.groups).forward(
+            part, W, b
+        )
 
     def steps(self, x: Any, W: Any, b: Any = None) -> Steps[Any]:
         self.retain_inputs((1,))
@@ -53,7 +68,9 @@ class HaloConvolution(Take):
         if self.inner is None:
             (chunk,) = yield from super().steps(x)
             return self._convolved(chunk, W, b), chunk
-        y = backend.get_array_module(x).empty((x.shape[0], W.shape[0], *self.out.shape), np.result_type(x, W))
+        y = backend.get_array_module(x).empty(
+            (x.shape[0], W.shape[0], *self.out.shape), np.result_type(x, W)
+        )
         reads = self.window.reads
         mine = x[(..., *place(reads(self.inner), self.have))]
         y[(..., *place(self.inner, self.out))] = self._convolved(mine, W, b)
@@ -77,7 +94,15 @@ class HaloConvolution(Take):
 
 
 def halo_convolution(
-    x: Variable, grid: SpatialGrid, shape: tuple[int, ...], window: Window, W: Any, b: Any, groups: int, mode: Any, hide: bool
+    x: Variable,
+    grid: SpatialGrid,
+    shape: tuple[int, ...],
+    window: Window,
+    W: Any,
+    b: Any,
+    groups: int,
+    mode: Any,
+    hide: bool,
 ) -> Variable:
     """This rank's outputs of a convolution; it has some.
 
@@ -87,7 +112,9 @@ def halo_convolution(
         W, b, groups: of the convolution.
         hide: compute what needs no halo before it is awaited, if that is most of the block.
     """
-    plan, have, out = grid.halo(shape, window, mode), grid.block(shape), grid.block(window.outputs(shape))
+    plan = grid.halo(shape, window, mode)
+    have = grid.block(shape)
+    out = grid.block(window.outputs(shape))
     if plan.idle(grid.comm.rank):
         chunk = halo_of(x, grid, shape, window, mode)
         node = Convolution(bare("spatial_convolution_nd", chunk.shape[2:], window), groups)

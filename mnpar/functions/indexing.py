@@ -17,7 +17,9 @@ from mnpar.variable import Variable, as_variable
 
 
 class GetItem(FunctionNode):
-    """``y = x[index]``; ``gx`` is 0 except at ``index``, where ``gy`` is added: the transpose of ScatterAdd."""
+    """``y = x[index]``; ``gx`` is 0 except at ``index``, where ``gy`` is added: the transpose of
+    ScatterAdd.
+    """
 
     generic = True
 
@@ -53,7 +55,9 @@ class ScatterAdd(FunctionNode):
         return y.astype(dtype, copy=False)
 
     def _add_rows(self, xp: Any, y: Array, x: Array) -> None:
-        """Those named for the first time are put down; the rest are added, by elements: far faster than by rows."""
+        """Those named for the first time are put down; the rest are added, by elements: far faster
+        than by rows.
+        """
         rows = xp.asarray(self.index).astype("i8").reshape(-1) % max(len(y), 1)
         x = x.reshape(len(rows), y.shape[1])
         named, first = xp.unique(rows, return_index=True)
@@ -69,7 +73,9 @@ class ScatterAdd(FunctionNode):
 
 
 class Where(FunctionNode):
-    """``z = x`` where the condition holds, else ``y``; ``gx = gz`` where it holds, ``gy = gz`` where not, else 0."""
+    """``z = x`` where the condition holds, else ``y``; ``gx = gz`` where it holds, ``gy = gz``
+    where not, else 0.
+    """
 
     generic = True
 
@@ -96,7 +102,12 @@ def _rows(index: Any) -> bool:
 def _may_repeat(index: Any) -> bool:
     """Integer arrays can name an element twice; slices, numbers and masks cannot."""
     parts = index if isinstance(index, tuple) else (index,)
-    return any([isinstance(i, list) or (backend.is_array(i) and i.dtype.kind != "b" and i.ndim > 0) for i in parts])
+    return any(
+        [
+            isinstance(i, list) or (backend.is_array(i) and i.dtype.kind != "b" and i.ndim > 0)
+            for i in parts
+        ]
+    )
 
 
 def get_item(x: Any, slices: Any) -> Variable:
@@ -104,7 +115,8 @@ def get_item(x: Any, slices: Any) -> Variable:
 
     Args:
         x: an array or Variable.
-        slices: any index that numpy takes: numbers, slices, None, Ellipsis, integer arrays, masks, tuples of them.
+        slices: any index that numpy takes: numbers, slices, None, Ellipsis, integer arrays, masks,
+            tuples of them.
 
     Returns:
         A Variable; it shares ``x``'s memory where no array is among the slices.
@@ -121,12 +133,15 @@ def get_item(x: Any, slices: Any) -> Variable:
     return GetItem(index).apply((x,))[0]
 
 
-def as_strided(x: Any, shape: Sequence[int], strides: Sequence[int], storage_offset: int | None = None) -> Variable:
-    """The elements that so many steps lead to: y[i, j, …] is element offset + i strides[0] + j strides[1] + … of x.
+def as_strided(
+    x: Any, shape: Sequence[int], strides: Sequence[int], storage_offset: int | None = None
+) -> Variable:
+    """The elements that so many steps lead to: y[i, j, …] is element offset + i strides[0] + j
+    strides[1] + … of x.
 
     Args:
-        x: an array or Variable, of which the elements are counted row by row. (Chainer counts them as they lie in the memory
-            that x is a view of.)
+        x: an array or Variable, of which the elements are counted row by row. (Chainer counts them
+            as they lie in the memory that x is a view of.)
         shape: of the result.
         strides: steps for each axis of it, in elements; 0 repeats one, negative ones go back.
         storage_offset: where to start; None is 0.
@@ -144,13 +159,21 @@ def as_strided(x: Any, shape: Sequence[int], strides: Sequence[int], storage_off
                [1., 2.],
                [2., 3.]])
     """
-    x, start, shape, strides = as_variable(x), storage_offset or 0, tuple(shape), tuple(strides)
+    x = as_variable(x)
+    start = storage_offset or 0
+    shape = tuple(shape)
+    strides = tuple(strides)
     if len(shape) != len(strides) or min(shape, default=0) < 0:
-        raise ValueError(f"as_strided: shape {shape} and strides {strides} are not lengths and as many steps")
+        raise ValueError(
+            f"as_strided: shape {shape} and strides {strides} are not lengths and as many steps"
+        )
     ends = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
-    low, high = start + sum(min(end, 0) for end in ends), start + sum(max(end, 0) for end in ends)
+    low = start + sum(min(end, 0) for end in ends)
+    high = start + sum(max(end, 0) for end in ends)
     if 0 not in shape and not 0 <= low <= high < x.size:
-        raise ValueError(f"as_strided: elements {low} to {high} are asked for of the {x.size} of x {x.shape}")
+        raise ValueError(
+            f"as_strided: elements {low} to {high} are asked for of the {x.size} of x {x.shape}"
+        )
     places = x.xp.full(shape, start)
     for axis, (n, step) in enumerate(zip(shape, strides, strict=True)):
         places += (x.xp.arange(n) * step).reshape(-1, *[1] * (len(shape) - 1 - axis))
@@ -175,9 +198,12 @@ def select_item(x: Any, t: Any) -> Variable:
         >>> F.select_item(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0])).array
         array([2., 3.])
     """
-    x, labels = as_variable(x), as_variable(t).array
+    x = as_variable(x)
+    labels = as_variable(t).array
     if x.ndim != 2 or labels.shape != x.shape[:1]:
-        raise ValueError(f"select_item: shapes {listed([x.shape, labels.shape])} are not (N, C) and (N,)")
+        raise ValueError(
+            f"select_item: shapes {listed([x.shape, labels.shape])} are not (N, C) and (N,)"
+        )
     check_labels("select_item", labels, x.shape[1])
     return get_item(x, (x.xp.arange(len(labels)), labels))
 

@@ -1,4 +1,6 @@
-"""Joining and splitting arrays along an axis, in adjoint pairs: concat ⇄ split_axis, stack ⇄ separate."""
+"""Joining and splitting arrays along an axis, in adjoint pairs: concat ⇄ split_axis, stack ⇄
+separate.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def at(axis: int, place: Any) -> tuple[Any, ...]:
 
 
 class Concat(FunctionNode):
-    """One array after the other along an axis; each gets back its piece of ``gy``: the transpose of SplitAxis."""
+    """One array after the other along an axis; each gets back its piece of ``gy``: the transpose of
+    SplitAxis.
+    """
 
     generic = True
 
@@ -39,7 +43,9 @@ class Concat(FunctionNode):
 
 
 class SplitAxis(FunctionNode):
-    """Pieces between cuts along an axis; ``gx`` is the ``gys`` joined, with zeros for those that are missing."""
+    """Pieces between cuts along an axis; ``gx`` is the ``gys`` joined, with zeros for those that
+    are missing.
+    """
 
     generic = True
 
@@ -80,7 +86,9 @@ class Stack(FunctionNode):
 
 
 class Separate(FunctionNode):
-    """The slices along an axis, without it; ``gx`` is the ``gys`` stacked: the transpose of Stack."""
+    """The slices along an axis, without it; ``gx`` is the ``gys`` stacked: the transpose of
+    Stack.
+    """
 
     generic = True
 
@@ -88,19 +96,24 @@ class Separate(FunctionNode):
         self.axis = axis
 
     def forward(self, x: Array) -> tuple[Array, ...]:
-        xp, self.order = backend.get_array_module(x), backend.order_of(x)
+        xp = backend.get_array_module(x)
+        self.order = backend.order_of(x)
         return tuple([xp.asarray(x[at(self.axis, i)]) for i in range(x.shape[self.axis])])
 
     def backward(self, *gys: Any) -> Any:
         x = self.inputs[0]
         shape = x.shape[: self.axis] + x.shape[self.axis + 1 :]
-        return lambda: either(Stack(self.axis, self.order), *_filled(gys, [shape] * len(gys), x.dtype))
+        return lambda: either(
+            Stack(self.axis, self.order), *_filled(gys, [shape] * len(gys), x.dtype)
+        )
 
 
 def _filled(gys: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
     """Zeros for the parts from which no gradient came."""
     xp = backend.get_array_module(*gys)
-    return [xp.zeros(shape, dtype) if gy is None else gy for gy, shape in zip(gys, shapes, strict=True)]
+    return [
+        xp.zeros(shape, dtype) if gy is None else gy for gy, shape in zip(gys, shapes, strict=True)
+    ]
 
 
 def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
@@ -149,11 +162,20 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
 
 def _explain(name: str, xs: Sequence[Any], axis: Any, error: Exception) -> Exception:
     if getattr(axis, "shape", ()):  # concat(a, b)
-        return TypeError(f"{name}: the axis is an integer, not an array: the arrays come in one tuple, as in F.{name}((a, b))")
+        return TypeError(
+            f"{name}: the axis is an integer, not an array: the arrays come in one tuple, as "
+            f"in F.{name}((a, b))"
+        )
     if isinstance(error, TypeError):
         return error
-    rule = "all lengths but that axis's must agree" if name == "concat" else "all shapes must be the same"
-    return ValueError(f"{name}: shapes {[x.shape for x in xs]} do not join along axis {axis}, {rule} ({error})")
+    rule = (
+        "all lengths but that axis's must agree"
+        if name == "concat"
+        else "all shapes must be the same"
+    )
+    return ValueError(
+        f"{name}: shapes {[x.shape for x in xs]} do not join along axis {axis}, {rule} ({error})"
+    )
 
 
 def _at_least_1d(xs: Sequence[Any]) -> Sequence[Any]:
@@ -234,11 +256,16 @@ def split_axis(
 def _cuts(length: int, parts: Any) -> list[int]:
     if isinstance(parts, (int, np.integer)):
         if parts < 1 or length % parts:
-            raise ValueError(f"split_axis: length {length} is not {parts} equal parts; name the places of the cuts instead")
+            raise ValueError(
+                f"split_axis: length {length} is not {parts} equal parts; name the places of "
+                "the cuts instead"
+            )
         return list(range(0, length + 1, length // parts)) if length else [0] * (parts + 1)
     cuts = [0, *map(index, parts), length]
     if any(i > j for i, j in pairwise(cuts)):
-        raise ValueError(f"split_axis: the cuts {list(parts)} do not rise from 0 to the length {length}")
+        raise ValueError(
+            f"split_axis: the cuts {list(parts)} do not rise from 0 to the length {length}"
+        )
     return cuts
 
 

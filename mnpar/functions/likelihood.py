@@ -23,7 +23,15 @@ from mnpar.variable import Variable, as_variable
 
 def _reduced(who: str, loss: Variable, reduce: str) -> Variable:
     check_option(who, "reduce", reduce, "sum", "mean", "no")
-    return loss if reduce == "no" else sum_of(loss) if reduce == "sum" else mean_of(loss) if loss.size else sum_of(loss)
+    return (
+        loss
+        if reduce == "no"
+        else sum_of(loss)
+        if reduce == "sum"
+        else mean_of(loss)
+        if loss.size
+        else sum_of(loss)
+    )
 
 
 def _alike(who: str, *xs: Any) -> list[Variable]:
@@ -55,7 +63,8 @@ def squared_error(x0: Any, x1: Any) -> Variable:
 
 
 def absolute_error(x0: Any, x1: Any) -> Variable:
-    """The absolute difference of each element; arguments, shape and errors as in :func:`squared_error`.
+    """The absolute difference of each element; arguments, shape and errors as in
+    :func:`squared_error`.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -139,7 +148,8 @@ class Hinge(FunctionNode):
 
 
 def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
-    """The one-against-all hinge loss: Σ over classes of max(0, 1 - s x), with s = 1 for the right class, else -1.
+    """The one-against-all hinge loss: Σ over classes of max(0, 1 - s x), with s = 1 for the right
+    class, else -1.
 
     Args:
         x: scores ``(N, C)``.
@@ -158,16 +168,20 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
         >>> F.hinge(np.array([[2.0, 0.5]]), np.array([0])).item()
         1.5
     """
-    x, labels = as_variable(x), as_variable(t).array
+    x = as_variable(x)
+    labels = as_variable(t).array
     if x.ndim != 2 or labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(f"hinge: scores (N, C) and integer labels (N,), not {listed((x.shape, labels.shape))}")
+        raise ValueError(
+            f"hinge: scores (N, C) and integer labels (N,), not {listed((x.shape, labels.shape))}"
+        )
     check_labels("hinge", labels, x.shape[1])
     check_option("hinge", "norm", norm, "L1", "L2")
     check_option("hinge", "reduce", reduce, "mean", "no")
     sign = x.xp.ones(x.shape, x.dtype)
     sign[x.xp.arange(len(labels)), labels] = -1
     loss = Hinge(sign, norm == "L2").apply((x,))[0]
-    return loss if reduce == "no" else sum_of(mean_of(loss, axis=0))  # the whole sum would be too large for float16
+    # the whole sum would be too large for float16
+    return loss if reduce == "no" else sum_of(mean_of(loss, axis=0))
 
 
 def gaussian_kl_divergence(mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
@@ -183,7 +197,9 @@ def gaussian_kl_divergence(mean: Any, ln_var: Any, reduce: str = "sum") -> Varia
         1.0
     """
     mean, ln_var = _alike("gaussian_kl_divergence", mean, ln_var)
-    return _reduced("gaussian_kl_divergence", (mean * mean + exp(ln_var) - ln_var - 1) * 0.5, reduce)
+    return _reduced(
+        "gaussian_kl_divergence", (mean * mean + exp(ln_var) - ln_var - 1) * 0.5, reduce
+    )
 
 
 def gaussian_nll(x: Any, mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
@@ -201,7 +217,9 @@ def gaussian_nll(x: Any, mean: Any, ln_var: Any, reduce: str = "sum") -> Variabl
     """
     x, mean, ln_var = _alike("gaussian_nll", x, mean, ln_var)
     d = x - mean
-    return _reduced("gaussian_nll", (ln_var + math.log(2 * math.pi) + d * d * exp(-ln_var)) * 0.5, reduce)
+    return _reduced(
+        "gaussian_nll", (ln_var + math.log(2 * math.pi) + d * d * exp(-ln_var)) * 0.5, reduce
+    )
 
 
 def bernoulli_nll(x: Any, y: Any, reduce: str = "sum") -> Variable:
@@ -222,9 +240,15 @@ def bernoulli_nll(x: Any, y: Any, reduce: str = "sum") -> Variable:
 
 
 def gaussian(
-    mean: Any, ln_var: Any, *, eps: Any = None, return_eps: bool = False, rng: np.random.Generator | None = None
-) -> Any:  # fmt: skip
-    """Draw from normal distributions by the reparameterization trick, μ + σ ε: gradients reach means and variances.
+    mean: Any,
+    ln_var: Any,
+    *,
+    eps: Any = None,
+    return_eps: bool = False,
+    rng: np.random.Generator | None = None,
+) -> Any:
+    """Draw from normal distributions by the reparameterization trick, μ + σ ε: gradients reach
+    means and variances.
 
     Args:
         mean, ln_var: μ and ln σ², of one shape.
@@ -242,6 +266,8 @@ def gaussian(
     """
     mean, ln_var = _alike("gaussian", mean, ln_var)
     if eps is None:
-        eps = backend.like((rng or generator()).standard_normal(mean.shape).astype(mean.dtype), mean.array)
+        eps = backend.like(
+            (rng or generator()).standard_normal(mean.shape).astype(mean.dtype), mean.array
+        )
     y: Variable = mean + exp(ln_var * 0.5) * eps
     return (y, eps) if return_eps else y

@@ -1,8 +1,9 @@
-"""Local contrast normalization: each place less the mean around it, over the deviation around it, of one image or of blocks.
+"""Local contrast normalization: each place less the mean around it, over the deviation around it,
+of one image or of blocks.
 
-Both means are Gaussian, over the window and all channels. The weights are products of one factor for each axis, so the sum over
-channels is taken first and each axis after the other: 2k numbers for each place instead of C·k². In blocks, the halo is that of
-one channel, exchanged twice.
+Both means are Gaussian, over the window and all channels. The weights are products of one factor
+for each axis, so the sum over channels is taken first and each axis after the other: 2k numbers for
+each place instead of C·k². In blocks, the halo is that of one channel, exchanged twice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ Weights = tuple[tuple[float, ...], ...]
 
 
 class Blur(FunctionNode):
-    """Weighted sums along the last axes, one after the other; of windows that lie within x or, ``full``, that touch it.
+    """Weighted sums along the last axes, one after the other; of windows that lie within x or,
+    ``full``, that touch it.
 
     The weights are symmetric, so each kind is the other's adjoint.
     """
@@ -45,12 +47,14 @@ class Blur(FunctionNode):
         return y.astype(x.dtype, copy=False)
 
     def _along(self, x: Array, axis: int, weights: tuple[float, ...]) -> Array:
-        k, xp = len(weights), backend.get_array_module(x)
+        k = len(weights)
+        xp = backend.get_array_module(x)
         longer = k - 1 if self.full else 1 - k
         y = xp.zeros((*x.shape[:axis], x.shape[axis] + longer, *x.shape[axis + 1 :]), x.dtype)
         n = min(x.shape[axis], y.shape[axis])
         for i, weight in enumerate(weights):
-            some, all_ = (slice(None),) * axis + (slice(i, i + n),), slice(None)
+            some = (slice(None),) * axis + (slice(i, i + n),)
+            all_ = slice(None)
             if self.full:
                 y[some] += weight * x[all_]
             else:
@@ -62,7 +66,8 @@ class Blur(FunctionNode):
 
 
 def gaussian_weights(ksize: Numbers) -> Weights:
-    """The factors of exp(-distance² / 2σ²), each with the sum 1, where 3σ is the distance from the centre to a corner.
+    """The factors of exp(-distance² / 2σ²), each with the sum 1, where 3σ is the distance from the
+    centre to a corner.
 
     Example:
         >>> from mnpar.functions.local_contrast import gaussian_weights
@@ -78,25 +83,32 @@ def gaussian_weights(ksize: Numbers) -> Weights:
 def _ksize(who: str, ksize: Any, ndim: int) -> Numbers:
     numbers = per_axis(f"{who}: ksize", ksize, ndim, 1)
     if any([k % 2 == 0 for k in numbers]):
-        raise ValueError(f"{who}: ksize = {ksize}: a window with a place in its middle has an odd length")
+        raise ValueError(
+            f"{who}: ksize = {ksize}: a window with a place in its middle has an odd length"
+        )
     return numbers
 
 
 def _normalized(x: Variable, blur: Callable[[Variable], Variable]) -> Variable:
-    """y = v / s, v = x - g∗x, s² = g∗v², and s = 1 where that is 0; ``blur`` is g∗ of one channel."""
+    """y = v / s, v = x - g∗x, s² = g∗v², and s = 1 where that is 0; ``blur`` is g∗ of one
+    channel.
+    """
     dtype, x = x.dtype, cast(x, dtype_of(x))
     share = 1 / max(x.shape[1], 1)
     v = x - blur(x.sum(axis=1, keepdims=True)) * share
     squares = blur((v * v).sum(axis=1, keepdims=True)) * share
-    none = (plain(squares) == 0).astype(squares.dtype)  # there v is 0 too: any root will do, and this has a derivative
+    # there v is 0 too: any root will do, and this has a derivative
+    none = (plain(squares) == 0).astype(squares.dtype)
     return cast(v / (squares + none) ** 0.5, dtype)  # type: ignore[no-any-return]
 
 
 def local_contrast_normalization(x: Any, ksize: Any) -> Variable:
-    """Subtract from each place the mean around it, and divide by the root mean square of what is left around it.
+    """Subtract from each place the mean around it, and divide by the root mean square of what is
+    left around it.
 
-    Means are weighted by a Gaussian over the window, a third of whose diagonal is its deviation, and taken over all channels;
-    beyond the edges are zeros. Where everything in a window is 0, nothing is divided.
+    Means are weighted by a Gaussian over the window, a third of whose diagonal is its deviation,
+    and taken over all channels; beyond the edges are zeros. Where everything in a window is 0,
+    nothing is divided.
 
     Args:
         x: ``(N, C, …)`` with one or more spatial axes; of 16 bits, it is computed in float32.
@@ -110,22 +122,31 @@ def local_contrast_normalization(x: Any, ksize: Any) -> Variable:
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> F.local_contrast_normalization(np.array([[[0.0, 0.0, 0.0, 1.0, 1.0]]]), 3).array.round(2)
+        >>> F.local_contrast_normalization(np.array([[[0.0, 0.0, 0.0, 1.0, 1.0]]]), 3).array.round(
+        ...     2
+        ... )
         array([[[ 0.  ,  0.  , -1.01,  1.  ,  1.01]]])
 
     Source:
-        Jarrett, Kavukcuoglu, Ranzato and LeCun, "What is the best multi-stage architecture for object recognition?", ICCV 2009.
+        Jarrett, Kavukcuoglu, Ranzato and LeCun, "What is the best multi-stage architecture for
+        object recognition?", ICCV 2009.
     """
     x = as_variable(x)
     n = x.ndim - 2
     if n < 1 or dtype_of(x).kind != "f":
-        raise ValueError(f"local_contrast_normalization: x {x.shape} {x.dtype} is not (N, C, …) of floats with spatial axes")
+        raise ValueError(
+            f"local_contrast_normalization: x {x.shape} {x.dtype} is not (N, C, …) of floats "
+            "with spatial axes"
+        )
     K = _ksize("local_contrast_normalization", ksize, n)
-    weights, around = gaussian_weights(K), [(0, 0), (0, 0), *[(k // 2, k // 2) for k in K]]
+    weights = gaussian_weights(K)
+    around = [(0, 0), (0, 0), *[(k // 2, k // 2) for k in K]]
     return _normalized(x, lambda z: Blur(weights).apply((pad(z, around),))[0])
 
 
-def spatial_local_contrast_normalization(x: Any, grid: SpatialGrid, shape: Sequence[int], ksize: Any) -> Variable:
+def spatial_local_contrast_normalization(
+    x: Any, grid: SpatialGrid, shape: Sequence[int], ksize: Any
+) -> Variable:
     """:func:`local_contrast_normalization` of an image that is cut into blocks.
 
     Args:
@@ -142,15 +163,20 @@ def spatial_local_contrast_normalization(x: Any, grid: SpatialGrid, shape: Seque
         >>> import mnpar.functions as F
         >>> def program(comm):
         ...     x = np.array([[[0.0, 0.0, 0.0]]]) if comm.rank == 0 else np.array([[[1.0, 1.0]]])
-        ...     return F.spatial_local_contrast_normalization(x, mnpar.SpatialGrid(comm, (2,)), (5,), 3).array.round(2)
+        ...     return F.spatial_local_contrast_normalization(
+        ...         x, mnpar.SpatialGrid(comm, (2,)), (5,), 3
+        ...     ).array.round(2)
         >>> mnpar.run(program, ranks=2)
         [array([[[ 0.  ,  0.  , -1.01]]]), array([[[1.  , 1.01]]])]
     """
     x, shape = check_block("spatial_local_contrast_normalization", x, grid, shape)
     K = _ksize("spatial_local_contrast_normalization", ksize, len(shape))
-    weights, window = gaussian_weights(K), Window.of(len(shape), K, 1, tuple([k // 2 for k in K]))
+    weights = gaussian_weights(K)
+    window = Window.of(len(shape), K, 1, tuple([k // 2 for k in K]))
 
     def blur(z: Variable) -> Variable:
-        return windowed(z, grid, shape, window, lambda chunk, _: Blur(weights).apply((chunk,))[0], (1, z.dtype))
+        return windowed(
+            z, grid, shape, window, lambda chunk, _: Blur(weights).apply((chunk,))[0], (1, z.dtype)
+        )
 
     return _normalized(x, blur)

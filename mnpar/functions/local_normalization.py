@@ -12,7 +12,9 @@ from mnpar.variable import Variable, as_variable
 
 
 class WindowSum(FunctionNode):
-    """The sum of each channel and its ``half`` neighbours on either side; the window is symmetric: it is its own adjoint."""
+    """The sum of each channel and its ``half`` neighbours on either side; the window is symmetric:
+    it is its own adjoint.
+    """
 
     generic = True
 
@@ -39,7 +41,10 @@ class LocalResponseNormalization(FunctionNode):
     generic = True
 
     def __init__(self, half: int, k: float, alpha: float, beta: float) -> None:
-        self.half, self.k, self.alpha, self.beta = half, k, alpha, beta
+        self.half = half
+        self.k = k
+        self.alpha = alpha
+        self.beta = beta
 
     def _parts(self, x: Any) -> tuple[Any, Any]:
         """z and z^-β."""
@@ -58,16 +63,21 @@ class LocalResponseNormalization(FunctionNode):
     def backward(self, gy: Any) -> Any:
         def gx() -> Any:
             (x,) = self.get_retained_inputs()
-            wide, g = cast(x, dtype_of(x)), cast(gy, dtype_of(x))
+            wide = cast(x, dtype_of(x))
+            g = cast(gy, dtype_of(x))
             z, power = self._parts(wide)
             g = g * power
-            return g - wide * either(WindowSum(self.half), g * wide / z) * (2 * self.alpha * self.beta)
+            return g - wide * either(WindowSum(self.half), g * wide / z) * (
+                2 * self.alpha * self.beta
+            )
 
         return gx
 
 
 class Normalize(FunctionNode):
-    """y = x / (‖x‖ + ε); where x is 0 it has the derivative 1 / ε of a small vector, and no bend."""
+    """y = x / (‖x‖ + ε); where x is 0 it has the derivative 1 / ε of a small vector, and no
+    bend.
+    """
 
     generic = True
 
@@ -75,11 +85,17 @@ class Normalize(FunctionNode):
         self.eps, self.axis = eps, axis
 
     def _lengths(self, x: Any) -> tuple[Any, Any]:
-        """‖x‖, or 1 where that is 0: beside an x of 0 it does not matter, and its root can be differentiated; and ‖x‖ + ε."""
+        """‖x‖, or 1 where that is 0: beside an x of 0 it does not matter, and its root can be
+        differentiated; and ‖x‖ + ε.
+        """
         squares = (x * x).sum(axis=self.axis, keepdims=True)
         none = (plain(squares) == 0).astype(squares.dtype)
         length = (squares + none) ** 0.5
-        return length, length - none + self.eps if self.eps else length  # in this order: beside 1 a small ε is lost
+        # in this order: beside 1 a small ε is lost
+        return (
+            length,
+            length - none + self.eps if self.eps else length,
+        )
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
@@ -89,15 +105,21 @@ class Normalize(FunctionNode):
     def backward(self, gy: Any) -> Any:
         def gx() -> Any:
             (x,) = self.get_retained_inputs()
-            wide, g = cast(x, dtype_of(x)), cast(gy, dtype_of(x))
+            wide = cast(x, dtype_of(x))
+            g = cast(gy, dtype_of(x))
             length, whole = self._lengths(wide)
-            return g / whole - wide * ((g * wide).sum(axis=self.axis, keepdims=True) / whole / whole / length)
+            return g / whole - wide * (
+                (g * wide).sum(axis=self.axis, keepdims=True) / whole / whole / length
+            )
 
         return gx
 
 
-def local_response_normalization(x: Any, n: int = 5, k: float = 2, alpha: float = 1e-4, beta: float = 0.75) -> Variable:
-    """Divide each element by ``(k + alpha * s) ** beta``, where s sums the squares of ``n`` channels around it.
+def local_response_normalization(
+    x: Any, n: int = 5, k: float = 2, alpha: float = 1e-4, beta: float = 0.75
+) -> Variable:
+    """Divide each element by ``(k + alpha * s) ** beta``, where s sums the squares of ``n``
+    channels around it.
 
     Args:
         x: ``(N, C, …)``; of 16 bits, it is computed in float32.
@@ -112,20 +134,27 @@ def local_response_normalization(x: Any, n: int = 5, k: float = 2, alpha: float 
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> F.local_response_normalization(np.array([[3.0, 4.0, 0.0]]), n=3, k=0, alpha=1, beta=0.5).array
+        >>> F.local_response_normalization(
+        ...     np.array([[3.0, 4.0, 0.0]]), n=3, k=0, alpha=1, beta=0.5
+        ... ).array
         array([[0.6, 0.8, 0. ]])
 
     Source:
-        Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional neural networks", NIPS 2012.
+        Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional neural
+        networks", NIPS 2012.
     """
     x = as_variable(x)
     if x.ndim < 2 or n < 1:
-        raise ValueError(f"local_response_normalization: x {x.shape} is not (N, C, …), or n = {n} is not at least 1")
+        raise ValueError(
+            f"local_response_normalization: x {x.shape} is not (N, C, …), or n = {n} is not at "
+            "least 1"
+        )
     return LocalResponseNormalization(n // 2, k, alpha, beta).apply((x,))[0]
 
 
 def normalize(x: Any, eps: float = 1e-5, axis: int | tuple[int, ...] = 1) -> Variable:
-    """Divide vectors by their length (the root of the sum of squares) plus ``eps``; zero vectors stay 0.
+    """Divide vectors by their length (the root of the sum of squares) plus ``eps``; zero vectors
+    stay 0.
 
     Args:
         x: an array or Variable; of 16 bits, it is computed in float32.

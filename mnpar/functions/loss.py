@@ -1,7 +1,7 @@
 """Losses of regression and of binary classification.
 
-A mean is over this rank's elements; over none it is 0. Where ranks have different numbers of elements, their gradients are to
-be weighted by these numbers.
+A mean is over this rank's elements; over none it is 0. Where ranks have different numbers of
+elements, their gradients are to be weighted by these numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class MeanSquaredError(FunctionNode):
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
-        xp, d = backend.get_array_module(x), x - y
+        xp = backend.get_array_module(x)
+        d = x - y
         self.scale = 1 / max(d.size, 1)
         flat = wide(d).ravel()
         return xp.asarray(flat.dot(flat) * self.scale, fractional(d.dtype))
@@ -41,19 +42,23 @@ class MeanAbsoluteError(FunctionNode):
     generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
-        xp, d = backend.get_array_module(x), x - y
+        xp = backend.get_array_module(x)
+        d = x - y
         self.difference, self.scale = d, 1 / max(d.size, 1)
         return xp.asarray(wide(abs(d)).sum() * self.scale, fractional(d.dtype))
 
     def backward(self, gz: Any) -> Any:
-        sign, g = backend.get_array_module(self.difference).sign(self.difference), gz * self.scale
+        sign = backend.get_array_module(self.difference).sign(self.difference)
+        g = gz * self.scale
         return lambda: g * sign, lambda: -g * sign
 
 
 class SigmoidCrossEntropy(FunctionNode):
-    """log(1 + e^(s·x)) of each element, with s = 1 - 2t, which is 0 where nothing counts; ``mean`` is the factor of their sum.
+    """log(1 + e^(s·x)) of each element, with s = 1 - 2t, which is 0 where nothing counts; ``mean``
+    is the factor of their sum.
 
-    ``gx = s / (1 + e^(-s·x)) gy``, with all its digits for answers that are right beyond doubt, too. Without a mean: None.
+    ``gx = s / (1 + e^(-s·x)) gy``, with all its digits for answers that are right beyond doubt,
+    too. Without a mean: None.
     """
 
     generic = True
@@ -98,7 +103,8 @@ def mean_squared_error(x0: Any, x1: Any) -> Variable:
         >>> float(F.mean_squared_error(np.array([1.0, 2.0]), np.array([1.0, 4.0])).array)
         2.0
     """
-    x0, x1 = as_variable(x0), as_variable(x1)
+    x0 = as_variable(x0)
+    x1 = as_variable(x1)
     check_shapes("mean_squared_error", x0, x1)
     return MeanSquaredError().apply((x0, x1))[0]
 
@@ -120,7 +126,8 @@ def mean_absolute_error(x0: Any, x1: Any) -> Variable:
         >>> float(F.mean_absolute_error(np.array([1.0, 2.0]), np.array([1.0, 4.0])).array)
         1.0
     """
-    x0, x1 = as_variable(x0), as_variable(x1)
+    x0 = as_variable(x0)
+    x1 = as_variable(x1)
     check_shapes("mean_absolute_error", x0, x1)
     return MeanAbsoluteError().apply((x0, x1))[0]
 
@@ -131,7 +138,8 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
     Args:
         x: scores before the sigmoid.
         t: integers of ``x``'s shape: 1 or 0, or -1, which is not counted.
-        normalize: divide by the number of counted labels; False divides by the length of the first axis.
+        normalize: divide by the number of counted labels; False divides by the length of the first
+            axis.
         reduce: ``'mean'``, or ``'no'`` for the loss of each element.
 
     Returns:
@@ -146,16 +154,20 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
         array([0.69314718, 0.        ])
     """
     check_option("sigmoid_cross_entropy", "reduce", reduce, "mean", "no")
-    x, labels = as_variable(x), as_variable(t).array
+    x = as_variable(x)
+    labels = as_variable(t).array
     check_shapes("sigmoid_cross_entropy", x, labels)
     if labels.dtype.kind not in "iub":
         raise ValueError(
-            f"sigmoid_cross_entropy: the labels have dtype {labels.dtype}; they are integers: t.astype(numpy.int32) makes them "
+            f"sigmoid_cross_entropy: the labels have dtype {labels.dtype}; they are integers: "
+            "t.astype(numpy.int32) makes them "
             "so (F.bernoulli_nll(t, y) takes probabilities)"
         )
     least = labels.min() if labels.size and labels.dtype.kind == "i" else 0
     if labels.size and (labels.max() > 1 or least < -1):
-        raise ValueError(f"sigmoid_cross_entropy: labels {labels.min()} … {labels.max()} are not all -1, 0 or 1")
+        raise ValueError(
+            f"sigmoid_cross_entropy: labels {labels.min()} … {labels.max()} are not all -1, 0 or 1"
+        )
     counted, s = None, labels.astype(fractional(x.dtype))
     s *= -2
     s += 1

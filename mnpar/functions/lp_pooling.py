@@ -16,7 +16,9 @@ from mnpar.variable import Variable, as_variable
 
 
 class LpPooling(FunctionNode):
-    """y = (Σ |x|ᵖ)^(1/p) over each window. ∂y/∂x = |x|^(p-1)·sign x · y^(1-p), taken as 0 where y is 0."""
+    """y = (Σ |x|ᵖ)^(1/p) over each window. ∂y/∂x = |x|^(p-1)·sign x · y^(1-p), taken as 0 where y
+    is 0.
+    """
 
     generic = True
 
@@ -41,7 +43,11 @@ class LpPooling(FunctionNode):
             (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
             dtype, p = dtype_of(x), self.p
             some = (plain(y) != 0).astype(dtype)
-            y, g = cast(y, dtype) + (1 - some), cast(gy, dtype) * some  # 1 beside a gradient of 0, where it would be 0
+            # 1 beside a gradient of 0, where it would be 0
+            y, g = (
+                cast(y, dtype) + (1 - some),
+                cast(gy, dtype) * some,
+            )
             spread = either(Unpooling(self.windows, 1), g / y if p == 2 else g * y ** (1 - p))
             return spread * self._slope(cast(x, dtype))
 
@@ -55,12 +61,16 @@ class LpPooling(FunctionNode):
         return sign if self.p == 1 else (x * sign) ** (self.p - 1) * sign
 
 
-def lp_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = False, p: float = 2) -> Variable:
-    """The p-norm of each window, ``(Σ |x|ᵖ)^(1/p)``: for p = 2 the root of the sum of squares (L2 pooling).
+def lp_pooling_nd(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = False, p: float = 2
+) -> Variable:
+    """The p-norm of each window, ``(Σ |x|ᵖ)^(1/p)``: for p = 2 the root of the sum of squares (L2
+    pooling).
 
     Args:
         x: ``(N, C, …)`` with one or more spatial axes; of 16 bits, it is computed in float32.
-        ksize, stride, pad: of the windows, a number for each axis or one for all; ``stride=None`` is ksize.
+        ksize, stride, pad: of the windows, a number for each axis or one for all; ``stride=None``
+            is ksize.
         cover_all: windows reach every cell.
         p: 1 or more.
 
@@ -76,9 +86,12 @@ def lp_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_al
         array([[[5., 4.]]])
 
     Source:
-        Le et al., "Building high-level features using large scale unsupervised learning", ICML 2012.
+        Le et al., "Building high-level features using large scale unsupervised learning", ICML
+        2012.
     """
     x = as_variable(x)
     if p < 1:
         raise ValueError(f"lp_pooling_nd: p = {p} is less than 1, which is no length")
-    return LpPooling(pooling_windows("lp_pooling_nd", None, x, ksize, stride, pad, cover_all), p).apply((x,))[0]
+    return LpPooling(
+        pooling_windows("lp_pooling_nd", None, x, ksize, stride, pad, cover_all), p
+    ).apply((x,))[0]

@@ -1,4 +1,6 @@
-"""Inverses and determinants of matrices and of batches of them; products and lengths over a batch, under Chainer's names."""
+"""Inverses and determinants of matrices and of batches of them; products and lengths over a batch,
+under Chainer's names.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,17 @@ class Inv(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_outputs((0,))
         try:
-            return backend.get_array_module(x).linalg.inv(wide(x)).astype(fractional(x.dtype), copy=False)
+            return (
+                backend.get_array_module(x)
+                .linalg.inv(wide(x))
+                .astype(fractional(x.dtype), copy=False)
+            )
         except np.linalg.LinAlgError:
             flat = np.linalg.matrix_rank(wide(x)) < x.shape[-1]
             where = f": number {int(flat.argmax())} of {len(x)}" if len(x) > 1 else ""
-            raise ValueError(f"a singular matrix has no inverse, and its determinant here no gradient{where}") from None
+            raise ValueError(
+                f"a singular matrix has no inverse, and its determinant here no gradient{where}"
+            ) from None
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
@@ -44,7 +52,9 @@ class Det(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
-        return backend.get_array_module(x).linalg.det(wide(x)).astype(fractional(x.dtype), copy=False)
+        return (
+            backend.get_array_module(x).linalg.det(wide(x)).astype(fractional(x.dtype), copy=False)
+        )
 
     def backward(self, gy: Any) -> Any:
         ((x,), (y,)) = self.get_retained_inputs(), self.get_retained_outputs()
@@ -52,7 +62,9 @@ class Det(FunctionNode):
 
 
 class Cholesky(FunctionNode):
-    """L of a matrix L Lᵀ; dL = L Φ(L⁻¹ dA L⁻ᵀ), where Φ keeps what is below the diagonal, and half of that."""
+    """L of a matrix L Lᵀ; dL = L Φ(L⁻¹ dA L⁻ᵀ), where Φ keeps what is below the diagonal, and half
+    of that.
+    """
 
     generic = True
 
@@ -63,13 +75,16 @@ class Cholesky(FunctionNode):
             return xp.linalg.cholesky(wide(a)).astype(a.dtype, copy=False)
         except np.linalg.LinAlgError:
             what = f"cholesky: a matrix of x, of shape {a.shape}, is not positive definite"
-            raise ValueError(f"{what}: add a small multiple of the identity, if it should be") from None
+            raise ValueError(
+                f"{what}: add a small multiple of the identity, if it should be"
+            ) from None
 
     def backward(self, gL: Any) -> Any:
         (L,) = self.get_retained_outputs()
 
         def ga() -> Any:
-            xp, n = backend.get_array_module(gL), L.shape[0]
+            xp = backend.get_array_module(gL)
+            n = L.shape[0]
             kept = (xp.tri(n) - xp.eye(n) / 2).astype(L.dtype)
             inverse = either(Inv(), L.reshape((1, n, n))).reshape((n, n))
             g = inverse.transpose() @ ((L.transpose() @ gL) * kept) @ inverse
@@ -172,8 +187,8 @@ def cholesky(a: Any) -> Variable:
     """The lower triangular matrix L with L Lᵀ = a.
 
     Args:
-        a: ``(D, D)``, symmetric and positive definite; only its lower triangle is read, and each half of it gets half of the
-            gradient.
+        a: ``(D, D)``, symmetric and positive definite; only its lower triangle is read, and each
+            half of it gets half of the gradient.
 
     Returns:
         ``(D, D)``.
@@ -191,7 +206,8 @@ def cholesky(a: Any) -> Variable:
 
 
 def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:
-    """A product of matrices for each sample. Chainer's older form of :func:`matmul`, with vectors as columns.
+    """A product of matrices for each sample. Chainer's older form of :func:`matmul`, with vectors
+    as columns.
 
     Args:
         a, b: ``(N, M, K)`` and ``(N, K, L)``; ``(N, K)`` is a batch of columns ``(N, K, 1)``.
@@ -208,9 +224,13 @@ def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> 
         >>> F.batch_matmul(np.ones((5, 3)), np.ones((5, 3)), transa=True).shape
         (5, 1, 1)
     """
-    a, b = as_variable(a), as_variable(b)
+    a = as_variable(a)
+    b = as_variable(b)
     if a.ndim not in (2, 3) or b.ndim not in (2, 3) or len(a) != len(b):
-        raise ValueError(f"batch_matmul: shapes {listed((a.shape, b.shape))} are not (N, M, K) and (N, K, L), or (N, K)")
+        raise ValueError(
+            f"batch_matmul: shapes {listed((a.shape, b.shape))} are not (N, M, K) and (N, K, "
+            "L), or (N, K)"
+        )
     a, b = [x if x.ndim == 3 else reshape(x, (*x.shape, 1)) for x in (a, b)]
     return matmul(a, b, transa, transb)
 

@@ -1,8 +1,9 @@
 """Mean and variance over the arrays of all ranks, as if they were one.
 
-No squares of the data are ever added up: a first allreduce, without a gradient, finds the mean K of all; the second carries
-Σ(x - K) and Σ(x - K)², whose sums have the same derivatives for any constant K, and lose no digits for this one. Backward is
-one allreduce. Statistics travel in float64, at most 2C of them.
+No squares of the data are ever added up: a first allreduce, without a gradient, finds the mean K of
+all; the second carries Σ(x - K) and Σ(x - K)², whose sums have the same derivatives for any
+constant K, and lose no digits for this one. Backward is one allreduce. Statistics travel in
+float64, at most 2C of them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 
-def multi_node_moments(comm: Communicator, x: Variable, shape: View) -> tuple[Variable, Variable, int]:
-    """Mean and variance of each channel over the arrays of all ranks, which may be of different sizes, and empty.
+def multi_node_moments(
+    comm: Communicator, x: Variable, shape: View
+) -> tuple[Variable, Variable, int]:
+    """Mean and variance of each channel over the arrays of all ranks, which may be of different
+    sizes, and empty.
 
     Args:
         comm: all its ranks call this.
@@ -35,6 +39,9 @@ def multi_node_moments(comm: Communicator, x: Variable, shape: View) -> tuple[Va
     rough = comm.allreduce(xp.append(mean.array * n, float(n)))
     count = int(rough[C])
     far = mean - rough[:C] / max(count, 1)  # this rank's mean from that of all, a constant
-    total = allreduce(comm, concat((far * n, squares + far * far * n), axis=0)) * (1 / max(count, 1))
-    first, second = total[:C], total[C:]
+    total = allreduce(comm, concat((far * n, squares + far * far * n), axis=0)) * (
+        1 / max(count, 1)
+    )
+    first = total[:C]
+    second = total[C:]
     return first + rough[:C] / max(count, 1), second - first * first, count

@@ -1,4 +1,6 @@
-"""Functions that draw random numbers: dropout and its relatives, the Gumbel softmax, randomized slopes."""
+"""Functions that draw random numbers: dropout and its relatives, the Gumbel softmax, randomized
+slopes.
+"""
 
 from __future__ import annotations
 
@@ -36,26 +38,38 @@ class Dropout(FunctionNode):
 
 
 def dropout(
-    x: Any, ratio: float = 0.5, *, mask: Array = None, return_mask: bool = False, rng: np.random.Generator | None = None,
-    whole: tuple[int, ...] | None = None, part: Any = None,
-) -> Any:  # fmt: skip
-    """Set elements to 0 with probability ``ratio`` and divide the others by ``1 - ratio``, while ``config.train`` is on.
+    x: Any,
+    ratio: float = 0.5,
+    *,
+    mask: Array = None,
+    return_mask: bool = False,
+    rng: np.random.Generator | None = None,
+    whole: tuple[int, ...] | None = None,
+    part: Any = None,
+) -> Any:
+    """Set elements to 0 with probability ``ratio`` and divide the others by ``1 - ratio``, while
+    ``config.train`` is on.
 
     Args:
         x: an array or Variable.
         ratio: the probability of 0, at least 0 and less than 1.
-        mask: what to multiply with instead of a new mask: 0 or ``1 / (1 - ratio)`` for each element.
+        mask: what to multiply with instead of a new mask: 0 or ``1 / (1 - ratio)`` for each
+            element.
         return_mask: whether to return the mask too.
-        rng: where the numbers are drawn from; None takes this rank's :func:`mnpar.random.generator`. They are drawn on the
-            host, so that the same seed drops the same elements on every kind of device.
-        whole, part: ``x`` is the part ``whole_array[part]`` of an array of this shape that is divided among ranks. The mask is
-            that part of the whole array's, as in one process, where all ranks were seeded alike; each draws all its numbers.
+        rng: where the numbers are drawn from; None takes this rank's
+            :func:`mnpar.random.generator`. They are drawn on the host, so that the same seed drops
+            the same elements on every kind of device.
+        whole, part: ``x`` is the part ``whole_array[part]`` of an array of this shape that is
+            divided among ranks. The mask is that part of the whole array's, as in one process,
+            where all ranks were seeded alike; each draws all its numbers.
 
     Returns:
-        A Variable, ``x`` itself while ``config.train`` is off; with ``return_mask``, a pair with the mask (then None).
+        A Variable, ``x`` itself while ``config.train`` is off; with ``return_mask``, a pair with
+        the mask (then None).
 
     Raises:
-        ValueError: the ratio is outside [0, 1), or the mask, or that part, has another shape than ``x``.
+        ValueError: the ratio is outside [0, 1), or the mask, or that part, has another shape than
+            ``x``.
         TypeError: ``x`` is of integers, and a mask is to be drawn.
 
     Example:
@@ -64,12 +78,18 @@ def dropout(
         array([2., 0., 0., 2.])
         >>> def program(comm):  # three features on each rank
         ...     mine = np.s_[:, 3 * comm.rank : 3 * comm.rank + 3]
-        ...     return F.dropout(np.ones((1, 3)), whole=(1, 6), part=mine, rng=np.random.default_rng(0)).array
-        >>> np.hstack(mnpar.run(program, ranks=2)), F.dropout(np.ones((1, 6)), rng=np.random.default_rng(0)).array
+        ...     return F.dropout(
+        ...         np.ones((1, 3)), whole=(1, 6), part=mine, rng=np.random.default_rng(0)
+        ...     ).array
+        >>> (
+        ...     np.hstack(mnpar.run(program, ranks=2)),
+        ...     F.dropout(np.ones((1, 6)), rng=np.random.default_rng(0)).array,
+        ... )
         (array([[2., 2., 2., 0., 0., 0.]]), array([[2., 2., 2., 0., 0., 0.]]))
 
     Source:
-        Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15 (2014).
+        Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR
+        15 (2014).
     """
     if not 0 <= ratio < 1:
         raise ValueError(f"dropout: the ratio {ratio} is outside [0, 1)")
@@ -85,8 +105,11 @@ def dropout(
     return (y, mask) if return_mask else y
 
 
-def zoneout(h: Any, x: Any, ratio: float = 0.5, *, rng: np.random.Generator | None = None) -> Variable:
-    """The next state ``x``, in which elements keep their value in the last state ``h`` with probability ``ratio``.
+def zoneout(
+    h: Any, x: Any, ratio: float = 0.5, *, rng: np.random.Generator | None = None
+) -> Variable:
+    """The next state ``x``, in which elements keep their value in the last state ``h`` with
+    probability ``ratio``.
 
     While ``config.train`` is off it is ``x`` itself.
 
@@ -107,9 +130,11 @@ def zoneout(h: Any, x: Any, ratio: float = 0.5, *, rng: np.random.Generator | No
         array([0., 1., 1., 1.])
 
     Source:
-        Krueger et al., "Zoneout: regularizing RNNs by randomly preserving hidden activations", arXiv 1606.01305.
+        Krueger et al., "Zoneout: regularizing RNNs by randomly preserving hidden activations",
+        arXiv 1606.01305.
     """
-    h, x = as_variable(h), as_variable(x)
+    h = as_variable(h)
+    x = as_variable(x)
     if not 0 <= ratio < 1:
         raise ValueError(f"zoneout: the ratio {ratio} is outside [0, 1)")
     if h.shape != x.shape:
@@ -120,8 +145,11 @@ def zoneout(h: Any, x: Any, ratio: float = 0.5, *, rng: np.random.Generator | No
     return where(keep, h, x)
 
 
-def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1, *, rng: np.random.Generator | None = None) -> Variable:
-    """Draw nearly one-hot vectors from categorical distributions, differentiably in the probabilities.
+def gumbel_softmax(
+    log_pi: Any, tau: float = 0.1, axis: int = 1, *, rng: np.random.Generator | None = None
+) -> Variable:
+    """Draw nearly one-hot vectors from categorical distributions, differentiably in the
+    probabilities.
 
     Args:
         log_pi: logarithms of probabilities (a constant may be added), ``(N, C, …)``.
@@ -147,15 +175,23 @@ def gumbel_softmax(log_pi: Any, tau: float = 0.1, axis: int = 1, *, rng: np.rand
     if not tau > 0:
         raise ValueError(f"gumbel_softmax: tau = {tau} is not positive")
     backend.check_fractions("gumbel_softmax", log_pi.array)
-    g = backend.like((rng or generator()).gumbel(size=log_pi.shape).astype(log_pi.dtype), log_pi.array)
+    g = backend.like(
+        (rng or generator()).gumbel(size=log_pi.shape).astype(log_pi.dtype), log_pi.array
+    )
     return softmax((log_pi + g) * (1 / tau), axis=axis)
 
 
 def rrelu(
-    x: Any, l: float = 1 / 8, u: float = 1 / 3, *, r: Array = None, return_r: bool = False,  # noqa: E741 - Chainer's name
+    x: Any,
+    l: float = 1 / 8,  # noqa: E741 - Chainer's name
+    u: float = 1 / 3,
+    *,
+    r: Array = None,
+    return_r: bool = False,
     rng: np.random.Generator | None = None,
-) -> Any:  # fmt: skip
-    """Randomized leaky ReLU: x where positive, else r x with r drawn from [l, u], (l + u) / 2 while ``config.train`` is off.
+) -> Any:
+    """Randomized leaky ReLU: x where positive, else r x with r drawn from [l, u], (l + u) / 2 while
+    ``config.train`` is off.
 
     Args:
         x: an array or Variable.
@@ -176,7 +212,8 @@ def rrelu(
         array([-0.25,  2.  ])
 
     Source:
-        Xu et al., "Empirical evaluation of rectified activations in convolutional network", arXiv 1505.00853.
+        Xu et al., "Empirical evaluation of rectified activations in convolutional network", arXiv
+        1505.00853.
     """
     x = as_variable(x)
     if not config.train:
@@ -192,10 +229,18 @@ def rrelu(
 
 
 def simplified_dropconnect(
-    x: Any, W: Any, b: Any = None, ratio: float = 0.5, train: bool = True, mask: Array = None, use_batchwise_mask: bool = True,
-    *, rng: np.random.Generator | None = None,
-) -> Variable:  # fmt: skip
-    """:func:`linear` with a share of the weights set to 0, the others enlarged so that the mean stays.
+    x: Any,
+    W: Any,
+    b: Any = None,
+    ratio: float = 0.5,
+    train: bool = True,
+    mask: Array = None,
+    use_batchwise_mask: bool = True,
+    *,
+    rng: np.random.Generator | None = None,
+) -> Variable:
+    """:func:`linear` with a share of the weights set to 0, the others enlarged so that the mean
+    stays.
 
     Args:
         x: ``(N, …)`` with D features per sample.
@@ -215,15 +260,19 @@ def simplified_dropconnect(
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> F.simplified_dropconnect(np.ones((1, 2)), np.ones((1, 2)), mask=np.array([[1.0, 0.0]])).array
+        >>> F.simplified_dropconnect(
+        ...     np.ones((1, 2)), np.ones((1, 2)), mask=np.array([[1.0, 0.0]])
+        ... ).array
         array([[2.]])
 
     Source:
-        Wan et al., "Regularization of neural networks using DropConnect", ICML 2013, without its sampling while testing.
+        Wan et al., "Regularization of neural networks using DropConnect", ICML 2013, without its
+        sampling while testing.
     """
     if not 0 <= ratio < 1:
         raise ValueError(f"simplified_dropconnect: the ratio {ratio} is outside [0, 1)")
-    x, W = as_variable(x), as_variable(W)
+    x = as_variable(x)
+    W = as_variable(W)
     if not train:
         return linear(x, W, b)
     backend.check_fractions("simplified_dropconnect, of W", W.array)
@@ -232,21 +281,37 @@ def simplified_dropconnect(
         shape = (len(x), *W.shape) if use_batchwise_mask else W.shape
         mask = backend.like((rng or generator()).random(shape, np.float32) >= ratio, x.array)
     if mask.shape not in (W.shape, (len(x), *W.shape)):
-        raise ValueError(f"simplified_dropconnect: a mask of shape {mask.shape} is neither {W.shape} nor {(len(x), *W.shape)}")
-    W = Dropout(mask.astype(W.dtype) * W.dtype.type(1 / (1 - ratio))).apply((broadcast_to(W, mask.shape),))[0]
+        raise ValueError(
+            f"simplified_dropconnect: a mask of shape {mask.shape} is neither {W.shape} nor "
+            f"{(len(x), *W.shape)}"
+        )
+    W = Dropout(mask.astype(W.dtype) * W.dtype.type(1 / (1 - ratio))).apply(
+        (broadcast_to(W, mask.shape),)
+    )[0]
     if mask.ndim == 2:
         return linear(x, W, b)
-    y: Variable = reshape(matmul(W, reshape(x, (*x.shape, 1))), (len(x), W.shape[1]))  # (N, O, D) · (N, D, 1)
+    # (N, O, D) · (N, D, 1)
+    y: Variable = reshape(matmul(W, reshape(x, (*x.shape, 1))), (len(x), W.shape[1]))
     if b is not None and b.shape != W.shape[1:2]:
-        raise ValueError(f"simplified_dropconnect: b of shape {b.shape} must have shape {W.shape[1:2]}")
+        raise ValueError(
+            f"simplified_dropconnect: b of shape {b.shape} must have shape {W.shape[1:2]}"
+        )
     return y if b is None else y + b
 
 
-def _draw(x: Array, ratio: float, rng: np.random.Generator, whole: tuple[int, ...] | None, part: Any) -> Array:
+def _draw(
+    x: Array, ratio: float, rng: np.random.Generator, whole: tuple[int, ...] | None, part: Any
+) -> Array:
     if (whole is None) != (part is None):
-        raise ValueError("dropout: a part of an array is given by its shape and an index, whole=(N, D), part=np.s_[:, 2:5]")
+        raise ValueError(
+            "dropout: a part of an array is given by its shape and an index, whole=(N, D), "
+            "part=np.s_[:, 2:5]"
+        )
     numbers = rng.random(x.shape if whole is None else whole, np.float32)
     stay = (numbers if whole is None else numbers[part]) >= ratio
     if stay.shape != x.shape:
-        raise ValueError(f"dropout: part={part} of an array of shape {whole} has shape {stay.shape}, and x has {x.shape}")
+        raise ValueError(
+            f"dropout: part={part} of an array of shape {whole} has shape {stay.shape}, and x "
+            f"has {x.shape}"
+        )
     return backend.like(np.multiply(stay, 1 / (1 - ratio), dtype=x.dtype), x)

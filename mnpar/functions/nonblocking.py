@@ -1,7 +1,9 @@
-"""Non-blocking collectives: they return at once, and wait where their results are first used; in backward, too.
+"""Non-blocking collectives: they return at once, and wait where their results are first used; in
+backward, too.
 
-All ranks start all collectives, blocking and non-blocking ones, in the same order; they use the results in any order, or not at
-all. A rank that does not use a result takes part in its backward all the same (law 4).
+All ranks start all collectives, blocking and non-blocking ones, in the same order; they use the
+results in any order, or not at all. A rank that does not use a result takes part in its backward
+all the same (law 4).
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def iallreduce(comm: Communicator, x: Any, op: str = "sum") -> Future:
         A :class:`mnpar.Future`; backward visits it even if nobody uses it.
 
     Raises:
-        MismatchError: where it is used, on all ranks: they started different collectives, or shapes or dtypes differ.
+        MismatchError: where it is used, on all ranks: they started different collectives, or shapes
+            or dtypes differ.
 
     Example:
         >>> import numpy as np, mnpar
@@ -70,7 +73,10 @@ def iallgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.iallgather(comm, np.full(comm.rank, comm.rank), axis=0).array, ranks=3)[0]
+        >>> mnpar.run(
+        ...     lambda comm: F.iallgather(comm, np.full(comm.rank, comm.rank), axis=0).array,
+        ...     ranks=3,
+        ... )[0]
         array([1, 2, 2])
     """
     if axis is None:
@@ -91,7 +97,9 @@ def ibcast(comm: Communicator, x: Any = None, root: int = 0) -> Future:
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.ibcast(comm, np.array(5) if comm.rank == 0 else None).item(), ranks=2)
+        >>> mnpar.run(
+        ...     lambda comm: F.ibcast(comm, np.array(5) if comm.rank == 0 else None).item(), ranks=2
+        ... )
         [5, 5]
     """
     root = peer(comm, root, "ibcast(comm, …)")
@@ -155,14 +163,18 @@ def iscatter(comm: Communicator, xs: Any = None, root: int = 0) -> Future:
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.iscatter(comm, [np.full(2, r) for r in range(3)]).array, ranks=3)[2]
+        >>> mnpar.run(
+        ...     lambda comm: F.iscatter(comm, [np.full(2, r) for r in range(3)]).array, ranks=3
+        ... )[2]
         array([2, 2])
     """
     what, inputs = scattering(comm, xs, root, "iscatter")
     return later(what, inputs, first)
 
 
-def ireduce_scatter(comm: Communicator, xs: Any, op: str = "sum", axis: int | None = None) -> Future:
+def ireduce_scatter(
+    comm: Communicator, xs: Any, op: str = "sum", axis: int | None = None
+) -> Future:
     """:func:`reduce_scatter`, but wait for it only where it is first used.
 
     Args:
@@ -197,7 +209,10 @@ def ialltoall(comm: Communicator, xs: Any) -> tuple[Future, ...]:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
         >>> def program(comm):
-        ...     return [y.item() for y in F.ialltoall(comm, [np.array(10 * comm.rank + r) for r in range(2)])]
+        ...     return [
+        ...         y.item()
+        ...         for y in F.ialltoall(comm, [np.array(10 * comm.rank + r) for r in range(2)])
+        ...     ]
         >>> mnpar.run(program, ranks=2)
         [[0, 10], [1, 11]]
     """

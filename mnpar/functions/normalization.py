@@ -1,7 +1,8 @@
 """Batch normalization: each channel less its mean, over its deviation, times gamma, plus beta.
 
-Forward and backward are one sweep each over blocks of channels that fit the cache (moments.py says how the variance keeps its
-digits). What is recorded, to be differentiated again, is written out in ordinary functions instead.
+Forward and backward are one sweep each over blocks of channels that fit the cache (moments.py says
+how the variance keeps its digits). What is recorded, to be differentiated again, is written out in
+ordinary functions instead.
 """
 
 from __future__ import annotations
@@ -17,7 +18,19 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import fit
-from mnpar.functions.moments import View, across, blocks, cast, centre, centred, dtype_of, less, split_mean, sums, view
+from mnpar.functions.moments import (
+    View,
+    across,
+    blocks,
+    cast,
+    centre,
+    centred,
+    dtype_of,
+    less,
+    split_mean,
+    sums,
+    view,
+)
 from mnpar.functions.shape import transpose
 from mnpar.variable import Variable, as_variable
 
@@ -27,8 +40,8 @@ Axis = int | tuple[int, ...] | None
 class BatchNormalization(FunctionNode):
     """y = γ·(x - μ)·s + β with s = (σ² + ε)^-½; x is (A, C, B), γ and β are (C,).
 
-    With g = ∂L/∂y, p = Σ g, q = Σ g·(x - μ) and m numbers for each of the C: ∂L/∂β = p, ∂L/∂γ = s·q and
-    ∂L/∂x = γ·s·(g - p/m - (x - μ)·s²·q/m).
+    With g = ∂L/∂y, p = Σ g, q = Σ g·(x - μ) and m numbers for each of the C: ∂L/∂β = p, ∂L/∂γ = s·q
+    and ∂L/∂x = γ·s·(g - p/m - (x - μ)·s²·q/m).
     """
 
     generic = True
@@ -40,10 +53,16 @@ class BatchNormalization(FunctionNode):
 
     def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
         self.retain_inputs((0, 1))
-        xp, C = backend.get_array_module(x), self.shape[1]
+        xp = backend.get_array_module(x)
+        C = self.shape[1]
         self.dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
-        x3, y, gamma, beta = x.reshape(self.shape), xp.empty(self.shape, x.dtype), gamma.reshape(-1), beta.reshape(-1)
-        self.shift, self.rest, self.var = xp.empty(C, self.dtype), xp.empty(C), xp.empty(C)
+        x3 = x.reshape(self.shape)
+        y = xp.empty(self.shape, x.dtype)
+        gamma = gamma.reshape(-1)
+        beta = beta.reshape(-1)
+        self.shift = xp.empty(C, self.dtype)
+        self.rest = xp.empty(C)
+        self.var = xp.empty(C)
         for c in blocks(x3):
             d = y[:, c] if y.dtype == self.dtype else xp.empty(y[:, c].shape, self.dtype)
             less_shift, shift, rest, var = centre(cast(x3[:, c], self.dtype), d)
@@ -63,19 +82,27 @@ class BatchNormalization(FunctionNode):
     def backward(self, gy: Any) -> Any:
         x, gamma = self.get_retained_inputs()
         if isinstance(gy, Variable):
-            return written_out(x, gamma, gy, self.shape, (self.shape[1], 1), self.shift[:, None], (0, 2), self.eps)
+            return written_out(
+                x, gamma, gy, self.shape, (self.shape[1], 1), self.shift[:, None], (0, 2), self.eps
+            )
         return in_one_sweep(self._sweep, x, gamma, gy, self.shape)
 
     def _sweep(self, x: Array, gamma: Array, gy: Array, gx: Array | None) -> tuple[Array, Array]:
         """The gradients of γ and β, float64; that of x is written into ``gx`` if there is one."""
-        xp, C = backend.get_array_module(x), self.shape[1]
-        x, gy, gamma = x.reshape(self.shape), gy.reshape(self.shape), gamma.reshape(-1)
-        ggamma, gbeta, s = xp.empty(C), xp.empty(C), (self.var + self.eps) ** -0.5
+        xp = backend.get_array_module(x)
+        C = self.shape[1]
+        x = x.reshape(self.shape)
+        gy = gy.reshape(self.shape)
+        gamma = gamma.reshape(-1)
+        ggamma = xp.empty(C)
+        gbeta = xp.empty(C)
+        s = (self.var + self.eps) ** -0.5
         for c in blocks(x):
             own = gx is not None and gx.dtype == self.dtype
             d = gx[:, c] if gx is not None and own else xp.empty(x[:, c].shape, self.dtype)
             less_shift = less(x[:, c], self.shift[c], d)
-            g, rest = cast(gy[:, c], self.dtype), self.rest[c]
+            g = cast(gy[:, c], self.dtype)
+            rest = self.rest[c]
             p = sums(g)
             q = sums(g, less_shift) - rest * p
             gbeta[c], ggamma[c] = p, q * s[c]
@@ -92,9 +119,15 @@ class BatchNormalization(FunctionNode):
 
 
 def in_one_sweep(
-    sweep: Callable[..., tuple[Array, Array]], x: Array, gamma: Array, gy: Array, shape: tuple[int, ...]
-) -> tuple[Callable[[], Array], ...]:  # fmt: skip
-    """The gradients of x, γ and β, on arrays: one ``sweep`` over x, read as ``shape``, finds as many of them as are wanted."""
+    sweep: Callable[..., tuple[Array, Array]],
+    x: Array,
+    gamma: Array,
+    gy: Array,
+    shape: tuple[int, ...],
+) -> tuple[Callable[[], Array], ...]:
+    """The gradients of x, γ and β, on arrays: one ``sweep`` over x, read as ``shape``, finds as
+    many of them as are wanted.
+    """
     found: list[Array] = []
 
     def gx() -> Array:
@@ -111,20 +144,28 @@ def in_one_sweep(
 
 
 def written_out(
-    x: Any, gamma: Any, gy: Any, shape: tuple[int, ...], gamma_shape: tuple[int, ...], shift: Array, axes: tuple[int, ...],
+    x: Any,
+    gamma: Any,
+    gy: Any,
+    shape: tuple[int, ...],
+    gamma_shape: tuple[int, ...],
+    shift: Array,
+    axes: tuple[int, ...],
     eps: float,
-) -> tuple[Callable[[], Any], ...]:  # fmt: skip
-    """The gradients of γ·(x - μ)·s + β in ordinary functions of Variables, differentiable any number of times.
+) -> tuple[Callable[[], Any], ...]:
+    """The gradients of γ·(x - μ)·s + β in ordinary functions of Variables, differentiable any
+    number of times.
 
-    x is read as ``shape``, with statistics over ``axes``; γ and β as ``gamma_shape``, which broadcasts to it. Any constant may
-    be taken from x first: so float32 keeps its digits here too.
+    x is read as ``shape``, with statistics over ``axes``; γ and β as ``gamma_shape``, which
+    broadcasts to it. Any constant may be taken from x first: so float32 keeps its digits here too.
     """
     dtype, m = shift.dtype, max(math.prod([shape[axis] for axis in axes]), 1)
 
     def mean(z: Any) -> Any:
         return z.sum(axis=axes, keepdims=True) * (1 / m)
 
-    g, d = cast(gy, dtype).reshape(shape), cast(x, dtype).reshape(shape) - shift
+    g = cast(gy, dtype).reshape(shape)
+    d = cast(x, dtype).reshape(shape) - shift
     d = d - mean(d)
     s = (mean(d * d) + eps) ** -0.5
     normal = d * s
@@ -140,7 +181,9 @@ def written_out(
 
 
 class FixedBatchNormalization(FunctionNode):
-    """y = γ·(x - μ)·s + β with s = (v + ε)^-½, where μ and v are inputs like γ and β; x is (A, C, B), the others (C,)."""
+    """y = γ·(x - μ)·s + β with s = (v + ε)^-½, where μ and v are inputs like γ and β; x is (A, C,
+    B), the others (C,).
+    """
 
     generic = True
 
@@ -151,7 +194,10 @@ class FixedBatchNormalization(FunctionNode):
         self.retain_inputs((0, 1, 3, 4))
         xp = backend.get_array_module(x)
         dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
-        x3, y, gamma, beta = x.reshape(self.shape), xp.empty(self.shape, x.dtype), gamma.reshape(-1), beta.reshape(-1)
+        x3 = x.reshape(self.shape)
+        y = xp.empty(self.shape, x.dtype)
+        gamma = gamma.reshape(-1)
+        beta = beta.reshape(-1)
         shift, rest = split_mean(mean.reshape(-1), dtype)
         a = gamma * (var.reshape(-1).astype("d") + self.eps) ** -0.5
         b = beta - rest * a
@@ -166,8 +212,11 @@ class FixedBatchNormalization(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         x, gamma, mean, var = self.get_retained_inputs()
-        dtype, C = np.result_type(dtype_of(x), gamma.dtype), self.shape[1]
-        g, flat, x3 = cast(gy, dtype).reshape(self.shape), cast(gamma, dtype).reshape((C,)), x.reshape(self.shape)
+        dtype = np.result_type(dtype_of(x), gamma.dtype)
+        C = self.shape[1]
+        g = cast(gy, dtype).reshape(self.shape)
+        flat = cast(gamma, dtype).reshape((C,))
+        x3 = x.reshape(self.shape)
         s = cast((cast(var, np.dtype("d")) + self.eps) ** -0.5, dtype).reshape((C,))
 
         @functools.cache
@@ -191,23 +240,32 @@ class FixedBatchNormalization(FunctionNode):
 
 
 def batch_normalization(
-    x: Any, gamma: Any, beta: Any, eps: float = 2e-5, running_mean: Array | None = None, running_var: Array | None = None,
-    decay: float = 0.9, axis: Axis = None,
-) -> Variable:  # fmt: skip
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    eps: float = 2e-5,
+    running_mean: Array | None = None,
+    running_var: Array | None = None,
+    decay: float = 0.9,
+    axis: Axis = None,
+) -> Variable:
     """Normalize each channel to mean ``beta`` and standard deviation ``gamma`` over this batch.
 
     Args:
         x: ``(N, C, …)``; of 16 bits, it is computed in float32.
         gamma, beta: ``(C,)``; or, in their order, all axes of ``x`` that are not in ``axis``.
         eps: added to the variance.
-        running_mean, running_var: arrays like ``gamma``, or None. They are changed in place, to ``decay`` of what they were and
-            ``1 - decay`` of the mean and the variance of this batch; the latter is multiplied by m / (m - 1), where m is how
-            many numbers share a mean: the unbiased estimate. (Of one number, the variance is 0.)
+        running_mean, running_var: arrays like ``gamma``, or None. They are changed in place, to
+            ``decay`` of what they were and ``1 - decay`` of the mean and the variance of this
+            batch; the latter is multiplied by m / (m - 1), where m is how many numbers share a
+            mean: the unbiased estimate. (Of one number, the variance is 0.)
         decay: see there.
-        axis: what the mean is over; None takes the first axis and those after as many as ``gamma`` has.
+        axis: what the mean is over; None takes the first axis and those after as many as ``gamma``
+            has.
 
     Returns:
-        ``x``'s shape and dtype. An empty batch gives an empty result, gradients of 0 and leaves the running values alone.
+        ``x``'s shape and dtype. An empty batch gives an empty result, gradients of 0 and leaves the
+        running values alone.
 
     Raises:
         ValueError: ``gamma`` or ``beta`` have another shape; TypeError: ``x`` has no floats.
@@ -237,9 +295,11 @@ def fixed_batch_normalization(
 
     Args:
         x: ``(N, C, …)``; of 16 bits, it is computed in float32.
-        gamma, beta, mean, var: ``(C,)``; or, in their order, all axes of ``x`` that are not in ``axis``. All get gradients.
+        gamma, beta, mean, var: ``(C,)``; or, in their order, all axes of ``x`` that are not in
+            ``axis``. All get gradients.
         eps: added to the variance.
-        axis: which axes share a mean; None takes the first axis and those after as many as ``gamma`` has.
+        axis: which axes share a mean; None takes the first axis and those after as many as
+            ``gamma`` has.
 
     Returns:
         ``x``'s shape and dtype.
@@ -250,18 +310,32 @@ def fixed_batch_normalization(
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> one = np.ones(2)
-        >>> F.fixed_batch_normalization(np.array([[1.0, 5.0]]), one, one, one, 4 * one).array.round(3)
+        >>> F.fixed_batch_normalization(np.array([[1.0, 5.0]]), one, one, one, 4 * one).array.round(
+        ...     3
+        ... )
         array([[1., 3.]])
     """
-    x, order, shape = arranged("fixed_batch_normalization", x, axis, gamma=gamma, beta=beta, mean=mean, var=var)
-    return arranged_back(FixedBatchNormalization(shape, eps).apply((x, gamma, beta, mean, var))[0], order)
+    x, order, shape = arranged(
+        "fixed_batch_normalization", x, axis, gamma=gamma, beta=beta, mean=mean, var=var
+    )
+    return arranged_back(
+        FixedBatchNormalization(shape, eps).apply((x, gamma, beta, mean, var))[0], order
+    )
 
 
-def update_running(running: Array | None, new: Array, m: int, decay: float, unbiased: bool = False) -> None:
-    """Let an array follow the statistic of a batch, in place; ``m`` numbers share each: of none there is nothing to follow."""
+def update_running(
+    running: Array | None, new: Array, m: int, decay: float, unbiased: bool = False
+) -> None:
+    """Let an array follow the statistic of a batch, in place; ``m`` numbers share each: of none
+    there is nothing to follow.
+    """
     if running is not None and m:
         running *= decay
-        running += ((1 - decay) * (m / max(m - 1, 1) if unbiased else 1) * new).reshape(running.shape).astype(running.dtype)
+        running += (
+            ((1 - decay) * (m / max(m - 1, 1) if unbiased else 1) * new)
+            .reshape(running.shape)
+            .astype(running.dtype)
+        )
 
 
 def reduced_axes(ndim: int, kept: int, axis: Axis) -> tuple[int, ...]:
@@ -275,8 +349,12 @@ def reduced_axes(ndim: int, kept: int, axis: Axis) -> tuple[int, ...]:
     return axes
 
 
-def arranged(name: str, x: Any, axis: Axis, **params: Any) -> tuple[Variable, tuple[int, ...] | None, View]:
-    """x in the order of axes (None: its own) in which it can be read as (A, C, B), and this shape."""
+def arranged(
+    name: str, x: Any, axis: Axis, **params: Any
+) -> tuple[Variable, tuple[int, ...] | None, View]:
+    """x in the order of axes (None: its own) in which it can be read as (A, C, B), and this
+    shape.
+    """
     x, reduced = as_variable(x), reduced_axes(x.ndim, next(iter(params.values())).ndim, axis)
     if dtype_of(x).kind != "f":
         raise TypeError(f"{name}: x has dtype {x.dtype}, but statistics are floats: cast it first")
@@ -285,7 +363,8 @@ def arranged(name: str, x: Any, axis: Axis, **params: Any) -> tuple[Variable, tu
     for param, value in params.items():
         if value.shape != shape:
             raise ValueError(
-                f"{name}: {param} of shape {value.shape} must have shape {shape}: x {x.shape} without its axes {reduced}"
+                f"{name}: {param} of shape {value.shape} must have shape {shape}: x {x.shape} "
+                f"without its axes {reduced}"
             )
     first, end = (kept[0], kept[-1] + 1) if kept else (0, 0)
     if end - first == len(kept):

@@ -1,6 +1,7 @@
 """The operators and methods of Variable: a table that puts functions under Python's names for them.
 
-They take what numpy's own methods take, so that a generic backward reads the same for arrays and Variables.
+They take what numpy's own methods take, so that a generic backward reads the same for arrays and
+Variables.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ Method = Callable[[Variable, Any], Any]
 _NUMBERS = (float, int)
 
 
-def _binary(symbol: str, node: type[FunctionNode], number: Callable[[Any], FunctionNode] | None = None) -> Method:
+def _binary(
+    symbol: str, node: type[FunctionNode], number: Callable[[Any], FunctionNode] | None = None
+) -> Method:
     """``x ∘ other``; ``number`` makes the node for a plain number beside floats."""
 
     def method(x: Variable, other: Any) -> Any:
@@ -86,17 +89,24 @@ def _rfloordiv(x: Any, other: Any) -> Any:
 
 def _single(sequence: tuple[Any, ...]) -> Any:
     """``(2, 3)`` of both ``f(2, 3)`` and ``f((2, 3))``."""
-    return sequence[0] if len(sequence) == 1 and not isinstance(sequence[0], int | np.integer) else sequence
+    return (
+        sequence[0]
+        if len(sequence) == 1 and not isinstance(sequence[0], int | np.integer)
+        else sequence
+    )
 
 
 def _reshape(x: Variable, *shape: Any) -> Variable:
-    """The same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``; :func:`mnpar.functions.reshape`."""
+    """The same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``;
+    :func:`mnpar.functions.reshape`.
+    """
     return reshape(x, _single(shape))
 
 
 def _transpose(x: Variable, *axes: Any) -> Variable:
-    """The axes in another order, without arguments the reverse: ``x.transpose(1, 0)`` or ``x.transpose((1, 0))``;
-    :func:`mnpar.functions.transpose`."""
+    """The axes in another order, without arguments the reverse: ``x.transpose(1, 0)`` or
+    ``x.transpose((1, 0))``; :func:`mnpar.functions.transpose`.
+    """
     return transpose(x, _single(axes) if axes else None)
 
 

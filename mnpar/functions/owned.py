@@ -2,9 +2,10 @@
 
     scatter_to ⇄ gather_from
 
-Forward, :func:`gather_from` is an allgather; but all ranks compute the same loss from the joined array, and it counts once. So
-each rank has the gradient of the whole array, and takes its part of it without a message. :func:`scatter_to` is the adjoint.
-With ``copy_to`` and ``reduce_from`` they are the entrances and exits of layers that are divided among ranks.
+Forward, :func:`gather_from` is an allgather; but all ranks compute the same loss from the joined
+array, and it counts once. So each rank has the gradient of the whole array, and takes its part of
+it without a message. :func:`scatter_to` is the adjoint. With ``copy_to`` and ``reduce_from`` they
+are the entrances and exits of layers that are divided among ranks.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ class ScatterTo(Communication):
 
     op, local = "scatter_to", True
 
-    def __init__(self, comm: Communicator, axis: int, sizes: Sizes, of: GatherFrom | None = None) -> None:
+    def __init__(
+        self, comm: Communicator, axis: int, sizes: Sizes, of: GatherFrom | None = None
+    ) -> None:
         super().__init__(comm, of)
         self.axis, self.sizes = axis, sizes
 
     def forward(self, x: Any) -> Any:
         check_alike(self, x)
-        self.differentiable = is_recording()  # forward no rank hears of the others: so it goes on every rank's tape
+        # forward no rank hears of the others: so it goes on every rank's tape
+        self.differentiable = is_recording()
         if x is None:
             return None
         start = sum(self.sizes[: self.comm.rank])
@@ -56,7 +60,9 @@ class GatherFrom(Collective):
 
     op, algorithm = "gather_from", ALLGATHER
 
-    def __init__(self, comm: Communicator, axis: int, sizes: Sizes = (), of: ScatterTo | None = None) -> None:
+    def __init__(
+        self, comm: Communicator, axis: int, sizes: Sizes = (), of: ScatterTo | None = None
+    ) -> None:
         super().__init__(comm, of)
         self.axis, self.sizes = axis, sizes
 
@@ -70,8 +76,10 @@ class GatherFrom(Collective):
             shapes = [part.shape for part in parts]
             if len({(*shape[: self.axis], None, *shape[self.axis + 1 :]) for shape in shapes}) > 1:
                 raise MismatchError(
-                    f"gather_from at {self.site}: the parts on the ranks of {self.comm!r} have shapes {shapes} and do not "
-                    f"join along axis {self.axis}. It joins what scatter_to with the same communicator and axis has cut"
+                    f"gather_from at {self.site}: the parts on the ranks of {self.comm!r} have "
+                    f"shapes {shapes} and do not "
+                    f"join along axis {self.axis}. It joins what scatter_to with the same "
+                    "communicator and axis has cut"
                 )
             self.sizes = tuple([shape[self.axis] for shape in shapes])
         return super().agreed(self._joined(parts), wants)
@@ -91,7 +99,8 @@ class GatherFrom(Collective):
 
 
 def scatter_to(comm: Communicator, x: Any, axis: int = -1) -> Variable:
-    """This rank's block of a value that all ranks hold alike and own together; backward joins the blocks' gradients.
+    """This rank's block of a value that all ranks hold alike and own together; backward joins the
+    blocks' gradients.
 
     Blocks are those of :func:`mnpar.plans.block`: as even as they can be, the longer ones first.
 
@@ -125,9 +134,11 @@ def scatter_to(comm: Communicator, x: Any, axis: int = -1) -> Variable:
 
 
 def gather_from(comm: Communicator, x: Any, axis: int = -1) -> Variable:
-    """All ranks' parts joined along an axis, as a value that they own together: backward gives each rank its part's gradient.
+    """All ranks' parts joined along an axis, as a value that they own together: backward gives each
+    rank its part's gradient.
 
-    Unlike :func:`allgather`, whose gradient is the sum over ranks: that of a loss that all compute alike would count P times.
+    Unlike :func:`allgather`, whose gradient is the sum over ranks: that of a loss that all compute
+    alike would count P times.
 
     Args:
         comm: all its ranks call this, and then do the same with the result.

@@ -32,8 +32,11 @@ class Pad(FunctionNode):
         y = backend.get_array_module(x).empty([low + n + high for (low, high), n in pairs], x.dtype)
         inside = self._inside(x.shape)
         y[inside] = x
-        for axis, ((low, high), (before, after)) in enumerate(zip(self.widths, self.values, strict=True)):
-            earlier, later = (slice(None),) * axis, inside[axis + 1 :]
+        for axis, ((low, high), (before, after)) in enumerate(
+            zip(self.widths, self.values, strict=True)
+        ):
+            earlier = (slice(None),) * axis
+            later = inside[axis + 1 :]
             if low:
                 y[(*earlier, slice(0, low), *later)] = before
             if high:
@@ -52,8 +55,10 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
 
     Args:
         x: an array or Variable.
-        pad_width: how many elements at each end: a number, a pair ``(before, after)``, or a pair for each axis.
-        mode: ``'constant'``, or ``'edge'``, ``'reflect'``, ``'symmetric'``, ``'wrap'``, as in numpy.
+        pad_width: how many elements at each end: a number, a pair ``(before, after)``, or a pair
+            for each axis.
+        mode: ``'constant'``, or ``'edge'``, ``'reflect'``, ``'symmetric'``, ``'wrap'``, as in
+            numpy.
         constant_values: the values of mode ``'constant'``.
 
     Returns:
@@ -70,13 +75,18 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
         array([1., 2., 3., 2., 1.])
     """
     y: Variable = as_variable(x)
-    widths = [(index(low), index(high)) for low, high in np.broadcast_to(np.asarray(pad_width), (y.ndim, 2))]
+    widths = [
+        (index(low), index(high))
+        for low, high in np.broadcast_to(np.asarray(pad_width), (y.ndim, 2))
+    ]
     if min([n for pair in widths for n in pair], default=0) < 0:
         raise ValueError(f"pad: widths {widths} are 0 or more")
     if mode == "constant":
         return Pad(widths, np.broadcast_to(constant_values, (y.ndim, 2))).apply((y,))[0]
     if mode not in REPEATING:
-        raise ValueError(f"pad: mode {mode!r} is none of 'constant', {', '.join(map(repr, REPEATING))}")
+        raise ValueError(
+            f"pad: mode {mode!r} is none of 'constant', {', '.join(map(repr, REPEATING))}"
+        )
     for axis, (low, high) in enumerate(widths):
         if low or high:
             places = np.pad(np.arange(y.shape[axis]), (low, high), mode)  # type: ignore[call-overload]
@@ -111,4 +121,9 @@ def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: Any = 0)
     length = longest if length is None else length
     if longest > length:
         raise ValueError(f"pad_sequence: a sequence of {longest} is longer than length = {length}")
-    return stack([pad(x, [(0, length - x.shape[0]), *[(0, 0)] * (x.ndim - 1)], "constant", padding) for x in xs])
+    return stack(
+        [
+            pad(x, [(0, length - x.shape[0]), *[(0, 0)] * (x.ndim - 1)], "constant", padding)
+            for x in xs
+        ]
+    )

@@ -34,7 +34,9 @@ class LeakyReLU(FunctionNode):
 
 
 class ELU(FunctionNode):
-    """``y = x`` where ``x > 0``, else ``α (eˣ - 1)``; ``gx = gy`` where ``x > 0``, else ``α eˣ gy``."""
+    """``y = x`` where ``x > 0``, else ``α (eˣ - 1)``; ``gx = gy`` where ``x > 0``, else ``α eˣ
+    gy``.
+    """
 
     generic = True
 
@@ -51,7 +53,8 @@ class ELU(FunctionNode):
         (x,) = self.get_retained_inputs()
 
         def gx() -> Any:
-            slope = either(Exp(), either(Clip(None, 0), x)) * self.alpha  # y + α has no digits where eˣ is small
+            # y + α has no digits where eˣ is small
+            slope = either(Exp(), either(Clip(None, 0), x)) * self.alpha
             return gy * (slope * self.negative + ~self.negative)
 
         return gx
@@ -73,7 +76,8 @@ def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
 
 
 def elu(x: Any, alpha: float = 1.0) -> Variable:
-    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2016); the gradient at 0 is ``alpha``.
+    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2016); the
+    gradient at 0 is ``alpha``.
 
     Args:
         x: an array or Variable.
@@ -116,7 +120,8 @@ def relu6(x: Any) -> Variable:
 
 
 def hard_sigmoid(x: Any) -> Variable:
-    """A sigmoid of three straight pieces: ``0.2 x + 0.5`` between 0 and 1; the gradient at its bends is 0.
+    """A sigmoid of three straight pieces: ``0.2 x + 0.5`` between 0 and 1; the gradient at its
+    bends is 0.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -127,7 +132,8 @@ def hard_sigmoid(x: Any) -> Variable:
 
 
 def selu(x: Any, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805) -> Variable:
-    """A scaled :func:`elu` that keeps mean 0 and variance 1 (Klambauer et al. 2017, arXiv 1706.02515).
+    """A scaled :func:`elu` that keeps mean 0 and variance 1 (Klambauer et al. 2017, arXiv
+    1706.02515).
 
     Args:
         x: an array or Variable.

@@ -1,7 +1,8 @@
 """send and recv, each the other's gradient.
 
-ChainerMN's programs thread *delegate variables* from one communication to the next, so that backward finds all of them in an
-order that works. Here the tape does that (laws 3 and 4): a delegate may be passed on, dropped or returned as a loss.
+ChainerMN's programs thread *delegate variables* from one communication to the next, so that
+backward finds all of them in an order that works. Here the tape does that (laws 3 and 4): a
+delegate may be passed on, dropped or returned as a loss.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ class Send(Communication):
     keys: Keys = None  # of what is sent
 
     def __init__(
-        self, comm: Communicator, dest: int, tag: int, as_tuple: bool = False, of: Communication | None = None
+        self,
+        comm: Communicator,
+        dest: int,
+        tag: int,
+        as_tuple: bool = False,
+        of: Communication | None = None,
     ) -> None:
         super().__init__(comm, of)
         self.dest, self.tag, self.as_tuple = dest, tag, as_tuple
@@ -49,7 +55,8 @@ class Send(Communication):
             return (None,) * len(self.inputs)
         tag = self.comm.channel(self.order + 1).reply_tag(self.seq)
         gxs = self.adjoint(Recv(self.comm, self.dest, tag, self.as_tuple, of=self))
-        return gxs if len(gxs) == len(self.inputs) else (None,) * len(self.inputs)  # of a tuple there may be none at all
+        # of a tuple there may be none at all
+        return gxs if len(gxs) == len(self.inputs) else (None,) * len(self.inputs)
 
 
 class Recv(Communication):
@@ -60,7 +67,12 @@ class Recv(Communication):
     keys: Keys = None  # of what was received
 
     def __init__(
-        self, comm: Communicator, source: int, tag: int, as_tuple: bool = False, of: Communication | None = None
+        self,
+        comm: Communicator,
+        source: int,
+        tag: int,
+        as_tuple: bool = False,
+        of: Communication | None = None,
     ) -> None:
         super().__init__(comm, of)
         self.source, self.tag, self.as_tuple = source, tag, as_tuple
@@ -77,11 +89,13 @@ class Recv(Communication):
         """What came."""
         self.source, self.tag, self.seq = source, tag, header.seq
         if type(value) is dict:
-            self.keys, value = tuple(value), tuple(value.values())
+            self.keys = tuple(value)
+            value = tuple(value.values())
         self.as_tuple = isinstance(value, tuple)
         if self.single and self.as_tuple:
             raise MismatchError(
-                f"irecv at {self.site} takes one array, but {header.site} on rank {self.source} sent {len(value)}: use recv"
+                f"irecv at {self.site} takes one array, but {header.site} on rank "
+                f"{self.source} sent {len(value)}: use recv"
             )
         self.differentiable = header.wants and self.recording
         if header.flags & REFUSED and self.of is not None:
@@ -97,7 +111,9 @@ class Recv(Communication):
 
 
 class Connected(tuple[Variable, ...]):
-    """What :func:`pseudo_connect` returns: a tuple of Variables that can itself be returned as a loss."""
+    """What :func:`pseudo_connect` returns: a tuple of Variables that can itself be returned as a
+    loss.
+    """
 
     delegate: Any = None
 
@@ -106,22 +122,27 @@ class Connected(tuple[Variable, ...]):
         backward_from(self, **kwargs)
 
     def unchain_backward(self) -> None:
-        """Forget how all of them, and the delegate, were computed: :meth:`mnpar.Variable.unchain_backward`."""
+        """Forget how all of them, and the delegate, were computed:
+        :meth:`mnpar.Variable.unchain_backward`.
+        """
         for x in self if self.delegate is None else (*self, self.delegate):
             x.unchain_backward()
 
 
 def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variable:
-    """Send an array, or several in one message, to another rank; backward receives their gradients from it.
+    """Send an array, or several in one message, to another rank; backward receives their gradients
+    from it.
 
     Args:
-        x: a Variable or array of any shape and dtype, or a tuple, list or dict (with text as its keys) of them.
+        x: a Variable or array of any shape and dtype, or a tuple, list or dict (with text as its
+            keys) of them.
         communicator: the ranks among which ``rank`` counts.
         rank: who calls :func:`recv`.
         tag: distinguishes messages between the same ranks.
 
     Returns:
-        An empty Variable, ChainerMN's delegate: it may be given to ``recv`` or returned as this rank's loss, and need not be.
+        An empty Variable, ChainerMN's delegate: it may be given to ``recv`` or returned as this
+        rank's loss, and need not be.
 
     Raises:
         ValueError: there is no such rank or tag.
@@ -140,7 +161,8 @@ def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variabl
         >>> mnpar.run(program, ranks=2)[0]
         array([2., 4.])
     """
-    dest, tag = peer(communicator, rank, "send(x, comm, rank)"), communicator.tag(tag)
+    dest = peer(communicator, rank, "send(x, comm, rank)")
+    tag = communicator.tag(tag)
     xs, several, keys = arrays_of(x)
     function = Send(communicator, dest, tag, several)
     function.keys = keys
@@ -148,18 +170,27 @@ def send(x: Any, communicator: Communicator, rank: int, tag: int = 0) -> Variabl
     return delegate
 
 
-def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, tag: int = 0, force_tuple: bool = False) -> Any:
-    """Receive what another rank sends; backward sends the gradient to it, or a message that there is none.
+def recv(
+    communicator: Communicator,
+    rank: int,
+    delegate_variable: Any = None,
+    tag: int = 0,
+    force_tuple: bool = False,
+) -> Any:
+    """Receive what another rank sends; backward sends the gradient to it, or a message that there
+    is none.
 
     Args:
         communicator: the ranks among which ``rank`` counts.
         rank: who calls :func:`send`; ``mnpar.ANY_SOURCE`` takes the first that comes.
-        delegate_variable: ChainerMN's; not needed. ``unchain_backward`` of what comes goes on to where it came from.
+        delegate_variable: ChainerMN's; not needed. ``unchain_backward`` of what comes goes on to
+            where it came from.
         tag: the sender's; ``mnpar.ANY_TAG`` takes any.
         force_tuple: return a tuple even for a single array.
 
     Returns:
-        A Variable with the sender's shape and dtype; a tuple of them if a tuple or list was sent, a dict if a dict was.
+        A Variable with the sender's shape and dtype; a tuple of them if a tuple or list was sent, a
+        dict if a dict was.
 
     Raises:
         ValueError: there is no such rank or tag.
@@ -168,7 +199,8 @@ def recv(communicator: Communicator, rank: int, delegate_variable: Any = None, t
     Example:
         See :func:`send`.
     """
-    source, tag = peer(communicator, rank, "recv(comm, rank)", ANY), communicator.tag(tag, ANY)
+    source = peer(communicator, rank, "recv(comm, rank)", ANY)
+    tag = communicator.tag(tag, ANY)
     function = Recv(communicator, source, tag)
     function.behind = (delegate_variable.node,) if isinstance(delegate_variable, Variable) else ()
     ys = function.apply(())
@@ -192,8 +224,10 @@ def irecv(communicator: Communicator, rank: int, tag: int = 0) -> Variable:
 
     Args:
         communicator: the ranks among which ``rank`` counts.
-        rank: who calls :func:`send` or :func:`isend`; ``mnpar.ANY_SOURCE`` takes the first that comes.
-        tag: the sender's; ``mnpar.ANY_TAG`` takes any. Receives take messages in the order in which they were started.
+        rank: who calls :func:`send` or :func:`isend`; ``mnpar.ANY_SOURCE`` takes the first that
+            comes.
+        tag: the sender's; ``mnpar.ANY_TAG`` takes any. Receives take messages in the order in which
+            they were started.
 
     Returns:
         A :class:`mnpar.Future`; backward visits it even if nobody uses it.
@@ -214,13 +248,16 @@ def irecv(communicator: Communicator, rank: int, tag: int = 0) -> Variable:
         >>> mnpar.run(program, ranks=2)  # x0²·x1 + x1²·x0
         [[8.0], [5.0]]
     """
-    function = Recv(communicator, peer(communicator, rank, "irecv(comm, rank)", ANY), communicator.tag(tag, ANY))
+    function = Recv(
+        communicator, peer(communicator, rank, "irecv(comm, rank)", ANY), communicator.tag(tag, ANY)
+    )
     function.single = True
     return function.start()
 
 
 def isendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: int = 0) -> Variable:
-    """:func:`mnpar.functions.sendrecv`, but wait for what is received only where it is first used: one array.
+    """:func:`mnpar.functions.sendrecv`, but wait for what is received only where it is first used:
+    one array.
 
     Args:
         x: a Variable or array, or a tuple, list or dict of them, for ``dest``.
@@ -235,16 +272,23 @@ def isendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: i
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.isendrecv(np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank).item(), ranks=2)
+        >>> mnpar.run(
+        ...     lambda comm: F.isendrecv(
+        ...         np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank
+        ...     ).item(),
+        ...     ranks=2,
+        ... )
         [1, 0]
     """
-    source = peer(communicator, source, "isendrecv(x, comm, dest, source)", ANY)  # refused before anything is sent
+    # refused before anything is sent
+    source = peer(communicator, source, "isendrecv(x, comm, dest, source)", ANY)
     send(x, communicator, dest, tag)
     return irecv(communicator, source, tag)
 
 
 def ishift(comm: Communicator, x: Any, steps: int = 1) -> Variable:
-    """:func:`mnpar.functions.shift`, but wait for what comes round only where it is first used: one array.
+    """:func:`mnpar.functions.shift`, but wait for what comes round only where it is first used: one
+    array.
 
     Args:
         comm: all its ranks call this.
@@ -265,15 +309,16 @@ def ishift(comm: Communicator, x: Any, steps: int = 1) -> Variable:
 
 
 def pseudo_connect(delegate_variable: Any, *actual_variables: Variable) -> Connected:
-    """The actual variables, as they are: the tape already connects what ChainerMN's delegates had to.
+    """The actual variables, as they are: the tape already connects what ChainerMN's delegates had
+    to.
 
     Args:
         delegate_variable: what a ``send`` returned, or None.
         actual_variables: any Variables.
 
     Returns:
-        A tuple of the actual variables, whose ``backward()`` starts from all of them; its ``unchain_backward()`` goes on to
-        what was sent, too.
+        A tuple of the actual variables, whose ``backward()`` starts from all of them; its
+        ``unchain_backward()`` goes on to what was sent, too.
 
     Example:
         >>> import numpy as np, mnpar
@@ -282,6 +327,8 @@ def pseudo_connect(delegate_variable: Any, *actual_variables: Variable) -> Conne
         >>> y.array
         array([1., 1.])
     """
-    connected = Connected(x if isinstance(x, Variable) else as_variable(x) for x in actual_variables)
+    connected = Connected(
+        x if isinstance(x, Variable) else as_variable(x) for x in actual_variables
+    )
     connected.delegate = delegate_variable
     return connected

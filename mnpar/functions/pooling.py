@@ -1,4 +1,6 @@
-"""Poolings under Chainer's names: the maximum and the mean of each window (window_reduction.py has the functions)."""
+"""Poolings under Chainer's names: the maximum and the mean of each window (window_reduction.py has
+the functions).
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,37 @@ from mnpar.functions.windows import Windows, spatial_axes
 from mnpar.variable import Variable, as_variable
 
 
-def pooling_windows(who: str, ndim: int | None, x: Variable, ksize: Any, stride: Any, pad: Any, cover_all: bool) -> Windows:
+def pooling_windows(
+    who: str, ndim: int | None, x: Variable, ksize: Any, stride: Any, pad: Any, cover_all: bool
+) -> Windows:
     """The windows of a pooling: ``stride=None`` is ksize."""
     spatial_axes(who, x.shape, ndim)
-    return Windows.over(who, x.shape[2:], ksize, ksize if stride is None else stride, pad, 1, cover_all)
+    return Windows.over(
+        who, x.shape[2:], ksize, ksize if stride is None else stride, pad, 1, cover_all
+    )
 
 
 def _max(
-    who: str, ndim: int | None, x: Any, ksize: Any, stride: Any, pad: Any, cover_all: bool, return_indices: bool
-) -> Any:  # fmt: skip
+    who: str,
+    ndim: int | None,
+    x: Any,
+    ksize: Any,
+    stride: Any,
+    pad: Any,
+    cover_all: bool,
+    return_indices: bool,
+) -> Any:
     x = as_variable(x)
     windows = pooling_windows(who, ndim, x, ksize, stride, pad, cover_all)
-    for size, K, s, p, o in zip(windows.size, windows.K, windows.stride, windows.pad, windows.out, strict=True):
+    for size, K, s, p, o in zip(
+        windows.size, windows.K, windows.stride, windows.pad, windows.out, strict=True
+    ):
         if p >= K or (o - 1) * s - p >= size:
             raise ValueError(
-                f"{who}: with ksize {windows.K}, stride {windows.stride}, pad {windows.pad} a window over {windows.size} sees "
-                "padding only, which has no maximum: pad less than the window, or leave cover_all out"
+                f"{who}: with ksize {windows.K}, stride {windows.stride}, pad {windows.pad} a "
+                f"window over {windows.size} sees "
+                "padding only, which has no maximum: pad less than the window, or leave "
+                "cover_all out"
             )
     function = MaxPooling(windows)
     (y,) = function.apply((x,))
@@ -36,15 +53,22 @@ def _max(
 
 
 def max_pooling_nd(
-    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True, return_indices: bool = False
-) -> Any:  # fmt: skip
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Any:
     """The maximum of each window; its gradient goes to the cell that has it, the first of several.
 
     Args:
         x: ``(N, C, …)`` with one or more spatial axes.
-        ksize, stride, pad: of the windows, a number for each axis or one for all; ``stride=None`` is ksize. Padding is −∞.
+        ksize, stride, pad: of the windows, a number for each axis or one for all; ``stride=None``
+            is ksize. Padding is −∞.
         cover_all: windows reach every cell.
-        return_indices: also return where the maxima were, as offsets within their windows (row by row), int32.
+        return_indices: also return where the maxima were, as offsets within their windows (row by
+            row), int32.
 
     Returns:
         ``(N, C, …)``, or a pair of it and the offsets.
@@ -61,8 +85,13 @@ def max_pooling_nd(
 
 
 def max_pooling_1d(
-    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True, return_indices: bool = False
-) -> Any:  # fmt: skip
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Any:
     """:func:`max_pooling_nd` of sequences ``(N, C, T)``.
 
     Example:
@@ -74,8 +103,13 @@ def max_pooling_1d(
 
 
 def max_pooling_2d(
-    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True, return_indices: bool = False
-) -> Any:  # fmt: skip
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Any:
     """:func:`max_pooling_nd` of images ``(N, C, H, W)``.
 
     Example:
@@ -88,8 +122,13 @@ def max_pooling_2d(
 
 
 def max_pooling_3d(
-    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = True, return_indices: bool = False
-) -> Any:  # fmt: skip
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Any:
     """:func:`max_pooling_nd` of volumes ``(N, C, D, H, W)``.
 
     Example:
@@ -100,12 +139,16 @@ def max_pooling_3d(
     return _max("max_pooling_3d", 3, x, ksize, stride, pad, cover_all, return_indices)
 
 
-def _average(who: str, ndim: int | None, x: Any, ksize: Any, stride: Any, pad: Any, pad_value: Any) -> Variable:
+def _average(
+    who: str, ndim: int | None, x: Any, ksize: Any, stride: Any, pad: Any, pad_value: Any
+) -> Variable:
     x = as_variable(x)
     backend.check_fractions(who, x.array)
     windows = pooling_windows(who, ndim, x, ksize, stride, pad, False)
     if pad_value not in (0, None):
-        raise ValueError(f"{who}: pad_value is 0, or None to leave padding out of the means, not {pad_value!r}")
+        raise ValueError(
+            f"{who}: pad_value is 0, or None to leave padding out of the means, not {pad_value!r}"
+        )
     scale: Any = 1 / math.prod(windows.K)
     if pad_value is None and any(windows.pad):
         ones = x.xp.ones((1, 1, *windows.size), x.dtype if x.dtype.char != "e" else "f4")
@@ -113,12 +156,15 @@ def _average(who: str, ndim: int | None, x: Any, ksize: Any, stride: Any, pad: A
     return SumPooling(windows, scale).apply((x,))[0]
 
 
-def average_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, pad_value: Any = 0) -> Variable:
+def average_pooling_nd(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, pad_value: Any = 0
+) -> Variable:
     """The mean of each window.
 
     Args:
         x: ``(N, C, …)`` with one or more spatial axes.
-        ksize, stride, pad: of the windows, a number for each axis or one for all; ``stride=None`` is ksize.
+        ksize, stride, pad: of the windows, a number for each axis or one for all; ``stride=None``
+            is ksize.
         pad_value: 0: padding counts as zeros; None: padding does not count.
 
     Returns:
@@ -137,7 +183,9 @@ def average_pooling_nd(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, pad
     return _average("average_pooling_nd", None, x, ksize, stride, pad, pad_value)
 
 
-def average_pooling_1d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, pad_value: Any = 0) -> Variable:
+def average_pooling_1d(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, pad_value: Any = 0
+) -> Variable:
     """:func:`average_pooling_nd` of sequences ``(N, C, T)``.
 
     Example:
@@ -160,7 +208,9 @@ def average_pooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> 
     return _average("average_pooling_2d", 2, x, ksize, stride, pad, 0)
 
 
-def average_pooling_3d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0, pad_value: Any = 0) -> Variable:
+def average_pooling_3d(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, pad_value: Any = 0
+) -> Variable:
     """:func:`average_pooling_nd` of volumes ``(N, C, D, H, W)``.
 
     Example:

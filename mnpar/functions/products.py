@@ -1,4 +1,6 @@
-"""Products of matrices: ``matmul`` and the fused ``linear``, each with one BLAS call per product."""
+"""Products of matrices: ``matmul`` and the fused ``linear``, each with one BLAS call per
+product.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +38,20 @@ class MatMul(FunctionNode):
     def _right(x: Any, y: Any, gz: Any) -> Any:
         if y.ndim == 2 < x.ndim:  # one large product instead of a sum of small ones
             rows = math.prod(x.shape[:-1])
-            x, gz = x.reshape((rows, x.shape[-1])), gz.reshape((rows, gz.shape[-1]))  # (…, K) → (rows, K)
+            # (…, K) → (rows, K)
+            x, gz = (
+                x.reshape((rows, x.shape[-1])),
+                gz.reshape((rows, gz.shape[-1])),
+            )
         return fit(product(matrix_transpose(x), gz), y.shape)
 
 
 def _by_rows(x: Array, W: Array) -> Array:
     """x Wᵀ: (N, D) · (D, O).
 
-    OpenBLAS turns W round for that; with few rows it is 1.1 to 1.8 times as fast in float32 to compute W xᵀ, of which the
-    result is the transpose: its columns lie together, and those of what is computed from it element by element.
+    OpenBLAS turns W round for that; with few rows it is 1.1 to 1.8 times as fast in float32 to
+    compute W xᵀ, of which the result is the transpose: its columns lie together, and those of what
+    is computed from it element by element.
     """
     size = x.size * len(W)
     if size <= FEW:
@@ -57,7 +64,9 @@ def _by_rows(x: Array, W: Array) -> Array:
 
 
 def _back_by_rows(gy: Any, W: Any, x: Any) -> Any:
-    """gy W: (N, O) · (O, D), its elements in the order in which x has them: it will be multiplied with what x was made of."""
+    """gy W: (N, O) · (O, D), its elements in the order in which x has them: it will be multiplied
+    with what x was made of.
+    """
     if type(gy) is np.ndarray and type(x) is np.ndarray and not x.flags.c_contiguous:
         return product(W.T, gy.T).T
     return product(gy, W)
@@ -82,7 +91,10 @@ class Linear(FunctionNode):
         x, W = self.get_retained_inputs()
         gx, gW = (
             lambda: _back_by_rows(gy, W, x),  # (N, O) · (O, D)
-            lambda: product(gy.transpose(), x, self.gradient_out(1, gy) if gy.dtype == x.dtype else None),  # (O, N) · (N, D)
+            # (O, N) · (N, D)
+            lambda: product(
+                gy.transpose(), x, self.gradient_out(1, gy) if gy.dtype == x.dtype else None
+            ),
         )
         return (gx, gW, lambda: self._rows_added(gy)) if len(self.inputs) == 3 else (gx, gW)
 
@@ -90,18 +102,24 @@ class Linear(FunctionNode):
         """The gradient of b, right where that is kept."""
         out = self.gradient_out(2, gy)
         if type(gy) is np.ndarray and gy.dtype.char in "fd":
-            return ones(len(gy), gy.dtype).dot(gy, out)  # BLAS: a third of the time, and it minds no order of elements
-        return sum_over(gy, 0) if out is None or gy.dtype.char in HALVES else gy.sum(axis=0, out=out)
+            # BLAS: a third of the time, and it minds no order of elements
+            return ones(len(gy), gy.dtype).dot(gy, out)
+        return (
+            sum_over(gy, 0) if out is None or gy.dtype.char in HALVES else gy.sum(axis=0, out=out)
+        )
 
     @staticmethod
     def joined(functions: Sequence[Any], gys: Sequence[Array]) -> tuple[Linear, Array]:
-        """For several of this class with the same W and b, that ran: one in their place with all their rows, and its gy.
+        """For several of this class with the same W and b, that ran: one in their place with all
+        their rows, and its gy.
 
-        The gradients of W and b are then one product and one sum, not as many as there are functions.
+        The gradients of W and b are then one product and one sum, not as many as there are
+        functions.
         """
         xp = backend.get_array_module(gys[0])
         whole, (_, W) = Linear(), functions[0]._kept_inputs
-        whole.inputs, whole._kept_input_indexes = functions[0].inputs, (0, 1)
+        whole.inputs = functions[0].inputs
+        whole._kept_input_indexes = (0, 1)
         whole._kept_inputs = xp.concatenate([function._kept_inputs[0] for function in functions]), W
         return whole, xp.concatenate(gys)
 
@@ -125,9 +143,11 @@ def matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variab
         >>> F.matmul(np.ones((2, 3)), np.ones((4, 3)), transb=True).shape
         (2, 4)
     """
-    a, b = as_variable(a), as_variable(b)
+    a = as_variable(a)
+    b = as_variable(b)
     shapes = a.shape, b.shape
-    left, right = a.ndim == 1, b.ndim == 1
+    left = a.ndim == 1
+    right = b.ndim == 1
     if left and b.ndim:
         a = reshape(a, (1, *a.shape))  # (K,) → (1, K)
     elif transa and a.ndim > 1:
@@ -141,23 +161,31 @@ def matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variab
     except ValueError:
         turned = " (transposed as asked)" if transa or transb else ""
         raise ValueError(
-            f"matmul: shapes {listed(shapes)}{turned} do not belong together: the last axis of the first must be as long as "
-            f"the last but one of the second, and the axes before them must broadcast; transa and transb exchange two axes"
+            f"matmul: shapes {listed(shapes)}{turned} do not belong together: the last axis of "
+            "the first must be as long as "
+            "the last but one of the second, and the axes before them must broadcast; transa "
+            "and transb exchange two axes"
         ) from None
     if not (left or right):
         return y
     end = y.ndim - 2
-    return reshape(y, y.shape[:end] + (() if left else (y.shape[end],)) + (() if right else (y.shape[-1],)))
+    return reshape(
+        y, y.shape[:end] + (() if left else (y.shape[end],)) + (() if right else (y.shape[-1],))
+    )
 
 
 def no_features(who: str, shape: tuple[int, ...], n_batch_axes: int) -> str:
     """The error of an x without batch axes, or without axes after them."""
     if len(shape) == n_batch_axes == 1:
         return (
-            f"{who}: x of shape {shape} must have 2 axes or more, (N, …): x[None] is a batch of one example, and x[:, None] "
+            f"{who}: x of shape {shape} must have 2 axes or more, (N, …): x[None] is a batch "
+            "of one example, and x[:, None] "
             f"one of {shape[0]} numbers"
         )
-    return f"{who}: x of shape {shape} has no features after n_batch_axes = {n_batch_axes} axes, or no batch"
+    return (
+        f"{who}: x of shape {shape} has no features after n_batch_axes = {n_batch_axes} axes, "
+        "or no batch"
+    )
 
 
 def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
@@ -184,17 +212,25 @@ def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
     x = x if isinstance(x, Variable) else as_variable(x)
     W = W if isinstance(W, Variable) else as_variable(W)
     w, bias = W.array, getattr(b, "array", b)
-    shape, weights = x.array.shape, (W if w is None else w).shape  # a parameter says itself that it has no array yet
+    # a parameter says itself that it has no array yet
+    shape, weights = (
+        x.array.shape,
+        (W if w is None else w).shape,
+    )
     if not 0 < n_batch_axes < len(shape):
         raise ValueError(no_features("linear", shape, n_batch_axes))
     D = math.prod(shape[n_batch_axes:])
     if len(weights) != 2 or weights[1] != D:
         raise ValueError(
-            f"linear: x of shape {shape} has {D} features after {n_batch_axes} batch axes, but W of shape {weights} is not "
+            f"linear: x of shape {shape} has {D} features after {n_batch_axes} batch axes, but "
+            f"W of shape {weights} is not "
             f"(outputs, {D}): give W that shape, or reshape x"
         )
     if b is not None and (b if bias is None else bias).shape != weights[:1]:
-        raise ValueError(f"linear: b of shape {bias.shape} must have shape {weights[:1]}, one for each row of W {weights}")
+        raise ValueError(
+            f"linear: b of shape {bias.shape} must have shape {weights[:1]}, one for each row "
+            f"of W {weights}"
+        )
     if len(shape) > 2:
         x = reshape(x, (math.prod(shape[:n_batch_axes]), D))  # (N, …) → (N, D)
     y = Linear().apply((x, W) if b is None else (x, W, b))[0]

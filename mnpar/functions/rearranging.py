@@ -33,7 +33,9 @@ class Flip(FunctionNode):
 
 
 class Permutate(FunctionNode):
-    """Places along an axis in an order that names each once, so that backward need not add: it is the opposite order."""
+    """Places along an axis in an order that names each once, so that backward need not add: it is
+    the opposite order.
+    """
 
     generic = True
 
@@ -63,7 +65,9 @@ class Diagonal(FunctionNode):
 
 
 class OnDiagonal(FunctionNode):
-    """Zeros of a shape with the input on the diagonal of the last two axes: the transpose of Diagonal."""
+    """Zeros of a shape with the input on the diagonal of the last two axes: the transpose of
+    Diagonal.
+    """
 
     generic = True
 
@@ -137,9 +141,12 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
         (4, 2, 3)
     """
     x = as_variable(x)
-    axis, axes = axis_of("rollaxis", x, axis), list(range(x.ndim))
+    axis = axis_of("rollaxis", x, axis)
+    axes = list(range(x.ndim))
     if not -x.ndim <= start <= x.ndim:
-        raise ValueError(f"rollaxis: start = {start} is no place among the {x.ndim} axes of shape {x.shape}")
+        raise ValueError(
+            f"rollaxis: start = {start} is no place among the {x.ndim} axes of shape {x.shape}"
+        )
     start += x.ndim * (start < 0)
     axes.remove(axis)
     axes.insert(start - 1 if axis < start else start, axis)
@@ -164,16 +171,21 @@ def permutate(x: Any, indices: Array, axis: int = 0, inv: bool = False) -> Varia
         array([30, 10, 20])
     """
     x = as_variable(x)
-    axis, numbers = axis_of("permutate", x, axis), backend.to_host(indices)
+    axis = axis_of("permutate", x, axis)
+    numbers = backend.to_host(indices)
     if sorted(numbers.tolist()) != list(range(x.shape[axis])):
-        raise ValueError(f"permutate: indices are the numbers from 0 to {x.shape[axis] - 1}, each once")
-    order, opposite = x.xp.asarray(numbers), x.xp.asarray(np.argsort(numbers))
+        raise ValueError(
+            f"permutate: indices are the numbers from 0 to {x.shape[axis] - 1}, each once"
+        )
+    order = x.xp.asarray(numbers)
+    opposite = x.xp.asarray(np.argsort(numbers))
     order, opposite = (opposite, order) if inv else (order, opposite)
     return Permutate(order, opposite, axis).apply((x,))[0]
 
 
 def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
-    """From one array for each sequence to one for each step: step t has the t-th elements of the sequences that reach it.
+    """From one array for each sequence to one for each step: step t has the t-th elements of the
+    sequences that reach it.
 
     Args:
         xs: arrays or Variables ``(T_i, …)``, the longer first.
@@ -192,7 +204,10 @@ def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
     xs = [as_variable(x) for x in xs]
     lengths = [x.shape[0] for x in xs]
     if lengths != sorted(lengths, reverse=True):
-        raise ValueError(f"transpose_sequence: sequences come in the order of their lengths, the longest first, not {lengths}")
+        raise ValueError(
+            "transpose_sequence: sequences come in the order of their lengths, the longest "
+            f"first, not {lengths}"
+        )
     if not xs or not lengths[0]:
         return ()
     if lengths[0] == lengths[-1]:
@@ -217,10 +232,13 @@ def scatter_add(a: Any, slices: Any, b: Any) -> Variable:
         >>> F.scatter_add(np.zeros(3), np.array([0, 0, 2]), np.ones(3)).array
         array([2., 0., 1.])
     """
-    a, b = as_variable(a), as_variable(b)
+    a = as_variable(a)
+    b = as_variable(b)
     added = a.xp.broadcast_to(a.xp.empty((), "?"), a.shape)[slices].shape
     if b.shape != added:
-        raise ValueError(f"scatter_add: b of shape {b.shape} must have the shape {added} of what it is added to")
+        raise ValueError(
+            f"scatter_add: b of shape {b.shape} must have the shape {added} of what it is added to"
+        )
     y: Variable = a + ScatterAdd(slices, a.shape).apply((b,))[0]
     return y
 
@@ -254,7 +272,8 @@ def space2depth(X: Any, r: int) -> Variable:
         r: the length of a block.
 
     Returns:
-        ``(N, r² C, H / r, W / r)``: channel (i r + j) C + c is that of row i and column j of the blocks.
+        ``(N, r² C, H / r, W / r)``: channel (i r + j) C + c is that of row i and column j of the
+        blocks.
 
     Raises:
         ValueError: no images, or blocks do not fit.
@@ -266,14 +285,19 @@ def space2depth(X: Any, r: int) -> Variable:
     """
     X = as_variable(X)
     if X.ndim != 4 or r < 1 or X.shape[2] % r or X.shape[3] % r:
-        raise ValueError(f"space2depth: X of shape {X.shape} is not (N, C, H, W) with H and W multiples of r = {r}")
+        raise ValueError(
+            f"space2depth: X of shape {X.shape} is not (N, C, H, W) with H and W multiples of "
+            f"r = {r}"
+        )
     N, C, H, W = X.shape
-    y = transpose(reshape(X, (N, C, H // r, r, W // r, r)), (0, 3, 5, 1, 2, 4))  # (N, r, r, C, H / r, W / r)
+    # (N, r, r, C, H / r, W / r)
+    y = transpose(reshape(X, (N, C, H // r, r, W // r, r)), (0, 3, 5, 1, 2, 4))
     return reshape(y, (N, r * r * C, H // r, W // r))
 
 
 def depth2space(X: Any, r: int) -> Variable:
-    """Channels become blocks of r × r pixels: sub-pixel convolution (Shi et al. 2016, arXiv 1609.05158) ends with it.
+    """Channels become blocks of r × r pixels: sub-pixel convolution (Shi et al. 2016, arXiv
+    1609.05158) ends with it.
 
     Args:
         X: ``(N, r² C, H, W)``.
@@ -295,5 +319,6 @@ def depth2space(X: Any, r: int) -> Variable:
     if X.ndim != 4 or r < 1 or X.shape[1] % (r * r):
         raise ValueError(f"depth2space: X of shape {X.shape} is not (N, r² C, H, W) with r = {r}")
     N, C, H, W = X.shape
-    y = transpose(reshape(X, (N, r, r, C // (r * r), H, W)), (0, 3, 4, 1, 5, 2))  # (N, C, H, r, W, r)
+    # (N, C, H, r, W, r)
+    y = transpose(reshape(X, (N, r, r, C // (r * r), H, W)), (0, 3, 4, 1, 5, 2))
     return reshape(y, (N, C // (r * r), r * H, r * W))

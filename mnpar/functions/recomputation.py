@@ -1,13 +1,15 @@
 """forget: what was computed on the way is forgotten, and computed again when backward needs it.
 
-The function is run once as usual, which shows the parameters that it reads; they become inputs of the one node that is left in
-the graph, beside its arguments. Backward runs it again, with the same random numbers, and walks that graph. So memory is paid
-for one such function at a time, and gradients are those of the plain call: of parameters too, of higher orders too.
+The function is run once as usual, which shows the parameters that it reads; they become inputs of
+the one node that is left in the graph, beside its arguments. Backward runs it again, with the same
+random numbers, and walks that graph. So memory is paid for one such function at a time, and
+gradients are those of the plain call: of parameters too, of higher orders too.
 
-A message that is sent again has to be received again. So a function may communicate only if all ranks of a communicator forget
-it together, as one collective: each of them then runs it again in backward, whether it has a gradient or not. It begins with a
-barrier, so that forward would not end where these repetitions could wait for each other (docs/backward_order.md). Else to
-communicate inside is an error, before a message leaves.
+A message that is sent again has to be received again. So a function may communicate only if all
+ranks of a communicator forget it together, as one collective: each of them then runs it again in
+backward, whether it has a gradient or not. It begins with a barrier, so that forward would not end
+where these repetitions could wait for each other (docs/backward_order.md). Else to communicate
+inside is an error, before a message leaves.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from mnpar.variable import Variable, as_variable, grad
 
 
 class _SameMessages(FunctionHook):
-    """Refuses what cannot be repeated even by all ranks together: another message may come first the next time."""
+    """Refuses what cannot be repeated even by all ranks together: another message may come first
+    the next time.
+    """
 
     def __init__(self) -> None:
         self.name = f"forget {id(self)}"  # they may be nested
@@ -37,7 +41,8 @@ class _SameMessages(FunctionHook):
     def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
         if function.communicates and getattr(function, "source", None) == ANY_SOURCE:
             raise RuntimeError(
-                f"forget: {function.label} from ANY_SOURCE may take another rank's message when it is repeated in backward: "
+                f"forget: {function.label} from ANY_SOURCE may take another rank's message "
+                "when it is repeated in backward: "
                 "name the rank, or receive before forget, and give what has come as an argument"
             )
 
@@ -49,13 +54,17 @@ class _NoMessages(FunctionHook):
     def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
         if function.communicates:
             raise RuntimeError(
-                f"forget: {function.label} would have to be repeated in backward, and other ranks do not know of it: let all "
-                "ranks that communicate inside say so, forget(func, *xs, comm=comm), or communicate between two calls of forget"
+                f"forget: {function.label} would have to be repeated in backward, and other "
+                "ranks do not know of it: let all "
+                "ranks that communicate inside say so, forget(func, *xs, comm=comm), or "
+                "communicate between two calls of forget"
             )
 
 
 class Entrance(FunctionNode):
-    """``y = x``, where an argument enters the function as it is run again: while it is shut, no gradient goes behind."""
+    """``y = x``, where an argument enters the function as it is run again: while it is shut, no
+    gradient goes behind.
+    """
 
     generic = True
     shut = True
@@ -82,14 +91,24 @@ class Forget(FunctionNode):
     at_once = True
 
     def __init__(
-        self, run: Callable[..., Any], ys: tuple[Array, ...], read: list[VariableNode], state: Any, communicates: bool
+        self,
+        run: Callable[..., Any],
+        ys: tuple[Array, ...],
+        read: list[VariableNode],
+        state: Any,
+        communicates: bool,
     ) -> None:
-        self.run, self.ys, self.read, self.state, self.communicates = run, ys, read, state, communicates
+        self.run = run
+        self.ys = ys
+        self.read = read
+        self.state = state
+        self.communicates = communicates
         self.train = config.train
 
     def forward(self, *xs: Array) -> tuple[Array, ...]:
         self.retain_inputs(tuple(range(len(xs) - len(self.read))))
-        self.differentiable = self.differentiable or self.communicates  # a peer may have something to differentiate
+        # a peer may have something to differentiate
+        self.differentiable = self.differentiable or self.communicates
         ys, self.ys = self.ys, ()
         return ys
 
@@ -104,20 +123,35 @@ class Forget(FunctionNode):
         return tuple([lambda i=i: gradient(i) for i in range(len(self.inputs))])
 
     def _again(self, gys: tuple[Any, ...]) -> list[Any]:
-        xs, record, tape = self.get_retained_inputs(), is_recording(), Tape()
+        xs = self.get_retained_inputs()
+        record = is_recording()
+        tape = Tape()
         entrances = [Entrance() for _ in xs]
         with tape, self._as_before():
             # Variables of its own: backward is to go as far as here, and no further
             trio = zip(xs, self.inputs[: len(xs)], entrances, strict=True)
-            inputs = [e.apply((x,))[0] if record else Variable(x, requires_grad=n.requires_grad) for x, n, e in trio]
+            inputs = [
+                e.apply((x,))[0] if record else Variable(x, requires_grad=n.requires_grad)
+                for x, n, e in trio
+            ]
             ys = _listed(self.run(*inputs))
-        seeds = [(y, as_variable(gy)) for y, gy in zip(ys, gys, strict=True) if gy is not None and y.requires_grad]
+        seeds = [
+            (y, as_variable(gy))
+            for y, gy in zip(ys, gys, strict=True)
+            if gy is not None and y.requires_grad
+        ]
         targets = [*inputs, *[Variable.of(None, node) for node in self.read]]
         with tape, _unheard(self.read), cut_graph():
-            found = grad([y for y, _ in seeds], targets, [gy for _, gy in seeds], enable_double_backprop=record)
+            found = grad(
+                [y for y, _ in seeds],
+                targets,
+                [gy for _, gy in seeds],
+                enable_double_backprop=record,
+            )
         for entrance in entrances:
             entrance.shut = False
-        current_tape().records.extend(tape.records)  # what is recorded, the backward of this one visits
+        # what is recorded, the backward of this one visits
+        current_tape().records.extend(tape.records)
         return list(found) if record else [None if g is None else g.array for g in found]
 
     @contextmanager
@@ -125,7 +159,11 @@ class Forget(FunctionNode):
         numbers = generator().bit_generator
         now, numbers.state = numbers.state, self.state
         try:
-            with using_config("train", self.train), using_config("in_recomputing", True), force_backprop_mode():
+            with (
+                using_config("train", self.train),
+                using_config("in_recomputing", True),
+                force_backprop_mode(),
+            ):
                 with nullcontext() if self.communicates else _NoMessages():
                     yield
         finally:
@@ -150,18 +188,21 @@ def _listed(ys: Any) -> list[Variable]:
 
 
 def forget(func: Callable[..., Any], *xs: Any, comm: Communicator | None = None) -> Any:
-    """``func(*xs)`` without keeping what it computes on the way: backward calls it again. Time for memory.
+    """``func(*xs)`` without keeping what it computes on the way: backward calls it again. Time for
+    memory.
 
-    It is twice differentiable, and gradients also reach the parameters of links that ``func`` calls. The second call sees
-    the random numbers of the first (those of :func:`mnpar.random.generator`), and batch normalization leaves its running
-    values alone in it; whatever else ``func`` changes, the state of an LSTM for example, it changes twice.
+    It is twice differentiable, and gradients also reach the parameters of links that ``func``
+    calls. The second call sees the random numbers of the first (those of
+    :func:`mnpar.random.generator`), and batch normalization leaves its running values alone in it;
+    whatever else ``func`` changes, the state of an LSTM for example, it changes twice.
 
     Args:
-        func: takes and returns Variables, one or a tuple. What else it reads are parameters and constants; a Variable that
-            was computed is to be an argument.
+        func: takes and returns Variables, one or a tuple. What else it reads are parameters and
+            constants; a Variable that was computed is to be an argument.
         xs: its arguments.
-        comm: ``func`` communicates, with these ranks and no others, on ``comm`` or on parts of it: all of them call forget, as
-            they would a collective, and all repeat the messages in backward.
+        comm: ``func`` communicates, with these ranks and no others, on ``comm`` or on parts of it:
+            all of them call forget, as they would a collective, and all repeat the messages in
+            backward.
 
     Returns:
         What ``func`` returns.
@@ -194,11 +235,14 @@ def forget(func: Callable[..., Any], *xs: Any, comm: Communicator | None = None)
     if comm is not None:
         needed(comm, "forget(func, *xs, comm=comm)")
         comm.barrier()
-    state, start, tape = generator().bit_generator.state, tick(), Tape()
+    state = generator().bit_generator.state
+    start = tick()
+    tape = Tape()
     inputs = [Variable(x.array, requires_grad=x.requires_grad) for x in variables]
     with tape, _SameMessages() if comm is not None else _NoMessages():
         result = func(*inputs)
-    ys, sent = _listed(result), [x for function in tape.finished().records for x in function.inputs]
+    ys = _listed(result)
+    sent = [x for function in tape.finished().records for x in function.inputs]
     tape.clear()
     read = _read([y.node for y in ys] + sent, start, inputs)
     node = Forget(func, tuple([y.array for y in ys]), read, state, comm is not None)
@@ -208,7 +252,9 @@ def forget(func: Callable[..., Any], *xs: Any, comm: Communicator | None = None)
 
 def _read(used: list[VariableNode], start: int, inputs: list[Variable]) -> list[VariableNode]:
     """The leaves, other than its arguments, from which gradients are wanted."""
-    stack, seen, read = used, {x.node for x in inputs}, []
+    stack = used
+    seen = {x.node for x in inputs}
+    read = []
     while stack:
         node = stack.pop()
         if node in seen or not node.requires_grad:
@@ -218,7 +264,10 @@ def _read(used: list[VariableNode], start: int, inputs: list[Variable]) -> list[
         if creator is None:
             read.append(node)
         elif creator.number < start:
-            raise ValueError(f"forget: func reads what {creator.label} computed outside of it: make that an argument")
+            raise ValueError(
+                f"forget: func reads what {creator.label} computed outside of it: make that an "
+                "argument"
+            )
         else:
             stack += creator.inputs
     return read

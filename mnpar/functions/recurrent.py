@@ -1,8 +1,9 @@
-"""Recurrent networks: the LSTM's cell, and networks of several layers over sequences of different lengths.
+"""Recurrent networks: the LSTM's cell, and networks of several layers over sequences of different
+lengths.
 
-Sequences come as a list, the longer first; they run side by side, and at each step only those that are that long. What a layer
-computes of its inputs alone is one matrix product over all steps of all sequences. The file is long because there are three
-kinds of layers.
+Sequences come as a list, the longer first; they run side by side, and at each step only those that
+are that long. What a layer computes of its inputs alone is one matrix product over all steps of all
+sequences. The file is long because there are three kinds of layers.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from mnpar.variable import Variable, as_variable
 
 
 class LSTMCell(FunctionNode):
-    """c = σ(f) c' + σ(i) tanh(a),  h = σ(o) tanh(c), of c' (N, H) and the gates (N, 4 H): i, f, a, o side by side;
-    ``mixed``: a, i, f, o of the first unit, then of the next."""
+    """c = σ(f) c' + σ(i) tanh(a),  h = σ(o) tanh(c), of c' (N, H) and the gates (N, 4 H): i, f, a,
+    o side by side; ``mixed``: a, i, f, o of the first unit, then of the next.
+    """
 
     generic = True
 
@@ -46,7 +48,8 @@ class LSTMCell(FunctionNode):
         if gates.nbytes > 2**15 and gates.dtype == c_prev.dtype and gates.dtype.char in "fd":
             return self._blocked(c_prev, gates)
         xp = backend.get_array_module(gates)
-        i, f, _, o = self._gates(logistic(gates))  # the new memory's too: one pass over all is faster than four
+        # the new memory's too: one pass over all is faster than four
+        i, f, _, o = self._gates(logistic(gates))
         a = xp.tanh(self._gates(gates)[2])
         c = f * c_prev + i * a
         self.memory = xp.tanh(c)
@@ -54,7 +57,9 @@ class LSTMCell(FunctionNode):
         return c, o * self.memory
 
     def _blocked(self, c_prev: Array, gates: Array) -> tuple[Array, Array]:
-        """``forward`` of many cells: in blocks that stay in the cache, each gate's values side by side."""
+        """``forward`` of many cells: in blocks that stay in the cache, each gate's values side by
+        side.
+        """
         xp = backend.get_array_module(gates)
         ifo = xp.empty((3, *c_prev.shape), c_prev.dtype)
         a, c, memory, h = [xp.empty(c_prev.shape, c_prev.dtype) for _ in range(4)]
@@ -77,7 +82,9 @@ class LSTMCell(FunctionNode):
 
     def backward(self, gc: Any, gh: Any) -> Any:
         c_prev, gates = self.get_retained_inputs()
-        (i, f, a, o), memory = self._again(c_prev, gates) if isinstance(gates, Variable) else (self.gates, self.memory)
+        (i, f, a, o), memory = (
+            self._again(c_prev, gates) if isinstance(gates, Variable) else (self.gates, self.memory)
+        )
         inside = None if gh is None else gh * o * (1 - memory * memory)
         g = gc if inside is None else inside if gc is None else gc + inside
         shut = o * 0 if gh is None else gh * memory * o * (1 - o)
@@ -92,7 +99,10 @@ class LSTMCell(FunctionNode):
 
     def _again(self, c_prev: Any, gates: Any) -> tuple[tuple[Any, ...], Any]:
         """The gates and the memory as functions of Variables."""
-        i, f, a, o = [either(Tanh() if k == 2 else Sigmoid(), gate) for k, gate in enumerate(self._gates(gates))]
+        i, f, a, o = [
+            either(Tanh() if k == 2 else Sigmoid(), gate)
+            for k, gate in enumerate(self._gates(gates))
+        ]
         return (i, f, a, o), either(Tanh(), f * c_prev + i * a)
 
 
@@ -100,8 +110,8 @@ def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
     """One step of long short-term memory: c = σ(f) c' + σ(i) tanh(a),  h = σ(o) tanh(c).
 
     Args:
-        c_prev: the memory c', ``(N, H)`` or, of images, ``(N, H, …)``. If it has more samples than ``x``, the last ones stay as
-            they are.
+        c_prev: the memory c', ``(N, H)`` or, of images, ``(N, H, …)``. If it has more samples than
+            ``x``, the last ones stay as they are.
         x: the gates, ``(n, 4 H, …)``: of each unit a, i, f, o, one after the other.
 
     Returns:
@@ -117,41 +127,61 @@ def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
         (0.0, 0.0)
 
     Source:
-        Hochreiter and Schmidhuber 1997, with the forget gates of Gers, Schmidhuber and Cummins 2000.
+        Hochreiter and Schmidhuber 1997, with the forget gates of Gers, Schmidhuber and Cummins
+        2000.
     """
-    c_prev, x = as_variable(c_prev), as_variable(x)
-    if c_prev.ndim < 2 or x.shape[1:] != (4 * c_prev.shape[1], *c_prev.shape[2:]) or len(x) > len(c_prev):
-        raise ValueError(f"lstm: memory (N, H, …) and gates (n, 4 H, …) with n ≤ N, not {listed((c_prev.shape, x.shape))}")
+    c_prev = as_variable(c_prev)
+    x = as_variable(x)
+    if (
+        c_prev.ndim < 2
+        or x.shape[1:] != (4 * c_prev.shape[1], *c_prev.shape[2:])
+        or len(x) > len(c_prev)
+    ):
+        raise ValueError(
+            "lstm: memory (N, H, …) and gates (n, 4 H, …) with n ≤ N, not "
+            f"{listed((c_prev.shape, x.shape))}"
+        )
     n = len(x)
     if n == len(c_prev):
         c, h = LSTMCell(mixed=True).apply((c_prev, x))
         return c, h
-    now, rest = get_item(c_prev, slice(0, n)), get_item(c_prev, slice(n, None))
+    now = get_item(c_prev, slice(0, n))
+    rest = get_item(c_prev, slice(n, None))
     c, h = LSTMCell(mixed=True).apply((now, x))
     return concat((c, rest), axis=0), h
 
 
 Step = Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]
-"""From what a layer computed of a step's inputs, and its states before, to its states after: the first is the output."""
+"""From what a layer computed of a step's inputs, and its states before, to its states after: the
+first is the output.
+"""
 
 
 def _over_time(
     step: Step, inputs: Sequence[Any], states: tuple[Any, ...], backwards: bool
 ) -> tuple[list[Any], tuple[Any, ...]]:
-    """Run a layer over the steps: its outputs at each, and the states of all sequences after their last one."""
-    now, outputs = list(states), [None] * len(inputs)
+    """Run a layer over the steps: its outputs at each, and the states of all sequences after their
+    last one.
+    """
+    now = list(states)
+    outputs = [None] * len(inputs)
     total, ended = len(states[0]), []
     order = range(len(inputs))
     if backwards:  # the longest begin alone, the others join with their first states
         running = tuple([state[: len(inputs[-1])] for state in states])
         for t in reversed(order):
-            n, before = len(inputs[t]), len(running[0])
+            n = len(inputs[t])
+            before = len(running[0])
             if n > before:
-                running = tuple([concat((a, s[before:n]), axis=0) for a, s in zip(running, states, strict=True)])
+                running = tuple(
+                    [concat((a, s[before:n]), axis=0) for a, s in zip(running, states, strict=True)]
+                )
             running = step(inputs[t], running)
             outputs[t] = running[0]
         if len(running[0]) < total:
-            running = tuple([concat((a, s[len(a) :]), axis=0) for a, s in zip(running, states, strict=True)])
+            running = tuple(
+                [concat((a, s[len(a) :]), axis=0) for a, s in zip(running, states, strict=True)]
+            )
         return outputs, running
     for t in order:
         n = len(inputs[t])
@@ -166,21 +196,36 @@ def _over_time(
 
 
 def _n_step(
-    who: str, n_layers: int, ratio: float, states: tuple[Any, ...], ws: Any, bs: Any, xs: Sequence[Any], both: bool,
+    who: str,
+    n_layers: int,
+    ratio: float,
+    states: tuple[Any, ...],
+    ws: Any,
+    bs: Any,
+    xs: Sequence[Any],
+    both: bool,
     layer: Callable[[Any, Any], tuple[Callable[[Any], Any], Step]],
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[Any, ...]:
     """All layers, in one direction or both: their last states and the outputs of the last one."""
-    steps, states = [as_variable(x) for x in xs], tuple([as_variable(state) for state in states])
-    counts, directions = [len(x) for x in steps], 2 if both else 1
+    steps = [as_variable(x) for x in xs]
+    states = tuple([as_variable(state) for state in states])
+    counts = [len(x) for x in steps]
+    directions = 2 if both else 1
     if not steps or counts != sorted(counts, reverse=True):
         raise ValueError(
-            f"{who}: each step has as many sequences as the one before or fewer, not {counts}: put the longest sequence first, "
+            f"{who}: each step has as many sequences as the one before or fewer, not {counts}: "
+            "put the longest sequence first, "
             "and give its functions.transpose_sequence"
         )
-    if any(s.shape[:2] != (n_layers * directions, states[0].shape[1]) or s.shape[1] < counts[0] for s in states):
+    if any(
+        s.shape[:2] != (n_layers * directions, states[0].shape[1]) or s.shape[1] < counts[0]
+        for s in states
+    ):
         raise ValueError(
-            f"{who}: states of {n_layers} layers in {directions} directions over {counts[0]} sequences are "
-            f"({n_layers * directions}, {counts[0]}, H), not {listed([state.shape for state in states])}"
+            f"{who}: states of {n_layers} layers in {directions} directions over {counts[0]} "
+            "sequences are "
+            f"({n_layers * directions}, {counts[0]}, H), not "
+            f"{listed([state.shape for state in states])}"
         )
     cuts = [sum(counts[:t]) for t in range(1, len(steps))]
     last: list[tuple[Any, ...]] = []
@@ -192,13 +237,22 @@ def _n_step(
         for d in range(directions):
             i = k * directions + d
             if wrong := [v.shape for v in (*ws[i], *bs[i]) if v.shape[:1] != states[0].shape[2:]]:
-                raise ValueError(f"{who}: {wrong[0]} begins with another length than H = {states[0].shape[2]} of the states")
+                raise ValueError(
+                    f"{who}: {wrong[0]} begins with another length than H = "
+                    f"{states[0].shape[2]} of the states"
+                )
             project, step = layer(ws[i], bs[i])
             inputs = list(split_axis(project(rows), cuts, 0))  # type: ignore[arg-type]
-            outputs, ends = _over_time(step, inputs, tuple([state[i] for state in states]), backwards=bool(d))
+            outputs, ends = _over_time(
+                step, inputs, tuple([state[i] for state in states]), backwards=bool(d)
+            )
             found.append(outputs)
             last.append(ends)
-        steps = found[0] if directions == 1 else [concat(pair, axis=1) for pair in zip(*found, strict=True)]
+        steps = (
+            found[0]
+            if directions == 1
+            else [concat(pair, axis=1) for pair in zip(*found, strict=True)]
+        )
     finals = tuple([stack([ends[j] for ends in last]) for j in range(len(states))])
     return (*finals, tuple(steps))
 
@@ -218,7 +272,9 @@ def rows_at(like: Variable, places: Sequence[int]) -> Array:
 
 
 def _lstm_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
-    W, U = concat(list(w[:4]), axis=0), concat(list(w[4:]), axis=0)  # (4 H, D), (4 H, H)
+    # (4 H, D), (4 H, H)
+    W = concat(list(w[:4]), axis=0)
+    U = concat(list(w[4:]), axis=0)
     bias = concat([b[k] + b[k + 4] for k in range(4)], axis=0)
 
     def step(x: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -230,15 +286,19 @@ def _lstm_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
 
 
 def _gru_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
-    W, U = concat(list(w[:3]), axis=0), concat(list(w[3:]), axis=0)  # (3 H, D), (3 H, H)
-    bias, state_bias = concat(list(b[:3]), axis=0), concat(list(b[3:]), axis=0)
+    # (3 H, D), (3 H, H)
+    W = concat(list(w[:3]), axis=0)
+    U = concat(list(w[3:]), axis=0)
+    bias = concat(list(b[:3]), axis=0)
+    state_bias = concat(list(b[3:]), axis=0)
     H = len(b[0])
 
     def step(x: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
         (h,) = states
         y = linear(h, U, state_bias)
         gates = sigmoid(x[:, : 2 * H] + y[:, : 2 * H])
-        r, z = gates[:, :H], gates[:, H:]
+        r = gates[:, :H]
+        z = gates[:, H:]
         new = tanh(x[:, 2 * H :] + r * y[:, 2 * H :])
         return (new + z * (h - new),)
 
@@ -256,20 +316,24 @@ def _rnn_layer(activation: str) -> Callable[[Any, Any], tuple[Callable[[Any], An
     return layer
 
 
-def n_step_lstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Any) -> tuple[Any, ...]:
+def n_step_lstm(
+    n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Any
+) -> tuple[Any, ...]:
     """Long short-term memory of several layers over sequences.
 
-    i = σ(W₀x + W₄h + b₀ + b₄), f = σ(W₁x + W₅h + b₁ + b₅), a = tanh(W₂x + W₆h + b₂ + b₆), o = σ(W₃x + W₇h + b₃ + b₇),
-    c ← f c + i a, h ← o tanh(c).
+    i = σ(W₀x + W₄h + b₀ + b₄), f = σ(W₁x + W₅h + b₁ + b₅), a = tanh(W₂x + W₆h + b₂ + b₆), o = σ(W₃x
+    + W₇h + b₃ + b₇), c ← f c + i a, h ← o tanh(c).
 
     Args:
         n_layers: S.
         dropout_ratio: of what goes from layer to layer.
         hx, cx: first states ``(S, N, H)``.
-        ws: for each layer the eight W, the first four ``(H, D)`` (of the first layer, then ``(H, H)``), the others ``(H, H)``.
+        ws: for each layer the eight W, the first four ``(H, D)`` (of the first layer, then ``(H,
+            H)``), the others ``(H, H)``.
         bs: for each layer the eight b, ``(H,)``.
-        xs: T steps ``(N_t, D)``, with the inputs of the N_t sequences that are still running: the longest come first.
-            :func:`transpose_sequence` makes steps of sequences, and sequences of steps.
+        xs: T steps ``(N_t, D)``, with the inputs of the N_t sequences that are still running: the
+            longest come first. :func:`transpose_sequence` makes steps of sequences, and sequences
+            of steps.
 
     Returns:
         The last states ``(S, N, H)`` twice, and a tuple of T outputs ``(N_t, H)``.
@@ -281,15 +345,20 @@ def n_step_lstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, 
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3))] * 4 + [np.ones((2, 2))] * 4], [[np.zeros(2)] * 8]
         >>> hx = np.zeros((1, 2, 2))
-        >>> hy, cy, ys = F.n_step_lstm(1, 0.0, hx, hx, ws, bs, [np.ones((2, 3)), np.ones((1, 3)), np.ones((1, 3))])
+        >>> hy, cy, ys = F.n_step_lstm(
+        ...     1, 0.0, hx, hx, ws, bs, [np.ones((2, 3)), np.ones((1, 3)), np.ones((1, 3))]
+        ... )
         >>> hy.shape, [y.shape for y in ys]
         ((1, 2, 2), [(2, 2), (1, 2), (1, 2)])
     """
     return _n_step("n_step_lstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, False, _lstm_layer)
 
 
-def n_step_bilstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Any) -> tuple[Any, ...]:
-    """:func:`n_step_lstm` in both directions: states ``(2 S, N, H)``, of each layer forward, then backward; ys ``(N_t, 2 H)``.
+def n_step_bilstm(
+    n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Any
+) -> tuple[Any, ...]:
+    """:func:`n_step_lstm` in both directions: states ``(2 S, N, H)``, of each layer forward, then
+    backward; ys ``(N_t, 2 H)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -298,13 +367,19 @@ def n_step_bilstm(n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any
         >>> F.n_step_bilstm(1, 0.0, hx, hx, ws, bs, [np.ones((1, 3))] * 4)[2][0].shape
         (1, 4)
     """
-    return _n_step("n_step_bilstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, True, _lstm_layer)
+    return _n_step(
+        "n_step_bilstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, True, _lstm_layer
+    )
 
 
-def n_step_gru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any) -> tuple[Any, ...]:
-    """Gated recurrent units of several layers over sequences (Cho et al. 2014, with the reset after the product, as cuDNN).
+def n_step_gru(
+    n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any
+) -> tuple[Any, ...]:
+    """Gated recurrent units of several layers over sequences (Cho et al. 2014, with the reset after
+    the product, as cuDNN).
 
-    r = σ(W₀x + W₃h + b₀ + b₃), z = σ(W₁x + W₄h + b₁ + b₄), h̄ = tanh(W₂x + b₂ + r (W₅h + b₅)), h ← (1 − z) h̄ + z h.
+    r = σ(W₀x + W₃h + b₀ + b₃), z = σ(W₁x + W₄h + b₁ + b₄), h̄ = tanh(W₂x + b₂ + r (W₅h + b₅)), h ←
+    (1 − z) h̄ + z h.
 
     Args:
         n_layers, dropout_ratio, hx, xs: as in :func:`n_step_lstm`.
@@ -323,7 +398,9 @@ def n_step_gru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, x
     return _n_step("n_step_gru", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _gru_layer)
 
 
-def n_step_bigru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any) -> tuple[Any, ...]:
+def n_step_bigru(
+    n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any
+) -> tuple[Any, ...]:
     """:func:`n_step_gru` in both directions, as :func:`n_step_bilstm`.
 
     Example:
@@ -336,8 +413,14 @@ def n_step_bigru(n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any,
 
 
 def n_step_rnn(
-    n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any, activation: str = "tanh"
-) -> tuple[Any, ...]:  # fmt: skip
+    n_layers: int,
+    dropout_ratio: float,
+    hx: Any,
+    ws: Any,
+    bs: Any,
+    xs: Any,
+    activation: str = "tanh",
+) -> tuple[Any, ...]:
     """Plain recurrent layers over sequences: h ← f(W₀x + W₁h + b₀ + b₁).
 
     Args:
@@ -351,15 +434,25 @@ def n_step_rnn(
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> ws, bs = [[np.ones((2, 3)), np.ones((2, 2))]], [[np.zeros(2)] * 2]
-        >>> F.n_step_rnn(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((1, 3))] * 4, "relu")[0].array[0, 0]
+        >>> F.n_step_rnn(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((1, 3))] * 4, "relu")[
+        ...     0
+        ... ].array[0, 0]
         array([45., 45.])
     """
-    return _n_step("n_step_rnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _rnn_layer(activation))
+    return _n_step(
+        "n_step_rnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _rnn_layer(activation)
+    )
 
 
 def n_step_birnn(
-    n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any, activation: str = "tanh"
-) -> tuple[Any, ...]:  # fmt: skip
+    n_layers: int,
+    dropout_ratio: float,
+    hx: Any,
+    ws: Any,
+    bs: Any,
+    xs: Any,
+    activation: str = "tanh",
+) -> tuple[Any, ...]:
     """:func:`n_step_rnn` in both directions, as :func:`n_step_bilstm`.
 
     Example:
@@ -368,4 +461,6 @@ def n_step_birnn(
         >>> F.n_step_birnn(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)[1][0].shape
         (1, 4)
     """
-    return _n_step("n_step_birnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, True, _rnn_layer(activation))
+    return _n_step(
+        "n_step_birnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, True, _rnn_layer(activation)
+    )

@@ -1,7 +1,7 @@
 """Many elements to one: sums, means, extrema and the logarithm of summed exponentials.
 
-``axis`` is everywhere None (all axes), a number, or a tuple of numbers. Backward spreads the gradient over what was reduced, by
-a view where it is the same for all elements.
+``axis`` is everywhere None (all axes), a number, or a tuple of numbers. Backward spreads the
+gradient over what was reduced, by a view where it is the same for all elements.
 """
 
 from __future__ import annotations
@@ -104,8 +104,10 @@ class LogSumExp(Reduction):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
-        xp, x = backend.get_array_module(x), floating(x)
-        peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)  # of no elements there is no maximum
+        xp = backend.get_array_module(x)
+        x = floating(x)
+        # of no elements there is no maximum
+        peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)
         peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
         with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
             y = xp.log(add_up(wide(xp.exp(x - peak)), self.axis, keepdims=True)) + peak
@@ -136,12 +138,14 @@ def sum(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
 def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = False) -> Variable:
     """The mean over some axes, weighted or not; ``mean`` is another name of it.
 
-    On one rank: the mean of all ranks' elements is not the mean of the ranks' means where their numbers differ.
+    On one rank: the mean of all ranks' elements is not the mean of the ranks' means where their
+    numbers differ.
 
     Args:
         x: an array or Variable.
         axis: what is averaged over; None means everything.
-        weights: None, or an array or Variable with exactly the axes that are averaged over. They need not sum to 1.
+        weights: None, or an array or Variable with exactly the axes that are averaged over. They
+            need not sum to 1.
         keepdims: whether the averaged axes stay, with length 1.
 
     Returns:
@@ -152,16 +156,22 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> F.average(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=1, weights=np.array([3.0, 1.0])).array
+        >>> F.average(
+        ...     np.array([[1.0, 2.0], [3.0, 4.0]]), axis=1, weights=np.array([3.0, 1.0])
+        ... ).array
         array([1.25, 3.25])
     """
     if weights is None:
         return Mean(axis, keepdims).apply((x,))[0]
-    x, w = as_variable(x), as_variable(weights)
+    x = as_variable(x)
+    w = as_variable(weights)
     reduced = sorted(axes_of("average", x, range(x.ndim) if axis is None else axis))
     needed = tuple(x.shape[a] for a in reduced)
     if w.shape != needed:
-        raise ValueError(f"average: weights of shape {w.shape} for axis {axis} of shape {x.shape} must have shape {needed}")
+        raise ValueError(
+            f"average: weights of shape {w.shape} for axis {axis} of shape {x.shape} must have "
+            f"shape {needed}"
+        )
     narrow = x.dtype.char in HALVES  # sums may be too large for float16
     terms = cast(x, "f4" if narrow else fractional(x.dtype))
     w = cast(w, terms.dtype).reshape(tuple(n if a in reduced else 1 for a, n in enumerate(x.shape)))
@@ -173,7 +183,8 @@ mean = average
 
 
 def max(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
-    """The largest element over some axes; each of several equally large ones gets the whole gradient, as in Chainer.
+    """The largest element over some axes; each of several equally large ones gets the whole
+    gradient, as in Chainer.
 
     Args:
         x: an array or Variable.
@@ -192,7 +203,8 @@ def max(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
 
 
 def min(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
-    """The smallest element over some axes; each of several equally small ones gets the whole gradient, as in Chainer.
+    """The smallest element over some axes; each of several equally small ones gets the whole
+    gradient, as in Chainer.
 
     Args:
         x: an array or Variable.
@@ -225,7 +237,9 @@ def argmax(x: Any, axis: int | None = None) -> Variable:
         >>> F.argmax(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
         array([1, 0], dtype=int32)
     """
-    return constant("argmax", lambda x: backend.get_array_module(x).asarray(x.argmax(axis=axis), "i4"), x)
+    return constant(
+        "argmax", lambda x: backend.get_array_module(x).asarray(x.argmax(axis=axis), "i4"), x
+    )
 
 
 def argmin(x: Any, axis: int | None = None) -> Variable:
@@ -243,11 +257,14 @@ def argmin(x: Any, axis: int | None = None) -> Variable:
         >>> F.argmin(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
         array([0, 1], dtype=int32)
     """
-    return constant("argmin", lambda x: backend.get_array_module(x).asarray(x.argmin(axis=axis), "i4"), x)
+    return constant(
+        "argmin", lambda x: backend.get_array_module(x).asarray(x.argmin(axis=axis), "i4"), x
+    )
 
 
 def logsumexp(x: Any, axis: Axis = None) -> Variable:
-    """``log(sum(exp(x)))`` without overflow: the largest element is taken out first; of no elements it is -∞.
+    """``log(sum(exp(x)))`` without overflow: the largest element is taken out first; of no elements
+    it is -∞.
 
     Args:
         x: an array or Variable.

@@ -35,7 +35,9 @@ class Repeat(FunctionNode):
 
 
 class AddRepeats(FunctionNode):
-    """The transpose of it: n places after each other, added up. To add n slices is faster than to sum over a short axis."""
+    """The transpose of it: n places after each other, added up. To add n slices is faster than to
+    sum over a short axis.
+    """
 
     generic = True
 
@@ -78,11 +80,13 @@ def tile(x: Any, reps: Any) -> Variable:
     if any(n < 0 for n in counts):
         raise ValueError(f"tile: reps {reps} are 0 or more")
     n = max(len(counts), x.ndim)
-    counts, shape = (1,) * (n - len(counts)) + counts, (1,) * (n - x.ndim) + x.shape
+    counts = (1,) * (n - len(counts)) + counts
+    shape = (1,) * (n - x.ndim) + x.shape
     apart = [m for length in shape for m in (1, length)]
     spread = [m for pair in zip(counts, shape, strict=True) for m in pair]
     return reshape(
-        broadcast_to(reshape(x, tuple(apart)), tuple(spread)), tuple([a * b for a, b in zip(counts, shape, strict=True)])
+        broadcast_to(reshape(x, tuple(apart)), tuple(spread)),
+        tuple([a * b for a, b in zip(counts, shape, strict=True)]),
     )
 
 
@@ -113,5 +117,9 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Variable:
         return Repeat(counts[0], axis).apply((x,))[0]
     counts = counts * x.shape[axis] if len(counts) == 1 else counts
     if len(counts) != x.shape[axis]:
-        raise ValueError(f"repeat: {len(counts)} repeats for {x.shape[axis]} places along axis {axis}")
-    return get_item(x, (*[slice(None)] * axis, x.xp.asarray(np.repeat(np.arange(len(counts)), counts))))
+        raise ValueError(
+            f"repeat: {len(counts)} repeats for {x.shape[axis]} places along axis {axis}"
+        )
+    return get_item(
+        x, (*[slice(None)] * axis, x.xp.asarray(np.repeat(np.arange(len(counts)), counts)))
+    )

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 
 class CopyTo(Communication):
-    """``y = x`` on each rank; ``gx`` is the sum of all ranks' ``gy``: only backward communicates. Megatron's f."""
+    """``y = x`` on each rank; ``gx`` is the sum of all ranks' ``gy``: only backward communicates.
+    Megatron's f.
+    """
 
     op, local = "copy_to", True
 
     def forward(self, x: Any) -> Any:
         check_alike(self, x)
-        self.differentiable = is_recording()  # forward no rank hears of the others: so it goes on every rank's tape
+        # forward no rank hears of the others: so it goes on every rank's tape
+        self.differentiable = is_recording()
         return x
 
     def mirror(self) -> Communication:
@@ -39,7 +42,9 @@ class CopyTo(Communication):
 
 
 class ReduceFrom(Collective):
-    """``y`` is the sum of all ranks' ``x``; ``gx = gy`` on each rank: only forward communicates. Megatron's g."""
+    """``y`` is the sum of all ranks' ``x``; ``gx = gy`` on each rank: only forward communicates.
+    Megatron's g.
+    """
 
     op, algorithm = "reduce_from", ALLREDUCE
 
@@ -52,10 +57,12 @@ class ReduceFrom(Collective):
 
 
 class AddOnce(FunctionNode):
-    """``y + b`` on one rank, y on the others, before the ranks' y are added up; b (D,) is the same on each rank.
+    """``y + b`` on one rank, y on the others, before the ranks' y are added up; b (D,) is the same
+    on each rank.
 
-    The gradient of that sum is on every rank, whole: so each has the whole gradient of b without a message, but only one the
-    derivative of it. The array of y is written to: nobody else may need it. Adjoint of the second input: SumOnce.
+    The gradient of that sum is on every rank, whole: so each has the whole gradient of b without a
+    message, but only one the derivative of it. The array of y is written to: nobody else may need
+    it. Adjoint of the second input: SumOnce.
     """
 
     generic = True
@@ -73,7 +80,9 @@ class AddOnce(FunctionNode):
 
 
 class SumOnce(FunctionNode):
-    """(…, D) → (D,), the sum over all other axes: on all ranks of the same array, whose gradient one of them gives."""
+    """(…, D) → (D,), the sum over all other axes: on all ranks of the same array, whose gradient
+    one of them gives.
+    """
 
     generic = True
 
@@ -89,15 +98,18 @@ class SumOnce(FunctionNode):
 
 
 def add_once(comm: Communicator, y: Variable, b: Any) -> Variable:
-    """Add b (D,), which all ranks have alike, to what the ranks' y (…, D), soon to be added up, make together. It takes y."""
+    """Add b (D,), which all ranks have alike, to what the ranks' y (…, D), soon to be added up,
+    make together. It takes y.
+    """
     return AddOnce(comm.rank == 0).apply((y, b))[0]
 
 
 def copy_to(comm: Communicator, x: Any) -> Variable:
-    """Identity forward, sum over ranks backward: for a value that all ranks hold alike and each uses for a part of the work.
+    """Identity forward, sum over ranks backward: for a value that all ranks hold alike and each
+    uses for a part of the work.
 
-    With :func:`reduce_from` at the end, the ranks compute one loss together, and the gradient is that of the loss once.
-    (Megatron-LM's f and g: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.)
+    With :func:`reduce_from` at the end, the ranks compute one loss together, and the gradient is
+    that of the loss once. (Megatron-LM's f and g: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.)
 
     Args:
         comm: all its ranks call this.
@@ -124,7 +136,8 @@ def copy_to(comm: Communicator, x: Any) -> Variable:
 
 
 def reduce_from(comm: Communicator, x: Any) -> Variable:
-    """Sum over ranks forward, identity backward: the ranks own the sum together, and continue alike with it.
+    """Sum over ranks forward, identity backward: the ranks own the sum together, and continue alike
+    with it.
 
     Args:
         comm: all its ranks call this, and then do the same with the result.

@@ -1,7 +1,8 @@
-"""Resizing of images: each axis is a product with a matrix of interpolation weights, which is a narrow band.
+"""Resizing of images: each axis is a product with a matrix of interpolation weights, which is a
+narrow band.
 
-An output lies between two inputs, so a block of outputs is a product with the few inputs around it: small matrices instead of
-a large one, nearly all of whose numbers would be 0.
+An output lies between two inputs, so a block of outputs is a product with the few inputs around it:
+small matrices instead of a large one, nearly all of whose numbers would be 0.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class Resize(FunctionNode):
     generic = True
 
     def __init__(self, size: int, out: int, parts: Sequence[Part], last: bool) -> None:
-        self.size, self.out, self.parts, self.last = size, out, parts, last
+        self.size = size
+        self.out = out
+        self.parts = parts
+        self.last = last
 
     def forward(self, x: Array) -> Array:
         return within(self.product, wide(x)).astype(x.dtype, copy=False)
@@ -74,7 +78,8 @@ class Gathered(Resize):
 
 
 def within(product: Callable[[Array], Array], x: Array) -> Array:
-    """A product with weights that are at least 0, in which an infinite number or a NaN reaches only what it has a weight in.
+    """A product with weights that are at least 0, in which an infinite number or a NaN reaches only
+    what it has a weight in.
 
     Of 0 · ∞ the whole block would be NaN.
     """
@@ -98,14 +103,17 @@ def _resized(shape: tuple[int, ...], n: int, last: bool) -> tuple[int, ...]:
 MODES = ("bilinear", "nearest")
 
 
-def resize_images(x: Any, output_shape: Any, mode: str = "bilinear", align_corners: bool = True) -> Variable:
+def resize_images(
+    x: Any, output_shape: Any, mode: str = "bilinear", align_corners: bool = True
+) -> Variable:
     """Resize images by interpolation.
 
     Args:
         x: ``(N, C, H, W)``.
         output_shape: ``(oH, oW)``.
         mode: ``'bilinear'``, or ``'nearest'``: cell ⌊i H / oH⌋.
-        align_corners: the centres of the corner cells stay where they are; else the outer edges do. (``'bilinear'``)
+        align_corners: the centres of the corner cells stay where they are; else the outer edges do.
+            (``'bilinear'``)
 
     Returns:
         ``(N, C, oH, oW)``.
@@ -120,7 +128,10 @@ def resize_images(x: Any, output_shape: Any, mode: str = "bilinear", align_corne
     """
     y: Variable = as_variable(x)
     if y.ndim != 4 or len(output_shape) != 2 or min(*y.shape[2:], *output_shape) < 1:
-        raise ValueError(f"resize_images: x (N, C, H, W) to (oH, oW), none of them 0; not {y.shape} to {output_shape}")
+        raise ValueError(
+            f"resize_images: x (N, C, H, W) to (oH, oW), none of them 0; not {y.shape} to "
+            f"{output_shape}"
+        )
     if mode not in MODES:
         raise ValueError(f"resize_images knows the modes bilinear and nearest, not {mode!r}")
     y = y if y.dtype.kind == "f" else y.astype("f4")
@@ -136,8 +147,15 @@ def band(at: Array, size: int) -> list[Part]:
     parts = []
     for i in range(0, len(at), BLOCK):
         block = at[i : i + BLOCK]
-        first, end = int(block[0]), min(int(block[-1]) + 2, size)
-        parts.append(Part(slice(i, i + len(block)), slice(first, end), weights_at(block, np.arange(first, end))))
+        first = int(block[0])
+        end = min(int(block[-1]) + 2, size)
+        parts.append(
+            Part(
+                slice(i, i + len(block)),
+                slice(first, end),
+                weights_at(block, np.arange(first, end)),
+            )
+        )
     return parts
 
 

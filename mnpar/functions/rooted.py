@@ -1,4 +1,6 @@
-"""Collectives with a root, in adjoint pairs: bcast ⇄ reduce, gather ⇄ scatter. The laws are in collective.py."""
+"""Collectives with a root, in adjoint pairs: bcast ⇄ reduce, gather ⇄ scatter. The laws are in
+collective.py.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Rooted(Collective):
 
 
 class Bcast(Rooted):
-    """The root has an array that every rank wants. Adjoint: the root gets the sum of the gradients."""
+    """The root has an array that every rank wants. Adjoint: the root gets the sum of the
+    gradients.
+    """
 
     op, algorithm = "bcast", BCAST
 
@@ -48,14 +52,17 @@ class ToRoot(Rooted):
 
     def agreed(self, y: Any, wants: bool) -> Any:
         y = super().agreed(y, wants)
-        return y if self.comm.rank == self.root else np.empty(0, np.float32)  # to have a Variable to call backward on
+        # to have a Variable to call backward on
+        return y if self.comm.rank == self.root else np.empty(0, np.float32)
 
     def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
         return gys if self.comm.rank == self.root else ()
 
 
 class Reduce(ToRoot):
-    """Every rank has an array, the root wants their sum. Adjoint: every rank gets the root's gradient."""
+    """Every rank has an array, the root wants their sum. Adjoint: every rank gets the root's
+    gradient.
+    """
 
     op, algorithm, asks_from = "reduce", ALLREDUCE, 1
 
@@ -68,7 +75,9 @@ class Reduce(ToRoot):
 
 
 class Gather(ToRoot):
-    """Every rank has an array, the root wants them all. Adjoint: each rank gets the gradient of its own."""
+    """Every rank has an array, the root wants them all. Adjoint: each rank gets the gradient of its
+    own.
+    """
 
     op, algorithm = "gather", GATHER
 
@@ -77,11 +86,17 @@ class Gather(ToRoot):
 
 
 def reducing(comm: Communicator, root: int, op: str, x: Any) -> Reducing:
-    """The collective, its inputs and what is made of its outputs, for :func:`reduce` and its non-blocking twin."""
+    """The collective, its inputs and what is made of its outputs, for :func:`reduce` and its
+    non-blocking twin.
+    """
     check_op("reduce", op)
     root = peer(comm, root, "reduce(comm, …)")
     if op in FOLDS:
-        return Gather(comm, root).part_of("reduce", op), (x,), (lambda ys: fold(ys, op)) if comm.rank == root else first
+        return (
+            Gather(comm, root).part_of("reduce", op),
+            (x,),
+            (lambda ys: fold(ys, op)) if comm.rank == root else first,
+        )
     what = Reduce(comm, root).part_of("reduce", op)
     return (what, (x,), first) if op == "sum" else averaged(what, (x,), comm.size)
 
@@ -150,7 +165,8 @@ def gather(comm: Communicator, x: Any, root: int = 0) -> Any:
         root: who gets them.
 
     Returns:
-        On the root a tuple of P Variables in rank order; elsewhere an empty Variable, on which backward may be called.
+        On the root a tuple of P Variables in rank order; elsewhere an empty Variable, on which
+        backward may be called.
 
     Example:
         >>> import numpy as np, mnpar
@@ -181,7 +197,9 @@ def scatter(comm: Communicator, xs: Any = None, root: int = 0) -> Variable:
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
-        >>> parts = mnpar.run(lambda comm: F.scatter(comm, [np.full(2, r) for r in range(3)]).array, ranks=3)
+        >>> parts = mnpar.run(
+        ...     lambda comm: F.scatter(comm, [np.full(2, r) for r in range(3)]).array, ranks=3
+        ... )
         >>> parts[2]
         array([2, 2])
     """
@@ -189,11 +207,15 @@ def scatter(comm: Communicator, xs: Any = None, root: int = 0) -> Variable:
     return what.apply(inputs)[0]
 
 
-def scattering(comm: Communicator, xs: Any, root: int, name: str) -> tuple[Scatter, tuple[Any, ...]]:
+def scattering(
+    comm: Communicator, xs: Any, root: int, name: str
+) -> tuple[Scatter, tuple[Any, ...]]:
     """The function and its inputs: on the root one for each rank."""
     root = peer(comm, root, f"{name}(comm, …)")
     if comm.rank != root:
         return Scatter(comm, root), ()
     if xs is None:
-        raise ValueError(f"{name}(comm, xs): rank {root} is the root and gives {comm.size} arrays, not None")
+        raise ValueError(
+            f"{name}(comm, xs): rank {root} is the root and gives {comm.size} arrays, not None"
+        )
     return Scatter(comm, root), tuple(xs)

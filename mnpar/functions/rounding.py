@@ -1,4 +1,6 @@
-"""Rounding, signs and remainders. Piecewise constant functions have the derivative 0: no gradient flows through them."""
+"""Rounding, signs and remainders. Piecewise constant functions have the derivative 0: no gradient
+flows through them.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,8 @@ class Fmod(FunctionNode):
 
 
 def fmod(x: Any, divisor: Any) -> Variable:
-    """What is left of each element when the divisor is taken away as often as it fits; it has the sign of ``x``.
+    """What is left of each element when the divisor is taken away as often as it fits; it has the
+    sign of ``x``.
 
     Args:
         x, divisor: arrays, Variables or numbers that broadcast.

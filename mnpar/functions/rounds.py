@@ -1,8 +1,8 @@
 """sendrecv and shift: every rank sends to one rank and receives from another, in one function.
 
-It says the same to its peers as a send and a recv do, so either end may be one of those. A large array leaves from where it is,
-and its sender goes on when it has been taken, as MPI's does; in backward only where the other end has done so too, else a copy
-leaves (docs/backward_order.md).
+It says the same to its peers as a send and a recv do, so either end may be one of those. A large
+array leaves from where it is, and its sender goes on when it has been taken, as MPI's does; in
+backward only where the other end has done so too, else a copy leaves (docs/backward_order.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class SendRecv(Communication):
-    """Give arrays to ``dest``, then take arrays from ``source``; None for either: nothing. Adjoint: the other way round.
+    """Give arrays to ``dest``, then take arrays from ``source``; None for either: nothing. Adjoint:
+    the other way round.
 
     Args:
         comm: their communicator.
@@ -42,17 +43,32 @@ class SendRecv(Communication):
     mutual = False  # whether source, too, waited until this rank had taken it
 
     def __init__(
-        self, comm: Communicator, dest: int | None, source: int | None, tags: tuple[int, int], as_tuple: bool = False,
-        patient: bool = True, of: Communication | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        comm: Communicator,
+        dest: int | None,
+        source: int | None,
+        tags: tuple[int, int],
+        as_tuple: bool = False,
+        patient: bool = True,
+        of: Communication | None = None,
+    ) -> None:
         super().__init__(comm, of)
-        self.dest, self.source, self.tags, self.as_tuple, self.patient = dest, source, tags, as_tuple, patient
+        self.dest = dest
+        self.source = source
+        self.tags = tags
+        self.as_tuple = as_tuple
+        self.patient = patient
 
     def forward(self, *xs: Any) -> Any:
-        channel, call, value, given = self.comm.channel(self.order), self.gift(), (), None
+        channel = self.comm.channel(self.order)
+        call = self.gift()
+        value = ()
+        given = None
         if self.dest is not None:
             give = channel.hand if self.patient else channel.give
-            number, given = give(by_keys(xs, self.keys) if self.as_tuple else xs[0], call, self.dest, self.tags[0])
+            number, given = give(
+                by_keys(xs, self.keys) if self.as_tuple else xs[0], call, self.dest, self.tags[0]
+            )
             self.numbers = number, 0
         if self.source is not None:
             value = self.taken(*channel.recv_now(self.receipt, self.source, self.tags[1]))
@@ -63,13 +79,20 @@ class SendRecv(Communication):
         return value
 
     def steps(self, *xs: Any) -> Steps[Any]:
-        channel, call, value, given = self.channel, self.gift(), (), None
+        channel = self.channel
+        call = self.gift()
+        value = ()
+        given = None
         if self.dest is not None:
             give = channel.hand if self.patient else channel.give
-            number, given = give(by_keys(xs, self.keys) if self.as_tuple else xs[0], call, self.dest, self.tags[0])
+            number, given = give(
+                by_keys(xs, self.keys) if self.as_tuple else xs[0], call, self.dest, self.tags[0]
+            )
             self.numbers = number, 0
         if self.source is not None:
-            value = self.taken(*(yield from channel.recv(self.receipt(), self.source, self.tags[1])))
+            value = self.taken(
+                *(yield from channel.recv(self.receipt(), self.source, self.tags[1]))
+            )
         if given is not None:
             yield given
         self.differentiable = self.wants or self.asked
@@ -79,18 +102,25 @@ class SendRecv(Communication):
         """What the message that it sends says."""
         self.recording = on = is_recording()
         self.wants = wants = self.differentiable and on
-        return call_of(("send", self.site, wants, on, 0, "sum", self.order, self.told(self.tags[0]), False))
+        return call_of(
+            ("send", self.site, wants, on, 0, "sum", self.order, self.told(self.tags[0]), False)
+        )
 
     def receipt(self) -> Call:
         """What a message that it waits for too long will hear."""
-        return call_of(("recv", self.site, self.wants, self.recording, 0, "sum", self.order, 0, False))
+        return call_of(
+            ("recv", self.site, self.wants, self.recording, 0, "sum", self.order, 0, False)
+        )
 
     def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
         """What came."""
         wanted = header.flags & WANTS
         if type(value) is dict:
-            self.of_keys, value = tuple(value), tuple(value.values())
-        self.source, self.numbers, self.of_tuple = source, (self.numbers[0], header.seq), type(value) is tuple
+            self.of_keys = tuple(value)
+            value = tuple(value.values())
+        self.source = source
+        self.numbers = (self.numbers[0], header.seq)
+        self.of_tuple = type(value) is tuple
         self.mutual = header.flags & WAITED_FOR != 0
         if header.flags & REFUSED and self.of is not None:
             self.of.refused = True
@@ -103,10 +133,14 @@ class SendRecv(Communication):
     def backward(self, *gys: Any) -> Any:
         back = self.comm.channel(self.order + 1)
         given, taken = [back.reply_tag(number) for number in self.numbers]
-        dest, source = self.source if self.asked else None, self.dest if self.wants and not self.refused else None
-        function = SendRecv(self.comm, dest, source, (taken, given), self.of_tuple, self.mutual, of=self)
+        dest = self.source if self.asked else None
+        source = self.dest if self.wants and not self.refused else None
+        function = SendRecv(
+            self.comm, dest, source, (taken, given), self.of_tuple, self.mutual, of=self
+        )
         gxs = self.adjoint(function, *(gys if self.asked else ()))
-        return gxs if len(gxs) == len(self.inputs) else (None,) * len(self.inputs)  # of a tuple there may be none at all
+        # of a tuple there may be none at all
+        return gxs if len(gxs) == len(self.inputs) else (None,) * len(self.inputs)
 
 
 def _run(function: SendRecv, x: Any) -> Any:
@@ -118,12 +152,14 @@ def _run(function: SendRecv, x: Any) -> Any:
 def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: int = 0) -> Any:
     """Send to one rank and receive from another, as both ends of a shift do.
 
-    As with MPI's, it may be that it returns only when ``dest`` has taken the array: large ones are not copied.
+    As with MPI's, it may be that it returns only when ``dest`` has taken the array: large ones are
+    not copied.
 
     Args:
         x: a Variable or array, or a tuple, list or dict of them, for ``dest``.
         communicator: the ranks among which ``dest`` and ``source`` count.
-        dest, source: who calls the same (or ``recv``, or ``send``) with this rank as its source, and as its dest.
+        dest, source: who calls the same (or ``recv``, or ``send``) with this rank as its source,
+            and as its dest.
         tag: tells messages between the same ranks apart.
 
     Returns:
@@ -136,20 +172,28 @@ def sendrecv(x: Any, communicator: Communicator, dest: int, source: int, tag: in
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.sendrecv(np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank).item(), ranks=2)
+        >>> mnpar.run(
+        ...     lambda comm: F.sendrecv(
+        ...         np.array(comm.rank), comm, 1 - comm.rank, 1 - comm.rank
+        ...     ).item(),
+        ...     ranks=2,
+        ... )
         [1, 0]
     """
-    dest, source = peer(communicator, dest, "sendrecv(x, comm, dest, source)"), communicator.peer(source, ANY)
+    dest = peer(communicator, dest, "sendrecv(x, comm, dest, source)")
+    source = communicator.peer(source, ANY)
     tag = communicator.tag(tag)
     return _run(SendRecv(communicator, dest, source, (tag, tag)), x)
 
 
 def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
-    """Pass an array round the ring of ranks: to rank + steps, from rank - steps. Gradients go the other way.
+    """Pass an array round the ring of ranks: to rank + steps, from rank - steps. Gradients go the
+    other way.
 
     Args:
         comm: all its ranks call this.
-        x: a Variable or array of any shape, or a tuple, list or dict of them. A large array is not copied on its way out.
+        x: a Variable or array of any shape, or a tuple, list or dict of them. A large array is not
+            copied on its way out.
         steps: how far; negative goes down.
 
     Returns:
@@ -164,5 +208,6 @@ def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
         [2, 0, 1]
     """
     needed(comm, "shift(comm, x), which hands x to the next rank (of channels: shift_channels)")
-    dest, source = (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size
+    dest = (comm.rank + steps) % comm.size
+    source = (comm.rank - steps) % comm.size
     return _run(SendRecv(comm, dest, source, (0, 0)), x)

@@ -1,7 +1,9 @@
-"""Routing for mixtures of experts: which tokens go to which expert, and the rows that are sent; pick_rows ⇄ sum_rows.
+"""Routing for mixtures of experts: which tokens go to which expert, and the rows that are sent;
+pick_rows ⇄ sum_rows.
 
-A token is a row of x; each of its k choices is a *slot*. Slots stand in the order of experts, and within one expert in that
-of tokens, on all ranks as on one: so the rows that an expert gets, and their order, do not depend on how many ranks there are.
+A token is a row of x; each of its k choices is a *slot*. Slots stand in the order of experts, and
+within one expert in that of tokens, on all ranks as on one: so the rows that an expert gets, and
+their order, do not depend on how many ranks there are.
 """
 
 from __future__ import annotations
@@ -39,21 +41,28 @@ class Routes:
     chosen: Array
 
 
-def make_routes(comm: Communicator, choices: Array, n_experts: int, capacity_factor: float | None = None) -> Routes:
-    """The table of the choices that all ranks have made; each tells the others how many it has for each expert.
+def make_routes(
+    comm: Communicator, choices: Array, n_experts: int, capacity_factor: float | None = None
+) -> Routes:
+    """The table of the choices that all ranks have made; each tells the others how many it has for
+    each expert.
 
     Args:
         comm: all its ranks call this.
-        choices: (n, k) numbers of experts, in the order of preference, on the host; n may differ between ranks.
+        choices: (n, k) numbers of experts, in the order of preference, on the host; n may differ
+            between ranks.
         n_experts: E.
-        capacity_factor: c: an expert takes c k N / E choices at most, rounded up, of the N tokens of all ranks: first choices
-            before second ones, then tokens in order. None: all.
+        capacity_factor: c: an expert takes c k N / E choices at most, rounded up, of the N tokens
+            of all ranks: first choices before second ones, then tokens in order. None: all.
 
     Returns:
         The routes of this rank's tokens.
     """
     n, k = choices.shape
-    by_choice = np.array([np.bincount(choices[:, j], minlength=n_experts) for j in range(k)], np.int64)  # (k, E)
+    # (k, E)
+    by_choice = np.array(
+        [np.bincount(choices[:, j], minlength=n_experts) for j in range(k)], np.int64
+    )
     if capacity_factor is None:
         by_choice = by_choice.sum(axis=0, keepdims=True)
     asked = np.stack(comm.allgather(by_choice), axis=1)  # (k, P, E)
@@ -83,7 +92,9 @@ def _places(choices: Array) -> Array:
 
 
 class PickRows(FunctionNode):
-    """``y = x[rows]``; ``gx`` adds row ``i`` of ``gy`` to row ``rows[i]``: the transpose of SumRows."""
+    """``y = x[rows]``; ``gx`` adds row ``i`` of ``gy`` to row ``rows[i]``: the transpose of
+    SumRows.
+    """
 
     generic = True
 
@@ -98,7 +109,9 @@ class PickRows(FunctionNode):
 
 
 class SumRows(FunctionNode):
-    """Row t is the sum of the rows that stand in the slots of t: the transpose of PickRows, without adding one by one."""
+    """Row t is the sum of the rows that stand in the slots of t: the transpose of PickRows, without
+    adding one by one.
+    """
 
     generic = True
 
@@ -106,7 +119,8 @@ class SumRows(FunctionNode):
         self.rows, self.slots = rows, slots
 
     def forward(self, x: Array) -> Array:
-        xp, columns = backend.get_array_module(x), list(self.slots.T)
+        xp = backend.get_array_module(x)
+        columns = list(self.slots.T)
         if len(self.rows) == self.slots.size and columns:  # nothing is dropped
             y = x.take(xp.asarray(columns[0]), axis=0)
             for column in columns[1:]:

@@ -1,4 +1,6 @@
-"""Sums of rows and columns; and large arrays in blocks, which stay in the cache with what is made of them."""
+"""Sums of rows and columns; and large arrays in blocks, which stay in the cache with what is made
+of them.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,29 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import HALVES, Array
 
-MODEST = 30  # exponentials of numbers up to here, and their sums, are far from both ends of float32: no maximum is needed
+# exponentials of numbers up to here, and their sums, are far from both ends of float32: no maximum
+# is needed
+MODEST = 30
 WORTH = 2**13  # elements: fewer are done at once
-PIECE = 1024  # numbers: a product adds up so many in float32 with hardly more of an error than numpy has
+# numbers: a product adds up so many in float32 with hardly more of an error than numpy has
+PIECE = 1024
 KEPT = 2**14  # ones, at most, are kept to multiply with
 
 
 def by_rows(x: Array, axis: int) -> bool:
     """Whether it is the last axis of an array of float32 or float64 that is worth cutting."""
-    return x.dtype.char in "fd" and x.size >= WORTH and type(axis) is int and axis in (-1, x.ndim - 1)
+    return (
+        x.dtype.char in "fd" and x.size >= WORTH and type(axis) is int and axis in (-1, x.ndim - 1)
+    )
 
 
 def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False) -> Array:
-    """``x.sum(axis, keepdims=keepdims)``; over the first and the last axes by products with ones: up to five times faster.
+    """``x.sum(axis, keepdims=keepdims)``; over the first and the last axes by products with ones:
+    up to five times faster.
 
-    Halves are added up in float32: to 2048 in float16 nothing below 1 could be added any more. As in every product, the last
-    bit of an element may depend on how many there are beside it; the same array has the same sums.
+    Halves are added up in float32: to 2048 in float16 nothing below 1 could be added any more. As
+    in every product, the last bit of an element may depend on how many there are beside it; the
+    same array has the same sums.
 
     Example:
         >>> import numpy as np
@@ -42,7 +51,9 @@ def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False)
     axes = [a % x.ndim for a in given if type(a) is int and -x.ndim <= a < x.ndim]
     if not axes or len(set(axes)) < len(given):
         return x.sum(axis=axis, keepdims=keepdims)  # a copy, or numpy's error
-    first, last = 0, x.ndim  # all axes before the one, and from the other on, are summed over
+    # all axes before the one, and from the other on, are summed over
+    first = 0
+    last = x.ndim
     while last and last - 1 in axes:
         last -= 1
     while first < last and first in axes:
@@ -59,12 +70,15 @@ def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False)
 
 
 def sum_over(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
-    """``x.sum(axis, keepdims=keepdims)`` of a Variable, or of an array as :func:`add_up` makes it."""
+    """``x.sum(axis, keepdims=keepdims)`` of a Variable, or of an array as :func:`add_up` makes
+    it.
+    """
     return add_up(x, axis, keepdims) if backend.is_array(x) else x.sum(axis=axis, keepdims=keepdims)
 
 
 def row_sums(x: Array) -> Array:
-    """The sums of the rows of a matrix (M, C), by products with ones: a row of more than ``PIECE`` numbers in pieces.
+    """The sums of the rows of a matrix (M, C), by products with ones: a row of more than ``PIECE``
+    numbers in pieces.
 
     Example:
         >>> row_sums(np.array([[1.0, 2.0], [3.0, 4.0]]))
@@ -146,6 +160,7 @@ def row_blocks(*xs: Array) -> Iterator[tuple[Array, ...]]:
     """
     C = xs[0].shape[-1]
     rows = [x.reshape(-1, C) for x in xs]
-    N, n = len(rows[0]), max(1, backend.block_bytes(xs[0]) // 8 // xs[0].itemsize // C)
+    N = len(rows[0])
+    n = max(1, backend.block_bytes(xs[0]) // 8 // xs[0].itemsize // C)
     room = backend.scratch((min(n, N), C), xs[0].dtype, backend.get_array_module(*xs))
     return ((*blocks, room[: len(blocks[0])]) for blocks in cut(n, *rows))

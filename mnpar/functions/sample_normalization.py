@@ -1,7 +1,9 @@
-"""Layer and group normalization: each sample by itself, over all its features or over groups of its channels.
+"""Layer and group normalization: each sample by itself, over all its features or over groups of its
+channels.
 
-Groups read x as (N, G, K, B): a mean for each sample and group, over K channels of B places; gamma and beta are (G, K). Layer
-normalization reads it as rows, so that all its sums are products of a matrix with a vector.
+Groups read x as (N, G, K, B): a mean for each sample and group, over K channels of B places; gamma
+and beta are (G, K). Layer normalization reads it as rows, so that all its sums are products of a
+matrix with a vector.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ LAYER = 2**16  # elements of a block of rows
 
 
 class GroupNormalization(FunctionNode):
-    """y = γ·(x - μ)·s + β with s = (σ² + ε)^-½ over K and B; in backward, x̂ = (x - μ)·s and h = γ·g for a gradient g of y."""
+    """y = γ·(x - μ)·s + β with s = (σ² + ε)^-½ over K and B; in backward, x̂ = (x - μ)·s and h =
+    γ·g for a gradient g of y.
+    """
 
     generic = True
     at_once = True
@@ -36,13 +40,19 @@ class GroupNormalization(FunctionNode):
         self.retain_inputs((0, 1))
         (N, G, K, B), xp = self.shape, backend.get_array_module(x)
         self.dtype = dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
-        gamma, beta = cast(gamma, dtype).reshape(G, K, 1), cast(beta, dtype).reshape(G, K, 1)
-        x4, y = x.reshape(self.shape), xp.empty(self.shape, x.dtype)
+        gamma = cast(gamma, dtype).reshape(G, K, 1)
+        beta = cast(beta, dtype).reshape(G, K, 1)
+        x4 = x.reshape(self.shape)
+        y = xp.empty(self.shape, x.dtype)
         self.shift, self.rest, self.s = (xp.empty((N, G, 1, 1), dtype) for _ in range(3))
         for n in self._blocks(x):
             d = y[n] if y.dtype == dtype else xp.empty(y[n].shape, dtype)
             less_shift, shift, rest, var = centre(self._rows(cast(x4[n], dtype)), self._rows(d))
-            for kept, new in ((self.shift, shift), (self.rest, rest), (self.s, (var + self.eps) ** -0.5)):
+            for kept, new in (
+                (self.shift, shift),
+                (self.rest, rest),
+                (self.s, (var + self.eps) ** -0.5),
+            ):
                 kept[n] = new.reshape(len(d), G, 1, 1)
             if B == 1:  # then a below would be as large as x
                 xp.subtract(less_shift.reshape(d.shape), self.rest[n], out=d)
@@ -62,28 +72,40 @@ class GroupNormalization(FunctionNode):
         return z.reshape(1, z.shape[0] * z.shape[1], z.shape[2] * z.shape[3])
 
     def _channels(self, z: Array) -> Array:
-        """(n, G, K, B) → (n, G·K, B): the gradients of γ and β are sums over the first and the last axis."""
+        """(n, G, K, B) → (n, G·K, B): the gradients of γ and β are sums over the first and the last
+        axis.
+        """
         return z.reshape(z.shape[0], z.shape[1] * z.shape[2], z.shape[3])
 
     def _blocks(self, x: Array) -> Iterator[slice]:
         """Pieces of N: as many as fit the cache on the host, all at once on a GPU."""
-        N, features = self.shape[0], max(math.prod(self.shape[1:]), 1)
+        N = self.shape[0]
+        features = max(math.prod(self.shape[1:]), 1)
         step = max(1, BLOCK // features) if type(x) is np.ndarray else max(N, 1)
         return (slice(start, start + step) for start in range(0, N, step))
 
     def backward(self, gy: Any) -> Any:
         x, gamma = self.get_retained_inputs()
         if isinstance(gy, Variable):
-            return written_out(x, gamma, gy, self.shape, (*self.shape[1:3], 1), self.shift, (2, 3), self.eps)
+            return written_out(
+                x, gamma, gy, self.shape, (*self.shape[1:3], 1), self.shift, (2, 3), self.eps
+            )
         return in_one_sweep(self._sweep, x, gamma, gy, self.shape)
 
     def _sweep(self, x: Array, gamma: Array, gy: Array, gx: Array | None) -> tuple[Array, Array]:
         """The gradients of γ and β, float64; that of x is written into ``gx`` if there is one."""
         (_, G, K, _), xp = self.shape, backend.get_array_module(x)
-        x, gy, gamma = x.reshape(self.shape), gy.reshape(self.shape), cast(gamma, self.dtype).reshape(G, K, 1)
-        ggamma, gbeta = xp.zeros(G * K), xp.zeros(G * K)
+        x = x.reshape(self.shape)
+        gy = gy.reshape(self.shape)
+        gamma = cast(gamma, self.dtype).reshape(G, K, 1)
+        ggamma = xp.zeros(G * K)
+        gbeta = xp.zeros(G * K)
         for n in self._blocks(x):
-            normal = gx[n] if gx is not None and gx.dtype == self.dtype else xp.empty(x[n].shape, self.dtype)
+            normal = (
+                gx[n]
+                if gx is not None and gx.dtype == self.dtype
+                else xp.empty(x[n].shape, self.dtype)
+            )
             xp.subtract(x[n], self.shift[n], out=normal)
             normal -= self.rest[n]
             normal *= self.s[n]
@@ -98,7 +120,8 @@ class GroupNormalization(FunctionNode):
 
     def _of_x(self, normal: Array, h: Array, s: Array) -> None:
         """x̂ → s·(h - mean h - x̂·mean(h·x̂)), in place."""
-        p, q = sums(self._rows(h)), sums(self._rows(h), self._rows(normal))
+        p = sums(self._rows(h))
+        q = sums(self._rows(h), self._rows(normal))
         normal *= (q / -self.count).astype(self.dtype).reshape(s.shape)
         normal += h
         normal -= (p / self.count).astype(self.dtype).reshape(s.shape)
@@ -110,8 +133,9 @@ class LayerNormalization(FunctionNode):
 
     ∂L/∂x = s·(γ·g - mean(γ·g) - d·s²·mean(γ·g·d)), ∂L/∂γ = Σ s·g·d, ∂L/∂β = Σ g.
 
-    All sums are products with vectors. What differs by row and column is written out first, as a product of thin matrices, and
-    then multiplied or added whole: numpy takes thrice as long where it has to begin anew for each row.
+    All sums are products with vectors. What differs by row and column is written out first, as a
+    product of thin matrices, and then multiplied or added whole: numpy takes thrice as long where
+    it has to begin anew for each row.
     """
 
     generic = True
@@ -124,7 +148,9 @@ class LayerNormalization(FunctionNode):
         self.retain_inputs((0, 1))
         (N, D), xp = self.shape, backend.get_array_module(x)
         self.dtype = dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
-        rows, y, both = self._rows(x), xp.empty(x.shape, x.dtype), xp.empty((2, D), dtype)
+        rows = self._rows(x)
+        y = xp.empty(x.shape, x.dtype)
+        both = xp.empty((2, D), dtype)
         both[0], both[1] = gamma.reshape(D), beta.reshape(D)
         self._centre(rows)
         thin = xp.zeros((2, N, 2), dtype)
@@ -137,7 +163,9 @@ class LayerNormalization(FunctionNode):
         return y
 
     def _rows(self, x: Array) -> Array:
-        """(N, D), row by row: columns, which linear layers hand on, would be read anew for each sum and product."""
+        """(N, D), row by row: columns, which linear layers hand on, would be read anew for each sum
+        and product.
+        """
         return backend.get_array_module(x).ascontiguousarray(x.reshape(self.shape), self.dtype)
 
     def _blocks(self, xp: Any, rooms: int) -> Iterator[tuple[Any, ...]]:
@@ -150,7 +178,8 @@ class LayerNormalization(FunctionNode):
             yield n, room[:, : n.stop - start]
 
     def _centre(self, x: Array) -> None:
-        """Find shift, rest (whose sum is the mean) and s of each row, (N, 1), as :func:`moments.centre` does.
+        """Find shift, rest (whose sum is the mean) and s of each row, (N, 1), as
+        :func:`moments.centre` does.
 
         The shift is 0 where that is within a deviation of the mean: one bit is lost then.
         """
@@ -165,17 +194,26 @@ class LayerNormalization(FunctionNode):
 
     def _means(self, x: Array) -> tuple[Array, Array]:
         """The means of x and of x², of each row."""
-        xp, D = backend.get_array_module(x), max(self.shape[1], 1)
-        return x @ xp.full((x.shape[1], 1), 1 / D, x.dtype), (x[:, None] @ x[:, :, None])[:, 0] * (1 / D)
+        xp = backend.get_array_module(x)
+        D = max(self.shape[1], 1)
+        return x @ xp.full((x.shape[1], 1), 1 / D, x.dtype), (x[:, None] @ x[:, :, None])[:, 0] * (
+            1 / D
+        )
 
     def _less_shift(self, x: Array, n: slice, room: Array) -> Array:
         """x - shift of some rows, in ``room``; x itself where that is the same."""
-        return backend.get_array_module(x).subtract(x[n], self.shift[n], out=room) if self.shifted else x[n]
+        return (
+            backend.get_array_module(x).subtract(x[n], self.shift[n], out=room)
+            if self.shifted
+            else x[n]
+        )
 
     def backward(self, gy: Any) -> Any:
         x, gamma = self.get_retained_inputs()
         if isinstance(gy, Variable):
-            return written_out(x, gamma, gy, self.shape, (1, self.shape[1]), self.shift, (1,), self.eps)
+            return written_out(
+                x, gamma, gy, self.shape, (1, self.shape[1]), self.shift, (1,), self.eps
+            )
         found: list[Array] = []
 
         def of(i: int) -> Array:
@@ -188,15 +226,22 @@ class LayerNormalization(FunctionNode):
     def _sweep(self, x: Array, gamma: Array, gy: Array) -> tuple[Array, Array, Array]:
         """With z = x - shift, ∂L/∂x = g·(s⊗γ) + z·(k⊗1) + c⊗1."""
         (N, D), xp, s = self.shape, backend.get_array_module(x), self.s
-        rows, gs, both = self._rows(x), self._rows(gy), xp.ones((2, D), self.dtype)
+        rows = self._rows(x)
+        gs = self._rows(gy)
+        both = xp.ones((2, D), self.dtype)
         both[0] = gamma.reshape(D)
-        p, k = gs @ both[0, :, None], s**3 * (-1 / max(D, 1))
-        less, c = self.rest * p * k, p * s * (-1 / max(D, 1))
-        gx, sums = xp.empty(x.shape, x.dtype), xp.zeros((2, D))
-        weights, thin = xp.concatenate((-s * self.rest, xp.ones_like(s)), 1), xp.zeros((3, N, 2), self.dtype)
+        p = gs @ both[0, :, None]
+        k = s**3 * (-1 / max(D, 1))
+        less = self.rest * p * k
+        c = p * s * (-1 / max(D, 1))
+        gx = xp.empty(x.shape, x.dtype)
+        sums = xp.zeros((2, D))
+        weights = xp.concatenate((-s * self.rest, xp.ones_like(s)), 1)
+        thin = xp.zeros((3, N, 2), self.dtype)
         thin[0, :, :1] = s
         for n, room in self._blocks(xp, 3 + self.shifted):
-            g, z = gs[n], self._less_shift(rows, n, room[-1])
+            g = gs[n]
+            z = self._less_shift(rows, n, room[-1])
             h = xp.multiply(g, z, out=room[0])
             sums += weights[n].T @ g  # Σ -s·rest·g and Σ g
             sums[0] += s[n, 0] @ h
@@ -215,18 +260,22 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Var
 
     Args:
         x: ``(N, D)``, or more axes; of 16 bits, it is computed in float32.
-        gamma, beta: ``(D,)``; of more axes, they are the last axes of ``x``, over which the mean is then taken.
+        gamma, beta: ``(D,)``; of more axes, they are the last axes of ``x``, over which the mean is
+            then taken.
         eps: added to the variance.
 
     Returns:
         ``x``'s shape and dtype.
 
     Raises:
-        ValueError: ``gamma`` or ``beta`` are not of the shape of ``x``'s last axes; TypeError: ``x`` has no floats.
+        ValueError: ``gamma`` or ``beta`` are not of the shape of ``x``'s last axes; TypeError:
+            ``x`` has no floats.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> F.layer_normalization(np.array([[1.0, 3.0], [5.0, 5.0]]), np.ones(2), np.array([0.0, 7.0])).array.round(3)
+        >>> F.layer_normalization(
+        ...     np.array([[1.0, 3.0], [5.0, 5.0]]), np.ones(2), np.array([0.0, 7.0])
+        ... ).array.round(3)
         array([[-1.,  8.],
                [ 0.,  7.]])
 
@@ -235,10 +284,13 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Var
     """
     x, D = as_variable(x), gamma.shape
     if dtype_of(x).kind != "f":
-        raise TypeError(f"layer_normalization: x has dtype {x.dtype}, but statistics are floats: cast it first")
+        raise TypeError(
+            f"layer_normalization: x has dtype {x.dtype}, but statistics are floats: cast it first"
+        )
     if not 0 < len(D) < x.ndim or x.shape[x.ndim - len(D) :] != D or beta.shape != D:
         raise ValueError(
-            f"layer_normalization: gamma of shape {D} and beta of shape {beta.shape} must have the shape of the last axes of x "
+            f"layer_normalization: gamma of shape {D} and beta of shape {beta.shape} must have "
+            "the shape of the last axes of x "
             f"{x.shape}, which has batch axes before them"
         )
     shape = math.prod(x.shape[: x.ndim - len(D)]), math.prod(D)
@@ -246,9 +298,11 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Var
 
 
 def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
-    """Normalize each group of channels of each sample to mean 0 and standard deviation 1, then γ·x + β for each channel.
+    """Normalize each group of channels of each sample to mean 0 and standard deviation 1, then γ·x
+    + β for each channel.
 
-    With one group it is layer normalization with a ``gamma`` for each channel, with C groups instance normalization.
+    With one group it is layer normalization with a ``gamma`` for each channel, with C groups
+    instance normalization.
 
     Args:
         x: ``(N, C, …)``; of 16 bits, it is computed in float32.
@@ -260,8 +314,8 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float =
         ``x``'s shape and dtype.
 
     Raises:
-        ValueError: the groups do not divide the channels, or shapes do not belong together; TypeError: ``groups`` is no int,
-            or ``x`` has no floats.
+        ValueError: the groups do not divide the channels, or shapes do not belong together;
+            TypeError: ``groups`` is no int, or ``x`` has no floats.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -274,12 +328,18 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float =
     """
     x = as_variable(x)
     if not isinstance(groups, int | np.integer) or dtype_of(x).kind != "f":
-        raise TypeError(f"group_normalization: groups is an int and x has floats, not {groups!r} and {x.dtype}")
+        raise TypeError(
+            f"group_normalization: groups is an int and x has floats, not {groups!r} and {x.dtype}"
+        )
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
-        raise ValueError(f"group_normalization: {groups} groups do not divide the channels (axis 1) of x {x.shape}")
+        raise ValueError(
+            f"group_normalization: {groups} groups do not divide the channels (axis 1) of x "
+            f"{x.shape}"
+        )
     if gamma.shape != x.shape[1:2] or beta.shape != x.shape[1:2]:
         raise ValueError(
-            f"group_normalization: gamma of shape {gamma.shape} and beta of shape {beta.shape} must have shape {x.shape[1:2]}, "
+            f"group_normalization: gamma of shape {gamma.shape} and beta of shape {beta.shape} "
+            f"must have shape {x.shape[1:2]}, "
             f"one for each channel of x {x.shape}"
         )
     shape = x.shape[0], int(groups), x.shape[1] // int(groups), math.prod(x.shape[2:])

@@ -18,7 +18,8 @@ from mnpar.variable import Variable, as_variable
 
 
 class Swish(FunctionNode):
-    """``y = x s`` with ``s = 1 / (1 + e^(-βx))``; ``gx = gy s + β h`` and ``gβ = Σ x h``, where ``h = gy x s (1 - s)``.
+    """``y = x s`` with ``s = 1 / (1 + e^(-βx))``; ``gx = gy s + β h`` and ``gβ = Σ x h``, where ``h
+    = gy x s (1 - s)``.
 
     Args:
         shape: that β takes to be multiplied with x; of one β ``()``.
@@ -32,7 +33,8 @@ class Swish(FunctionNode):
 
     def forward(self, x: Array, beta: Array) -> Array:
         self.retain_inputs((0, 1))
-        xp, dtype = backend.get_array_module(x), fractional(np.result_type(x.dtype, beta.dtype))
+        xp = backend.get_array_module(x)
+        dtype = fractional(np.result_type(x.dtype, beta.dtype))
         if dtype.char in HALVES:
             return self.forward(wide(x), wide(beta)).astype(dtype)
         y = xp.empty(x.shape, dtype)
@@ -51,9 +53,16 @@ class Swish(FunctionNode):
         return lambda: gy * s + h * b, lambda: fit(h * x, b.shape).reshape(beta.shape)
 
     def _pull(self, x: Array, beta: Array, gy: Array) -> tuple[Array, Array | None]:
-        xp, learns = backend.get_array_module(x), self.inputs[1].requires_grad  # β is often a constant
-        gx, b = xp.empty(x.shape, x.dtype), beta.reshape(self.shape)
-        slope, gb, room = -b, xp.zeros_like(b), xp.empty(0, x.dtype)
+        # β is often a constant
+        xp, learns = (
+            backend.get_array_module(x),
+            self.inputs[1].requires_grad,
+        )
+        gx = xp.empty(x.shape, x.dtype)
+        b = beta.reshape(self.shape)
+        slope = -b
+        gb = xp.zeros_like(b)
+        room = xp.empty(0, x.dtype)
         for part, g, to in self._blocks(x, gy, gx):
             if not room.size:
                 room = backend.scratch((2, *part.shape), x.dtype, xp)
@@ -69,7 +78,9 @@ class Swish(FunctionNode):
         return gx, gb.reshape(beta.shape) if learns else None
 
     def _blocks(self, *xs: Array) -> Iterator[tuple[Array, ...]]:
-        """Some samples of each array, or, if there is one β, some elements: they stay in the cache."""
+        """Some samples of each array, or, if there is one β, some elements: they stay in the
+        cache.
+        """
         if not self.shape:
             xs = tuple([x.reshape(-1) for x in xs])
         n = max(1, backend.block_bytes(xs[0]) // 32 // max(1, xs[0][:1].size))
@@ -102,8 +113,12 @@ def swish(x: Any, beta: Any) -> Variable:
         >>> F.swish(np.array([[1.0, -1.0]]), np.ones(1)).array.round(4)
         array([[ 0.7311, -0.2689]])
     """
-    x, beta = as_variable(x), as_variable(beta)
+    x = as_variable(x)
+    beta = as_variable(beta)
     if beta.size != 1 and beta.shape != x.shape[1 : 1 + beta.ndim]:
-        raise ValueError(f"swish: beta of shape {beta.shape} must have the shape of x's axes after the batch's: {x.shape}")
+        raise ValueError(
+            f"swish: beta of shape {beta.shape} must have the shape of x's axes after the "
+            f"batch's: {x.shape}"
+        )
     shape = () if beta.size == 1 else (1, *beta.shape, *[1] * (x.ndim - 1 - beta.ndim))
     return Swish(shape).apply((x, beta))[0]

@@ -1,9 +1,11 @@
-"""A sequence that is cut among ranks: cut in another way, and, for attention, cut by heads for a while.
+"""A sequence that is cut among ranks: cut in another way, and, for attention, cut by heads for a
+while.
 
-Attention mixes positions and leaves heads apart; everything else in a transformer mixes features and leaves positions apart. So
-between the two a repartition is enough (Jacobs et al. 2023, "DeepSpeed Ulysses", arXiv 2309.14509): what each rank sends is
-(P - 1) / P of its queries, keys, values and means, however many ranks there are, where a ring sends all keys to all ranks. But
-no more ranks than heads have work.
+Attention mixes positions and leaves heads apart; everything else in a transformer mixes features
+and leaves positions apart. So between the two a repartition is enough (Jacobs et al. 2023,
+"DeepSpeed Ulysses", arXiv 2309.14509): what each rank sends is (P - 1) / P of its queries, keys,
+values and means, however many ranks there are, where a ring sends all keys to all ranks. But no
+more ranks than heads have work.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
 
 def recut(comm: Communicator, x: Any, have: Cut, want: Cut, axis: int = -2) -> Variable:
-    """Divide a sequence among the ranks in another way: contiguous blocks to :func:`mnpar.plans.zigzag`, or back.
+    """Divide a sequence among the ranks in another way: contiguous blocks to
+    :func:`mnpar.plans.zigzag`, or back.
 
     Args:
         comm: all its ranks call this.
@@ -62,11 +65,13 @@ def recut(comm: Communicator, x: Any, have: Cut, want: Cut, axis: int = -2) -> V
 
 @lru_cache(maxsize=200)
 def _to_heads(cut: Cut, heads: int, split: bool, width: int) -> Plan:
-    """From a part of the sequence with all heads to a part of the heads with all of the sequence, (heads, sequence, width).
+    """From a part of the sequence with all heads to a part of the heads with all of the sequence,
+    (heads, sequence, width).
 
     Without ``split`` every rank gets all heads.
     """
-    P, whole = len(cut), ((0, max([stop for stretches in cut for _, stop in stretches], default=0)),)
+    P = len(cut)
+    whole = ((0, max([stop for stretches in cut for _, stop in stretches], default=0)),)
     blocks = [block(heads, P, rank) if split else (0, heads) for rank in range(P)]
     have = [_layout((0, heads), stretches, width) for stretches in cut]
     return Plan(have, [_layout(own, whole, width) for own in blocks])
@@ -82,22 +87,32 @@ def _layout(heads: Stretch, stretches: Sequence[Stretch], width: int) -> Layout:
 
 
 def all_to_all_attention(
-    comm: Communicator, q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None,
+    comm: Communicator,
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    causal: bool = False,
+    scale: float | None = None,
     cut: Cut | None = None,
-) -> Variable:  # fmt: skip
-    """:func:`scaled_dot_product_attention` over a sequence that is divided among ranks, each of which computes some heads.
+) -> Variable:
+    """:func:`scaled_dot_product_attention` over a sequence that is divided among ranks, each of
+    which computes some heads.
 
     Args:
         comm: all its ranks call this.
         q: this rank's queries ``(…, H, T, D)``; lengths may differ between ranks, and be 0.
-        k, v: its keys ``(…, H, S, D)`` and values ``(…, H, S, E)``; of one head for all queries, H is 1.
-        mask: boolean, broadcast to ``(…, H, T, n)``: at which keys of the whole sequence, in its order, these queries may look.
-            If it has length 1 on the axis of the queries, it is the same on all ranks; else it is exchanged too.
+        k, v: its keys ``(…, H, S, D)`` and values ``(…, H, S, E)``; of one head for all queries, H
+            is 1.
+        mask: boolean, broadcast to ``(…, H, T, n)``: at which keys of the whole sequence, in its
+            order, these queries may look. If it has length 1 on the axis of the queries, it is the
+            same on all ranks; else it is exchanged too.
         causal, scale, cut: as in :func:`ring_attention`.
 
     Returns:
-        ``(…, H, T, E)``. Queries, keys and values leave in one message to each rank, means in another; rank r computes
-        :func:`mnpar.plans.block` r of the heads, which may be empty, over the whole sequence.
+        ``(…, H, T, E)``. Queries, keys and values leave in one message to each rank, means in
+        another; rank r computes :func:`mnpar.plans.block` r of the heads, which may be empty, over
+        the whole sequence.
 
     Raises:
         ValueError: the shapes do not belong together, or not to the cut.
@@ -107,7 +122,9 @@ def all_to_all_attention(
         >>> import mnpar.functions as F
         >>> def program(comm):
         ...     v = mnpar.Variable(np.array([[[0.0], [2.0]]]) + 4 * comm.rank)
-        ...     y = F.all_to_all_attention(comm, np.zeros((1, 2, 1)), np.zeros((1, 2, 1)), v, causal=True)
+        ...     y = F.all_to_all_attention(
+        ...         comm, np.zeros((1, 2, 1)), np.zeros((1, 2, 1)), v, causal=True
+        ...     )
         ...     return y.array.ravel()
         >>> mnpar.run(program, ranks=2)  # one head: the other rank has none
         [array([0., 1.]), array([2., 3.])]
@@ -116,30 +133,50 @@ def all_to_all_attention(
         Jacobs et al. 2023, "DeepSpeed Ulysses", arXiv 2309.14509.
     """
     needed(comm, "all_to_all_attention(comm, q, k, v)")
-    q, k, v = as_variable(q), as_variable(k), as_variable(v)
-    if min(q.ndim, k.ndim, v.ndim) < 3 or q.shape[-1] != k.shape[-1] or k.shape[-3:-1] != v.shape[-3:-1]:
+    q = as_variable(q)
+    k = as_variable(k)
+    v = as_variable(v)
+    if (
+        min(q.ndim, k.ndim, v.ndim) < 3
+        or q.shape[-1] != k.shape[-1]
+        or k.shape[-3:-1] != v.shape[-3:-1]
+    ):
         raise ValueError(
-            f"attention: q (…, H, T, D), k (…, H, S, D), v (…, H, S, E); not {listed((q.shape, k.shape, v.shape))}"
+            "attention: q (…, H, T, D), k (…, H, S, D), v (…, H, S, E); not "
+            f"{listed((q.shape, k.shape, v.shape))}"
         )
     H = q.shape[-3]
     if k.shape[-3] not in (1, H):
-        raise ValueError(f"attention: {k.shape[-3]} heads of keys do not belong to {H} heads of queries: as many, or 1")
+        raise ValueError(
+            f"attention: {k.shape[-3]} heads of keys do not belong to {H} heads of queries: as "
+            "many, or 1"
+        )
     shown = None if mask is None else boolean(mask, q.xp)
     queries, keys, by_row = _lengths(comm, q.shape[-2], k.shape[-2], shown, cut)
     if shown is not None:
         shown = _heads_of(comm, shown[(None,) * (3 - shown.ndim)], queries if by_row else None, H)
-    if queries == keys and q.dtype == k.dtype == v.dtype and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
-        D, joined = q.shape[-1], concat((q, k, v), axis=-1)
+    if (
+        queries == keys
+        and q.dtype == k.dtype == v.dtype
+        and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    ):
+        D = q.shape[-1]
+        joined = concat((q, k, v), axis=-1)
         arrived = exchange(comm, joined, _to_heads(keys, H, True, joined.shape[-1]))
         q, k, v = SplitAxis((0, D, 2 * D, joined.shape[-1]), joined.ndim - 1).apply((arrived,))
     else:
         q = exchange(comm, q, _to_heads(queries, H, True, q.shape[-1]))
-        k, v = [exchange(comm, x, _to_heads(keys, x.shape[-3], x.shape[-3] == H, x.shape[-1])) for x in (k, v)]
+        k, v = [
+            exchange(comm, x, _to_heads(keys, x.shape[-3], x.shape[-3] == H, x.shape[-1]))
+            for x in (k, v)
+        ]
     y = scaled_dot_product_attention(q, k, v, shown, causal, scale)
     return exchange(comm, y, _to_heads(queries, H, True, y.shape[-1]).adjoint)  # type: ignore[no-any-return]
 
 
-def _lengths(comm: Communicator, T: int, S: int, shown: Array | None, cut: Cut | None) -> tuple[Cut, Cut, bool]:
+def _lengths(
+    comm: Communicator, T: int, S: int, shown: Array | None, cut: Cut | None
+) -> tuple[Cut, Cut, bool]:
     """How queries and keys are cut, and whether the masks have a row for each query."""
     if cut is not None:
         check_cut("all_to_all_attention", cut, comm.size)

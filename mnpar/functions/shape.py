@@ -1,4 +1,6 @@
-"""Functions that change shape, order of axes, dtype or device, not values; they return views wherever numpy does."""
+"""Functions that change shape, order of axes, dtype or device, not values; they return views
+wherever numpy does.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Reshape(FunctionNode):
 
 
 class Transpose(FunctionNode):
-    """The axes in another order, reversed if it is None; ``gx`` is ``gy`` with the axes in the opposite order."""
+    """The axes in another order, reversed if it is None; ``gx`` is ``gy`` with the axes in the
+    opposite order.
+    """
 
     generic = True
 
@@ -44,7 +48,9 @@ class Transpose(FunctionNode):
     def backward(self, gy: Any) -> Any:
         if self.axes is None:
             return lambda: gy.transpose()
-        inverse = sorted(range(len(self.axes)), key=[axis % len(self.axes) for axis in self.axes].__getitem__)
+        inverse = sorted(
+            range(len(self.axes)), key=[axis % len(self.axes) for axis in self.axes].__getitem__
+        )
         return lambda: gy.transpose(inverse)
 
 
@@ -97,13 +103,16 @@ def reshape(x: Any, shape: int | Sequence[int]) -> Variable:
         >>> F.reshape(np.arange(6.0), (2, -1)).shape
         (2, 3)
     """
-    v, new = as_variable(x), tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    v = as_variable(x)
+    new = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     if v.shape == new:
         return v
     try:
         return Reshape(new).apply((v,))[0]
     except ValueError:
-        raise ValueError(f"reshape: the {v.size} elements of shape {v.shape} do not fill the shape {new}") from None
+        raise ValueError(
+            f"reshape: the {v.size} elements of shape {v.shape} do not fill the shape {new}"
+        ) from None
 
 
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Variable:
@@ -130,7 +139,9 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Variable:
     order = tuple(axes)
     if sorted([axis % max(x.ndim, 1) for axis in order]) != list(range(x.ndim)):
         two = "; swapaxes exchanges two of them" if len(order) == 2 else ""
-        raise ValueError(f"transpose: {order} is not an order of the {x.ndim} axes of shape {x.shape}{two}")
+        raise ValueError(
+            f"transpose: {order} is not an order of the {x.ndim} axes of shape {x.shape}{two}"
+        )
     return Transpose(order).apply((x,))[0]
 
 
@@ -151,7 +162,8 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
     """
     x = as_variable(x)
     axes = list(range(x.ndim))
-    first, second = axis_of("swapaxes", x, axis1), axis_of("swapaxes", x, axis2)
+    first = axis_of("swapaxes", x, axis1)
+    second = axis_of("swapaxes", x, axis2)
     axes[first], axes[second] = second, first
     return transpose(x, axes)
 
@@ -198,7 +210,10 @@ def expand_dims(x: Any, axis: int) -> Variable:
     """
     x = as_variable(x)
     if not -x.ndim - 1 <= axis <= x.ndim:
-        raise ValueError(f"expand_dims: axis {axis} is outside the {x.ndim + 1} axes that shape {x.shape} would get")
+        raise ValueError(
+            f"expand_dims: axis {axis} is outside the {x.ndim + 1} axes that shape {x.shape} "
+            "would get"
+        )
     place = axis % (x.ndim + 1)
     return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
 
@@ -224,7 +239,10 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Variable:
     axes = axes_of("squeeze", x, axis)
     for a in axes:
         if x.shape[a] != 1:
-            raise ValueError(f"squeeze: axis {a} of shape {x.shape} has length {x.shape[a]}; only length 1 can be left out")
+            raise ValueError(
+                f"squeeze: axis {a} of shape {x.shape} has length {x.shape[a]}; only length 1 "
+                "can be left out"
+            )
     return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in axes))
 
 
@@ -265,7 +283,8 @@ def copy(x: Any, dst: Any) -> Variable:
 
     Args:
         x: an array or Variable.
-        dst: ``'@numpy'`` or -1: the host, ``'@cupy:0'`` or 0: the first GPU; as in :func:`mnpar.get_device`.
+        dst: ``'@numpy'`` or -1: the host, ``'@cupy:0'`` or 0: the first GPU; as in
+            :func:`mnpar.get_device`.
 
     Returns:
         A Variable; it shares ``x``'s memory if that is there already.

@@ -1,4 +1,6 @@
-"""Convolution of an image in blocks, and its transpose: the serial functions on what a rank's outputs read."""
+"""Convolution of an image in blocks, and its transpose: the serial functions on what a rank's
+outputs read.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.functions.blockwise import bare, check_block, empty_block, hides, outputs, shared, transposed
+from mnpar.functions.blockwise import (
+    bare,
+    check_block,
+    empty_block,
+    hides,
+    outputs,
+    shared,
+    transposed,
+)
 from mnpar.functions.channelwise import bias
 from mnpar.functions.convolution import check_filters, convolution_nd, depthwise_filters
 from mnpar.functions.convolving import Deconvolution
@@ -19,34 +29,53 @@ from mnpar.variable import Variable, as_variable
 
 
 def spatial_convolution_nd(
-    x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: Any = None, stride: Any = 1, pad: Any = 0,
-    cover_all: bool = False, dilate: Any = 1, groups: int = 1, *, mode: Any = "constant", hide: bool | None = None,
-) -> Variable:  # fmt: skip
-    """:func:`convolution_nd` of an image that is cut into blocks; on one axis, two or three, as the grid has.
+    x: Any,
+    grid: SpatialGrid,
+    shape: Sequence[int],
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
+    cover_all: bool = False,
+    dilate: Any = 1,
+    groups: int = 1,
+    *,
+    mode: Any = "constant",
+    hide: bool | None = None,
+) -> Variable:
+    """:func:`convolution_nd` of an image that is cut into blocks; on one axis, two or three, as the
+    grid has.
 
     Args:
         x: this rank's block (N, C, …).
         grid: all ranks of its communicator call this.
         shape: of the whole image, its spatial axes.
-        W, b: as in :func:`convolution_nd`, the same on every rank; each rank gets their whole gradient, summed over ranks.
-        stride, pad, cover_all, dilate, groups: as in :func:`convolution_nd`; a pad may also be a pair (before, after) for each
-            axis.
-        mode: how the image goes on beyond its edges, as in :func:`halo_exchange`; ``'constant'`` is zeros.
-        hide: compute the outputs that read only this block while the halo is on its way. None: where the ranks are on
-            several hosts, and the blocks large; within one, the halo comes faster than outputs are cut and joined.
+        W, b: as in :func:`convolution_nd`, the same on every rank; each rank gets their whole
+            gradient, summed over ranks.
+        stride, pad, cover_all, dilate, groups: as in :func:`convolution_nd`; a pad may also be a
+            pair (before, after) for each axis.
+        mode: how the image goes on beyond its edges, as in :func:`halo_exchange`; ``'constant'`` is
+            zeros.
+        hide: compute the outputs that read only this block while the halo is on its way. None:
+            where the ranks are on several hosts, and the blocks large; within one, the halo comes
+            faster than outputs are cut and joined.
 
     Returns:
-        This rank's block (N, K, …) of the outputs, whose whole shape is ``mnpar.plans.output_shape(shape, ksize, stride, …)``.
+        This rank's block (N, K, …) of the outputs, whose whole shape is
+        ``mnpar.plans.output_shape(shape, ksize, stride, …)``.
 
     Raises:
-        ValueError: ``x`` is not this rank's block, or channels, groups and sizes do not belong together.
+        ValueError: ``x`` is not this rank's block, or channels, groups and sizes do not belong
+            together.
 
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
         >>> def program(comm):
         ...     grid, W = mnpar.SpatialGrid(comm, (2,)), mnpar.Variable(np.ones((1, 1, 3)))
-        ...     x = np.arange(5.0)[grid.block((5,)).start[0] : grid.block((5,)).stop[0]].reshape(1, 1, -1)
+        ...     x = np.arange(5.0)[grid.block((5,)).start[0] : grid.block((5,)).stop[0]].reshape(
+        ...         1, 1, -1
+        ...     )
         ...     y = F.spatial_convolution_nd(x, grid, (5,), W, pad=1)
         ...     F.sum(y).backward()
         ...     return y.array.tolist(), W.grad.tolist()
@@ -58,7 +87,11 @@ def spatial_convolution_nd(
     n = check_filters(who, x, W, b, groups, len(shape))
     window = Window.of(n, W.shape[2:], stride, pad, dilate, cover_all)
     outputs(who, shape, window)
-    if grid.comm.size == 1 and mode == "constant" and all([before == after for before, after in window.pad]):
+    if (
+        grid.comm.size == 1
+        and mode == "constant"
+        and all([before == after for before, after in window.pad])
+    ):
         one = tuple([before for before, _ in window.pad])
         return convolution_nd(x, W, b, window.stride, one, cover_all, window.dilation, groups)
     W, b = shared(grid.comm, W, b)
@@ -70,7 +103,13 @@ def spatial_convolution_nd(
 
 
 def spatial_depthwise_convolution_2d(
-    x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: Any = None, stride: Any = 1, pad: Any = 0
+    x: Any,
+    grid: SpatialGrid,
+    shape: Sequence[int],
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
 ) -> Variable:
     """:func:`depthwise_convolution_2d` of an image that is cut into blocks.
 
@@ -86,7 +125,9 @@ def spatial_depthwise_convolution_2d(
         >>> import mnpar.functions as F
         >>> def program(comm):
         ...     x, W = np.ones((1, 2, 2, 3)), np.ones((3, 2, 2, 2))
-        ...     return F.spatial_depthwise_convolution_2d(x, mnpar.SpatialGrid(comm, (2, 1)), (4, 3), W).shape
+        ...     return F.spatial_depthwise_convolution_2d(
+        ...         x, mnpar.SpatialGrid(comm, (2, 1)), (4, 3), W
+        ...     ).shape
         >>> mnpar.run(program, ranks=2)
         [(1, 6, 2, 2), (1, 6, 1, 2)]
     """
@@ -95,16 +136,27 @@ def spatial_depthwise_convolution_2d(
 
 
 def spatial_deconvolution_nd(
-    x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: Any = None, stride: Any = 1, pad: Any = 0, outsize: Any = None,
-    dilate: Any = 1, groups: int = 1, *, hide: bool | None = None,
-) -> Variable:  # fmt: skip
+    x: Any,
+    grid: SpatialGrid,
+    shape: Sequence[int],
+    W: Any,
+    b: Any = None,
+    stride: Any = 1,
+    pad: Any = 0,
+    outsize: Any = None,
+    dilate: Any = 1,
+    groups: int = 1,
+    *,
+    hide: bool | None = None,
+) -> Variable:
     """:func:`deconvolution_nd` to an image that is cut into blocks, from values that are.
 
     Args:
         x: this rank's block (N, K, …) of the values.
         grid: all ranks of its communicator call this.
         shape: of all values, their spatial axes.
-        W, b, stride, pad, outsize, dilate, groups: as in :func:`deconvolution_nd`; W and b are the same on every rank.
+        W, b, stride, pad, outsize, dilate, groups: as in :func:`deconvolution_nd`; W and b are the
+            same on every rank.
         hide: as in :func:`spatial_convolution_nd`.
 
     Returns:
@@ -112,14 +164,17 @@ def spatial_deconvolution_nd(
         ``mnpar.plans.transposed_shape(shape, ksize, stride, pad, dilate)``.
 
     Raises:
-        ValueError: ``x`` is not this rank's block, or channels, groups and sizes do not belong together.
+        ValueError: ``x`` is not this rank's block, or channels, groups and sizes do not belong
+            together.
 
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
         >>> def program(comm):
         ...     x = np.ones((1, 1, 1)) if comm.rank == 0 else np.full((1, 1, 1), 10.0)
-        ...     return F.spatial_deconvolution_nd(x, mnpar.SpatialGrid(comm, (2,)), (2,), np.ones((1, 1, 3)), stride=2).array
+        ...     return F.spatial_deconvolution_nd(
+        ...         x, mnpar.SpatialGrid(comm, (2,)), (2,), np.ones((1, 1, 3)), stride=2
+        ...     ).array
         >>> np.concatenate(mnpar.run(program, ranks=2), axis=2)
         array([[[ 1.,  1., 11., 10., 10.]]])
     """

@@ -1,4 +1,6 @@
-"""Spatial pyramid pooling: poolings over smaller and smaller parts of an image, joined to a vector of fixed size."""
+"""Spatial pyramid pooling: poolings over smaller and smaller parts of an image, joined to a vector
+of fixed size.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,13 @@ from mnpar.variable import Variable, as_variable
 
 
 def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int, pooling: str = "max") -> Variable:
-    """Maxima over the whole image, over 2 x 2 parts of it, 4 x 4 parts …: a vector whose size depends on C only.
+    """Maxima over the whole image, over 2 x 2 parts of it, 4 x 4 parts …: a vector whose size
+    depends on C only.
 
     Args:
         x: ``(N, C, H, W)``.
-        pyramid_height: how many times; the last time there are 2^(pyramid_height - 1) parts along each axis.
+        pyramid_height: how many times; the last time there are 2^(pyramid_height - 1) parts along
+            each axis.
         pooling: ``'max'``.
 
     Returns:
@@ -31,7 +35,8 @@ def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int, pooling: str = "max"
         array([15.,  5.,  7., 13., 15.])
 
     Source:
-        He et al., "Spatial pyramid pooling in deep convolutional networks for visual recognition", arXiv 1406.4729.
+        He et al., "Spatial pyramid pooling in deep convolutional networks for visual recognition",
+        arXiv 1406.4729.
     """
     if pooling != "max":
         raise ValueError(f"spatial_pyramid_pooling_2d: pooling is 'max', not {pooling!r}")

@@ -1,8 +1,9 @@
 """Global poolings, and the linear layer, of images that are divided into blocks.
 
-The outputs are the same on every rank, which own them together (:func:`reduce_from`): all ranks continue alike and compute one
-loss, which counts once. So parameters used afterwards get their whole gradient on each rank without a message, and those used
-before, as in :func:`spatial_convolution_nd`, get the sum over ranks.
+The outputs are the same on every rank, which own them together (:func:`reduce_from`): all ranks
+continue alike and compute one loss, which counts once. So parameters used afterwards get their
+whole gradient on each rank without a message, and those used before, as in
+:func:`spatial_convolution_nd`, get the sum over ranks.
 """
 
 from __future__ import annotations
@@ -47,11 +48,14 @@ def spatial_global_average_pooling(x: Any, grid: SpatialGrid, shape: Sequence[in
         [([[0.5]], [[[0.25, 0.25]]]), ([[0.5]], [[[0.25, 0.25]]])]
     """
     x, shape = _checked("spatial_global_average_pooling", x, grid, shape)
-    return reduce_from(grid.comm, x.sum(axis=tuple(range(2, x.ndim))) * (1 / Box.whole(shape).volume))
+    return reduce_from(
+        grid.comm, x.sum(axis=tuple(range(2, x.ndim))) * (1 / Box.whole(shape).volume)
+    )
 
 
 def spatial_global_max_pooling(x: Any, grid: SpatialGrid, shape: Sequence[int]) -> Variable:
-    """The largest number of each channel in the whole image; its gradient goes to where it is, the first place of several.
+    """The largest number of each channel in the whole image; its gradient goes to where it is, the
+    first place of several.
 
     Args:
         x, grid, shape: as in :func:`spatial_global_average_pooling`.
@@ -93,19 +97,25 @@ def spatial_global_max_pooling(x: Any, grid: SpatialGrid, shape: Sequence[int]) 
     here = (every[:, 0] == best) | xp.isnan(every[:, 0])  # a nan is the largest
     first = xp.where(here, every[:, 1], np.inf).min(axis=0)
     chosen = here[grid.comm.rank] & (offers[1] == first)
-    return reduce_from(grid.comm, where(chosen, mine, xp.zeros_like(mine.array)))  # (infinity times 0 would be nan)
+    # (infinity times 0 would be nan)
+    return reduce_from(grid.comm, where(chosen, mine, xp.zeros_like(mine.array)))
 
 
-def spatial_linear(x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: Any = None) -> Variable:
-    """:func:`linear` of whole images that are cut into blocks: each rank multiplies its block with its columns of the matrix.
+def spatial_linear(
+    x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: Any = None
+) -> Variable:
+    """:func:`linear` of whole images that are cut into blocks: each rank multiplies its block with
+    its columns of the matrix.
 
-    Only the outputs travel: a sum over ranks of (N, out) numbers. Nothing is gathered, and W needs no message in backward.
+    Only the outputs travel: a sum over ranks of (N, out) numbers. Nothing is gathered, and W needs
+    no message in backward.
 
     Args:
         x: this rank's block (N, C, …).
         grid: all ranks of its communicator call this, and then do the same with the result.
         shape: of the whole image, its spatial axes.
-        W: of the whole (out, C, …) the cells of this rank's block; or these as columns of a matrix, (out, C · cells).
+        W: of the whole (out, C, …) the cells of this rank's block; or these as columns of a matrix,
+            (out, C · cells).
         b: (out,), the same on every rank, or None.
 
     Returns:
@@ -118,7 +128,10 @@ def spatial_linear(x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: A
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
         >>> def program(comm):
-        ...     x, W = np.ones((1, 1, 2)) if comm.rank == 0 else np.ones((1, 1, 1)), np.full((4, 2 - comm.rank), 3.0)
+        ...     x, W = (
+        ...         np.ones((1, 1, 2)) if comm.rank == 0 else np.ones((1, 1, 1)),
+        ...         np.full((4, 2 - comm.rank), 3.0),
+        ...     )
         ...     return F.spatial_linear(x, mnpar.SpatialGrid(comm, (2,)), (3,), W).array.tolist()
         >>> mnpar.run(program, ranks=2)
         [[[9.0, 9.0, 9.0, 9.0]], [[9.0, 9.0, 9.0, 9.0]]]
@@ -126,12 +139,19 @@ def spatial_linear(x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: A
     (x, shape), W = check_block("spatial_linear", x, grid, shape), as_variable(W)
     columns = x.shape[1] * grid.block(shape).volume
     if W.shape[1:] not in ((columns,), x.shape[1:]):
-        raise ValueError(f"spatial_linear: rank {grid.comm.rank} has W {W.shape}, but {columns} columns belong to x {x.shape}")
-    y = reduce_from(grid.comm, linear(x.reshape((x.shape[0], columns)), W.reshape((W.shape[0], columns))))
+        raise ValueError(
+            f"spatial_linear: rank {grid.comm.rank} has W {W.shape}, but {columns} columns "
+            f"belong to x {x.shape}"
+        )
+    y = reduce_from(
+        grid.comm, linear(x.reshape((x.shape[0], columns)), W.reshape((W.shape[0], columns)))
+    )
     return y if b is None else y + b
 
 
-def _checked(who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]) -> tuple[Variable, tuple[int, ...]]:
+def _checked(
+    who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]
+) -> tuple[Variable, tuple[int, ...]]:
     x, shape = check_block(who, x, grid, shape)
     if 0 in shape:
         raise ValueError(f"{who}: an image of {shape} has no cells")

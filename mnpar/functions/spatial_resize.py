@@ -1,4 +1,6 @@
-"""Resizing of images in blocks: the part of the weights that a rank's outputs have, and the cells that have a weight."""
+"""Resizing of images in blocks: the part of the weights that a rank's outputs have, and the cells
+that have a weight.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,22 @@ def _reads(out: Box, shape: Pair, size: Pair, mode: str, align_corners: bool) ->
 
 
 @lru_cache(maxsize=1000)
-def _plan(dims: Pair, ranks: int, shape: Pair, size: Pair, mode: str, align_corners: bool) -> tuple[Plan, tuple[Box, ...]]:
-    wants = tuple([_reads(out, shape, size, mode, align_corners) for out in blocks(size, dims, ranks)])
+def _plan(
+    dims: Pair, ranks: int, shape: Pair, size: Pair, mode: str, align_corners: bool
+) -> tuple[Plan, tuple[Box, ...]]:
+    wants = tuple(
+        [_reads(out, shape, size, mode, align_corners) for out in blocks(size, dims, ranks)]
+    )
     return Plan(blocks(shape, dims, ranks), wants), wants
 
 
 def spatial_resize_images(
-    x: Any, grid: SpatialGrid, shape: Sequence[int], output_shape: Any, mode: str = "bilinear", align_corners: bool = True
+    x: Any,
+    grid: SpatialGrid,
+    shape: Sequence[int],
+    output_shape: Any,
+    mode: str = "bilinear",
+    align_corners: bool = True,
 ) -> Variable:
     """:func:`resize_images` of images that are cut into blocks.
 
@@ -68,9 +79,20 @@ def spatial_resize_images(
     x, (H, W) = check_block("spatial_resize_images", x, grid, shape)
     size = tuple(map(index, output_shape))
     if len(size) != 2 or min(H, W, *size) < 1 or mode not in MODES:
-        raise ValueError(f"spatial_resize_images: {(H, W)} to {size} by {mode!r}: two sizes from 1, {' or '.join(MODES)}")
-    rank, out = grid.comm.rank, grid.block(size)
-    plan, wants = _plan((grid.dims[0], grid.dims[1]), grid.comm.size, (H, W), (size[0], size[1]), mode, align_corners)
+        raise ValueError(
+            f"spatial_resize_images: {(H, W)} to {size} by {mode!r}: two sizes from 1, "
+            f"{' or '.join(MODES)}"
+        )
+    rank = grid.comm.rank
+    out = grid.block(size)
+    plan, wants = _plan(
+        (grid.dims[0], grid.dims[1]),
+        grid.comm.size,
+        (H, W),
+        (size[0], size[1]),
+        mode,
+        align_corners,
+    )
     y = exchange(grid.comm, x, plan)
     dtype = x.dtype if x.dtype.kind == "f" else np.dtype("f4")
     if out.empty:

@@ -1,4 +1,6 @@
-"""Spatial transformers: a grid of sampling positions from an affine map, and bilinear sampling of images at them."""
+"""Spatial transformers: a grid of sampling positions from an affine map, and bilinear sampling of
+images at them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def spatial_transformer_sampler(x: Any, grid: Any) -> Variable:
 
     Args:
         x: ``(N, C, H, W)``.
-        grid: places ``(N, 2, oH, oW)``, x then y; (-1, -1) is the centre of the first cell, (1, 1) of the last.
+        grid: places ``(N, 2, oH, oW)``, x then y; (-1, -1) is the centre of the first cell, (1, 1)
+            of the last.
 
     Returns:
         ``(N, C, oH, oW)``.
@@ -62,13 +65,18 @@ def spatial_transformer_sampler(x: Any, grid: Any) -> Variable:
         >>> F.spatial_transformer_sampler(image, middle).array
         array([[[[1.5]]]])
     """
-    x, grid = as_variable(x), as_variable(grid)
+    x = as_variable(x)
+    grid = as_variable(grid)
     if x.ndim != 4 or grid.ndim != 4 or grid.shape[:2] != (x.shape[0], 2):
         raise ValueError(
-            f"spatial_transformer_sampler: x (N, C, H, W) and grid (N, 2, oH, oW), not {listed((x.shape, grid.shape))}"
+            "spatial_transformer_sampler: x (N, C, H, W) and grid (N, 2, oH, oW), not "
+            f"{listed((x.shape, grid.shape))}"
         )
     xp, (N, C, H, W), places = x.xp, x.shape, grid.shape[2:]
-    rows = reshape(transpose(pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (0, 2, 3, 1)), (N * (H + 2) * (W + 2), C))
+    rows = reshape(
+        transpose(pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (0, 2, 3, 1)),
+        (N * (H + 2) * (W + 2), C),
+    )
     corners = [_corners(grid[:, axis], size) for axis, size in ((0, W), (1, H))]
     first = xp.arange(N)[:, None, None] * ((H + 2) * (W + 2))
     y: Any = 0
@@ -82,5 +90,6 @@ def spatial_transformer_sampler(x: Any, grid: Any) -> Variable:
 def _corners(places: Variable, size: int) -> list[tuple[Any, Variable]]:
     """The cells of a padded axis on both sides of places from -1 to 1, and how much of each."""
     at = clip((places + 1) * ((size - 1) / 2) + 1, 0.0, float(size + 1))
-    low = at.xp.nan_to_num(at.xp.floor(plain(at)).clip(0, size))  # what is seen from NaN is NaN, wherever that is
+    # what is seen from NaN is NaN, wherever that is
+    low = at.xp.nan_to_num(at.xp.floor(plain(at)).clip(0, size))
     return [(low.astype("i8"), (low + 1) - at), (low.astype("i8") + 1, at - low)]

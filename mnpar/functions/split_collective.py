@@ -1,10 +1,13 @@
-"""Non-blocking collectives as two functions: one where the collective starts, one where its result is first used.
+"""Non-blocking collectives as two functions: one where the collective starts, one where its result
+is first used.
 
-Each phase is a function of its own on the tape, with its own number in time, and each is the other's adjoint: backward starts
-the adjoint collective where forward finished the collective, finishes it where forward started it, and computes in between.
-That cannot deadlock: forward, every rank finished after every rank had started (the opening message ensures that), so in the
-reversed order of events every rank starts before any rank has to finish (docs/backward_order.md). Ranks finish collectives in
-different orders, though, so they start the adjoints in different orders: see communicators/adjoint_channel.py.
+Each phase is a function of its own on the tape, with its own number in time, and each is the
+other's adjoint: backward starts the adjoint collective where forward finished the collective,
+finishes it where forward started it, and computes in between. That cannot deadlock: forward, every
+rank finished after every rank had started (the opening message ensures that), so in the reversed
+order of events every rank starts before any rank has to finish (docs/backward_order.md). Ranks
+finish collectives in different orders, though, so they start the adjoints in different orders: see
+communicators/adjoint_channel.py.
 """
 
 from __future__ import annotations
@@ -64,12 +67,16 @@ class SplitCollective:
     """A collective under way.
 
     Args:
-        what: the collective as a function that would wait for it at once; it says what is done, and what is the adjoint.
+        what: the collective as a function that would wait for it at once; it says what is done, and
+            what is the adjoint.
         number: the number of the collective whose adjoint it is; in forward it gets one.
-        asked: the number of the question that may be asked before that (``_ask``); in forward it gets one.
+        asked: the number of the question that may be asked before that (``_ask``); in forward it
+            gets one.
     """
 
-    def __init__(self, what: Communication, number: int | None = None, asked: int | None = None) -> None:
+    def __init__(
+        self, what: Communication, number: int | None = None, asked: int | None = None
+    ) -> None:
         self.what = what
         what.later, what.adjoint_of = True, number
         self.number, self.asked = number, asked
@@ -93,23 +100,37 @@ class SplitCollective:
             hook.forward_postprocess(first, arrays)
 
     def _ask(self, arrays: tuple[Any, ...]) -> Operation | None:
-        """Ask, in an update that is looked at, whether ranks add up what they have in common (sameness.check_once)."""
-        what, comm, row = self.what, self.what.comm, ask_once(self.what, *arrays)
+        """Ask, in an update that is looked at, whether ranks add up what they have in common
+        (sameness.check_once).
+        """
+        what = self.what
+        comm = self.what.comm
+        row = ask_once(self.what, *arrays)
         channel = comm.channel(what.order)
         if self.asked is not None:
             channel = AdjointChannel(channel, self.asked)
-        elif self.number is not None:  # the adjoint of one that was called where nothing is looked at
+        elif (
+            self.number is not None
+        ):  # the adjoint of one that was called where nothing is looked at
             return None
         elif asks_in(comm):  # (the adjoint's question has a number in any case)
             self.asked = channel.next_number if row is not None else channel.next_exchange()
-        return None if row is None else Operation(comm.transport, channel.steps(ALLGATHER, row, question(what, True)))
+        return (
+            None
+            if row is None
+            else Operation(comm.transport, channel.steps(ALLGATHER, row, question(what, True)))
+        )
 
     def _hooks(self) -> Iterable[FunctionHook]:
-        """The function hooks to call: none for an adjoint that is not recorded, which is part of a backward."""
+        """The function hooks to call: none for an adjoint that is not recorded, which is part of a
+        backward.
+        """
         return function_hooks().values() if self.what.order == 0 or is_recording() else ()
 
     def finish(self) -> tuple[Variable, ...]:
-        """Wait for the results. Both phases go on the tape only now, when the ranks have said whether they want gradients."""
+        """Wait for the results. Both phases go on the tape only now, when the ranks have said
+        whether they want gradients.
+        """
         for hook in self._hooks():
             hook.forward_preprocess(self._second, ())
         ys = self._operation.wait()
@@ -137,7 +158,9 @@ class SplitCollective:
         return adjoint
 
 
-def started(what: Communication, inputs: tuple[Any, ...], after: Callable[[tuple[Variable, ...]], Any]) -> Once:
+def started(
+    what: Communication, inputs: tuple[Any, ...], after: Callable[[tuple[Variable, ...]], Any]
+) -> Once:
     """Start a collective whose results become those of ``after``, where they are first used."""
     collective = SplitCollective(what)
     collective.start(inputs)
@@ -149,7 +172,9 @@ def started(what: Communication, inputs: tuple[Any, ...], after: Callable[[tuple
     return when_used(finish)
 
 
-def later(what: Communication, inputs: tuple[Any, ...], after: Callable[[tuple[Variable, ...]], Any]) -> Future:
+def later(
+    what: Communication, inputs: tuple[Any, ...], after: Callable[[tuple[Variable, ...]], Any]
+) -> Future:
     """The one result of a collective that is waited for later."""
     return Future(started(what, inputs, after))
 

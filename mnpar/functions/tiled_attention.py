@@ -1,7 +1,9 @@
-"""Attention as a sum over tiles (tiles.py), in a loop that may run over the keys of one rank or of several.
+"""Attention as a sum over tiles (tiles.py), in a loop that may run over the keys of one rank or of
+several.
 
-:class:`TiledAttention` has all keys; attention_ring.py lets others' come by. Both keep the inputs, the means and the logarithms
-of the sums, and nothing of the size of queries times keys; tiles in which causal attention hides everything are left out.
+:class:`TiledAttention` has all keys; attention_ring.py lets others' come by. Both keep the inputs,
+the means and the logarithms of the sums, and nothing of the size of queries times keys; tiles in
+which causal attention hides everything are left out.
 """
 
 from __future__ import annotations
@@ -48,22 +50,33 @@ class TiledAttention(FunctionNode):
     generic = True
     rank = 0
 
-    def __init__(self, causal: bool, scale: float, shown: Array | None, cut: Cut | None = None) -> None:
-        self.causal, self.scale, self.shown, self.cut = causal, scale, shown, cut
+    def __init__(
+        self, causal: bool, scale: float, shown: Array | None, cut: Cut | None = None
+    ) -> None:
+        self.causal = causal
+        self.scale = scale
+        self.shown = shown
+        self.cut = cut
 
     def forward(self, q: Array, k: Array, v: Array) -> Any:
         self.retain_inputs((0, 1, 2))
         self.retain_outputs((0, 1))
         self.xp = backend.get_array_module(q)
         self._agree(q, k, v)
-        ring, rank, scaled = self.ways.ring, self.rank, q * self.scale
+        ring = self.ways.ring
+        rank = self.rank
+        scaled = q * self.scale
         lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
         rows = rows_of(ring.queries[rank])
-        sums = {_key(r): Sums(scaled[..., r, :], (*lead, r.stop - r.start, v.shape[-1])) for r in rows}
+        sums = {
+            _key(r): Sums(scaled[..., r, :], (*lead, r.stop - r.start, v.shape[-1])) for r in rows
+        }
         for h, keys, values in self._round(k, v, 0, False):
             for tile in ring.tiles(rank, h):
                 hidden = self.masks.hidden(tile, self.xp)
-                sums[_key(tile.rows)].add(keys[..., tile.columns, :], values[..., tile.columns, :], hidden)
+                sums[_key(tile.rows)].add(
+                    keys[..., tile.columns, :], values[..., tile.columns, :], hidden
+                )
         o = self.xp.empty((*lead, q.shape[-2], v.shape[-1]), np.result_type(q.dtype, v.dtype))
         lse = self.xp.empty((*o.shape[:-1], 1), wide(scaled[..., :0]).dtype)
         for r in rows:
@@ -72,9 +85,14 @@ class TiledAttention(FunctionNode):
 
     def _agree(self, q: Array, k: Array, v: Array) -> None:
         """Find out what is to be done."""
-        T, S, xp, cut = q.shape[-2], k.shape[-2], self.xp, self.cut
+        T = q.shape[-2]
+        S = k.shape[-2]
+        xp = self.xp
+        cut = self.cut
         stretches = ((0, T),) if cut is None else cut[self.rank]
-        late = first_shown(self.shown, xp.concatenate([xp.arange(*s) for s in stretches])[:, None], self.causal)
+        late = first_shown(
+            self.shown, xp.concatenate([xp.arange(*s) for s in stretches])[:, None], self.causal
+        )
         told = self._tell([T, S, int(late.max()) if late.size else -NEVER], k, v)
         self._check(told)
         queries, keys = [in_order([t[i] for t in told]) if cut is None else cut for i in (0, 1)]
@@ -84,10 +102,14 @@ class TiledAttention(FunctionNode):
         blind = late > starts[self.rank] if thorough[self.rank] else None
         shown = xp.ones((1, 1), bool) if self.shown is None and blind is not None else self.shown
         self.masks = Masks(shown, blind, ahead if self.causal else None)
-        self.ways = ways(finer(queries), finer(keys), self.masks.ahead, thorough, k.shape[-1] + v.shape[-1])
+        self.ways = ways(
+            finer(queries), finer(keys), self.masks.ahead, thorough, k.shape[-1] + v.shape[-1]
+        )
 
     def _tell(self, mine: list[int], k: Array, v: Array) -> list[list[int]]:
-        """What each rank has: how many queries and keys, and by how much the first key shown to a query comes after it."""
+        """What each rank has: how many queries and keys, and by how much the first key shown to a
+        query comes after it.
+        """
         return [mine]
 
     def _check(self, told: list[list[int]]) -> None:
@@ -96,7 +118,9 @@ class TiledAttention(FunctionNode):
             raise ValueError(f"{self.label}: there are no keys to look at")
         shape = (1, 1) if self.shown is None else self.shown.shape
         if shape[-1] not in (1, keys) or shape[-2] not in (1, T):
-            raise ValueError(f"{self.label}: a mask of shape {shape} does not show {keys} keys to {T} queries")
+            raise ValueError(
+                f"{self.label}: a mask of shape {shape} does not show {keys} keys to {T} queries"
+            )
 
     def _round(self, k: Any, v: Any, order: int, record: bool) -> Iterator[tuple[int, Any, Any]]:
         """The keys and values that are on this rank after 0, 1, … hops."""
@@ -115,33 +139,47 @@ class TiledAttention(FunctionNode):
         self._landed(ring.length, own)
         gkv = self._stacked(own, ring.keys[rank], (*k.shape[:-1], D + v.shape[-1]), k, bool(mine))
         rows = rows_of(ring.queries[rank])
-        gq = self._stacked([gqs.get(_key(r)) for r in rows], ring.queries[rank], q.shape, q, bool(mine))
+        gq = self._stacked(
+            [gqs.get(_key(r)) for r in rows], ring.queries[rank], q.shape, q, bool(mine)
+        )
         gq = None if gq is None else gq * self.scale
         return (gq, None, None) if gkv is None else (gq, _owned(gkv[..., :D]), _owned(gkv[..., D:]))
 
-    def _hand_on(self, h: int, added: list[Any], own: list[Any], k: Any, v: Any, record: bool) -> None:
+    def _hand_on(
+        self, h: int, added: list[Any], own: list[Any], k: Any, v: Any, record: bool
+    ) -> None:
         """Let what was added to the gradients of others' keys go where they go."""
 
     def _landed(self, hops: int, own: list[Any]) -> Any:
         """Take what comes back for this rank's own keys."""
 
     def _mine(self, q: Any, go: Any, glse: Any) -> tuple[dict[Any, Mine], dict[Any, Any]]:
-        """For each stretch of this rank's queries, if there is a gradient; and room for the gradients of them."""
+        """For each stretch of this rank's queries, if there is a gradient; and room for the
+        gradients of them.
+        """
         if go is None and glse is None:
             return {}, {}
         o, lse = self.get_retained_outputs()
         go = self.xp.zeros(o.shape, o.dtype) if go is None else go
-        c, q = -(wide(go) * wide(o)).sum(axis=-1, keepdims=True), q * self.scale
+        c = -(wide(go) * wide(o)).sum(axis=-1, keepdims=True)
+        q = q * self.scale
         c = c if glse is None else c + glse
         rows = rows_of(self.ways.ring.queries[self.rank])
         return {_key(r): Mine(*[x[..., r, :] for x in (q, lse, go, c)]) for r in rows}, {}
 
-    def _look(self, h: int, keys: Any, values: Any, mine: dict[Any, Mine], gqs: dict[Any, Any]) -> list[Any]:
-        """What this rank's queries add to the gradients of the keys and values that are here now, and these to theirs."""
+    def _look(
+        self, h: int, keys: Any, values: Any, mine: dict[Any, Mine], gqs: dict[Any, Any]
+    ) -> list[Any]:
+        """What this rank's queries add to the gradients of the keys and values that are here now,
+        and these to theirs.
+        """
         found: dict[Any, Any] = {}
         for tile in self.ways.ring.tiles(self.rank, h) if mine else ():
-            hidden, place, key = self.masks.hidden(tile, self.xp), _key(tile.rows), _key(tile.columns)
-            k, v = keys[..., tile.columns, :], values[..., tile.columns, :]
+            hidden = self.masks.hidden(tile, self.xp)
+            place = _key(tile.rows)
+            key = _key(tile.columns)
+            k = keys[..., tile.columns, :]
+            v = values[..., tile.columns, :]
             one = mine[place]
             gq, *gkv = tile_gradients(one.q, k, v, one.lse, one.go, one.c, hidden)
             gqs[place] = gqs[place] + gq if place in gqs else gq
@@ -150,9 +188,16 @@ class TiledAttention(FunctionNode):
         return [found.get(_key(columns)) for columns in rows_of(self.ways.ring.held(self.rank, h))]
 
     def _stacked(
-        self, parts: list[Any], stretches: Sequence[Stretch], shape: tuple[int, ...], like: Any, always: bool = False
+        self,
+        parts: list[Any],
+        stretches: Sequence[Stretch],
+        shape: tuple[int, ...],
+        like: Any,
+        always: bool = False,
     ) -> Any:
-        """The parts as one array, in the dtype in which such gradients are summed up; None if there is none."""
+        """The parts as one array, in the dtype in which such gradients are summed up; None if there
+        is none.
+        """
         dtype = wide(plain(like)[..., :0]).dtype
         if not always and all([part is None for part in parts]):
             return None
@@ -177,19 +222,29 @@ def boolean(mask: Any, xp: Any) -> Array:
     """A mask as booleans; TypeError if it is of fractions, as one that is added to scores."""
     shown = xp.asarray(plain(mask))
     if shown.dtype.kind not in "biu":
-        raise TypeError(f"attention: a mask says by booleans where a query may look, not by {shown.dtype}")
+        raise TypeError(
+            f"attention: a mask says by booleans where a query may look, not by {shown.dtype}"
+        )
     return shown.astype(bool, copy=False)
 
 
-def prepared(q: Any, k: Any, v: Any, mask: Any, scale: float | None) -> tuple[Variable, Variable, Variable, Any, float]:
-    """The arguments of an attention: k and v with the same dtype and leading axes, the mask an array of two axes at least.
+def prepared(
+    q: Any, k: Any, v: Any, mask: Any, scale: float | None
+) -> tuple[Variable, Variable, Variable, Any, float]:
+    """The arguments of an attention: k and v with the same dtype and leading axes, the mask an
+    array of two axes at least.
 
     Raises:
         ValueError: the shapes do not belong together.
     """
-    q, k, v = as_variable(q), as_variable(k), as_variable(v)
+    q = as_variable(q)
+    k = as_variable(k)
+    v = as_variable(v)
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        raise ValueError(f"attention: q (…, T, D), k (…, S, D), v (…, S, E), not {listed((q.shape, k.shape, v.shape))}")
+        raise ValueError(
+            "attention: q (…, T, D), k (…, S, D), v (…, S, E), not "
+            f"{listed((q.shape, k.shape, v.shape))}"
+        )
     if k.dtype != v.dtype:
         k, v = [cast(x, np.result_type(k.dtype, v.dtype)) for x in (k, v)]
     if k.shape[:-2] != v.shape[:-2]:

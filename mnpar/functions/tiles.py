@@ -1,9 +1,11 @@
-"""Attention a tile at a time: some queries and some keys, whose scores are forgotten and computed again in backward.
+"""Attention a tile at a time: some queries and some keys, whose scores are forgotten and computed
+again in backward.
 
-softmax(q kᵀ) v is a sum over keys, divided by another one, and both can be added up in any order: a larger maximum that comes
-later scales what is there (Milakov and Gimelshein 2018, arXiv 1805.02867; Rabe and Staats 2021, arXiv 2112.05682). Of all that
-backward needs one number for each query, the logarithm of the sum: exp(q kᵀ - lse) is the softmax (Dao et al. 2022, arXiv
-2205.14135). So no array is as large as queries times keys, but for one tile at a time.
+softmax(q kᵀ) v is a sum over keys, divided by another one, and both can be added up in any order: a
+larger maximum that comes later scales what is there (Milakov and Gimelshein 2018, arXiv 1805.02867;
+Rabe and Staats 2021, arXiv 2112.05682). Of all that backward needs one number for each query, the
+logarithm of the sum: exp(q kᵀ - lse) is the softmax (Dao et al. 2022, arXiv 2205.14135). So no
+array is as large as queries times keys, but for one tile at a time.
 """
 
 from __future__ import annotations
@@ -26,14 +28,19 @@ class Hidden(NamedTuple):
     """Which keys of a tile the queries may not look at."""
 
     where: Array  # boolean, broadcast to (…, T, S)
-    blind: Array | None  # boolean, broadcast to (…, T, 1): queries that see no key of any tile, and take the mean of all
+    blind: (
+        Array | None
+        # boolean, broadcast to (…, T, 1): queries that see no key of any tile, and take the mean of
+        # all
+    )
 
 
 class Masks(NamedTuple):
     """What a rank's queries may not look at.
 
     Args:
-        shown: boolean (…, T or 1, n or 1), of the rank's rows and of all keys of the sequence; None: everything.
+        shown: boolean (…, T or 1, n or 1), of the rank's rows and of all keys of the sequence;
+            None: everything.
         blind: boolean (…, T or 1, 1), the rows that see nothing at all; None if there are none.
         ahead: how far beyond its own position a query looks, of causal attention.
     """
@@ -51,7 +58,11 @@ class Masks(NamedTuple):
             columns = slice(*tile.keys) if self.shown.shape[-1] > 1 else slice(None)
             masked = ~_rows(self.shown, tile.rows)[..., columns]
             where = masked if where is None else where | masked
-        return None if where is None else Hidden(where, None if self.blind is None else _rows(self.blind, tile.rows))
+        return (
+            None
+            if where is None
+            else Hidden(where, None if self.blind is None else _rows(self.blind, tile.rows))
+        )
 
 
 def _rows(x: Array, rows: slice) -> Array:
@@ -62,7 +73,8 @@ NEVER = 2**40
 
 
 def first_shown(shown: Array | None, positions: Array, causal: bool) -> Array:
-    """By how many places the first key that a query is shown comes after it, (…, T, 1); NEVER if there is none.
+    """By how many places the first key that a query is shown comes after it, (…, T, 1); NEVER if
+    there is none.
 
     Args:
         shown: as in Masks.
@@ -83,17 +95,22 @@ def times(a: Any, b: Any) -> Any:
 def times_turned(a: Any, b: Any) -> Any:
     """a bᵀ, for which small arrays are turned round first."""
     b = matrix_transpose(b)
-    return times(a, b if isinstance(b, Variable) else backend.get_array_module(b).ascontiguousarray(b))
+    return times(
+        a, b if isinstance(b, Variable) else backend.get_array_module(b).ascontiguousarray(b)
+    )
 
 
 def scores(q: Array, k: Array, hidden: Hidden | None) -> Array:
-    """q kᵀ, (…, T, S); where keys are hidden a number so low that it counts for nothing beside any other, or 0 if all are."""
+    """q kᵀ, (…, T, S); where keys are hidden a number so low that it counts for nothing beside any
+    other, or 0 if all are.
+    """
     s = times_turned(q, k)
     if hidden is not None:
         xp = backend.get_array_module(s)
         low = xp.asarray(np.finfo(s.dtype).min / 2, s.dtype)
         fill = low if hidden.blind is None else xp.where(hidden.blind, xp.zeros((), s.dtype), low)
-        if np.broadcast_shapes(hidden.where.shape, fill.shape, s.shape) != s.shape:  # the mask has axes that q and k have not
+        # the mask has axes that q and k have not
+        if np.broadcast_shapes(hidden.where.shape, fill.shape, s.shape) != s.shape:
             return xp.where(hidden.where, fill, s)
         xp.copyto(s, fill, where=hidden.where)
     return s
@@ -149,8 +166,10 @@ class Probabilities(FunctionNode):
     def forward(self, q: Array, k: Array, lse: Array) -> Array:
         self.retain_inputs((0, 1))
         self.retain_outputs((0,))
-        p, xp = scores(wide(q), wide(k), self.hidden), backend.get_array_module(q)
-        larger = np.broadcast_shapes(p.shape, lse.shape) != p.shape  # the values have axes that the keys have not
+        p = scores(wide(q), wide(k), self.hidden)
+        xp = backend.get_array_module(q)
+        # the values have axes that the keys have not
+        larger = np.broadcast_shapes(p.shape, lse.shape) != p.shape
         p = xp.subtract(p, lse, out=None if larger else p)
         return xp.exp(p, out=p).astype(q.dtype, copy=False)
 
@@ -172,7 +191,9 @@ def blinded(gs: Any, hidden: Hidden | None) -> Any:
     return gs * (~hidden.where).astype(gs.dtype)
 
 
-def tile_gradients(q: Any, k: Any, v: Any, lse: Any, go: Any, c: Any, hidden: Hidden | None) -> tuple[Any, Any, Any]:
+def tile_gradients(
+    q: Any, k: Any, v: Any, lse: Any, go: Any, c: Any, hidden: Hidden | None
+) -> tuple[Any, Any, Any]:
     """The part of a tile in the gradients of q, k and v; of arrays or Variables.
 
     Args:
@@ -183,7 +204,10 @@ def tile_gradients(q: Any, k: Any, v: Any, lse: Any, go: Any, c: Any, hidden: Hi
         c: (…, T, 1), gradient of lse less Σ go · o.
         hidden: as forward.
     """
-    q, k, v, go = wide(q), wide(k), wide(v), wide(go)
+    q = wide(q)
+    k = wide(k)
+    v = wide(v)
+    go = wide(go)
     p = either(Probabilities(hidden), q, k, lse)
     gv = fit(times(matrix_transpose(p), go), v.shape)
     gs = times_turned(go, v)

@@ -1,4 +1,6 @@
-"""The transposes of poolings, under Chainer's names: one value for each window, put into the image that it sees."""
+"""The transposes of poolings, under Chainer's names: one value for each window, put into the image
+that it sees.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +13,48 @@ from mnpar.variable import Variable, as_variable
 
 
 def _unpooled(
-    who: str, ndim: int | None, x: Variable, ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool
-) -> Windows:  # fmt: skip
+    who: str,
+    ndim: int | None,
+    x: Variable,
+    ksize: Any,
+    stride: Any,
+    pad: Any,
+    outsize: Any,
+    cover_all: bool,
+) -> Windows:
     """The windows of the image that ``x`` has one value for each of."""
     spatial_axes(who, x.shape, ndim)
-    return Windows.transposed(who, x.shape[2:], ksize, ksize if stride is None else stride, pad, 1, outsize, cover_all)
+    return Windows.transposed(
+        who, x.shape[2:], ksize, ksize if stride is None else stride, pad, 1, outsize, cover_all
+    )
 
 
 def _sums(
-    who: str, ndim: int | None, x: Any, ksize: Any, stride: Any, pad: Any, outsize: Any, cover_all: bool
-) -> Variable:  # fmt: skip
+    who: str,
+    ndim: int | None,
+    x: Any,
+    ksize: Any,
+    stride: Any,
+    pad: Any,
+    outsize: Any,
+    cover_all: bool,
+) -> Variable:
     x = as_variable(x)
-    return Unpooling(_unpooled(who, ndim, x, ksize, stride, pad, outsize, cover_all), 1).apply((x,))[0]
+    return Unpooling(_unpooled(who, ndim, x, ksize, stride, pad, outsize, cover_all), 1).apply(
+        (x,)
+    )[0]
 
 
 def unpooling_nd(
-    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
-) -> Variable:  # fmt: skip
-    """The transpose of sum pooling: each cell of the image is the sum of the values of the windows that contain it.
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    outsize: Any = None,
+    cover_all: bool = True,
+) -> Variable:
+    """The transpose of sum pooling: each cell of the image is the sum of the values of the windows
+    that contain it.
 
     Args:
         x: ``(N, C, …)``, one value for each window.
@@ -50,21 +76,34 @@ def unpooling_nd(
 
 
 def unpooling_2d(
-    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
-) -> Variable:  # fmt: skip
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    outsize: Any = None,
+    cover_all: bool = True,
+) -> Variable:
     """:func:`unpooling_nd` of images ``(N, C, H, W)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
-        >>> F.unpooling_2d(np.ones((1, 1, 2, 2)), 2).shape, F.unpooling_2d(np.ones((1, 1, 2, 2)), 2, outsize=(4, 4)).shape
+        >>> (
+        ...     F.unpooling_2d(np.ones((1, 1, 2, 2)), 2).shape,
+        ...     F.unpooling_2d(np.ones((1, 1, 2, 2)), 2, outsize=(4, 4)).shape,
+        ... )
         ((1, 1, 3, 3), (1, 1, 4, 4))
     """
     return _sums("unpooling_2d", 2, x, ksize, stride, pad, outsize, cover_all)
 
 
 def unpooling_1d(
-    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
-) -> Variable:  # fmt: skip
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    outsize: Any = None,
+    cover_all: bool = True,
+) -> Variable:
     """:func:`unpooling_nd` of sequences ``(N, C, W)``.
 
     Example:
@@ -76,8 +115,13 @@ def unpooling_1d(
 
 
 def unpooling_3d(
-    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
-) -> Variable:  # fmt: skip
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    outsize: Any = None,
+    cover_all: bool = True,
+) -> Variable:
     """:func:`unpooling_nd` of volumes ``(N, C, D, H, W)``.
 
     Example:
@@ -89,8 +133,14 @@ def unpooling_3d(
 
 
 def upsampling_2d(
-    x: Any, indexes: Array, ksize: Any, stride: Any = None, pad: Any = 0, outsize: Any = None, cover_all: bool = True
-) -> Variable:  # fmt: skip
+    x: Any,
+    indexes: Array,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    outsize: Any = None,
+    cover_all: bool = True,
+) -> Variable:
     """Put each value where :func:`max_pooling_2d` (with ``return_indices``) found its maximum.
 
     Args:
@@ -110,5 +160,9 @@ def upsampling_2d(
     """
     x = as_variable(x)
     if indexes.shape != x.shape:
-        raise ValueError(f"upsampling_2d: indexes of shape {indexes.shape} must have the shape of x, {x.shape}")
-    return Spread(_unpooled("upsampling_2d", 2, x, ksize, stride, pad, outsize, cover_all), indexes).apply((x,))[0]
+        raise ValueError(
+            f"upsampling_2d: indexes of shape {indexes.shape} must have the shape of x, {x.shape}"
+        )
+    return Spread(
+        _unpooled("upsampling_2d", 2, x, ksize, stride, pad, outsize, cover_all), indexes
+    ).apply((x,))[0]

@@ -1,9 +1,11 @@
-"""One number from each window, and one number to each window: the functions that poolings and unpoolings are made of.
+"""One number from each window, and one number to each window: the functions that poolings and
+unpoolings are made of.
 
-Maxima and sums are taken over slices of the whole image, one for each offset within a window along one axis and then the
-next, and never over windows: several times faster. Where a maximum was is found by slices too, one for each offset, and only if
-somebody asks for the gradient; to be differentiated again it is an array of offsets, by which values are picked or spread, the
-two being each other's transposes.
+Maxima and sums are taken over slices of the whole image, one for each offset within a window along
+one axis and then the next, and never over windows: several times faster. Where a maximum was is
+found by slices too, one for each offset, and only if somebody asks for the gradient; to be
+differentiated again it is an array of offsets, by which values are picked or spread, the two being
+each other's transposes.
 """
 
 from __future__ import annotations
@@ -35,13 +37,16 @@ def _image(windows: Windows, like: Array, dtype: Any) -> Array:
 
 def _along(windows: Windows, axis: int) -> list[tuple[Any, ...]]:
     """Where the cells of all windows are along one axis: a slice for each offset."""
-    after, axes = [slice(None)] * (len(windows.K) - 1 - axis), (windows.K, windows.stride, windows.dilate, windows.out)
+    after = [slice(None)] * (len(windows.K) - 1 - axis)
+    axes = (windows.K, windows.stride, windows.dilate, windows.out)
     K, s, d, o = [numbers[axis] for numbers in axes]
     return [(..., slice(i * d, i * d + (o - 1) * s + 1, s), *after) for i in range(K)]
 
 
 def _reduce(windows: Windows, padded: Array, unite: Callable[..., Array]) -> Array:
-    """Unite the cells of each window: along one axis after the other, the first of them in long runs of memory."""
+    """Unite the cells of each window: along one axis after the other, the first of them in long
+    runs of memory.
+    """
     y = padded
     for axis in range(len(windows.K)):
         first, *rest = [y[where] for where in _along(windows, axis)]
@@ -52,13 +57,20 @@ def _reduce(windows: Windows, padded: Array, unite: Callable[..., Array]) -> Arr
 
 
 def _expand(windows: Windows, y: Array) -> Array:
-    """The transpose of ``_reduce`` by sums: give to each cell of each window its number; (…, *out) → (…, *padded)."""
-    xp, n = backend.get_array_module(y), len(windows.K)
+    """The transpose of ``_reduce`` by sums: give to each cell of each window its number; (…, *out)
+    → (…, *padded).
+    """
+    xp = backend.get_array_module(y)
+    n = len(windows.K)
     for axis in reversed(range(n)):
-        K, s, d, o = [numbers[axis] for numbers in (windows.K, windows.stride, windows.dilate, windows.out)]
+        K, s, d, o = [
+            numbers[axis] for numbers in (windows.K, windows.stride, windows.dilate, windows.out)
+        ]
         shape = list(y.shape)
         shape[axis - n] = windows.padded[axis]
-        x = (xp.empty if d == 1 and s == K and o * s == shape[axis - n] else xp.zeros)(shape, y.dtype)
+        x = (xp.empty if d == 1 and s == K and o * s == shape[axis - n] else xp.zeros)(
+            shape, y.dtype
+        )
         for where in _along(windows, axis):
             if s >= (K - 1) * d + 1:  # no two windows meet
                 x[where] = y
@@ -69,7 +81,9 @@ def _expand(windows: Windows, y: Array) -> Array:
 
 
 class MaxPooling(FunctionNode):
-    """``y`` is the maximum of each window; ``gx`` adds ``gy`` where the maximum was, at the first of equal ones."""
+    """``y`` is the maximum of each window; ``gx`` adds ``gy`` where the maximum was, at the first
+    of equal ones.
+    """
 
     generic = True
 
@@ -79,7 +93,9 @@ class MaxPooling(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
-        padded = self.windows.pad_image(x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
+        padded = self.windows.pad_image(
+            x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        )
         return _reduce(self.windows, padded, backend.get_array_module(x).maximum)
 
     def backward(self, gy: Any) -> Any:
@@ -89,22 +105,30 @@ class MaxPooling(FunctionNode):
         return lambda: either(Spread(self.windows, self.places(plain(x), plain(y))), gy)
 
     def _spread(self, x: Array, y: Array, gy: Array) -> Array:
-        """The gradient at once, without the picture of places, in blocks of samples that stay in the cache."""
+        """The gradient at once, without the picture of places, in blocks of samples that stay in
+        the cache.
+        """
         gx = backend.get_array_module(x).empty(x.shape, gy.dtype)
         for n in parts(len(x), backend.block_bytes(x) // 8 // max(1, x[:1].nbytes)):
             self._spread_part(x[n], y[n], wide(gy[n]), gx[n])
         return gx
 
     def _spread_part(self, x: Array, y: Array, gy: Array, gx: Array) -> None:
-        """Each cell that is the maximum takes what is left of the gradient, so of equal ones only the first; the last is not
-        asked. (Cells are copied: numpy compares what lies apart several times slower.)"""
+        """Each cell that is the maximum takes what is left of the gradient, so of equal ones only
+        the first; the last is not asked. (Cells are copied: numpy compares what lies apart several
+        times slower.)
+        """
         xp, windows = backend.get_array_module(x), self.windows
         fits = windows.apart and windows.bare and gx.dtype == gy.dtype
         image = gx if fits else _image(windows, gy, gy.dtype)
-        if (fits and windows.stride != windows.K) or math.prod(windows.out) * math.prod(windows.K) != math.prod(windows.size):
+        if (fits and windows.stride != windows.K) or math.prod(windows.out) * math.prod(
+            windows.K
+        ) != math.prod(windows.size):
             image[...] = 0  # there are cells that no window sees
         cells = _cells(windows, windows.pad_image(x, -np.inf))
-        left, taken, copy = gy, xp.empty_like(gy), xp.empty_like(y)
+        left = gy
+        taken = xp.empty_like(gy)
+        copy = xp.empty_like(y)
         for i, cell in enumerate(_cells(windows, image), 1):
             if i < len(cells):
                 copy[...] = cells[i - 1]
@@ -121,7 +145,8 @@ class MaxPooling(FunctionNode):
     def places(self, x: Array, y: Array) -> Array:
         """Which offset within its window each maximum has: of equal ones the first."""
         xp = backend.get_array_module(x)
-        found, free = xp.zeros(y.shape, np.int32), xp.ones(y.shape, bool)
+        found = xp.zeros(y.shape, np.int32)
+        free = xp.ones(y.shape, bool)
         for i, cell in enumerate(_cells(self.windows, self.windows.pad_image(x, -np.inf))):
             here = cell == y
             here &= free
@@ -185,7 +210,9 @@ class SumPooling(FunctionNode):
 
 
 class Unpooling(FunctionNode):
-    """One value for each window, times a number, added to all its cells: the transpose of SumPooling."""
+    """One value for each window, times a number, added to all its cells: the transpose of
+    SumPooling.
+    """
 
     generic = True
 
@@ -194,7 +221,11 @@ class Unpooling(FunctionNode):
 
     def forward(self, y: Array) -> Array:
         x = _expand(self.windows, wide(y) * self.scale)
-        return x if self.windows.bare and x.dtype == y.dtype else x[(..., *self.windows.inside)].astype(y.dtype)
+        return (
+            x
+            if self.windows.bare and x.dtype == y.dtype
+            else x[(..., *self.windows.inside)].astype(y.dtype)
+        )
 
     def backward(self, gx: Any) -> Any:
         return lambda: either(SumPooling(self.windows, self.scale), gx)

@@ -1,4 +1,6 @@
-"""Initializers: functions that fill the arrays of new parameters. They work on arrays and know no Variables."""
+"""Initializers: functions that fill the arrays of new parameters. They work on arrays and know no
+Variables.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ __all__ = [
 ]
 
 
-def generate_array(initializer: Any, shape: tuple[int, ...], xp: Any = np, dtype: Any = None, device: Any = None) -> Array:
+def generate_array(
+    initializer: Any, shape: tuple[int, ...], xp: Any = np, dtype: Any = None, device: Any = None
+) -> Array:
     """A new array, filled.
 
     Args:
@@ -61,7 +65,9 @@ def generate_array(initializer: Any, shape: tuple[int, ...], xp: Any = np, dtype
     """
     own = getattr(initializer, "dtype", None)
     if dtype is not None and own is not None and np.dtype(dtype) != np.dtype(own):
-        raise ValueError(f"a {np.dtype(dtype)} array was asked of {initializer!r}, which makes {np.dtype(own)}")
+        raise ValueError(
+            f"a {np.dtype(dtype)} array was asked of {initializer!r}, which makes {np.dtype(own)}"
+        )
     chosen = dtype if dtype is not None else own if own is not None else get_dtype()
     array = xp.empty(shape, np.dtype(chosen))
     initializer(array)
@@ -72,7 +78,8 @@ def _get_initializer(initializer: Any, default: Any = None) -> Any:
     """The initializer that an argument such as a link's ``initialW`` means.
 
     Args:
-        initializer: a number or an array becomes a Constant; a function ``(array) -> None`` is returned as it is.
+        initializer: a number or an array becomes a Constant; a function ``(array) -> None`` is
+            returned as it is.
         default: stands for an ``initializer`` that is None; LeCunNormal if it is None, too.
 
     Raises:
@@ -81,11 +88,14 @@ def _get_initializer(initializer: Any, default: Any = None) -> Any:
     initializer = default if initializer is None else initializer
     if initializer is None:
         return LeCunNormal()
-    if (np.isscalar(initializer) and not isinstance(initializer, str)) or backend.is_array(initializer):
+    if (np.isscalar(initializer) and not isinstance(initializer, str)) or backend.is_array(
+        initializer
+    ):
         return Constant(initializer)
     if not callable(initializer) or isinstance(initializer, str):
         raise TypeError(
-            f"an initializer is a number, an array or a function (array) -> None, like mnpar.initializers.HeNormal(), "
+            "an initializer is a number, an array or a function (array) -> None, like "
+            "mnpar.initializers.HeNormal(), "
             f"not {type(initializer).__name__}: wrap lists in numpy.asarray"
         )
     return initializer

@@ -16,7 +16,8 @@ class Constant(Initializer):
 
     Args:
         fill_value: a number, or an array on any device.
-        dtype: of the parameter; None means ``mnpar.config.dtype``, whatever the dtype of ``fill_value``.
+        dtype: of the parameter; None means ``mnpar.config.dtype``, whatever the dtype of
+            ``fill_value``.
 
     Raises:
         ValueError: ``fill_value`` is neither a number nor an array.
@@ -29,8 +30,12 @@ class Constant(Initializer):
     """
 
     def __init__(self, fill_value: Any, dtype: Any = None) -> None:
-        if not (np.isscalar(fill_value) or backend.is_array(fill_value)) or isinstance(fill_value, str | bytes):
-            raise ValueError(f"Constant takes a number or an array, not {type(fill_value).__name__}")
+        if not (np.isscalar(fill_value) or backend.is_array(fill_value)) or isinstance(
+            fill_value, str | bytes
+        ):
+            raise ValueError(
+                f"Constant takes a number or an array, not {type(fill_value).__name__}"
+            )
         super().__init__(dtype)
         self.fill_value = fill_value
 
@@ -78,7 +83,8 @@ class One(Constant):
 
 
 class NaN(Constant):
-    """NaN: for parameters that the program has to overwrite; one that it forgets shows in every result.
+    """NaN: for parameters that the program has to overwrite; one that it forgets shows in every
+    result.
 
     Args:
         dtype: of the parameter; None means ``mnpar.config.dtype``.

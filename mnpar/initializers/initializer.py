@@ -1,7 +1,9 @@
-"""The base classes of initializers, which fill arrays, and the fans of a weight, by which most of them scale.
+"""The base classes of initializers, which fill arrays, and the fans of a weight, by which most of
+them scale.
 
-Random values are drawn on the host, in float64, from the rank's generator (:mod:`mnpar.random`), then cast and copied: a seed
-gives the same weights, up to rounding, in every dtype and on every device.
+Random values are drawn on the host, in float64, from the rank's generator (:mod:`mnpar.random`),
+then cast and copied: a seed gives the same weights, up to rounding, in every dtype and on every
+device.
 """
 
 from __future__ import annotations
@@ -38,12 +40,16 @@ class Initializer:
         raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, array)")
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{key}={value!r}" for key, value in vars(self).items() if value is not None)
+        values = ", ".join(
+            f"{key}={value!r}" for key, value in vars(self).items() if value is not None
+        )
         return f"{type(self).__name__}({values})"
 
 
 class RandomInitializer(Initializer):
-    """An initializer that draws random numbers, scaled by ``scale``, from ``rng`` or, if that is None, the rank's generator."""
+    """An initializer that draws random numbers, scaled by ``scale``, from ``rng`` or, if that is
+    None, the rank's generator.
+    """
 
     def __init__(self, scale: float, dtype: Any = None, rng: Any = None) -> None:
         super().__init__(dtype)
@@ -62,7 +68,8 @@ def put(array: Array, values: Array) -> None:
 
 
 def get_fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """How many inputs feed one output of a weight of this shape, and how many outputs one input feeds.
+    """How many inputs feed one output of a weight of this shape, and how many outputs one input
+    feeds.
 
     Args:
         shape: (outputs, inputs, kernel height, …) of the weight.
@@ -81,7 +88,8 @@ def get_fans(shape: tuple[int, ...]) -> tuple[int, int]:
     if not isinstance(shape, tuple) or len(shape) < 2:
         raise ValueError(
             f"a weight of shape {shape} has no fans, which take (outputs, inputs, …): "
-            "use an initializer that does not scale by them (Normal, Uniform, Constant), or give it two axes"
+            "use an initializer that does not scale by them (Normal, Uniform, Constant), or "
+            "give it two axes"
         )
     kernel = math.prod(shape[2:])
     return shape[1] * kernel, shape[0] * kernel

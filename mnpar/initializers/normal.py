@@ -1,4 +1,6 @@
-"""Initializers that draw from N(0, σ²); most choose σ so that activations have the same variance in all layers."""
+"""Initializers that draw from N(0, σ²); most choose σ so that activations have the same variance in
+all layers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class Normal(RandomInitializer):
 
     Example:
         >>> import numpy as np, mnpar
-        >>> W = mnpar.Parameter(mnpar.initializers.Normal(0.1, rng=np.random.default_rng(0)), (200, 100))
+        >>> W = mnpar.Parameter(
+        ...     mnpar.initializers.Normal(0.1, rng=np.random.default_rng(0)), (200, 100)
+        ... )
         >>> round(float(W.array.std()), 2)
         0.1
     """
@@ -36,7 +40,8 @@ class Normal(RandomInitializer):
 
 
 class LeCunNormal(Normal):
-    """σ = scale · √(1 / fan_in): LeCun et al., Efficient BackProp (1998). The default of most links.
+    """σ = scale · √(1 / fan_in): LeCun et al., Efficient BackProp (1998). The default of most
+    links.
 
     Example:
         >>> import mnpar
@@ -80,7 +85,9 @@ class HeNormal(Normal):
         0.5
     """
 
-    def __init__(self, scale: float = 1.0, dtype: Any = None, fan_option: str = "fan_in", rng: Any = None) -> None:
+    def __init__(
+        self, scale: float = 1.0, dtype: Any = None, fan_option: str = "fan_in", rng: Any = None
+    ) -> None:
         super().__init__(scale, dtype, rng)
         self.fan_option = fan_option
 

@@ -1,4 +1,6 @@
-"""Initializers with which a convolution resizes images by linear interpolation, each channel by itself."""
+"""Initializers with which a convolution resizes images by linear interpolation, each channel by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from mnpar.initializers.initializer import Initializer, put
 
 
 def linear_filter(kernel: tuple[int, ...]) -> Array:
-    """The product over the axes of 1 − |k − c| / f: a tent around the middle c = (K − 1) / 2, of half the width f = ⌈K / 2⌉."""
+    """The product over the axes of 1 − |k − c| / f: a tent around the middle c = (K − 1) / 2, of
+    half the width f = ⌈K / 2⌉.
+    """
     tents = [1 - abs(np.arange(k) - (k - 1) / 2) / ((k + 1) // 2) for k in kernel]
     tent: Array = reduce(np.multiply.outer, tents, np.ones(()))
     return tent
@@ -22,7 +26,9 @@ def linear_filter(kernel: tuple[int, ...]) -> Array:
 class _SamplingFilter(Initializer):
     def __init__(self, interpolation: str = "linear", dtype: Any = None) -> None:
         if interpolation != "linear":
-            raise ValueError(f"{type(self).__name__} interpolates by 'linear', not by {interpolation!r}")
+            raise ValueError(
+                f"{type(self).__name__} interpolates by 'linear', not by {interpolation!r}"
+            )
         super().__init__(dtype)
         self.interpolation = interpolation
 
@@ -34,18 +40,22 @@ class _SamplingFilter(Initializer):
         channels, others, *kernel = array.shape if array.ndim > 1 else (0, 0)
         if array.ndim < 3 or others not in (1, channels):
             raise ValueError(
-                f"{type(self).__name__} fills weights of shape (C, C, K, …) or (C, 1, K, …), channel by channel, "
+                f"{type(self).__name__} fills weights of shape (C, C, K, …) or (C, 1, K, …), "
+                "channel by channel, "
                 f"not of shape {array.shape}"
             )
         values = np.zeros(array.shape)
-        values[np.arange(channels), np.arange(channels) % max(others, 1)] = self.filter(tuple(kernel))
+        values[np.arange(channels), np.arange(channels) % max(others, 1)] = self.filter(
+            tuple(kernel)
+        )
         put(array, values)
 
 
 class UpsamplingDeconvFilter(_SamplingFilter):
     """Weights by which a deconvolution of stride ⌈K / 2⌉ enlarges images, each channel by itself.
 
-    The array is of shape (C, C, K, …), or (C, 1, K, …): all channels into one, or by ``groups=C`` each into its own.
+    The array is of shape (C, C, K, …), or (C, 1, K, …): all channels into one, or by ``groups=C``
+    each into its own.
 
     Args:
         interpolation: ``'linear'``, the only one.
@@ -65,7 +75,8 @@ class UpsamplingDeconvFilter(_SamplingFilter):
 
 
 class DownsamplingConvFilter(_SamplingFilter):
-    """Weights by which a convolution of stride ⌈K / 2⌉ makes images smaller: weighted means, each channel by itself.
+    """Weights by which a convolution of stride ⌈K / 2⌉ makes images smaller: weighted means, each
+    channel by itself.
 
     The array is of shape (C, C, K, …), or (C, 1, K, …) for ``groups=C``.
 

@@ -1,4 +1,6 @@
-"""Initializers that draw uniformly from [−s, s]; s is √3 times the σ of the normal initializer of the same name."""
+"""Initializers that draw uniformly from [−s, s]; s is √3 times the σ of the normal initializer of
+the same name.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ class HeUniform(Uniform):
         0.5
     """
 
-    def __init__(self, scale: float = 1.0, dtype: Any = None, fan_option: str = "fan_in", rng: Any = None) -> None:
+    def __init__(
+        self, scale: float = 1.0, dtype: Any = None, fan_option: str = "fan_in", rng: Any = None
+    ) -> None:
         super().__init__(scale, dtype, rng)
         self.fan_option = fan_option
 

@@ -1,4 +1,6 @@
-"""Batches of examples: on one rank, read ahead by threads or processes, the same on all ranks, in one order on all ranks."""
+"""Batches of examples: on one rank, read ahead by threads or processes, the same on all ranks, in
+one order on all ranks.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,9 @@
 """The same batch on all ranks: one rank draws it and broadcasts it, whatever it is made of.
 
-A batch travels as one small message and its arrays. The message is the state of the master's iterator in exact
-64-bit words (:data:`STATE`) and, only if it is not what it was for the last batch, the pickled structure of the batch
-(:mod:`mnpar.dataset.packing`). The end of the data and errors are such messages too, so all ranks stop together.
+A batch travels as one small message and its arrays. The message is the state of the master's
+iterator in exact 64-bit words (:data:`STATE`) and, only if it is not what it was for the last
+batch, the pickled structure of the batch (:mod:`mnpar.dataset.packing`). The end of the data and
+errors are such messages too, so all ranks stop together.
 """
 
 from __future__ import annotations
@@ -44,20 +45,26 @@ STATE = np.dtype(
 )
 
 
-def create_multi_node_iterator(actual_iterator: Any, communicator: Communicator, rank_master: int = 0) -> MultiNodeIterator:
-    """Give every rank the batches of the master's iterator. Collective, like ``next``, ``reset`` and ``serialize`` of it.
+def create_multi_node_iterator(
+    actual_iterator: Any, communicator: Communicator, rank_master: int = 0
+) -> MultiNodeIterator:
+    """Give every rank the batches of the master's iterator. Collective, like ``next``, ``reset``
+    and ``serialize`` of it.
 
-    Batches may be lists of examples or anything else; examples nest tuples, dicts, lists, arrays, numbers, strings, objects.
-    All come out as they went in, every dtype kept. Arrays and numbers travel as arrays.
+    Batches may be lists of examples or anything else; examples nest tuples, dicts, lists, arrays,
+    numbers, strings, objects. All come out as they went in, every dtype kept. Arrays and numbers
+    travel as arrays.
 
     Args:
-        actual_iterator: the master's iterator; the other ranks pass None, or an iterator that is not looked at.
+        actual_iterator: the master's iterator; the other ranks pass None, or an iterator that is
+            not looked at.
         communicator: the ranks that get the same batches; all call this.
         rank_master: the rank that draws.
 
     Returns:
-        On every rank an iterator whose ``epoch``, ``is_new_epoch``, ``epoch_detail``, ``previous_epoch_detail``,
-        ``current_position``, ``batch_size``, ``repeat`` and ``len(dataset)`` are the master's.
+        On every rank an iterator whose ``epoch``, ``is_new_epoch``, ``epoch_detail``,
+        ``previous_epoch_detail``, ``current_position``, ``batch_size``, ``repeat`` and
+        ``len(dataset)`` are the master's.
 
     Raises:
         ValueError: there is no rank ``rank_master``, or (on every rank) the master has no iterator.
@@ -67,7 +74,11 @@ def create_multi_node_iterator(actual_iterator: Any, communicator: Communicator,
         >>> import mnpar
         >>> from mnpar.iterators import SerialIterator, create_multi_node_iterator
         >>> def program(comm):
-        ...     mine = SerialIterator([("a", 1), ("b", 2)], 2, shuffle=False) if comm.rank == 0 else None
+        ...     mine = (
+        ...         SerialIterator([("a", 1), ("b", 2)], 2, shuffle=False)
+        ...         if comm.rank == 0
+        ...         else None
+        ...     )
         ...     iterator = create_multi_node_iterator(mine, comm)
         ...     return iterator.next(), iterator.epoch
         >>> mnpar.run(program, ranks=2)
@@ -78,9 +89,13 @@ def create_multi_node_iterator(actual_iterator: Any, communicator: Communicator,
 
 
 class MultiNodeIterator(Iterator):
-    """What :func:`create_multi_node_iterator` returns, of the same arguments: all ranks ask it for their batch together."""
+    """What :func:`create_multi_node_iterator` returns, of the same arguments: all ranks ask it for
+    their batch together.
+    """
 
-    def __init__(self, actual_iterator: Any, communicator: Communicator, rank_master: int = 0) -> None:
+    def __init__(
+        self, actual_iterator: Any, communicator: Communicator, rank_master: int = 0
+    ) -> None:
         self.communicator = communicator
         self.rank_master = check_root(communicator, rank_master, "rank_master")
         self.actual_iterator: Any = actual_iterator if communicator.rank == rank_master else None
@@ -89,7 +104,11 @@ class MultiNodeIterator(Iterator):
 
     def _check(self) -> None:
         if not hasattr(self.actual_iterator, "__next__"):
-            given = "None" if self.actual_iterator is None else f"a {type(self.actual_iterator).__name__}"
+            given = (
+                "None"
+                if self.actual_iterator is None
+                else f"a {type(self.actual_iterator).__name__}"
+            )
             raise ValueError(f"the master of a multi-node iterator needs an iterator, not {given}")
 
     def __next__(self) -> Any:
@@ -107,8 +126,8 @@ class MultiNodeIterator(Iterator):
     def serialize(self, serializer: Any) -> None:
         """Write or read the state of the master's iterator. Collective.
 
-        Writing, every rank writes the master's state, so that a plain iterator can go on from any rank's file. Reading,
-        the master's file counts.
+        Writing, every rank writes the master's state, so that a plain iterator can go on from any
+        rank's file. Reading, the master's file counts.
         """
         recorder = _Recorder(serializer)
         entries = self._share(SERIALIZE, lambda: self._serialize_master(recorder))
@@ -122,7 +141,9 @@ class MultiNodeIterator(Iterator):
     # ---- the exchange ----
 
     def _share(self, act: int, work: Callable[[], Any]) -> Any:
-        """What ``work`` returns on the master, on every rank; if it raises, it raises on every rank."""
+        """What ``work`` returns on the master, on every rank; if it raises, it raises on every
+        rank.
+        """
         if self.communicator.rank == self.rank_master:
             return self._give(act, work)
         message = self.communicator.bcast(None, self.rank_master)
@@ -130,8 +151,10 @@ class MultiNodeIterator(Iterator):
         pickled = message[STATE.itemsize :].tobytes()
         if CALLS[state["act"]] != CALLS[act]:
             raise MismatchError(
-                f"rank {self.communicator.rank} called {CALLS[act]} of a multi-node iterator, its master, rank "
-                f"{self.rank_master}, called {CALLS[state['act']]}: all ranks make the same calls in the same order"
+                f"rank {self.communicator.rank} called {CALLS[act]} of a multi-node iterator, "
+                "its master, rank "
+                f"{self.rank_master}, called {CALLS[state['act']]}: all ranks make the same "
+                "calls in the same order"
             )
         if state["failed"]:
             raise_error(pickled, self.rank_master)
@@ -142,7 +165,9 @@ class MultiNodeIterator(Iterator):
 
     def _give(self, act: int, work: Callable[[], Any]) -> Any:
         """The master's side."""
-        result, folded, pickled = None, Folded((), [], [], 0), b""
+        result = None
+        folded = Folded((), [], [], 0)
+        pickled = b""
         error: Exception | None = None
         try:
             result = work()
@@ -247,7 +272,9 @@ class MultiNodeIterator(Iterator):
 
     @property
     def dataset(self) -> Any:
-        """The master's data set; on the other ranks one of the same length whose examples only the master can read."""
+        """The master's data set; on the other ranks one of the same length whose examples only the
+        master can read.
+        """
         if self.communicator.rank == self.rank_master:
             return self.actual_iterator.dataset
         length = int(self._state["dataset_length"])
@@ -267,13 +294,18 @@ class RemoteDataset(DatasetMixin):
         return self.length
 
     def get_example(self, i: int) -> Any:
-        raise RuntimeError(f"example {i} is on rank {self.rank}: take batches from the multi-node iterator, on all ranks")
+        raise RuntimeError(
+            f"example {i} is on rank {self.rank}: take batches from the multi-node iterator, "
+            "on all ranks"
+        )
 
 
 class _Recorder:
     """A serializer that passes everything on, and keeps it for the other ranks."""
 
-    def __init__(self, serializer: Any, path: tuple[str, ...] = (), entries: list[Any] | None = None) -> None:
+    def __init__(
+        self, serializer: Any, path: tuple[str, ...] = (), entries: list[Any] | None = None
+    ) -> None:
         self.serializer = serializer
         self.path = path
         self.entries: list[tuple[tuple[str, ...], Any]] = [] if entries is None else entries
@@ -287,7 +319,9 @@ class _Recorder:
         return result
 
     def replay(self, entries: list[tuple[tuple[str, ...], Any]]) -> None:
-        """Write the same entries; where they are read, what this rank's file says does not matter."""
+        """Write the same entries; where they are read, what this rank's file says does not
+        matter.
+        """
         for path, value in entries:
             serializer = self.serializer
             for key in path[:-1]:

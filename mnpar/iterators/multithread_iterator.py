@@ -1,6 +1,8 @@
-"""Batches read ahead by threads: for data sets that wait (files, network) or compute in numpy, which releases the GIL.
+"""Batches read ahead by threads: for data sets that wait (files, network) or compute in numpy,
+which releases the GIL.
 
-Threads are safe under every MPI, start at once and share the data set; Python code itself does not get faster by them.
+Threads are safe under every MPI, start at once and share the data set; Python code itself does not
+get faster by them.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from mnpar.iterators.read_ahead import ReadAheadIterator, Readers, pieces
 
 
 class MultithreadIterator(ReadAheadIterator):
-    """A :class:`SerialIterator` that reads the next batch in threads while the program works with this one.
+    """A :class:`SerialIterator` that reads the next batch in threads while the program works with
+    this one.
 
-    The examples and their order are those of a SerialIterator. What the data set draws from :func:`mnpar.random.generator`
-    is seeded for every batch and thread: with ``mnpar.random.seed`` and the same ``n_threads`` runs repeat, resumed ones too.
+    The examples and their order are those of a SerialIterator. What the data set draws from
+    :func:`mnpar.random.generator` is seeded for every batch and thread: with ``mnpar.random.seed``
+    and the same ``n_threads`` runs repeat, resumed ones too.
 
     Args:
         dataset: anything with ``len`` and ``[i]``; several threads read it at the same time.
@@ -30,11 +34,14 @@ class MultithreadIterator(ReadAheadIterator):
 
     Raises:
         ValueError: as :class:`SerialIterator`, or ``n_threads`` is not positive.
-        Exception: what the data set raises, ``next`` raises, with the number of the example; the iterator stays where it was.
+        Exception: what the data set raises, ``next`` raises, with the number of the example; the
+            iterator stays where it was.
 
     Example:
         >>> from mnpar.iterators import MultithreadIterator
-        >>> with MultithreadIterator("abcde", 2, repeat=False, shuffle=False, n_threads=2) as iterator:
+        >>> with MultithreadIterator(
+        ...     "abcde", 2, repeat=False, shuffle=False, n_threads=2
+        ... ) as iterator:
         ...     list(iterator)
         [['a', 'b'], ['c', 'd'], ['e']]
     """
@@ -58,7 +65,9 @@ class MultithreadIterator(ReadAheadIterator):
 
 
 class Piece:
-    """The part of a batch that one thread reads: ``rows`` before, ``examples`` or ``error`` after it is ``done``."""
+    """The part of a batch that one thread reads: ``rows`` before, ``examples`` or ``error`` after
+    it is ``done``.
+    """
 
     def __init__(self, rows: list[int], seed: list[int]) -> None:
         self.rows = rows
@@ -80,7 +89,9 @@ class Piece:
 
 
 class Threads:
-    """Threads that read. They are daemons: a data set that hangs does not keep the program from ending."""
+    """Threads that read. They are daemons: a data set that hangs does not keep the program from
+    ending.
+    """
 
     broken = False
 
@@ -88,7 +99,9 @@ class Threads:
         self.n = n
         self.queue: SimpleQueue[Piece | None] = SimpleQueue()
         for _ in range(n):
-            threading.Thread(target=work, args=(dataset, self.queue), name="MultithreadIterator", daemon=True).start()
+            threading.Thread(
+                target=work, args=(dataset, self.queue), name="MultithreadIterator", daemon=True
+            ).start()
 
     def submit(self, rows: list[int], seed: list[int]) -> list[Piece]:
         """Begin to read a batch."""
@@ -103,7 +116,10 @@ class Threads:
         for piece in ticket:
             piece.done.wait()
             if piece.error is not None:
-                raise_for(piece.error, f"(raised while a thread read example {piece.rows[len(piece.examples)]})")
+                raise_for(
+                    piece.error,
+                    f"(raised while a thread read example {piece.rows[len(piece.examples)]})",
+                )
             examples += piece.examples
         return examples
 
@@ -127,7 +143,9 @@ def work(dataset: Any, queue: SimpleQueue[Piece | None]) -> None:
 
 
 def raise_for(error: BaseException, note: str) -> None:
-    """Raise a reader's error with a note; a StopIteration as a RuntimeError, for it would look like the end of the data."""
+    """Raise a reader's error with a note; a StopIteration as a RuntimeError, for it would look like
+    the end of the data.
+    """
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         error.add_note(note)
         raise error

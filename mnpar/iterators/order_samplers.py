@@ -1,4 +1,6 @@
-"""Order samplers: in which order the examples of the next epoch come, and how that is saved and restored."""
+"""Order samplers: in which order the examples of the next epoch come, and how that is saved and
+restored.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,16 @@ from mnpar.backend import Array
 from mnpar.random import generator
 from mnpar.serializer import Deserializer, Serializer
 
-ROOM = 1 << 14  # bytes for a generator's state as text: numpy's largest, the Mersenne twister's, takes 8 KB
+# bytes for a generator's state as text: numpy's largest, the Mersenne twister's, takes 8 KB
+ROOM = 1 << 14
 
 
 class OrderSampler(Protocol):
-    """A function of the current order and the position in it that returns the order of the next epoch.
+    """A function of the current order and the position in it that returns the order of the next
+    epoch.
 
-    The first order, asked for with 0, 1, … N - 1, may have more or fewer examples, and some more than once: that many make an
-    epoch from then on.
+    The first order, asked for with 0, 1, … N - 1, may have more or fewer examples, and some more
+    than once: that many make an epoch from then on.
     """
 
     def __call__(self, current_order: Array, current_position: int, /) -> Array: ...
@@ -27,11 +31,13 @@ class OrderSampler(Protocol):
 class ShuffleOrderSampler:
     """Draws a new random order for every epoch.
 
-    It has a generator of its own, so the orders do not depend on other random numbers (dropout, threads that prefetch).
+    It has a generator of its own, so the orders do not depend on other random numbers (dropout,
+    threads that prefetch).
 
     Args:
-        random_state: a numpy RandomState or Generator, or a seed; ``RandomState(seed)`` gives the orders that Chainer draws
-            from it. None: a generator seeded from the rank's (:func:`mnpar.random.seed`).
+        random_state: a numpy RandomState or Generator, or a seed; ``RandomState(seed)`` gives the
+            orders that Chainer draws from it. None: a generator seeded from the rank's
+            (:func:`mnpar.random.seed`).
 
     Example:
         >>> import numpy as np
@@ -40,7 +46,9 @@ class ShuffleOrderSampler:
         array([2, 0, 1, 3, 4])
     """
 
-    def __init__(self, random_state: np.random.RandomState | np.random.Generator | int | None = None) -> None:
+    def __init__(
+        self, random_state: np.random.RandomState | np.random.Generator | int | None = None
+    ) -> None:
         if random_state is None:
             random_state = np.random.default_rng(int(generator().integers(2**63)))
         elif isinstance(random_state, int | np.integer):
@@ -51,7 +59,9 @@ class ShuffleOrderSampler:
         return self._random.permutation(len(current_order))
 
     def serialize(self, serializer: Any) -> None:
-        """Keep the generator's state, so that a resumed run draws the orders that this one would have drawn."""
+        """Keep the generator's state, so that a resumed run draws the orders that this one would
+        have drawn.
+        """
         state = serializer("state", _as_bytes(_state(self._random)))
         try:
             loaded = json.loads(bytes(np.asarray(state, np.uint8)))
@@ -61,13 +71,18 @@ class ShuffleOrderSampler:
                 self._random.bit_generator.state = loaded
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"the saved order sampler does not fit this one, a {type(self._random).__name__}: {error}; "
+                "the saved order sampler does not fit this one, a "
+                f"{type(self._random).__name__}: {error}; "
                 "make the iterator with the same random_state as in the run that was saved"
             ) from None
 
 
 def _state(random: np.random.RandomState | np.random.Generator) -> Any:
-    return random.get_state(legacy=False) if isinstance(random, np.random.RandomState) else random.bit_generator.state
+    return (
+        random.get_state(legacy=False)
+        if isinstance(random, np.random.RandomState)
+        else random.bit_generator.state
+    )
 
 
 def _as_bytes(state: Any) -> Array:
@@ -77,7 +92,9 @@ def _as_bytes(state: Any) -> Array:
 
 
 class SamplerState(Serializer):
-    """The state of an order sampler: a serializer that keeps what the sampler writes, so that it can be restored."""
+    """The state of an order sampler: a serializer that keeps what the sampler writes, so that it
+    can be restored.
+    """
 
     def __init__(self, sampler: Any, values: dict[str, Any], path: str = "") -> None:
         self.sampler = sampler
@@ -102,7 +119,9 @@ class SamplerState(Serializer):
 
     def __call__(self, key: str, value: Any) -> Any:
         # arrays as bytes: states are compared
-        kept = (value.tobytes(), value.dtype, value.shape) if isinstance(value, np.ndarray) else value
+        kept = (
+            (value.tobytes(), value.dtype, value.shape) if isinstance(value, np.ndarray) else value
+        )
         self.values[self.path + key] = kept
         return value
 
@@ -119,4 +138,8 @@ class _Reading(Deserializer):
 
     def __call__(self, key: str, value: Any) -> Any:
         kept = self.values[self.path + key]
-        return np.frombuffer(kept[0], kept[1]).reshape(kept[2]).copy() if isinstance(kept, tuple) else kept
+        return (
+            np.frombuffer(kept[0], kept[1]).reshape(kept[2]).copy()
+            if isinstance(kept, tuple)
+            else kept
+        )

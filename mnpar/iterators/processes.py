@@ -1,8 +1,9 @@
 """Hands out batches to worker processes, and collects them.
 
-It needs no threads and no locks: requests wait in one pipe to each worker, replies in another (they have a fixed size below
-PIPE_BUF, so each is read whole). Examples lie in shared memory, in one slot for each batch under way. Tickets increase, so that
-replies to cancelled requests are recognized and skipped.
+It needs no threads and no locks: requests wait in one pipe to each worker, replies in another (they
+have a fixed size below PIPE_BUF, so each is read whole). Examples lie in shared memory, in one slot
+for each batch under way. Tickets increase, so that replies to cancelled requests are recognized and
+skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from mnpar.iterators.worker_group import Setup, Worker, WorkerGroup
 from mnpar.launch import clean_environment
 
 GUARD = (
-    "a worker process imported the script and came to a MultiprocessIterator again: what the script does, other than to "
+    "a worker process imported the script and came to a MultiprocessIterator again: what the "
+    "script does, other than to "
     'define, belongs under `if __name__ == "__main__":`'
 )
 
@@ -47,7 +49,9 @@ class Processes:
         tasks: how many pieces a worker reads before another takes its place; None: any number.
     """
 
-    def __init__(self, dataset: Any, n: int, n_slots: int, timeout: float | None, tasks: int | None) -> None:
+    def __init__(
+        self, dataset: Any, n: int, n_slots: int, timeout: float | None, tasks: int | None
+    ) -> None:
         if WORKER in os.environ:
             raise RuntimeError(GUARD)
         self.n_slots = n_slots
@@ -79,7 +83,10 @@ class Processes:
         for number, part in enumerate(pieces(rows, len(self.workers))):
             worker = self._worker(number)
             worker.n_tasks += 1
-            worker.send(REQUEST.pack(self.ticket, slot, len(part), *seed, number) + np.array(part, np.int64).tobytes())
+            worker.send(
+                REQUEST.pack(self.ticket, slot, len(part), *seed, number)
+                + np.array(part, np.int64).tobytes()
+            )
             batch.append(Piece(worker, self.ticket, slot, part))
         self.broken = False
         return batch
@@ -113,7 +120,9 @@ class Processes:
                 continue  # the reply to a cancelled request
             if status == DONE:
                 return shared_file.read_examples(worker.memory, head, piece.slot)
-            error, text, trace = pickle.loads(shared_file.read_bytes(worker.memory, head, piece.slot * shared_file.SLOT))
+            error, text, trace = pickle.loads(
+                shared_file.read_bytes(worker.memory, head, piece.slot * shared_file.SLOT)
+            )
             self.broken = False  # the data set's error, and the workers go on
             raise_for(_load(error, text), f"(raised while {worker} read example {row})\n{trace}")
 
@@ -144,8 +153,10 @@ def describe(dataset: Any) -> Setup:
     except Exception as error:
         os.close(fd)
         raise TypeError(
-            f"a MultiprocessIterator sends its data set, a {type(dataset).__name__}, to other processes, and it cannot be "
-            f"pickled: {error}; use functions and classes that a module defines (no lambda), or a MultithreadIterator"
+            f"a MultiprocessIterator sends its data set, a {type(dataset).__name__}, to other "
+            "processes, and it cannot be "
+            f"pickled: {error}; use functions and classes that a module defines (no lambda), "
+            "or a MultithreadIterator"
         ) from error
     message = pickle.dumps((pickled, places, fd, main, sys.argv))
     environment = clean_environment(os.environ) | {
@@ -155,15 +166,20 @@ def describe(dataset: Any) -> Setup:
     }
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         environment[name] = "1"  # the workers are the threads
-    # memory of one batch is kept for the next: handing it back and forth took more than half of a worker's time
-    environment = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)} | environment
+    # memory of one batch is kept for the next: handing it back and forth took more than half of a
+    # worker's time
+    environment = {
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
+    } | environment
     return Setup(len(message).to_bytes(8, "little") + message, fd, environment)
 
 
 def _main() -> tuple[str | None, str]:
     """The name of the script's module and its path."""
     module: Any = sys.modules["__main__"]
-    path, spec = getattr(module, "__file__", None), getattr(module, "__spec__", None)
+    path = getattr(module, "__file__", None)
+    spec = getattr(module, "__spec__", None)
     if path is None:
         raise TypeError("it is of what was defined at a prompt or in a notebook")
     sys.modules.setdefault(MAIN, module)  # what comes back may be of the script's classes

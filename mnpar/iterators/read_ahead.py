@@ -1,8 +1,9 @@
 """The base of iterators that read batches ahead; subclasses say by what: threads or processes.
 
-The order of examples is decided here, by the same code as in :class:`SerialIterator`; the readers get lists of indices. Its
-attributes (``epoch`` …) and what it writes into a snapshot, the order sampler's generator included, are those of the batch that
-the user got last, not of the batches read ahead, so a resumed run gets exactly the batches that this one would have got.
+The order of examples is decided here, by the same code as in :class:`SerialIterator`; the readers
+get lists of indices. Its attributes (``epoch`` …) and what it writes into a snapshot, the order
+sampler's generator included, are those of the batch that the user got last, not of the batches read
+ahead, so a resumed run gets exactly the batches that this one would have got.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from mnpar.iterators.serial_iterator import SerialIterator, State
 class Readers(Protocol):
     """Threads or processes that read examples."""
 
-    broken: bool  # one has died, or Ctrl-C came in the middle of a message: new readers have to be started
+    # one has died, or Ctrl-C came in the middle of a message: new readers have to be started
+    broken: bool
 
     def submit(self, rows: list[int], seed: list[int]) -> Any:
-        """Begin to read a batch; returns a ticket. The seed is that of random numbers that the data set draws for it."""
+        """Begin to read a batch; returns a ticket. The seed is that of random numbers that the data
+        set draws for it.
+        """
 
     def collect(self, ticket: Any) -> list[Any]:
         """Wait for the batch."""
@@ -40,7 +44,8 @@ class Pending(NamedTuple):
 
     state: State  # the iterator's after this batch
     ticket: Any
-    sampler: SamplerState | None  # as it was before it drew an order for this batch; None: it drew none
+    # as it was before it drew an order for this batch; None: it drew none
+    sampler: SamplerState | None
 
 
 class ReadAheadIterator(SerialIterator):
@@ -58,9 +63,12 @@ class ReadAheadIterator(SerialIterator):
         self.n_prefetch = n_prefetch
         self._pending: deque[Pending] = deque()
         self._readers: Readers | None = None
-        self._stop: Any = None  # calls stop of the readers, at the latest when the iterator or the program ends
+        self._stop: Any = (
+            None  # calls stop of the readers, at the latest when the iterator or the program ends
+        )
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler)
-        # spawning leaves the rank's generator where it is: what is drawn after this does not depend on the kind of iterator
+        # spawning leaves the rank's generator where it is: what is drawn after this does not depend
+        # on the kind of iterator
         self._seed = int(mnpar.random.spawn(1)[0].integers(2**63))
 
     def _make_readers(self) -> Readers:
@@ -95,7 +103,9 @@ class ReadAheadIterator(SerialIterator):
                     self._before_draw.restore()  # the order is drawn again when the batch is wanted
                 return
             seed = [self._seed, front.epoch, front.position]
-            self._pending.append(Pending(state, self._running_readers().submit(rows, seed), self._before_draw))
+            self._pending.append(
+                Pending(state, self._running_readers().submit(rows, seed), self._before_draw)
+            )
             self._before_draw = None
 
     def _running_readers(self) -> Readers:
@@ -105,7 +115,9 @@ class ReadAheadIterator(SerialIterator):
         return self._readers
 
     def _forget(self) -> None:
-        """Cancel the batches that are being read ahead, and put the order sampler back to where the user is."""
+        """Cancel the batches that are being read ahead, and put the order sampler back to where the
+        user is.
+        """
         states = [self._sampler_state_here(), self._before_draw]
         for pending in self._pending:
             self._running_readers().cancel(pending.ticket)
@@ -117,8 +129,12 @@ class ReadAheadIterator(SerialIterator):
                 return
 
     def _sampler_state_here(self) -> SamplerState | None:
-        """The order sampler's state at the user's batch; None: it is in that state, as no order was drawn ahead."""
-        return next((pending.sampler for pending in self._pending if pending.sampler is not None), None)
+        """The order sampler's state at the user's batch; None: it is in that state, as no order was
+        drawn ahead.
+        """
+        return next(
+            (pending.sampler for pending in self._pending if pending.sampler is not None), None
+        )
 
     def reset(self) -> None:
         """Go back to the beginning of epoch 0, with a newly drawn order."""
@@ -134,7 +150,9 @@ class ReadAheadIterator(SerialIterator):
         self._readers = self._stop = None
 
     def __copy__(self) -> Self:
-        """Another iterator at the same place, with readers of its own; the data set and the order sampler are shared."""
+        """Another iterator at the same place, with readers of its own; the data set and the order
+        sampler are shared.
+        """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._pending = deque()
@@ -142,8 +160,11 @@ class ReadAheadIterator(SerialIterator):
         return other
 
     def serialize(self, serializer: Any) -> None:
-        """Write or read what :class:`SerialIterator` does, and the seed of random numbers that the data set draws."""
-        ahead, here = SamplerState.of(self.order_sampler), self._sampler_state_here()
+        """Write or read what :class:`SerialIterator` does, and the seed of random numbers that the
+        data set draws.
+        """
+        ahead = SamplerState.of(self.order_sampler)
+        here = self._sampler_state_here()
         if here is not None:
             here.restore()
         before = self._where()
@@ -154,14 +175,24 @@ class ReadAheadIterator(SerialIterator):
             self._pending, pending = deque(), self._pending
             for one in pending:
                 self._running_readers().cancel(one.ticket)
-        elif here is not None and ahead is not None:  # the state was saved: the batches read ahead stay valid
+        elif (
+            here is not None and ahead is not None
+        ):  # the state was saved: the batches read ahead stay valid
             ahead.restore()
 
     def _where(self) -> tuple[Any, ...]:
         position, epoch, is_new_epoch, order = self._state
         sampler = SamplerState.of(self.order_sampler)
         drawn = None if sampler is None else sampler.values
-        return position, epoch, is_new_epoch, order if order is None else order.tobytes(), self._previous, self._seed, drawn
+        return (
+            position,
+            epoch,
+            is_new_epoch,
+            order if order is None else order.tobytes(),
+            self._previous,
+            self._seed,
+            drawn,
+        )
 
 
 def pieces(rows: list[int], n: int) -> list[list[int]]:

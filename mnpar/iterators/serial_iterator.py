@@ -1,4 +1,6 @@
-"""Batches read one after the other, in the calling thread; the other iterators give the same batches."""
+"""Batches read one after the other, in the calling thread; the other iterators give the same
+batches.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,16 @@ class State(NamedTuple):
 
 
 class SerialIterator(Iterator):
-    """Gives lists of examples; repeating, a batch that reaches the end of an epoch is filled up from the next one.
+    """Gives lists of examples; repeating, a batch that reaches the end of an epoch is filled up
+    from the next one.
 
     Args:
         dataset: anything with ``len`` and ``[i]``.
         batch_size: how many examples a batch has; without ``repeat`` the last one may be shorter.
-        repeat: whether it goes on for ever; False: it stops after one epoch, and starts again after :meth:`reset`.
-        shuffle: whether every epoch has a new random order; None is True unless an ``order_sampler`` is given.
+        repeat: whether it goes on for ever; False: it stops after one epoch, and starts again after
+            :meth:`reset`.
+        shuffle: whether every epoch has a new random order; None is True unless an
+            ``order_sampler`` is given.
         order_sampler: draws the orders, see :class:`OrderSampler`; only with ``shuffle=None``.
 
     Attributes:
@@ -41,8 +46,9 @@ class SerialIterator(Iterator):
 
     Raises:
         TypeError: ``dataset`` has no length, or no ``[i]``.
-        ValueError: ``batch_size`` is no positive integer, or both ``shuffle`` and ``order_sampler`` are given; when a batch
-            is drawn: the data set is empty and ``repeat`` is True, or the sampler's orders are not equally long.
+        ValueError: ``batch_size`` is no positive integer, or both ``shuffle`` and ``order_sampler``
+            are given; when a batch is drawn: the data set is empty and ``repeat`` is True, or the
+            sampler's orders are not equally long.
 
     Example:
         >>> from mnpar.iterators import SerialIterator
@@ -53,7 +59,9 @@ class SerialIterator(Iterator):
         [['a', 'b'], ['c', 'd'], ['e']]
     """
 
-    _before_draw: SamplerState | None = None  # the order sampler's before it drew an order for the batch at hand
+    _before_draw: SamplerState | None = (
+        None  # the order sampler's before it drew an order for the batch at hand
+    )
 
     def __init__(
         self,
@@ -63,20 +71,33 @@ class SerialIterator(Iterator):
         shuffle: bool | None = None,
         order_sampler: OrderSampler | None = None,
     ) -> None:
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
-            raise ValueError(f"batch_size = {batch_size!r}: a batch has a positive number of examples")
+        if (
+            isinstance(batch_size, bool)
+            or not isinstance(batch_size, int | np.integer)
+            or batch_size < 1
+        ):
+            raise ValueError(
+                f"batch_size = {batch_size!r}: a batch has a positive number of examples"
+            )
         if shuffle is not None and order_sampler is not None:
-            raise ValueError("the order comes from shuffle or from order_sampler: with an order_sampler leave shuffle out")
+            raise ValueError(
+                "the order comes from shuffle or from order_sampler: with an order_sampler "
+                "leave shuffle out"
+            )
         check_dataset(dataset)
         self.dataset = dataset
         self.batch_size = int(batch_size)
         self.repeat = repeat
         shuffles = order_sampler is None and shuffle is not False
-        self.order_sampler: OrderSampler | None = ShuffleOrderSampler() if shuffles else order_sampler
+        self.order_sampler: OrderSampler | None = (
+            ShuffleOrderSampler() if shuffles else order_sampler
+        )
         self.reset()
 
     def __repr__(self) -> str:
-        what = f"{type(self).__name__} of {len(self.dataset)} examples, batch_size={self.batch_size}"
+        what = (
+            f"{type(self).__name__} of {len(self.dataset)} examples, batch_size={self.batch_size}"
+        )
         return f"<{what}, at {self.current_position} in epoch {self.epoch}>"
 
     def reset(self) -> None:
@@ -102,7 +123,9 @@ class SerialIterator(Iterator):
         try:
             return [self.dataset[i] for i in rows]
         except StopIteration as error:
-            raise RuntimeError(f"the data set raised StopIteration {error} for one of the examples {rows}") from error
+            raise RuntimeError(
+                f"the data set raised StopIteration {error} for one of the examples {rows}"
+            ) from error
 
     def _advance(self, state: State) -> tuple[State, list[int]]:
         """The state after the batch that comes next in a state, and the batch's indices."""
@@ -112,8 +135,10 @@ class SerialIterator(Iterator):
             raise StopIteration
         if n == 0:
             raise ValueError(
-                "an empty data set has no batch to repeat: scatter_dataset gives all ranks equally many examples to train with "
-                "(force_equal_length, its default), and an evaluation reads them once (repeat=False)"
+                "an empty data set has no batch to repeat: scatter_dataset gives all ranks "
+                "equally many examples to train with "
+                "(force_equal_length, its default), and an evaluation reads them once "
+                "(repeat=False)"
             )
         position = min(position, n)  # of a data set that has become shorter
         rows: list[int] = []
@@ -133,12 +158,17 @@ class SerialIterator(Iterator):
             self._before_draw = SamplerState.of(self.order_sampler)
         drawn = np.asarray(self.order_sampler(order, position))
         if drawn.ndim != 1:
-            raise ValueError(f"the order_sampler returned an order of shape {drawn.shape}, not a number for each example")
+            raise ValueError(
+                f"the order_sampler returned an order of shape {drawn.shape}, not a number for "
+                "each example"
+            )
         n = len(self.dataset)
         if drawn.size and (drawn.dtype.kind not in "iu" or drawn.min() < 0 or drawn.max() >= n):
-            least, most = drawn.min(), drawn.max()
+            least = drawn.min()
+            most = drawn.max()
             raise ValueError(
-                f"the order_sampler returned {drawn.dtype} from {least} to {most} for a data set of {n} examples "
+                f"the order_sampler returned {drawn.dtype} from {least} to {most} for a data "
+                f"set of {n} examples "
                 "(which keeps its length while an iterator reads it)"
             )
         return drawn
@@ -146,7 +176,9 @@ class SerialIterator(Iterator):
     def _next(self, order: Array, position: int) -> Array:
         drawn = self._draw(order, position)
         if len(drawn) != len(order):
-            raise ValueError(f"the order_sampler returned {len(drawn)} examples after an epoch of {len(order)}")
+            raise ValueError(
+                f"the order_sampler returned {len(drawn)} examples after an epoch of {len(order)}"
+            )
         return drawn
 
     @property
@@ -182,7 +214,8 @@ class SerialIterator(Iterator):
         return self._previous
 
     def serialize(self, serializer: Any) -> None:
-        """Write or read position, epoch and order (Chainer's keys), and the generator that draws the next orders.
+        """Write or read position, epoch and order (Chainer's keys), and the generator that draws
+        the next orders.
 
         Raises:
             ValueError: what is read was written for a data set of another length.
@@ -190,20 +223,31 @@ class SerialIterator(Iterator):
         position, epoch, is_new_epoch, order = self._state
         length = n = len(self.dataset)
         size = self._length
-        moved = getattr(serializer, "ranks_changed", False)  # loading a checkpoint of another number of ranks
+        # loading a checkpoint of another number of ranks
+        moved = getattr(serializer, "ranks_changed", False)
         with suppress(KeyError):  # Chainer does not save it
             length = int(serializer("dataset_length", n))
         position = int(serializer("current_position", position))
         epoch = int(serializer("epoch", epoch))
         is_new_epoch = bool(serializer("is_new_epoch", is_new_epoch))
-        if moved and length != n:  # saved for another part of the data: take the same fraction of the epoch, keep the order
-            position = min(position * n // max(length, 1), size)  # a sampler's epochs need not be as long as the data set
+        if (
+            moved and length != n
+            # saved for another part of the data: take the same fraction of the epoch, keep the
+            # order
+        ):
+            # a sampler's epochs need not be as long as the data set
+            position = min(position * n // max(length, 1), size)
         elif order is not None:
             order = np.asarray(serializer("order", np.array(order, np.int64)), np.int64)
         if not 0 <= position <= size or (order is not None and order.shape != (size,)):
             was = "of another length" if order is None else f"of {order.size} examples"
-            raise ValueError(f"this state, at position {position}, was saved with a data set {was}; this one has {size}")
-        previous = float(serializer("previous_epoch_detail", -1.0 if self._previous is None else self._previous))
+            raise ValueError(
+                f"this state, at position {position}, was saved with a data set {was}; this "
+                f"one has {size}"
+            )
+        previous = float(
+            serializer("previous_epoch_detail", -1.0 if self._previous is None else self._previous)
+        )
         sampler: Any = self.order_sampler
         if hasattr(sampler, "serialize"):
             with suppress(KeyError):  # Chainer does not save it

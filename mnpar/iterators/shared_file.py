@@ -1,6 +1,8 @@
-"""Memory that processes share by a file without a name, so that nothing is left behind whoever dies.
+"""Memory that processes share by a file without a name, so that nothing is left behind whoever
+dies.
 
-A batch is written as a head, pickled, and its arrays as bytes after it. The reader's arrays are its own.
+A batch is written as a head, pickled, and its arrays as bytes after it. The reader's arrays are its
+own.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def write(fd: int, data: Any, offset: int) -> int:
     view = memoryview(data).cast("B")
     while len(view):
         n = os.pwrite(fd, view[:MOST], offset)
-        view, offset = view[n:], offset + n
+        view = view[n:]
+        offset = offset + n
     return offset
 
 
@@ -46,7 +49,8 @@ def read(fd: int, view: memoryview, offset: int) -> int:
         n = os.preadv(fd, [view[:MOST]], offset)
         if n == 0:
             raise EOFError(f"shared memory ends at byte {offset}, {len(view)} more were expected")
-        view, offset = view[n:], offset + n
+        view = view[n:]
+        offset = offset + n
     return offset
 
 
@@ -85,7 +89,9 @@ def read_examples(fd: int, head: int, slot: int) -> list[Any]:
 
 
 def write_object(fd: int, value: Any) -> tuple[bytes, list[tuple[int, int]]]:
-    """Put the arrays of an object into shared memory; returns its pickle without them, and where each is."""
+    """Put the arrays of an object into shared memory; returns its pickle without them, and where
+    each is.
+    """
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     offset, places = 0, []
@@ -97,7 +103,9 @@ def write_object(fd: int, value: Any) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 def read_object(fd: int, pickled: bytes, places: list[tuple[int, int]]) -> Any:
-    """The object; its arrays lie in the shared memory, what is changed in them only this process sees."""
+    """The object; its arrays lie in the shared memory, what is changed in them only this process
+    sees.
+    """
     size = max((begin + n for begin, n in places), default=0)
     if not size:
         return pickle.loads(pickled, buffers=[bytearray() for _ in places])

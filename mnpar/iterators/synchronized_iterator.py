@@ -1,4 +1,6 @@
-"""The same order on all ranks, agreed on once: every rank reads the same batches itself, and nothing is sent."""
+"""The same order on all ranks, agreed on once: every rank reads the same batches itself, and
+nothing is sent.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,24 @@ if TYPE_CHECKING:
 
 
 def create_synchronized_iterator(actual_iterator: Any, communicator: Communicator) -> Any:
-    """Let the iterators of all ranks shuffle alike, from the beginning. Collective; afterwards no rank waits for another.
+    """Let the iterators of all ranks shuffle alike, from the beginning. Collective; afterwards no
+    rank waits for another.
 
-    Model-parallel ranks that each have the data set (or, where a rank needs none, an empty one of the same length) so read
-    the same examples at the same time.
+    Model-parallel ranks that each have the data set (or, where a rank needs none, an empty one of
+    the same length) so read the same examples at the same time.
 
     Args:
-        actual_iterator: this rank's iterator, with an attribute ``order_sampler``; one that does not shuffle (its
-            ``order_sampler`` is None) keeps its order.
+        actual_iterator: this rank's iterator, with an attribute ``order_sampler``; one that does
+            not shuffle (its ``order_sampler`` is None) keeps its order.
         communicator: the ranks that read alike; all call this.
 
     Returns:
-        ``actual_iterator``, reset; its order sampler draws from ``RandomState(seed)`` with a seed of rank 0's generator
-        (:func:`mnpar.random.seed`).
+        ``actual_iterator``, reset; its order sampler draws from ``RandomState(seed)`` with a seed
+        of rank 0's generator (:func:`mnpar.random.seed`).
 
     Raises:
-        ValueError: on every rank, if an iterator has no ``order_sampler``, some shuffle or repeat and some do not, or data
-            sets or batches are not equally long.
+        ValueError: on every rank, if an iterator has no ``order_sampler``, some shuffle or repeat
+            and some do not, or data sets or batches are not equally long.
 
     Example:
         >>> import mnpar
@@ -50,12 +53,14 @@ def create_synchronized_iterator(actual_iterator: Any, communicator: Communicato
     for rank, description in enumerate(ranks):
         if description is None:
             raise ValueError(
-                f"rank {rank}: this iterator has no attribute order_sampler, so its order cannot be synchronized; "
+                f"rank {rank}: this iterator has no attribute order_sampler, so its order "
+                "cannot be synchronized; "
                 "create_multi_node_iterator works with any iterator"
             )
         if description != ranks[0]:
             raise ValueError(
-                f"iterators that are to read alike differ: (shuffles, examples, batch size, repeats) is {ranks[0]} on rank 0 "
+                "iterators that are to read alike differ: (shuffles, examples, batch size, "
+                f"repeats) is {ranks[0]} on rank 0 "
                 f"and {description} on rank {rank}"
             )
     if actual_iterator.order_sampler is not None:

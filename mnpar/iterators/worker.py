@@ -1,8 +1,10 @@
-"""What a worker process of :class:`MultiprocessIterator` does: it reads the examples that it is told to.
+"""What a worker process of :class:`MultiprocessIterator` does: it reads the examples that it is
+told to.
 
-A process started by exec with a cleaned environment, which knows nothing of MPI and has one thread, imports mnpar once and
-forks the workers; each then makes the data set for itself, with its own open files. A worker ends when the pipe from the
-program is closed, in the middle of an example, too: so it never outlives the program, however that ended.
+A process started by exec with a cleaned environment, which knows nothing of MPI and has one thread,
+imports mnpar once and forks the workers; each then makes the data set for itself, with its own open
+files. A worker ends when the pipe from the program is closed, in the middle of an example, too: so
+it never outlives the program, however that ended.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from mnpar.communicators.agreement import dump_error
 from mnpar.iterators import shared_file
 
 REQUEST = struct.Struct("<qqqqqqq")  # ticket, slot, how many rows; four numbers of the seed
-REPLY = struct.Struct("<qqqq")  # ticket, one of the following, size of the head, the row that failed
+# ticket, one of the following, size of the head, the row that failed
+REPLY = struct.Struct("<qqqq")
 STATUS = struct.Struct("<qqq")  # which worker, its pid, how it ended as the system says it
 BORN = -1  # instead: it did not
 DONE, FAILED, UNREADY = range(3)
@@ -111,7 +114,9 @@ def serve(requests: int, replies: int, memory: int) -> None:
         os.write(replies, REPLY.pack(ticket, *_read(dataset, rows, seed, memory, slot)))
 
 
-def _read(dataset: Any, rows: list[int], seed: list[int], memory: int, slot: int) -> tuple[int, int, int]:
+def _read(
+    dataset: Any, rows: list[int], seed: list[int], memory: int, slot: int
+) -> tuple[int, int, int]:
     """Examples into a slot: what became of it, the size of the head, the row that failed."""
     rng = np.random.default_rng(seed)
     np.random.seed(rng.integers(2**32))  # for data sets that draw from the global generators
@@ -129,7 +134,9 @@ def _read(dataset: Any, rows: list[int], seed: list[int], memory: int, slot: int
 def _write_error(memory: int, error: BaseException, slot: int) -> int:
     ordinary = isinstance(error, Exception) and not isinstance(error, StopIteration)
     dumped = dump_error(error if ordinary else RuntimeError(f"{type(error).__name__}: {error}"))  # type: ignore[arg-type]
-    message = pickle.dumps((dumped, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))))
+    message = pickle.dumps(
+        (dumped, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+    )
     shared_file.write(memory, message, slot * shared_file.SLOT)
     return len(message)
 
@@ -153,9 +160,15 @@ def _end_with_parent(fd: int) -> None:
 
 
 def _import_main(name: str | None, path: str) -> None:
-    """Run the parent's script for what it defines, not as a program: its ``if __name__ == "__main__":`` is not entered."""
+    """Run the parent's script for what it defines, not as a program: its ``if __name__ ==
+    "__main__":`` is not entered.
+    """
     module = types.ModuleType(MAIN)
     sys.modules["__main__"] = sys.modules[MAIN] = module
-    run = runpy.run_path(path, run_name=MAIN) if name is None else runpy.run_module(name, run_name=MAIN, alter_sys=True)
+    run = (
+        runpy.run_path(path, run_name=MAIN)
+        if name is None
+        else runpy.run_module(name, run_name=MAIN, alter_sys=True)
+    )
     module.__dict__.update(run)
     sys.modules["__main__"] = sys.modules[MAIN] = module

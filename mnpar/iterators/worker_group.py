@@ -1,7 +1,8 @@
-"""Worker processes that are started together, without MPI and out of reach of the terminal's Ctrl-C.
+"""Worker processes that are started together, without MPI and out of reach of the terminal's
+Ctrl-C.
 
-One process is started by exec; it imports mnpar, forks the workers and reports how they end. The program holds one end of two
-pipes to each worker; a worker ends when they are closed.
+One process is started by exec; it imports mnpar, forks the workers and reports how they end. The
+program holds one end of two pipes to each worker; a worker ends when they are closed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Setup(NamedTuple):
 
 
 class WorkerGroup:
-    """Workers that were started together: forks of one process, which reports how each of them ends.
+    """Workers that were started together: forks of one process, which reports how each of them
+    ends.
 
     Args:
         numbers: of the workers, for messages.
@@ -56,15 +58,22 @@ class WorkerGroup:
             self.stop(False)
             raise
         finally:
-            for fd in (status, *[fd for requests, replies, _ in theirs for fd in (requests, replies)]):
+            for fd in (
+                status,
+                *[fd for requests, replies, _ in theirs for fd in (requests, replies)],
+            ):
                 os.close(fd)
         for worker in self.workers:
             worker.send(setup.message)
 
     def look(self, seconds: float = 0.0) -> bool:
-        """Read reports of workers that started or ended; whether one came within so many seconds."""
+        """Read reports of workers that started or ended; whether one came within so many
+        seconds.
+        """
         seen = False
-        while _readable(self.status, 0.0 if seen else seconds) and (data := os.read(self.status, STATUS.size)):
+        while _readable(self.status, 0.0 if seen else seconds) and (
+            data := os.read(self.status, STATUS.size)
+        ):
             which, pid, how = STATUS.unpack(data)
             if how == BORN:
                 self.pids[which] = pid
@@ -74,14 +83,18 @@ class WorkerGroup:
         return seen
 
     def is_over(self) -> bool:
-        """Whether all workers have ended, or were closed, and all of their replies were read; it is then stopped."""
+        """Whether all workers have ended, or were closed, and all of their replies were read; it is
+        then stopped.
+        """
         over = all(worker.requests < 0 or worker.has_ended() for worker in self.workers)
         if over:
             self.stop(True)
         return over
 
     def stop(self, end: bool) -> None:
-        """Close all pipes, which ends the workers; ``end``: send signals, too, for workers that do not watch their pipe yet."""
+        """Close all pipes, which ends the workers; ``end``: send signals, too, for workers that do
+        not watch their pipe yet.
+        """
         for worker in self.workers:
             worker.close()
         if self.status >= 0:
@@ -97,9 +110,14 @@ class WorkerGroup:
                     self.process.wait(5)
 
 
-def _execute(files: list[tuple[int, int, int]], status: int, setup: Setup) -> subprocess.Popen[bytes]:
+def _execute(
+    files: list[tuple[int, int, int]], status: int, setup: Setup
+) -> subprocess.Popen[bytes]:
     """Start the process that forks the workers."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; import mnpar.iterators.worker as w; w.fork({files}, {status}, {setup.fd})"
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; import mnpar.iterators.worker as w; "
+        f"w.fork({files}, {status}, {setup.fd})"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", code],
         env=setup.environment,
@@ -128,7 +146,9 @@ class Worker:
 
     def __str__(self) -> str:
         self.group.look()
-        return f"worker process {self.number} (pid {self.group.pids.get(self.which, 'not yet known')})"
+        return (
+            f"worker process {self.number} (pid {self.group.pids.get(self.which, 'not yet known')})"
+        )
 
     def send(self, data: bytes) -> None:
         """Write to the worker; if it has ended, :meth:`receive` raises the error."""
@@ -153,7 +173,9 @@ class Worker:
         data = os.read(self.replies, REPLY.size)
         if len(data) < REPLY.size:
             how = self._how()
-            raise RuntimeError(f"{self} ended by {how} when it was to read the examples {_few(rows)}")
+            raise RuntimeError(
+                f"{self} ended by {how} when it was to read the examples {_few(rows)}"
+            )
         ticket, status, head, row = REPLY.unpack(data)
         return ticket, status, head, row
 

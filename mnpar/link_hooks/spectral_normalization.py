@@ -1,4 +1,6 @@
-"""A link hook that divides a weight by its largest singular value, so that the layer is 1-Lipschitz."""
+"""A link hook that divides a weight by its largest singular value, so that the layer is
+1-Lipschitz.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ from mnpar.variable import Variable
 
 
 class SpectralNormalization(WeightSubstitution):
-    """Lets a link compute with W / σ, where σ is the largest singular value of W as a matrix (outputs, …).
+    """Lets a link compute with W / σ, where σ is the largest singular value of W as a matrix
+    (outputs, …).
 
-    σ is found by power iteration, a step or more at each call, from a vector that is kept with the link as a persistent value
-    (``W_u``) and changed while ``config.train`` is on. To be added to a link (``link.add_hook(hook)``), one hook for each link.
+    σ is found by power iteration, a step or more at each call, from a vector that is kept with the
+    link as a persistent value (``W_u``) and changed while ``config.train`` is on. To be added to a
+    link (``link.add_hook(hook)``), one hook for each link.
 
     Args:
         n_power_iteration: steps at each call.
@@ -30,11 +34,14 @@ class SpectralNormalization(WeightSubstitution):
         name: of the hook; None: ``'SpectralNormalization'``.
 
     Raises:
-        ValueError: on being added: the link has no such parameter; when called: it is divided among ranks.
+        ValueError: on being added: the link has no such parameter; when called: it is divided among
+            ranks.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
-        >>> layer = L.Linear(2, 2, initialW=np.diag([3.0, 1.0])).add_hook(mnpar.link_hooks.SpectralNormalization(20))
+        >>> layer = L.Linear(2, 2, initialW=np.diag([3.0, 1.0])).add_hook(
+        ...     mnpar.link_hooks.SpectralNormalization(20)
+        ... )
         >>> layer(np.array([[1.0, 1.0]])).array.round(3)
         array([[1.   , 0.333]])
 
@@ -45,13 +52,23 @@ class SpectralNormalization(WeightSubstitution):
     name = "SpectralNormalization"
 
     def __init__(
-        self, n_power_iteration: int = 1, eps: float = 1e-6, use_gamma: bool = False, factor: float | None = None,
-        weight_name: str = "W", name: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        n_power_iteration: int = 1,
+        eps: float = 1e-6,
+        use_gamma: bool = False,
+        factor: float | None = None,
+        weight_name: str = "W",
+        name: str | None = None,
+    ) -> None:
         if n_power_iteration < 1:
-            raise ValueError(f"SpectralNormalization: n_power_iteration = {n_power_iteration} is not 1 or more")
+            raise ValueError(
+                f"SpectralNormalization: n_power_iteration = {n_power_iteration} is not 1 or more"
+            )
         super().__init__(weight_name, name)
-        self.n_power_iteration, self.eps, self.use_gamma, self.factor = n_power_iteration, eps, use_gamma, factor
+        self.n_power_iteration = n_power_iteration
+        self.eps = eps
+        self.use_gamma = use_gamma
+        self.factor = factor
         self.vector_name = weight_name + "_u"
 
     def added(self, link: Any) -> None:
@@ -70,7 +87,9 @@ class SpectralNormalization(WeightSubstitution):
     def _prepare(self, link: Any) -> None:
         W = getattr(link, self.weight_name).array
         rows = W.shape[self.axis]
-        link.add_persistent(self.vector_name, backend.like(generator().standard_normal(rows).astype(W.dtype), W))
+        link.add_persistent(
+            self.vector_name, backend.like(generator().standard_normal(rows).astype(W.dtype), W)
+        )
         if self.use_gamma:
             xp = backend.get_array_module(W)
             largest = xp.linalg.svd(wide(self.matrix(W)), compute_uv=False)[0]

@@ -1,4 +1,6 @@
-"""The base of link hooks that replace a link's weight, during its forward, by a function of the weight."""
+"""The base of link hooks that replace a link's weight, during its forward, by a function of the
+weight.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,17 @@ from mnpar.variable import Variable
 
 
 class Substitute(Variable):
-    """A Variable that stands for a Parameter as a link's attribute; ``place`` is the Parameter or another Substitute for it."""
+    """A Variable that stands for a Parameter as a link's attribute; ``place`` is the Parameter or
+    another Substitute for it.
+    """
 
     __slots__ = ("parameter",)
     is_initialized = True
 
     def __init__(self, y: Variable, place: Any) -> None:
-        self.array, self.node, self.parameter = y.array, y.node, parameter_of(place)
+        self.array = y.array
+        self.node = y.node
+        self.parameter = parameter_of(place)
 
 
 def parameter_of(place: Any) -> Parameter:
@@ -28,7 +34,8 @@ def parameter_of(place: Any) -> Parameter:
 
 
 class SubstitutionHook(LinkHook):
-    """A hook of one link that substitutes parameters before the link's forward; ``forward_failed`` puts them back.
+    """A hook of one link that substitutes parameters before the link's forward; ``forward_failed``
+    puts them back.
 
     Args:
         name: of the hook; None: that of its class.
@@ -39,7 +46,9 @@ class SubstitutionHook(LinkHook):
             self.name = name
 
     def __enter__(self) -> Any:
-        raise NotImplementedError(f"{self.name} is one link's: link.add_hook(hook), not `with hook:`")
+        raise NotImplementedError(
+            f"{self.name} is one link's: link.add_hook(hook), not `with hook:`"
+        )
 
     def forward_postprocess(self, args: ForwardPostprocessCallbackArgs) -> None:
         self.forward_failed(args)
@@ -59,17 +68,23 @@ class WeightSubstitution(SubstitutionHook):
 
     def added(self, link: Any) -> None:
         if not isinstance(getattr(link, self.weight_name, None), Parameter):
-            raise ValueError(f"{type(link).__name__} has no parameter {self.weight_name!r} for {self.name}")
+            raise ValueError(
+                f"{type(link).__name__} has no parameter {self.weight_name!r} for {self.name}"
+            )
         self.axis = 1 if isinstance(link, DeconvolutionND) else 0
 
     def matrix(self, W: Any) -> Any:
-        """The weight, an array or a Variable, as a matrix with a row for each output channel: (K, …) → (K, D)."""
+        """The weight, an array or a Variable, as a matrix with a row for each output channel: (K,
+        …) → (K, D).
+        """
         if self.axis:
             W = W.transpose((1, 0, *range(2, W.ndim)))
         return W.reshape((W.shape[0], W.size // max(W.shape[0], 1)))
 
     def check(self, W: Parameter) -> None:
-        """Raise ValueError if this rank holds a part of W with which :meth:`of` cannot be computed."""
+        """Raise ValueError if this rank holds a part of W with which :meth:`of` cannot be
+        computed.
+        """
         W.check_whole(self.name, "use a layer that is not divided")
 
     def of(self, link: Any, W: Variable) -> Variable:
@@ -83,7 +98,10 @@ class WeightSubstitution(SubstitutionHook):
                 args.link.forward(*args.args, **args.kwargs)
         self.check(parameter_of(W))
         # in __dict__: setattr would remove the parameter from the link's list
-        self.original_weight, args.link.__dict__[self.weight_name] = W, Substitute(self.of(args.link, W), W)
+        self.original_weight, args.link.__dict__[self.weight_name] = (
+            W,
+            Substitute(self.of(args.link, W), W),
+        )
 
     def forward_failed(self, args: ForwardPreprocessCallbackArgs) -> None:
         args.link.__dict__[self.weight_name] = self.original_weight

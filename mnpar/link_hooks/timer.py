@@ -8,10 +8,11 @@ from mnpar.timing import Timings
 
 
 class TimerHook(Timings, LinkHook):
-    """Measures each forward of links; on GPUs it synchronizes before and after. A link's time includes the links inside it.
+    """Measures each forward of links; on GPUs it synchronizes before and after. A link's time
+    includes the links inside it.
 
-    ``call_history`` is a list of pairs (name of the link's class, seconds); :meth:`total_time`, :meth:`summary` and
-    :meth:`print_report` add them up.
+    ``call_history`` is a list of pairs (name of the link's class, seconds); :meth:`total_time`,
+    :meth:`summary` and :meth:`print_report` add them up.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L

@@ -9,8 +9,9 @@ from mnpar.variable import Variable
 
 
 class WeightStandardization(WeightSubstitution):
-    """Lets a link compute with (W - μ) / √(σ² + eps), with the mean and the variance of each output's weights.
-    (Of a deconvolution too, where Chainer takes those of each input.) A weight divided among ranks is divided by outputs.
+    """Lets a link compute with (W - μ) / √(σ² + eps), with the mean and the variance of each
+    output's weights. (Of a deconvolution too, where Chainer takes those of each input.) A weight
+    divided among ranks is divided by outputs.
 
     To be added to a link (``link.add_hook(hook)``), one hook for each link.
 
@@ -20,11 +21,14 @@ class WeightStandardization(WeightSubstitution):
         name: of the hook; None: ``'WeightStandardization'``.
 
     Raises:
-        ValueError: on being added: the link has no such parameter; when called: each rank has some of an output's weights only.
+        ValueError: on being added: the link has no such parameter; when called: each rank has some
+            of an output's weights only.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
-        >>> layer = L.Linear(2, 1, initialW=np.array([[3.0, 1.0]])).add_hook(mnpar.link_hooks.WeightStandardization())
+        >>> layer = L.Linear(2, 1, initialW=np.array([[3.0, 1.0]])).add_hook(
+        ...     mnpar.link_hooks.WeightStandardization()
+        ... )
         >>> layer(np.array([[1.0, 0.0]])).array.round(3)
         array([[1.]])
 
@@ -34,7 +38,9 @@ class WeightStandardization(WeightSubstitution):
 
     name = "WeightStandardization"
 
-    def __init__(self, eps: float = 1e-5, *, weight_name: str = "W", name: str | None = None) -> None:
+    def __init__(
+        self, eps: float = 1e-5, *, weight_name: str = "W", name: str | None = None
+    ) -> None:
         super().__init__(weight_name, name)
         self.eps = eps
 

@@ -6,7 +6,11 @@ from mnpar import lazy
 
 if TYPE_CHECKING:
     from mnpar.links.attention import MultiHeadAttention
-    from mnpar.links.batch_normalization import BatchNormalization, BatchRenormalization, DecorrelatedBatchNormalization
+    from mnpar.links.batch_normalization import (
+        BatchNormalization,
+        BatchRenormalization,
+        DecorrelatedBatchNormalization,
+    )
     from mnpar.links.bilinear import Bilinear
     from mnpar.links.classifier import Classifier
     from mnpar.links.convolution import (
@@ -18,17 +22,33 @@ if TYPE_CHECKING:
         DilatedConvolution2D,
         MLPConvolution2D,
     )
-    from mnpar.links.deconvolution import Deconvolution1D, Deconvolution2D, Deconvolution3D, DeconvolutionND
-    from mnpar.links.deformable_convolution import DeformableConvolution2D, DeformableConvolution2DSampler
+    from mnpar.links.deconvolution import (
+        Deconvolution1D,
+        Deconvolution2D,
+        Deconvolution3D,
+        DeconvolutionND,
+    )
+    from mnpar.links.deformable_convolution import (
+        DeformableConvolution2D,
+        DeformableConvolution2DSampler,
+    )
     from mnpar.links.divided import gather_parameter
     from mnpar.links.dropconnect import SimplifiedDropconnect
-    from mnpar.links.gated import StatefulMGU, StatefulPeepholeLSTM, StatefulZoneoutLSTM, StatelessMGU
+    from mnpar.links.gated import (
+        StatefulMGU,
+        StatefulPeepholeLSTM,
+        StatefulZoneoutLSTM,
+        StatelessMGU,
+    )
     from mnpar.links.hierarchical_softmax import BinaryHierarchicalSoftmax
     from mnpar.links.inception import Inception, InceptionBN
     from mnpar.links.linear import Linear
     from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
     from mnpar.links.mixture_of_experts import MixtureOfExperts
-    from mnpar.links.multi_node_batch_normalization import MultiNodeBatchNormalization, create_mnbn_model
+    from mnpar.links.multi_node_batch_normalization import (
+        MultiNodeBatchNormalization,
+        create_mnbn_model,
+    )
     from mnpar.links.multi_node_n_step_rnn import MultiNodeNStepRNN, create_multi_node_n_step_rnn
     from mnpar.links.n_step import (
         NStepBiGRU,
@@ -41,7 +61,10 @@ if TYPE_CHECKING:
         NStepRNNReLU,
         NStepRNNTanh,
     )
-    from mnpar.links.parallel_convolution import ChannelParallelConvolution2D, FilterParallelConvolution2D
+    from mnpar.links.parallel_convolution import (
+        ChannelParallelConvolution2D,
+        FilterParallelConvolution2D,
+    )
     from mnpar.links.parallel_embedding import VocabularyParallelEmbedID
     from mnpar.links.parallel_linear import ColumnParallelLinear, RowParallelLinear
     from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
@@ -60,7 +83,10 @@ if TYPE_CHECKING:
         SpatialDepthwiseConvolution2D,
     )
     from mnpar.links.spatial_linear import SpatialLinear
-    from mnpar.links.spatial_local_convolution import SpatialLocalConvolution2D, SpatialLocalDeconvolution2D
+    from mnpar.links.spatial_local_convolution import (
+        SpatialLocalConvolution2D,
+        SpatialLocalDeconvolution2D,
+    )
     from mnpar.links.spatial_normalization import (
         SpatialBatchNormalization,
         SpatialGroupNormalization,
@@ -68,7 +94,9 @@ if TYPE_CHECKING:
     )
     from mnpar.links.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
 else:
-    __getattr__, __dir__ = lazy.names(__name__, MultiNodeChainList="mnpar.parallel.multi_node_chain_list")
+    __getattr__, __dir__ = lazy.names(
+        __name__, MultiNodeChainList="mnpar.parallel.multi_node_chain_list"
+    )
 
 __all__ = [
     "GRU",

@@ -1,8 +1,9 @@
 """Attention with several heads, whose weights may be divided among ranks by heads.
 
-Queries, keys and values are one product with one parameter, W_qkv (3, heads, d, size): the weights of some heads are one box of
-it, so any number of ranks can divide it, evenly or not, and starts from the weights of one process. The ranks' parts of the
-output are summed: one allreduce forward, one backward (Megatron-LM: Shoeybi et al. 2019, arXiv 1909.08053, figure 3b).
+Queries, keys and values are one product with one parameter, W_qkv (3, heads, d, size): the weights
+of some heads are one box of it, so any number of ranks can divide it, evenly or not, and starts
+from the weights of one process. The ranks' parts of the output are summed: one allreduce forward,
+one backward (Megatron-LM: Shoeybi et al. 2019, arXiv 1909.08053, figure 3b).
 
 The sequence may be cut too, among the ranks of another communicator, as on another axis of a mesh.
 """
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 
 class Matrices:
-    """An initializer for a parameter that holds several matrices: each is drawn by itself, with its own fans.
+    """An initializer for a parameter that holds several matrices: each is drawn by itself, with its
+    own fans.
 
     Args:
         initializer: of one matrix.
@@ -62,27 +64,34 @@ SEQUENCES = {"ring": ring_attention, "all_to_all": all_to_all_attention}
 
 
 class MultiHeadAttention(Divided):
-    """softmax(Q Kᵀ / √d) V for each head, after a linear layer that computes Q, K and V and before one that joins the heads.
+    """softmax(Q Kᵀ / √d) V for each head, after a linear layer that computes Q, K and V and before
+    one that joins the heads.
 
     Args:
         n_heads: H.
-        size: D, the features of inputs and outputs; each head has d = D / H of them, unless ``head_size`` is given.
-        comm: its ranks divide the heads, as :func:`mnpar.plans.block` does, evenly or not; all of them make the layer and
-            call it. None: one rank has them all.
+        size: D, the features of inputs and outputs; each head has d = D / H of them, unless
+            ``head_size`` is given.
+        comm: its ranks divide the heads, as :func:`mnpar.plans.block` does, evenly or not; all of
+            them make the layer and call it. None: one rank has them all.
         causal: a query attends only to keys up to its own position.
         head_size: d.
         nobias: no b_qkv and b_out.
-        sequence_comm: each of its ranks has a part of the sequence. None: every rank has the whole sequence.
-        sequence: how parts attend to the whole sequence, ``'ring'`` (:func:`mnpar.functions.ring_attention`) or
-            ``'all_to_all'`` (:func:`mnpar.functions.all_to_all_attention`).
-        whole_gradients: with ``sequence_comm``, sum the parameters' gradients over its ranks. False: each rank gets its share
-            of them, for a multi-node optimizer that sums the gradients of the whole model over these ranks.
-        initialW, initial_bias: initializers of each of the four matrices (d·H, D), (d·H, D), (d·H, D) and (D, d·H), and of the
-            biases; None is LeCunNormal, and 0. Weights begin as the whole layer's where all ranks' generators are in the
-            same state (:func:`mnpar.random.seed`).
+        sequence_comm: each of its ranks has a part of the sequence. None: every rank has the whole
+            sequence.
+        sequence: how parts attend to the whole sequence, ``'ring'``
+            (:func:`mnpar.functions.ring_attention`) or ``'all_to_all'``
+            (:func:`mnpar.functions.all_to_all_attention`).
+        whole_gradients: with ``sequence_comm``, sum the parameters' gradients over its ranks.
+            False: each rank gets its share of them, for a multi-node optimizer that sums the
+            gradients of the whole model over these ranks.
+        initialW, initial_bias: initializers of each of the four matrices (d·H, D), (d·H, D), (d·H,
+            D) and (D, d·H), and of the biases; None is LeCunNormal, and 0. Weights begin as the
+            whole layer's where all ranks' generators are in the same state
+            (:func:`mnpar.random.seed`).
 
-    On each rank W_qkv is (3, block of H, d, D), b_qkv (3, block of H, d) and W_out (D, block of H, d); b_out (D,) is whole. The
-    ranks hold x, y and the loss alike and own them together (law 1: the loss counts once): gradients are those of one layer.
+    On each rank W_qkv is (3, block of H, d, D), b_qkv (3, block of H, d) and W_out (D, block of H,
+    d); b_out (D,) is whole. The ranks hold x, y and the loss alike and own them together (law 1:
+    the loss counts once): gradients are those of one layer.
 
     Raises:
         ValueError: a size below 1, or H does not divide D.
@@ -103,25 +112,43 @@ class MultiHeadAttention(Divided):
     """
 
     def __init__(
-        self, n_heads: int, size: int, comm: Communicator | None = None, causal: bool = False, head_size: int | None = None,
-        nobias: bool = False, initialW: Any = None, initial_bias: Any = None, sequence_comm: Communicator | None = None,
-        sequence: str = "ring", whole_gradients: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        n_heads: int,
+        size: int,
+        comm: Communicator | None = None,
+        causal: bool = False,
+        head_size: int | None = None,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        sequence_comm: Communicator | None = None,
+        sequence: str = "ring",
+        whole_gradients: bool = True,
+    ) -> None:
         super().__init__()
         for given in (comm, sequence_comm):
             if given is not None:
                 needed(given, "MultiHeadAttention(n_heads, size, comm)")
         if sequence not in SEQUENCES:
-            raise ValueError(f"MultiHeadAttention: sequence is one of {', '.join(map(repr, SEQUENCES))}, not {sequence!r}")
-        self.sequence_comm, self.sequence, self.whole_gradients = sequence_comm, sequence, whole_gradients
+            raise ValueError(
+                f"MultiHeadAttention: sequence is one of {', '.join(map(repr, SEQUENCES))}, "
+                f"not {sequence!r}"
+            )
+        self.sequence_comm = sequence_comm
+        self.sequence = sequence
+        self.whole_gradients = whole_gradients
         if min(n_heads, size, head_size or 1) < 1 or (head_size is None and size % n_heads):
-            raise ValueError(f"MultiHeadAttention({n_heads}, {size}): {size} features are not {n_heads} heads of equal size")
-        self.n_heads, self.size, self.causal, self.heads_comm = n_heads, size, causal, comm
+            raise ValueError(
+                f"MultiHeadAttention({n_heads}, {size}): {size} features are not {n_heads} "
+                "heads of equal size"
+            )
+        self.n_heads = n_heads
+        self.size = size
+        self.causal = causal
+        self.heads_comm = comm
         self.head_size = d = size // n_heads if head_size is None else head_size
-        W, b = (
-            initializers._get_initializer(initialW),
-            initializers._get_initializer(initial_bias, 0),
-        )
+        W = initializers._get_initializer(initialW)
+        b = initializers._get_initializer(initial_bias, 0)
         self.W_qkv = self._parameter(Matrices(W, (3, n_heads * d, size)), (3, n_heads, d, size))
         self.W_out = self._parameter(Matrices(W, (1, size, n_heads * d)), (size, n_heads, d))
         self.b_qkv: Parameter | None = None
@@ -141,7 +168,8 @@ class MultiHeadAttention(Divided):
             parameter.initialize(shape)
             return parameter
         first, last = block(self.n_heads, comm.size, comm.rank)
-        start, stop = [0] * len(shape), list(shape)
+        start = [0] * len(shape)
+        stop = list(shape)
         start[1], stop[1] = first, last
         initialize_part(parameter, shape, Box(tuple(start), tuple(stop)))
         return parameter
@@ -149,7 +177,12 @@ class MultiHeadAttention(Divided):
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
         """Names and values to show in ``repr``."""
-        yield from (("n_heads", self.n_heads), ("size", self.size), ("causal", self.causal), ("nobias", self.b_out is None))
+        yield from (
+            ("n_heads", self.n_heads),
+            ("size", self.size),
+            ("causal", self.causal),
+            ("nobias", self.b_out is None),
+        )
         if self.heads_comm is not None:
             yield "ranks", self.heads_comm.size
         if self.sequence_comm is not None:
@@ -159,11 +192,14 @@ class MultiHeadAttention(Divided):
         """The layer's outputs.
 
         Args:
-            x: (…, T, D), the same on each rank of ``comm``; on those of ``sequence_comm`` each its part.
+            x: (…, T, D), the same on each rank of ``comm``; on those of ``sequence_comm`` each its
+                part.
             source: (…, S, D), where keys and values come from; None: from x.
-            mask: boolean, broadcast to (…, H, T, S): True where a query attends to a key; (N, 1, 1, S) masks keys. With
-                ``sequence_comm``: this rank's T rows, and S is the length of the whole sequence.
-            cut: which stretches of the sequence each rank of ``sequence_comm`` has; None: blocks in order.
+            mask: boolean, broadcast to (…, H, T, S): True where a query attends to a key; (N, 1, 1,
+                S) masks keys. With ``sequence_comm``: this rank's T rows, and S is the length of
+                the whole sequence.
+            cut: which stretches of the sequence each rank of ``sequence_comm`` has; None: blocks in
+                order.
 
         Returns:
             (…, T, D), the same on each rank of ``comm``.
@@ -171,12 +207,17 @@ class MultiHeadAttention(Divided):
         Raises:
             ValueError: x or source has not D features.
         """
-        x, W, b = self._taken(x), self._whole(self.W_qkv), None if self.b_qkv is None else self._whole(self.b_qkv)
+        x = self._taken(x)
+        W = self._whole(self.W_qkv)
+        b = None if self.b_qkv is None else self._whole(self.b_qkv)
         if source is None:
             q, k, v = self._project(x, W, b)
         else:
             first, rest = (None, None) if b is None else (b[:1], b[1:])
-            (q,), (k, v) = self._project(x, W[:1], first), self._project(self._taken(source), W[1:], rest)
+            (q,), (k, v) = (
+                self._project(x, W[:1], first),
+                self._project(self._taken(source), W[1:], rest),
+            )
         return self._joined(self._attend(q, k, v, mask, cut))
 
     def _attend(self, q: Variable, k: Variable, v: Variable, mask: Any, cut: Any) -> Variable:
@@ -189,21 +230,36 @@ class MultiHeadAttention(Divided):
         return SEQUENCES[self.sequence](self.sequence_comm, q, k, v, mask, self.causal, cut=cut)
 
     def _whole(self, parameter: Variable) -> Variable:
-        """A parameter, whose gradient is to be summed over the ranks that use it for parts of the sequence."""
+        """A parameter, whose gradient is to be summed over the ranks that use it for parts of the
+        sequence.
+        """
         comm = self.sequence_comm
-        return parameter if comm is None or comm.size == 1 or not self.whole_gradients else copy_to(comm, parameter)
+        return (
+            parameter
+            if comm is None or comm.size == 1 or not self.whole_gradients
+            else copy_to(comm, parameter)
+        )
 
     def _taken(self, x: Any) -> Variable:
         x = as_variable(x)
         if x.ndim < 2 or x.shape[-1] != self.size:
             raise ValueError(f"{self}: x of shape {x.shape} is not (…, T, {self.size})")
-        return x if self.heads_comm is None or self.heads_comm.size == 1 else copy_to(self.heads_comm, x)
+        return (
+            x
+            if self.heads_comm is None or self.heads_comm.size == 1
+            else copy_to(self.heads_comm, x)
+        )
 
     @staticmethod
     def _project(x: Variable, W: Variable, b: Variable | None) -> tuple[Variable, ...]:
         """(…, T, D) → q, k and v, or some of them, each (…, heads, T, d)."""
         n, h, d, D = W.shape
-        y = linear(x, reshape(W, (n * h * d, D)), None if b is None else reshape(b, (n * h * d,)), n_batch_axes=x.ndim - 1)
+        y = linear(
+            x,
+            reshape(W, (n * h * d, D)),
+            None if b is None else reshape(b, (n * h * d,)),
+            n_batch_axes=x.ndim - 1,
+        )
         y = reshape(y, (*x.shape[:-1], n, h, d))  # (…, T, n, h, d)
         m = x.ndim - 2
         return separate(transpose(y, (m + 1, *range(m), m + 2, m, m + 3)))
@@ -214,5 +270,9 @@ class MultiHeadAttention(Divided):
         m = len(lead)
         y = reshape(transpose(y, (*range(m), m + 1, m, m + 2)), (*lead, T, h * d))
         y = linear(y, reshape(self._whole(self.W_out), (self.size, h * d)), n_batch_axes=y.ndim - 1)
-        y = y if self.heads_comm is None or self.heads_comm.size == 1 else reduce_from(self.heads_comm, y)
+        y = (
+            y
+            if self.heads_comm is None or self.heads_comm.size == 1
+            else reduce_from(self.heads_comm, y)
+        )
         return y if self.b_out is None else y + self._whole(self.b_out)

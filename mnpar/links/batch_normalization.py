@@ -1,4 +1,6 @@
-"""Batch normalization, batch renormalization and decorrelated batch normalization, with parameters and running statistics."""
+"""Batch normalization, batch renormalization and decorrelated batch normalization, with parameters
+and running statistics.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,16 @@ import numpy as np
 
 from mnpar import backend, initializers
 from mnpar.config import config, get_dtype
-from mnpar.functions.decorrelation import decorrelated_batch_normalization, fixed_decorrelated_batch_normalization
+from mnpar.functions.decorrelation import (
+    decorrelated_batch_normalization,
+    fixed_decorrelated_batch_normalization,
+)
 from mnpar.functions.generic import plain
-from mnpar.functions.normalization import batch_normalization, fixed_batch_normalization, reduced_axes
+from mnpar.functions.normalization import (
+    batch_normalization,
+    fixed_batch_normalization,
+    reduced_axes,
+)
 from mnpar.functions.renormalization import batch_renormalization
 from mnpar.link import Link
 from mnpar.parameter import Parameter
@@ -22,21 +31,24 @@ Axis = int | tuple[int, ...] | None
 
 
 class BatchNormalization(Link):
-    """γ·(x - mean) / √(var + ε) + β: by this batch's mean and variance while ``config.train`` is on, else by running ones.
+    """γ·(x - mean) / √(var + ε) + β: by this batch's mean and variance while ``config.train`` is
+    on, else by running ones.
 
     Args:
         size: of gamma and beta, an int or a tuple; None takes it from the first batch.
         decay: of the running statistics: running ← decay · running + (1 - decay) · batch's.
         eps: added to the variance.
-        dtype: of parameters and running statistics; None is ``mnpar.config.dtype``. float16 becomes float32: small steps and
-            sums need more than 11 bits.
+        dtype: of parameters and running statistics; None is ``mnpar.config.dtype``. float16 becomes
+            float32: small steps and sums need more than 11 bits.
         use_gamma, use_beta: whether there are the parameters; else γ is 1 and β is 0.
-        initial_gamma, initial_beta, initial_avg_mean, initial_avg_var: initializers, numbers or arrays; None is 1, 0, 0, 1.
+        initial_gamma, initial_beta, initial_avg_mean, initial_avg_var: initializers, numbers or
+            arrays; None is 1, 0, 0, 1.
         axis: what the mean is over; None: the first axis, and those after as many as ``size`` has.
 
     Attributes:
-        avg_mean, avg_var, N: persistent: the running mean and (unbiased) variance, and how many batches went into them since
-            :meth:`start_finetuning`. The first two are None until the size is known.
+        avg_mean, avg_var, N: persistent: the running mean and (unbiased) variance, and how many
+            batches went into them since :meth:`start_finetuning`. The first two are None until the
+            size is known.
 
     Raises:
         ValueError: a size below 1.
@@ -52,17 +64,29 @@ class BatchNormalization(Link):
     """
 
     def __init__(
-        self, size: int | tuple[int, ...] | None = None, decay: float = 0.9, eps: float = 2e-5, dtype: Any = None,
-        use_gamma: bool = True, use_beta: bool = True, initial_gamma: Any = None, initial_beta: Any = None, axis: Axis = None,
-        initial_avg_mean: Any = None, initial_avg_var: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        size: int | tuple[int, ...] | None = None,
+        decay: float = 0.9,
+        eps: float = 2e-5,
+        dtype: Any = None,
+        use_gamma: bool = True,
+        use_beta: bool = True,
+        initial_gamma: Any = None,
+        initial_beta: Any = None,
+        axis: Axis = None,
+        initial_avg_mean: Any = None,
+        initial_avg_var: Any = None,
+    ) -> None:
         super().__init__()
         self.decay, self.eps = decay, eps
         self.axis = (axis,) if isinstance(axis, int) else axis
         self.dtype = np.promote_types(get_dtype(dtype), np.float32)
         self.gamma = Parameter(self._initializer(initial_gamma, 1)) if use_gamma else None
         self.beta = Parameter(self._initializer(initial_beta, 0)) if use_beta else None
-        self._initial_avg = self._initializer(initial_avg_mean, 0), self._initializer(initial_avg_var, 1)
+        self._initial_avg = (
+            self._initializer(initial_avg_mean, 0),
+            self._initializer(initial_avg_var, 1),
+        )
         self.avg_mean: Any = None
         self.avg_var: Any = None
         self.N = 0
@@ -86,7 +110,9 @@ class BatchNormalization(Link):
                 param.initialize(size)
         if self.avg_mean is None:
             arrays = [initializers.generate_array(x, size) for x in self._initial_avg]
-            self.avg_mean, self.avg_var = arrays if like is None else [backend.like(a, like) for a in arrays]
+            self.avg_mean, self.avg_var = (
+                arrays if like is None else [backend.like(a, like) for a in arrays]
+            )
 
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
@@ -100,7 +126,8 @@ class BatchNormalization(Link):
 
         Args:
             x: (N, C, …).
-            finetune: the running values become plain means over the batches since :meth:`start_finetuning`.
+            finetune: the running values become plain means over the batches since
+                :meth:`start_finetuning`.
 
         Returns:
             x's shape and dtype.
@@ -108,12 +135,18 @@ class BatchNormalization(Link):
         Raises:
             ValueError: x has another number of channels.
         """
-        if self.avg_mean is None or not all(p is None or p.is_initialized for p in (self.gamma, self.beta)):
+        if self.avg_mean is None or not all(
+            p is None or p.is_initialized for p in (self.gamma, self.beta)
+        ):
             reduced = reduced_axes(x.ndim, 1, self.axis)
-            self._initialize_params(tuple([n for axis, n in enumerate(x.shape) if axis not in reduced]), plain(x))
+            self._initialize_params(
+                tuple([n for axis, n in enumerate(x.shape) if axis not in reduced]), plain(x)
+            )
         gamma, beta = self._scale_and_shift()
         if not config.train:
-            return fixed_batch_normalization(x, gamma, beta, self.avg_mean, self.avg_var, self.eps, self.axis)
+            return fixed_batch_normalization(
+                x, gamma, beta, self.avg_mean, self.avg_var, self.eps, self.axis
+            )
         if finetune and not config.in_recomputing:
             self.N += 1
         return self._by_batch(x, gamma, beta, 1 - 1 / self.N if finetune else self.decay)
@@ -128,19 +161,27 @@ class BatchNormalization(Link):
         return self._or_constant(self.gamma, 1), self._or_constant(self.beta, 0)
 
     def _or_constant(self, param: Parameter | None, value: float) -> Any:
-        return backend.get_array_module(self.avg_mean).full_like(self.avg_mean, value) if param is None else param
+        return (
+            backend.get_array_module(self.avg_mean).full_like(self.avg_mean, value)
+            if param is None
+            else param
+        )
 
     def start_finetuning(self) -> None:
-        """Start the mean over batches anew, with the next batch that is called with ``finetune=True``."""
+        """Start the mean over batches anew, with the next batch that is called with
+        ``finetune=True``.
+        """
         self.N = 0
 
 
 class BatchRenormalization(BatchNormalization):
-    """Batch normalization that is corrected towards the running statistics: :func:`mnpar.functions.batch_renormalization`.
+    """Batch normalization that is corrected towards the running statistics:
+    :func:`mnpar.functions.batch_renormalization`.
 
     Args:
         size, decay, eps, dtype: as in :class:`BatchNormalization`, and so are the other arguments.
-        rmax, dmax: bounds of the correction: r in [1 / rmax, rmax] scales, d in [-dmax, dmax] shifts (in running deviations).
+        rmax, dmax: bounds of the correction: r in [1 / rmax, rmax] scales, d in [-dmax, dmax]
+            shifts (in running deviations).
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -150,26 +191,51 @@ class BatchRenormalization(BatchNormalization):
     """
 
     def __init__(
-        self, size: int | tuple[int, ...] | None = None, rmax: float = 1, dmax: float = 0, decay: float = 0.9,
-        eps: float = 2e-5, dtype: Any = None, use_gamma: bool = True, use_beta: bool = True, initial_gamma: Any = None,
-        initial_beta: Any = None, initial_avg_mean: Any = None, initial_avg_var: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        size: int | tuple[int, ...] | None = None,
+        rmax: float = 1,
+        dmax: float = 0,
+        decay: float = 0.9,
+        eps: float = 2e-5,
+        dtype: Any = None,
+        use_gamma: bool = True,
+        use_beta: bool = True,
+        initial_gamma: Any = None,
+        initial_beta: Any = None,
+        initial_avg_mean: Any = None,
+        initial_avg_var: Any = None,
+    ) -> None:
         super().__init__(
-            size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, None, initial_avg_mean, initial_avg_var
+            size,
+            decay,
+            eps,
+            dtype,
+            use_gamma,
+            use_beta,
+            initial_gamma,
+            initial_beta,
+            None,
+            initial_avg_mean,
+            initial_avg_var,
         )
         self.rmax, self.dmax = rmax, dmax
-        self._before: tuple[Any, Any] | None = None  # running statistics before the last batch, for a recomputation of it
+        self._before: tuple[Any, Any] | None = (
+            None  # running statistics before the last batch, for a recomputation of it
+        )
 
     def _by_batch(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
         again = config.in_recomputing and self._before is not None
         mean, var = self._before if again else (self.avg_mean, self.avg_var)  # type: ignore[misc]
         if not again:
             self._before = mean.copy(), var.copy()
-        return batch_renormalization(x, gamma, beta, self.rmax, self.dmax, self.eps, mean, var, decay, not again)
+        return batch_renormalization(
+            x, gamma, beta, self.rmax, self.dmax, self.eps, mean, var, decay, not again
+        )
 
 
 class DecorrelatedBatchNormalization(Link):
-    """Whitens channels: by the batch's statistics while ``config.train`` is on, else by a running mean and projection.
+    """Whitens channels: by the batch's statistics while ``config.train`` is on, else by a running
+    mean and projection.
 
     Args:
         size: C, how many channels.
@@ -179,8 +245,8 @@ class DecorrelatedBatchNormalization(Link):
         dtype: of the running statistics.
 
     Attributes:
-        avg_mean, avg_projection, N: persistent: ``(groups, C / groups)``, ``(groups, C / groups, C / groups)``, and how many
-            batches went into them since :meth:`start_finetuning`.
+        avg_mean, avg_projection, N: persistent: ``(groups, C / groups)``, ``(groups, C / groups, C
+            / groups)``, and how many batches went into them since :meth:`start_finetuning`.
 
     Raises:
         ValueError: the channels cannot be divided into so many groups.
@@ -194,10 +260,20 @@ class DecorrelatedBatchNormalization(Link):
                [0., 1.]], dtype=float32)
     """
 
-    def __init__(self, size: int, groups: int = 16, decay: float = 0.9, eps: float = 2e-5, dtype: Any = np.float32) -> None:
+    def __init__(
+        self,
+        size: int,
+        groups: int = 16,
+        decay: float = 0.9,
+        eps: float = 2e-5,
+        dtype: Any = np.float32,
+    ) -> None:
         super().__init__()
         if groups < 1 or size < 1 or size % groups:
-            raise ValueError(f"DecorrelatedBatchNormalization: {size} channels cannot be divided into {groups} groups")
+            raise ValueError(
+                f"DecorrelatedBatchNormalization: {size} channels cannot be divided into "
+                f"{groups} groups"
+            )
         self.groups, self.decay, self.eps = groups, decay, eps
         self.avg_mean = np.zeros((groups, size // groups), dtype)
         self.avg_projection = np.zeros((groups, size // groups, size // groups), dtype)
@@ -207,17 +283,30 @@ class DecorrelatedBatchNormalization(Link):
             self.register_persistent(name)
 
     def forward(self, x: Any, *, finetune: bool = False) -> Variable:
-        """The whitened batch, of x's shape (N, C, …); ``finetune`` as in :meth:`BatchNormalization.forward`."""
+        """The whitened batch, of x's shape (N, C, …); ``finetune`` as in
+        :meth:`BatchNormalization.forward`.
+        """
         if not config.train:
-            return fixed_decorrelated_batch_normalization(x, self.avg_mean, self.avg_projection, self.groups)
+            return fixed_decorrelated_batch_normalization(
+                x, self.avg_mean, self.avg_projection, self.groups
+            )
         if finetune and not config.in_recomputing:
             self.N += 1
-        mean, projection = (None, None) if config.in_recomputing else (self.avg_mean, self.avg_projection)
+        mean, projection = (
+            (None, None) if config.in_recomputing else (self.avg_mean, self.avg_projection)
+        )
         decay = 1 - 1 / self.N if finetune else self.decay
         return decorrelated_batch_normalization(
-            x, groups=self.groups, eps=self.eps, running_mean=mean, running_projection=projection, decay=decay
+            x,
+            groups=self.groups,
+            eps=self.eps,
+            running_mean=mean,
+            running_projection=projection,
+            decay=decay,
         )
 
     def start_finetuning(self) -> None:
-        """Start the mean over batches anew, with the next batch that is called with ``finetune=True``."""
+        """Start the mean over batches anew, with the next batch that is called with
+        ``finetune=True``.
+        """
         self.N = 0

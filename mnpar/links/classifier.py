@@ -13,7 +13,8 @@ from mnpar.variable import Variable
 
 
 class Classifier(Chain):
-    """Calls a predictor, compares its outputs with the labels, reports ``loss`` and ``accuracy``, and returns the loss.
+    """Calls a predictor, compares its outputs with the labels, reports ``loss`` and ``accuracy``,
+    and returns the loss.
 
     Args:
         predictor: a link, called with the inputs.
@@ -22,7 +23,8 @@ class Classifier(Chain):
         label_key: which argument of a call holds the labels: its position, or its keyword.
 
     Attributes:
-        y, loss, accuracy: of the last batch; they are not copied and not saved, so that a model can be pickled at any time.
+        y, loss, accuracy: of the last batch; they are not copied and not saved, so that a model can
+            be pickled at any time.
         compute_accuracy: whether to call ``accfun``.
 
     Raises:
@@ -36,11 +38,16 @@ class Classifier(Chain):
     """
 
     def __init__(
-        self, predictor: Link, lossfun: Callable[..., Variable] = softmax_cross_entropy,
-        accfun: Callable[..., Variable] = accuracy, label_key: int | str = -1,
-    ) -> None:  # fmt: skip
+        self,
+        predictor: Link,
+        lossfun: Callable[..., Variable] = softmax_cross_entropy,
+        accfun: Callable[..., Variable] = accuracy,
+        label_key: int | str = -1,
+    ) -> None:
         if not isinstance(label_key, int | str):
-            raise TypeError(f"label_key is the place or the keyword of the labels, not {label_key!r}")
+            raise TypeError(
+                f"label_key is the place or the keyword of the labels, not {label_key!r}"
+            )
         super().__init__()
         self.lossfun, self.accfun, self.label_key = lossfun, accfun, label_key
         self.compute_accuracy = True
@@ -50,7 +57,13 @@ class Classifier(Chain):
         self.predictor = predictor
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "y": None, "loss": None, "accuracy": None}  # their graph cannot leave the process
+        # their graph cannot leave the process
+        return {
+            **self.__dict__,
+            "y": None,
+            "loss": None,
+            "accuracy": None,
+        }
 
     def forward(self, *args: Any, **kwargs: Any) -> Variable:
         """The loss of a batch whose labels are the argument ``label_key``.
@@ -65,14 +78,18 @@ class Classifier(Chain):
         if isinstance(self.label_key, str):
             if self.label_key not in kwargs:
                 raise ValueError(
-                    f"the labels were to come as {self.label_key!r}; given were {', '.join(kwargs) or 'no keywords'}"
+                    f"the labels were to come as {self.label_key!r}; given were "
+                    f"{', '.join(kwargs) or 'no keywords'}"
                 )
             t = kwargs.pop(self.label_key)
         else:
             if not -len(args) <= self.label_key < len(args):
-                raise ValueError(f"the labels were to come as argument {self.label_key} of {len(args)}")
+                raise ValueError(
+                    f"the labels were to come as argument {self.label_key} of {len(args)}"
+                )
             place = self.label_key % len(args)
-            t, args = args[place], args[:place] + args[place + 1 :]
+            t = args[place]
+            args = args[:place] + args[place + 1 :]
         self.y = self.predictor(*args, **kwargs)
         self.loss = self.lossfun(self.y, t)
         report({"loss": self.loss}, self)

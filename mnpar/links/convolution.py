@@ -18,21 +18,47 @@ from mnpar.variable import Variable
 
 
 class _Filters(Link):
-    """The base of convolutional and transposed layers: W, b and their sizes, which may come from the first batch."""
+    """The base of convolutional and transposed layers: W, b and their sizes, which may come from
+    the first batch.
+    """
 
     def __init__(
-        self, ndim: int, in_channels: int | None, out_channels: int | None, ksize: Any, stride: Any, pad: Any, nobias: bool,
-        initialW: Any, initial_bias: Any, dilate: Any, groups: int,
-    ) -> None:  # fmt: skip
+        self,
+        ndim: int,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any,
+        stride: Any,
+        pad: Any,
+        nobias: bool,
+        initialW: Any,
+        initial_bias: Any,
+        dilate: Any,
+        groups: int,
+    ) -> None:
         super().__init__()
         name = type(self).__name__
         if ksize is None:  # Convolution2D(64, 3): out_channels and ksize
             in_channels, out_channels, ksize = None, in_channels, out_channels
-        if out_channels is None or out_channels < 1 or ksize is None or (in_channels is not None and in_channels < 1):
-            raise ValueError(f"{name}: channels and ksize are 1 or more, not {in_channels}, {out_channels} and {ksize}")
+        if (
+            out_channels is None
+            or out_channels < 1
+            or ksize is None
+            or (in_channels is not None and in_channels < 1)
+        ):
+            raise ValueError(
+                f"{name}: channels and ksize are 1 or more, not {in_channels}, {out_channels} "
+                f"and {ksize}"
+            )
         if groups < 1 or out_channels % groups or (in_channels or 0) % groups:
-            raise ValueError(f"{name}: {in_channels} and {out_channels} channels cannot be divided into {groups} groups")
-        self.ndim, self.in_channels, self.out_channels, self.groups = ndim, in_channels, out_channels, groups
+            raise ValueError(
+                f"{name}: {in_channels} and {out_channels} channels cannot be divided into "
+                f"{groups} groups"
+            )
+        self.ndim = ndim
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.groups = groups
         self.ksize = per_axis(f"{name}: ksize", ksize, ndim, 1)
         self.stride, self.pad = per_axis(f"{name}: stride", stride, ndim, 1), self._pads(pad)
         self.dilate = per_axis(f"{name}: dilate", dilate, ndim, 1)
@@ -51,7 +77,10 @@ class _Filters(Link):
 
     def _initialize_params(self, in_channels: int) -> None:
         if in_channels < 1 or in_channels % self.groups:
-            raise ValueError(f"{type(self).__name__}: {in_channels} channels cannot be divided into {self.groups} groups")
+            raise ValueError(
+                f"{type(self).__name__}: {in_channels} channels cannot be divided into "
+                f"{self.groups} groups"
+            )
         self.in_channels = in_channels
         self.W.initialize(self._shape(in_channels))
 
@@ -59,7 +88,8 @@ class _Filters(Link):
         if not self.W.is_initialized:
             if x.ndim != self.ndim + 2:
                 raise ValueError(
-                    f"{type(self).__name__}: x of shape {x.shape} must have {self.ndim + 2} axes, (N, C, …)"
+                    f"{type(self).__name__}: x of shape {x.shape} must have {self.ndim + 2} "
+                    "axes, (N, C, …)"
                     f"{missing(x.shape, self.ndim)}"
                 )
             self._initialize_params(x.shape[1])
@@ -97,19 +127,41 @@ class ConvolutionND(_Filters):
     """
 
     def __init__(
-        self, ndim: int, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
-        nobias: bool = False, initialW: Any = None, initial_bias: Any = None, cover_all: bool = False, dilate: Any = 1,
+        self,
+        ndim: int,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        cover_all: bool = False,
+        dilate: Any = 1,
         groups: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            ndim, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate, groups
-        )  # fmt: skip
+            ndim,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            dilate,
+            groups,
+        )
         self.cover_all = cover_all
 
     def forward(self, x: Any) -> Variable:
         """(N, C, …) → (N, K, …), as :func:`mnpar.functions.convolution_nd`."""
         self._take_size(x)
-        return convolution_nd(x, self.W, self.b, self.stride, self.pad, self.cover_all, self.dilate, self.groups)
+        return convolution_nd(
+            x, self.W, self.b, self.stride, self.pad, self.cover_all, self.dilate, self.groups
+        )
 
 
 class Convolution1D(ConvolutionND):
@@ -122,13 +174,33 @@ class Convolution1D(ConvolutionND):
     """
 
     def __init__(
-        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
-        nobias: bool = False, initialW: Any = None, initial_bias: Any = None, cover_all: bool = False, dilate: Any = 1,
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        cover_all: bool = False,
+        dilate: Any = 1,
         groups: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            1, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, cover_all, dilate, groups
-        )  # fmt: skip
+            1,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            cover_all,
+            dilate,
+            groups,
+        )
 
 
 class Convolution2D(ConvolutionND):
@@ -141,12 +213,33 @@ class Convolution2D(ConvolutionND):
     """
 
     def __init__(
-        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
-        nobias: bool = False, initialW: Any = None, initial_bias: Any = None, *, dilate: Any = 1, groups: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        *,
+        dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:
         super().__init__(
-            2, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, False, dilate, groups
-        )  # fmt: skip
+            2,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            False,
+            dilate,
+            groups,
+        )
 
 
 class Convolution3D(ConvolutionND):
@@ -159,13 +252,33 @@ class Convolution3D(ConvolutionND):
     """
 
     def __init__(
-        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
-        nobias: bool = False, initialW: Any = None, initial_bias: Any = None, cover_all: bool = False, dilate: Any = 1,
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        cover_all: bool = False,
+        dilate: Any = 1,
         groups: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            3, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, cover_all, dilate, groups
-        )  # fmt: skip
+            3,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            cover_all,
+            dilate,
+            groups,
+        )
 
 
 class DilatedConvolution2D(ConvolutionND):
@@ -178,10 +291,30 @@ class DilatedConvolution2D(ConvolutionND):
     """
 
     def __init__(
-        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
-        dilate: Any = 1, nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(2, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, False, dilate)
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        dilate: Any = 1,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+    ) -> None:
+        super().__init__(
+            2,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            False,
+            dilate,
+        )
 
 
 class DepthwiseConvolution2D(Link):
@@ -202,9 +335,16 @@ class DepthwiseConvolution2D(Link):
     """
 
     def __init__(
-        self, in_channels: int | None, channel_multiplier: int, ksize: Any, stride: Any = 1, pad: Any = 0,
-        nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        in_channels: int | None,
+        channel_multiplier: int,
+        ksize: Any,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+    ) -> None:
         super().__init__()
         self.channel_multiplier, self.stride, self.pad = channel_multiplier, stride, pad
         self.ksize = per_axis("DepthwiseConvolution2D: ksize", ksize, 2, 1)
@@ -231,7 +371,8 @@ class DepthwiseConvolution2D(Link):
 
 
 class MLPConvolution2D(ChainList):
-    """A convolution followed by 1 × 1 convolutions, with an activation in between (Lin, Chen and Yan 2014, arXiv 1312.4400).
+    """A convolution followed by 1 × 1 convolutions, with an activation in between (Lin, Chen and
+    Yan 2014, arXiv 1312.4400).
 
     Args:
         in_channels: C; None takes it from the first batch.
@@ -247,15 +388,30 @@ class MLPConvolution2D(ChainList):
     """
 
     def __init__(
-        self, in_channels: int | None, out_channels: Any, ksize: Any = None, stride: Any = 1, pad: Any = 0,
-        activation: Callable[[Any], Variable] = relu, conv_init: Any = None, bias_init: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        in_channels: int | None,
+        out_channels: Any,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        activation: Callable[[Any], Variable] = relu,
+        conv_init: Any = None,
+        bias_init: Any = None,
+    ) -> None:
         if ksize is None:
             in_channels, out_channels, ksize = None, in_channels, out_channels
         first, *rest = out_channels
-        layers = [Convolution2D(in_channels, first, ksize, stride, pad, initialW=conv_init, initial_bias=bias_init)]
+        layers = [
+            Convolution2D(
+                in_channels, first, ksize, stride, pad, initialW=conv_init, initial_bias=bias_init
+            )
+        ]
         for channels in rest:
-            layers.append(Convolution2D(layers[-1].out_channels, channels, 1, initialW=conv_init, initial_bias=bias_init))
+            layers.append(
+                Convolution2D(
+                    layers[-1].out_channels, channels, 1, initialW=conv_init, initial_bias=bias_init
+                )
+            )
         super().__init__(*layers)
         self.activation = activation
 

@@ -1,4 +1,6 @@
-"""Transposed convolutional layers in any number of dimensions; the number of input channels may come from the first batch."""
+"""Transposed convolutional layers in any number of dimensions; the number of input channels may
+come from the first batch.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ class DeconvolutionND(_Filters):
     """Transposed convolution: the adjoint of a convolution, from outputs of that size to images.
 
     Args:
-        ndim, ksize, stride, pad, dilate, groups, nobias: of the convolution, as :class:`ConvolutionND` takes them.
+        ndim, ksize, stride, pad, dilate, groups, nobias: of the convolution, as
+            :class:`ConvolutionND` takes them.
         in_channels: of the inputs; None (or left out) takes it from the first batch.
         out_channels: of the images.
         outsize: the size of the images, where a stride leaves several possible; None: the smallest.
-        initialW: initializer of W ``(in_channels, out_channels / groups, *ksize)``; None is LeCunNormal.
+        initialW: initializer of W ``(in_channels, out_channels / groups, *ksize)``; None is
+            LeCunNormal.
         initial_bias: initializer of b (out_channels,); None is 0.
 
     Raises:
@@ -30,22 +34,46 @@ class DeconvolutionND(_Filters):
     """
 
     def __init__(
-        self, ndim: int, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
-        nobias: bool = False, outsize: Any = None, initialW: Any = None, initial_bias: Any = None, dilate: Any = 1,
+        self,
+        ndim: int,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        outsize: Any = None,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        dilate: Any = 1,
         groups: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            ndim, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate, groups
-        )  # fmt: skip
+            ndim,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            dilate,
+            groups,
+        )
         self.outsize = outsize
 
     def _shape(self, in_channels: int) -> tuple[int, ...]:
         return in_channels, self.out_channels // self.groups, *self.ksize
 
     def forward(self, x: Any) -> Variable:
-        """(N, in_channels, …) → (N, out_channels, …), as :func:`mnpar.functions.deconvolution_nd`."""
+        """(N, in_channels, …) → (N, out_channels, …), as
+        :func:`mnpar.functions.deconvolution_nd`.
+        """
         self._take_size(x)
-        return deconvolution_nd(x, self.W, self.b, self.stride, self.pad, self.outsize, self.dilate, self.groups)
+        return deconvolution_nd(
+            x, self.W, self.b, self.stride, self.pad, self.outsize, self.dilate, self.groups
+        )
 
 
 class Deconvolution1D(DeconvolutionND):
@@ -58,13 +86,33 @@ class Deconvolution1D(DeconvolutionND):
     """
 
     def __init__(
-        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
-        nobias: bool = False, outsize: Any = None, initialW: Any = None, initial_bias: Any = None, dilate: Any = 1,
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        outsize: Any = None,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        dilate: Any = 1,
         groups: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            1, in_channels, out_channels, ksize, stride, pad, nobias, outsize, initialW, initial_bias, dilate, groups
-        )  # fmt: skip
+            1,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            outsize,
+            initialW,
+            initial_bias,
+            dilate,
+            groups,
+        )
 
 
 class Deconvolution2D(DeconvolutionND):
@@ -77,13 +125,34 @@ class Deconvolution2D(DeconvolutionND):
     """
 
     def __init__(
-        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
-        nobias: bool = False, outsize: Any = None, initialW: Any = None, initial_bias: Any = None, *, dilate: Any = 1,
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        outsize: Any = None,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        *,
+        dilate: Any = 1,
         groups: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            2, in_channels, out_channels, ksize, stride, pad, nobias, outsize, initialW, initial_bias, dilate, groups
-        )  # fmt: skip
+            2,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            outsize,
+            initialW,
+            initial_bias,
+            dilate,
+            groups,
+        )
 
 
 class Deconvolution3D(DeconvolutionND):
@@ -96,10 +165,30 @@ class Deconvolution3D(DeconvolutionND):
     """
 
     def __init__(
-        self, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1, pad: Any = 0,
-        nobias: bool = False, outsize: Any = None, initialW: Any = None, initial_bias: Any = None, dilate: Any = 1,
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        outsize: Any = None,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        dilate: Any = 1,
         groups: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
-            3, in_channels, out_channels, ksize, stride, pad, nobias, outsize, initialW, initial_bias, dilate, groups
-        )  # fmt: skip
+            3,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            outsize,
+            initialW,
+            initial_bias,
+            dilate,
+            groups,
+        )

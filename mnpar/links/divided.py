@@ -1,7 +1,8 @@
-"""Parameters that are divided among ranks: their initialization, and how they are saved and loaded as whole arrays.
+"""Parameters that are divided among ranks: their initialization, and how they are saved and loaded
+as whole arrays.
 
-Every rank draws the whole array, from generators in the same state, and keeps its box: so a model that is divided among any
-number of ranks starts from the weights of the undivided one.
+Every rank draws the whole array, from generators in the same state, and keeps its box: so a model
+that is divided among any number of ranks starts from the weights of the undivided one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """An initializer that fills an array with a box of the whole array that another initializer fills.
+    """An initializer that fills an array with a box of the whole array that another initializer
+    fills.
 
     Args:
         initializer: of the whole.
@@ -38,9 +40,13 @@ class Part:
     """
 
     def __init__(self, initializer: Any, whole: tuple[int, ...], box: Box) -> None:
-        self.initializer, self.whole, self.box = initializer, tuple(whole), box
+        self.initializer = initializer
+        self.whole = tuple(whole)
+        self.box = box
         self.dtype = getattr(initializer, "dtype", None)
-        self.drawn: tuple[bytes, bytes] | None = None  # digests of the whole and of the part, as they were drawn
+        self.drawn: tuple[bytes, bytes] | None = (
+            None  # digests of the whole and of the part, as they were drawn
+        )
 
     def __call__(self, array: Array) -> None:
         """Fill ``array``, of the box's shape."""
@@ -51,7 +57,9 @@ class Part:
         self.drawn = digest_of(whole), digest_of(part)
 
     def whole_of(self, digest: bytes) -> bytes:
-        """The digest of the whole array that a part with this digest was drawn from; empty if it was not drawn here."""
+        """The digest of the whole array that a part with this digest was drawn from; empty if it
+        was not drawn here.
+        """
         return self.drawn[0] if self.drawn is not None and self.drawn[1] == digest else b""
 
 
@@ -61,17 +69,22 @@ def digest_of(x: Array) -> bytes:
 
 
 class Divided(Link):
-    """A link with parameters that are divided among ranks. In files they are whole, as those of the undivided link.
+    """A link with parameters that are divided among ranks. In files they are whole, as those of the
+    undivided link.
 
-    To save to a file of one rank, all ranks save together; a checkpoint of all ranks takes each rank's parts. Loading needs no
-    other rank, and any number of ranks loads what any other number saved.
+    To save to a file of one rank, all ranks save together; a checkpoint of all ranks takes each
+    rank's parts. Loading needs no other rank, and any number of ranks loads what any other number
+    saved.
     """
 
     comm: Communicator
 
     def serialize(self, serializer: Any) -> None:
-        """Save the whole parameters, for which all ranks call this; or load this rank's parts of them."""
-        loading, in_parts = isinstance(serializer, Deserializer), getattr(serializer, "knows_places", False)
+        """Save the whole parameters, for which all ranks call this; or load this rank's parts of
+        them.
+        """
+        loading = isinstance(serializer, Deserializer)
+        in_parts = getattr(serializer, "knows_places", False)
         for name in self._params:
             param: Parameter = self.__dict__[name]
             part = param.initializer
@@ -106,11 +119,13 @@ def cut_parameter(parameter: Parameter, box: Box) -> Parameter:
 
 
 def gather_parameter(comm: Communicator, parameter: Parameter) -> Array:
-    """The whole array of a parameter that is divided among ranks; a copy of the array of one that is not.
+    """The whole array of a parameter that is divided among ranks; a copy of the array of one that
+    is not.
 
     Args:
         comm: all its ranks call this.
-        parameter: of a link such as :class:`ColumnParallelLinear` or :class:`SpatialLocalConvolution2D`, initialized.
+        parameter: of a link such as :class:`ColumnParallelLinear` or
+            :class:`SpatialLocalConvolution2D`, initialized.
 
     Returns:
         A new array, the same on every rank.

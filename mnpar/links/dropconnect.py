@@ -11,7 +11,8 @@ from mnpar.variable import Variable
 
 
 class SimplifiedDropconnect(Linear):
-    """A linear layer whose weights are set to 0 with probability ``ratio`` while ``config.train`` is on.
+    """A linear layer whose weights are set to 0 with probability ``ratio`` while ``config.train``
+    is on.
 
     Args:
         in_size: D; None takes it from the first batch.
@@ -30,9 +31,14 @@ class SimplifiedDropconnect(Linear):
     """
 
     def __init__(
-        self, in_size: int | None, out_size: int, ratio: float = 0.5, nobias: bool = False, initialW: Any = None,
+        self,
+        in_size: int | None,
+        out_size: int,
+        ratio: float = 0.5,
+        nobias: bool = False,
+        initialW: Any = None,
         initial_bias: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(in_size, out_size, nobias, initialW, initial_bias)
         self.ratio = ratio
 
@@ -43,8 +49,8 @@ class SimplifiedDropconnect(Linear):
 
         Args:
             x: (N, …), with the axes after the first flattened to D.
-            train, mask, use_batchwise_mask: as of :func:`mnpar.functions.simplified_dropconnect`; with ``config.train`` off
-                nothing is dropped either.
+            train, mask, use_batchwise_mask: as of :func:`mnpar.functions.simplified_dropconnect`;
+                with ``config.train`` off nothing is dropped either.
 
         Returns:
             (N, out_size).

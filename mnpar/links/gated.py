@@ -14,13 +14,14 @@ from mnpar.variable import Variable, as_variable
 
 
 class StatefulZoneoutLSTM(LSTM):
-    """An LSTM in which random elements of the cell state and of the output keep their last values (Krueger et al. 2016,
-    arXiv 1606.01305).
+    """An LSTM in which random elements of the cell state and of the output keep their last values
+    (Krueger et al. 2016, arXiv 1606.01305).
 
     Args:
         in_size: D; None takes it from the first batch.
         out_size: H.
-        c_ratio, h_ratio: the probabilities that an element of the cell state c, of the output h, keeps its last value.
+        c_ratio, h_ratio: the probabilities that an element of the cell state c, of the output h,
+            keeps its last value.
         kwargs: initializers, as of :class:`LSTM`, but the biases of forget gates are 0 by default.
 
     Example:
@@ -31,8 +32,13 @@ class StatefulZoneoutLSTM(LSTM):
     """
 
     def __init__(
-        self, in_size: int | None, out_size: int | None = None, c_ratio: float = 0.5, h_ratio: float = 0.5, **kwargs: Any
-    ) -> None:  # fmt: skip
+        self,
+        in_size: int | None,
+        out_size: int | None = None,
+        c_ratio: float = 0.5,
+        h_ratio: float = 0.5,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(in_size, out_size, **{"forget_bias_init": 0, **kwargs})
         self.c_ratio, self.h_ratio = c_ratio, h_ratio
 
@@ -84,7 +90,9 @@ class StatefulPeepholeLSTM(Stateful):
         if self.c is None:
             self.c = Variable(gates.xp.zeros((len(x), self.state_size), gates.dtype))
         a, i, f, o = separate(reshape(gates, (len(x), self.state_size, 4)), axis=2)
-        self.c = tanh(a) * sigmoid(i + self.peep_i(self.c)) + sigmoid(f + self.peep_f(self.c)) * self.c
+        self.c = (
+            tanh(a) * sigmoid(i + self.peep_i(self.c)) + sigmoid(f + self.peep_f(self.c)) * self.c
+        )
         self.h = sigmoid(o + self.peep_o(self.c)) * tanh(self.c)
         return self.h  # type: ignore[no-any-return]
 

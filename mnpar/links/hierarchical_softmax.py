@@ -1,4 +1,6 @@
-"""Hierarchical softmax: words are the leaves of a binary tree, and a word's loss costs its path, not the whole vocabulary."""
+"""Hierarchical softmax: words are the leaves of a binary tree, and a word's loss costs its path,
+not the whole vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from mnpar.variable import Variable, as_variable
 
 
 class BinaryHierarchicalSoftmax(Link):
-    """−log of the probability of words, each the product of σ(±wᵀx) over the inner nodes on its path: + left, − right.
+    """−log of the probability of words, each the product of σ(±wᵀx) over the inner nodes on its
+    path: + left, − right.
 
     Args:
         in_size: D.
@@ -28,7 +31,8 @@ class BinaryHierarchicalSoftmax(Link):
         dtype: of the table; None: ``mnpar.config.dtype``.
 
     Attributes:
-        W: ``(nodes, D)``, w of each inner node; they are numbered from the root on, the left part of a node before the right.
+        W: ``(nodes, D)``, w of each inner node; they are numbered from the root on, the left part
+            of a node before the right.
 
     Raises:
         ValueError: a node of the tree is not a pair.
@@ -52,7 +56,8 @@ class BinaryHierarchicalSoftmax(Link):
         lengths = [len(paths.get(word, ())) for word in range(max(paths) + 1)]
         self._begins = np.cumsum([0, *lengths])  # where each word's path starts among all
         steps = [step for word in sorted(paths) for step in paths[word]]
-        self._nodes, self._signs = np.array([n for n, _ in steps], "i8"), np.array([s for _, s in steps], "i1")
+        self._nodes = np.array([n for n, _ in steps], "i8")
+        self._signs = np.array([s for _, s in steps], "i1")
         self.W = Parameter(Uniform(1, get_dtype(dtype)), (nodes, in_size))
 
     @staticmethod
@@ -74,7 +79,9 @@ class BinaryHierarchicalSoftmax(Link):
             ((1, 2), 0)
         """
         if not word_counts:
-            raise ValueError("create_huffman_tree: word_counts is empty: a tree needs a word or more")
+            raise ValueError(
+                "create_huffman_tree: word_counts is empty: a tree needs a word or more"
+            )
         heap: list[Any] = [(count, i, word) for i, (word, count) in enumerate(word_counts.items())]
         heapq.heapify(heap)
         while len(heap) > 1:
@@ -88,23 +95,33 @@ class BinaryHierarchicalSoftmax(Link):
         Raises:
             ValueError: the tree has no such word, or shapes do not belong together.
         """
-        x, words = as_variable(x), plain(t)
+        x = as_variable(x)
+        words = plain(t)
         if x.ndim != 2 or words.shape != x.shape[:1] or words.dtype.kind not in "iu":
-            raise ValueError(f"BinaryHierarchicalSoftmax: x (N, D) and integers t (N,), not {x.shape} and {words.shape}")
+            raise ValueError(
+                f"BinaryHierarchicalSoftmax: x (N, D) and integers t (N,), not {x.shape} and "
+                f"{words.shape}"
+            )
         begins, nodes, signs = [x.xp.asarray(a) for a in (self._begins, self._nodes, self._signs)]
         known = (words >= 0) & (words < len(begins) - 1)
         lengths = (begins[1:] - begins[:-1])[words * known] * known
         if words.size and lengths.min() == 0 < len(nodes):
-            raise ValueError(f"BinaryHierarchicalSoftmax: the tree has no word {int(words[lengths == 0][0])}")
-        ends, total = x.xp.cumsum(lengths), int(lengths.sum())
-        samples = x.xp.searchsorted(ends, x.xp.arange(total), side="right")  # of each step of all paths
+            raise ValueError(
+                f"BinaryHierarchicalSoftmax: the tree has no word {int(words[lengths == 0][0])}"
+            )
+        ends = x.xp.cumsum(lengths)
+        total = int(lengths.sum())
+        # of each step of all paths
+        samples = x.xp.searchsorted(ends, x.xp.arange(total), side="right")
         steps = x.xp.arange(total) - (ends - lengths)[samples] + begins[words[samples]]
         scores = sum_of(get_item(self.W, nodes[steps]) * get_item(x, samples), axis=1)
         return sum_of(softplus(scores * -signs[steps].astype(x.dtype)))
 
 
 def _paths(tree: Any) -> tuple[dict[int, list[tuple[int, int]]], int]:
-    """The path to each word: inner nodes from the root on, with 1 where it turns left, −1 where right; and how many nodes."""
+    """The path to each word: inner nodes from the root on, with 1 where it turns left, −1 where
+    right; and how many nodes.
+    """
     paths: dict[int, list[tuple[int, int]]] = {}
     left_to_do: list[tuple[Any, list[tuple[int, int]]]] = [(tree, [])]
     nodes = 0
@@ -114,7 +131,9 @@ def _paths(tree: Any) -> tuple[dict[int, list[tuple[int, int]]], int]:
             paths[int(node)] = path
             continue
         if len(node) != 2:
-            raise ValueError(f"BinaryHierarchicalSoftmax: a node of the tree is a word or a pair, not {node!r}")
+            raise ValueError(
+                f"BinaryHierarchicalSoftmax: a node of the tree is a word or a pair, not {node!r}"
+            )
         left_to_do += [(node[1], [*path, (nodes, -1)]), (node[0], [*path, (nodes, 1)])]
         nodes += 1
     return paths, nodes

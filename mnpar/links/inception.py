@@ -12,12 +12,14 @@ from mnpar.variable import Variable
 
 
 class Inception(Chain):
-    """Convolutions of three sizes and a pooling side by side (Szegedy et al. 2015, arXiv 1409.4842, figure 2b).
+    """Convolutions of three sizes and a pooling side by side (Szegedy et al. 2015, arXiv 1409.4842,
+    figure 2b).
 
     Args:
         in_channels: C; None takes it from the first batch.
-        out1, proj3, out3, proj5, out5, proj_pool: channels of the 1 × 1 convolution, of the projection before the 3 × 3 one and
-            of itself, the same for 5 × 5, and of the projection after the pooling.
+        out1, proj3, out3, proj5, out5, proj_pool: channels of the 1 × 1 convolution, of the
+            projection before the 3 × 3 one and of itself, the same for 5 × 5, and of the projection
+            after the pooling.
         conv_init, bias_init: initializers of all W and b.
 
     Example:
@@ -27,13 +29,23 @@ class Inception(Chain):
     """
 
     def __init__(
-        self, in_channels: int | None, out1: int, proj3: int, out3: int, proj5: int, out5: int, proj_pool: int,
-        conv_init: Any = None, bias_init: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        in_channels: int | None,
+        out1: int,
+        proj3: int,
+        out3: int,
+        proj5: int,
+        out5: int,
+        proj_pool: int,
+        conv_init: Any = None,
+        bias_init: Any = None,
+    ) -> None:
         super().__init__()
 
         def convolution(inside: int | None, out: int, ksize: int, pad: int = 0) -> Convolution2D:
-            return Convolution2D(inside, out, ksize, pad=pad, initialW=conv_init, initial_bias=bias_init)
+            return Convolution2D(
+                inside, out, ksize, pad=pad, initialW=conv_init, initial_bias=bias_init
+            )
 
         self.conv1 = convolution(in_channels, out1, 1)
         self.proj3 = convolution(in_channels, proj3, 1)
@@ -45,12 +57,18 @@ class Inception(Chain):
     def forward(self, x: Any) -> Variable:
         """(N, C, H, W) → (N, out1 + out3 + out5 + proj_pool, H, W)."""
         pooled = max_pooling_2d(x, 3, stride=1, pad=1)
-        branches = (self.conv1(x), self.conv3(relu(self.proj3(x))), self.conv5(relu(self.proj5(x))), self.projp(pooled))
+        branches = (
+            self.conv1(x),
+            self.conv3(relu(self.proj3(x))),
+            self.conv5(relu(self.proj5(x))),
+            self.projp(pooled),
+        )
         return relu(concat(branches, axis=1))
 
 
 class InceptionBN(Chain):
-    """Convolutions of three sizes and a pooling side by side, each convolution normalized (Ioffe and Szegedy 2015).
+    """Convolutions of three sizes and a pooling side by side, each convolution normalized (Ioffe
+    and Szegedy 2015).
 
     Args:
         in_channels: C; None takes it from the first batch.
@@ -65,7 +83,8 @@ class InceptionBN(Chain):
 
     Raises:
         NotImplementedError: another ``pooltype``.
-        ValueError: a 1 × 1 convolution together with a stride, or with no projection after the pooling.
+        ValueError: a 1 × 1 convolution together with a stride, or with no projection after the
+            pooling.
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -75,23 +94,43 @@ class InceptionBN(Chain):
         (2, 10, 3, 3)
 
     Source:
-        "Batch normalization: accelerating deep network training by reducing internal covariate shift", arXiv 1502.03167.
+        "Batch normalization: accelerating deep network training by reducing internal covariate
+        shift", arXiv 1502.03167.
     """
 
     def __init__(
-        self, in_channels: int | None, out1: int, proj3: int, out3: int, proj33: int, out33: int, pooltype: str,
-        proj_pool: int | None = None, stride: int = 1, conv_init: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        in_channels: int | None,
+        out1: int,
+        proj3: int,
+        out3: int,
+        proj33: int,
+        out33: int,
+        pooltype: str,
+        proj_pool: int | None = None,
+        stride: int = 1,
+        conv_init: Any = None,
+        dtype: Any = None,
+    ) -> None:
         super().__init__()
         if pooltype not in ("max", "avg"):
             raise NotImplementedError(f"InceptionBN: pooltype is 'max' or 'avg', not {pooltype!r}")
         if out1 > 0 and (stride != 1 or proj_pool is None):
-            raise ValueError(f"InceptionBN: out1 = {out1} goes with stride 1, not {stride}, and a proj_pool (here {proj_pool})")
-        self.out1, self.proj_pool, self.stride, self.pooltype = out1, proj_pool, stride, pooltype
+            raise ValueError(
+                f"InceptionBN: out1 = {out1} goes with stride 1, not {stride}, and a proj_pool "
+                f"(here {proj_pool})"
+            )
+        self.out1 = out1
+        self.proj_pool = proj_pool
+        self.stride = stride
+        self.pooltype = pooltype
 
         def add(name: str, inside: int | None, out: int, ksize: int, stride: int = 1) -> None:
             pad = ksize // 2
-            self.add_link(name, Convolution2D(inside, out, ksize, stride, pad, nobias=True, initialW=conv_init))
+            self.add_link(
+                name,
+                Convolution2D(inside, out, ksize, stride, pad, nobias=True, initialW=conv_init),
+            )
             self.add_link(f"{name}n", BatchNormalization(out, dtype=dtype))
 
         if out1 > 0:
@@ -112,7 +151,10 @@ class InceptionBN(Chain):
     def forward(self, x: Any) -> Variable:
         """(N, C, H, W) → (N, the channels of all branches, H / stride, W / stride), rounded up."""
         branches = [self._branch(x, "conv1")] if self.out1 > 0 else []
-        branches += [self._branch(x, "proj3", "conv3"), self._branch(x, "proj33", "conv33a", "conv33b")]
+        branches += [
+            self._branch(x, "proj3", "conv3"),
+            self._branch(x, "proj33", "conv33a", "conv33b"),
+        ]
         if self.pooltype == "max":
             pooled = max_pooling_2d(x, 3, stride=self.stride, pad=1, cover_all=False)
         else:

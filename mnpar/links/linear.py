@@ -19,7 +19,8 @@ class Linear(Link):
     """y = x Wᵀ + b.
 
     Args:
-        in_size: D, the features of an example, flattened; None (or only one size given) takes it from the first batch.
+        in_size: D, the features of an example, flattened; None (or only one size given) takes it
+            from the first batch.
         out_size: the features of an output.
         nobias: no b.
         initialW: initializer of W (out_size, in_size); None is LeCunNormal.
@@ -71,7 +72,11 @@ class Linear(Link):
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
         """Names and values to show in ``repr``."""
-        yield from (("in_size", self.in_size), ("out_size", self.out_size), ("nobias", self.b is None))
+        yield from (
+            ("in_size", self.in_size),
+            ("out_size", self.out_size),
+            ("nobias", self.b is None),
+        )
 
     def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
         """The layer's outputs.

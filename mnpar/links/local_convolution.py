@@ -1,4 +1,6 @@
-"""Local convolution, a convolutional layer whose filters differ from position to position, and its transpose."""
+"""Local convolution, a convolutional layer whose filters differ from position to position, and its
+transpose.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ from mnpar.variable import Variable
 
 
 class Untied:
-    """An initializer for filters (K, OH, OW, C, kH, kW) that draws them as K·OH·OW filters of fan-in C·kH·kW.
+    """An initializer for filters (K, OH, OW, C, kH, kW) that draws them as K·OH·OW filters of
+    fan-in C·kH·kW.
 
-    By the shape of the array alone, fan-in would be OH·OW times as large, and the filters far too small.
+    By the shape of the array alone, fan-in would be OH·OW times as large, and the filters far too
+    small.
     """
 
     def __init__(self, initializer: Any) -> None:
@@ -33,17 +37,30 @@ class Untied:
 
 
 class _Untied(Link):
-    """The base of both layers: W (K, OH, OW, C, kH, kW), b, and their sizes, which may come from the first batch."""
+    """The base of both layers: W (K, OH, OW, C, kH, kW), b, and their sizes, which may come from
+    the first batch.
+    """
 
     def __init__(
-        self, channels: int | None, filters: int | None, in_size: Any, ksize: Any, stride: Any, nobias: bool, initialW: Any,
+        self,
+        channels: int | None,
+        filters: int | None,
+        in_size: Any,
+        ksize: Any,
+        stride: Any,
+        nobias: bool,
+        initialW: Any,
         initial_bias: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         name = type(self).__name__
         if ksize is None or any(n is not None and n < 1 for n in (channels, filters)):
-            raise ValueError(f"{name}: channels and ksize are numbers from 1 on, not {channels}, {filters} and {ksize}")
-        self.ksize, self.stride = per_axis(f"{name}: ksize", ksize, 2, 1), per_axis(f"{name}: stride", stride, 2, 1)
+            raise ValueError(
+                f"{name}: channels and ksize are numbers from 1 on, not {channels}, {filters} "
+                f"and {ksize}"
+            )
+        self.ksize = per_axis(f"{name}: ksize", ksize, 2, 1)
+        self.stride = per_axis(f"{name}: stride", stride, 2, 1)
         self.in_size = None if in_size is None else per_axis(f"{name}: in_size", in_size, 2, 1)
         self.channels, self.filters = channels, filters
         self.W = Parameter(Untied(initializers._get_initializer(initialW)))
@@ -54,11 +71,19 @@ class _Untied(Link):
 
     def _complete(self) -> None:
         """Make the parameters, if all sizes are known."""
-        if self.channels is None or self.filters is None or self.in_size is None or self.W.is_initialized:
+        if (
+            self.channels is None
+            or self.filters is None
+            or self.in_size is None
+            or self.W.is_initialized
+        ):
             return
         out = local_windows(type(self).__name__, self.in_size, self.ksize, self.stride).out
         if 0 in out:
-            raise ValueError(f"{type(self).__name__}: windows of {self.ksize} do not fit in an image of {self.in_size}")
+            raise ValueError(
+                f"{type(self).__name__}: windows of {self.ksize} do not fit in an image of "
+                f"{self.in_size}"
+            )
         self._make(self.W, (self.filters, *out, self.channels, *self.ksize))
         if self.b is not None:
             self._make(self.b, self._bias_shape(out))
@@ -78,7 +103,8 @@ class _Untied(Link):
 
 
 class LocalConvolution2D(_Untied):
-    """A convolutional layer with its own filters and biases at each position: :func:`mnpar.functions.local_convolution_2d`.
+    """A convolutional layer with its own filters and biases at each position:
+    :func:`mnpar.functions.local_convolution_2d`.
 
     Args:
         in_channels: C; None takes it from the first batch.
@@ -86,8 +112,8 @@ class LocalConvolution2D(_Untied):
         in_size: (H, W) of the images, or one number for both; None takes it from the first batch.
         ksize, stride: a number, or one for each axis.
         nobias: no b.
-        initialW: initializer of W (K, OH, OW, C, kH, kW); None is LeCunNormal. Random ones are scaled by a filter's own
-            fan-in, C·kH·kW.
+        initialW: initializer of W (K, OH, OW, C, kH, kW); None is LeCunNormal. Random ones are
+            scaled by a filter's own fan-in, C·kH·kW.
         initial_bias: initializer of b (K, OH, OW); None is 0.
 
     Raises:
@@ -101,10 +127,19 @@ class LocalConvolution2D(_Untied):
     """
 
     def __init__(
-        self, in_channels: int | None, out_channels: int, in_size: Any = None, ksize: Any = None, stride: Any = 1,
-        nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(in_channels, out_channels, in_size, ksize, stride, nobias, initialW, initial_bias)
+        self,
+        in_channels: int | None,
+        out_channels: int,
+        in_size: Any = None,
+        ksize: Any = None,
+        stride: Any = 1,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, in_size, ksize, stride, nobias, initialW, initial_bias
+        )
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """(OH, OW) of an image (H, W)."""
@@ -124,7 +159,8 @@ class LocalConvolution2D(_Untied):
         """The transposed layer, which makes images of this one's input size from its outputs.
 
         Args:
-            tied: True: it has this layer's W itself, which then learns from both. False: W of its own, with the same values.
+            tied: True: it has this layer's W itself, which then learns from both. False: W of its
+                own, with the same values.
             nobias: no b.
 
         Raises:
@@ -138,7 +174,10 @@ class LocalConvolution2D(_Untied):
             ((2, 1, 8, 8), True)
         """
         if not self.W.is_initialized:
-            raise RuntimeError(f"{self}: its decoder can be made when its sizes are known: give them, or call it once")
+            raise RuntimeError(
+                f"{self}: its decoder can be made when its sizes are known: give them, or call "
+                "it once"
+            )
         decoder = self._decoder(nobias)
         if tied:
             decoder.W = self.W
@@ -148,11 +187,14 @@ class LocalConvolution2D(_Untied):
 
     def _decoder(self, nobias: bool) -> LocalDeconvolution2D:
         """One with this layer's sizes."""
-        return LocalDeconvolution2D(self.filters, self.channels, self.in_size, self.ksize, self.stride, nobias, initialW=0)
+        return LocalDeconvolution2D(
+            self.filters, self.channels, self.in_size, self.ksize, self.stride, nobias, initialW=0
+        )
 
 
 class LocalDeconvolution2D(_Untied):
-    """The transpose of :class:`LocalConvolution2D`: each position adds its values to its window, by its own filters.
+    """The transpose of :class:`LocalConvolution2D`: each position adds its values to its window, by
+    its own filters.
 
     Args:
         in_channels: K.
@@ -160,7 +202,8 @@ class LocalDeconvolution2D(_Untied):
         out_size: (H, W) of the images that it makes, or one number for both.
         ksize, stride: of the convolution.
         nobias: no b.
-        initialW: initializer of W (K, OH, OW, C, kH, kW), as the convolution has it; None is LeCunNormal.
+        initialW: initializer of W (K, OH, OW, C, kH, kW), as the convolution has it; None is
+            LeCunNormal.
         initial_bias: initializer of b (C, H, W); None is 0.
 
     :meth:`LocalConvolution2D.decoder` makes one that belongs to a layer.
@@ -176,10 +219,19 @@ class LocalDeconvolution2D(_Untied):
     """
 
     def __init__(
-        self, in_channels: int | None, out_channels: int | None, out_size: Any = None, ksize: Any = None, stride: Any = 1,
-        nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(out_channels, in_channels, out_size, ksize, stride, nobias, initialW, initial_bias)
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        out_size: Any = None,
+        ksize: Any = None,
+        stride: Any = 1,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+    ) -> None:
+        super().__init__(
+            out_channels, in_channels, out_size, ksize, stride, nobias, initialW, initial_bias
+        )
 
     def _bias_shape(self, out: tuple[int, ...]) -> tuple[Any, ...]:
         return self.channels, *(self.in_size or ())

@@ -1,12 +1,15 @@
-"""A mixture of experts over ranks: a gate chooses k experts for each token, and tokens are sent to the ranks of their experts.
+"""A mixture of experts over ranks: a gate chooses k experts for each token, and tokens are sent to
+the ranks of their experts.
 
-    p = softmax(W x)        w = the k largest of p, divided by their sum        y = Σ w_e expert_e(x)
+    p = softmax(W x)        w = the k largest of p, divided by their sum        y = Σ w_e
+    expert_e(x)
 
-Experts are divided among ranks in blocks. The ranks first exchange how many tokens they have for each expert; then one alltoall
-of uneven parts sends the tokens, and another one the results back. Nothing is padded, and nothing is dropped unless a capacity
-is set, so outputs and gradients on P ranks are those of one process. Each rank sends and receives the rows of other ranks'
-experts twice forward and twice backward. (Shazeer et al. 2017, arXiv 1701.06538; Lepikhin et al. 2020, arXiv 2006.16668;
-Fedus et al. 2021, arXiv 2101.03961.)
+Experts are divided among ranks in blocks. The ranks first exchange how many tokens they have for
+each expert; then one alltoall of uneven parts sends the tokens, and another one the results back.
+Nothing is padded, and nothing is dropped unless a capacity is set, so outputs and gradients on P
+ranks are those of one process. Each rank sends and receives the rows of other ranks' experts twice
+forward and twice backward. (Shazeer et al. 2017, arXiv 1701.06538; Lepikhin et al. 2020, arXiv
+2006.16668; Fedus et al. 2021, arXiv 2101.03961.)
 """
 
 from __future__ import annotations
@@ -49,69 +52,85 @@ if TYPE_CHECKING:
 
 
 class MixtureOfExperts(Chain):
-    """For each token, a weighted sum of k of E experts, which are divided among ranks; a token is a row of D features.
+    """For each token, a weighted sum of k of E experts, which are divided among ranks; a token is a
+    row of D features.
 
     Args:
-        comm: its ranks share the layer; all of them make it and call it, those without tokens or experts too.
-        make: called with the number of an expert, 0 … E - 1, on the rank that has it; returns a link that maps (n, in_size) to
-            (n, out_size) for any n, 0 included. A rank has the experts of :func:`mnpar.plans.block`.
+        comm: its ranks share the layer; all of them make it and call it, those without tokens or
+            experts too.
+        make: called with the number of an expert, 0 … E - 1, on the rank that has it; returns a
+            link that maps (n, in_size) to (n, out_size) for any n, 0 included. A rank has the
+            experts of :func:`mnpar.plans.block`.
         n_experts: E; any number, also fewer than ranks.
         in_size: D, the features of a token.
         out_size: the features of a result; None: as many.
         k: how many experts compute each token.
-        input_is_parallel: False: x is the same on each rank and so is the result, owned together, as other parallel layers have
-            it; inside, each rank sends a block of the tokens. True: x is the rank's own tokens, of which it gets the results;
-            the ranks' numbers of tokens may differ, and be 0.
-        capacity_factor: c: an expert takes at most c k N / E of the N tokens of all ranks, rounded up; first choices come
-            before second ones, then tokens in the order of ranks. A dropped choice adds nothing to its token's sum: give the
-            layer a residual connection. None: nothing is dropped.
+        input_is_parallel: False: x is the same on each rank and so is the result, owned together,
+            as other parallel layers have it; inside, each rank sends a block of the tokens. True: x
+            is the rank's own tokens, of which it gets the results; the ranks' numbers of tokens may
+            differ, and be 0.
+        capacity_factor: c: an expert takes at most c k N / E of the N tokens of all ranks, rounded
+            up; first choices come before second ones, then tokens in the order of ranks. A dropped
+            choice adds nothing to its token's sum: give the layer a residual connection. None:
+            nothing is dropped.
         noise: in training, normal noise of this standard deviation is added to the gate's scores.
-        normalize: divide the k weights by their sum. None: if k is more than 1 (the only weight would be 1, and the gate would
-            learn nothing).
+        normalize: divide the k weights by their sum. None: if k is more than 1 (the only weight
+            would be 1, and the gate would learn nothing).
         rng: of the noise; None: the rank's generator.
         initialW: initializer of the gate's W; None is LeCunNormal.
-        whole_gradients: False, with ``input_is_parallel``: the gradient of the gate's W is each rank's share, for a multi-node
-            optimizer over a mesh that adds up the rest of the model over these ranks too (below).
-        data_comm: the ranks with copies of this layer and other tokens, such as ``mesh.data``: in training their choices
-            count in ``balance`` too, as in one process. None: nobody's.
+        whole_gradients: False, with ``input_is_parallel``: the gradient of the gate's W is each
+            rank's share, for a multi-node optimizer over a mesh that adds up the rest of the model
+            over these ranks too (below).
+        data_comm: the ranks with copies of this layer and other tokens, such as ``mesh.data``: in
+            training their choices count in ``balance`` too, as in one process. None: nobody's.
 
-    Gradients: every gradient is whole, that of the sum of the losses on which the ranks call backward. An expert computes the
-    tokens of all ranks, and its gradient on its rank is complete, zeros if no token came. The gate's W is the same on all
-    ranks, and so is its gradient. The gradient of a row of x is on that row's rank. So neither the gradient of W nor those of
-    the experts may be summed over ``comm`` again; a data-parallel optimizer over *other* ranks, which hold copies of the whole
-    layer, sums both.
-    If the ranks of ``comm`` are themselves data-parallel in the rest of the model, make them an axis of a mesh, and leave the
-    gate's gradient to the optimizer, which adds up that of each parameter where there are copies of it::
+    Gradients: every gradient is whole, that of the sum of the losses on which the ranks call
+    backward. An expert computes the tokens of all ranks, and its gradient on its rank is complete,
+    zeros if no token came. The gate's W is the same on all ranks, and so is its gradient. The
+    gradient of a row of x is on that row's rank. So neither the gradient of W nor those of the
+    experts may be summed over ``comm`` again; a data-parallel optimizer over *other* ranks, which
+    hold copies of the whole layer, sums both. If the ranks of ``comm`` are themselves data-parallel
+    in the rest of the model, make them an axis of a mesh, and leave the gate's gradient to the
+    optimizer, which adds up that of each parameter where there are copies of it::
 
         mesh = mnpar.Mesh(comm, data=2, expert=4)
-        model.experts = L.MixtureOfExperts(mesh.expert, make, 8, 32, input_is_parallel=True, whole_gradients=False)
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), mesh, axes=("data", "expert")).setup(model)
+        model.experts = L.MixtureOfExperts(
+            mesh.expert, make, 8, 32, input_is_parallel=True, whole_gradients=False
+        )
+        optimizer = mnpar.create_multi_node_optimizer(
+            mnpar.optimizers.Adam(), mesh, axes=("data", "expert")
+        ).setup(model)
 
-    Without a mesh, one multi-node optimizer updates the rest of the model and another optimizer this layer
-    (docs/experts_and_ensembles.md).
+    Without a mesh, one multi-node optimizer updates the rest of the model and another optimizer
+    this layer (docs/experts_and_ensembles.md).
 
-    Initial weights do not depend on the number of ranks: rank 0 draws a seed, and each expert is made, and sized by its first
-    batch, with a generator of the seed and the expert's number. An expert's path has its number (``/experts/5/W``): any number
-    of ranks loads a checkpoint of P ranks, and ``save_npz`` on all ranks together writes files that have all experts.
+    Initial weights do not depend on the number of ranks: rank 0 draws a seed, and each expert is
+    made, and sized by its first batch, with a generator of the seed and the expert's number. An
+    expert's path has its number (``/experts/5/W``): any number of ranks loads a checkpoint of P
+    ranks, and ``save_npz`` on all ranks together writes files that have all experts.
 
     Attributes:
-        balance: the load balancing loss of the last call, E Σ_e f_e p_e, where f_e is the fraction of the choices of all ranks,
-            and those of ``data_comm``, that went to expert e, and p_e its mean probability (Fedus et al., equation 4); its
-            minimum, 1, is reached where all experts get equally many. Add a hundredth of it to the loss. With
-            ``input_is_parallel`` p_e is the mean over the rank's own tokens, and the balance is to be weighted as their loss
-            is; else the ranks own it together, as the loss. None before the first call.
+        balance: the load balancing loss of the last call, E Σ_e f_e p_e, where f_e is the fraction
+            of the choices of all ranks, and those of ``data_comm``, that went to expert e, and p_e
+            its mean probability (Fedus et al., equation 4); its minimum, 1, is reached where all
+            experts get equally many. Add a hundredth of it to the loss. With ``input_is_parallel``
+            p_e is the mean over the rank's own tokens, and the balance is to be weighted as their
+            loss is; else the ranks own it together, as the loss. None before the first call.
         load: (E,) how many tokens of all ranks each expert computed in the last call.
         dropped: how many choices of all ranks were dropped.
 
     Raises:
-        ValueError: a size below 1, k not in 1 … E, or ``whole_gradients=False`` without ``input_is_parallel``.
+        ValueError: a size below 1, k not in 1 … E, or ``whole_gradients=False`` without
+            ``input_is_parallel``.
 
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.links as L
         >>> def program(comm):
         ...     mnpar.random.seed(0)
-        ...     moe = L.MixtureOfExperts(comm, lambda i: L.Linear(2, 2, initialW=i), 3, in_size=2, k=1)
+        ...     moe = L.MixtureOfExperts(
+        ...         comm, lambda i: L.Linear(2, 2, initialW=i), 3, in_size=2, k=1
+        ...     )
         ...     y = moe(np.array([[1, 2], [3, -4], [-5, 6]], "f4"))
         ...     return [path for path, _ in moe.namedparams()], moe.load.tolist(), y.shape
         >>> mnpar.run(program, ranks=2)[1]
@@ -119,23 +138,51 @@ class MixtureOfExperts(Chain):
     """
 
     def __init__(
-        self, comm: Communicator, make: Callable[[int], Link], n_experts: int, in_size: int, out_size: int | None = None,
-        k: int = 2, *, input_is_parallel: bool = False, capacity_factor: float | None = None, noise: float = 0.0,
-        normalize: bool | None = None, rng: np.random.Generator | None = None, initialW: Any = None,
-        whole_gradients: bool = True, data_comm: Communicator | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        comm: Communicator,
+        make: Callable[[int], Link],
+        n_experts: int,
+        in_size: int,
+        out_size: int | None = None,
+        k: int = 2,
+        *,
+        input_is_parallel: bool = False,
+        capacity_factor: float | None = None,
+        noise: float = 0.0,
+        normalize: bool | None = None,
+        rng: np.random.Generator | None = None,
+        initialW: Any = None,
+        whole_gradients: bool = True,
+        data_comm: Communicator | None = None,
+    ) -> None:
         needed(comm, "MixtureOfExperts(comm, make, n_experts, in_size)")
         super().__init__()
-        if n_experts < 1 or in_size < 1 or not 1 <= k <= n_experts or (capacity_factor is not None and capacity_factor <= 0):
+        if (
+            n_experts < 1
+            or in_size < 1
+            or not 1 <= k <= n_experts
+            or (capacity_factor is not None and capacity_factor <= 0)
+        ):
             raise ValueError(
-                f"a mixture of {n_experts} experts for {in_size} features with k = {k}, capacity_factor = {capacity_factor}: "
+                f"a mixture of {n_experts} experts for {in_size} features with k = {k}, "
+                f"capacity_factor = {capacity_factor}: "
                 "sizes are 1 or more, k is from 1 to the number of experts, a capacity is positive"
             )
         if not (whole_gradients or input_is_parallel):
-            raise ValueError("whole_gradients=False is for ranks with tokens of their own: input_is_parallel=True")
-        self.comm, self.in_size, self.out_size = comm, in_size, in_size if out_size is None else out_size
-        self.n_experts, self.k, self.capacity_factor, self.noise, self.rng = n_experts, k, capacity_factor, noise, rng
-        self.normalize, self.input_is_parallel = k > 1 if normalize is None else normalize, input_is_parallel
+            raise ValueError(
+                "whole_gradients=False is for ranks with tokens of their own: "
+                "input_is_parallel=True"
+            )
+        self.comm = comm
+        self.in_size = in_size
+        self.out_size = in_size if out_size is None else out_size
+        self.n_experts = n_experts
+        self.k = k
+        self.capacity_factor = capacity_factor
+        self.noise = noise
+        self.rng = rng
+        self.normalize = k > 1 if normalize is None else normalize
+        self.input_is_parallel = input_is_parallel
         self.whole_gradients, self.data_comm = whole_gradients, data_comm
         seed = int(comm.bcast(random.generator().integers(2**63, size=1))[0])
         with random.using(np.random.default_rng([seed, n_experts])):
@@ -149,7 +196,14 @@ class MixtureOfExperts(Chain):
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
         """Names and values to show in ``repr``."""
-        for name in ("in_size", "out_size", "n_experts", "k", "capacity_factor", "input_is_parallel"):
+        for name in (
+            "in_size",
+            "out_size",
+            "n_experts",
+            "k",
+            "capacity_factor",
+            "input_is_parallel",
+        ):
             yield name, getattr(self, name)
         yield "ranks", self.comm.size
 
@@ -167,17 +221,30 @@ class MixtureOfExperts(Chain):
         """
         x = as_variable(x)
         if x.ndim < 1 or x.shape[-1] != self.in_size:
-            raise ValueError(f"rank {self.comm.rank}: {self}: x of shape {x.shape} has not {self.in_size} features")
-        lead, tokens = x.shape[:-1], reshape(x, (int(np.prod(x.shape[:-1])), self.in_size))
-        noise, together = self._draw(len(tokens)), not self.input_is_parallel and self.comm.size > 1
+            raise ValueError(
+                f"rank {self.comm.rank}: {self}: x of shape {x.shape} has not {self.in_size} "
+                "features"
+            )
+        lead = x.shape[:-1]
+        tokens = reshape(x, (int(np.prod(x.shape[:-1])), self.in_size))
+        noise = self._draw(len(tokens))
+        together = not self.input_is_parallel and self.comm.size > 1
         if together:
-            noise = None if noise is None else noise[slice(*block(len(tokens), self.comm.size, self.comm.rank))]
+            noise = (
+                None
+                if noise is None
+                else noise[slice(*block(len(tokens), self.comm.size, self.comm.rank))]
+            )
             tokens = scatter_to(self.comm, tokens, axis=0)
         probabilities, choices, weights = self._gate(tokens, noise)
         routes = make_routes(self.comm, choices, self.n_experts, self.capacity_factor)
         self._report(probabilities, routes, together)
-        results = self._through_experts(pick_rows(tokens, routes.tokens, routes.slots), routes.counts)
-        weights = pick_rows(reshape(weights, (weights.size, 1)), routes.choices, routes.slots.reshape(-1, 1))
+        results = self._through_experts(
+            pick_rows(tokens, routes.tokens, routes.slots), routes.counts
+        )
+        weights = pick_rows(
+            reshape(weights, (weights.size, 1)), routes.choices, routes.slots.reshape(-1, 1)
+        )
         y = sum_rows(results * weights, routes.tokens, routes.slots)
         y = gather_from(self.comm, y, axis=0) if together else y
         return reshape(y, (*lead, self.out_size))
@@ -190,7 +257,9 @@ class MixtureOfExperts(Chain):
         return rng.normal(0, self.noise, (n, self.n_experts))
 
     def _gate(self, x: Variable, noise: Array | None) -> tuple[Variable, Array, Variable]:
-        """Probabilities (n, E), the k choices of each token (on the host), and their weights (n, k)."""
+        """Probabilities (n, E), the k choices of each token (on the host), and their weights (n,
+        k).
+        """
         scores = linear(x, copy_to(self.comm, self.gate.W) if self.whole_gradients else self.gate.W)
         if noise is not None:
             scores = scores + scores.xp.asarray(noise, scores.dtype)
@@ -198,13 +267,18 @@ class MixtureOfExperts(Chain):
         choices = np.argsort(-backend.to_host(scores.array), axis=1, kind="stable")[:, : self.k]
         xp = scores.xp
         weights = probabilities[xp.arange(len(choices))[:, None], xp.asarray(choices)]
-        return probabilities, choices, weights / sum(weights, axis=1, keepdims=True) if self.normalize else weights
+        return (
+            probabilities,
+            choices,
+            weights / sum(weights, axis=1, keepdims=True) if self.normalize else weights,
+        )
 
     def _report(self, probabilities: Variable, routes: Routes, together: bool) -> None:
         """Set ``load``, ``dropped`` and ``balance``."""
         self.load = routes.counts.sum(axis=0)
         self.dropped = int(routes.chosen.sum() - self.load.sum())
-        others = self.data_comm if config.train else None  # (an evaluation may have other batches on each rank)
+        # (an evaluation may have other batches on each rank)
+        others = self.data_comm if config.train else None
         chosen = routes.chosen if others is None else others.allreduce(routes.chosen)
         shares = probabilities.xp.asarray(chosen / max(chosen.sum(), 1), probabilities.dtype)
         n = routes.chosen.sum() // self.k if together else len(probabilities)
@@ -212,7 +286,9 @@ class MixtureOfExperts(Chain):
         self.balance = reduce_from(self.comm, balance) if together else balance
 
     def _through_experts(self, rows: Variable, counts: Array) -> Variable:
-        """Send rows, which are in the order of their experts, to the experts' ranks; returns their results, in that order."""
+        """Send rows, which are in the order of their experts, to the experts' ranks; returns their
+        results, in that order.
+        """
         bounds = [block(self.n_experts, self.comm.size, rank) for rank in range(self.comm.size)]
         here = counts[:, slice(*bounds[self.comm.rank])]  # (P, experts of this rank)
         if self.comm.size == 1:
@@ -222,11 +298,15 @@ class MixtureOfExperts(Chain):
         of_expert = np.tile(np.arange(here.shape[1]), self.comm.size).repeat(here.reshape(-1))
         order = np.argsort(of_expert, kind="stable")
         rows = put_in_order(self._trade(rows, sent), order)
-        results = put_in_order(self.experts(rows, here.sum(axis=0), self.out_size), np.argsort(order))
+        results = put_in_order(
+            self.experts(rows, here.sum(axis=0), self.out_size), np.argsort(order)
+        )
         return self._trade(results, here.sum(axis=1))
 
     def _trade(self, rows: Variable, lengths: Any) -> Variable:
-        """Send each rank the next ``lengths[rank]`` rows; returns the rows received, in the order of ranks."""
+        """Send each rank the next ``lengths[rank]`` rows; returns the rows received, in the order
+        of ranks.
+        """
         return concat(alltoall(self.comm, cut(rows, lengths)), axis=0)
 
 
@@ -236,14 +316,22 @@ class Experts(Chain):
     Args:
         comm, make, n_experts: as :class:`MixtureOfExperts` has them.
         seed: of all initial weights, the same on all ranks.
-        whole_gradients: as :class:`MixtureOfExperts` has it, for optimizers; the experts' gradients are whole either way.
+        whole_gradients: as :class:`MixtureOfExperts` has it, for optimizers; the experts' gradients
+            are whole either way.
     """
 
     def __init__(
-        self, comm: Communicator, make: Callable[[int], Link], n_experts: int, seed: int, whole_gradients: bool = True
+        self,
+        comm: Communicator,
+        make: Callable[[int], Link],
+        n_experts: int,
+        seed: int,
+        whole_gradients: bool = True,
     ) -> None:
         super().__init__()
-        self.comm, self.n_experts, self.whole_gradients = comm, n_experts, whole_gradients
+        self.comm = comm
+        self.n_experts = n_experts
+        self.whole_gradients = whole_gradients
         self._generators = {}  # of experts that do not know their sizes yet
         for i in range(*block(n_experts, comm.size, comm.rank)):
             rng = np.random.default_rng([seed, i])
@@ -253,13 +341,21 @@ class Experts(Chain):
                 self._generators[str(i)] = rng
 
     def forward(self, rows: Variable, lengths: Any, out_size: int) -> Variable:
-        """Apply the experts one after another, each to the next ``lengths[i]`` rows; returns their results joined."""
+        """Apply the experts one after another, each to the next ``lengths[i]`` rows; returns their
+        results joined.
+        """
         if not self._children:
             return Variable(rows.xp.zeros((0, out_size), rows.dtype))
-        ys = [self._run(name, part) for name, part in zip(self._children, cut(rows, lengths), strict=True)]
+        ys = [
+            self._run(name, part)
+            for name, part in zip(self._children, cut(rows, lengths), strict=True)
+        ]
         for name, y, n in zip(self._children, ys, lengths, strict=True):
             if y.shape != (n, out_size):
-                raise ValueError(f"expert {name} gives {y.shape} for {n} tokens, not {(int(n), out_size)}: say its out_size")
+                raise ValueError(
+                    f"expert {name} gives {y.shape} for {n} tokens, not {(int(n), out_size)}: "
+                    "say its out_size"
+                )
         return concat(ys, axis=0)
 
     def _run(self, name: str, rows: Variable) -> Any:
@@ -268,8 +364,14 @@ class Experts(Chain):
             return self[name](rows)
 
     def serialize(self, serializer: Any) -> None:
-        """Save all experts to the file of each rank, for which all ranks call this; load this rank's experts."""
-        if isinstance(serializer, Deserializer) or getattr(serializer, "knows_places", False) or self.comm.size == 1:
+        """Save all experts to the file of each rank, for which all ranks call this; load this
+        rank's experts.
+        """
+        if (
+            isinstance(serializer, Deserializer)
+            or getattr(serializer, "knows_places", False)
+            or self.comm.size == 1
+        ):
             super().serialize(serializer)
             return
         mine = DictionarySerializer()

@@ -1,4 +1,6 @@
-"""Recurrent layers over several ranks: initial states are received from one rank, and final states are sent to another."""
+"""Recurrent layers over several ranks: initial states are received from one rank, and final states
+are sent to another.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class MultiNodeNStepRNN(Chain):
-    """The link that :func:`create_multi_node_n_step_rnn` returns; it is called with the sequences alone.
+    """The link that :func:`create_multi_node_n_step_rnn` returns; it is called with the sequences
+    alone.
 
     Args:
         link, communicator, rank_in, rank_out: as of :func:`create_multi_node_n_step_rnn`.
@@ -23,20 +26,30 @@ class MultiNodeNStepRNN(Chain):
         See :func:`create_multi_node_n_step_rnn`.
     """
 
-    def __init__(self, link: NStepRNNBase, communicator: Communicator, rank_in: int | None, rank_out: int | None) -> None:
+    def __init__(
+        self,
+        link: NStepRNNBase,
+        communicator: Communicator,
+        rank_in: int | None,
+        rank_out: int | None,
+    ) -> None:
         super().__init__()
         self.communicator, self.rank_in, self.rank_out = communicator, rank_in, rank_out
         self.actual_rnn = link
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        """The link's arguments without its initial states → the link's results, and a delegate variable (or None)."""
+        """The link's arguments without its initial states → the link's results, and a delegate
+        variable (or None).
+        """
         states: tuple[Any, ...] = (None,) * self.actual_rnn.n_cells
         if self.rank_in is not None:
             states = F.recv(self.communicator, self.rank_in, force_tuple=True)
             if len(states) != self.actual_rnn.n_cells:
                 raise ValueError(
-                    f"rank {self.communicator.rank}: {type(self.actual_rnn).__name__} has {self.actual_rnn.n_cells} states, "
-                    f"but rank {self.rank_in} sent {len(states)}: the layers on both ranks are of one kind"
+                    f"rank {self.communicator.rank}: {type(self.actual_rnn).__name__} has "
+                    f"{self.actual_rnn.n_cells} states, "
+                    f"but rank {self.rank_in} sent {len(states)}: the layers on both ranks are "
+                    "of one kind"
                 )
         results = self.actual_rnn(*states, *inputs)
         delegate = None
@@ -46,9 +59,13 @@ class MultiNodeNStepRNN(Chain):
 
 
 def create_multi_node_n_step_rnn(
-    actual_link: NStepRNNBase, communicator: Communicator, rank_in: int | None = None, rank_out: int | None = None
-) -> MultiNodeNStepRNN:  # fmt: skip
-    """Let a recurrent link start from the final states of the link of another rank (an encoder and a decoder, say).
+    actual_link: NStepRNNBase,
+    communicator: Communicator,
+    rank_in: int | None = None,
+    rank_out: int | None = None,
+) -> MultiNodeNStepRNN:
+    """Let a recurrent link start from the final states of the link of another rank (an encoder and
+    a decoder, say).
 
     Args:
         actual_link: one of the eight NStep links.
@@ -57,8 +74,8 @@ def create_multi_node_n_step_rnn(
         rank_out: the rank that gets the final states; None: no rank.
 
     Returns:
-        A link that is called without states and returns, after the link's results, a delegate variable, which need not be used;
-        None if ``rank_out`` is None.
+        A link that is called without states and returns, after the link's results, a delegate
+        variable, which need not be used; None if ``rank_out`` is None.
 
     Raises:
         ValueError: ``actual_link`` is not an NStep link.
@@ -77,5 +94,7 @@ def create_multi_node_n_step_rnn(
     """
     needed(communicator, "create_multi_node_n_step_rnn(actual_link, communicator)")
     if not isinstance(actual_link, NStepRNNBase):
-        raise ValueError(f"create_multi_node_n_step_rnn takes an NStep link, not a {type(actual_link).__name__}")
+        raise ValueError(
+            f"create_multi_node_n_step_rnn takes an NStep link, not a {type(actual_link).__name__}"
+        )
     return MultiNodeNStepRNN(actual_link, communicator, rank_in, rank_out)

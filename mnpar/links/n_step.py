@@ -19,7 +19,8 @@ from mnpar.variable import Variable, as_variable
 
 
 class NStepRNNBase(ChainList):
-    """Several recurrent layers; each is a child with weights ``w0``, ``w1`` … and biases ``b0``, ``b1`` ….
+    """Several recurrent layers; each is a child with weights ``w0``, ``w1`` … and biases ``b0``,
+    ``b1`` ….
 
     Args:
         n_layers: S.
@@ -30,13 +31,20 @@ class NStepRNNBase(ChainList):
         initial_bias: initializer of the biases; None is 0.
     """
 
-    n_weights: ClassVar[int]  # of each layer: the first half for the input, the second for the state
+    # of each layer: the first half for the input, the second for the state
+    n_weights: ClassVar[int]
     n_cells: ClassVar[int] = 1  # how many states a layer has: LSTMs have two
     use_bi_direction: ClassVar[bool] = False
 
     def __init__(
-        self, n_layers: int, in_size: int, out_size: int, dropout: float, initialW: Any = None, initial_bias: Any = None
-    ) -> None:  # fmt: skip
+        self,
+        n_layers: int,
+        in_size: int,
+        out_size: int,
+        dropout: float,
+        initialW: Any = None,
+        initial_bias: Any = None,
+    ) -> None:
         directions = 2 if self.use_bi_direction else 1
         layers = []
         for i in range(n_layers * directions):
@@ -51,36 +59,58 @@ class NStepRNNBase(ChainList):
                 setattr(layer, f"b{k}", Parameter(filler, (out_size,)))
             layers.append(layer)
         super().__init__(*layers)
-        self.n_layers, self.dropout, self.out_size, self.direction = n_layers, dropout, out_size, directions
+        self.n_layers = n_layers
+        self.dropout = dropout
+        self.out_size = out_size
+        self.direction = directions
 
     @property
     def ws(self) -> list[list[Parameter]]:
         """The weights of each layer."""
-        return [[getattr(layer, f"w{k}") for k in range(self.n_weights)] for layer in self.children()]
+        return [
+            [getattr(layer, f"w{k}") for k in range(self.n_weights)] for layer in self.children()
+        ]
 
     @property
     def bs(self) -> list[list[Parameter]]:
         """The biases of each layer."""
-        return [[getattr(layer, f"b{k}") for k in range(self.n_weights)] for layer in self.children()]
+        return [
+            [getattr(layer, f"b{k}") for k in range(self.n_weights)] for layer in self.children()
+        ]
 
     def init_hx(self, xs: Sequence[Any]) -> Variable:
-        """Initial states for these sequences: zeros (S, N, H), or (2 S, N, H) in both directions."""
+        """Initial states for these sequences: zeros (S, N, H), or (2 S, N, H) in both
+        directions.
+        """
         dtype = plain(xs[0]).dtype if len(xs) else get_dtype()
-        return as_variable(self.xp.zeros((self.n_layers * self.direction, len(xs), self.out_size), dtype))
+        return as_variable(
+            self.xp.zeros((self.n_layers * self.direction, len(xs), self.out_size), dtype)
+        )
 
     def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
-        """The layers' function: (initial states, steps) → (final states …, outputs of each step), longest sequences first."""
+        """The layers' function: (initial states, steps) → (final states …, outputs of each step),
+        longest sequences first.
+        """
         raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
 
     def _run(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
         if not isinstance(xs, list | tuple):
-            raise TypeError(f"{type(self).__name__} takes a list of sequences (T_i, D), not {type(xs).__name__}")
+            raise TypeError(
+                f"{type(self).__name__} takes a list of sequences (T_i, D), not {type(xs).__name__}"
+            )
         order = np.argsort([-len(x) for x in xs], kind="stable")
         back = np.argsort(order, kind="stable")
         in_order = order.tolist() == list(range(len(xs)))
         states = [as_variable(self.init_hx(xs) if state is None else state) for state in states]
-        if not any([len(x) for x in xs]):  # a rank's part of a batch may have no sequences, or only empty ones
-            return (*states, [as_variable(self.xp.zeros((0, self.out_size * self.direction), states[0].dtype)) for _ in xs])
+        # a rank's part of a batch may have no sequences, or only empty ones
+        if not any([len(x) for x in xs]):
+            return (
+                *states,
+                [
+                    as_variable(self.xp.zeros((0, self.out_size * self.direction), states[0].dtype))
+                    for _ in xs
+                ],
+            )
         if not in_order:
             states = [F.permutate(state, order, 1) for state in states]
         sequences = [xs[i] for i in order]
@@ -91,7 +121,9 @@ class NStepRNNBase(ChainList):
         return (*finals, [ys[i] for i in back])
 
     def forward(self, hx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:
-        """Initial states (S, N, H) or None, N sequences (T_i, D) in any order → final states, a list of outputs (T_i, H)."""
+        """Initial states (S, N, H) or None, N sequences (T_i, D) in any order → final states, a
+        list of outputs (T_i, H).
+        """
         return self._run([hx], xs)
 
 
@@ -103,7 +135,9 @@ class NStepLSTM(NStepRNNBase):
 
     Example:
         >>> import numpy as np, mnpar.links as L
-        >>> hy, cy, ys = L.NStepLSTM(2, 3, 4, 0.0)(None, None, [np.ones((1, 3), "f4"), np.ones((5, 3), "f4")])
+        >>> hy, cy, ys = L.NStepLSTM(2, 3, 4, 0.0)(
+        ...     None, None, [np.ones((1, 3), "f4"), np.ones((5, 3), "f4")]
+        ... )
         >>> hy.shape, [y.shape for y in ys]
         ((2, 2, 4), [(1, 4), (5, 4)])
     """
@@ -112,11 +146,15 @@ class NStepLSTM(NStepRNNBase):
     n_cells = 2
 
     def forward(self, hx: Any, cx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:  # type: ignore[override]
-        """Initial h and c (S, N, H) or None, N sequences (T_i, D) → final h and c, a list of outputs (T_i, H)."""
+        """Initial h and c (S, N, H) or None, N sequences (T_i, D) → final h and c, a list of
+        outputs (T_i, H).
+        """
         return self._run([hx, cx], xs)
 
     def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
-        return F.n_step_lstm(self.n_layers, self.dropout, states[0], states[1], self.ws, self.bs, xs)
+        return F.n_step_lstm(
+            self.n_layers, self.dropout, states[0], states[1], self.ws, self.bs, xs
+        )
 
 
 class NStepBiLSTM(NStepLSTM):
@@ -131,7 +169,9 @@ class NStepBiLSTM(NStepLSTM):
     use_bi_direction = True
 
     def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
-        return F.n_step_bilstm(self.n_layers, self.dropout, states[0], states[1], self.ws, self.bs, xs)
+        return F.n_step_bilstm(
+            self.n_layers, self.dropout, states[0], states[1], self.ws, self.bs, xs
+        )
 
 
 class NStepGRU(NStepRNNBase):
@@ -179,7 +219,9 @@ class NStepRNNTanh(NStepRNNBase):
 
     def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
         function = F.n_step_birnn if self.use_bi_direction else F.n_step_rnn
-        return function(self.n_layers, self.dropout, states[0], self.ws, self.bs, xs, self.activation)
+        return function(
+            self.n_layers, self.dropout, states[0], self.ws, self.bs, xs, self.activation
+        )
 
 
 class NStepRNNReLU(NStepRNNTanh):

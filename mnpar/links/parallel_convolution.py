@@ -1,13 +1,16 @@
-"""Convolutions whose filters, or whose input channels, are divided among ranks; each equals a Convolution2D.
+"""Convolutions whose filters, or whose input channels, are divided among ranks; each equals a
+Convolution2D.
 
-    FilterParallelConvolution2D    each rank computes some of the output channels, from all input channels
-    ChannelParallelConvolution2D   each rank computes a part of all output channels, from some of the input channels
+    FilterParallelConvolution2D    each rank computes some of the output channels, from all input
+    channels ChannelParallelConvolution2D   each rank computes a part of all output channels, from
+    some of the input channels
 
-They correspond to ColumnParallelLinear and RowParallelLinear: a filter-parallel layer that does not gather its output, followed
-by a channel-parallel one, needs one allreduce forward and one backward. (ChainerMN's example of this name gives rank r the
-channels r, r + P … and omits the products between ranks: a convolution in P groups. Dryden et al., "Channel and filter
-parallelism for large-scale CNN training", SC 2019, describe the layers of this file.) The ranks own x, y and the loss together
-(law 1), and in checkpoints W and b are whole.
+They correspond to ColumnParallelLinear and RowParallelLinear: a filter-parallel layer that does not
+gather its output, followed by a channel-parallel one, needs one allreduce forward and one backward.
+(ChainerMN's example of this name gives rank r the channels r, r + P … and omits the products
+between ranks: a convolution in P groups. Dryden et al., "Channel and filter parallelism for
+large-scale CNN training", SC 2019, describe the layers of this file.) The ranks own x, y and the
+loss together (law 1), and in checkpoints W and b are whole.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
 
 
 class _Parallel(Divided, Convolution2D):
-    """The base of both: sizes, which may come from the first batch, and the check of the input's channels."""
+    """The base of both: sizes, which may come from the first batch, and the check of the input's
+    channels.
+    """
 
     def _channels(self, rank: int) -> tuple[int, int]:
         """The first and the last (exclusive) input channel that a rank reads."""
@@ -37,16 +42,27 @@ class _Parallel(Divided, Convolution2D):
     def _take_size_of(self, x: Variable, in_parts: bool) -> None:
         if not self.W.is_initialized:
             if x.ndim != 4:
-                raise ValueError(f"{type(self).__name__}: x of shape {x.shape} must have 4 axes, (N, C, H, W)")
-            self._initialize_params(sum(self.comm.allgather_obj(x.shape[1])) if in_parts else x.shape[1])
+                raise ValueError(
+                    f"{type(self).__name__}: x of shape {x.shape} must have 4 axes, (N, C, H, W)"
+                )
+            self._initialize_params(
+                sum(self.comm.allgather_obj(x.shape[1])) if in_parts else x.shape[1]
+            )
 
     def _check(self, x: Variable, in_parts: bool) -> None:
         assert self.in_channels is not None
         first, last = self._channels(self.comm.rank)
         wanted = last - first if in_parts else self.in_channels
         if x.ndim != 4 or x.shape[1] != wanted:
-            whose = f"its block {first} … {last - 1} of {self.in_channels}" if in_parts else "in_channels"
-            raise ValueError(f"rank {self.comm.rank}: {self}: x of shape {x.shape} has not (N, {wanted}, H, W) ({whose})")
+            whose = (
+                f"its block {first} … {last - 1} of {self.in_channels}"
+                if in_parts
+                else "in_channels"
+            )
+            raise ValueError(
+                f"rank {self.comm.rank}: {self}: x of shape {x.shape} has not (N, {wanted}, H, "
+                f"W) ({whose})"
+            )
 
 
 class FilterParallelConvolution2D(_Parallel):
@@ -54,16 +70,20 @@ class FilterParallelConvolution2D(_Parallel):
 
     Args:
         comm: its ranks share the layer; all of them make it and call it.
-        in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate: of the whole layer, as
-            :class:`Convolution2D` has them. Initial weights are those of the whole layer if all ranks' generators are in the
-            same state (:func:`mnpar.random.seed`).
-        groups: of the whole layer. They are divided among the ranks, each of which then needs the channels of its groups only.
-        gather_output: True: every rank gets all output channels. False: each rank gets its block of them.
-        input_is_parallel: with groups, x is the block of channels of this rank's groups (for a depthwise convolution, the
-            output of a layer that does not gather it); False: x is the same on each rank.
+        in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate: of
+            the whole layer, as :class:`Convolution2D` has them. Initial weights are those of the
+            whole layer if all ranks' generators are in the same state (:func:`mnpar.random.seed`).
+        groups: of the whole layer. They are divided among the ranks, each of which then needs the
+            channels of its groups only.
+        gather_output: True: every rank gets all output channels. False: each rank gets its block of
+            them.
+        input_is_parallel: with groups, x is the block of channels of this rank's groups (for a
+            depthwise convolution, the output of a layer that does not gather it); False: x is the
+            same on each rank.
 
-    On each rank W is (block of out_channels, in_channels / groups, kH, kW) and b (block of out_channels,); blocks are those of
-    :func:`mnpar.plans.block`, of whole groups if there are several, and may be empty.
+    On each rank W is (block of out_channels, in_channels / groups, kH, kW) and b (block of
+    out_channels,); blocks are those of :func:`mnpar.plans.block`, of whole groups if there are
+    several, and may be empty.
 
     Raises:
         ValueError: as Convolution2D; or a divided input without groups.
@@ -72,7 +92,9 @@ class FilterParallelConvolution2D(_Parallel):
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F, mnpar.links as L
         >>> def program(comm):
-        ...     layer = L.FilterParallelConvolution2D(comm, 2, 3, ksize=1, initialW=1, initial_bias=np.arange(3.0))
+        ...     layer = L.FilterParallelConvolution2D(
+        ...         comm, 2, 3, ksize=1, initialW=1, initial_bias=np.arange(3.0)
+        ...     )
         ...     x = mnpar.Variable(np.ones((1, 2, 1, 1), "f4"))
         ...     y = layer(x)
         ...     F.sum(y).backward()
@@ -82,19 +104,43 @@ class FilterParallelConvolution2D(_Parallel):
     """
 
     def __init__(
-        self, comm: Communicator, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1,
-        pad: Any = 0, nobias: bool = False, initialW: Any = None, initial_bias: Any = None, *, dilate: Any = 1, groups: int = 1,
-        gather_output: bool = True, input_is_parallel: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        comm: Communicator,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        *,
+        dilate: Any = 1,
+        groups: int = 1,
+        gather_output: bool = True,
+        input_is_parallel: bool = False,
+    ) -> None:
         needed(comm, "FilterParallelConvolution2D(comm, in_channels, out_channels, ksize)")
         if input_is_parallel and groups == 1:
             raise ValueError(
-                "FilterParallelConvolution2D: each filter reads all channels, which no rank has if the input is divided: "
+                "FilterParallelConvolution2D: each filter reads all channels, which no rank "
+                "has if the input is divided: "
                 "use ChannelParallelConvolution2D, or groups"
             )
-        self.comm, self.gather_output, self.input_is_parallel = comm, gather_output, input_is_parallel
+        self.comm = comm
+        self.gather_output = gather_output
+        self.input_is_parallel = input_is_parallel
         super().__init__(
-            in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate=dilate, groups=groups
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            dilate=dilate,
+            groups=groups,
         )
         if self.b is not None:
             first, last = self._filters
@@ -107,7 +153,9 @@ class FilterParallelConvolution2D(_Parallel):
 
     def _channels(self, rank: int) -> tuple[int, int]:
         assert self.in_channels is not None
-        return (0, self.in_channels) if self.groups == 1 else self._of_groups(self.in_channels, rank)
+        return (
+            (0, self.in_channels) if self.groups == 1 else self._of_groups(self.in_channels, rank)
+        )
 
     @property
     def _filters(self) -> tuple[int, int]:
@@ -119,7 +167,10 @@ class FilterParallelConvolution2D(_Parallel):
 
     def _initialize_params(self, in_channels: int) -> None:
         if in_channels < 1 or in_channels % self.groups:
-            raise ValueError(f"{type(self).__name__}: {in_channels} channels cannot be divided into {self.groups} groups")
+            raise ValueError(
+                f"{type(self).__name__}: {in_channels} channels cannot be divided into "
+                f"{self.groups} groups"
+            )
         self.in_channels = in_channels
         whole, (first, last) = self._shape(in_channels), self._filters
         initialize_part(self.W, whole, Box((first, 0, 0, 0), (last, *whole[1:])))
@@ -127,16 +178,22 @@ class FilterParallelConvolution2D(_Parallel):
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
         """Names and values to show in ``repr``."""
-        yield from (*super().printable_specs, ("gather_output", self.gather_output), ("ranks", self.comm.size))
+        yield from (
+            *super().printable_specs,
+            ("gather_output", self.gather_output),
+            ("ranks", self.comm.size),
+        )
 
     def forward(self, x: Any) -> Variable:
         """The layer's outputs.
 
         Args:
-            x: (N, in_channels, H, W), the same on each rank; with ``input_is_parallel`` (N, channels of its groups, H, W).
+            x: (N, in_channels, H, W), the same on each rank; with ``input_is_parallel`` (N,
+                channels of its groups, H, W).
 
         Returns:
-            (N, out_channels, …), the same on each rank; without ``gather_output`` (N, block of out_channels, …).
+            (N, out_channels, …), the same on each rank; without ``gather_output`` (N, block of
+            out_channels, …).
 
         Raises:
             ValueError: x has other channels.
@@ -144,7 +201,9 @@ class FilterParallelConvolution2D(_Parallel):
         x = as_variable(x)
         self._take_size_of(x, self.input_is_parallel)
         self._check(x, self.input_is_parallel)
-        P, W, groups = self.comm.size, self.W, 1
+        P = self.comm.size
+        W = self.W
+        groups = 1
         if self.groups == 1:
             x = copy_to(self.comm, x)
         else:
@@ -158,16 +217,19 @@ class FilterParallelConvolution2D(_Parallel):
 
 
 class ChannelParallelConvolution2D(_Parallel):
-    """A Convolution2D of which each rank computes the contribution of a block of the input channels; they are summed.
+    """A Convolution2D of which each rank computes the contribution of a block of the input
+    channels; they are summed.
 
     Args:
         comm: its ranks share the layer; all of them make it and call it.
-        in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate: of the whole layer, as in
-            :class:`FilterParallelConvolution2D`, which also has the groups.
-        input_is_parallel: False: x is the same on each rank, which takes its block of the channels. True: x is that block.
+        in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate: of
+            the whole layer, as in :class:`FilterParallelConvolution2D`, which also has the groups.
+        input_is_parallel: False: x is the same on each rank, which takes its block of the channels.
+            True: x is that block.
 
-    On each rank W is (out_channels, block of in_channels, kH, kW). b (out_channels,) is the same on each rank and stays so: its
-    gradient is that of the one layer, on every rank. Do not sum it over ranks.
+    On each rank W is (out_channels, block of in_channels, kH, kW). b (out_channels,) is the same on
+    each rank and stays so: its gradient is that of the one layer, on every rank. Do not sum it over
+    ranks.
 
     Raises:
         ValueError: as Convolution2D.
@@ -176,7 +238,9 @@ class ChannelParallelConvolution2D(_Parallel):
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F, mnpar.links as L
         >>> def program(comm):
-        ...     layer = L.ChannelParallelConvolution2D(comm, 3, 1, 1, initialW=np.array([1, 10, 100.0]).reshape(1, 3, 1, 1))
+        ...     layer = L.ChannelParallelConvolution2D(
+        ...         comm, 3, 1, 1, initialW=np.array([1, 10, 100.0]).reshape(1, 3, 1, 1)
+        ...     )
         ...     x = mnpar.Variable(np.ones((1, 3, 1, 1), "f4"))
         ...     y = layer(x)
         ...     y.backward()
@@ -186,13 +250,33 @@ class ChannelParallelConvolution2D(_Parallel):
     """
 
     def __init__(
-        self, comm: Communicator, in_channels: int | None, out_channels: int | None, ksize: Any = None, stride: Any = 1,
-        pad: Any = 0, nobias: bool = False, initialW: Any = None, initial_bias: Any = None, *, dilate: Any = 1,
+        self,
+        comm: Communicator,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        *,
+        dilate: Any = 1,
         input_is_parallel: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         needed(comm, "ChannelParallelConvolution2D(comm, in_channels, out_channels, ksize)")
         self.comm, self.input_is_parallel = comm, input_is_parallel
-        super().__init__(in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate=dilate)
+        super().__init__(
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            dilate=dilate,
+        )
         if self.b is not None and comm.size > 1:
             self.b.array[...] = comm.bcast(self.b.array)
 
@@ -210,23 +294,31 @@ class ChannelParallelConvolution2D(_Parallel):
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
         """Names and values to show in ``repr``."""
-        yield from (*super().printable_specs, ("input_is_parallel", self.input_is_parallel), ("ranks", self.comm.size))
+        yield from (
+            *super().printable_specs,
+            ("input_is_parallel", self.input_is_parallel),
+            ("ranks", self.comm.size),
+        )
 
     def forward(self, x: Any) -> Variable:
         """The layer's outputs.
 
         Args:
-            x: (N, in_channels, H, W), the same on each rank; with ``input_is_parallel`` (N, block of in_channels, H, W).
+            x: (N, in_channels, H, W), the same on each rank; with ``input_is_parallel`` (N, block
+                of in_channels, H, W).
 
         Returns:
             (N, out_channels, …), the same on each rank.
 
         Raises:
-            ValueError: x has other channels than ``in_channels``, or than this rank's block of them.
+            ValueError: x has other channels than ``in_channels``, or than this rank's block of
+                them.
         """
         x = as_variable(x)
         self._take_size_of(x, self.input_is_parallel)
         self._check(x, self.input_is_parallel)
         part = x if self.input_is_parallel else scatter_to(self.comm, x, axis=1)
-        y = reduce_from(self.comm, convolution_2d(part, self.W, None, self.stride, self.pad, dilate=self.dilate))
+        y = reduce_from(
+            self.comm, convolution_2d(part, self.W, None, self.stride, self.pad, dilate=self.dilate)
+        )
         return y if self.b is None else bias(y, self.b, axis=1)

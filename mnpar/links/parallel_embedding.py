@@ -24,22 +24,27 @@ if TYPE_CHECKING:
 
 
 class VocabularyParallelEmbedID(Divided):
-    """An EmbedID of which each rank has a block of the rows: each looks up its own, zeros for the others, and they are summed.
+    """An EmbedID of which each rank has a block of the rows: each looks up its own, zeros for the
+    others, and they are summed.
 
-    For tied weights, use its W as the output layer of a language model, too: :func:`mnpar.functions.linear` gives each rank the
-    scores of its words, for :func:`mnpar.functions.vocabulary_parallel_softmax_cross_entropy`. (Megatron-LM: Shoeybi et al.
+    For tied weights, use its W as the output layer of a language model, too:
+    :func:`mnpar.functions.linear` gives each rank the scores of its words, for
+    :func:`mnpar.functions.vocabulary_parallel_softmax_cross_entropy`. (Megatron-LM: Shoeybi et al.
     2019, arXiv 1909.08053, section 3.)
 
     Args:
         comm: its ranks share the table; all of them make it and call it.
         in_size: V, the number of rows; there may be fewer rows than ranks.
         out_size: D.
-        initialW: initializer of the whole W (V, D); None is Normal(1). Initial weights are those of the whole table if all
-            ranks' generators are in the same state (:func:`mnpar.random.seed`).
+        initialW: initializer of the whole W (V, D); None is Normal(1). Initial weights are those of
+            the whole table if all ranks' generators are in the same state
+            (:func:`mnpar.random.seed`).
         ignore_label: an integer for which the result is zeros.
-        sequence_axis: each rank gets its block of the results along this axis of x; None: every rank gets all of them.
+        sequence_axis: each rank gets its block of the results along this axis of x; None: every
+            rank gets all of them.
 
-    On each rank W is (block of V, D), by :func:`mnpar.plans.block`; in checkpoints it is whole, as EmbedID's.
+    On each rank W is (block of V, D), by :func:`mnpar.plans.block`; in checkpoints it is whole, as
+    EmbedID's.
 
     Raises:
         ValueError: a size below 1.
@@ -48,7 +53,9 @@ class VocabularyParallelEmbedID(Divided):
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F, mnpar.links as L
         >>> def program(comm):
-        ...     table = L.VocabularyParallelEmbedID(comm, 3, 1, initialW=np.array([[1.0], [10.0], [100.0]]))
+        ...     table = L.VocabularyParallelEmbedID(
+        ...         comm, 3, 1, initialW=np.array([[1.0], [10.0], [100.0]])
+        ...     )
         ...     y = table(np.array([2, 0, 2]))
         ...     F.sum(y).backward()
         ...     return y.array.ravel().tolist(), table.W.grad.tolist()
@@ -57,14 +64,24 @@ class VocabularyParallelEmbedID(Divided):
     """
 
     def __init__(
-        self, comm: Communicator, in_size: int, out_size: int, initialW: Any = None, ignore_label: int | None = None,
+        self,
+        comm: Communicator,
+        in_size: int,
+        out_size: int,
+        initialW: Any = None,
+        ignore_label: int | None = None,
         sequence_axis: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         needed(comm, "VocabularyParallelEmbedID(comm, in_size, out_size)")
         super().__init__()
         if in_size < 1 or out_size < 1:
-            raise ValueError(f"VocabularyParallelEmbedID({in_size}, {out_size}): sizes are 1 or more")
-        self.comm, self.in_size, self.out_size, self.ignore_label = comm, in_size, out_size, ignore_label
+            raise ValueError(
+                f"VocabularyParallelEmbedID({in_size}, {out_size}): sizes are 1 or more"
+            )
+        self.comm = comm
+        self.in_size = in_size
+        self.out_size = out_size
+        self.ignore_label = ignore_label
         self.sequence_axis = sequence_axis
         self.W = Parameter(initializers._get_initializer(initialW, Normal(1.0)))
         first, last = block(in_size, comm.size, comm.rank)
@@ -73,20 +90,31 @@ class VocabularyParallelEmbedID(Divided):
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
         """Names and values to show in ``repr``."""
-        yield from (("in_size", self.in_size), ("out_size", self.out_size), ("ranks", self.comm.size))
+        yield from (
+            ("in_size", self.in_size),
+            ("out_size", self.out_size),
+            ("ranks", self.comm.size),
+        )
 
     def forward(self, x: Any) -> Variable:
-        """Integers of any shape (…), the same on each rank → (…, D), the same on each rank, or this rank's block of it.
+        """Integers of any shape (…), the same on each rank → (…, D), the same on each rank, or this
+        rank's block of it.
 
         Raises:
             ValueError: an integer is not in 0 … V - 1, or x has another dtype.
         """
         check_same(self.comm, "VocabularyParallelEmbedID", {"x": as_variable(x)})
         y = self._own(x)
-        axis = None if self.sequence_axis is None else checked_axis(self, self.sequence_axis, y.ndim - 1)
+        axis = (
+            None
+            if self.sequence_axis is None
+            else checked_axis(self, self.sequence_axis, y.ndim - 1)
+        )
         if self.comm.size == 1:
             return y
-        return reduce_from(self.comm, y) if axis is None else reduce_scatter(self.comm, y, axis=axis)
+        return (
+            reduce_from(self.comm, y) if axis is None else reduce_scatter(self.comm, y, axis=axis)
+        )
 
     def _own(self, x: Any) -> Variable:
         """The rows that this rank has, zeros for the others."""
@@ -94,8 +122,12 @@ class VocabularyParallelEmbedID(Divided):
         if numbers.dtype.kind not in "iu":
             raise ValueError(f"{self}: x names rows by integers, not by {numbers.dtype}")
         known = (numbers >= 0) & (numbers < self.in_size)
-        if not (known if self.ignore_label is None else known | (numbers == self.ignore_label)).all():
-            raise ValueError(f"{self}: numbers from {numbers.min()} to {numbers.max()} do not all name a row")
+        if not (
+            known if self.ignore_label is None else known | (numbers == self.ignore_label)
+        ).all():
+            raise ValueError(
+                f"{self}: numbers from {numbers.min()} to {numbers.max()} do not all name a row"
+            )
         if self.comm.size == 1:
             return embed_id(numbers, self.W, self.ignore_label)
         first, last = block(self.in_size, self.comm.size, self.comm.rank)

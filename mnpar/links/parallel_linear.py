@@ -1,19 +1,22 @@
 """Fully connected layers whose weights are divided among ranks: by rows or by columns of W.
 
-    ColumnParallelLinear   y = x [A₁ A₂ …] + b    each rank computes some of the outputs from all of the inputs
-    RowParallelLinear      y = Σ xᵣ Aᵣ + b         each rank computes a part of all outputs from some of the inputs
+    ColumnParallelLinear   y = x [A₁ A₂ …] + b    each rank computes some of the outputs from all of
+    the inputs RowParallelLinear      y = Σ xᵣ Aᵣ + b         each rank computes a part of all
+    outputs from some of the inputs
 
-(A = Wᵀ; the names are Megatron-LM's: Shoeybi et al. 2019, arXiv 1909.08053. neon's *vecpar* layers, of 2015, are row-parallel
-with ``input_is_parallel=False``.) All ranks hold the same x, y and loss, own them together, and call backward on the loss
-(law 1: it counts once): then outputs and gradients are those of one :class:`Linear`. A column layer that does not gather its
-output, an elementwise function, and a row layer with ``input_is_parallel`` need one allreduce forward and one backward. In
+(A = Wᵀ; the names are Megatron-LM's: Shoeybi et al. 2019, arXiv 1909.08053. neon's *vecpar* layers,
+of 2015, are row-parallel with ``input_is_parallel=False``.) All ranks hold the same x, y and loss,
+own them together, and call backward on the loss (law 1: it counts once): then outputs and gradients
+are those of one :class:`Linear`. A column layer that does not gather its output, an elementwise
+function, and a row layer with ``input_is_parallel`` need one allreduce forward and one backward. In
 checkpoints W and b are whole, as Linear's.
 
-With a ``sequence_axis`` the inputs and outputs of such a pair are divided, too, along that axis (Megatron-LM's sequence
-parallelism: Korthikanti et al. 2022, arXiv 2205.05198). An allreduce is a reduce-scatter followed by an allgather: the row
-layer does the first and the next column layer the second, so the number of bytes is the same, and norms, dropouts and sums in
-between compute, and keep, 1/P of the sequence. Parameters in between get the gradients of the rank's part only: give their
-links the hook :class:`mnpar.link_hooks.WholeGradients`, which sums them.
+With a ``sequence_axis`` the inputs and outputs of such a pair are divided, too, along that axis
+(Megatron-LM's sequence parallelism: Korthikanti et al. 2022, arXiv 2205.05198). An allreduce is a
+reduce-scatter followed by an allgather: the row layer does the first and the next column layer the
+second, so the number of bytes is the same, and norms, dropouts and sums in between compute, and
+keep, 1/P of the sequence. Parameters in between get the gradients of the rank's part only: give
+their links the hook :class:`mnpar.link_hooks.WholeGradients`, which sums them.
 """
 
 from __future__ import annotations
@@ -24,7 +27,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.communicator import needed
-from mnpar.functions import allgather, copy_to, gather_from, linear, reduce_from, reduce_scatter, reshape, scatter_to
+from mnpar.functions import (
+    allgather,
+    copy_to,
+    gather_from,
+    linear,
+    reduce_from,
+    reduce_scatter,
+    reshape,
+    scatter_to,
+)
 from mnpar.functions.replicated import add_once
 from mnpar.links.divided import Divided, cut_parameter, initialize_part
 from mnpar.links.linear import Linear
@@ -40,14 +52,15 @@ class ColumnParallelLinear(Divided, Linear):
 
     Args:
         comm: its ranks share the layer; all of them make it and call it.
-        in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as :class:`Linear` has them. Initial weights are
-            those of the whole layer if all ranks' generators are in the same state (:func:`mnpar.random.seed`).
+        in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as :class:`Linear`
+            has them. Initial weights are those of the whole layer if all ranks' generators are in
+            the same state (:func:`mnpar.random.seed`).
         gather_output: True: every rank gets all outputs. False: each rank gets its block of them.
-        sequence_axis: x is divided along this axis, one of the batch axes, into blocks of any sizes in rank order, which the
-            layer gathers; None: x is the same on each rank.
+        sequence_axis: x is divided along this axis, one of the batch axes, into blocks of any sizes
+            in rank order, which the layer gathers; None: x is the same on each rank.
 
-    On each rank W is (block of out_size, in_size) and b (block of out_size,); blocks are those of :func:`mnpar.plans.block`,
-    and may be empty.
+    On each rank W is (block of out_size, in_size) and b (block of out_size,); blocks are those of
+    :func:`mnpar.plans.block`, and may be empty.
 
     Raises:
         ValueError: a size below 1.
@@ -66,11 +79,20 @@ class ColumnParallelLinear(Divided, Linear):
     """
 
     def __init__(
-        self, comm: Communicator, in_size: int | None, out_size: int | None = None, nobias: bool = False,
-        initialW: Any = None, initial_bias: Any = None, gather_output: bool = True, sequence_axis: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        comm: Communicator,
+        in_size: int | None,
+        out_size: int | None = None,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        gather_output: bool = True,
+        sequence_axis: int | None = None,
+    ) -> None:
         needed(comm, "ColumnParallelLinear(comm, in_size, out_size)")
-        self.comm, self.gather_output, self.sequence_axis = comm, gather_output, sequence_axis
+        self.comm = comm
+        self.gather_output = gather_output
+        self.sequence_axis = sequence_axis
         super().__init__(in_size, out_size, nobias, initialW, initial_bias)
         assert self.out_size is not None
         if self.b is not None:
@@ -86,23 +108,33 @@ class ColumnParallelLinear(Divided, Linear):
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
         """Names and values to show in ``repr``."""
-        yield from (*super().printable_specs, ("gather_output", self.gather_output), ("ranks", self.comm.size))
+        yield from (
+            *super().printable_specs,
+            ("gather_output", self.gather_output),
+            ("ranks", self.comm.size),
+        )
 
     def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
         """The layer's outputs.
 
         Args:
-            x: (N, …), the same on each rank; with ``sequence_axis`` this rank's block along it, as (N, block of T, D).
+            x: (N, …), the same on each rank; with ``sequence_axis`` this rank's block along it, as
+                (N, block of T, D).
             n_batch_axes: how many of the first axes are batch axes.
 
         Returns:
-            (N, out_size), the same on each rank; without ``gather_output`` (N, block of out_size). The axis of the sequence is
-            whole.
+            (N, out_size), the same on each rank; without ``gather_output`` (N, block of out_size).
+            The axis of the sequence is whole.
 
         Raises:
-            ValueError: x has other features than ``in_size``, or ``sequence_axis`` is not a batch axis.
+            ValueError: x has other features than ``in_size``, or ``sequence_axis`` is not a batch
+                axis.
         """
-        axis = None if self.sequence_axis is None else checked_axis(self, self.sequence_axis, n_batch_axes)
+        axis = (
+            None
+            if self.sequence_axis is None
+            else checked_axis(self, self.sequence_axis, n_batch_axes)
+        )
         if self.comm.size == 1:
             return super().forward(x, n_batch_axes)
         x = copy_to(self.comm, x) if axis is None else allgather(self.comm, x, axis)
@@ -111,17 +143,21 @@ class ColumnParallelLinear(Divided, Linear):
 
 
 class RowParallelLinear(Divided, Linear):
-    """A Linear of which each rank computes the contribution of a block of the inputs; the contributions are summed.
+    """A Linear of which each rank computes the contribution of a block of the inputs; the
+    contributions are summed.
 
     Args:
         comm: its ranks share the layer; all of them make it and call it.
-        in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as in :class:`ColumnParallelLinear`.
-        input_is_parallel: False: x is the same on each rank, which takes its block of the features. True: x is that block.
-        sequence_axis: each rank gets its block of the outputs along this axis, one of the batch axes; None: every rank gets all
-            of them.
+        in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as in
+            :class:`ColumnParallelLinear`.
+        input_is_parallel: False: x is the same on each rank, which takes its block of the features.
+            True: x is that block.
+        sequence_axis: each rank gets its block of the outputs along this axis, one of the batch
+            axes; None: every rank gets all of them.
 
-    On each rank W is (out_size, block of in_size). b (out_size,) is the same on each rank and stays so: every rank gets the
-    gradient of the whole layer's b, also with ``sequence_axis``. Do not sum it over ranks.
+    On each rank W is (out_size, block of in_size). b (out_size,) is the same on each rank and stays
+    so: every rank gets the gradient of the whole layer's b, also with ``sequence_axis``. Do not sum
+    it over ranks.
 
     Raises:
         ValueError: a size below 1.
@@ -140,11 +176,20 @@ class RowParallelLinear(Divided, Linear):
     """
 
     def __init__(
-        self, comm: Communicator, in_size: int | None, out_size: int | None = None, nobias: bool = False,
-        initialW: Any = None, initial_bias: Any = None, input_is_parallel: bool = False, sequence_axis: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        comm: Communicator,
+        in_size: int | None,
+        out_size: int | None = None,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        input_is_parallel: bool = False,
+        sequence_axis: int | None = None,
+    ) -> None:
         needed(comm, "RowParallelLinear(comm, in_size, out_size)")
-        self.comm, self.input_is_parallel, self.sequence_axis = comm, input_is_parallel, sequence_axis
+        self.comm = comm
+        self.input_is_parallel = input_is_parallel
+        self.sequence_axis = sequence_axis
         super().__init__(in_size, out_size, nobias, initialW, initial_bias)
         if self.b is not None and comm.size > 1:
             self.b.array[...] = comm.bcast(self.b.array)
@@ -158,7 +203,11 @@ class RowParallelLinear(Divided, Linear):
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
         """Names and values to show in ``repr``."""
-        yield from (*super().printable_specs, ("input_is_parallel", self.input_is_parallel), ("ranks", self.comm.size))
+        yield from (
+            *super().printable_specs,
+            ("input_is_parallel", self.input_is_parallel),
+            ("ranks", self.comm.size),
+        )
 
     def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
         """The layer's outputs.
@@ -168,22 +217,31 @@ class RowParallelLinear(Divided, Linear):
             n_batch_axes: how many of the first axes are batch axes.
 
         Returns:
-            (N, out_size), the same on each rank; with ``sequence_axis`` this rank's block of them along it, by
-            :func:`mnpar.plans.block`.
+            (N, out_size), the same on each rank; with ``sequence_axis`` this rank's block of them
+            along it, by :func:`mnpar.plans.block`.
 
         Raises:
-            ValueError: x has other features than ``in_size``, or than this rank's block of them, or ``sequence_axis`` is not a
-                batch axis.
+            ValueError: x has other features than ``in_size``, or than this rank's block of them, or
+                ``sequence_axis`` is not a batch axis.
         """
         x = as_variable(x)
         if not 0 < n_batch_axes < x.ndim:
-            raise ValueError(f"{self}: x of shape {x.shape} has no features after {n_batch_axes} batch axes")
-        lead, features = x.shape[:n_batch_axes], int(np.prod(x.shape[n_batch_axes:]))
+            raise ValueError(
+                f"{self}: x of shape {x.shape} has no features after {n_batch_axes} batch axes"
+            )
+        lead = x.shape[:n_batch_axes]
+        features = int(np.prod(x.shape[n_batch_axes:]))
         x = reshape(x, (*lead, features))
         if not self.W.is_initialized:
-            self._initialize_params(sum(self.comm.allgather_obj(features)) if self.input_is_parallel else features)
+            self._initialize_params(
+                sum(self.comm.allgather_obj(features)) if self.input_is_parallel else features
+            )
         self._check(features)
-        axis = None if self.sequence_axis is None else checked_axis(self, self.sequence_axis, n_batch_axes)
+        axis = (
+            None
+            if self.sequence_axis is None
+            else checked_axis(self, self.sequence_axis, n_batch_axes)
+        )
         if self.comm.size == 1:
             return linear(x, self.W, self.b, n_batch_axes)
         part = x if self.input_is_parallel else scatter_to(self.comm, x)
@@ -191,15 +249,23 @@ class RowParallelLinear(Divided, Linear):
         if axis is None:
             y = reduce_from(self.comm, y)
             return y if self.b is None else y + self.b
-        return reduce_scatter(self.comm, y if self.b is None else add_once(self.comm, y, self.b), axis=axis)
+        return reduce_scatter(
+            self.comm, y if self.b is None else add_once(self.comm, y, self.b), axis=axis
+        )
 
     def _check(self, features: int) -> None:
         assert self.in_size is not None
         first, last = block(self.in_size, self.comm.size, self.comm.rank)
         wanted = last - first if self.input_is_parallel else self.in_size
         if features != wanted:
-            whose = f"its block {first} … {last - 1} of {self.in_size}" if self.input_is_parallel else "in_size"
-            raise ValueError(f"rank {self.comm.rank}: {self}: x has {features} features, not {wanted} ({whose})")
+            whose = (
+                f"its block {first} … {last - 1} of {self.in_size}"
+                if self.input_is_parallel
+                else "in_size"
+            )
+            raise ValueError(
+                f"rank {self.comm.rank}: {self}: x has {features} features, not {wanted} ({whose})"
+            )
 
 
 def checked_axis(layer: Any, axis: int, n_batch_axes: int) -> int:
@@ -210,7 +276,8 @@ def checked_axis(layer: Any, axis: int, n_batch_axes: int) -> int:
     """
     if not 0 <= axis < n_batch_axes:
         raise ValueError(
-            f"{layer}: sequence_axis {axis} is not among the {n_batch_axes} axes that count examples: call it with "
+            f"{layer}: sequence_axis {axis} is not among the {n_batch_axes} axes that count "
+            "examples: call it with "
             f"n_batch_axes={max(axis + 1, 2)}, for x of shape (N, T, D)"
         )
     return axis

@@ -31,10 +31,14 @@ class EmbedID(Link):
         (1, 2, 3)
     """
 
-    def __init__(self, in_size: int, out_size: int, initialW: Any = None, ignore_label: int | None = None) -> None:
+    def __init__(
+        self, in_size: int, out_size: int, initialW: Any = None, ignore_label: int | None = None
+    ) -> None:
         super().__init__()
         self.ignore_label = ignore_label
-        self.W = Parameter(initializers._get_initializer(initialW, Normal(1.0)), (in_size, out_size))
+        self.W = Parameter(
+            initializers._get_initializer(initialW, Normal(1.0)), (in_size, out_size)
+        )
 
     def forward(self, x: Any) -> Variable:
         """Integers of any shape (…) → (…, D)."""
@@ -42,7 +46,8 @@ class EmbedID(Link):
 
 
 class _ByGate:
-    """An initializer for the weights of four gates (4H, D) that fills them as four matrices (H, D) with fans of their own.
+    """An initializer for the weights of four gates (4H, D) that fills them as four matrices (H, D)
+    with fans of their own.
 
     An array may be that of all (4H, D).
     """
@@ -59,10 +64,13 @@ class _ByGate:
 
 
 class _GateBiases:
-    """An initializer for biases (4H,), those of the gates a, i, f, o of each unit, of which f is the gate that forgets."""
+    """An initializer for biases (4H,), those of the gates a, i, f, o of each unit, of which f is
+    the gate that forgets.
+    """
 
     def __init__(self, bias_init: Any, forget_bias_init: Any) -> None:
-        self.rest, self.forget = initializers._get_initializer(bias_init, 0), initializers._get_initializer(forget_bias_init, 1)
+        self.rest = initializers._get_initializer(bias_init, 0)
+        self.forget = initializers._get_initializer(forget_bias_init, 1)
         self.dtype = getattr(self.rest, "dtype", None)
 
     def __call__(self, array: Array) -> None:
@@ -76,20 +84,33 @@ class _Gates(Chain):
     """The weights of an LSTM's gates: for the input, with the bias, and for the last output."""
 
     def __init__(
-        self, in_size: int | None, out_size: int | None, lateral_init: Any, upward_init: Any, bias_init: Any,
+        self,
+        in_size: int | None,
+        out_size: int | None,
+        lateral_init: Any,
+        upward_init: Any,
+        bias_init: Any,
         forget_bias_init: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         if out_size is None:
             in_size, out_size = None, in_size
         if out_size is None or out_size < 1:
             raise ValueError(f"{type(self).__name__}({in_size}, {out_size}): sizes are 1 or more")
         self.state_size = out_size
-        self.upward = Linear(in_size, 4 * out_size, False, _ByGate(upward_init), _GateBiases(bias_init, forget_bias_init))
+        self.upward = Linear(
+            in_size,
+            4 * out_size,
+            False,
+            _ByGate(upward_init),
+            _GateBiases(bias_init, forget_bias_init),
+        )
         self.lateral = Linear(out_size, 4 * out_size, nobias=True, initialW=_ByGate(lateral_init))
 
     def step(self, c: Any, h: Any, x: Any) -> tuple[Variable, Variable]:
-        """(c, h, x) → (c, h): cell state and output of the last step (None: zeros), input → those of this step."""
+        """(c, h, x) → (c, h): cell state and output of the last step (None: zeros), input → those
+        of this step.
+        """
         x = as_variable(x)
         gates = self.upward(x)
         if h is not None:
@@ -105,7 +126,8 @@ class StatelessLSTM(_Gates):
     Args:
         in_size: D; None takes it from the first batch.
         out_size: H.
-        lateral_init, upward_init, bias_init, forget_bias_init: initializers; biases of forget gates are 1 by default.
+        lateral_init, upward_init, bias_init, forget_bias_init: initializers; biases of forget gates
+            are 1 by default.
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -115,9 +137,14 @@ class StatelessLSTM(_Gates):
     """
 
     def __init__(
-        self, in_size: int | None, out_size: int | None = None, lateral_init: Any = None, upward_init: Any = None,
-        bias_init: Any = None, forget_bias_init: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        in_size: int | None,
+        out_size: int | None = None,
+        lateral_init: Any = None,
+        upward_init: Any = None,
+        bias_init: Any = None,
+        forget_bias_init: Any = None,
+    ) -> None:
         super().__init__(in_size, out_size, lateral_init, upward_init, bias_init, forget_bias_init)
 
     def forward(self, c: Any, h: Any, x: Any) -> tuple[Variable, Variable]:
@@ -131,10 +158,11 @@ class LSTM(Stateful, _Gates):
     Args:
         in_size: D; None takes it from the first batch.
         out_size: H.
-        lateral_init, upward_init, bias_init, forget_bias_init: initializers; biases of forget gates are 1 by default.
+        lateral_init, upward_init, bias_init, forget_bias_init: initializers; biases of forget gates
+            are 1 by default.
 
-    ``c`` and ``h`` are (N, H), None after :meth:`reset_state`. Batches may become smaller from call to call: the states of the
-    samples left out, the last ones, stay as they are.
+    ``c`` and ``h`` are (N, H), None after :meth:`reset_state`. Batches may become smaller from call
+    to call: the states of the samples left out, the last ones, stay as they are.
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -146,21 +174,30 @@ class LSTM(Stateful, _Gates):
     state_names = ("c", "h")
 
     def __init__(
-        self, in_size: int | None, out_size: int | None = None, lateral_init: Any = None, upward_init: Any = None,
-        bias_init: Any = None, forget_bias_init: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        in_size: int | None,
+        out_size: int | None = None,
+        lateral_init: Any = None,
+        upward_init: Any = None,
+        bias_init: Any = None,
+        forget_bias_init: Any = None,
+    ) -> None:
         super().__init__(in_size, out_size, lateral_init, upward_init, bias_init, forget_bias_init)
         self.reset_state()
 
     def set_state(self, c: Any, h: Any) -> None:
         """Set the state: both (N, H)."""
-        self.c, self.h = as_variable(c), as_variable(h)
+        self.c = as_variable(c)
+        self.h = as_variable(h)
 
     def forward(self, x: Any) -> Variable:
         """(N, D) → (N, H)."""
         before = self.h
         if before is not None and len(x) > len(before):
-            raise ValueError(f"LSTM: a batch of {len(x)} after one of {len(before)}: call reset_state() between sequences")
+            raise ValueError(
+                f"LSTM: a batch of {len(x)} after one of {len(before)}: call reset_state() "
+                "between sequences"
+            )
         self.c, h = self.step(self.c, before, x)
         rest = before is not None and len(before) > len(x)
         self.h = concat((h, get_item(before, slice(len(x), None))), axis=0) if rest else h
@@ -170,7 +207,8 @@ class LSTM(Stateful, _Gates):
 class StatelessGRU(Chain):
     """One step of a gated recurrent unit, with the state as an argument.
 
-    r = σ(W_r x + U_r h), z = σ(W_z x + U_z h), h̄ = tanh(W x + U (r h)), h ← (1 − z) h + z h̄ (Cho et al. 2014, arXiv 1406.1078).
+    r = σ(W_r x + U_r h), z = σ(W_z x + U_z h), h̄ = tanh(W x + U (r h)), h ← (1 − z) h + z h̄ (Cho
+    et al. 2014, arXiv 1406.1078).
 
     Args:
         in_size: D; None takes it from the first batch.
@@ -184,8 +222,13 @@ class StatelessGRU(Chain):
     """
 
     def __init__(
-        self, in_size: int | None, out_size: int, init: Any = None, inner_init: Any = None, bias_init: Any = None
-    ) -> None:  # fmt: skip
+        self,
+        in_size: int | None,
+        out_size: int,
+        init: Any = None,
+        inner_init: Any = None,
+        bias_init: Any = None,
+    ) -> None:
         super().__init__()
         self.out_size = out_size
         self.W_r = Linear(in_size, out_size, initialW=init, initial_bias=bias_init)
@@ -201,7 +244,8 @@ class StatelessGRU(Chain):
         if h is None:
             new = sigmoid(self.W_z(x)) * tanh(self.W(x))
             return new
-        r, z = sigmoid(self.W_r(x) + self.U_r(h)), sigmoid(self.W_z(x) + self.U_z(h))
+        r = sigmoid(self.W_r(x) + self.U_r(h))
+        z = sigmoid(self.W_z(x) + self.U_z(h))
         new = as_variable(h) + z * (tanh(self.W(x) + self.U(r * h)) - h)
         return new
 
@@ -211,7 +255,8 @@ class StatelessGRU(Chain):
 
 
 class GRU(Stateful, StatelessGRU):
-    """A gated recurrent unit that keeps its state h from call to call; arguments as :class:`StatelessGRU`.
+    """A gated recurrent unit that keeps its state h from call to call; arguments as
+    :class:`StatelessGRU`.
 
     Example:
         >>> import numpy as np, mnpar.links as L
@@ -221,8 +266,13 @@ class GRU(Stateful, StatelessGRU):
     """
 
     def __init__(
-        self, in_size: int | None, out_size: int, init: Any = None, inner_init: Any = None, bias_init: Any = 0
-    ) -> None:  # fmt: skip
+        self,
+        in_size: int | None,
+        out_size: int,
+        init: Any = None,
+        inner_init: Any = None,
+        bias_init: Any = 0,
+    ) -> None:
         super().__init__(in_size, out_size, init, inner_init, bias_init)
         self.state_size = out_size
         self.reset_state()

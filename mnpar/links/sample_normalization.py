@@ -15,9 +15,13 @@ from mnpar.variable import Variable
 
 
 class _Normalization(Link):
-    """The base of both layers: gamma and beta, initially 1 and 0, whose size may come from the first batch."""
+    """The base of both layers: gamma and beta, initially 1 and 0, whose size may come from the
+    first batch.
+    """
 
-    def __init__(self, size: int | tuple[int, ...] | None, eps: float, initial_gamma: Any, initial_beta: Any) -> None:
+    def __init__(
+        self, size: int | tuple[int, ...] | None, eps: float, initial_gamma: Any, initial_beta: Any
+    ) -> None:
         super().__init__()
         self.eps = eps
         self.gamma = Parameter(initializers._get_initializer(initial_gamma, 1))
@@ -40,10 +44,12 @@ class _Normalization(Link):
 
 
 class LayerNormalization(_Normalization):
-    """Normalizes the features of each sample to mean 0 and deviation 1, then γ·x + β: ``F.layer_normalization``.
+    """Normalizes the features of each sample to mean 0 and deviation 1, then γ·x + β:
+    ``F.layer_normalization``.
 
     Args:
-        size: of gamma and beta: the features D, or a tuple of the last axes of x; None takes D from the first batch.
+        size: of gamma and beta: the features D, or a tuple of the last axes of x; None takes D from
+            the first batch.
         eps: added to the variance.
         initial_gamma, initial_beta: initializers, numbers or arrays; None is 1 and 0.
 
@@ -57,14 +63,21 @@ class LayerNormalization(_Normalization):
     """
 
     def __init__(
-        self, size: int | tuple[int, ...] | None = None, eps: float = 1e-6, initial_gamma: Any = None, initial_beta: Any = None
+        self,
+        size: int | tuple[int, ...] | None = None,
+        eps: float = 1e-6,
+        initial_gamma: Any = None,
+        initial_beta: Any = None,
     ) -> None:
         super().__init__(size, eps, initial_gamma, initial_beta)
 
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
         """Names and values to show in ``repr``."""
-        yield from (("size", self.gamma.shape if self.gamma.is_initialized else None), ("eps", self.eps))
+        yield from (
+            ("size", self.gamma.shape if self.gamma.is_initialized else None),
+            ("eps", self.eps),
+        )
 
     def forward(self, x: Any) -> Variable:
         """The normalized samples.
@@ -80,7 +93,8 @@ class LayerNormalization(_Normalization):
 
 
 class GroupNormalization(_Normalization):
-    """Normalizes each group of channels of each sample to mean 0 and deviation 1, then γ·x + β: ``F.group_normalization``.
+    """Normalizes each group of channels of each sample to mean 0 and deviation 1, then γ·x + β:
+    ``F.group_normalization``.
 
     Args:
         groups: how many groups the channels are cut into.
@@ -98,7 +112,12 @@ class GroupNormalization(_Normalization):
     """
 
     def __init__(
-        self, groups: int, size: int | None = None, eps: float = 1e-5, initial_gamma: Any = None, initial_beta: Any = None
+        self,
+        groups: int,
+        size: int | None = None,
+        eps: float = 1e-5,
+        initial_gamma: Any = None,
+        initial_beta: Any = None,
     ) -> None:
         super().__init__(size, eps, initial_gamma, initial_beta)
         self.groups = groups

@@ -1,4 +1,6 @@
-"""Losses with parameters: negative sampling and BlackOut with their word tables, CRF1d with its transition scores."""
+"""Losses with parameters: negative sampling and BlackOut with their word tables, CRF1d with its
+transition scores.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class NegativeSampling(Link):
 
     Args:
         in_size: D.
-        counts: how often each of the V words occurs; words are drawn with probabilities proportional to counts ** power.
+        counts: how often each of the V words occurs; words are drawn with probabilities
+            proportional to counts ** power.
         sample_size: how many words are drawn for each sample.
         power: see ``counts``.
         dtype: of the table; None: ``mnpar.config.dtype``.
@@ -39,7 +42,14 @@ class NegativeSampling(Link):
         ()
     """
 
-    def __init__(self, in_size: int, counts: Sequence[int], sample_size: int, power: float = 0.75, dtype: Any = None) -> None:
+    def __init__(
+        self,
+        in_size: int,
+        counts: Sequence[int],
+        sample_size: int,
+        power: float = 0.75,
+        dtype: Any = None,
+    ) -> None:
         super().__init__()
         self.sample_size = sample_size
         self.sampler = WalkerAlias(np.asarray(counts, "d") ** power)
@@ -48,7 +58,13 @@ class NegativeSampling(Link):
     def forward(self, x: Any, t: Any, reduce: str = "sum", *, return_samples: bool = False) -> Any:
         """(N, D), (N,) → 0-d, or (N,)."""
         return negative_sampling(
-            x, t, self.W, self.sampler.sample, self.sample_size, reduce=reduce, return_samples=return_samples
+            x,
+            t,
+            self.W,
+            self.sampler.sample,
+            self.sample_size,
+            reduce=reduce,
+            return_samples=return_samples,
         )
 
 
@@ -57,7 +73,8 @@ class BlackOut(Link):
 
     Args:
         in_size: D.
-        counts: how often each of the V words occurs; words are drawn with probabilities proportional to counts.
+        counts: how often each of the V words occurs; words are drawn with probabilities
+            proportional to counts.
         sample_size: how many words are drawn for each sample.
 
     Attributes:
@@ -82,7 +99,11 @@ class BlackOut(Link):
     def forward(self, x: Any, t: Any) -> Variable:
         """(N, D), (N,) → 0-d."""
         x = as_variable(x)
-        samples = self.sampler.sample((len(x), self.sample_size)) if self.sample_data is None else self.sample_data
+        samples = (
+            self.sampler.sample((len(x), self.sample_size))
+            if self.sample_data is None
+            else self.sample_data
+        )
         return black_out(x, t, self.W, x.xp.asarray(samples))
 
 
@@ -99,7 +120,10 @@ class CRF1d(Link):
     Example:
         >>> import numpy as np, mnpar.links as L
         >>> field = L.CRF1d(2)
-        >>> xs, ys = [np.zeros((3, 2), "f4"), np.zeros((1, 2), "f4")], [np.zeros(3, "i4"), np.zeros(1, "i4")]
+        >>> xs, ys = (
+        ...     [np.zeros((3, 2), "f4"), np.zeros((1, 2), "f4")],
+        ...     [np.zeros(3, "i4"), np.zeros(1, "i4")],
+        ... )
         >>> field(xs, ys, transpose=True).shape, field.argmax(xs, transpose=True)[1]
         ((), [array([0, 0, 0], dtype=int32), array([0], dtype=int32)])
     """
@@ -108,12 +132,15 @@ class CRF1d(Link):
         super().__init__()
         self.cost = Parameter(0 if initial_cost is None else initial_cost, (n_label, n_label))
 
-    def forward(self, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean", transpose: bool = False) -> Variable:
+    def forward(
+        self, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean", transpose: bool = False
+    ) -> Variable:
         """The loss: see :func:`mnpar.functions.crf1d`.
 
         Args:
-            xs, ys: step by step, as the function wants them; with ``transpose`` by sequences, ``(T_n, L)`` and ``(T_n,)``, in
-                any order. Losses (``reduce='no'``) come with the longest sequence first.
+            xs, ys: step by step, as the function wants them; with ``transpose`` by sequences,
+                ``(T_n, L)`` and ``(T_n,)``, in any order. Losses (``reduce='no'``) come with the
+                longest sequence first.
             reduce: ``'mean'`` or ``'no'``.
             transpose: see above.
         """
@@ -123,11 +150,12 @@ class CRF1d(Link):
         return crf1d(self.cost, xs, ys, reduce)
 
     def argmax(self, xs: Sequence[Any], transpose: bool = False) -> tuple[Variable, list[Array]]:
-        """The scores and labels of the likeliest sequences: see :func:`mnpar.functions.argmax_crf1d`.
+        """The scores and labels of the likeliest sequences: see
+        :func:`mnpar.functions.argmax_crf1d`.
 
         Args:
-            xs: as in ``forward``; with ``transpose`` the labels are of each sequence, in the order of ``xs``, too; the scores
-                come with the longest sequence first.
+            xs: as in ``forward``; with ``transpose`` the labels are of each sequence, in the order
+                of ``xs``, too; the scores come with the longest sequence first.
             transpose: see above.
         """
         if not transpose:

@@ -69,7 +69,9 @@ class Scale(Chain):
         ['/W', '/bias/b']
     """
 
-    def __init__(self, axis: int = 1, W_shape: Any = None, bias_term: bool = False, bias_shape: Any = None) -> None:
+    def __init__(
+        self, axis: int = 1, W_shape: Any = None, bias_term: bool = False, bias_shape: Any = None
+    ) -> None:
         super().__init__()
         self.axis = axis
         self.W = None if W_shape is None else parameter.Parameter(1, W_shape)
@@ -135,7 +137,8 @@ class Swish(Link):
     """x · sigmoid(β x), with β that is learnt.
 
     Args:
-        beta_shape: ``(C,)`` for one of each channel, ``(1,)`` for one of all; None: that of x without its first axis.
+        beta_shape: ``(C,)`` for one of each channel, ``(1,)`` for one of all; None: that of x
+            without its first axis.
         beta_init: initializer of β: a number, an array or a function.
 
     Example:
@@ -184,13 +187,15 @@ class Parameter(Link):
 
 
 class Maxout(Chain):
-    """The largest of ``pool_size`` linear functions, for each output: a convex, piecewise linear activation that is learnt.
+    """The largest of ``pool_size`` linear functions, for each output: a convex, piecewise linear
+    activation that is learnt.
 
     Args:
         in_size: features D; None takes them from the first batch.
         out_size: features that come out.
         pool_size: how many linear functions each of them chooses from.
-        initialW: initializer, a number, or an array (out_size, pool_size, in_size); None is LeCunNormal.
+        initialW: initializer, a number, or an array (out_size, pool_size, in_size); None is
+            LeCunNormal.
         initial_bias: a number, or an array (out_size, pool_size); None: no bias.
 
     The parameters are those of ``linear``, a Linear with ``out_size * pool_size`` outputs.
@@ -207,13 +212,21 @@ class Maxout(Chain):
         Goodfellow et al., "Maxout networks", ICML 2013.
     """
 
-    def __init__(self, in_size: int | None, out_size: int, pool_size: int, initialW: Any = None, initial_bias: Any = 0) -> None:
+    def __init__(
+        self,
+        in_size: int | None,
+        out_size: int,
+        pool_size: int,
+        initialW: Any = None,
+        initial_bias: Any = 0,
+    ) -> None:
         super().__init__()
         if out_size < 1 or pool_size < 1:
             raise ValueError(f"Maxout({in_size}, {out_size}, {pool_size}): sizes are 1 or more")
         self.out_size, self.pool_size = out_size, pool_size
         rows = out_size * pool_size
-        initialW, initial_bias = _flat(initialW, (rows, -1)), _flat(initial_bias, (rows,))
+        initialW = _flat(initialW, (rows, -1))
+        initial_bias = _flat(initial_bias, (rows,))
         self.linear = Linear(in_size, rows, initial_bias is None, initialW, initial_bias)
 
     def forward(self, x: Any) -> Variable:
@@ -233,13 +246,15 @@ def _flat(initial: Any, shape: tuple[int, ...]) -> Any:
 
 
 class Highway(Chain):
-    """A layer and a gate: ``t · activate(plain(x)) + (1 - t) · x`` with ``t = sigmoid(transform(x))``.
+    """A layer and a gate: ``t · activate(plain(x)) + (1 - t) · x`` with ``t =
+    sigmoid(transform(x))``.
 
     Args:
         in_out_size: features D.
         nobias: no biases.
         activate: of the layer.
-        init_Wh, init_Wt: initializers of W of ``plain`` and ``transform`` (D, D); None is LeCunNormal.
+        init_Wh, init_Wt: initializers of W of ``plain`` and ``transform`` (D, D); None is
+            LeCunNormal.
         init_bh, init_bt: of their biases; None is 0. The gate is rather closed at first: -1.
 
     Raises:
@@ -255,9 +270,15 @@ class Highway(Chain):
     """
 
     def __init__(
-        self, in_out_size: int, nobias: bool = False, activate: Callable[[Any], Variable] = functions.relu, init_Wh: Any = None,
-        init_Wt: Any = None, init_bh: Any = None, init_bt: Any = -1,
-    ) -> None:  # fmt: skip
+        self,
+        in_out_size: int,
+        nobias: bool = False,
+        activate: Callable[[Any], Variable] = functions.relu,
+        init_Wh: Any = None,
+        init_Wt: Any = None,
+        init_bh: Any = None,
+        init_bt: Any = -1,
+    ) -> None:
         super().__init__()
         self.activate = activate
         self.plain = Linear(in_out_size, in_out_size, nobias, init_Wh, init_bh)

@@ -1,4 +1,6 @@
-"""A fully connected layer of images in blocks: a Linear whose weights are divided as the image is."""
+"""A fully connected layer of images in blocks: a Linear whose weights are divided as the image
+is.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from mnpar.variable import Variable
 
 
 class _Columns:
-    """The initializer of W: draws the whole matrix, as that of :class:`Linear`, and keeps this rank's cells of it."""
+    """The initializer of W: draws the whole matrix, as that of :class:`Linear`, and keeps this
+    rank's cells of it.
+    """
 
     def __init__(self, link: SpatialLinear) -> None:
         self.link = link
@@ -28,28 +32,33 @@ class _Columns:
 
     def __call__(self, array: Array) -> None:
         link = self.link
-        array[...] = backend.like(link._cut(link._first_whole(array.dtype, backend.get_array_module(array))), array)
+        array[...] = backend.like(
+            link._cut(link._first_whole(array.dtype, backend.get_array_module(array))), array
+        )
 
 
 class SpatialLinear(Link):
-    """:class:`Linear` of images that are cut into blocks; each rank has the weights of its block's cells.
+    """:class:`Linear` of images that are cut into blocks; each rank has the weights of its block's
+    cells.
 
-    The outputs are the same on every rank, which own them together: all ranks then compute the same loss, which counts once
-    (law 1). Neither the image nor the matrix is ever gathered.
+    The outputs are the same on every rank, which own them together: all ranks then compute the same
+    loss, which counts once (law 1). Neither the image nor the matrix is ever gathered.
 
-    In a file of one rank W is whole, as that of :class:`Linear`: all ranks of the grid save the layer together. A checkpoint of
-    all ranks takes each rank's cells of W and of its optimizer's states. Loading needs no other rank, and any grid, or a
-    Linear, loads the files of any other.
+    In a file of one rank W is whole, as that of :class:`Linear`: all ranks of the grid save the
+    layer together. A checkpoint of all ranks takes each rank's cells of W and of its optimizer's
+    states. Loading needs no other rank, and any grid, or a Linear, loads the files of any other.
 
     Args:
         grid: all ranks of its communicator make the layer, and call it.
-        in_size: the whole shape of an example, (C, …); None (or only one size given) takes it from the first batch.
+        in_size: the whole shape of an example, (C, …); None (or only one size given) takes it from
+            the first batch.
         out_size: the features of an output.
-        nobias, initialW, initial_bias: as :class:`Linear` has them. W is drawn whole and cut: ranks with the same seed have the
-            weights that one process would have.
+        nobias, initialW, initial_bias: as :class:`Linear` has them. W is drawn whole and cut: ranks
+            with the same seed have the weights that one process would have.
 
     Attributes:
-        W: (out_size, C, …): of the whole (out_size, C, H, W) the cells of this rank's block, which ``W.box`` is.
+        W: (out_size, C, …): of the whole (out_size, C, H, W) the cells of this rank's block, which
+            ``W.box`` is.
 
     Raises:
         ValueError: a size below 1.
@@ -64,15 +73,28 @@ class SpatialLinear(Link):
     """
 
     def __init__(
-        self, grid: SpatialGrid, in_size: Sequence[int] | int | None, out_size: int | None = None, nobias: bool = False,
-        initialW: Any = None, initial_bias: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        grid: SpatialGrid,
+        in_size: Sequence[int] | int | None,
+        out_size: int | None = None,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+    ) -> None:
         super().__init__()
         grid_needed(grid, "SpatialLinear(grid, in_size, out_size)")
         if out_size is None and isinstance(in_size, int):
             in_size, out_size = None, in_size
-        if out_size is None or out_size < 1 or isinstance(in_size, int) or (in_size is not None and min(in_size) < 1):
-            raise ValueError(f"SpatialLinear({in_size}, {out_size}): in_size is (C, …) or None, all sizes are 1 or more")
+        if (
+            out_size is None
+            or out_size < 1
+            or isinstance(in_size, int)
+            or (in_size is not None and min(in_size) < 1)
+        ):
+            raise ValueError(
+                f"SpatialLinear({in_size}, {out_size}): in_size is (C, …) or None, all sizes "
+                "are 1 or more"
+            )
         self.grid, self.out_size = grid, out_size
         self.in_size: tuple[int, ...] | None = None
         self._loaded: Any = None  # a whole matrix that came before the size was known
@@ -111,13 +133,19 @@ class SpatialLinear(Link):
         return whole.reshape(self.W.whole)[self.W.box.index]
 
     def whole_W(self) -> Array:
-        """The matrix (out_size, C·H·W) of the serial layer, on every rank; all ranks of the grid call this."""
+        """The matrix (out_size, C·H·W) of the serial layer, on every rank; all ranks of the grid
+        call this.
+        """
         return gather_parameter(self.grid.comm, self.W).reshape(self._matrix)
 
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:
         """Names and values to show in ``repr``."""
-        yield from (("in_size", self.in_size), ("out_size", self.out_size), ("nobias", self.b is None))
+        yield from (
+            ("in_size", self.in_size),
+            ("out_size", self.out_size),
+            ("nobias", self.b is None),
+        )
 
     def forward(self, x: Any, shape: Sequence[int]) -> Variable:
         """The layer's outputs.
@@ -136,11 +164,15 @@ class SpatialLinear(Link):
         if not self.W.is_initialized:
             self._initialize_params(in_size)
         if in_size != self.in_size:
-            raise ValueError(f"SpatialLinear: examples of {in_size} came to a layer for {self.in_size}")
+            raise ValueError(
+                f"SpatialLinear: examples of {in_size} came to a layer for {self.in_size}"
+            )
         return spatial_linear(x, self.grid, shape, self.W, self.b)
 
     def serialize(self, serializer: Any) -> None:
-        """Save the whole matrix, for which all ranks call this; or load this rank's cells of one."""
+        """Save the whole matrix, for which all ranks call this; or load this rank's cells of
+        one.
+        """
         known = self.W.is_initialized
         if known and getattr(serializer, "knows_places", False):
             placed(serializer, self.W)("W", self.W.array)

@@ -1,8 +1,10 @@
-"""Local convolution of images in blocks on a grid of ranks: each rank owns the filters of the positions that it computes.
+"""Local convolution of images in blocks on a grid of ranks: each rank owns the filters of the
+positions that it computes.
 
-Forward, a rank receives the halo that its windows need; the decoder is the transpose: it sends what its windows contribute
-outside its block to the ranks that own it. As no filter is on two ranks, no gradient is summed over ranks, and a layer may be
-as large as the memory of all ranks together. In checkpoints the filters are whole, as those of the undivided layers.
+Forward, a rank receives the halo that its windows need; the decoder is the transpose: it sends what
+its windows contribute outside its block to the ranks that own it. As no filter is on two ranks, no
+gradient is summed over ranks, and a layer may be as large as the memory of all ranks together. In
+checkpoints the filters are whole, as those of the undivided layers.
 """
 
 from __future__ import annotations
@@ -28,13 +30,17 @@ class _InBlocks(Divided):
     def __init__(self, grid: SpatialGrid, *args: Any, **kwargs: Any) -> None:
         grid_needed(grid, f"{type(self).__name__}(grid, …)")
         if len(grid.dims) != 2:
-            raise ValueError(f"{type(self).__name__}: images are cut by a grid of two axes, not {grid.dims}")
+            raise ValueError(
+                f"{type(self).__name__}: images are cut by a grid of two axes, not {grid.dims}"
+            )
         self.grid, self.comm = grid, grid.comm
         super().__init__(*args, **kwargs)
 
     def _make(self, parameter: Parameter, shape: tuple[int, ...]) -> None:
-        box = self.grid.block(shape[1:3])  # behind the first axis, filters or channels, are two of the grid
-        start, stop = (0, *box.start, *[0] * len(shape[3:])), (shape[0], *box.stop, *shape[3:])
+        # behind the first axis, filters or channels, are two of the grid
+        box = self.grid.block(shape[1:3])
+        start = (0, *box.start, *[0] * len(shape[3:]))
+        stop = (shape[0], *box.stop, *shape[3:])
         initialize_part(parameter, shape, Box(start, stop))
 
     @property
@@ -48,9 +54,11 @@ class SpatialLocalConvolution2D(_InBlocks, LocalConvolution2D):
 
     Args:
         grid: all its ranks make and call the layer.
-        in_channels, out_channels, ksize, stride, nobias, initialW, initial_bias: of the whole layer. Weights begin as the whole
-            layer's where all ranks' generators are in the same state (:func:`mnpar.random.seed`).
-        in_size: (H, W) of the whole images, or one number for both; None takes it from the first call.
+        in_channels, out_channels, ksize, stride, nobias, initialW, initial_bias: of the whole
+            layer. Weights begin as the whole layer's where all ranks' generators are in the same
+            state (:func:`mnpar.random.seed`).
+        in_size: (H, W) of the whole images, or one number for both; None takes it from the first
+            call.
 
     On each rank W is (K, block of (OH, OW), C, kH, kW) and b (K, block of (OH, OW)).
 
@@ -69,10 +77,20 @@ class SpatialLocalConvolution2D(_InBlocks, LocalConvolution2D):
     """
 
     def __init__(
-        self, grid: SpatialGrid, in_channels: int | None, out_channels: int, in_size: Any = None, ksize: Any = None,
-        stride: Any = 1, nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(grid, in_channels, out_channels, in_size, ksize, stride, nobias, initialW, initial_bias)
+        self,
+        grid: SpatialGrid,
+        in_channels: int | None,
+        out_channels: int,
+        in_size: Any = None,
+        ksize: Any = None,
+        stride: Any = 1,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+    ) -> None:
+        super().__init__(
+            grid, in_channels, out_channels, in_size, ksize, stride, nobias, initialW, initial_bias
+        )
 
     def _decoder(self, nobias: bool) -> SpatialLocalDeconvolution2D:
         sizes = self.filters, self.channels, self.in_size, self.ksize, self.stride
@@ -90,7 +108,10 @@ class SpatialLocalConvolution2D(_InBlocks, LocalConvolution2D):
         """
         self.in_size = self.in_size or (None if shape is None else (shape[0], shape[1]))
         if self.in_size is None or (shape is not None and tuple(shape) != self.in_size):
-            raise ValueError(f"{self}: an image of {shape} came to a layer for {self.in_size}: give in_size, or shape")
+            raise ValueError(
+                f"{self}: an image of {shape} came to a layer for {self.in_size}: give "
+                "in_size, or shape"
+            )
         if not self.W.is_initialized:
             self.channels = x.shape[1]
             self._complete()
@@ -103,8 +124,9 @@ class SpatialLocalDeconvolution2D(_InBlocks, LocalDeconvolution2D):
 
     Args:
         grid: all its ranks make and call the layer.
-        in_channels, out_channels, ksize, stride, nobias, initialW, initial_bias: of the whole layer, as in
-            :class:`SpatialLocalConvolution2D`, whose ``decoder`` makes one that belongs to it.
+        in_channels, out_channels, ksize, stride, nobias, initialW, initial_bias: of the whole
+            layer, as in :class:`SpatialLocalConvolution2D`, whose ``decoder`` makes one that
+            belongs to it.
         out_size: (H, W) of the whole images that it makes, or one number for both.
 
     Raises:
@@ -122,15 +144,30 @@ class SpatialLocalDeconvolution2D(_InBlocks, LocalDeconvolution2D):
     """
 
     def __init__(
-        self, grid: SpatialGrid, in_channels: int | None, out_channels: int | None, out_size: Any, ksize: Any, stride: Any = 1,
-        nobias: bool = False, initialW: Any = None, initial_bias: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        grid: SpatialGrid,
+        in_channels: int | None,
+        out_channels: int | None,
+        out_size: Any,
+        ksize: Any,
+        stride: Any = 1,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+    ) -> None:
         if out_size is None:
-            raise ValueError("SpatialLocalDeconvolution2D: out_size, of the whole images that it makes, must be given")
-        super().__init__(grid, in_channels, out_channels, out_size, ksize, stride, nobias, initialW, initial_bias)
+            raise ValueError(
+                "SpatialLocalDeconvolution2D: out_size, of the whole images that it makes, "
+                "must be given"
+            )
+        super().__init__(
+            grid, in_channels, out_channels, out_size, ksize, stride, nobias, initialW, initial_bias
+        )
 
     def forward(self, x: Any, shape: Sequence[int] | None = None) -> Variable:
-        """This rank's block (N, K, …) of values → its block (N, C, …) of the image; ``shape``, of all values, is not needed."""
+        """This rank's block (N, K, …) of values → its block (N, C, …) of the image; ``shape``, of
+        all values, is not needed.
+        """
         assert self.in_size is not None
         window = Window.of(2, self.ksize, self.stride)
         seen = window.reads(self.grid.block(window.outputs(self.in_size))).shape

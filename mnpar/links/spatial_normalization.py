@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.functions.blockwise import shared
 from mnpar.functions.halo import SpatialGrid, grid_needed
-from mnpar.functions.spatial_normalization import spatial_group_normalization, spatial_layer_normalization
+from mnpar.functions.spatial_normalization import (
+    spatial_group_normalization,
+    spatial_layer_normalization,
+)
 from mnpar.links.multi_node_batch_normalization import MultiNodeBatchNormalization
 from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
 from mnpar.links.spatial_convolution import OnGrid, make_alike
@@ -20,12 +23,14 @@ if TYPE_CHECKING:
 class SpatialBatchNormalization(MultiNodeBatchNormalization):
     """:class:`BatchNormalization` of images that are cut into blocks.
 
-    It is :class:`MultiNodeBatchNormalization` over the grid, whose ranks get the whole gradient of gamma and beta.
+    It is :class:`MultiNodeBatchNormalization` over the grid, whose ranks get the whole gradient of
+    gamma and beta.
 
     Args:
         grid: all ranks of its communicator call the layer while ``config.train`` is on.
         size, decay, eps, …: as :class:`BatchNormalization` has them.
-        comm: (by name) the ranks that normalize together, if they are more than the grid's: several grids that divide a batch.
+        comm: (by name) the ranks that normalize together, if they are more than the grid's: several
+            grids that divide a batch.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
@@ -37,9 +42,13 @@ class SpatialBatchNormalization(MultiNodeBatchNormalization):
     """
 
     def __init__(
-        self, grid: SpatialGrid, size: int | tuple[int, ...] | None = None, *args: Any, comm: Communicator | None = None,
+        self,
+        grid: SpatialGrid,
+        size: int | tuple[int, ...] | None = None,
+        *args: Any,
+        comm: Communicator | None = None,
         **kwargs: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         grid_needed(grid, "SpatialBatchNormalization(grid, size)")
         self.grid = grid
         super().__init__(size, comm or grid.comm, *args, **kwargs)
@@ -48,8 +57,12 @@ class SpatialBatchNormalization(MultiNodeBatchNormalization):
         super()._initialize_params(size, like)
         make_alike(self.grid, self)
 
-    def forward(self, x: Any, shape: Sequence[int] | None = None, finetune: bool = False) -> Variable:  # type: ignore[override]
-        """The normalized block; ``shape``, of the whole image, is not needed, and accepted as by the other layers."""
+    def forward(  # type: ignore[override]
+        self, x: Any, shape: Sequence[int] | None = None, finetune: bool = False
+    ) -> Variable:
+        """The normalized block; ``shape``, of the whole image, is not needed, and accepted as by
+        the other layers.
+        """
         return super().forward(x, finetune)
 
     def _scale_and_shift(self) -> tuple[Any, Any]:
@@ -62,7 +75,8 @@ class SpatialLayerNormalization(OnGrid, LayerNormalization):
 
     Args:
         grid: all ranks of its communicator make the layer, and call it.
-        size: of gamma and beta: the last axes of the whole, all spatial axes among them, such as (C, H, W).
+        size: of gamma and beta: the last axes of the whole, all spatial axes among them, such as
+            (C, H, W).
         eps, initial_gamma, initial_beta: as :class:`LayerNormalization` has them.
 
     Example:
@@ -101,4 +115,6 @@ class SpatialGroupNormalization(OnGrid, GroupNormalization):
     def forward(self, x: Any, shape: Sequence[int] = ()) -> Variable:
         """This rank's block (N, C, …) of an image of ``shape``, normalized."""
         self._take_size(x, 1)
-        return spatial_group_normalization(x, self.grid, shape, self.groups, self.gamma, self.beta, self.eps)
+        return spatial_group_normalization(
+            x, self.grid, shape, self.groups, self.gamma, self.beta, self.eps
+        )

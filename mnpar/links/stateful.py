@@ -1,4 +1,6 @@
-"""The base of stateful layers, which keep a state from call to call: reset it, check its batch, move it to a device."""
+"""The base of stateful layers, which keep a state from call to call: reset it, check its batch,
+move it to a device.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from mnpar.chain import Chain
 
 
 class Stateful(Chain):
-    """A chain whose state is in the attributes that ``state_names`` names: Variables (N, H), or None before the first call."""
+    """A chain whose state is in the attributes that ``state_names`` names: Variables (N, H), or
+    None before the first call.
+    """
 
     state_names: ClassVar[tuple[str, ...]] = ("h",)
     c: Any
@@ -26,7 +30,10 @@ class Stateful(Chain):
             ValueError: it has more or fewer.
         """
         if self.h is not None and len(x) != len(self.h):
-            raise ValueError(f"a batch of {len(x)} after one of {len(self.h)}: call reset_state() between sequences")
+            raise ValueError(
+                f"a batch of {len(x)} after one of {len(self.h)}: call reset_state() between "
+                "sequences"
+            )
 
     def to_device(self, device: int | str | None) -> Self:
         """Move parameters and state."""

@@ -1,4 +1,6 @@
-"""Tree-structured LSTMs: the state of a node is computed from the states of its children and its input."""
+"""Tree-structured LSTMs: the state of a node is computed from the states of its children and its
+input.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,17 @@ from mnpar.links.linear import Linear
 from mnpar.variable import Variable, as_variable
 
 
-def _family(name: str, inputs: tuple[Any, ...], state_size: int, n_ary: int | None = None) -> tuple[list[Any], list[Any], Any]:
+def _family(
+    name: str, inputs: tuple[Any, ...], state_size: int, n_ary: int | None = None
+) -> tuple[list[Any], list[Any], Any]:
     """The children's cell states and outputs, and the input; a state that is None becomes zeros."""
     *states, x = inputs
     n = len(states) // 2
     if len(states) % 2 or (n_ary is not None and n != n_ary):
         wanted = "as many" if n_ary is None else f"{n_ary}"
-        raise ValueError(f"{name} takes memories, {wanted} outputs and an input, not {len(inputs)} arguments")
+        raise ValueError(
+            f"{name} takes memories, {wanted} outputs and an input, not {len(inputs)} arguments"
+        )
     x = as_variable(x)
     zeros = x.xp.zeros((len(x), state_size), x.dtype)
     states = [zeros if s is None else s for s in states]
@@ -26,7 +32,8 @@ def _family(name: str, inputs: tuple[Any, ...], state_size: int, n_ary: int | No
 
 
 class ChildSumTreeLSTM(Chain):
-    """An LSTM over a tree whose nodes have any number of children: their outputs are summed, each has a forget gate of its own.
+    """An LSTM over a tree whose nodes have any number of children: their outputs are summed, each
+    has a forget gate of its own.
 
     Args:
         in_size: D; None takes it from the first batch.
@@ -40,7 +47,8 @@ class ChildSumTreeLSTM(Chain):
         ((4, 2), (4, 2))
 
     Source:
-        Tai, Socher and Manning, "Improved semantic representations from tree-structured LSTM networks", ACL 2015.
+        Tai, Socher and Manning, "Improved semantic representations from tree-structured LSTM
+        networks", ACL 2015.
     """
 
     def __init__(self, in_size: int | None, out_size: int) -> None:
@@ -51,7 +59,8 @@ class ChildSumTreeLSTM(Chain):
         self.W_h_f = Linear(out_size, out_size, nobias=True)
 
     def forward(self, *cshsx: Any) -> tuple[Variable, Variable]:
-        """The memories of the children (N, H), their outputs (N, H), the input (N, D) → memory and output (N, H).
+        """The memories of the children (N, H), their outputs (N, H), the input (N, D) → memory and
+        output (N, H).
 
         A leaf has the input alone; a state that is None is zeros.
 
@@ -60,7 +69,8 @@ class ChildSumTreeLSTM(Chain):
         """
         cs, hs, x = _family("ChildSumTreeLSTM", cshsx, self.state_size)
         H, gates = self.state_size, self.W_x(x)
-        aio, f = gates[:, : 3 * H], gates[:, 3 * H :]
+        aio = gates[:, : 3 * H]
+        f = gates[:, 3 * H :]
         if hs:
             aio = aio + self.W_h_aio(reduce(add, hs))
         a, i, o = [aio[:, k * H : (k + 1) * H] for k in range(3)]
@@ -71,7 +81,8 @@ class ChildSumTreeLSTM(Chain):
 
 
 class NaryTreeLSTM(Chain):
-    """An LSTM over a tree whose nodes have a fixed number of children, each with weights of its own.
+    """An LSTM over a tree whose nodes have a fixed number of children, each with weights of its
+    own.
 
     Args:
         in_size: D; None takes it from the first batch.
@@ -102,7 +113,8 @@ class NaryTreeLSTM(Chain):
             self.add_link(f"W_h{i}", Linear(out_size, (3 + n_ary) * out_size, nobias=True))
 
     def forward(self, *cshsx: Any) -> tuple[Variable, Variable]:
-        """The memories of the children (N, H), their outputs (N, H), the input (N, D) → memory and output (N, H).
+        """The memories of the children (N, H), their outputs (N, H), the input (N, D) → memory and
+        output (N, H).
 
         A state that is None is zeros.
 

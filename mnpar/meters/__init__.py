@@ -1,8 +1,9 @@
 """Meters: means, counts, error rates and times, of one rank or of all ranks.
 
-``add`` adds values, ``value()`` returns the result, ``reset()`` starts anew. ``sync(comm)``, called by all ranks, combines
-their meters: each rank's meter then has the value of one that was given the values of all ranks. Reset a meter after ``sync``
-if it is used again: values that are combined twice count twice. The meters and their numbers are flashlight's.
+``add`` adds values, ``value()`` returns the result, ``reset()`` starts anew. ``sync(comm)``, called
+by all ranks, combines their meters: each rank's meter then has the value of one that was given the
+values of all ranks. Reset a meter after ``sync`` if it is used again: values that are combined
+twice count twice. The meters and their numbers are flashlight's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 from mnpar.communicators.communicator import needed
 from mnpar.errors import MismatchError
 from mnpar.meters.averages import Average, AverageValueMeter
-from mnpar.meters.judgements import CountMeter, EditDistanceMeter, Edits, FrameErrorMeter, MSEMeter, TopKMeter
+from mnpar.meters.judgements import (
+    CountMeter,
+    EditDistanceMeter,
+    Edits,
+    FrameErrorMeter,
+    MSEMeter,
+    TopKMeter,
+)
 from mnpar.meters.times import TimeMeter
 
 if TYPE_CHECKING:
@@ -34,7 +42,8 @@ __all__ = [
 
 
 def sync(meters: Iterable[Any], comm: Communicator) -> None:
-    """Combine several meters over ranks, in order; all ranks call it with meters of the same classes.
+    """Combine several meters over ranks, in order; all ranks call it with meters of the same
+    classes.
 
     Args:
         meters: any of these.
@@ -59,7 +68,8 @@ def sync(meters: Iterable[Any], comm: Communicator) -> None:
     for rank, other in enumerate(kinds):
         if other != kinds[0]:
             raise MismatchError(
-                f"rank 0 puts the meters {kinds[0]} together, rank {rank} {other}: all ranks name the same ones"
+                f"rank 0 puts the meters {kinds[0]} together, rank {rank} {other}: all ranks "
+                "name the same ones"
             )
     for meter in meters:
         meter.sync(comm)

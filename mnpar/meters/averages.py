@@ -37,7 +37,13 @@ class AverageValueMeter:
 
     def reset(self) -> None:
         """Forget everything."""
-        self._w, self._w2, self._mean, self._m2 = 0.0, 0.0, 0.0, 0.0  # Σw, Σw², mean, Σ w (x - mean)²
+        # Σw, Σw², mean, Σ w (x - mean)²
+        self._w, self._w2, self._mean, self._m2 = (
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+        )
 
     def add(self, value: Any, weight: float = 1.0) -> None:
         """Add a number, or an array of numbers that all have this weight; weight 0 adds nothing.
@@ -54,12 +60,18 @@ class AverageValueMeter:
             x = x.astype(np.float64)
             with np.errstate(invalid="ignore"):  # of infinite values: their variance is NaN
                 mean = float(x.mean())
-                self._merge(weight * x.size, weight * weight * x.size, mean, weight * float(((x - mean) ** 2).sum()))
+                self._merge(
+                    weight * x.size,
+                    weight * weight * x.size,
+                    mean,
+                    weight * float(((x - mean) ** 2).sum()),
+                )
 
     def _merge(self, w: float, w2: float, mean: float, m2: float) -> None:
         if not w:
             return
-        total, distance = self._w + w, mean - self._mean
+        total = self._w + w
+        distance = mean - self._mean
         self._m2 += m2 + distance * distance * (self._w * w / total)
         if math.isfinite(distance):
             self._mean += distance * w / total

@@ -42,7 +42,8 @@ class CountMeter(Sums):
         Raises:
             IndexError: there is no such thing; TypeError: a fraction of one.
         """
-        index, count = operator.index(index), operator.index(count)
+        index = operator.index(index)
+        count = operator.index(count)
         if not 0 <= index < self._size:
             raise IndexError(f"this meter counts {self._size} things: there is no number {index}")
         self._sums[index] += count
@@ -53,7 +54,9 @@ class CountMeter(Sums):
 
 
 class Edits(NamedTuple):
-    """The rate in percent of the targets' length, that length, and the edits that make targets of the outputs."""
+    """The rate in percent of the targets' length, that length, and the edits that make targets of
+    the outputs.
+    """
 
     rate: float
     length: int
@@ -63,7 +66,8 @@ class Edits(NamedTuple):
 
 
 class EditDistanceMeter(Sums):
-    """How many deletions, insertions and substitutions make sequences of others (Levenshtein's distance).
+    """How many deletions, insertions and substitutions make sequences of others (Levenshtein's
+    distance).
 
     Example:
         >>> import mnpar
@@ -93,12 +97,17 @@ def _plain(x: Any) -> list[Any]:
     if not (hasattr(x, "array") or backend.is_array(x)):
         return list(x)
     if on_host(x).ndim != 1:
-        raise ValueError(f"a sequence is an array of one axis, not of shape {on_host(x).shape}: add them one by one")
+        raise ValueError(
+            f"a sequence is an array of one axis, not of shape {on_host(x).shape}: add them "
+            "one by one"
+        )
     return list(on_host(x))
 
 
 def _edits(output: list[Any], target: list[Any]) -> tuple[int, int, int]:
-    """(deletions, insertions, substitutions) of a shortest way; row by row, each cell (cost, deletions, insertions, subs)."""
+    """(deletions, insertions, substitutions) of a shortest way; row by row, each cell (cost,
+    deletions, insertions, subs).
+    """
     row = [(j, 0, j, 0) for j in range(len(target) + 1)]
     for i, x in enumerate(output, start=1):
         above, row = row, [(i, i, 0, 0)]
@@ -197,9 +206,12 @@ class TopKMeter(Sums):
 
     def add(self, output: Any, target: Any) -> None:
         """Scores (N, C), and classes (N,). Of equal scores the lower class comes first."""
-        scores, classes = on_host(output), on_host(target)
+        scores = on_host(output)
+        classes = on_host(target)
         if scores.ndim != 2 or classes.shape != scores.shape[:1]:
-            raise ValueError(f"scores are (N, C) and classes (N,), not {scores.shape} and {classes.shape}")
+            raise ValueError(
+                f"scores are (N, C) and classes (N,), not {scores.shape} and {classes.shape}"
+            )
         best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, : self.k]
         self._sums += [(best == classes[:, None]).sum(), len(classes)]
 

@@ -1,4 +1,6 @@
-"""Helpers of meters: conversion of arguments, combination over ranks, and the base of meters that are sums."""
+"""Helpers of meters: conversion of arguments, combination over ranks, and the base of meters that
+are sums.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ def of_all(meter: Any, state: Array, comm: Communicator) -> list[Array]:
     for rank, (kind, other) in enumerate(told):
         if (kind, other.shape) != (told[0][0], told[0][1].shape):
             raise MismatchError(
-                f"ranks put different meters together: rank 0 has a {told[0][0]} of {told[0][1].size} numbers, "
-                f"rank {rank} a {kind} of {other.size}: all ranks name the same meters in the same order"
+                f"ranks put different meters together: rank 0 has a {told[0][0]} of "
+                f"{told[0][1].size} numbers, "
+                f"rank {rank} a {kind} of {other.size}: all ranks name the same meters in the "
+                "same order"
             )
     return [other for _, other in told]
 
@@ -37,9 +41,12 @@ def on_host(x: Any) -> Array:
 
 def in_pairs(output: Any, target: Any) -> tuple[Array, Array]:
     """Outputs and their targets, of one shape."""
-    output, target = on_host(output), on_host(target)
+    output = on_host(output)
+    target = on_host(target)
     if output.shape != target.shape:
-        raise ValueError(f"outputs of shape {output.shape} are compared with targets of shape {target.shape}")
+        raise ValueError(
+            f"outputs of shape {output.shape} are compared with targets of shape {target.shape}"
+        )
     return output, target
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from mnpar.optimizers.sgd import SGD, MomentumSGD
     from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule
 else:
-    __getattr__, __dir__ = lazy.names(__name__, create_multi_node_optimizer="mnpar.parallel.data_parallel")
+    __getattr__, __dir__ = lazy.names(
+        __name__, create_multi_node_optimizer="mnpar.parallel.data_parallel"
+    )
 
 __all__ = [
     "LAMB",

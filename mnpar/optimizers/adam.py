@@ -1,4 +1,6 @@
-"""Adam (Kingma and Ba 2015, arXiv 1412.6980), with decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101)."""
+"""Adam (Kingma and Ba 2015, arXiv 1412.6980), with decoupled weight decay (Loshchilov and Hutter
+2019, arXiv 1711.05101).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from mnpar.parameter import Parameter
 class AdamRule(UpdateRule):
     """m ← m + (1−β₁)(g − m),  v ← v + (1−β₂)(g² − v),  p ← p − η (α_t m / (√v + ε) + λ p)
 
-    With ``amsgrad`` the largest v so far in place of v; with ``adabound`` the rate α_t / (√v + ε) is kept between the bounds.
+    With ``amsgrad`` the largest v so far in place of v; with ``adabound`` the rate α_t / (√v + ε)
+    is kept between the bounds.
     """
 
     elementwise = True
@@ -33,20 +36,31 @@ class AdamRule(UpdateRule):
     @property
     def alpha_t(self) -> float:
         """The step size with the moments' bias at update t taken out."""
-        beta1, beta2 = self.hyperparam.get("beta1"), self.hyperparam.get("beta2")
-        return float(self.hyperparam.get("alpha") * math.sqrt(1 - beta2**self.t) / (1 - beta1**self.t))
+        beta1 = self.hyperparam.get("beta1")
+        beta2 = self.hyperparam.get("beta2")
+        return float(
+            self.hyperparam.get("alpha") * math.sqrt(1 - beta2**self.t) / (1 - beta1**self.t)
+        )
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """AdaBound's bounds of the rate at update t: they close on ``final_lr``, which follows changes of α."""
+        """AdaBound's bounds of the rate at update t: they close on ``final_lr``, which follows
+        changes of α.
+        """
         get = self.hyperparam.get
-        final, gamma = get("final_lr") * get("alpha") / (self.initial_alpha or get("alpha")), get("gamma")
+        final = get("final_lr") * get("alpha") / (self.initial_alpha or get("alpha"))
+        gamma = get("gamma")
         return final * (1 - 1 / (gamma * self.t + 1)), final * (1 + 1 / (gamma * self.t))
 
     def update_core(self, param: Parameter) -> None:
-        get, xp = self.hyperparam.get, backend.get_array_module(param.array)
-        eta, eps, keep1, keep2 = get("eta"), get("eps"), 1 - get("beta1"), 1 - get("beta2")
-        rate, decay = eta * self.alpha_t, eta * get("weight_decay_rate")
+        get = self.hyperparam.get
+        xp = backend.get_array_module(param.array)
+        eta = get("eta")
+        eps = get("eps")
+        keep1 = 1 - get("beta1")
+        keep2 = 1 - get("beta2")
+        rate = eta * self.alpha_t
+        decay = eta * get("weight_decay_rate")
         bounds = [eta * bound for bound in self.bounds] if get("adabound") else None
         largest = [self.state["vhat"]] if get("amsgrad") else []
         for p, g, m, v, *tops in blocks(param, self.state["m"], self.state["v"], *largest):
@@ -64,20 +78,22 @@ class AdamRule(UpdateRule):
 
 
 class Adam(GradientMethod):
-    """Adam, with optional AMSGrad, AdaBound and decoupled weight decay; see the file for the sources.
+    """Adam, with optional AMSGrad, AdaBound and decoupled weight decay; see the file for the
+    sources.
 
-    m ← m + (1−β₁)(g − m),  v ← v + (1−β₂)(g² − v),  p ← p − η (α_t m / (√v + ε) + λ p), where α_t is α with the bias
-    corrections of both means.
+    m ← m + (1−β₁)(g − m),  v ← v + (1−β₂)(g² − v),  p ← p − η (α_t m / (√v + ε) + λ p), where α_t
+    is α with the bias corrections of both means.
 
     Args:
         alpha: α, the step size.
-        beta1, beta2: β₁ and β₂, the decay rates of the running means of the gradient and of its square.
+        beta1, beta2: β₁ and β₂, the decay rates of the running means of the gradient and of its
+            square.
         eps: ε.
         eta: η, multiplies step and decay.
         weight_decay_rate: λ, of the decoupled weight decay.
         amsgrad: divide by the largest v so far.
-        adabound: keep the rates between bounds that approach ``final_lr``, the faster the larger ``gamma`` is
-            (Luo et al. 2019, arXiv 1902.09843).
+        adabound: keep the rates between bounds that approach ``final_lr``, the faster the larger
+            ``gamma`` is (Luo et al. 2019, arXiv 1902.09843).
 
     Example:
         >>> import mnpar
@@ -98,12 +114,23 @@ class Adam(GradientMethod):
     gamma = hyperparameter("gamma")
 
     def __init__(
-        self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, eta: float = 1.0,
-        weight_decay_rate: float = 0.0, amsgrad: bool = False, adabound: bool = False, final_lr: float = 0.1,
+        self,
+        alpha: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        eta: float = 1.0,
+        weight_decay_rate: float = 0.0,
+        amsgrad: bool = False,
+        adabound: bool = False,
+        final_lr: float = 0.1,
         gamma: float = 1e-3,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
-        self.alpha, self.beta1, self.beta2, self.eps = alpha, beta1, beta2, eps
+        self.alpha = alpha
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.eps = eps
         self.eta, self.weight_decay_rate, self.amsgrad = eta, weight_decay_rate, amsgrad
         self.adabound, self.final_lr, self.gamma = adabound, final_lr, gamma
 
@@ -115,16 +142,22 @@ class Adam(GradientMethod):
 
     @property
     def lr(self) -> float:
-        """Chainer's other name of :attr:`alpha_t`, which is computed: the learning rate that is set is ``alpha``."""
+        """Chainer's other name of :attr:`alpha_t`, which is computed: the learning rate that is set
+        is ``alpha``.
+        """
         return self.alpha_t
 
     @lr.setter
     def lr(self, value: float) -> None:
-        raise AttributeError(f"the lr of {type(self).__name__} is computed, from alpha and the number of updates: set alpha")
+        raise AttributeError(
+            f"the lr of {type(self).__name__} is computed, from alpha and the number of "
+            "updates: set alpha"
+        )
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay: :class:`Adam` with ``weight_decay_rate`` (Loshchilov and Hutter 2019).
+    """Adam with decoupled weight decay: :class:`Adam` with ``weight_decay_rate`` (Loshchilov and
+    Hutter 2019).
 
     Args:
         alpha, beta1, beta2, eps, eta, weight_decay_rate: as :class:`Adam` takes them.
@@ -136,9 +169,14 @@ class AdamW(Adam):
     """
 
     def __init__(
-        self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, eta: float = 1.0,
+        self,
+        alpha: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        eta: float = 1.0,
         weight_decay_rate: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(alpha, beta1, beta2, eps, eta, weight_decay_rate)
 
 
@@ -155,13 +193,19 @@ class AMSGrad(Adam):
     """
 
     def __init__(
-        self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, eta: float = 1.0
-    ) -> None:  # fmt: skip
+        self,
+        alpha: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        eta: float = 1.0,
+    ) -> None:
         super().__init__(alpha, beta1, beta2, eps, eta, amsgrad=True)
 
 
 class AdaBound(Adam):
-    """Adam whose rates are kept between bounds that close, so that it ends as SGD (Luo et al. 2019, arXiv 1902.09843).
+    """Adam whose rates are kept between bounds that close, so that it ends as SGD (Luo et al. 2019,
+    arXiv 1902.09843).
 
     Args:
         alpha, beta1, beta2, eps, eta: as :class:`Adam` takes them.
@@ -175,10 +219,18 @@ class AdaBound(Adam):
     """
 
     def __init__(
-        self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, final_lr: float = 0.1, gamma: float = 1e-3,
-        eps: float = 1e-8, eta: float = 1.0,
-    ) -> None:  # fmt: skip
-        super().__init__(alpha, beta1, beta2, eps, eta, adabound=True, final_lr=final_lr, gamma=gamma)
+        self,
+        alpha: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        final_lr: float = 0.1,
+        gamma: float = 1e-3,
+        eps: float = 1e-8,
+        eta: float = 1.0,
+    ) -> None:
+        super().__init__(
+            alpha, beta1, beta2, eps, eta, adabound=True, final_lr=final_lr, gamma=gamma
+        )
 
 
 class AMSBound(Adam):
@@ -194,7 +246,23 @@ class AMSBound(Adam):
     """
 
     def __init__(
-        self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, final_lr: float = 0.1, gamma: float = 1e-3,
-        eps: float = 1e-8, eta: float = 1.0,
-    ) -> None:  # fmt: skip
-        super().__init__(alpha, beta1, beta2, eps, eta, amsgrad=True, adabound=True, final_lr=final_lr, gamma=gamma)
+        self,
+        alpha: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        final_lr: float = 0.1,
+        gamma: float = 1e-3,
+        eps: float = 1e-8,
+        eta: float = 1.0,
+    ) -> None:
+        super().__init__(
+            alpha,
+            beta1,
+            beta2,
+            eps,
+            eta,
+            amsgrad=True,
+            adabound=True,
+            final_lr=final_lr,
+            gamma=gamma,
+        )

@@ -1,4 +1,6 @@
-"""Optimizers that divide by (running means of) squared gradients: AdaGrad, AdaDelta, RMSprop and variants, SMORMS3."""
+"""Optimizers that divide by (running means of) squared gradients: AdaGrad, AdaDelta, RMSprop and
+variants, SMORMS3.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ class AdaGradRule(UpdateRule):
     states = ("h",)  # the sum of squares
 
     def update_core(self, param: Parameter) -> None:
-        lr, eps, xp = self.hyperparam.get("lr"), self.hyperparam.get("eps"), backend.get_array_module(param.array)
+        lr = self.hyperparam.get("lr")
+        eps = self.hyperparam.get("eps")
+        xp = backend.get_array_module(param.array)
         inside = self.hyperparam.get("eps_inside_sqrt")
         for p, g, h in blocks(param, self.state["h"]):
             h += g * g
@@ -54,7 +58,9 @@ class AdaDeltaRule(UpdateRule):
     states = ("msg", "msdx")  # running means of the squares of gradients and steps
 
     def update_core(self, param: Parameter) -> None:
-        rho, eps, xp = self.hyperparam.get("rho"), self.hyperparam.get("eps"), backend.get_array_module(param.array)
+        rho = self.hyperparam.get("rho")
+        eps = self.hyperparam.get("eps")
+        xp = backend.get_array_module(param.array)
         for p, g, s, x in blocks(param, self.state["msg"], self.state["msdx"]):
             blend(s, rho, g * g)
             d = xp.sqrt((x + eps) / (s + eps)) * g
@@ -91,8 +97,12 @@ class RMSpropRule(UpdateRule):
     states = ("ms",)  # the running mean of squares
 
     def update_core(self, param: Parameter) -> None:
-        get, xp = self.hyperparam.get, backend.get_array_module(param.array)
-        lr, alpha, eps, inside = get("lr"), get("alpha"), get("eps"), get("eps_inside_sqrt")
+        get = self.hyperparam.get
+        xp = backend.get_array_module(param.array)
+        lr = get("lr")
+        alpha = get("alpha")
+        eps = get("eps")
+        inside = get("eps_inside_sqrt")
         for p, g, s in blocks(param, self.state["ms"]):
             blend(s, alpha, g * g)
             p -= lr * g / (xp.sqrt(s + eps) if inside else xp.sqrt(s) + eps)
@@ -119,9 +129,18 @@ class RMSprop(GradientMethod):
     eps = hyperparameter("eps")
     eps_inside_sqrt = hyperparameter("eps_inside_sqrt")
 
-    def __init__(self, lr: float = 0.01, alpha: float = 0.99, eps: float = 1e-8, eps_inside_sqrt: bool = False) -> None:
+    def __init__(
+        self,
+        lr: float = 0.01,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        eps_inside_sqrt: bool = False,
+    ) -> None:
         super().__init__()
-        self.lr, self.alpha, self.eps, self.eps_inside_sqrt = lr, alpha, eps, eps_inside_sqrt
+        self.lr = lr
+        self.alpha = alpha
+        self.eps = eps
+        self.eps_inside_sqrt = eps_inside_sqrt
 
 
 class RMSpropGravesRule(UpdateRule):
@@ -131,8 +150,13 @@ class RMSpropGravesRule(UpdateRule):
     states = ("n", "g", "delta")  # running means of squares and gradients, and the step
 
     def update_core(self, param: Parameter) -> None:
-        get, state, xp = self.hyperparam.get, self.state, backend.get_array_module(param.array)
-        lr, alpha, momentum, eps = get("lr"), get("alpha"), get("momentum"), get("eps")
+        get = self.hyperparam.get
+        state = self.state
+        xp = backend.get_array_module(param.array)
+        lr = get("lr")
+        alpha = get("alpha")
+        momentum = get("momentum")
+        eps = get("eps")
         for p, g, n, m, d in blocks(param, state["n"], state["g"], state["delta"]):
             blend(n, alpha, g * g)
             blend(m, alpha, g)
@@ -142,7 +166,8 @@ class RMSpropGravesRule(UpdateRule):
 
 
 class RMSpropGraves(GradientMethod):
-    """RMSprop by the variance of the gradient, with momentum (Graves 2013, arXiv 1308.0850, eq. 38-45).
+    """RMSprop by the variance of the gradient, with momentum (Graves 2013, arXiv 1308.0850, eq.
+    38-45).
 
     Args:
         lr: the learning rate.
@@ -162,9 +187,14 @@ class RMSpropGraves(GradientMethod):
     momentum = hyperparameter("momentum")
     eps = hyperparameter("eps")
 
-    def __init__(self, lr: float = 1e-4, alpha: float = 0.95, momentum: float = 0.9, eps: float = 1e-4) -> None:
+    def __init__(
+        self, lr: float = 1e-4, alpha: float = 0.95, momentum: float = 0.9, eps: float = 1e-4
+    ) -> None:
         super().__init__()
-        self.lr, self.alpha, self.momentum, self.eps = lr, alpha, momentum, eps
+        self.lr = lr
+        self.alpha = alpha
+        self.momentum = momentum
+        self.eps = eps
 
 
 class SMORMS3Rule(UpdateRule):
@@ -180,7 +210,9 @@ class SMORMS3Rule(UpdateRule):
         self.state["mem"] += 1
 
     def update_core(self, param: Parameter) -> None:
-        lr, eps, xp = self.hyperparam.get("lr"), self.hyperparam.get("eps"), backend.get_array_module(param.array)
+        lr = self.hyperparam.get("lr")
+        eps = self.hyperparam.get("eps")
+        xp = backend.get_array_module(param.array)
         for p, g, k, m, v in blocks(param, self.state["mem"], self.state["g"], self.state["g2"]):
             r = 1 / (k + 1)
             m += r * (g - m)
@@ -192,7 +224,8 @@ class SMORMS3Rule(UpdateRule):
 
 
 class SMORMS3(GradientMethod):
-    """Squared mean over root mean squared, cubed (Funk 2015): a memory as long as the gradient is noisy.
+    """Squared mean over root mean squared, cubed (Funk 2015): a memory as long as the gradient is
+    noisy.
 
     Args:
         lr: the largest step.

@@ -1,7 +1,8 @@
-"""Update rules as formulas that are applied block by block, so that intermediate results stay in the cache.
+"""Update rules as formulas that are applied block by block, so that intermediate results stay in
+the cache.
 
-On arrays as large as the parameter a formula of ten operations makes ten passes over memory, and as many new arrays. In blocks
-it makes one, and is written the same.
+On arrays as large as the parameter a formula of ten operations makes ten passes over memory, and as
+many new arrays. In blocks it makes one, and is written the same.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.parameter import Parameter
 
-ELEMENTS = 2**17  # of a block's arrays together: with what is computed of them they fit a cache of 2 MB
+# of a block's arrays together: with what is computed of them they fit a cache of 2 MB
+ELEMENTS = 2**17
 
 
 def blocks(param: Parameter, *state: Array) -> Iterable[Sequence[Array]]:
-    """The parameter's array, its gradient (of at least 32 bits) and its state, in flat views of matching blocks.
+    """The parameter's array, its gradient (of at least 32 bits) and its state, in flat views of
+    matching blocks.
 
-    Small arrays, arrays on a device and those that do not lie in order are one block, of their own shape.
+    Small arrays, arrays on a device and those that do not lie in order are one block, of their own
+    shape.
 
     Args:
         param: has a gradient.
@@ -27,7 +31,9 @@ def blocks(param: Parameter, *state: Array) -> Iterable[Sequence[Array]]:
     """
     arrays = (param.array, param.grad, *state)
     size = ELEMENTS // len(arrays)
-    if param.array.size > size and all([type(a) is np.ndarray and a.flags.c_contiguous for a in arrays]):
+    if param.array.size > size and all(
+        [type(a) is np.ndarray and a.flags.c_contiguous for a in arrays]
+    ):
         return _cut([a.reshape(-1) for a in arrays], size)
     return ((param.array, widened(param.grad), *state),)
 

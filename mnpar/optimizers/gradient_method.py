@@ -1,6 +1,8 @@
-"""The base of gradient-based optimizers: one update rule for each parameter, and hyperparameters that the rules share.
+"""The base of gradient-based optimizers: one update rule for each parameter, and hyperparameters
+that the rules share.
 
-An update has two halves: ``differentiate`` (backward) and ``step``. A multi-node optimizer reduces gradients in between.
+An update has two halves: ``differentiate`` (backward) and ``step``. A multi-node optimizer reduces
+gradients in between.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ from mnpar.parameter import Parameter
 from mnpar.variable import backward
 
 _ALONE = nullcontext()
-Pieces: TypeAlias = Iterable[tuple[Arena, slice | None, list[Parameter]]]  # of gradients, as they arrive; None: all of an arena
+# of gradients, as they arrive; None: all of an arena
+Pieces: TypeAlias = Iterable[tuple[Arena, slice | None, list[Parameter]]]
 
 
 class Team(Protocol):
-    """The interface of an optimizer to the ranks that update with it; parallel/team.py implements and documents it."""
+    """The interface of an optimizer to the ranks that update with it; parallel/team.py implements
+    and documents it.
+    """
 
     on_mesh: bool  # of several ranks
 
@@ -37,7 +42,9 @@ class Team(Protocol):
         """Whether this update's gradients are added to those of the updates before it."""
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
-        """This rank's loss, weighted so that the ranks' losses add up to the one to be minimized."""
+        """This rank's loss, weighted so that the ranks' losses add up to the one to be
+        minimized.
+        """
 
     def watching(self) -> AbstractContextManager[None]:
         """Around forward and backward, where ``on_mesh``."""
@@ -52,7 +59,9 @@ class Team(Protocol):
         """Called after a step that failed, on this rank at least."""
 
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
-        """Called after backward: add the ranks' gradients up; whether to step, or what to step with."""
+        """Called after backward: add the ranks' gradients up; whether to step, or what to step
+        with.
+        """
 
     def stepping(self) -> AbstractContextManager[None]:
         """Around a step."""
@@ -93,13 +102,17 @@ class GradientMethod(Optimizer):
         self.owned = Members()  # the parameters of its target
         self._ruled: list[Parameter] = []  # those that have rules
         self._narrow: list[Parameter] = []  # those of them whose rules use float32 updates
-        self.team: Team | None = None  # the ranks that update together: mnpar.create_multi_node_optimizer
+        self.team: Team | None = (
+            None  # the ranks that update together: mnpar.create_multi_node_optimizer
+        )
         self._in_fp32 = False
 
     def create_update_rule(self) -> UpdateRule:
         """The rule for one parameter: made of ``rule``, unless a subclass defines it otherwise."""
         if self.rule is None:
-            raise TypeError(f"{type(self).__name__} does not define rule, the class of its update rules")
+            raise TypeError(
+                f"{type(self).__name__} does not define rule, the class of its update rules"
+            )
         return self.rule(self.hyperparam)
 
     def setup(self, link: Link) -> Any:
@@ -111,7 +124,9 @@ class GradientMethod(Optimizer):
         return self
 
     def members(self) -> list[Parameter]:
-        """The parameters of its target; the same list object as long as no parameter or array has been replaced."""
+        """The parameters of its target; the same list object as long as no parameter or array has
+        been replaced.
+        """
         return self.owned.of(self.target)
 
     def _new_rule(self) -> UpdateRule:
@@ -121,9 +136,11 @@ class GradientMethod(Optimizer):
         return rule
 
     def use_fp32_update(self, flag: bool = True) -> None:
-        """Let float16 parameters be updated in float32, by a copy that each rule keeps; before ``setup`` or after it.
+        """Let float16 parameters be updated in float32, by a copy that each rule keeps; before
+        ``setup`` or after it.
 
-        During a step such a parameter is its float32 copy: hooks see that, and its gradient in float32.
+        During a step such a parameter is its float32 copy: hooks see that, and its gradient in
+        float32.
 
         Example:
             >>> import numpy as np, mnpar
@@ -149,20 +166,27 @@ class GradientMethod(Optimizer):
         """One step.
 
         Args:
-            lossfun: called with the other arguments; its loss is differentiated first. A rank that has no loss returns None
-                (or what ``send`` or ``pseudo_connect`` returned): it takes part in the backward of the others.
-                None: use the gradients that the parameters have.
+            lossfun: called with the other arguments; its loss is differentiated first. A rank that
+                has no loss returns None (or what ``send`` or ``pseudo_connect`` returned): it takes
+                part in the backward of the others. None: use the gradients that the parameters
+                have.
 
-        A parameter without a gradient is not changed; no parameter is where :meth:`loss_scaling` finds an overflow.
+        A parameter without a gradient is not changed; no parameter is where :meth:`loss_scaling`
+        finds an overflow.
 
         Raises:
-            RuntimeError: ``setup`` was not called; TypeError: ``lossfun`` is no function, or returned no loss.
+            RuntimeError: ``setup`` was not called; TypeError: ``lossfun`` is no function, or
+                returned no loss.
         """
         self._require_target("update")
         if lossfun is not None:
             self._require_function(lossfun)
             with self.team.watching() if self.team is not None and self.team.on_mesh else _ALONE:
-                loss = lossfun(*args, **kwds) if self.team is None else self.team.loss(lossfun, args, kwds)
+                loss = (
+                    lossfun(*args, **kwds)
+                    if self.team is None
+                    else self.team.loss(lossfun, args, kwds)
+                )
                 try:
                     self.differentiate(loss)
                 except BaseException:
@@ -195,7 +219,9 @@ class GradientMethod(Optimizer):
             self.step()
 
     def _step_together(self, params: list[Parameter]) -> bool | Pieces | None:
-        """A step with the gradients of all ranks, or with float32 copies of parameters; None: the step has to start again."""
+        """A step with the gradients of all ranks, or with float32 copies of parameters; None: the
+        step has to start again.
+        """
         steps = True if self.team is None else self.team.reduce(self._takes_pieces)
         if steps is True:
             with _ALONE if self.team is None else self.team.stepping(), in_float32(self._narrow):
@@ -205,7 +231,9 @@ class GradientMethod(Optimizer):
         return steps
 
     def _give_rules(self, params: list[Parameter]) -> list[Parameter]:
-        """Rules for the parameters that came since setup; the list of all, which is a new one if any did."""
+        """Rules for the parameters that came since setup; the list of all, which is a new one if
+        any did.
+        """
         for param in params:
             if param.update_rule is None:
                 param.update_rule = self._new_rule()
@@ -216,7 +244,9 @@ class GradientMethod(Optimizer):
         return params
 
     def _takes_pieces(self) -> bool:
-        """Whether parts of the arenas can be updated as their gradients arrive; if so, prepare the arenas for it."""
+        """Whether parts of the arenas can be updated as their gradients arrive; if so, prepare the
+        arenas for it.
+        """
         hooked = self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()])
         hindered = hooked or self._scaling is not None or self.arenas.strays
         return not hindered and all(map(whole.begins, self.arenas.learning))
@@ -241,7 +271,9 @@ class GradientMethod(Optimizer):
         return accepted
 
     def _change(self, params: list[Any]) -> None:
-        """Unscale gradients, call hooks and update the parameters, unless loss scaling finds an overflow."""
+        """Unscale gradients, call hooks and update the parameters, unless loss scaling finds an
+        overflow.
+        """
         for param in params:
             if param.node.loss_scale is not None:
                 unscale(param)
@@ -255,9 +287,12 @@ class GradientMethod(Optimizer):
             self.call_hooks("post")
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load its counts and rules' states; where states are in shards, all ranks call it, and each has them whole."""
+        """Save or load its counts and rules' states; where states are in shards, all ranks call it,
+        and each has them whole.
+        """
         self._require_target("serialize")
-        self._give_rules(self.members())  # a link that was sized by loading may have parameters that setup did not see
+        # a link that was sized by loading may have parameters that setup did not see
+        self._give_rules(self.members())
         with nullcontext() if self.team is None else self.team.saving():
             super().serialize(serializer)
         if self.team is not None:
@@ -269,7 +304,8 @@ class GradientMethod(Optimizer):
             self.owned.cleargrads(self.target)
         if not (loss is None or hasattr(loss, "backward")):
             raise TypeError(
-                f"the loss function returned a {type(loss).__name__}: return a Variable, or None on a rank without a loss"
+                f"the loss function returned a {type(loss).__name__}: return a Variable, or "
+                "None on a rank without a loss"
             )
         if self.team is not None:
             self.team.listen()
@@ -277,22 +313,29 @@ class GradientMethod(Optimizer):
         (backward if loss is None else loss.backward)(loss_scale=self._loss_scale)
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Add up gradients inside a ``with`` block: its updates take no step; the next one outside takes one for all samples.
+        """Add up gradients inside a ``with`` block: its updates take no step; the next one outside
+        takes one for all samples.
 
         Raises:
-            RuntimeError: this is no multi-node optimizer (:func:`mnpar.create_multi_node_optimizer`).
+            RuntimeError: this is no multi-node optimizer
+                (:func:`mnpar.create_multi_node_optimizer`).
         """
         return self._require_team("no_sync").no_sync()
 
     def join(self) -> None:
-        """After this rank's last update: take part in those of ranks that have more samples; all ranks call it in the end.
+        """After this rank's last update: take part in those of ranks that have more samples; all
+        ranks call it in the end.
 
         Raises:
-            RuntimeError: this is no multi-node optimizer (:func:`mnpar.create_multi_node_optimizer`).
+            RuntimeError: this is no multi-node optimizer
+                (:func:`mnpar.create_multi_node_optimizer`).
         """
         self._require_team("join").join()
 
     def _require_team(self, what: str) -> Team:
         if self.team is None:
-            raise RuntimeError(f"{what} is for optimizers of several ranks: mnpar.create_multi_node_optimizer makes them")
+            raise RuntimeError(
+                f"{what} is for optimizers of several ranks: mnpar.create_multi_node_optimizer "
+                "makes them"
+            )
         return self.team

@@ -1,4 +1,6 @@
-"""Loss scaling: float16 gradients below 6e-8 become 0, so losses are multiplied before backward and gradients divided after."""
+"""Loss scaling: float16 gradients below 6e-8 become 0, so losses are multiplied before backward and
+gradients divided after.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,18 @@ if TYPE_CHECKING:
 
 
 class LossScaling:
-    """A dynamic loss scale: halved where gradients overflow, doubled after ``interval`` steps without an overflow.
+    """A dynamic loss scale: halved where gradients overflow, doubled after ``interval`` steps
+    without an overflow.
 
-    It starts from 1 and is doubled at each step until the first overflow, as Chainer's. It is always a power of two, so that
-    scaling is exact (Chainer's grows by the ``interval``-th root of 2 at each step), up to the largest that float16 holds.
+    It starts from 1 and is doubled at each step until the first overflow, as Chainer's. It is
+    always a power of two, so that scaling is exact (Chainer's grows by the ``interval``-th root of
+    2 at each step), up to the largest that float16 holds.
 
     Args:
         interval: steps without an overflow before the scale is doubled; 0: the scale is fixed.
         scale: the initial scale.
-        comm: ranks that update together: if a gradient overflows on one of them, all of them skip the step.
+        comm: ranks that update together: if a gradient overflows on one of them, all of them skip
+            the step.
 
     Raises:
         ValueError: the interval is negative, or the scale not positive.
@@ -42,14 +47,22 @@ class LossScaling:
 
     LARGEST = 2.0**15
 
-    def __init__(self, interval: int = 1000, scale: float = 1.0, comm: Communicator | None = None) -> None:
+    def __init__(
+        self, interval: int = 1000, scale: float = 1.0, comm: Communicator | None = None
+    ) -> None:
         if interval < 0 or scale <= 0:
-            raise ValueError(f"loss scaling: interval = {interval} is 0 or more, and scale = {scale} more than 0")
-        self.interval, self.scale, self.comm = interval, float(scale), comm
+            raise ValueError(
+                f"loss scaling: interval = {interval} is 0 or more, and scale = {scale} more than 0"
+            )
+        self.interval = interval
+        self.scale = float(scale)
+        self.comm = comm
         self.good = 0  # steps since the last overflow
         self.overflowed = False  # ever
 
-    def accept(self, gradients: Iterable[Array], total: Callable[[Array], Array] = np.asarray) -> bool:
+    def accept(
+        self, gradients: Iterable[Array], total: Callable[[Array], Array] = np.asarray
+    ) -> bool:
         """Whether the step can be taken; changes the scale. With ``comm`` all its ranks call it.
 
         ``total`` adds up numbers over the ranks that have pieces of the gradients.
@@ -70,7 +83,9 @@ class LossScaling:
         return finite
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load a scale that changes; one that was not saved (Chainer does not) begins anew."""
+        """Save or load a scale that changes; one that was not saved (Chainer does not) begins
+        anew.
+        """
         if self.interval:
             with suppress(KeyError):
                 self.scale = float(serializer("scale", self.scale))

@@ -1,4 +1,6 @@
-"""The parameters of a link, found by walking through it only when links or parameters have changed."""
+"""The parameters of a link, found by walking through it only when links or parameters have
+changed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ _WALKS = (Link._child_links, Chain._child_links, ChainList._child_links)
 
 
 class Members:
-    """The parameters of a link, as a list that is another object whenever any of them may have become another one.
+    """The parameters of a link, as a list that is another object whenever any of them may have
+    become another one.
 
     Example:
         >>> import mnpar.links as L
@@ -28,7 +31,9 @@ class Members:
 
     def __init__(self) -> None:
         self._link: Link | None = None
-        self.seen: object = None  # ``structure.now`` when they were found; None if changes may not change that
+        self.seen: object = (
+            None  # ``structure.now`` when they were found; None if changes may not change that
+        )
         self._params: list[Parameter] = []
         self._nodes: list[VariableNode] = []
         self.nodes: frozenset[VariableNode] = frozenset()  # for membership tests
@@ -50,16 +55,26 @@ class Members:
             self._nodes = [param.node for param in self._params]
             self.nodes = frozenset(self._nodes)
             self.seen = (
-                now if _says_all(link) and all([type(p).cleargrad is Variable.cleargrad for p in self._params]) else None
+                now
+                if _says_all(link)
+                and all([type(p).cleargrad is Variable.cleargrad for p in self._params])
+                else None
             )
         return self._params
 
 
 def _says_all(link: Link) -> bool:
-    """Whether ``structure.now`` changes whenever the links' parameters do: not if users have overridden the methods below."""
+    """Whether ``structure.now`` changes whenever the links' parameters do: not if users have
+    overridden the methods below.
+    """
     kinds = {type(one) for one in link.links()}
-    return all([
-        kind.params is Link.params and kind.links is Link.links and kind._collect_links is Link._collect_links
-        and kind._child_links in _WALKS and kind.cleargrads is Link.cleargrads
-        for kind in kinds
-    ])  # fmt: skip
+    return all(
+        [
+            kind.params is Link.params
+            and kind.links is Link.links
+            and kind._collect_links is Link._collect_links
+            and kind._child_links in _WALKS
+            and kind.cleargrads is Link.cleargrads
+            for kind in kinds
+        ]
+    )

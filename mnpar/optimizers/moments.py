@@ -18,8 +18,11 @@ class AdaMaxRule(UpdateRule):
     states = ("m", "u")  # the running mean and the running maximum
 
     def update_core(self, param: Parameter) -> None:
-        get, xp = self.hyperparam.get, backend.get_array_module(param.array)
-        beta1, beta2, eps = get("beta1"), get("beta2"), get("eps")
+        get = self.hyperparam.get
+        xp = backend.get_array_module(param.array)
+        beta1 = get("beta1")
+        beta2 = get("beta2")
+        eps = get("eps")
         rate = get("alpha") / (1 - beta1**self.t)
         for p, g, m, u in blocks(param, self.state["m"], self.state["u"]):
             blend(m, beta1, g)
@@ -29,7 +32,8 @@ class AdaMaxRule(UpdateRule):
 
 
 class AdaMax(GradientMethod):
-    """Adam with the largest gradient in place of the root of the mean square (Kingma and Ba 2015, section 7.1).
+    """Adam with the largest gradient in place of the root of the mean square (Kingma and Ba 2015,
+    section 7.1).
 
     Args:
         alpha: α, the step size.
@@ -48,23 +52,35 @@ class AdaMax(GradientMethod):
     beta2 = hyperparameter("beta2")
     eps = hyperparameter("eps")
 
-    def __init__(self, alpha: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
+    def __init__(
+        self, alpha: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
+    ) -> None:
         super().__init__()
-        self.alpha, self.beta1, self.beta2, self.eps = alpha, beta1, beta2, eps
+        self.alpha = alpha
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.eps = eps
 
 
 class MSVAGRule(UpdateRule):
-    """m̂ and v̂: running means of g and g², their bias taken out;  ρ = (1−β)² (1−β²ᵗ) / ((1−βᵗ)² (1−β²)), at most 0.9999,
-    s = (v̂ − m̂²) / (1 − ρ),  γ = m̂² / (m̂² + ρ s), in [0, 1],  p ← p − η (lr γ m̂ + λ p)"""
+    """m̂ and v̂: running means of g and g², their bias taken out;  ρ = (1−β)² (1−β²ᵗ) / ((1−βᵗ)²
+    (1−β²)), at most 0.9999, s = (v̂ − m̂²) / (1 − ρ),  γ = m̂² / (m̂² + ρ s), in [0, 1],  p ← p − η
+    (lr γ m̂ + λ p)
+    """
 
     elementwise = True
     states = ("m", "v")  # both moments
 
     def update_core(self, param: Parameter) -> None:
-        get, xp, beta = self.hyperparam.get, backend.get_array_module(param.array), self.hyperparam.get("beta")
-        fix, lr, decay = 1 - beta**self.t, get("eta") * get("lr"), get("eta") * get("weight_decay_rate")
+        get = self.hyperparam.get
+        xp = backend.get_array_module(param.array)
+        beta = self.hyperparam.get("beta")
+        fix = 1 - beta**self.t
+        lr = get("eta") * get("lr")
+        decay = get("eta") * get("weight_decay_rate")
         rho = min((1 - beta) ** 2 * (1 - beta ** (2 * self.t)) / (fix**2 * (1 - beta**2)), 0.9999)
-        odds = rho / (1 - rho) if self.t > 1 else 0.0  # one gradient has no variance: v̂ − m̂² is nothing but rounding errors
+        # one gradient has no variance: v̂ − m̂² is nothing but rounding errors
+        odds = rho / (1 - rho) if self.t > 1 else 0.0
         for p, g, m, v in blocks(param, self.state["m"], self.state["v"]):
             blend(m, beta, g)
             blend(v, beta, g * g)
@@ -79,7 +95,8 @@ class MSVAGRule(UpdateRule):
 
 
 class MSVAG(GradientMethod):
-    """Momentum whose steps are short where the gradient is noisy (Balles and Hennig 2018, arXiv 1705.07774).
+    """Momentum whose steps are short where the gradient is noisy (Balles and Hennig 2018, arXiv
+    1705.07774).
 
     Args:
         lr: the learning rate.
@@ -99,9 +116,14 @@ class MSVAG(GradientMethod):
     eta = hyperparameter("eta")
     weight_decay_rate = hyperparameter("weight_decay_rate")
 
-    def __init__(self, lr: float = 0.1, beta: float = 0.9, eta: float = 1.0, weight_decay_rate: float = 0.0) -> None:
+    def __init__(
+        self, lr: float = 0.1, beta: float = 0.9, eta: float = 1.0, weight_decay_rate: float = 0.0
+    ) -> None:
         super().__init__()
-        self.lr, self.beta, self.eta, self.weight_decay_rate = lr, beta, eta, weight_decay_rate
+        self.lr = lr
+        self.beta = beta
+        self.eta = eta
+        self.weight_decay_rate = weight_decay_rate
 
 
 class NovogradRule(UpdateRule):
@@ -116,9 +138,14 @@ class NovogradRule(UpdateRule):
         self.state["v"] = backend.get_array_module(param.array).zeros((), "d")
 
     def update_core(self, param: Parameter) -> None:
-        get, v, square = self.hyperparam.get, self.state["v"], self.norms(param, widened(param.grad))[0] ** 2
+        get = self.hyperparam.get
+        v = self.state["v"]
+        square = self.norms(param, widened(param.grad))[0] ** 2
         v[...] = square if self.t == 1 else get("beta2") * v + (1 - get("beta2")) * square
-        lr, beta1, decay, root = get("lr"), get("beta1"), get("weight_decay_rate"), math.sqrt(float(v)) + get("eps")
+        lr = get("lr")
+        beta1 = get("beta1")
+        decay = get("weight_decay_rate")
+        root = math.sqrt(float(v)) + get("eps")
         for p, g, m in blocks(param, self.state["m"]):
             m *= beta1
             m += g / root
@@ -128,7 +155,8 @@ class NovogradRule(UpdateRule):
 
 
 class Novograd(GradientMethod):
-    """Momentum over gradients that are normalized parameter by parameter (Ginsburg et al. 2019, arXiv 1905.11286).
+    """Momentum over gradients that are normalized parameter by parameter (Ginsburg et al. 2019,
+    arXiv 1905.11286).
 
     Args:
         lr: the learning rate.
@@ -150,21 +178,38 @@ class Novograd(GradientMethod):
     weight_decay_rate = hyperparameter("weight_decay_rate")
 
     def __init__(
-        self, lr: float = 0.01, beta1: float = 0.95, beta2: float = 0.98, eps: float = 1e-8, weight_decay_rate: float = 0.0
-    ) -> None:  # fmt: skip
+        self,
+        lr: float = 0.01,
+        beta1: float = 0.95,
+        beta2: float = 0.98,
+        eps: float = 1e-8,
+        weight_decay_rate: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.lr, self.beta1, self.beta2, self.eps, self.weight_decay_rate = lr, beta1, beta2, eps, weight_decay_rate
+        self.lr = lr
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.eps = eps
+        self.weight_decay_rate = weight_decay_rate
 
 
 class LAMBRule(UpdateRule):
-    """m̂ and v̂ as Adam's without their bias,  r = m̂ / (√v̂ + ε) + λ p,  p ← p − α ‖p‖ / ‖r‖ · r"""
+    """m̂ and v̂ as Adam's without their bias,  r = m̂ / (√v̂ + ε) + λ p,  p ← p − α ‖p‖ / ‖r‖ ·
+    r
+    """
 
     states = ("m", "v")  # both moments
 
     def update_core(self, param: Parameter) -> None:
-        get, xp = self.hyperparam.get, backend.get_array_module(param.array)
-        beta1, beta2, eps, decay = get("beta1"), get("beta2"), get("eps"), get("weight_decay_rate")
-        fix1, fix2, step = 1 - beta1**self.t, 1 - beta2**self.t, xp.empty_like(self.state["m"])
+        get = self.hyperparam.get
+        xp = backend.get_array_module(param.array)
+        beta1 = get("beta1")
+        beta2 = get("beta2")
+        eps = get("eps")
+        decay = get("weight_decay_rate")
+        fix1 = 1 - beta1**self.t
+        fix2 = 1 - beta2**self.t
+        step = xp.empty_like(self.state["m"])
         for p, g, m, v, r in blocks(param, self.state["m"], self.state["v"], step):
             blend(m, beta1, g)
             blend(v, beta2, g * g)
@@ -178,10 +223,12 @@ class LAMBRule(UpdateRule):
 
 
 class LAMB(GradientMethod):
-    """Adam's step, scaled to the length α ‖p‖ for each parameter p (You et al. 2020, arXiv 1904.00962).
+    """Adam's step, scaled to the length α ‖p‖ for each parameter p (You et al. 2020, arXiv
+    1904.00962).
 
-    A parameter that is divided among ranks needs an optimizer with a mesh (:func:`mnpar.create_multi_node_optimizer`), which
-    computes the norms of the whole parameter; without one an update raises ValueError.
+    A parameter that is divided among ranks needs an optimizer with a mesh
+    (:func:`mnpar.create_multi_node_optimizer`), which computes the norms of the whole parameter;
+    without one an update raises ValueError.
 
     Args:
         alpha: α, the step size.
@@ -203,7 +250,16 @@ class LAMB(GradientMethod):
     weight_decay_rate = hyperparameter("weight_decay_rate")
 
     def __init__(
-        self, alpha: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-6, weight_decay_rate: float = 0.0
-    ) -> None:  # fmt: skip
+        self,
+        alpha: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-6,
+        weight_decay_rate: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.alpha, self.beta1, self.beta2, self.eps, self.weight_decay_rate = alpha, beta1, beta2, eps, weight_decay_rate
+        self.alpha = alpha
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.eps = eps
+        self.weight_decay_rate = weight_decay_rate

@@ -1,7 +1,9 @@
-"""Momentum beyond MomentumSGD: corrected, Nesterov's, and that which can be given to any other optimizer.
+"""Momentum beyond MomentumSGD: corrected, Nesterov's, and that which can be given to any other
+optimizer.
 
-:func:`apply_momentum` derives classes: the optimizer's own rule with one more state, the velocity. So all that is done with
-rules and their states (float32 updates, shards, meshes, snapshots, whole arenas) is done with these as with any other.
+:func:`apply_momentum` derives classes: the optimizer's own rule with one more state, the velocity.
+So all that is done with rules and their states (float32 updates, shards, meshes, snapshots, whole
+arenas) is done with these as with any other.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class CorrectedMomentumSGDRule(UpdateRule):
     states = ("v",)  # the velocity
 
     def update_core(self, param: Parameter) -> None:
-        lr, momentum = self.hyperparam.get("lr"), self.hyperparam.get("momentum")
+        lr = self.hyperparam.get("lr")
+        momentum = self.hyperparam.get("momentum")
         for p, g, v in blocks(param, self.state["v"]):
             v *= momentum
             v -= g
@@ -32,7 +35,8 @@ class CorrectedMomentumSGDRule(UpdateRule):
 
 
 class CorrectedMomentumSGD(GradientMethod):
-    """v ← μ v − g,  p ← p + lr · v: a change of the learning rate applies to the accumulated velocity, too.
+    """v ← μ v − g,  p ← p + lr · v: a change of the learning rate applies to the accumulated
+    velocity, too.
 
     Args:
         lr: the learning rate.
@@ -60,7 +64,8 @@ class NesterovAGRule(UpdateRule):
     states = ("v",)  # the velocity
 
     def update_core(self, param: Parameter) -> None:
-        lr, momentum = self.hyperparam.get("lr"), self.hyperparam.get("momentum")
+        lr = self.hyperparam.get("lr")
+        momentum = self.hyperparam.get("momentum")
         for p, g, v in blocks(param, self.state["v"]):
             step = lr * g
             v *= momentum
@@ -69,10 +74,11 @@ class NesterovAGRule(UpdateRule):
 
 
 class NesterovAG(GradientMethod):
-    """v ← μ v − lr · g,  p ← p + μ v − lr · g (Nesterov 1983, in the form of Bengio et al. 2013, arXiv 1212.0901).
+    """v ← μ v − lr · g,  p ← p + μ v − lr · g (Nesterov 1983, in the form of Bengio et al. 2013,
+    arXiv 1212.0901).
 
-    This is the papers' rule, p ← p + μ² v − (1 + μ) lr · g with the v of before the step, and PyTorch's. Chainer 7 takes the v
-    of after the step in that formula, so its results differ.
+    This is the papers' rule, p ← p + μ² v − (1 + μ) lr · g with the v of before the step, and
+    PyTorch's. Chainer 7 takes the v of after the step in that formula, so its results differ.
 
     Args:
         lr: the learning rate.
@@ -94,14 +100,18 @@ class NesterovAG(GradientMethod):
 
 
 class _Derived:
-    """Of a class that :func:`_derived` makes: it has no name to be found by, so copies and pickles make it again."""
+    """Of a class that :func:`_derived` makes: it has no name to be found by, so copies and pickles
+    make it again.
+    """
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _blank, type(self).__bases__, self.__getstate__()
 
 
 class RuleWithMomentum(_Derived, UpdateRule):
-    """s: the step of the rule beside which this class stands;  v ← μ v + s,  p ← p + v, or Nesterov's p ← p + μ v + s"""
+    """s: the step of the rule beside which this class stands;  v ← μ v + s,  p ← p + v, or
+    Nesterov's p ← p + μ v + s
+    """
 
     def init_state(self, param: Parameter) -> None:
         """The other rule's state, and the velocity, 0 at first."""
@@ -109,8 +119,13 @@ class RuleWithMomentum(_Derived, UpdateRule):
         self.state["velocity"] = zeros_like(param)
 
     def update_core(self, param: Parameter) -> None:
-        momentum, nesterov = self.hyperparam.get("momentum"), self.hyperparam.get("nesterov")
-        before, after = param.array, param.array.astype(np.float64)  # in 64 bits, whose difference is the step to the last bit
+        momentum = self.hyperparam.get("momentum")
+        nesterov = self.hyperparam.get("nesterov")
+        # in 64 bits, whose difference is the step to the last bit
+        before, after = (
+            param.array,
+            param.array.astype(np.float64),
+        )
         _set(param, "array", after)
         try:
             super().update_core(param)
@@ -140,10 +155,12 @@ Given = TypeVar("Given", bound=GradientMethod)
 
 
 def apply_momentum(optimizer: Given, momentum: float = 0.9, nesterov: bool = False) -> Given:
-    """Give an optimizer momentum: with s, the step that its rule would take, v ← μ v + s,  p ← p + v.
+    """Give an optimizer momentum: with s, the step that its rule would take, v ← μ v + s,  p ← p +
+    v.
 
-    Its ``momentum`` and ``nesterov`` are hyperparameters from then on. Whatever the rule does to a parameter is in s, AdamW's
-    decay of weights too. MomentumSGD and NesterovAG are what this makes of SGD.
+    Its ``momentum`` and ``nesterov`` are hyperparameters from then on. Whatever the rule does to a
+    parameter is in s, AdamW's decay of weights too. MomentumSGD and NesterovAG are what this makes
+    of SGD.
 
     Args:
         optimizer: without momentum of its own, and before ``setup``. It is changed.
@@ -164,9 +181,15 @@ def apply_momentum(optimizer: Given, momentum: float = 0.9, nesterov: bool = Fal
     """
     name = type(optimizer).__name__
     if "momentum" in optimizer.hyperparam.get_dict():
-        raise ValueError(f"{name} has momentum already ({optimizer.hyperparam.momentum}): set its attribute momentum")
+        raise ValueError(
+            f"{name} has momentum already ({optimizer.hyperparam.momentum}): set its attribute "
+            "momentum"
+        )
     if optimizer.target is not None:
-        raise RuntimeError(f"{name} was set up, with rules that have no momentum: apply_momentum(optimizer).setup(model)")
+        raise RuntimeError(
+            f"{name} was set up, with rules that have no momentum: "
+            "apply_momentum(optimizer).setup(model)"
+        )
     _mix(WithMomentum, optimizer)
     optimizer.hyperparam.momentum, optimizer.hyperparam.nesterov = momentum, nesterov
     return optimizer
@@ -178,11 +201,16 @@ def _mix(mixin: type, one: Any) -> None:
 
 @functools.cache
 def _derived(mixin: type, kind: type) -> type:
-    return type(f"{kind.__name__}WithMomentum", (mixin, kind), {"__doc__": kind.__doc__, "__module__": mixin.__module__})
+    return type(
+        f"{kind.__name__}WithMomentum",
+        (mixin, kind),
+        {"__doc__": kind.__doc__, "__module__": mixin.__module__},
+    )
 
 
 def _blank(mixin: type, kind: type) -> Any:
     return object.__new__(_derived(mixin, kind))
 
 
-_set = object.__setattr__  # the parameter has its array back before anybody looks: no change of the model
+# the parameter has its array back before anybody looks: no change of the model
+_set = object.__setattr__

@@ -1,4 +1,6 @@
-"""The base of all optimizers: a target, counts of updates and epochs, loss scaling, hooks before and after each step."""
+"""The base of all optimizers: a target, counts of updates and epochs, loss scaling, hooks before
+and after each step.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,14 @@ class Optimizer:
         self.t = 0  # updates so far
         self.epoch = 0
         self.target: Any = None
-        self.total: Callable[[Array], Array] = np.asarray  # sums numbers over the ranks that hold pieces of the parameters
-        self.in_pieces = False  # whether parameters are in pieces during a step: hooks after it are called when they are whole
-        self.spread = False  # whether ``total`` sums over a mesh, in which each parameter is weighted by its rule's share
+        # sums numbers over the ranks that hold pieces of the parameters
+        self.total: Callable[[Array], Array] = np.asarray
+        # whether parameters are in pieces during a step: hooks after it are called when they are
+        # whole
+        self.in_pieces = False
+        # whether ``total`` sums over a mesh, in which each parameter is weighted by its rule's
+        # share
+        self.spread = False
         self._claimed = 0  # the thread rank that uses it
         self._loss_scale: float | None = None
         self._scaling: LossScaling | None = None
@@ -60,14 +67,18 @@ class Optimizer:
             RuntimeError: another thread rank has an optimizer for the link.
         """
         if not isinstance(link, Link):
-            raise TypeError(f"an optimizer is set up for a link, not for {type(link).__name__}: setup(model)")
+            raise TypeError(
+                f"an optimizer is set up for a link, not for {type(link).__name__}: setup(model)"
+            )
         self.target = link
         self._claim()
         self.t = self.epoch = 0
         return self
 
     def _claim(self) -> None:
-        """Note that this thread rank updates the optimizer and its links; RuntimeError if another one does."""
+        """Note that this thread rank updates the optimizer and its links; RuntimeError if another
+        one does.
+        """
         self._claimed = claimant.get()
         for one in (self, *self.target.links()):
             claim(one)
@@ -79,8 +90,10 @@ class Optimizer:
     def _require_function(self, lossfun: Any) -> None:
         if not callable(lossfun):
             raise TypeError(
-                f"update takes the function that returns the loss, and its arguments, not a {type(lossfun).__name__}: "
-                "update(model, x, t); or, after model.cleargrads() and loss.backward(), update() without arguments"
+                "update takes the function that returns the loss, and its arguments, not a "
+                f"{type(lossfun).__name__}: "
+                "update(model, x, t); or, after model.cleargrads() and loss.backward(), "
+                "update() without arguments"
             )
 
     def update(self, lossfun: Callable[..., Any] | None = None, *args: Any, **kwds: Any) -> None:
@@ -92,7 +105,8 @@ class Optimizer:
         self.epoch += 1
 
     def set_loss_scale(self, loss_scale: float | None) -> None:
-        """Multiply losses by this before backward, so that float16 gradients do not vanish, and divide it out of gradients.
+        """Multiply losses by this before backward, so that float16 gradients do not vanish, and
+        divide it out of gradients.
 
         Hooks see the gradients with the scale divided out. None: no scale.
 
@@ -114,13 +128,19 @@ class Optimizer:
             self._loss_scale = scale
             structure.tune()
 
-    def loss_scaling(self, interval: int = 1000, scale: float | None = None, comm: Any = None) -> None:
-        """Scale losses, and skip steps whose gradients are not finite: parameters do not change, and no hook is called.
+    def loss_scaling(
+        self, interval: int = 1000, scale: float | None = None, comm: Any = None
+    ) -> None:
+        """Scale losses, and skip steps whose gradients are not finite: parameters do not change,
+        and no hook is called.
 
         Args:
-            interval: steps without an overflow after which the scale is doubled; it is halved at each overflow.
-            scale: a fixed scale; None: a dynamic one, which starts from 1 and is doubled at each step until the first overflow.
-            comm: ranks that decide together whether to skip a step, because a hook communicates, say; all of them update.
+            interval: steps without an overflow after which the scale is doubled; it is halved at
+                each overflow.
+            scale: a fixed scale; None: a dynamic one, which starts from 1 and is doubled at each
+                step until the first overflow.
+            comm: ranks that decide together whether to skip a step, because a hook communicates,
+                say; all of them update.
 
         Raises:
             ValueError: the scale is not positive, or the interval is less than 1.
@@ -134,8 +154,12 @@ class Optimizer:
             >>> optimizer.update(lambda: F.sum(model(np.ones((1, 2), "f4"))))
         """
         if scale is None and interval < 1:
-            raise ValueError(f"the loss scale is doubled after an interval of 1 step or more, not of {interval}")
-        self._scaling = LossScaling(interval, comm=comm) if scale is None else LossScaling(0, scale, comm)
+            raise ValueError(
+                f"the loss scale is doubled after an interval of 1 step or more, not of {interval}"
+            )
+        self._scaling = (
+            LossScaling(interval, comm=comm) if scale is None else LossScaling(0, scale, comm)
+        )
         self._scale_by(self._scaling.scale)
 
     def is_safe_to_update(self) -> bool:
@@ -143,19 +167,28 @@ class Optimizer:
         return LossScaling(0, 1.0).accept(self._gradients())
 
     def _gradients(self) -> list[Any]:
-        return [param.grad for param in self.target.params(include_uninit=False) if param.grad is not None]
+        return [
+            param.grad
+            for param in self.target.params(include_uninit=False)
+            if param.grad is not None
+        ]
 
-    def add_hook(self, hook: Callable[..., None], name: str | None = None, timing: str = "auto") -> None:
+    def add_hook(
+        self, hook: Callable[..., None], name: str | None = None, timing: str = "auto"
+    ) -> None:
         """Call a function at each step.
 
         Args:
-            hook: called with the optimizer or, if its attribute ``call_for_each_param`` is true, with each parameter that
-                has a gradient: ``hook(rule, param)``. :mod:`mnpar.optimizer_hooks` has the usual ones.
+            hook: called with the optimizer or, if its attribute ``call_for_each_param`` is true,
+                with each parameter that has a gradient: ``hook(rule, param)``.
+                :mod:`mnpar.optimizer_hooks` has the usual ones.
             name: to remove it by; by default ``hook.name``, or the function's name.
-            timing: ``'pre'``: before the parameters change; ``'post'``: after; ``'auto'``: what ``hook.timing`` says, else pre.
+            timing: ``'pre'``: before the parameters change; ``'post'``: after; ``'auto'``: what
+                ``hook.timing`` says, else pre.
 
         Raises:
-            KeyError: there is a hook of this name; ValueError: no such timing; TypeError: it cannot be called.
+            KeyError: there is a hook of this name; ValueError: no such timing; TypeError: it cannot
+                be called.
         """
         add_hook(self._hooks, hook, name, timing)
         structure.tune()
@@ -183,7 +216,8 @@ class Optimizer:
                 hook(self)
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the counts, each rule's state under the path of its parameter, and the states of hooks.
+        """Save or load the counts, each rule's state under the path of its parameter, and the
+        states of hooks.
 
         Raises:
             RuntimeError: ``setup`` was not called: there are no rules yet.

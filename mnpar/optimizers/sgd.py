@@ -46,7 +46,8 @@ class MomentumSGDRule(UpdateRule):
     states = ("v",)  # the velocity
 
     def update_core(self, param: Parameter) -> None:
-        lr, momentum = self.hyperparam.get("lr"), self.hyperparam.get("momentum")
+        lr = self.hyperparam.get("lr")
+        momentum = self.hyperparam.get("momentum")
         for p, g, v in blocks(param, self.state["v"]):
             v *= momentum
             v -= lr * g

@@ -1,6 +1,7 @@
 """Update rules: how one parameter is updated, with hyperparameters of its own or of its optimizer.
 
-A rule changes ``param.array`` in place and never replaces it: parameters and gradients may be views of an arena's vectors.
+A rule changes ``param.array`` in place and never replaces it: parameters and gradients may be views
+of an arena's vectors.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ WITH_MESH = "give create_multi_node_optimizer a mesh, so that its norm is that o
 
 
 class Hyperparameter:
-    """The hyperparameters of an update rule or an optimizer; a rule inherits those that it does not set from the optimizer.
+    """The hyperparameters of an update rule or an optimizer; a rule inherits those that it does not
+    set from the optimizer.
 
     Args:
         parent: the optimizer's, from which missing values are taken; None: there is none.
@@ -41,9 +43,13 @@ class Hyperparameter:
         self.parent = parent
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, Iterator | list | tuple) or hasattr(value, "params"):  # parameters, or a link
+        # parameters, or a link
+        if isinstance(value, Iterator | list | tuple) or hasattr(value, "params"):
             given = type(value).__name__
-            raise TypeError(f"{name} is a number, not {given}: an optimizer gets a model's parameters by setup(model)")
+            raise TypeError(
+                f"{name} is a number, not {given}: an optimizer gets a model's parameters by "
+                "setup(model)"
+            )
         object.__setattr__(self, name, value)
         if self.parent is not None:  # a rule's own; the optimizer's are the same for all rules
             structure.change()
@@ -110,16 +116,26 @@ class UpdateRule:
 
     states: tuple[str, ...] = ()  # arrays like the parameter, 0 at first
     scalars: tuple[str, ...] = ()  # states that are one number for the whole parameter
-    elementwise = False  # an element depends on its own gradient and state only: parameters can be updated as one vector
+    # an element depends on its own gradient and state only: parameters can be updated as one vector
+    elementwise = False
 
     def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
         self.hyperparam = Hyperparameter(parent_hyperparam)
-        self.total: Callable[[Array], Array] = np.asarray  # sums numbers over the ranks that hold pieces of the parameter
+        # sums numbers over the ranks that hold pieces of the parameter
+        self.total: Callable[[Array], Array] = np.asarray
         self.spread = False  # whether ``total`` sums over a mesh, and so over all pieces
-        self.share = 1.0  # the weight of this rank's elements in such sums: less than 1 if other ranks hold copies of them
-        self.path = ""  # of the parameter on a mesh, where what is drawn for the whole of it is cut as the parameter is
-        self.piece: tuple[tuple[int, ...], slice] | None = None  # of sharded: the parameter's shape, which elements it is now
-        self.in_pieces = False  # whether ``state`` is that of this rank's piece only (sharded states)
+        # the weight of this rank's elements in such sums: less than 1 if other ranks hold copies of
+        # them
+        self.share = 1.0
+        # of the parameter on a mesh, where what is drawn for the whole of it is cut as the
+        # parameter is
+        self.path = ""
+        self.piece: tuple[tuple[int, ...], slice] | None = (
+            None  # of sharded: the parameter's shape, which elements it is now
+        )
+        self.in_pieces = (
+            False  # whether ``state`` is that of this rank's piece only (sharded states)
+        )
         self.enabled = True
         self.t = 0
         self.state: dict[str, Array] = {}
@@ -137,8 +153,12 @@ class UpdateRule:
         if not flag:
             self.state.pop("fp32", None)
 
-    def add_hook(self, hook: Callable[..., None], name: str | None = None, timing: str = "auto") -> None:
-        """Call ``hook(rule, param)`` before (``'pre'``) or after (``'post'``) each update of this parameter."""
+    def add_hook(
+        self, hook: Callable[..., None], name: str | None = None, timing: str = "auto"
+    ) -> None:
+        """Call ``hook(rule, param)`` before (``'pre'``) or after (``'post'``) each update of this
+        parameter.
+        """
         add_hook(self._hooks, hook, name, timing)
         structure.change()
 
@@ -156,15 +176,21 @@ class UpdateRule:
         super().__init_subclass__(**kwargs)
         for what in ("states", "scalars"):
             if isinstance(names := getattr(cls, what), str):
-                raise TypeError(f"{cls.__name__}.{what} is a tuple of names, ({names!r},), not the string {names!r}")
+                raise TypeError(
+                    f"{cls.__name__}.{what} is a tuple of names, ({names!r},), not the string "
+                    f"{names!r}"
+                )
 
     def init_state(self, param: Parameter) -> None:
-        """Make the arrays of ``self.state``; called before an update, or loading, that finds none."""
+        """Make the arrays of ``self.state``; called before an update, or loading, that finds
+        none.
+        """
         for name in self.states:
             self.state[name] = zeros_like(param)
 
     def prepare(self, param: Parameter) -> None:
-        """Make the arrays of the state that are missing, the float32 copy of a float16 parameter included.
+        """Make the arrays of the state that are missing, the float32 copy of a float16 parameter
+        included.
 
         Raises:
             TypeError: the parameter is complex.
@@ -172,7 +198,8 @@ class UpdateRule:
         if not self.state:
             if param.dtype.kind == "c":
                 raise TypeError(
-                    f"an optimizer steps by real numbers, and {param.name or 'a parameter'} is {param.dtype}: make its real "
+                    f"an optimizer steps by real numbers, and {param.name or 'a parameter'} is "
+                    f"{param.dtype}: make its real "
                     "and its imaginary part parameters, and compute with re + 1j * im"
                 )
             self.init_state(param)
@@ -199,13 +226,23 @@ class UpdateRule:
             call_hooks(self._hooks, "post", self, param)
 
     def call_post_hooks(self, param: Parameter) -> None:
-        """Call the hooks after an update that was made in pieces, if there was one: the parameter is whole again."""
+        """Call the hooks after an update that was made in pieces, if there was one: the parameter
+        is whole again.
+        """
         if self._hooks and self.enabled and param.grad is not None:
             call_hooks(self._hooks, "post", self, param)
 
     def stands_with(self, other: UpdateRule) -> bool:
-        """Whether it has another rule's class and hyperparameters, and no hooks or settings of its own."""
-        if type(self) is not type(other) or not self.enabled or self._hooks or self.in_fp32 or self.in_pieces:
+        """Whether it has another rule's class and hyperparameters, and no hooks or settings of its
+        own.
+        """
+        if (
+            type(self) is not type(other)
+            or not self.enabled
+            or self._hooks
+            or self.in_fp32
+            or self.in_pieces
+        ):
             return False
         own = self.hyperparam.__dict__
         return len(own) == 1 and own["parent"] is other.hyperparam.__dict__["parent"]
@@ -215,7 +252,8 @@ class UpdateRule:
         raise TypeError(f"{type(self).__name__} does not define update_core(self, param)")
 
     def norms(self, param: Parameter, *xs: Array) -> list[float]:
-        """The L2 norms of arrays like the parameter, of all its pieces together if it is cut over ranks.
+        """The L2 norms of arrays like the parameter, of all its pieces together if it is cut over
+        ranks.
 
         Raises:
             ValueError: the other pieces are not known: the optimizer has no mesh.
@@ -227,20 +265,29 @@ class UpdateRule:
         return [math.sqrt(square) for square in self.total(squares)]
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the count of updates and the state; a file without a state leaves the state as it is."""
+        """Save or load the count of updates and the state; a file without a state leaves the state
+        as it is.
+        """
         self.t = int(serializer("t", self.t))
         state = dict(self.state)
-        if not state and isinstance(serializer, Deserializer):  # of a parameter without an array: the names of its state
+        # of a parameter without an array: the names of its state
+        if not state and isinstance(serializer, Deserializer):
             self.prepare(Parameter(np.zeros(1, get_dtype())))
             state = dict.fromkeys(self.state)
             serializer = _optional(serializer)
-        lenient = _optional(serializer)  # Chainer writes no float32 copies either: they are made anew
-        new = self.t == 0  # of a link whose updates were disabled: Chainer makes its state at the first step
-        found = {name: (lenient if new or name == "fp32" else serializer)(name, value) for name, value in state.items()}
+        # Chainer writes no float32 copies either: they are made anew
+        lenient = _optional(serializer)
+        # of a link whose updates were disabled: Chainer makes its state at the first step
+        new = self.t == 0
+        found = {
+            name: (lenient if new or name == "fp32" else serializer)(name, value)
+            for name, value in state.items()
+        }
         self.state = {name: value for name, value in found.items() if value is not None}
 
 
-_LASTING = frozenset(("enabled", "hyperparam", "in_fp32", "in_pieces"))  # attributes: no step changes them
+# attributes: no step changes them
+_LASTING = frozenset(("enabled", "hyperparam", "in_fp32", "in_pieces"))
 
 
 def _optional(serializer: Any) -> Callable[[str, Any], Any]:
@@ -256,14 +303,18 @@ def _optional(serializer: Any) -> Callable[[str, Any], Any]:
 
 
 def add_hook(hooks: dict[str, Any], hook: Any, name: str | None, timing: str) -> None:
-    """Put a hook under its name (given, its own, or its class's), to be called before (``'pre'``) or after (``'post'``)."""
+    """Put a hook under its name (given, its own, or its class's), to be called before (``'pre'``)
+    or after (``'post'``).
+    """
     if not callable(hook):
         raise TypeError(f"a hook is called: {type(hook).__name__} cannot be")
     if timing == "auto":
         timing = getattr(hook, "timing", "pre")
     if timing not in ("pre", "post"):
         raise ValueError(f"a hook's timing is 'pre', 'post' or 'auto', not {timing!r}")
-    name = str(name or getattr(hook, "name", None) or getattr(hook, "__name__", type(hook).__name__))
+    name = str(
+        name or getattr(hook, "name", None) or getattr(hook, "__name__", type(hook).__name__)
+    )
     if name in hooks:
         raise KeyError(f"there is a hook named {name!r} already: give this one another name")
     hooks[name] = (timing, hook)
@@ -280,11 +331,15 @@ def unscale(param: Parameter) -> None:
     """Divide the loss scale out of the gradient, once."""
     scale = param.node.loss_scale
     if scale is not None and (g := param.grad) is not None:
-        backend.get_array_module(g).divide(g, scale, out=g, dtype=np.promote_types(g.dtype, np.float32), casting="same_kind")
+        backend.get_array_module(g).divide(
+            g, scale, out=g, dtype=np.promote_types(g.dtype, np.float32), casting="same_kind"
+        )
         param.node.loss_scale = None
 
 
 def zeros_like(param: Parameter) -> Array:
-    """State of a rule: zeros beside the parameter, of at least 32 bits (squares of float16 gradients vanish in float16)."""
+    """State of a rule: zeros beside the parameter, of at least 32 bits (squares of float16
+    gradients vanish in float16).
+    """
     xp = backend.get_array_module(param.array)
     return xp.zeros_like(param.array, dtype=np.promote_types(param.dtype, np.float32))

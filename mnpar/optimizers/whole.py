@@ -1,7 +1,9 @@
-"""Updates of whole arenas: if all parameters of an arena have the same elementwise rule, it is applied to the arena's vector.
+"""Updates of whole arenas: if all parameters of an arena have the same elementwise rule, it is
+applied to the arena's vector.
 
-The rules' states become views of vectors, too, so programs see no difference. If a parameter of the arena differs (its own
-hyperparameters or hooks, no gradient, a rule that is not elementwise), the arena's parameters are updated one by one.
+The rules' states become views of vectors, too, so programs see no difference. If a parameter of the
+arena differs (its own hyperparameters or hooks, no gradient, a rule that is not elementwise), the
+arena's parameters are updated one by one.
 """
 
 from __future__ import annotations
@@ -28,19 +30,25 @@ class Whole:
     """
 
     def __init__(self, arena: Arena) -> None:
-        self.param: Any = Variable(arena.data)  # no Parameter, so that setting its array does not change ``structure``
+        # no Parameter, so that setting its array does not change ``structure``
+        self.param: Any = Variable(arena.data)
         self.data, self.grad = arena.data, arena.grad
         self.rule = copy.copy(arena.params[0].update_rule)
         self.rule.state = {}
         self.rule.prepare(self.param)
         self._views: dict[str, list[Array]] = {
-            name: [vector[place].reshape(param.array.shape) for param, place in zip(arena.params, arena.slices, strict=True)]
+            name: [
+                vector[place].reshape(param.array.shape)
+                for param, place in zip(arena.params, arena.slices, strict=True)
+            ]
             for name, vector in self.rule.state.items()
         }
         self.gather(arena)
 
     def gather(self, arena: Arena) -> bool:
-        """Make the rules' states views of the vectors; False if a rule has lost its state since the last time."""
+        """Make the rules' states views of the vectors; False if a rule has lost its state since the
+        last time.
+        """
         for name, views in self._views.items():
             for param, view in zip(arena.params, views, strict=True):
                 state = param.update_rule.state
@@ -59,9 +67,13 @@ class Whole:
 
     def step(self, place: slice | None = None) -> None:
         """Update a slice of the values, or all of them, by their gradients."""
-        param, rule, state, grad = self.param, self.rule, self.rule.state, self.grad
+        param = self.param
+        rule = self.rule
+        state = self.rule.state
+        grad = self.grad
         if place is not None:
-            param.array, grad = self.data[place], grad[place]
+            param.array = self.data[place]
+            grad = grad[place]
             rule.state = {name: vector[place] for name, vector in state.items()}
         param.node.gradient = grad
         try:
@@ -79,7 +91,9 @@ class Whole:
 
 
 def begins(arena: Arena) -> bool:
-    """Whether the parameters of an arena can be updated together; if so, ``arena.whole`` is prepared for the step."""
+    """Whether the parameters of an arena can be updated together; if so, ``arena.whole`` is
+    prepared for the step.
+    """
     if not is_whole(arena):
         return False
     if arena.whole is None or not arena.whole.gather(arena):
@@ -105,18 +119,26 @@ def update(params: list[Parameter], arenas: Iterable[Arena]) -> None:
 
 
 class Joint(NamedTuple):
-    """The rules of an arena's parameters if one rule for the vector can replace them, valid while the structure is ``seen``."""
+    """The rules of an arena's parameters if one rule for the vector can replace them, valid while
+    the structure is ``seen``.
+    """
 
     seen: object
     rules: list[UpdateRule]  # none: each parameter is updated alone
 
 
 def is_whole(arena: Arena) -> bool:
-    """Whether updating the arena's vector is the same as updating each parameter: equal rules, counts, and all gradients."""
+    """Whether updating the arena's vector is the same as updating each parameter: equal rules,
+    counts, and all gradients.
+    """
     joint = arena.joint
     if joint is None or joint.seen is not structure.now:
         arena.joint = joint = Joint(structure.now, _joined(arena))
-        if arena.whole is not None and joint.rules and not arena.whole.rule.stands_with(joint.rules[0]):
+        if (
+            arena.whole is not None
+            and joint.rules
+            and not arena.whole.rule.stands_with(joint.rules[0])
+        ):
             arena.whole = None  # the parameters have got other rules since
     if not (joint.rules and arena.gradients_at_home()):
         return False
@@ -130,12 +152,22 @@ def is_whole(arena: Arena) -> bool:
 def _joined(arena: Arena) -> list[UpdateRule]:
     first: Any = arena.params[0].update_rule
     kind = type(first)
-    if first is None or not first.elementwise or kind.update is not UpdateRule.update or kind._update is not UpdateRule._update:
+    if (
+        first is None
+        or not first.elementwise
+        or kind.update is not UpdateRule.update
+        or kind._update is not UpdateRule._update
+    ):
         return []
     if len(arena.params) == 1:
         return []  # nothing to join
     for param, view, _ in arena.members:
         rule = param.update_rule
-        if rule is None or not rule.stands_with(first) or type(param).update is not Parameter.update or param.array is not view:
+        if (
+            rule is None
+            or not rule.stands_with(first)
+            or type(param).update is not Parameter.update
+            or param.array is not view
+        ):
             return []
     return [param.update_rule for param in arena.params]

@@ -1,4 +1,6 @@
-"""Models spread over ranks: as parts, as stages of a pipeline, and as copies that learn together or agree now and then."""
+"""Models spread over ranks: as parts, as stages of a pipeline, and as copies that learn together or
+agree now and then.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,16 @@ if TYPE_CHECKING:
     from mnpar.parallel.data_parallel import create_multi_node_optimizer
     from mnpar.parallel.distributed import DistributedDataParallel
     from mnpar.parallel.ensemble import Ensemble
-    from mnpar.parallel.known_schedules import SCHEDULES, eager, gpipe, interleaved, make_schedule, one_f_one_b, zb1p, zbv
+    from mnpar.parallel.known_schedules import (
+        SCHEDULES,
+        eager,
+        gpipe,
+        interleaved,
+        make_schedule,
+        one_f_one_b,
+        zb1p,
+        zbv,
+    )
     from mnpar.parallel.mesh import Mesh
     from mnpar.parallel.model_methods import bcast_data, multi_node_mean_grad
     from mnpar.parallel.multi_node_chain_list import MultiNodeChainList

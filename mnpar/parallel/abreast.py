@@ -1,7 +1,9 @@
-"""Backward of several micro-batches of a stage in lockstep, so that linear layers with the same weights share one product.
+"""Backward of several micro-batches of a stage in lockstep, so that linear layers with the same
+weights share one product.
 
-OpenBLAS takes two thirds of the time of a product of 50 rows for one of 25, because the other matrix has to be read and packed
-in both. What is computed is the same; the rows of several micro-batches only stand in one array while they are multiplied.
+OpenBLAS takes two thirds of the time of a product of 50 rows for one of 25, because the other
+matrix has to be read and packed in both. What is computed is the same; the rows of several
+micro-batches only stand in one array while they are multiplied.
 """
 
 from __future__ import annotations
@@ -21,12 +23,15 @@ from mnpar.tape import Tape
 Seeds = Iterable[tuple[VariableNode, Gradient]]
 
 
-def reverse_abreast(tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[Owed]) -> list[dict[Any, Gradient]]:
-    """:func:`mnpar.backprop.reverse` of each tape, from its seeds, all at the same time: a function of each, then the next.
+def reverse_abreast(
+    tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[Owed]
+) -> list[dict[Any, Gradient]]:
+    """:func:`mnpar.backprop.reverse` of each tape, from its seeds, all at the same time: a function
+    of each, then the next.
 
-    Each tape's functions are visited in its own order, and ``later`` collects the gradients of weights, to be computed after
-    this. It is right only where no visit waits for another rank's answer to what a later visit sends: in the last stage of a
-    pipeline.
+    Each tape's functions are visited in its own order, and ``later`` collects the gradients of
+    weights, to be computed after this. It is right only where no visit waits for another rank's
+    answer to what a later visit sends: in the last stage of a pipeline.
     """
     walks = [Gradients(False, tape.finished().records, set(), None, True) for tape in tapes]
     for walk, some in zip(walks, seeds, strict=True):
@@ -45,7 +50,9 @@ def reverse_abreast(tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[O
     return [walk.totals for walk in walks]
 
 
-def _pull_each(row: Sequence[Any], walks: Sequence[Gradients], tapes: Sequence[Tape], later: list[Owed]) -> None:
+def _pull_each(
+    row: Sequence[Any], walks: Sequence[Gradients], tapes: Sequence[Tape], later: list[Owed]
+) -> None:
     """Visit each function by itself; None where a tape has come to its end."""
     for step, walk, tape in zip(row, walks, tapes, strict=True):
         if step is not None:
@@ -68,9 +75,16 @@ def _share_matrix(row: Sequence[Any]) -> bool:
         if type(function) is not Linear or gy is None:
             return False
         x, *weights = function.inputs
-        if x.creator is None or not x.requires_grad or any([w.creator is not None for w in weights]):
+        if (
+            x.creator is None
+            or not x.requires_grad
+            or any([w.creator is not None for w in weights])
+        ):
             return False
-        if tuple(map(id, weights)) != tuple(map(id, first.inputs[1:])) or x.dtype != first.inputs[0].dtype:
+        if (
+            tuple(map(id, weights)) != tuple(map(id, first.inputs[1:]))
+            or x.dtype != first.inputs[0].dtype
+        ):
             return False
     return True
 
@@ -79,7 +93,8 @@ def _pull_joined(row: Sequence[Any], walks: Sequence[Gradients], later: list[Owe
     """Visit functions that share a matrix: one product for all of them."""
     functions: list[Any] = [function for function, _ in row]
     whole, gy = Linear.joined(functions, [gys[0] for _, gys in row])
-    x, weights = VariableNode(whole._kept_inputs[0], True), functions[0].inputs[1:]
+    x = VariableNode(whole._kept_inputs[0], True)
+    weights = functions[0].inputs[1:]
     whole.inputs = x, *weights
     leaves = [False, *[w.requires_grad for w in weights]]
     if True in leaves:

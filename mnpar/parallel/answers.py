@@ -1,4 +1,6 @@
-"""What the members of an ensemble say together: their mean, how far apart they are, and what most of them choose."""
+"""What the members of an ensemble say together: their mean, how far apart they are, and what most
+of them choose.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ class Answers:
     """What the members of an ensemble answered.
 
     Attributes:
-        members: (M, N, …), of the M members in order (those that are not lost), the same on all ranks.
+        members: (M, N, …), of the M members in order (those that are not lost), the same on all
+            ranks.
 
     Example:
         >>> import numpy as np, mnpar
@@ -38,16 +41,20 @@ class Answers:
         return average(distance * distance, axis=0)
 
     def spread(self) -> Variable:
-        """The standard deviation over members, (N, …); where all agree its derivative is infinite: learn by the variance."""
+        """The standard deviation over members, (N, …); where all agree its derivative is infinite:
+        learn by the variance.
+        """
         return sqrt(self.variance())
 
     def vote(self) -> Array:
-        """For members that answer (N, K) with a number for each of K classes: the class that most of them find largest, (N,).
+        """For members that answer (N, K) with a number for each of K classes: the class that most
+        of them find largest, (N,).
 
         Of classes with as many votes, that of the larger mean.
         """
         ys = self.members.array
-        xp, K = self.members.xp, ys.shape[2]
+        xp = self.members.xp
+        K = ys.shape[2]
         votes = (ys.argmax(axis=2)[:, :, None] == xp.arange(K)).sum(axis=0)  # (N, K)
         most = votes == votes.max(axis=1, keepdims=True)
         answer: Array = xp.where(most, ys.mean(axis=0), -np.inf).argmax(axis=1)

@@ -1,6 +1,8 @@
-"""Ranks that train for themselves and agree now and then: local SGD, elastic averaging, and a parameter server.
+"""Ranks that train for themselves and agree now and then: local SGD, elastic averaging, and a
+parameter server.
 
-The first two are hooks of optimizers that all ranks' updates call in step; a server is asked by each rank when it likes.
+The first two are hooks of optimizers that all ranks' updates call in step; a server is asked by
+each rank when it likes.
 """
 
 from __future__ import annotations
@@ -64,9 +66,11 @@ class ParameterAveraging:
 
 
 class ElasticAveraging:
-    """Every so many updates each rank's parameters x and a centre c, the same on all ranks, move towards each other.
+    """Every so many updates each rank's parameters x and a centre c, the same on all ranks, move
+    towards each other.
 
-    x_r ← x_r − α (x_r − c),  c ← c + α Σ_r (x_r − c).  The centre starts as the mean of the ranks' parameters.
+    x_r ← x_r − α (x_r − c),  c ← c + α Σ_r (x_r − c).  The centre starts as the mean of the ranks'
+    parameters.
 
     Args:
         comm: the ranks that train; all update equally often.
@@ -89,7 +93,8 @@ class ElasticAveraging:
         [0.25, 0.75]
 
     Source:
-        Zhang, Choromanska and LeCun 2015, "Deep learning with elastic averaging SGD", arXiv 1412.6651.
+        Zhang, Choromanska and LeCun 2015, "Deep learning with elastic averaging SGD", arXiv
+        1412.6651.
     """
 
     name = "ElasticAveraging"
@@ -97,7 +102,9 @@ class ElasticAveraging:
 
     def __init__(self, comm: Communicator, alpha: float, every: int = 1) -> None:
         needed(comm, "ElasticAveraging(comm, alpha)")
-        self.comm, self.alpha, self.every = comm, _rate(alpha), _positive(every)
+        self.comm = comm
+        self.alpha = _rate(alpha)
+        self.every = _positive(every)
         self.centre: list[Array] = []
 
     def __call__(self, optimizer: GradientMethod) -> None:
@@ -106,14 +113,17 @@ class ElasticAveraging:
         vectors = _vectors(optimizer)
         if not self.centre:
             self.centre = [self.comm.allreduce(vector, "mean") for vector in vectors]
-        self.centre = [backend.beside(c, x) for x, c in zip(vectors, self.centre, strict=True)]  # it may have been loaded
+        # it may have been loaded
+        self.centre = [backend.beside(c, x) for x, c in zip(vectors, self.centre, strict=True)]
         for x, c in zip(vectors, self.centre, strict=True):
             difference = x - c
             x -= self.alpha * difference
             c += self.alpha * self.comm.allreduce(difference)
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the centre; the optimizer does it. One that was not saved starts as the mean of what was loaded."""
+        """Save or load the centre; the optimizer does it. One that was not saved starts as the mean
+        of what was loaded.
+        """
         with suppress(KeyError):
             count = int(serializer("n", len(self.centre)))
             centre = self.centre if count == len(self.centre) else [None] * count
@@ -121,11 +131,13 @@ class ElasticAveraging:
 
 
 class ParameterServer:
-    """A rank that holds the parameters, and is asked by the others when they like: nobody waits for the slowest.
+    """A rank that holds the parameters, and is asked by the others when they like: nobody waits for
+    the slowest.
 
-    Every rank makes one. The server's rank calls :meth:`serve`; the others train, each by one of two ways, and :meth:`finish`:
-    :meth:`step` hands in gradients and gets parameters (the server steps with its own optimizer), :meth:`pull` lets the
-    worker's and the server's parameters move towards each other.
+    Every rank makes one. The server's rank calls :meth:`serve`; the others train, each by one of
+    two ways, and :meth:`finish`: :meth:`step` hands in gradients and gets parameters (the server
+    steps with its own optimizer), :meth:`pull` lets the worker's and the server's parameters move
+    towards each other.
 
     Args:
         comm: the server and its workers.
@@ -152,7 +164,8 @@ class ParameterServer:
         -2.0
 
     Source:
-        Dean et al. 2012, "Large scale distributed deep networks" (Downpour SGD); arXiv 1412.6651 for ``pull``.
+        Dean et al. 2012, "Large scale distributed deep networks" (Downpour SGD); arXiv 1412.6651
+        for ``pull``.
     """
 
     _GET, _STEP, _PULL, _BYE = range(4)
@@ -160,7 +173,9 @@ class ParameterServer:
     def __init__(self, comm: Communicator, server: int = 0) -> None:
         needed(comm, "ParameterServer(comm, server)")
         if not 0 <= server < comm.size:
-            raise ValueError(f"there is no rank {server} in a communicator of {comm.size} to be the server")
+            raise ValueError(
+                f"there is no rank {server} in a communicator of {comm.size} to be the server"
+            )
         self.comm, self.server = comm, server
 
     # ---- the server ----
@@ -174,7 +189,9 @@ class ParameterServer:
         workers = self.comm.size - 1
         while workers:
             head, *given = self.comm.recv(ANY_SOURCE)
-            worker, request, alpha = int(head[0]), int(head[1]), float(head[2])
+            worker = int(head[0])
+            request = int(head[1])
+            alpha = float(head[2])
             if request == self._BYE:
                 workers -= 1
                 continue
@@ -198,7 +215,8 @@ class ParameterServer:
     def _check(self, worker: int, given: list[Array], vectors: list[Array]) -> None:
         if given and [x.size for x in given] != [vector.size for vector in vectors]:
             raise MismatchError(
-                f"rank {worker}'s model has {[x.size for x in given]} parameters, the server's {[v.size for v in vectors]}: "
+                f"rank {worker}'s model has {[x.size for x in given]} parameters, the server's "
+                f"{[v.size for v in vectors]}: "
                 "both are to be of the same structure"
             )
 
@@ -210,7 +228,9 @@ class ParameterServer:
             backend.copy_to(x, c)
 
     def step(self, optimizer: GradientMethod) -> None:
-        """Hand in the gradients that are there, and take the parameters after the server's step by them."""
+        """Hand in the gradients that are there, and take the parameters after the server's step by
+        them.
+        """
         arenas = optimizer.arenas
         arenas.gather(optimizer.target.params())
         arenas.fill()

@@ -1,4 +1,6 @@
-"""Which layers make a stage: consecutive ones, such that the slowest stage, which sets the pace, is as fast as can be."""
+"""Which layers make a stage: consecutive ones, such that the slowest stage, which sets the pace, is
+as fast as can be.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ def balance(costs: Sequence[float], stages: int) -> list[int]:
         stages: how many to make.
 
     Returns:
-        The number of consecutive layers of each stage: the stage that costs most costs as little as possible, and the first
-        stages take more layers where that costs nothing.
+        The number of consecutive layers of each stage: the stage that costs most costs as little as
+        possible, and the first stages take more layers where that costs nothing.
 
     Raises:
         ValueError: there is no stage to be made.
@@ -34,13 +36,17 @@ def balance(costs: Sequence[float], stages: int) -> list[int]:
     """
     if stages < 1:
         raise ValueError(f"layers are given to 1 stage or more, not to {stages}")
-    ends, N = [0.0, *itertools.accumulate(costs)], len(costs)
+    ends = [0.0, *itertools.accumulate(costs)]
+    N = len(costs)
     best = [ends[:]]  # best[s][n]: the dearest of s + 1 stages that take the first n layers
     for _ in range(1, stages):
-        best.append([min(max(best[-1][k], ends[n] - ends[k]) for k in range(n + 1)) for n in range(N + 1)])
+        best.append(
+            [min(max(best[-1][k], ends[n] - ends[k]) for k in range(n + 1)) for n in range(N + 1)]
+        )
     limit = best[-1][N] * (1 + 1e-12)
     counts, start = [], 0
-    for stage in range(stages):  # first as many as fit, but none without a layer while there are any
+    # first as many as fit, but none without a layer while there are any
+    for stage in range(stages):
         left = stages - stage - 1
         end = start
         while end < N and ends[end + 1] - ends[start] <= limit and (end == start or N - end > left):
@@ -51,7 +57,8 @@ def balance(costs: Sequence[float], stages: int) -> list[int]:
 
 
 def measure(layers: Sequence[Callable[..., Any]], *xs: Array, times: int = 5) -> list[float]:
-    """The seconds that forward and backward of each layer take on this rank: the costs that :func:`balance` takes.
+    """The seconds that forward and backward of each layer take on this rank: the costs that
+    :func:`balance` takes.
 
     Args:
         layers: each is called with what the one before returned; the first with ``xs``.

@@ -18,27 +18,38 @@ class Bucket:
 
     Args:
         arena: where they live.
-        start, stop: which of the arena's parameters are in it: from ``start`` up to, and without, ``stop``.
+        start, stop: which of the arena's parameters are in it: from ``start`` up to, and without,
+            ``stop``.
     """
 
     def __init__(self, arena: Arena, start: int, stop: int) -> None:
-        self.params, self.homes, self.summed = arena.params[start:stop], arena.homes[start:stop], arena.summed
-        self.arena, self.place = arena, slice(arena.slices[start].start, arena.slices[stop - 1].stop)
+        self.params = arena.params[start:stop]
+        self.homes = arena.homes[start:stop]
+        self.summed = arena.summed
+        self.arena = arena
+        self.place = slice(arena.slices[start].start, arena.slices[stop - 1].stop)
         self.grad = arena.grad[self.place]
-        self.shared: Vectors | None = None  # the shared memory in which ``sent`` lives, if there is any
-        self.sent: Array = None  # what is reduced: ``grad`` itself, or a buffer of the wire dtype, the same each time
+        self.shared: Vectors | None = (
+            None  # the shared memory in which ``sent`` lives, if there is any
+        )
+        # what is reduced: ``grad`` itself, or a buffer of the wire dtype, the same each time
+        self.sent: Array = None
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
 
     def pack(self, weight: float, wire: Callable[[Array, Array], Array]) -> Array:
-        """Apply the weight, and convert to the wire dtype; returns what is sent, which may be the gradients themselves."""
+        """Apply the weight, and convert to the wire dtype; returns what is sent, which may be the
+        gradients themselves.
+        """
         if weight != 1:
             self.grad *= weight
         self.sent = wire(self.grad, self.sent)
         return self.sent
 
     def share(self, vectors: Vectors | None) -> None:
-        """Move the gradients to shared memory; or, if they are sent in another dtype, the buffer for that."""
+        """Move the gradients to shared memory; or, if they are sent in another dtype, the buffer
+        for that.
+        """
         self.shared = vectors
         if vectors is not None:
             self.sent = vectors.mine

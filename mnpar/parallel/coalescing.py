@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 BUCKET = 20 * 2**20  # bytes
 
 
-def allreduce_multiple(comm: Communicator, arrays: Iterable[Array], scale: float = 1.0, bucket_bytes: int = BUCKET) -> None:
-    """Sum each of several arrays over ranks and scale it, in place; arrays of one dtype travel together.
+def allreduce_multiple(
+    comm: Communicator, arrays: Iterable[Array], scale: float = 1.0, bucket_bytes: int = BUCKET
+) -> None:
+    """Sum each of several arrays over ranks and scale it, in place; arrays of one dtype travel
+    together.
 
     Args:
         comm: its ranks call this with arrays of the same shapes and dtypes, in the same order.
@@ -69,7 +72,12 @@ def _reduce_together(comm: Communicator, arrays: list[Array], scale: float) -> N
     vector = arrays[0] if alone else xp.concatenate([array.ravel() for array in arrays])
     vector = comm.allreduce(vector, out=vector)
     if scale != 1:
-        xp.multiply(vector, scale, out=vector, casting="unsafe" if vector.dtype.kind in "iu" else "same_kind")
+        xp.multiply(
+            vector,
+            scale,
+            out=vector,
+            casting="unsafe" if vector.dtype.kind in "iu" else "same_kind",
+        )
     start = 0
     for array in () if alone else arrays:
         array[...] = vector[start : start + array.size].reshape(array.shape)
@@ -94,11 +102,14 @@ def allreduce_parameters(model: Link, comm: Communicator) -> None:
         [1.0, 1.0, 1.0]
     """
     needed(comm, "allreduce_parameters(model, comm)")
-    allreduce_multiple(comm, [param.array for param in model.params(include_uninit=False)], 1 / comm.size)
+    allreduce_multiple(
+        comm, [param.array for param in model.params(include_uninit=False)], 1 / comm.size
+    )
 
 
 def allreduce_gradients(model: Link, comm: Communicator, scale: float = 1.0) -> None:
-    """The sum over ranks of each parameter's gradient, scaled; one that some ranks do not have counts as zeros there.
+    """The sum over ranks of each parameter's gradient, scaled; one that some ranks do not have
+    counts as zeros there.
 
     Args:
         model: of the same structure on all ranks.
@@ -158,7 +169,8 @@ class InlineReducer:
 
 
 class CoalescingReducer:
-    """Collects gradients until a bucket is full, and reduces them together; ``finalize`` before they are used.
+    """Collects gradients until a bucket is full, and reduces them together; ``finalize`` before
+    they are used.
 
     Args:
         comm: the ranks; their backwards find the same gradients in the same order.
@@ -185,7 +197,10 @@ class CoalescingReducer:
 
     def add(self, gradient: Array) -> None:
         """Take an array; it is reduced in place, now or later."""
-        if self._held and sum(held.nbytes for held in self._held) + gradient.nbytes > self.bucket_bytes:
+        if (
+            self._held
+            and sum(held.nbytes for held in self._held) + gradient.nbytes > self.bucket_bytes
+        ):
             self.finalize()
         self._held.append(gradient)
 
@@ -196,7 +211,8 @@ class CoalescingReducer:
 
 
 def distribute_module_grads(model: Link, reducer: InlineReducer | CoalescingReducer) -> None:
-    """Let a reducer have each parameter's gradient when backward has found it; call its ``finalize`` before the update.
+    """Let a reducer have each parameter's gradient when backward has found it; call its
+    ``finalize`` before the update.
 
     Args:
         model: its parameters are initialized.
@@ -206,7 +222,10 @@ def distribute_module_grads(model: Link, reducer: InlineReducer | CoalescingRedu
         >>> import mnpar, mnpar.functions as F, mnpar.links as L
         >>> from mnpar.parallel import CoalescingReducer, distribute_module_grads
         >>> def program(comm):
-        ...     model, reducer = L.Linear(1, 1, initialW=1), CoalescingReducer(comm, scale=1 / comm.size)
+        ...     model, reducer = (
+        ...         L.Linear(1, 1, initialW=1),
+        ...         CoalescingReducer(comm, scale=1 / comm.size),
+        ...     )
         ...     distribute_module_grads(model, reducer)
         ...     F.sum(model.W * comm.rank).backward()
         ...     reducer.finalize()
@@ -216,7 +235,8 @@ def distribute_module_grads(model: Link, reducer: InlineReducer | CoalescingRedu
     """
 
     def add(node: VariableNode) -> None:
-        reducer.add(getattr(node.gradient, "array", node.gradient))  # of a recorded backward it is a Variable
+        # of a recorded backward it is a Variable
+        reducer.add(getattr(node.gradient, "array", node.gradient))
 
     for param in model.params():
         param.register_hook(add, after=True)

@@ -19,7 +19,9 @@ class Description(NamedTuple):
     tied: bool  # a pipeline sums its gradients over stages
     alone: tuple[str, ...]  # the axes along which one rank of each line has it, as experts are
     digest: bytes  # of its values
-    drawn: bytes  # of the values of the whole parameter, if the rank's are still those that were drawn
+    drawn: (
+        bytes  # of the values of the whole parameter, if the rank's are still those that were drawn
+    )
 
 
 class Table(NamedTuple):
@@ -31,8 +33,16 @@ class Table(NamedTuple):
 
 
 def look_at(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Description:
-    """The description of this rank's part of a parameter; ``tied`` and ``alone`` as :class:`Description` has them."""
+    """The description of this rank's part of a parameter; ``tied`` and ``alone`` as
+    :class:`Description` has them.
+    """
     digest, first = digest_of(param.array), param.initializer
     drawn = first.whole_of(digest) if isinstance(first, Part) else b""
-    whole, box = (param.shape, Box.whole(param.shape)) if param.box is None or param.whole is None else (param.whole, param.box)
-    return Description(tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest, drawn)
+    whole, box = (
+        (param.shape, Box.whole(param.shape))
+        if param.box is None or param.whole is None
+        else (param.whole, param.box)
+    )
+    return Description(
+        tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest, drawn
+    )

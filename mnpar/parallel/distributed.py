@@ -1,4 +1,6 @@
-"""Data parallelism for programs that update parameters themselves: a backward that ends with the gradients of all ranks."""
+"""Data parallelism for programs that update parameters themselves: a backward that ends with the
+gradients of all ranks.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,19 @@ if TYPE_CHECKING:
 
 
 class End(FunctionNode):
-    """A function whose number is lower than that of any other on the tape: backward visits it last, and in any case (law 4).
+    """A function whose number is lower than that of any other on the tape: backward visits it last,
+    and in any case (law 4).
 
-    To be recorded right before the model's forward would not be enough: a function that read a parameter before that, a
-    penalty say, is visited later, and adds to the parameter's gradient.
+    To be recorded right before the model's forward would not be enough: a function that read a
+    parameter before that, a penalty say, is visited later, and adds to the parameter's gradient.
     """
 
     communicates = True
 
     def __init__(self, act: Callable[[], None], module: Link, comm: Communicator) -> None:
-        self.act, self.module, self.tape = act, module, current_tape()
+        self.act = act
+        self.module = module
+        self.tape = current_tape()
         self.reduces_over = comm  # not ``comm``, as functions of the model have it that communicate
         self.number = -tick()
         self.tape.append(self)
@@ -61,13 +66,15 @@ class End(FunctionNode):
 
 
 def ends() -> list[End]:
-    """Those that the next backward of the current tape will visit: an optimizer asks what else reduces gradients then."""
+    """Those that the next backward of the current tape will visit: an optimizer asks what else
+    reduces gradients then.
+    """
     return [record for record in current_tape().records if isinstance(record, End)]
 
 
 class Samples:
-    """The number of samples of one forward. The forward's result keeps it alive: what can no longer be differentiated no longer
-    counts.
+    """The number of samples of one forward. The forward's result keeps it alive: what can no longer
+    be differentiated no longer counts.
 
     Args:
         count: how many.
@@ -79,7 +86,9 @@ class Samples:
 
 
 class Result(FunctionNode):
-    """The identity, applied to the model's outputs: refuses a backward on whose tape no ``End`` waits to reduce gradients."""
+    """The identity, applied to the model's outputs: refuses a backward on whose tape no ``End``
+    waits to reduce gradients.
+    """
 
     generic = True
 
@@ -97,7 +106,9 @@ class Result(FunctionNode):
 
     @classmethod
     def of(cls, value: Any, end: End, samples: Samples) -> Any:
-        """What the model returned, with each Variable in it replaced by the output of such a function."""
+        """What the model returned, with each Variable in it replaced by the output of such a
+        function.
+        """
         if isinstance(value, Variable):
             return cls(end, samples).apply((value,))[0]
         if isinstance(value, dict):
@@ -108,25 +119,29 @@ class Result(FunctionNode):
 
 
 class DistributedDataParallel(Chain):
-    """A model whose gradients, when a backward has ended, are the mean over the samples of all ranks.
+    """A model whose gradients, when a backward has ended, are the mean over the samples of all
+    ranks.
 
-    Every rank calls it and runs backward, as often as the others; a rank without samples calls it with none. Gradients that
-    stood there already (with :meth:`no_sync`, or from a backward before) are part of the mean.
+    Every rank calls it and runs backward, as often as the others; a rank without samples calls it
+    with none. Gradients that stood there already (with :meth:`no_sync`, or from a backward before)
+    are part of the mean.
 
     Args:
-        module: the model; its parameters and persistent values become rank 0's at the first call, and when new ones appear.
+        module: the model; its parameters and persistent values become rank 0's at the first call,
+            and when new ones appear.
         comm: the ranks that hold copies of it.
-        reduce: ``'weighted'``: by the samples of each rank; ``'mean'``: over ranks. The losses are means over samples.
+        reduce: ``'weighted'``: by the samples of each rank; ``'mean'``: over ranks. The losses are
+            means over samples.
         bucket_bytes: as in :func:`mnpar.create_multi_node_optimizer`.
         samples: called with the arguments of the model: how many samples they are.
 
-    A backward that is recorded leaves reduced gradients too, but as arrays: second derivatives lead through :func:`mnpar.grad`,
-    not through ``grad_var``.
+    A backward that is recorded leaves reduced gradients too, but as arrays: second derivatives lead
+    through :func:`mnpar.grad`, not through ``grad_var``.
 
     Raises:
-        ValueError: an argument has none of these values. In ``forward`` or backward, RuntimeError: uneven shards, and a model
-            or loss that communicates on ``comm`` itself: the weights come last here. In backward, RuntimeError: its gradients
-            are reduced already.
+        ValueError: an argument has none of these values. In ``forward`` or backward, RuntimeError:
+            uneven shards, and a model or loss that communicates on ``comm`` itself: the weights
+            come last here. In backward, RuntimeError: its gradients are reduced already.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
@@ -152,14 +167,22 @@ class DistributedDataParallel(Chain):
             raise ValueError(f"gradients are reduced by 'weighted' or 'mean', not {reduce!r}")
         size = choose_bucket_bytes(comm) if bucket_bytes == "auto" else bucket_bytes
         self.module = module
-        self._comm, self._by_samples, self._samples = comm, reduce == "weighted", samples
+        self._comm = comm
+        self._by_samples = reduce == "weighted"
+        self._samples = samples
         self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]  # by hooks always: End comes before backward's end
-        self._arenas, self._copies, self._members = Arenas(), Copies(comm), Members()
+        self._arenas = Arenas()
+        self._copies = Copies(comm)
+        self._members = Members()
         self.reduces_over = comm  # optimizers look here
         self._end: End | None = None
         self._count = 0.0  # the samples of forwards since the last reduction that count in any case
-        self._pending: list[ref[Samples]] = []  # those of forwards that count as long as a result keeps them
-        self._uneven: list[float] = []  # the ranks' samples if they differ: weights come too late for what communicates
+        self._pending: list[
+            ref[Samples]
+        ] = []  # those of forwards that count as long as a result keeps them
+        self._uneven: list[
+            float
+        ] = []  # the ranks' samples if they differ: weights come too late for what communicates
         self._alone = False
 
     def take_as_given(self) -> None:
@@ -180,12 +203,16 @@ class DistributedDataParallel(Chain):
             self._end = self._begin()
         before = len(current_tape().records)
         result = self.module(*args, **kwargs)
-        samples, records = Samples(self._weight(args, kwargs)), current_tape().records[before:]
+        samples = Samples(self._weight(args, kwargs))
+        records = current_tape().records[before:]
         counts, stale, talked, within = self._meet(samples, records)
         if stale:
             self._copies.make_equal(self.module, self._arenas)
             if talked:
-                raise RuntimeError(f"rank {self._comm.rank}: parameters appeared in a forward that communicated: {_SIZES}")
+                raise RuntimeError(
+                    f"rank {self._comm.rank}: parameters appeared in a forward that "
+                    f"communicated: {_SIZES}"
+                )
             result = self.module(*args, **kwargs)  # the first was of other parameters
         self._uneven = counts.tolist() if len(set(counts[counts > 0].tolist())) > 1 else []
         if within and self._uneven:
@@ -205,8 +232,9 @@ class DistributedDataParallel(Chain):
         """What the ranks tell each other after a forward.
 
         Returns:
-            The samples of each rank since the last reduction; whether on any rank parameters have appeared, the forward has
-            communicated, and has done so on the communicator of this model.
+            The samples of each rank since the last reduction; whether on any rank parameters have
+            appeared, the forward has communicated, and has done so on the communicator of this
+            model.
         """
         pending = [some.count for some in [one() for one in self._pending] if some is not None]
         mine = [
@@ -232,7 +260,10 @@ class DistributedDataParallel(Chain):
         """At the end of backward."""
         if self._uneven and self._end is not None:
             records = self._end.tape.records
-            if any([_within(record, self._comm) for record in records[records.index(self._end) + 1 :]]):  # a loss, for example
+            # a loss, for example
+            if any(
+                [_within(record, self._comm) for record in records[records.index(self._end) + 1 :]]
+            ):
                 raise RuntimeError(_UNEVEN.format(self._uneven))
         self._end, self._count, self._pending = None, 0.0, []
         self._arenas.gather(self._members.of(self.module))
@@ -241,7 +272,9 @@ class DistributedDataParallel(Chain):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Add up gradients inside a ``with`` block, without messages: the next forward outside has them in its mean."""
+        """Add up gradients inside a ``with`` block, without messages: the next forward outside has
+        them in its mean.
+        """
         before, self._alone = self._alone, True
         try:
             yield
@@ -249,28 +282,39 @@ class DistributedDataParallel(Chain):
             self._alone = before
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
-        reduce, size = "weighted" if self._by_samples else "mean", self._reducer.bucket_bytes
-        return DistributedDataParallel(copy.deepcopy(self.module, memo), self._comm, reduce, size, self._samples)
+        reduce = "weighted" if self._by_samples else "mean"
+        size = self._reducer.bucket_bytes
+        return DistributedDataParallel(
+            copy.deepcopy(self.module, memo), self._comm, reduce, size, self._samples
+        )
 
 
 def _within(record: Any, comm: Communicator) -> bool:
     """Whether a function on the tape speaks to ranks of this communicator."""
-    return getattr(record, "comm", None) is comm or (isinstance(record, Phase) and record.whole.what.comm is comm)
+    return getattr(record, "comm", None) is comm or (
+        isinstance(record, Phase) and record.whole.what.comm is comm
+    )
 
 
 _UNEVEN = (
-    "ranks of {} samples, whose model or loss communicates on the communicator of DistributedDataParallel: gradients that "
-    "travel in backward would be without the weights that end it. Give all ranks as many samples, or train by "
-    "mnpar.create_multi_node_optimizer, whose weights enter with the loss; what is only to be shown, and has no gradient, is "
+    "ranks of {} samples, whose model or loss communicates on the communicator of "
+    "DistributedDataParallel: gradients that "
+    "travel in backward would be without the weights that end it. Give all ranks as many "
+    "samples, or train by "
+    "mnpar.create_multi_node_optimizer, whose weights enter with the loss; what is only to be "
+    "shown, and has no gradient, is "
     "communicated as an array (comm.allreduce)"
 )
 _SHARED = (
-    "two DistributedDataParallel that have parameters in common would both reduce these at the end of one backward: let one "
+    "two DistributedDataParallel that have parameters in common would both reduce these at the "
+    "end of one backward: let one "
     "have both models, as links of a chain"
 )
 _REDUCED = (
-    "backward reached the result of a DistributedDataParallel whose gradients another backward has reduced already, or that is "
-    "on another tape: start from all losses at once with mnpar.backward([loss1, loss2]), keep the tape with retain_tape=True, "
+    "backward reached the result of a DistributedDataParallel whose gradients another backward "
+    "has reduced already, or that is "
+    "on another tape: start from all losses at once with mnpar.backward([loss1, loss2]), keep "
+    "the tape with retain_tape=True, "
     "or give each forward its own `with mnpar.Tape():`"
 )
 _SIZES = "give layers their sizes, or call the model once under mnpar.no_backprop_mode() first"

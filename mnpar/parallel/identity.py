@@ -1,8 +1,9 @@
-"""Which optimizer a rank updates, and by which hyperparameters: two numbers that ranks tell each other in every update.
+"""Which optimizer a rank updates, and by which hyperparameters: two numbers that ranks tell each
+other in every update.
 
-Gradients of two models of one form fit together, whoever they are added to, and copies that step by different learning rates
-drift apart without an error. So each rank tells a number of its optimizer and a sum of its hyperparameters, and only where
-they are not alike do the ranks say more.
+Gradients of two models of one form fit together, whoever they are added to, and copies that step by
+different learning rates drift apart without an error. So each rank tells a number of its optimizer
+and a sum of its hyperparameters, and only where they are not alike do the ranks say more.
 """
 
 from __future__ import annotations
@@ -27,35 +28,50 @@ if TYPE_CHECKING:
 
 
 class Identity:
-    """What distinguishes an optimizer from others on the same ranks, and from its like on other ranks.
+    """What distinguishes an optimizer from others on the same ranks, and from its like on other
+    ranks.
 
     Args:
         optimizer: of this rank.
         comm: the ranks that step together; they make their optimizers in the same order.
-        placement: on a mesh, where the parameters lie: which of them all of these ranks have copies of.
+        placement: on a mesh, where the parameters lie: which of them all of these ranks have copies
+            of.
         how: how gradients are reduced: ``'weighted'``, ``'mean'`` or ``'sum'``.
     """
 
-    def __init__(self, optimizer: GradientMethod, comm: Communicator, placement: Placement | None, how: str) -> None:
+    def __init__(
+        self, optimizer: GradientMethod, comm: Communicator, placement: Placement | None, how: str
+    ) -> None:
         comm.optimizers += 1
         self._how = how
         self.number = comm.optimizers % COPY
         self._copies = count(1)  # of this one, and of its copies
         self._optimizer, self._comm, self._placement = optimizer, comm, placement
-        self._own: tuple[object, dict[str, str]] = None, {}  # ``structure.now``, and what single parameters have then
+        # ``structure.now``, and what single parameters have then
+        self._own: tuple[object, dict[str, str]] = (
+            None,
+            {},
+        )
         self._rules: tuple[object, int] = None, 0  # ``structure.tuned``, and the checksum then
-        self._interrupted = 0  # how many updates were interrupted by errors that the program has caught
+        self._interrupted = (
+            0  # how many updates were interrupted by errors that the program has caught
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Identity:
-        """A copy has a number of its own, which it has whatever other optimizers there are: it may be on one rank only."""
+        """A copy has a number of its own, which it has whatever other optimizers there are: it may
+        be on one rank only.
+        """
         memo[id(self)] = other = copy.copy(self)
         other.number = self.number % COPY + next(self._copies) % COPY * COPY
         other._optimizer, other._placement = copy.deepcopy((self._optimizer, self._placement), memo)
-        other._own, other._rules = (None, {}), (None, 0)
+        other._own = (None, {})
+        other._rules = (None, 0)
         return other
 
     def interrupt(self, times: int | None = 1) -> None:
-        """An error has come between the exchange of gradients and the end of a step, on this rank at least; None: forget it."""
+        """An error has come between the exchange of gradients and the end of a step, on this rank
+        at least; None: forget it.
+        """
         self._interrupted = 0 if times is None else self._interrupted + times
         structure.tune()
 
@@ -67,20 +83,31 @@ class Identity:
         return self.number, self._rules[1]
 
     def _hyperparameters(self) -> dict[str, str]:
-        """By name, as text of nine digits: the last ones may be rounded in another way on another machine."""
+        """By name, as text of nine digits: the last ones may be rounded in another way on another
+        machine.
+        """
         if self._own[0] is not structure.now:
             self._own = structure.now, self._of_parameters()
         others = {
             "reduce": self._how,
-            "loss scale": f"{self._optimizer.loss_scale or 1.0:.9g}",  # what comes from other ranks is scaled too
-            "hooks": ", ".join([kind.__name__ for kind in map(type, self._optimizer.hooks) if kind.__module__ == _CHANGING]),
+            # what comes from other ranks is scaled too
+            "loss scale": f"{self._optimizer.loss_scale or 1.0:.9g}",
+            "hooks": ", ".join(
+                [
+                    kind.__name__
+                    for kind in map(type, self._optimizer.hooks)
+                    if kind.__module__ == _CHANGING
+                ]
+            ),
             _INTERRUPTED: str(self._interrupted),
         }
         return {**_numbers(self._optimizer.hyperparam, ""), **others, **self._own[1]}
 
     def _of_parameters(self) -> dict[str, str]:
         found = {}
-        members = self._optimizer.members() if self._placement is None or self._placement.kinds else []
+        members = (
+            self._optimizer.members() if self._placement is None or self._placement.kinds else []
+        )
         for i, param in enumerate([param for param in members if param.summed is None]):
             if param.update_rule is not None:
                 found.update(_numbers(param.update_rule.hyperparam, f"parameter {i}'s "))
@@ -92,40 +119,61 @@ class Identity:
         """Compare the rows of all ranks, which all of them call with the same rows.
 
         Raises:
-            MismatchError: they update different optimizers, or have other hyperparameters, or some lack a step of others; on
-                all ranks.
+            MismatchError: they update different optimizers, or have other hyperparameters, or some
+                lack a step of others; on all ranks.
         """
         self._check_numbers([row.number for row in rows])
         if len({row.rules for row in rows}) == 1:
             return
         everyone = self._comm.allgather_obj(self._hyperparameters())
-        names = [n for n in dict.fromkeys([n for one in everyone for n in one]) if len({one.get(n) for one in everyone}) > 1]
-        if names == [_INTERRUPTED] and alike(self._optimizer.target, self._comm):  # the step had been taken nevertheless
+        names = [
+            n
+            for n in dict.fromkeys([n for one in everyone for n in one])
+            if len({one.get(n) for one in everyone}) > 1
+        ]
+        # the step had been taken nevertheless
+        if names == [_INTERRUPTED] and alike(self._optimizer.target, self._comm):
             self.interrupt(None)
             return
-        lines = [f"  {name}: {', '.join([one.get(name, 'not set') or 'none' for one in everyone])}" for name in names]
-        what, remedy = (_LACKS_STEP, _BY_LOADING) if names == [_INTERRUPTED] else (_UNLIKE, _BY_UPDATE)
+        lines = [
+            f"  {name}: {', '.join([one.get(name, 'not set') or 'none' for one in everyone])}"
+            for name in names
+        ]
+        what, remedy = (
+            (_LACKS_STEP, _BY_LOADING) if names == [_INTERRUPTED] else (_UNLIKE, _BY_UPDATE)
+        )
         raise MismatchError("\n".join([what, *lines, remedy]))
 
     def check_updates(self) -> None:
         """Before values are given to all ranks, which states are not; all ranks call it.
 
         Raises:
-            MismatchError: they update different optimizers, or some have made more updates; on all ranks.
+            MismatchError: they update different optimizers, or some have made more updates; on all
+                ranks.
         """
         mine = np.array([self._optimizer.t, self.number])
         updates, numbers = np.stack(self._comm.allgather(mine)).T.tolist()
         self._check_numbers(numbers)
         if len(set(updates)) > 1:
-            raise MismatchError(f"the ranks' optimizers have made {updates} updates: load one snapshot on all ranks, or none")
+            raise MismatchError(
+                f"the ranks' optimizers have made {updates} updates: load one snapshot on all "
+                "ranks, or none"
+            )
 
     def _check_numbers(self, numbers: list[int]) -> None:
         if len(set(numbers)) == 1:
             return
         model = self._optimizer.target
-        params = ", ".join([f"{path} {param.shape}" for path, param in list(model.namedparams())[:4]])
-        models = self._comm.allgather_obj(f"a {type(model).__name__} with {params or 'no parameters'}")
-        lines = [f"  rank {r}: {_named(n)}, of {what}" for r, (n, what) in enumerate(zip(numbers, models, strict=True))]
+        params = ", ".join(
+            [f"{path} {param.shape}" for path, param in list(model.namedparams())[:4]]
+        )
+        models = self._comm.allgather_obj(
+            f"a {type(model).__name__} with {params or 'no parameters'}"
+        )
+        lines = [
+            f"  rank {r}: {_named(n)}, of {what}"
+            for r, (n, what) in enumerate(zip(numbers, models, strict=True))
+        ]
         raise MismatchError("\n".join(["the ranks update different optimizers:", *lines, _ORDER]))
 
 
@@ -135,7 +183,9 @@ def _named(number: int) -> str:
 
 
 def _numbers(given: Hyperparameter, whose: str) -> dict[str, str]:
-    return {whose + name: f"{x:.9g}" for name, x in given.__dict__.items() if isinstance(x, _NUMBER)}
+    return {
+        whose + name: f"{x:.9g}" for name, x in given.__dict__.items() if isinstance(x, _NUMBER)
+    }
 
 
 COPY = 2**16  # numbers of copies are multiples of this, besides
@@ -143,18 +193,25 @@ _NUMBER = (int, float, np.number)  # written in the call, a union would be made 
 
 
 _ORDER = (
-    "Those of one communicator are numbered in the order in which create_multi_node_optimizer is called, and their deep copies "
+    "Those of one communicator are numbered in the order in which create_multi_node_optimizer "
+    "is called, and their deep copies "
     "in the order in which they are made: call it, copy, and update, in the same order on all ranks"
 )
 _UNLIKE = "the optimizer's hyperparameters are not the same on all ranks (rank 0's, rank 1's, ...):"
-_CHANGING = optimizer_hooks.__name__  # these change gradients; a user's may only look at them, on one rank
+# these change gradients; a user's may only look at them, on one rank
+_CHANGING = optimizer_hooks.__name__
 _INTERRUPTED = "interrupted updates"
-_LACKS_STEP = "copies are not the same any more: an error has interrupted an update on some ranks (rank 0's, rank 1's, ...):"
+_LACKS_STEP = (
+    "copies are not the same any more: an error has interrupted an update on some ranks (rank "
+    "0's, rank 1's, ...):"
+)
 _BY_LOADING = (
-    "The others have taken that step. An error that is caught after the gradients were exchanged, as one of a hook, is to be "
+    "The others have taken that step. An error that is caught after the gradients were "
+    "exchanged, as one of a hook, is to be "
     "raised on all ranks; now load a snapshot on all of them"
 )
 _BY_UPDATE = (
-    "The copies would drift apart: set them on all ranks, by what is the same there, as the number of updates (optimizer.t), "
+    "The copies would drift apart: set them on all ranks, by what is the same there, as the "
+    "number of updates (optimizer.t), "
     "and not by each rank's own epoch or loss; a rank that is in join() sets none"
 )

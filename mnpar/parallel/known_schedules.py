@@ -1,9 +1,10 @@
 """The schedules of pipelines that have names: each function gives the actions of all ranks.
 
-Letters: P ``ranks``, M ``micro_batches``, S stages. The bubbles are those of stages that cost the same, with F, I and W of one
-unit each, for M ≥ P. In the literature a B of two units gives the gradients of its inputs at its end, and 1F1B's bubble is
-(P-1)/(M+P-1). Here the inputs' gradients leave before those of weights are computed: a third less bubble, for nothing.
-Sources: GPipe (Huang 2019), PipeDream-flush (Narayanan 2019), Megatron-LM's interleaving (Narayanan 2021), zero bubble
+Letters: P ``ranks``, M ``micro_batches``, S stages. The bubbles are those of stages that cost the
+same, with F, I and W of one unit each, for M ≥ P. In the literature a B of two units gives the
+gradients of its inputs at its end, and 1F1B's bubble is (P-1)/(M+P-1). Here the inputs' gradients
+leave before those of weights are computed: a third less bubble, for nothing. Sources: GPipe (Huang
+2019), PipeDream-flush (Narayanan 2019), Megatron-LM's interleaving (Narayanan 2021), zero bubble
 (Qi 2023), controllable memory: V-shapes (Qi 2024), eager 1F1B (Zhuang 2023).
 """
 
@@ -26,7 +27,10 @@ def gpipe(ranks: int, micro_batches: int) -> Schedule:
     """
     _check(ranks, micro_batches)
     every = range(micro_batches)
-    lists = [[*(Action("F", rank, m) for m in every), *(Action("B", rank, m) for m in every)] for rank in range(ranks)]
+    lists = [
+        [*(Action("F", rank, m) for m in every), *(Action("B", rank, m) for m in every)]
+        for rank in range(ranks)
+    ]
     return _schedule(lists, list(range(ranks)), micro_batches, "gpipe")
 
 
@@ -39,7 +43,10 @@ def one_f_one_b(ranks: int, micro_batches: int) -> Schedule:
         rank 1: 1F0 1B0 1F1 1B1 1F2 1B2
     """
     _check(ranks, micro_batches)
-    lists = [_alternate(rank, min(ranks - rank - 1, micro_batches), micro_batches) for rank in range(ranks)]
+    lists = [
+        _alternate(rank, min(ranks - rank - 1, micro_batches), micro_batches)
+        for rank in range(ranks)
+    ]
     return _schedule(lists, list(range(ranks)), micro_batches, "1f1b")
 
 
@@ -54,10 +61,11 @@ def _alternate(stage: int, ahead: int, micro_batches: int) -> list[Action]:
 
 
 def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
-    """1F1B with V = ``chunks`` stages on each rank, r, r+P, …: bubble 2(P-1)/(3VM+2(P-1)), V times the messages.
+    """1F1B with V = ``chunks`` stages on each rank, r, r+P, …: bubble 2(P-1)/(3VM+2(P-1)), V times
+    the messages.
 
-    The micro-batches go through in groups of P (or a little more, where P does not divide M): a rank takes a group through its
-    first stage, then through its next.
+    The micro-batches go through in groups of P (or a little more, where P does not divide M): a
+    rank takes a group through its first stage, then through its next.
 
     Example:
         >>> print(interleaved(2, 2))
@@ -72,17 +80,22 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
     for rank in range(ranks):
         mine = [rank + ranks * chunk for chunk in range(chunks)]
         forward = [Action("F", stage, m) for group in groups for stage in mine for m in group]
-        backward = [Action("B", stage, m) for group in groups for stage in reversed(mine) for m in group]
+        backward = [
+            Action("B", stage, m) for group in groups for stage in reversed(mine) for m in group
+        ]
         ahead = min(2 * (ranks - rank - 1) + (chunks - 1) * len(groups[0]), total)
         actions = forward[:ahead]
         for i in range(total):
             actions += [*forward[ahead + i : ahead + i + 1], backward[i]]
         lists.append(actions)
-    return _schedule(lists, [stage % ranks for stage in range(ranks * chunks)], micro_batches, "interleaved")
+    return _schedule(
+        lists, [stage % ranks for stage in range(ranks * chunks)], micro_batches, "interleaved"
+    )
 
 
 def zb1p(ranks: int, micro_batches: int) -> Schedule:
-    """1F1B with backward in two halves, the weights' put off by r micro-batches on rank r: they fill the bubble at the end.
+    """1F1B with backward in two halves, the weights' put off by r micro-batches on rank r: they
+    fill the bubble at the end.
 
     Bubble (P-1)/(3M+P-1), about half of 1F1B's; min(P, M) graphs in flight.
 
@@ -99,16 +112,20 @@ def zb1p(ranks: int, micro_batches: int) -> Schedule:
             actions.append(action._replace(kind="I") if action.kind == "B" else action)
             if action.kind == "B" and action.micro_batch >= rank:
                 actions.append(Action("W", rank, action.micro_batch - rank))
-        actions += [Action("W", rank, m) for m in range(max(micro_batches - rank, 0), micro_batches)]
+        actions += [
+            Action("W", rank, m) for m in range(max(micro_batches - rank, 0), micro_batches)
+        ]
         lists.append(actions)
     return _schedule(lists, list(range(ranks)), micro_batches, "zb1p")
 
 
 def eager(ranks: int, micro_batches: int) -> Schedule:
-    """1F1B with twice as many forwards ahead: what a rank needs next has arrived, though messages take time or stages differ.
+    """1F1B with twice as many forwards ahead: what a rank needs next has arrived, though messages
+    take time or stages differ.
 
-    Weights' gradients fill the gaps between the last actions, two micro-batches' at a time, and end with the rest together: so
-    they are few products. Bubble (P-1)/(3M+P-1), as of ZB1P; for this there are M graphs in flight.
+    Weights' gradients fill the gaps between the last actions, two micro-batches' at a time, and end
+    with the rest together: so they are few products. Bubble (P-1)/(3M+P-1), as of ZB1P; for this
+    there are M graphs in flight.
 
     Example:
         >>> print(eager(2, 4))
@@ -116,10 +133,15 @@ def eager(ranks: int, micro_batches: int) -> Schedule:
         rank 1: 1F0 1I0 1F1 1I1 1F2 1I2 1F3 1I3 1W0 1W1 1W2 1W3
     """
     _check(ranks, micro_batches)
-    M, lists, together = micro_batches, [], 1 + (micro_batches > ranks)
+    M = micro_batches
+    lists = []
+    together = 1 + (micro_batches > ranks)
     for rank in range(ranks):
-        ahead, done, actions = min(2 * (ranks - rank - 1), M), 0, list[Action]()
-        waits = M - min(ahead, M - 1)  # from this micro-batch on a gradient is waited for after the last forward
+        ahead = min(2 * (ranks - rank - 1), M)
+        done = 0
+        actions = list[Action]()
+        # from this micro-batch on a gradient is waited for after the last forward
+        waits = M - min(ahead, M - 1)
         for action in _alternate(rank, ahead, M):
             kind, _, m = action
             if kind == "B" and m >= waits and ((m - waits + 1) % together == 0 or m == M - 1):
@@ -131,12 +153,14 @@ def eager(ranks: int, micro_batches: int) -> Schedule:
 
 
 def zbv(ranks: int, micro_batches: int) -> Schedule:
-    """Stages down the ranks and up again (rank r has r and 2P-1-r), backward in halves: next to no bubble in 1F1B's memory.
+    """Stages down the ranks and up again (rank r has r and 2P-1-r), backward in halves: next to no
+    bubble in 1F1B's memory.
 
-    With stages of a unit each, a step takes 6M+P-1 units, P-1 of which the last rank waits for its first micro-batch: bubble
-    (P-1)/(6M+P-1). At most min(2P, 2M) graphs of half a rank's size are in flight. The order is found by a search without
-    looking back (inputs' gradients first, then forward of the later stage, then what fills the gaps): up to 4 ranks it takes
-    this time, with more at most 2 units longer.
+    With stages of a unit each, a step takes 6M+P-1 units, P-1 of which the last rank waits for its
+    first micro-batch: bubble (P-1)/(6M+P-1). At most min(2P, 2M) graphs of half a rank's size are
+    in flight. The order is found by a search without looking back (inputs' gradients first, then
+    forward of the later stage, then what fills the gaps): up to 4 ranks it takes this time, with
+    more at most 2 units longer.
 
     Example:
         >>> print(zbv(1, 2))
@@ -148,19 +172,32 @@ def zbv(ranks: int, micro_batches: int) -> Schedule:
 
 
 class _Search:
-    """Lets all ranks act unit by unit, each by the first rule that it can follow; ``limit`` graphs in flight on a rank."""
+    """Lets all ranks act unit by unit, each by the first rule that it can follow; ``limit`` graphs
+    in flight on a rank.
+    """
 
     def __init__(self, where: list[int], micro_batches: int, limit: int) -> None:
         self.where, self.M, self.limit = where, micro_batches, limit
         self.ranks = 1 + max(where)
-        self.done: dict[str, list[int]] = {"F": [0] * len(where), "I": [0] * len(where)}  # how many micro-batches
+        # how many micro-batches
+        self.done: dict[str, list[int]] = {
+            "F": [0] * len(where),
+            "I": [0] * len(where),
+        }
         self.owed: list[list[Action]] = [[] for _ in range(self.ranks)]  # weights' gradients
         self.held = [0] * self.ranks
 
     def lists(self) -> list[list[Action]]:
         lists: list[list[Action]] = [[] for _ in range(self.ranks)]
-        while chosen := [(rank, action) for rank in range(self.ranks) if (action := self._choose(rank)) is not None]:
-            for rank, action in chosen:  # all at the same time: none has seen the others' last action
+        while chosen := [
+            (rank, action)
+            for rank in range(self.ranks)
+            if (action := self._choose(rank)) is not None
+        ]:
+            for (
+                rank,
+                action,
+            ) in chosen:  # all at the same time: none has seen the others' last action
                 lists[rank].append(action)
                 self._count(rank, action)
         return lists
@@ -191,18 +228,28 @@ class _Search:
 
 def _check(ranks: int, micro_batches: int, chunks: int = 1) -> None:
     if ranks < 1 or micro_batches < 1:
-        raise ValueError(f"a schedule is for 1 rank and 1 micro-batch or more, not for {ranks} and {micro_batches}")
+        raise ValueError(
+            f"a schedule is for 1 rank and 1 micro-batch or more, not for {ranks} and "
+            f"{micro_batches}"
+        )
     if chunks < 1:
         raise ValueError(f"each rank has 1 stage (chunk) or more, not {chunks}")
 
 
-def _schedule(lists: Sequence[Sequence[Action]], where: Sequence[int], micro_batches: int, name: str) -> Schedule:
+def _schedule(
+    lists: Sequence[Sequence[Action]], where: Sequence[int], micro_batches: int, name: str
+) -> Schedule:
     return Schedule(tuple([tuple(actions) for actions in lists]), tuple(where), micro_batches, name)
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "gpipe": gpipe, "1f1b": one_f_one_b, "interleaved": interleaved, "zb1p": zb1p, "zbv": zbv, "eager": eager,
-}  # fmt: skip
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved": interleaved,
+    "zb1p": zb1p,
+    "zbv": zbv,
+    "eager": eager,
+}
 
 
 def make_schedule(name: str, ranks: int, micro_batches: int, **options: Any) -> Schedule:
@@ -221,5 +268,8 @@ def make_schedule(name: str, ranks: int, micro_batches: int, **options: Any) -> 
         rank 0: 0F0 0F1 0B0 0B1
     """
     if name not in SCHEDULES:
-        raise ValueError(f"there is no schedule {name!r}: known are {', '.join(SCHEDULES)}; own_schedule takes a list")
+        raise ValueError(
+            f"there is no schedule {name!r}: known are {', '.join(SCHEDULES)}; own_schedule "
+            "takes a list"
+        )
     return SCHEDULES[name](ranks, micro_batches, **options)

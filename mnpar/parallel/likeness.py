@@ -1,8 +1,10 @@
-"""Checks that ranks with the same parameter have the same values of it, and (on a mesh) the same gradient, by a few sums.
+"""Checks that ranks with the same parameter have the same values of it, and (on a mesh) the same
+gradient, by a few sums.
 
-A gradient that is only a rank's share, where it should be whole, is no error by itself: the copies drift apart, and the loss
-falls a little less. So ranks compare sums, some tens of bytes for each parameter. Copies nearly always have the same bits, and
-then one digest of all values is enough; sums are for copies that may differ by rounding.
+A gradient that is only a rank's share, where it should be whole, is no error by itself: the copies
+drift apart, and the loss falls a little less. So ranks compare sums, some tens of bytes for each
+parameter. Copies nearly always have the same bits, and then one digest of all values is enough;
+sums are for copies that may differ by rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from mnpar.parallel.placement import Placement
 from mnpar.parameter import Parameter
 
 
-def compare(comm: Communicator, model: Link, arenas: Arenas, update: int, placement: Placement | None) -> None:
+def compare(
+    comm: Communicator, model: Link, arenas: Arenas, update: int, placement: Placement | None
+) -> None:
     """Compare what several ranks have of a model; all ranks that have it together call it.
 
     Args:
@@ -33,7 +37,8 @@ def compare(comm: Communicator, model: Link, arenas: Arenas, update: int, placem
         model: this rank's copy or part.
         arenas: where its parameters are.
         update: which one it is.
-        placement: on a mesh, where the parameters lie; then their gradients, which are there, are compared too.
+        placement: on a mesh, where the parameters lie; then their gradients, which are there, are
+            compared too.
 
     Raises:
         MismatchError: they differ by more than rounding; on all of these ranks.
@@ -46,7 +51,11 @@ def compare(comm: Communicator, model: Link, arenas: Arenas, update: int, placem
 
 def _compare_parts(placement: Placement, model: Link, update: int) -> None:
     mesh, tables = placement.mesh, placement.tables
-    named = [(path, param) for path, param in model.namedparams(include_uninit=False) if path in placement.kinds]
+    named = [
+        (path, param)
+        for path, param in model.namedparams(include_uninit=False)
+        if path in placement.kinds
+    ]
     mine = np.array([_row(param) for _, param in named]).reshape(len(named), 9)
     ranks = mesh.line(placement.others, mesh.comm.rank)
     rows = dict(zip(ranks, placement.copy.allgather(mine), strict=True))
@@ -55,7 +64,9 @@ def _compare_parts(placement: Placement, model: Link, update: int) -> None:
         holders = {rank: tables[rank].params[path] for rank in ranks if path in tables[rank].params}
         updated = {bool(rows[rank][index[rank][path]][8]): rank for rank in holders}
         if len(updated) > 1:
-            raise MismatchError(_DISABLED.format(update + 1, path, mesh, updated[True], updated[False]))
+            raise MismatchError(
+                _DISABLED.format(update + 1, path, mesh, updated[True], updated[False])
+            )
         for same in placement.copies(holders).values():
             for rank in same[1:]:
                 one, other = (rows[r][index[r][path]] for r in (same[0], rank))
@@ -63,14 +74,17 @@ def _compare_parts(placement: Placement, model: Link, update: int) -> None:
                     what, a, b = found
                     axes = " and ".join(map(repr, mesh.differ([same[0], rank])))
                     raise MismatchError(
-                        f"update {update + 1}: the {what}s of {path} are not the same on ranks {[same[0], rank]} of {mesh!s}, "
-                        f"which have the same of it and differ along {axes}: they add up to {a:.6g} and {b:.6g}. "
-                        + _REMEDY[what]
+                        f"update {update + 1}: the {what}s of {path} are not the same on ranks "
+                        f"{[same[0], rank]} of {mesh!s}, "
+                        f"which have the same of it and differ along {axes}: they add up to "
+                        f"{a:.6g} and {b:.6g}. " + _REMEDY[what]
                     )
 
 
 def digest_of(arenas: Arenas, rank: int) -> bytes:
-    """A digest of the values: equal on ranks with equal bits. Values on a GPU are not copied for it: each rank has another."""
+    """A digest of the values: equal on ranks with equal bits. Values on a GPU are not copied for
+    it: each rank has another.
+    """
     digest = hashlib.sha256()
     for arena in arenas:
         if type(arena.data) is not np.ndarray:
@@ -81,29 +95,41 @@ def digest_of(arenas: Arenas, rank: int) -> bytes:
 
 
 def compare_copies(comm: Communicator, model: Link, update: int) -> None:
-    """Find out whether the values on ranks whose digests differ do so by more than rounding can; all ranks call it.
+    """Find out whether the values on ranks whose digests differ do so by more than rounding can;
+    all ranks call it.
 
     Raises:
         MismatchError: they do; on all ranks.
     """
-    named = [(path, param) for path, param in model.namedparams(include_uninit=False) if param.summed is None]
+    named = [
+        (path, param)
+        for path, param in model.namedparams(include_uninit=False)
+        if param.summed is None
+    ]
     mine = np.array([[*_signature(param.array)] for _, param in named]).reshape(len(named), 4)
     first, *others = comm.allgather(mine)
     for rank, rows in enumerate(others, start=1):
         for (path, param), one, other in zip(named, first, rows, strict=True):
             if found := _difference(one, other, np.dtype(param.dtype), rows):
                 raise MismatchError(
-                    f"update {update + 1}: the values of {path} are not the same on ranks {[0, rank]}, copies of each other: "
+                    f"update {update + 1}: the values of {path} are not the same on ranks "
+                    f"{[0, rank]}, copies of each other: "
                     f"they add up to {found[1]:.6g} and {found[2]:.6g}. {_REMEDY['value']}"
                 )
 
 
-def _difference(one: Array, other: Array, dtype: np.dtype, rows: Array) -> tuple[str, float, float] | None:
-    """What of a parameter differs on two ranks by more than rounding can, and its sums there; ``rows``: of all parameters."""
+def _difference(
+    one: Array, other: Array, dtype: np.dtype, rows: Array
+) -> tuple[str, float, float] | None:
+    """What of a parameter differs on two ranks by more than rounding can, and its sums there;
+    ``rows``: of all parameters.
+    """
     eps = float(np.finfo(dtype).eps) if dtype.kind in "fc" else 1e-3
     for what, start in (("gradient", 4), ("value", 0))[-(len(one) // 4) :]:
-        a, b = one[start : start + 4], other[start : start + 4]
-        typical = np.fmax.reduce(rows[:, start + 2] / np.maximum(rows[:, start + 3], 1))  # the largest mean size
+        a = one[start : start + 4]
+        b = other[start : start + 4]
+        # the largest mean size
+        typical = np.fmax.reduce(rows[:, start + 2] / np.maximum(rows[:, start + 3], 1))
         with np.errstate(**_UNSOUND):
             allowed = min(eps**0.5, 0.05) * max(a[2], b[2]) * 7 + 100 * eps * typical * b[3]
             differ = abs(a[:3] - b[:3]) > allowed
@@ -119,7 +145,9 @@ def _row(param: Parameter) -> list[float]:
 
 
 def _signature(x: Array) -> Iterator[float]:
-    """A few numbers that differ where arrays do: sums with two patterns of weights, the size of the elements, their number."""
+    """A few numbers that differ where arrays do: sums with two patterns of weights, the size of the
+    elements, their number.
+    """
     if x is None:
         return iter((0.0,) * 4)
     xp = backend.get_array_module(x)
@@ -127,17 +155,22 @@ def _signature(x: Array) -> Iterator[float]:
     flat = (flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat).astype(np.float64)
     weights = xp.arange(flat.size) % 13 - 6.0
     with np.errstate(**_UNSOUND):
-        return iter([float(flat.sum()), float(flat.dot(weights)), float(abs(flat).sum()), float(flat.size)])
+        return iter(
+            [float(flat.sum()), float(flat.dot(weights)), float(abs(flat).sum()), float(flat.size)]
+        )
 
 
 _UNSOUND: Any = {"invalid": "ignore", "over": "ignore"}  # infinities and NaN are another's business
 _DISABLED = (
-    "update {}: {} is one parameter of {!s}, and rank {} updates it, but on rank {} its update is disabled: call "
+    "update {}: {} is one parameter of {!s}, and rank {} updates it, but on rank {} its update "
+    "is disabled: call "
     "disable_update and enable_update alike on all ranks that have it or a part of it"
 )
 _REMEDY = {
-    "gradient": "So each has the gradient of its own use of it only: use a layer that takes the communicator of this axis, or "
+    "gradient": "So each has the gradient of its own use of it only: use a layer that takes the "
+    "communicator of this axis, or "
     "let the parameter pass F.copy_to(comm, parameter) before it is used",
-    "value": "They have drifted apart: something is different on these ranks that should not be, such as random numbers, "
+    "value": "They have drifted apart: something is different on these ranks that should not be, "
+    "such as random numbers, "
     "hyperparameters, hooks, or a parameter that was changed by hand",
 }

@@ -1,8 +1,10 @@
-"""The few numbers (``Row``) that ranks which step together exchange in each update: before backward, or with the gradients.
+"""The few numbers (``Row``) that ranks which step together exchange in each update: before
+backward, or with the gradients.
 
-If a gradient may be sent to another rank during backward, its weight must be known before: the ranks meet, and wait for the
-slowest forward. Otherwise the rows travel in the message of the gradients and cost nothing: the loss is weighted by the samples
-of the update before, and the sum is corrected if these are others now.
+If a gradient may be sent to another rank during backward, its weight must be known before: the
+ranks meet, and wait for the slowest forward. Otherwise the rows travel in the message of the
+gradients and cost nothing: the loss is weighted by the samples of the update before, and the sum is
+corrected if these are others now.
 """
 
 from __future__ import annotations
@@ -26,23 +28,34 @@ if TYPE_CHECKING:
     from mnpar.parallel.placement import Placement
 
 DIGEST = 16  # bytes
-OFTEN = 4 + DIGEST  # bytes at the end of a note that may change in each update: checksum of hyperparameters, and the digest
+OFTEN = (
+    4 + DIGEST
+    # bytes at the end of a note that may change in each update: checksum of hyperparameters, and
+    # the digest
+)
 _NUMBERS = struct.Struct(f"<2d8B2I{DIGEST}x")
 
 
 class Row(NamedTuple):
     """What a rank tells the others when they meet, once in each update."""
 
-    weight: float  # what its loss counts: its samples, or 1; 0: it has no loss; -1: it has one of nobody knows how many samples
+    # what its loss counts: its samples, or 1; 0: it has no loss; -1: it has one of nobody knows how
+    # many samples
+    weight: float
     held: float = 0.0  # the weight of the gradients that it added up before
     stale: bool = False  # its parameters are not those that were made equal
-    final: bool = False  # its forward cannot be run again: it communicated, or changed persistent values
+    final: bool = (
+        False  # its forward cannot be run again: it communicated, or changed persistent values
+    )
     manual: bool = False  # its gradients are there already, unweighted
     joining: bool = False  # it has no samples any more
     talks: bool = False  # its forward communicated
-    unsettled: bool = False  # it has not looked yet whether its model fits together with those of other ranks of a mesh
+    # it has not looked yet whether its model fits together with those of other ranks of a mesh
+    unsettled: bool = False
     asks: bool = False  # its step may sum norms of pieces of weights that stages share
-    altered: bool = False  # its values are not those that the last step left, where steps make them alike
+    altered: bool = (
+        False  # its values are not those that the last step left, where steps make them alike
+    )
     number: int = 0  # of its optimizer (identity.py)
     rules: int = 0  # the same where ranks have the same hyperparameters
 
@@ -57,14 +70,21 @@ class Row(NamedTuple):
 
 
 def told(mine: Row, comm: Communicator, placement: Placement | None) -> list[Row]:
-    """The rows of all ranks that have copies; on a mesh, a flag that is set on any of its ranks is set in all of them."""
+    """The rows of all ranks that have copies; on a mesh, a flag that is set on any of its ranks is
+    set in all of them.
+    """
     everyone = comm if placement is None else placement.mesh.comm
-    rows = [Row(*values) for values in np.stack(everyone.allgather(np.array(mine, np.float64))).tolist()]
+    rows = [
+        Row(*values) for values in np.stack(everyone.allgather(np.array(mine, np.float64))).tolist()
+    ]
     if placement is None:
         return rows
     names = ("stale", "final", "manual", "talks", "unsettled", "asks", "altered")
     flags = {name: any([getattr(row, name) for row in rows]) for name in names}
-    return [rows[rank]._replace(**flags) for rank in placement.mesh.line(placement.summed, everyone.rank)]
+    return [
+        rows[rank]._replace(**flags)
+        for rank in placement.mesh.line(placement.summed, everyone.rank)
+    ]
 
 
 def total_of(rows: list[Row]) -> float:
@@ -79,7 +99,9 @@ def unknown_among_known(rows: list[Row]) -> list[int]:
 
 
 def check_known(rows: list[Row]) -> None:
-    """Raises ValueError on all ranks if some do not know of how many samples their loss is, where others know it."""
+    """Raises ValueError on all ranks if some do not know of how many samples their loss is, where
+    others know it.
+    """
     if unknown := unknown_among_known(rows):
         raise ValueError(UNKNOWN.format(f"the losses' of ranks {unknown}"))
 
@@ -92,9 +114,13 @@ def own_weight(loss: Any, samples: float, how: str) -> float:
     return samples if how == "weighted" else 1.0
 
 
-def weighted(loss: Any, own: float, weight: float, scale: float | None, others: OtherGradients | None) -> Any:
-    """A loss whose backward starts from the weight instead of from 1. A loss of no samples may be NaN, and is left out; one
-    that is not known yet, as a pipeline's, starts from 0: other ranks count on this one for it."""
+def weighted(
+    loss: Any, own: float, weight: float, scale: float | None, others: OtherGradients | None
+) -> Any:
+    """A loss whose backward starts from the weight instead of from 1. A loss of no samples may be
+    NaN, and is left out; one that is not known yet, as a pipeline's, starts from 0: other ranks
+    count on this one for it.
+    """
     if own == 0:
         if getattr(loss, "array", None) is None or not loss.array.size:
             return loss
@@ -113,9 +139,11 @@ def weighted(loss: Any, own: float, weight: float, scale: float | None, others: 
 def share_of(rows: list[Row], rank: int, how: str, base: float = 1.0) -> tuple[float, float]:
     """What a rank's loss counts, and what the sum of the gradients is to be multiplied by.
 
-    ``base``: what the weights of gradients that were added up before are divided by. If it is not 1, so is that of the loss.
+    ``base``: what the weights of gradients that were added up before are divided by. If it is not
+    1, so is that of the loss.
     """
-    mine, total = rows[rank], total_of(rows)
+    mine = rows[rank]
+    total = total_of(rows)
     if how == "sum":
         return 1.0, 1.0
     if any([row.manual for row in rows]):
@@ -146,21 +174,33 @@ def start_of(loss: Variable, weight: float, scale: float | None) -> Array:
     if loss.node.gradient is not None and not isinstance(loss, Parameter):
         return backend.unscalar(loss.grad * array.dtype.type(weight))
     if array.size == 1:
-        return backend.get_array_module(array).array(weight * (scale or 1.0), array.dtype, ndmin=array.ndim)
+        return backend.get_array_module(array).array(
+            weight * (scale or 1.0), array.dtype, ndmin=array.ndim
+        )
     return None
 
 
 UNKNOWN = (
-    "of how many samples {} loss is the mean cannot be told from the arguments of the loss function: give "
+    "of how many samples {} loss is the mean cannot be told from the arguments of the loss "
+    "function: give "
     "create_multi_node_optimizer(samples=a function of these arguments), or reduce='mean'"
 )
 _SKIPPED = (
-    "this update only made the parameters equal on all ranks, those of rank 0, and no step was taken. The first update of an "
-    "optimizer does so, of one that was copied before it made one too, and the first with new parameters: {}"
+    "this update only made the parameters equal on all ranks, those of rank 0, and no step was "
+    "taken. The first update of an "
+    "optimizer does so, of one that was copied before it made one too, and the first with new "
+    "parameters: {}"
 )
-_MANUAL = "gradients that were there already are of other values; update(lossfun, ...) computes them once more instead"
+_MANUAL = (
+    "gradients that were there already are of other values; update(lossfun, ...) computes them "
+    "once more instead"
+)
 _FINAL = (
-    "its forward communicated, or changed persistent values, and so cannot be run once more with these: give layers their "
+    "its forward communicated, or changed persistent values, and so cannot be run once more "
+    "with these: give layers their "
     "sizes to avoid it"
 )
-TWICE = "the model has, or is in, a DistributedDataParallel of these ranks: gradients would be reduced twice. Use one of them"
+TWICE = (
+    "the model has, or is in, a DistributedDataParallel of these ranks: gradients would be "
+    "reduced twice. Use one of them"
+)

@@ -1,8 +1,9 @@
 """Ranks on a grid with names: each axis is a way to divide the work, and is a communicator.
 
-A mesh of data=2, pipe=2, model=2 has its 8 ranks on the corners of a cube. A rank's communicator of an axis has the ranks on
-the line through it along that axis: those that differ from it there only. Layers and optimizers take communicators, so nothing
-else has to know meshes; what a mesh adds is that the axes fit together, and that they can be checked (parallel/placement.py).
+A mesh of data=2, pipe=2, model=2 has its 8 ranks on the corners of a cube. A rank's communicator of
+an axis has the ranks on the line through it along that axis: those that differ from it there only.
+Layers and optimizers take communicators, so nothing else has to know meshes; what a mesh adds is
+that the axes fit together, and that they can be checked (parallel/placement.py).
 """
 
 from __future__ import annotations
@@ -21,25 +22,37 @@ from mnpar.functions.halo import SpatialGrid
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
-AXES = ("data", "pipe", "model", "space", "sequence", "expert")  # those that every mesh has, of one rank unless told
+# those that every mesh has, of one rank unless told
+AXES = (
+    "data",
+    "pipe",
+    "model",
+    "space",
+    "sequence",
+    "expert",
+)
 Size = int | tuple[int, ...]
 NOTE = (  # to errors that an ensemble may be behind
-    ". (Members of an ensemble are an axis of their own, before that of their ranks, and differ by their paths: Mesh(comm, "
-    "member=2, model=-1), Ensemble(mesh['member', 'model'], …, groups=2), optimizer.setup(ensemble).)"
+    ". (Members of an ensemble are an axis of their own, before that of their ranks, and "
+    "differ by their paths: Mesh(comm, "
+    "member=2, model=-1), Ensemble(mesh['member', 'model'], …, groups=2), "
+    "optimizer.setup(ensemble).)"
 )
 
 
 class Mesh:
     """The ranks of a communicator on a grid whose axes have names. All ranks make it.
 
-    ``mesh.model`` is the communicator of the axis ``model``, made by ``split``; ``mesh["data", "space"]`` that of several axes.
-    The last axis is the fastest: neighbours on it have neighbouring ranks, so what talks most belongs there.
+    ``mesh.model`` is the communicator of the axis ``model``, made by ``split``; ``mesh["data",
+    "space"]`` that of several axes. The last axis is the fastest: neighbours on it have
+    neighbouring ranks, so what talks most belongs there.
 
     Args:
         comm: its ranks are put on the grid.
-        axes: names and sizes, whose product is the number of ranks; one may be -1, what is left. A tuple, such as
-            ``space=(1, 2)``, is an axis of so many ranks that form a grid among themselves. The axes data, pipe, model, space,
-            sequence and expert are there in any case, with one rank where they are left out.
+        axes: names and sizes, whose product is the number of ranks; one may be -1, what is left. A
+            tuple, such as ``space=(1, 2)``, is an axis of so many ranks that form a grid among
+            themselves. The axes data, pipe, model, space, sequence and expert are there in any
+            case, with one rank where they are left out.
 
     Attributes:
         comm: of all ranks.
@@ -71,28 +84,45 @@ class Mesh:
         needed(comm, "Mesh(comm, data=2, model=-1)")
         self.comm = comm
         for name in axes:
-            if hasattr(type(self), name) or name in ("comm", "axes", "coordinates") or name.startswith("_"):
-                raise ValueError(f"an axis of a mesh cannot be called {name!r}, which is a name that meshes use")
+            if (
+                hasattr(type(self), name)
+                or name in ("comm", "axes", "coordinates")
+                or name.startswith("_")
+            ):
+                raise ValueError(
+                    f"an axis of a mesh cannot be called {name!r}, which is a name that meshes use"
+                )
         self.axes = _sizes(axes, comm.size)
         told = comm.allgather_obj(str(self)) if comm.size > 1 else []
         if len(set(told)) > 1:
-            raise MismatchError(f"all ranks make the same mesh, but rank 0 made {told[0]} and others {sorted(set(told[1:]))}")
+            raise MismatchError(
+                f"all ranks make the same mesh, but rank 0 made {told[0]} and others "
+                f"{sorted(set(told[1:]))}"
+            )
         self._shape = tuple([math.prod(_tuple(size)) for size in self.axes.values()])
-        self._places: list[tuple[int, ...]] = [tuple(map(int, place)) for place in np.ndindex(*self._shape)]
+        self._places: list[tuple[int, ...]] = [
+            tuple(map(int, place)) for place in np.ndindex(*self._shape)
+        ]
         here = dict(zip(self.axes, self._places[comm.rank], strict=True))
-        self.coordinates: dict[str, Size] = {name: _within(here[name], size) for name, size in self.axes.items()}
+        self.coordinates: dict[str, Size] = {
+            name: _within(here[name], size) for name, size in self.axes.items()
+        }
         self._made: dict[tuple[str, ...], Communicator] = {}
         self._lines: dict[tuple[tuple[str, ...], int], list[int]] = {}
-        self._stage = comm  # the ranks at the same place of the pipe: they make the same layers, and so ask for the same axes
+        # the ranks at the same place of the pipe: they make the same layers, and so ask for the
+        # same axes
+        self._stage = comm
         for name in dict.fromkeys((*self.axes, *AXES)):
             setattr(self, name, self[name])
         self._stage = self[[name for name in self.axes if name != "pipe"]]
 
     def __getitem__(self, names: str | Sequence[str]) -> Communicator:
-        """The communicator of the ranks that differ from this one on these axes only, in the order of the mesh.
+        """The communicator of the ranks that differ from this one on these axes only, in the order
+        of the mesh.
 
-        Those of a single axis are there already. For others all ranks of the mesh ask; or, of a stage (if ``pipe`` is not among
-        the axes), all that are at this place of ``pipe``, as where a layer is made.
+        Those of a single axis are there already. For others all ranks of the mesh ask; or, of a
+        stage (if ``pipe`` is not among the axes), all that are at this place of ``pipe``, as where
+        a layer is made.
 
         Raises:
             KeyError: there is no such axis.
@@ -113,13 +143,24 @@ class Mesh:
         for name in names:
             if name not in self.axes and name not in AXES:
                 raise KeyError(f"{self!r} has no axis {name!r}")
-        return tuple([name for name, n in zip(self.axes, self._shape, strict=True) if name in names and n > 1])
+        return tuple(
+            [
+                name
+                for name, n in zip(self.axes, self._shape, strict=True)
+                if name in names and n > 1
+            ]
+        )
 
     def _split(self, names: tuple[str, ...]) -> Communicator:
         place = self._places[self.comm.rank]
         others = [-1 if name in names else i for name, i in zip(self.axes, place, strict=True)]
-        colors = [[-1 if name in names else i for name, i in zip(self.axes, p, strict=True)] for p in self._places]
-        made = (self.comm if "pipe" in names else self._stage).split(colors.index(others), self.comm.rank)
+        colors = [
+            [-1 if name in names else i for name, i in zip(self.axes, p, strict=True)]
+            for p in self._places
+        ]
+        made = (self.comm if "pipe" in names else self._stage).split(
+            colors.index(others), self.comm.rank
+        )
         assert made is not None
         return made
 
@@ -128,15 +169,17 @@ class Mesh:
 
         Args:
             name: of the axis.
-            ndim: how many spatial axes images have, if the axis was not given as a tuple; the ranks then cut the first one.
-                None: as the tuple has, and else 2.
+            ndim: how many spatial axes images have, if the axis was not given as a tuple; the ranks
+                then cut the first one. None: as the tuple has, and else 2.
 
         Raises:
             ValueError: the axis has another number of dimensions; KeyError: there is no such axis.
 
         Example:
             >>> import mnpar
-            >>> mnpar.run(lambda comm: mnpar.Mesh(comm, space=(1, 2)).grid().block((4, 4)).shape, ranks=2)
+            >>> mnpar.run(
+            ...     lambda comm: mnpar.Mesh(comm, space=(1, 2)).grid().block((4, 4)).shape, ranks=2
+            ... )
             [(4, 2), (4, 2)]
         """
         comm = self[name]
@@ -146,7 +189,9 @@ class Mesh:
         else:
             dims = size if comm.size > 1 or ndim is None else (1,) * ndim
         if ndim is not None and len(dims) != ndim:
-            raise ValueError(f"the axis {name}={size} is a grid of {len(dims)} dimensions, not of {ndim}")
+            raise ValueError(
+                f"the axis {name}={size} is a grid of {len(dims)} dimensions, not of {ndim}"
+            )
         return SpatialGrid(comm, dims)
 
     def rank_at(self, **coordinates: int | tuple[int, ...]) -> int:
@@ -172,20 +217,28 @@ class Mesh:
         numbers = {rank: i for i, rank in enumerate(self.comm.transport.world_ranks)}
         ranks = comm.transport.world_ranks
         if not all([rank in numbers for rank in ranks]):
-            raise ValueError(f"ranks {[rank for rank in ranks if rank not in numbers]} of {comm!r} are not in {self!r}")
+            raise ValueError(
+                f"ranks {[rank for rank in ranks if rank not in numbers]} of {comm!r} are not "
+                f"in {self!r}"
+            )
         return self.differ([numbers[rank] for rank in ranks])
 
     def differ(self, ranks: Sequence[int]) -> tuple[str, ...]:
         """Along which axes some ranks of the mesh differ."""
         columns = zip(*[self._places[rank] for rank in ranks], strict=True)
-        return tuple([name for name, column in zip(self.axes, columns, strict=True) if len(set(column)) > 1])
+        return tuple(
+            [name for name, column in zip(self.axes, columns, strict=True) if len(set(column)) > 1]
+        )
 
     def line(self, names: tuple[str, ...], rank: int) -> list[int]:
         """The ranks that differ from one on these axes only."""
         if (names, rank) not in self._lines:
-            mine, kept = self._places[rank], [i for i, name in enumerate(self.axes) if name not in names]
+            mine = self._places[rank]
+            kept = [i for i, name in enumerate(self.axes) if name not in names]
             self._lines[names, rank] = [
-                other for other, place in enumerate(self._places) if all([place[i] == mine[i] for i in kept])
+                other
+                for other, place in enumerate(self._places)
+                if all([place[i] == mine[i] for i in kept])
             ]
         return self._lines[names, rank]
 
@@ -197,23 +250,31 @@ class Mesh:
 
     def __str__(self) -> str:
         """As :meth:`parse` takes it."""
-        return ",".join([f"{name}={'x'.join(map(str, _tuple(size)))}" for name, size in self.axes.items()])
+        return ",".join(
+            [f"{name}={'x'.join(map(str, _tuple(size)))}" for name, size in self.axes.items()]
+        )
 
     def __repr__(self) -> str:
         sizes = ", ".join([f"{name}={size}" for name, size in self.axes.items()])
         here = ", ".join([f"{name} {place}" for name, place in self.coordinates.items()])
-        return f"Mesh({sizes}; rank {self.comm.rank} at {here})" if here else f"Mesh(rank {self.comm.rank})"
+        return (
+            f"Mesh({sizes}; rank {self.comm.rank} at {here})"
+            if here
+            else f"Mesh(rank {self.comm.rank})"
+        )
 
     @staticmethod
     def parse(text: str) -> dict[str, Size]:
-        """The axes that a flag like ``--mesh data=2,pipe=2,model=2,space=1x2`` means, for ``Mesh(comm, **axes)``.
+        """The axes that a flag like ``--mesh data=2,pipe=2,model=2,space=1x2`` means, for
+        ``Mesh(comm, **axes)``.
 
         Args:
-            text: names and sizes; a size may be a grid such as 1x2, and one may be -1. Nothing: no axes, for one rank.
+            text: names and sizes; a size may be a grid such as 1x2, and one may be -1. Nothing: no
+                axes, for one rank.
 
         Raises:
-            argparse.ArgumentTypeError: it is something else; ``parser.add_argument("--mesh", type=mnpar.Mesh.parse)`` makes a
-                usage error of it.
+            argparse.ArgumentTypeError: it is something else; ``parser.add_argument("--mesh",
+                type=mnpar.Mesh.parse)`` makes a usage error of it.
 
         Example:
             >>> import mnpar
@@ -224,11 +285,20 @@ class Mesh:
         for part in text.replace(" ", "").split(",") if text.strip() else ():
             name, _, size = part.partition("=")
             numbers = [int(n) if n.isdecimal() or n == "-1" else 0 for n in size.lower().split("x")]
-            if not name.isidentifier() or name in axes or 0 in numbers or (len(numbers) > 1 and -1 in numbers):
-                raise argparse.ArgumentTypeError(f"a mesh is names and sizes, like data=2,model=4,space=1x2, not {text!r}")
+            if (
+                not name.isidentifier()
+                or name in axes
+                or 0 in numbers
+                or (len(numbers) > 1 and -1 in numbers)
+            ):
+                raise argparse.ArgumentTypeError(
+                    f"a mesh is names and sizes, like data=2,model=4,space=1x2, not {text!r}"
+                )
             axes[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
         if list(axes.values()).count(-1) > 1:
-            raise argparse.ArgumentTypeError(f"one axis of a mesh may be -1, what the others leave, not several as in {text!r}")
+            raise argparse.ArgumentTypeError(
+                f"one axis of a mesh may be -1, what the others leave, not several as in {text!r}"
+            )
         return axes
 
 
@@ -237,18 +307,28 @@ def _sizes(axes: dict[str, Any], ranks: int) -> dict[str, Size]:
     sizes: dict[str, Size] = {}
     for name, size in axes.items():
         numbers = _tuple(size)
-        if not numbers or any([not isinstance(n, int | np.integer) or n < 1 for n in numbers if n != -1]):
-            raise ValueError(f"a mesh's axis has 1 rank or more, or -1 for all that are left: not {name}={size!r}")
+        if not numbers or any(
+            [not isinstance(n, int | np.integer) or n < 1 for n in numbers if n != -1]
+        ):
+            raise ValueError(
+                "a mesh's axis has 1 rank or more, or -1 for all that are left: not "
+                f"{name}={size!r}"
+            )
         sizes[name] = tuple(map(int, numbers)) if isinstance(size, Sequence) else int(size)
     known = math.prod([n for size in sizes.values() for n in _tuple(size) if n != -1])
     free = [name for name, size in sizes.items() if -1 in _tuple(size)]
     text = ", ".join([f"{name}={size}" for name, size in sizes.items()]) or "no axes"
     if len(free) == 1 and ranks % known == 0:
-        size, rest = sizes[free[0]], ranks // known
-        sizes[free[0]] = rest if isinstance(size, int) else tuple([rest if n == -1 else n for n in size])
+        size = sizes[free[0]]
+        rest = ranks // known
+        sizes[free[0]] = (
+            rest if isinstance(size, int) else tuple([rest if n == -1 else n for n in size])
+        )
     elif free or known != ranks:
         more = f" times {len(free)} that are left open" if free else ""
-        raise ValueError(f"a mesh of {text} has {known}{more} ranks, but the communicator has {ranks}")
+        raise ValueError(
+            f"a mesh of {text} has {known}{more} ranks, but the communicator has {ranks}"
+        )
     return sizes
 
 
@@ -258,4 +338,6 @@ def _tuple(size: Any) -> tuple[int, ...]:
 
 def _within(place: int, size: Size) -> Size:
     """A place on an axis, as a tuple if that is a grid."""
-    return place if isinstance(size, int) else tuple([int(i) for i in np.unravel_index(place, size)])
+    return (
+        place if isinstance(size, int) else tuple([int(i) for i in np.unravel_index(place, size)])
+    )

@@ -1,6 +1,8 @@
-"""ChainerMN's methods of communicators that work on a model: its values from rank 0, and its gradients' mean over ranks.
+"""ChainerMN's methods of communicators that work on a model: its values from rank 0, and its
+gradients' mean over ranks.
 
-A communicator knows arrays and no models, so these are functions here; a table at the end makes methods of them.
+A communicator knows arrays and no models, so these are functions here; a table at the end makes
+methods of them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def bcast_data(comm: Communicator, model: Link) -> None:
-    """``comm.bcast_data(model)``: rank 0's parameters and persistent values for all ranks; collective.
+    """``comm.bcast_data(model)``: rank 0's parameters and persistent values for all ranks;
+    collective.
 
     Args:
         comm: the ranks that hold copies of the model.
@@ -38,9 +41,11 @@ def bcast_data(comm: Communicator, model: Link) -> None:
 
 
 def multi_node_mean_grad(comm: Communicator, model: Link, zero_fill: bool = False) -> None:
-    """``comm.multi_node_mean_grad(model)``: gradients become their means over ranks, each rank counted alike; collective.
+    """``comm.multi_node_mean_grad(model)``: gradients become their means over ranks, each rank
+    counted alike; collective.
 
-    A gradient that some ranks do not have counts as zeros there. (The multi-node optimizer weighs by samples instead.)
+    A gradient that some ranks do not have counts as zeros there. (The multi-node optimizer weighs
+    by samples instead.)
 
     Args:
         comm: the ranks that hold copies of the model.
@@ -72,8 +77,13 @@ def multi_node_mean_grad(comm: Communicator, model: Link, zero_fill: bool = Fals
 
 def _check_finite(model: Link) -> None:
     for path, param in model.namedparams(include_uninit=False):
-        if param.grad is not None and not backend.get_array_module(param.grad).isfinite(param.grad).all():
-            raise ValueError(f"training has diverged: the mean gradient of {path} has NaN or infinity")
+        if (
+            param.grad is not None
+            and not backend.get_array_module(param.grad).isfinite(param.grad).all()
+        ):
+            raise ValueError(
+                f"training has diverged: the mean gradient of {path} has NaN or infinity"
+            )
 
 
 METHODS = {

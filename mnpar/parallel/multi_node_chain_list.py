@@ -1,4 +1,6 @@
-"""A model as a list of parts on ranks, and who hands what to whom: ChainerMN's way to describe a model-parallel network."""
+"""A model as a list of parts on ranks, and who hands what to whom: ChainerMN's way to describe a
+model-parallel network.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ Ranks = int | Sequence[int] | None
 
 
 class MultiNodeChainList(ChainList):
-    """This rank's parts of a network; each takes its inputs from ranks and gives its output to ranks.
+    """This rank's parts of a network; each takes its inputs from ranks and gives its output to
+    ranks.
 
-    Parts run in the order in which they were added. A part without ``rank_in`` takes the model's own inputs; the output of the
-    (only) part without ``rank_out`` is the model's. A part with several ``rank_in`` is called with one argument from each; a
-    tuple that it returns goes to each of its ``rank_out`` as a tuple. A rank may hand values to itself, and to one rank twice.
+    Parts run in the order in which they were added. A part without ``rank_in`` takes the model's
+    own inputs; the output of the (only) part without ``rank_out`` is the model's. A part with
+    several ``rank_in`` is called with one argument from each; a tuple that it returns goes to each
+    of its ``rank_out`` as a tuple. A rank may hand values to itself, and to one rank twice.
 
     Args:
         comm: the communicator of all parts.
@@ -71,13 +75,16 @@ class MultiNodeChainList(ChainList):
         way = self._ranks(rank_in), self._ranks(rank_out)
         if way[1] is None and any(rank_out is None for _, rank_out in self._ways):
             raise ValueError(
-                f"rank {self._comm.rank}: two parts without rank_out, but a model has one output: give one a rank_out"
+                f"rank {self._comm.rank}: two parts without rank_out, but a model has one "
+                "output: give one a rank_out"
             )
         super().append(link)
         self._ways.append(way)
 
     def serialize(self, serializer: Any) -> None:
-        """As a link does; a checkpoint that is loaded is told that parts on other ranks are other parts."""
+        """As a link does; a checkpoint that is loaded is told that parts on other ranks are other
+        parts.
+        """
         super().serialize(serializer)
         if hasattr(serializer, "staged") and self._comm.size > 1:
             serializer.staged(self, self._comm.rank, ())
@@ -85,12 +92,17 @@ class MultiNodeChainList(ChainList):
     def _ranks(self, ranks: Ranks) -> list[int] | None:
         if ranks is None:
             return None
-        return [self._comm.peer(rank) for rank in ([ranks] if isinstance(ranks, int | np.integer) else ranks)]
+        return [
+            self._comm.peer(rank)
+            for rank in ([ranks] if isinstance(ranks, int | np.integer) else ranks)
+        ]
 
     def forward(self, *inputs: Any) -> Any:
         """Run this rank's parts; the model's output, or None on a rank that has none."""
         if not len(self):
-            raise ValueError(f"rank {self._comm.rank} has no part in this MultiNodeChainList: add_link first")
+            raise ValueError(
+                f"rank {self._comm.rank} has no part in this MultiNodeChainList: add_link first"
+            )
         own: deque[Any] = deque()  # what this rank hands to itself
         output = None
         for part, (rank_in, rank_out) in zip(self, self._ways, strict=True):
@@ -103,12 +115,18 @@ class MultiNodeChainList(ChainList):
                 else:
                     send(y, self._comm, rank)
         if own:
-            raise ValueError(f"rank {self._comm.rank} hands itself {len(own)} value(s) that no later part takes (rank_in)")
+            raise ValueError(
+                f"rank {self._comm.rank} hands itself {len(own)} value(s) that no later part "
+                "takes (rank_in)"
+            )
         return output
 
     def _take(self, rank: int, own: deque[Any]) -> Any:
         if rank != self._comm.rank:
             return recv(self._comm, rank)
         if not own:
-            raise ValueError(f"rank {rank} takes a value from itself that no earlier part has handed on (rank_out)")
+            raise ValueError(
+                f"rank {rank} takes a value from itself that no earlier part has handed on "
+                "(rank_out)"
+            )
         return own.popleft()

@@ -1,8 +1,10 @@
-"""The gradients of leaves that are not the optimizer's own: of inputs, and of other optimizers' parameters.
+"""The gradients of leaves that are not the optimizer's own: of inputs, and of other optimizers'
+parameters.
 
-Backward starts from the loss's weight, which may have to be corrected when the ranks have met (quiet_team.py). The gradients
-of the optimizer's parameters are corrected once they are summed over ranks. Those of other leaves are not summed: they are put
-aside until the weight is known, and corrected one by one.
+Backward starts from the loss's weight, which may have to be corrected when the ranks have met
+(quiet_team.py). The gradients of the optimizer's parameters are corrected once they are summed over
+ranks. Those of other leaves are not summed: they are put aside until the weight is known, and
+corrected one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from mnpar.variable import Variable, backward
 
 
 class OtherGradients:
-    """The leaves of one backward that are not the optimizer's own, each with the gradient that it had before.
+    """The leaves of one backward that are not the optimizer's own, each with the gradient that it
+    had before.
 
     Args:
         members: the optimizer's own parameters.
@@ -27,10 +30,14 @@ class OtherGradients:
     def __init__(self, members: Members) -> None:
         self.members = members
         self.waiting: list[tuple[VariableNode, Array]] = []
-        self.reduced: dict[VariableNode, Array] = {}  # those that this backward reduces, with the gradients they had before
+        self.reduced: dict[
+            VariableNode, Array
+        ] = {}  # those that this backward reduces, with the gradients they had before
 
     def note(self, node: VariableNode) -> None:
-        """A leaf is about to get a gradient: put aside what it has already, which had another weight."""
+        """A leaf is about to get a gradient: put aside what it has already, which had another
+        weight.
+        """
         if node in self.reduced:  # as a whole, with what it has already
             return
         before = None if node.gradient is None else asked_for(node)
@@ -40,12 +47,16 @@ class OtherGradients:
         self.waiting.append((node, before))
 
     def leave(self, nodes: Iterable[VariableNode]) -> None:
-        """Gradients that this backward reduces, when all are there: they have their weights, and stay with what was there."""
+        """Gradients that this backward reduces, when all are there: they have their weights, and
+        stay with what was there.
+        """
         for node in nodes:
             self.reduced[node] = None if node.gradient is None else copied(asked_for(node))
 
     def settle(self, factor: float = 1.0) -> None:
-        """The weight is known: multiply the new gradients by this factor, and add what was put aside."""
+        """The weight is known: multiply the new gradients by this factor, and add what was put
+        aside.
+        """
         for node, before in self.waiting:
             if node.gradient is None:
                 node.gradient = before
@@ -59,7 +70,9 @@ class OtherGradients:
         self.reduced.clear()
 
     def forget(self) -> None:
-        """Drop the new gradients, and bring back what was put aside: this update is computed again, or not at all."""
+        """Drop the new gradients, and bring back what was put aside: this update is computed again,
+        or not at all.
+        """
         for node, before in (*self.waiting, *self.reduced.items()):
             node.gradient = before
         self.waiting.clear()
@@ -67,7 +80,8 @@ class OtherGradients:
 
 
 class Weighted:
-    """A loss whose backward starts from its weight. The loss stays as it is: it may be a parameter, or another optimizer's too.
+    """A loss whose backward starts from its weight. The loss stays as it is: it may be a parameter,
+    or another optimizer's too.
 
     Args:
         loss: a Variable.

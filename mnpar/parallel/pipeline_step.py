@@ -1,4 +1,6 @@
-"""One batch on its way through a pipeline: the actions of a rank, and what becomes of their gradients, losses and reports."""
+"""One batch on its way through a pipeline: the actions of a rank, and what becomes of their
+gradients, losses and reports.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,14 @@ Piece = tuple[tuple[Any, ...], dict[str, Any]]  # what a stage is called with, o
 
 
 class Leaves:
-    """Adds the gradients of all micro-batches to what the leaves have; hooks hear of a leaf once, when all are there."""
+    """Adds the gradients of all micro-batches to what the leaves have; hooks hear of a leaf once,
+    when all are there.
+    """
 
     def __init__(self) -> None:
-        self._touched: dict[VariableNode, Gradient] = {}  # with the sums that hooks are to hear, apart from what is there
+        self._touched: dict[
+            VariableNode, Gradient
+        ] = {}  # with the sums that hooks are to hear, apart from what is there
         self._taken: set[int] = set()
 
     def add(self, node: VariableNode, g: Gradient) -> None:
@@ -48,7 +54,8 @@ class Leaves:
         if node.gradient is not None:
             node.gradient = added(node.gradient, g)
         else:
-            node.gradient = g.copy() if id(g) in self._taken or g.base is not None else g  # functions pass arrays on
+            # functions pass arrays on
+            node.gradient = g.copy() if id(g) in self._taken or g.base is not None else g
             self._taken.add(id(node.gradient))
 
     def expect(self, nodes: Iterable[VariableNode]) -> None:
@@ -57,7 +64,9 @@ class Leaves:
             self._touched.setdefault(node, None)
 
     def finish(self, loss_scale: float | None, share: Callable[[], None] = lambda: None) -> None:
-        """All gradients are there; ``share`` is called when they are in their places, before anybody hears that they are."""
+        """All gradients are there; ``share`` is called when they are in their places, before
+        anybody hears that they are.
+        """
         for node, total in self._touched.items():
             if total is not None:
                 self._keep(node, heard(node, total))
@@ -70,18 +79,25 @@ class Leaves:
 
 
 class Step:
-    """One batch on its way: ``backward()`` runs the schedule, as a loss's would, and adds to the gradients of the parameters.
+    """One batch on its way: ``backward()`` runs the schedule, as a loss's would, and adds to the
+    gradients of the parameters.
 
-    An optimizer calls it; without one, ``pipeline(x, t).backward()`` does the same. To an optimizer it looks like a loss whose
-    value is not known yet: a scalar, from whose ``grad`` backward starts.
+    An optimizer calls it; without one, ``pipeline(x, t).backward()`` does the same. To an optimizer
+    it looks like a loss whose value is not known yet: a scalar, from whose ``grad`` backward
+    starts.
 
     Args:
-        pipeline, pieces, weights: its stages, what they are called with, and each micro-batch's share of the mean.
+        pipeline, pieces, weights: its stages, what they are called with, and each micro-batch's
+            share of the mean.
     """
 
-    size, xp, dtype = 1, np, np.dtype(np.float64)
+    size = 1
+    xp = np
+    dtype = np.dtype(np.float64)
 
-    def __init__(self, pipeline: Pipeline, pieces: dict[int, list[Piece]], weights: list[float]) -> None:
+    def __init__(
+        self, pipeline: Pipeline, pieces: dict[int, list[Piece]], weights: list[float]
+    ) -> None:
         self.pipeline, self.pieces, self.weights = pipeline, pieces, weights
         self.last = pipeline.schedule.stages - 1
         self.visits: dict[tuple[int, int], Visit] = {}
@@ -96,21 +112,32 @@ class Step:
         self.done = False
 
     def backward(
-        self, retain_grad: bool = False, enable_double_backprop: bool = False, loss_scale: float | None = None, *,
+        self,
+        retain_grad: bool = False,
+        enable_double_backprop: bool = False,
+        loss_scale: float | None = None,
+        *,
         retain_tape: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Run all actions of this rank; all ranks call it.
 
         Args:
-            loss_scale: as :func:`mnpar.backward` has it; the other arguments are for what a pipeline cannot do.
+            loss_scale: as :func:`mnpar.backward` has it; the other arguments are for what a
+                pipeline cannot do.
 
         Raises:
-            RuntimeError: it ran before; ValueError: gradients were to be kept, or to be differentiated themselves.
+            RuntimeError: it ran before; ValueError: gradients were to be kept, or to be
+                differentiated themselves.
         """
         if retain_grad or enable_double_backprop or retain_tape:
-            raise ValueError("a pipeline frees each micro-batch after its backward: neither graphs nor gradients can be kept")
+            raise ValueError(
+                "a pipeline frees each micro-batch after its backward: neither graphs nor "
+                "gradients can be kept"
+            )
         if self.done:
-            raise RuntimeError("this batch went through the pipeline already: call the pipeline again")
+            raise RuntimeError(
+                "this batch went through the pipeline already: call the pipeline again"
+            )
         self.done = True
         if self.grad is None:
             self.grad = 1.0 if loss_scale is None else loss_scale
@@ -125,20 +152,26 @@ class Step:
 
     def act(self, *actions: Action) -> None:
         """One action of the schedule, or several together."""
-        kind, keys, late = actions[0].kind, [action[1:] for action in actions], self.pipeline.late_weights
+        kind = actions[0].kind
+        keys = [action[1:] for action in actions]
+        late = self.pipeline.late_weights
         if kind == "F":
             self._forward(*keys[0])
         elif kind == "W":
             for key in keys:
                 self.due += self.owed.pop(key)
         else:
-            self._backward([self.visits.pop(key) for key in keys], self.due if kind == "B" else self._owe(keys))
+            self._backward(
+                [self.visits.pop(key) for key in keys], self.due if kind == "B" else self._owe(keys)
+            )
         if not late and kind in "BW":
             self._weights()
         self.most = max(self.most, len(self.visits) + len(self.owed))
 
     def _owe(self, keys: Sequence[Any]) -> list[Owed]:
-        """The list in which the weights' gradients of some micro-batches wait for the action W of the last of them."""
+        """The list in which the weights' gradients of some micro-batches wait for the action W of
+        the last of them.
+        """
         for key in keys:
             self.owed[key] = []
         return self.owed[keys[-1]]
@@ -148,14 +181,17 @@ class Step:
         if len(visits) == 1:
             visits[0].backward(self._seeds(visits[0]), self._collect, owed)
             return
-        for found in reverse_abreast([visit.tape for visit in visits], list(map(self._seeds, visits)), owed):
+        for found in reverse_abreast(
+            [visit.tape for visit in visits], list(map(self._seeds, visits)), owed
+        ):
             self._collect(found)
 
     def _forward(self, stage: int, m: int) -> None:
         pipeline = self.pipeline
         kind = Frugal if pipeline.recompute and is_recording() else Visit
         visit = kind(pipeline.messages, stage, m, pipeline._calls[stage], *self.pieces[stage][m])
-        reporter, found = get_current_reporter(), {"": m}
+        reporter = get_current_reporter()
+        found = {"": m}
         if reporter is None:
             visit.forward()
         else:
@@ -168,16 +204,26 @@ class Step:
             self.losses[m] = visit.result
 
     def _seeds(self, visit: Visit) -> list[tuple[VariableNode, Gradient]]:
-        """Where the backward of a micro-batch starts: in the last stage from its share of the loss."""
+        """Where the backward of a micro-batch starts: in the last stage from its share of the
+        loss.
+        """
         loss = visit.result
         if visit.stage != self.last or loss is None or not float(self.grad):
             return []  # (a loss that does not count may be NaN)
         loss = as_variable(loss)
         if loss.size != 1:
             raise ValueError(
-                f"the last stage returned an array of shape {loss.shape}: to be trained it returns a loss, a scalar"
+                f"the last stage returned an array of shape {loss.shape}: to be trained it "
+                "returns a loss, a scalar"
             )
-        return [(loss.node, loss.xp.full(loss.shape, self.weights[visit.micro_batch] * float(self.grad), loss.dtype))]
+        return [
+            (
+                loss.node,
+                loss.xp.full(
+                    loss.shape, self.weights[visit.micro_batch] * float(self.grad), loss.dtype
+                ),
+            )
+        ]
 
     def _collect(self, found: dict[Any, Gradient]) -> None:
         """Add the gradients of leaves that a backward has found: those that were not put off."""
@@ -186,18 +232,24 @@ class Step:
                 self.leaves.add(node, g)
 
     def _weights(self) -> None:
-        """Compute the gradients of weights that are due; for several micro-batches in one product where that is possible."""
+        """Compute the gradients of weights that are due; for several micro-batches in one product
+        where that is possible.
+        """
         groups: dict[Any, list[Owed]] = {}
         for i, one in enumerate(self.due):
             joins = type(one.function) is Linear and not one.leaves[0] and one.gys[0] is not None
-            groups.setdefault(tuple(map(id, one.function.inputs[1:])) if joins else i, []).append(one)
+            groups.setdefault(tuple(map(id, one.function.inputs[1:])) if joins else i, []).append(
+                one
+            )
         self.due.clear()
         hooks = function_hooks()
         with recording(False):
             for group in groups.values():
                 function, gys, leaves = group[0]
                 if len(group) > 1:
-                    function, gy = Linear.joined([one.function for one in group], [one.gys[0] for one in group])
+                    function, gy = Linear.joined(
+                        [one.function for one in group], [one.gys[0] for one in group]
+                    )
                     gys = [gy]
                 pull = function.pull if not hooks else around_pull(function, hooks)
                 pull(gys, leaves, False, self.leaves.add)
@@ -207,7 +259,9 @@ class Step:
         return [visit for (stage, _), visit in sorted(self.visits.items()) if stage == self.last]
 
     def report(self) -> None:
-        """What is known of the batch at its end: its loss, and the means over micro-batches of what stages reported."""
+        """What is known of the batch at its end: its loss, and the means over micro-batches of what
+        stages reported.
+        """
         pipeline = self.pipeline
         pipeline.most_in_flight = max(pipeline.most_in_flight, self.most)
         losses = {m: as_variable(y).array for m, y in sorted(self.losses.items()) if y is not None}
@@ -225,7 +279,9 @@ class Step:
 
 
 def means(observed: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict[str, Any]:
-    """The mean of each value over micro-batches; pairs (value, weight) count by their own weights, which are added up."""
+    """The mean of each value over micro-batches; pairs (value, weight) count by their own weights,
+    which are added up.
+    """
     totals: dict[str, tuple[Any, Any, bool]] = {}
     for found in observed:
         share = weights[found.pop("")]

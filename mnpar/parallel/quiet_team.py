@@ -1,10 +1,13 @@
-"""One message for each update: what ranks have to tell each other travels with the gradients, not before backward.
+"""One message for each update: what ranks have to tell each other travels with the gradients, not
+before backward.
 
-That is possible where no gradient leaves a rank during backward, as then its weight need not be known before. Each loss is
-weighted by its samples over the total of the update *before*. What a rank has to tell (a ``Row``) is the note of the sum of the
-gradients (``allreduce_noted``). If all is as usual, and it nearly always is, the gradients are summed there and then, and the
-sum is corrected if the total is another one now. If anything is unusual nothing is summed, on no rank: the ranks set it right,
-meet before backward in the next updates (``Team``), and come back to this when those were usual.
+That is possible where no gradient leaves a rank during backward, as then its weight need not be
+known before. Each loss is weighted by its samples over the total of the update *before*. What a
+rank has to tell (a ``Row``) is the note of the sum of the gradients (``allreduce_noted``). If all
+is as usual, and it nearly always is, the gradients are summed there and then, and the sum is
+corrected if the total is another one now. If anything is unusual nothing is summed, on no rank: the
+ranks set it right, meet before backward in the next updates (``Team``), and come back to this when
+those were usual.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ from mnpar.variable import Variable
 
 
 class Plain:
-    """What is kept of an update in which this rank had nothing to tell but its weight: the next is nearly always the same.
+    """What is kept of an update in which this rank had nothing to tell but its weight: the next is
+    nearly always the same.
 
     Args:
         samples: of the loss.
@@ -52,25 +56,45 @@ class Plain:
 
     __slots__ = ("base", "note", "samples", "start", "tuned", "weight")
 
-    def __init__(self, samples: float = -2.0, base: float = 0.0, note: bytes = b"", start: Array = None) -> None:
-        self.samples, self.base, self.note, self.start = samples, base, note, start
+    def __init__(
+        self, samples: float = -2.0, base: float = 0.0, note: bytes = b"", start: Array = None
+    ) -> None:
+        self.samples = samples
+        self.base = base
+        self.note = note
+        self.start = start
         self.weight = 0.0 if start is None else float(start.sum())
-        self.tuned = None if start is None else structure.tuned  # of that moment: hyperparameters and links are the same since
+        # of that moment: hyperparameters and links are the same since
+        self.tuned = None if start is None else structure.tuned
 
 
 class QuietTeam(Team):
-    """A team whose rows travel with the gradients whenever that is possible, and otherwise before backward."""
+    """A team whose rows travel with the gradients whenever that is possible, and otherwise before
+    backward.
+    """
 
     _noted = False  # whether the rows of this update travel with the gradients
-    _next: float | None = None  # the total in this update, if the rows of the next may travel with the gradients
+    _next: float | None = (
+        None  # the total in this update, if the rows of the next may travel with the gradients
+    )
     _note = b""  # of this rank in this update
     _plain = Plain()  # of the last update that was one
-    _notes: list[bytes] | None = None  # of all ranks in the update before, if nothing was to be done about them
-    _rows: list[Row] | None = None  # of all ranks in this update, if they are not those of the update before
-    _drifted = False  # whether the digests in the notes tell that values are not the same on all ranks
-    _all_joined = False  # whether all ranks have joined, so that the next round of ``join`` is the last
+    _notes: list[bytes] | None = (
+        None  # of all ranks in the update before, if nothing was to be done about them
+    )
+    _rows: list[Row] | None = (
+        None  # of all ranks in this update, if they are not those of the update before
+    )
+    _drifted = (
+        False  # whether the digests in the notes tell that values are not the same on all ranks
+    )
+    _all_joined = (
+        False  # whether all ranks have joined, so that the next round of ``join`` is the last
+    )
 
-    _forward: tuple[Any, ...] | None = None  # what the loss of this update is computed with; None: this rank joins
+    _forward: tuple[Any, ...] | None = (
+        None  # what the loss of this update is computed with; None: this rank joins
+    )
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         if self._alone or not self._noted:
@@ -81,9 +105,18 @@ class QuietTeam(Team):
             before = self._begin()
         loss = lossfun(*args, **kwds)
         samples = self._samples(args, kwds)
-        if like and samples == plain.samples and plain.tuned is structure.tuned and not current_tape().records:
+        if (
+            like
+            and samples == plain.samples
+            and plain.tuned is structure.tuned
+            and not current_tape().records
+        ):
             array = loss.array if type(loss) is Variable and loss.node.gradient is None else None
-            if type(array) is np.ndarray and array.shape == plain.start.shape and array.dtype is plain.start.dtype:
+            if (
+                type(array) is np.ndarray
+                and array.shape == plain.start.shape
+                and array.dtype is plain.start.dtype
+            ):
                 self._note, self._forward = plain.note, (lossfun, args, kwds, None)
                 plain.start.fill(plain.weight)  # a user's function may have changed it
                 return Weighted(loss, plain.start, self._others)
@@ -92,11 +125,18 @@ class QuietTeam(Team):
             self._base = abs(own) or self._base  # the total, known without asking anybody
         weight = 1.0 if self._how == "sum" else abs(own) / self._base
         for end in ends():
-            self._others.leave([node for node in end.reduces if node not in self.optimizer.owned.nodes])
+            self._others.leave(
+                [node for node in end.reduces if node not in self.optimizer.owned.nodes]
+            )
         result = weighted(loss, own, weight, self.optimizer.loss_scale, self._others)
         self._note, is_plain = self._told(own, before is not None)
         self._forward = lossfun, args, kwds, before
-        if is_plain and isinstance(result, Weighted) and loss.node.gradient is None and type(result.start) is np.ndarray:
+        if (
+            is_plain
+            and isinstance(result, Weighted)
+            and loss.node.gradient is None
+            and type(result.start) is np.ndarray
+        ):
             self._plain = Plain(samples, self._base, self._note, result.start)
         return result
 
@@ -105,16 +145,20 @@ class QuietTeam(Team):
         if self._copies.stale(self.optimizer.target) or self._held or current_tape().records:
             return self._now(weight, undoable).packed(), False
         number, rules = self._identity.told
-        note, before = Row(weight, number=number, rules=rules).packed(), self._plain.note
+        note = Row(weight, number=number, rules=rules).packed()
+        before = self._plain.note
         return before if note == before else note, True  # the same object costs nothing
 
     def _share(self, rows: list[Row]) -> float:
-        share, total = super()._share(rows), total_of(rows)
+        share = super()._share(rows)
+        total = total_of(rows)
         self._next = total if total and not any([row.talks or row.manual for row in rows]) else None
         return share
 
     def serialize(self, serializer: Any) -> None:
-        """Also what weights are divided by in the next update: divided by something else they would have other last digits."""
+        """Also what weights are divided by in the next update: divided by something else they would
+        have other last digits.
+        """
         super().serialize(serializer)
         with suppress(KeyError):  # saved by another team, or by one process
             self._base = float(serializer["team"]("base", self._base))
@@ -137,13 +181,16 @@ class QuietTeam(Team):
                 raise
         else:
             steps = super().reduce(by_pieces)
-            self._noted, self._base = self._next is not None, (self._next if self._how != "sum" else None) or 1.0
+            self._noted = self._next is not None
+            self._base = (self._next if self._how != "sum" else None) or 1.0
             if self._noted:
                 self._prepare()
         return steps
 
     def _meet_in_sum(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
-        """:meth:`reduce`, by a sum with notes. Between its two halves the rank does what it can while others arrive."""
+        """:meth:`reduce`, by a sum with notes. Between its two halves the rank does what it can
+        while others arrive.
+        """
         note, self._note, self._rows = self._note, b"", None
         if not note:  # the gradients were there already
             self._in_own_scale()
@@ -158,9 +205,12 @@ class QuietTeam(Team):
         noted.begin(note)
         at_once = self._placement is None and by_pieces()
         parts = reducer.parts if at_once and not compares else ()
-        if parts and any([param.node.loss_scale is not None for param in arenas.learning[0].params]):
+        if parts and any(
+            [param.node.loss_scale is not None for param in arenas.learning[0].params]
+        ):
             parts = ()  # whole gradients are divided by it
-        added = noted.end(self._usual, bool(parts))  # of parts all but the first are there after reducer.rest() only
+        # of parts all but the first are there after reducer.rest() only
+        added = noted.end(self._usual, bool(parts))
         if added:
             reducer.finish(arenas)
         if self._holding or self._held:
@@ -187,7 +237,9 @@ class QuietTeam(Team):
             compare_copies(self.comm, self.optimizer.target, self.optimizer.t)
 
     def _in_parts(self, arena: Arena, own: slice, *others: slice) -> Pieces:
-        """The pieces of a vector that is still being summed: first what this rank has added up, then the other ranks' parts."""
+        """The pieces of a vector that is still being summed: first what this rank has added up,
+        then the other ranks' parts.
+        """
         try:
             yield arena, own, arena.params
         finally:
@@ -197,24 +249,36 @@ class QuietTeam(Team):
                 yield arena, place, []
 
     def _usual(self, notes: list[bytes]) -> bool:
-        """Whether the notes of all ranks allow to sum the gradients: the sum is then right but for a factor."""
+        """Whether the notes of all ranks allow to sum the gradients: the sum is then right but for
+        a factor.
+        """
         if notes == self._notes:
             return True
         before, self._notes = self._notes, notes
         self._drifted = len({note[-DIGEST:] for note in notes}) > 1
         alike = len({note[-OFTEN:-DIGEST] for note in notes}) == 1
-        if alike and before is not None and [note[:-OFTEN] for note in notes] == [note[:-OFTEN] for note in before]:
+        if (
+            alike
+            and before is not None
+            and [note[:-OFTEN] for note in notes] == [note[:-OFTEN] for note in before]
+        ):
             return True
         self._rows = rows = [Row.of(note) for note in notes]
-        changed = self._how != "sum" and total_of(rows) != self._base and any([row.talks for row in rows])
+        changed = (
+            self._how != "sum" and total_of(rows) != self._base and any([row.talks for row in rows])
+        )
         mixed = len({row.manual for row in rows if not row.joining}) > 1
         alike = alike and len({row.number for row in rows}) == 1
-        alike = alike and not (any([row.stale or row.unsettled for row in rows]) or all([row.joining for row in rows]))
+        alike = alike and not (
+            any([row.stale or row.unsettled for row in rows]) or all([row.joining for row in rows])
+        )
         return alike and not (changed or mixed or unknown_among_known(rows))
 
     def _corrected(self, rows: list[Row]) -> bool:
         """After a sum: correct it, as its weights are by the total of the update before."""
-        manual, talks, total = any([row.manual for row in rows]), any([row.talks for row in rows]), total_of(rows)
+        manual = any([row.manual for row in rows])
+        talks = any([row.talks for row in rows])
+        total = total_of(rows)
         if self._how != "sum":
             factor = 1 / self.comm.size if manual else self._base / total if total else 1.0
             self.optimizer.arenas.multiply(factor)
@@ -232,7 +296,9 @@ class QuietTeam(Team):
         self._noted, self._base, self._notes = False, 1.0, None
 
     def _set_right(self, rows: list[Row], forward: tuple[Any, ...] | None) -> bool | None:
-        """After notes that were not usual, and no sum: set it right. Returns what :meth:`reduce` does."""
+        """After notes that were not usual, and no sum: set it right. Returns what :meth:`reduce`
+        does.
+        """
         self._notes = None
         self._others.forget()
         self._identity.check(rows)
@@ -273,6 +339,7 @@ class QuietTeam(Team):
 
 
 _CHANGED = (
-    "no step was taken: the model has begun to communicate, or some ranks brought gradients and others a loss, in an update of "
+    "no step was taken: the model has begun to communicate, or some ranks brought gradients "
+    "and others a loss, in an update of "
     "other sample counts than the one before; what travelled had the weights of that one"
 )

@@ -1,8 +1,10 @@
-"""Sums of gradients over ranks, in place in the arenas: one message for each arena, or buckets that leave during backward.
+"""Sums of gradients over ranks, in place in the arenas: one message for each arena, or buckets that
+leave during backward.
 
-A bucket is a slice of an arena. Backward finds gradients roughly in the reverse of the order of definition, so buckets are cut
-from the end; each leaves when all its gradients are final, but never before the one cut before it: the order is the same on all
-ranks, whatever their backward does. What some rank has no gradient for counts as zeros there.
+A bucket is a slice of an arena. Backward finds gradients roughly in the reverse of the order of
+definition, so buckets are cut from the end; each leaves when all its gradients are final, but never
+before the one cut before it: the order is the same on all ranks, whatever their backward does. What
+some rank has no gradient for counts as zeros there.
 """
 
 from __future__ import annotations
@@ -34,34 +36,53 @@ class Reducer:
     """Sums the gradients of parameters over ranks.
 
     Args:
-        comm: the ranks that hold copies of the parameters; the reducer makes a duplicate of it for itself.
-        bucket_bytes: how much leaves at once during backward; None: everything after it, by one message for each arena.
-        wire_dtype: the dtype in which wider floating-point gradients travel; sums are made in 32 bits at least.
-        among: for parameters of which only some of the ranks have copies (``param.summed``): which ranks those are.
+        comm: the ranks that hold copies of the parameters; the reducer makes a duplicate of it for
+            itself.
+        bucket_bytes: how much leaves at once during backward; None: everything after it, by one
+            message for each arena.
+        wire_dtype: the dtype in which wider floating-point gradients travel; sums are made in 32
+            bits at least.
+        among: for parameters of which only some of the ranks have copies (``param.summed``): which
+            ranks those are.
 
     Raises:
         ValueError: the size is not positive, or the dtype has no fractions.
     """
 
     def __init__(
-        self, comm: Communicator, bucket_bytes: int | None = None, wire_dtype: Any = None, among: Among | None = None
+        self,
+        comm: Communicator,
+        bucket_bytes: int | None = None,
+        wire_dtype: Any = None,
+        among: Among | None = None,
     ) -> None:
         if bucket_bytes is not None and bucket_bytes <= 0:
-            raise ValueError(f"a bucket has a positive number of bytes, or is None, not {bucket_bytes}")
+            raise ValueError(
+                f"a bucket has a positive number of bytes, or is None, not {bucket_bytes}"
+            )
         self.comm, self.bucket_bytes = comm, bucket_bytes
         self._wire_dtype = None if wire_dtype is None else np.dtype(wire_dtype)
         if self._wire_dtype is not None and self._wire_dtype.kind not in "fV":  # bfloat16 is a V
-            raise ValueError(f"gradients travel in a floating-point dtype, not in {self._wire_dtype}")
+            raise ValueError(
+                f"gradients travel in a floating-point dtype, not in {self._wire_dtype}"
+            )
         self._among = among
         self._channels: dict[tuple[str, ...] | None, Communicator] = {}
         self._arenas: list[Arena] = []
-        self._attached: list[Arena] | None = None  # the same, as the list object of the last call, to tell quickly
+        self._attached: list[Arena] | None = (
+            None  # the same, as the list object of the last call, to tell quickly
+        )
         self._strays: list[VariableNode] = []
         self.buckets: list[Bucket] = []
-        self._first: Bucket | None = None  # the first bucket of parameters that all ranks have copies of
+        self._first: Bucket | None = (
+            None  # the first bucket of parameters that all ranks have copies of
+        )
         self._noted: NotedSum | None = None  # the sum of this bucket, with notes
         self.pieces: Pieces = ()  # for a step in one go: each arena whole
-        self.parts: Sequence[slice] = ()  # if the only bucket is summed in shared memory: what this rank adds up, then the rest
+        self.parts: Sequence[
+            slice
+            # if the only bucket is summed in shared memory: what this rank adds up, then the rest
+        ] = ()
         self.left = 0  # how many buckets have been sent
         self._off: list[Callable[[], None]] = []  # what removes the hooks from the parameters
         self._listening = False
@@ -70,11 +91,15 @@ class Reducer:
 
     @property
     def channel(self) -> Communicator:
-        """A communicator of its own, as buckets may leave between any other communications. Collective the first time."""
+        """A communicator of its own, as buckets may leave between any other communications.
+        Collective the first time.
+        """
         return self.channel_of(None)
 
     def channel_of(self, summed: tuple[str, ...] | None) -> Communicator:
-        """The same for the ranks that have copies of parameters with this ``param.summed``. Collective the first time."""
+        """The same for the ranks that have copies of parameters with this ``param.summed``.
+        Collective the first time.
+        """
         if summed not in self._channels:
             comm = self.comm if summed is None or self._among is None else self._among(summed)
             channel = comm.split(0, comm.rank)
@@ -83,7 +108,9 @@ class Reducer:
         return self._channels[summed]
 
     def wire(self, grad: Array, out: Array | None = None) -> Array:
-        """Gradients in the dtype in which they travel, in ``out`` if it is given; themselves, if they travel as they are."""
+        """Gradients in the dtype in which they travel, in ``out`` if it is given; themselves, if
+        they travel as they are.
+        """
         dtype = self._wire_dtype
         if dtype is None or grad.dtype.kind != "f" or grad.dtype.itemsize <= dtype.itemsize:
             return grad
@@ -93,7 +120,8 @@ class Reducer:
         return out
 
     def attach(self, arenas: Arenas) -> None:
-        """Take these arenas' gradients in hand; called before each backward, it does little if they are the same as before.
+        """Take these arenas' gradients in hand; called before each backward, it does little if they
+        are the same as before.
 
         Raises:
             RuntimeError: they changed while gradients were on their way.
@@ -112,10 +140,15 @@ class Reducer:
         ):
             return
         if self.left:
-            raise RuntimeError("parameters were added, removed, moved or reshaped while their gradients were on their way")
+            raise RuntimeError(
+                "parameters were added, removed, moved or reshaped while their gradients were "
+                "on their way"
+            )
         for off in self._off:
             off()
-        self._arenas, self._strays, self.pieces = now, strays, [(arena, None, arena.params) for arena in now]
+        self._arenas = now
+        self._strays = strays
+        self.pieces = [(arena, None, arena.params) for arena in now]
         self.buckets = [bucket for arena in reversed(now) for bucket in self._cut(arena)]
         self.parts = ()
         self._first = next((bucket for bucket in self.buckets if bucket.summed is None), None)
@@ -125,15 +158,18 @@ class Reducer:
         for bucket in self.buckets:
             for param, home in zip(bucket.params, bucket.homes, strict=True):
                 self._off.append(param.register_hook(self._when_final(bucket, home), after=True))
-        for node in strays:  # with a hook the gradient is kept as soon as it is final, and not after backward
+        # with a hook the gradient is kept as soon as it is final, and not after backward
+        for node in strays:
             self._off.append(node.listen(Hook(lambda node: None, after=True)))
 
     def _cut(self, arena: Arena) -> Iterator[Bucket]:
         """An arena's buckets, from its end."""
         sizes = [param.array.nbytes for param in arena.params]
-        stop, room = len(sizes), arena.grad.nbytes if self.bucket_bytes is None else self.bucket_bytes
+        stop = len(sizes)
+        room = arena.grad.nbytes if self.bucket_bytes is None else self.bucket_bytes
         while stop:
-            start, size = stop - 1, sizes[stop - 1]
+            start = stop - 1
+            size = sizes[stop - 1]
             while start and size + sizes[start - 1] <= room:
                 start -= 1
                 size += sizes[start]
@@ -144,7 +180,8 @@ class Reducer:
         def final(node: VariableNode) -> None:
             if not self._listening:
                 return
-            if node.gradient is not home.array:  # a recorded backward's, a Variable; or it lived in another optimizer's arena
+            # a recorded backward's, a Variable; or it lived in another optimizer's arena
+            if node.gradient is not home.array:
                 home.array[...] = getattr(node.gradient, "array", node.gradient)
                 node.gradient, node.home, home.reserved = home.array, home, False
             bucket.awaited -= 1
@@ -166,14 +203,18 @@ class Reducer:
         self._listening = listening
 
     def give_up(self, arenas: Arenas) -> None:
-        """A backward failed, on all ranks: the arenas get new vectors, so that sums under way end in the old ones, unused."""
+        """A backward failed, on all ranks: the arenas get new vectors, so that sums under way end
+        in the old ones, unused.
+        """
         if self._listening:
             arenas.renew()
             self._given_up = True
             self._hear(False)
 
     def _forget(self) -> None:
-        """After :meth:`give_up`: send the other buckets, too, as ranks may have sent different numbers, and drop all."""
+        """After :meth:`give_up`: send the other buckets, too, as ranks may have sent different
+        numbers, and drop all.
+        """
         if self._given_up:
             while self.left < len(self.buckets):
                 self._leave()
@@ -188,20 +229,27 @@ class Reducer:
         self.left += 1
 
     def listen(self, arenas: Arenas) -> None:
-        """From now on buckets are sent during backward, until :meth:`reduce`, which all ranks call."""
+        """From now on buckets are sent during backward, until :meth:`reduce`, which all ranks
+        call.
+        """
         if self.bucket_bytes is not None:
             self.attach(arenas)
             for bucket in self.buckets:
                 bucket.awaited = len(bucket.params)
-            self._hear(self.channel is not None)  # made now by all ranks together: in backward none waits
+            # made now by all ranks together: in backward none waits
+            self._hear(self.channel is not None)
 
     def reduce(self, arenas: Arenas) -> None:
-        """Sum the gradients over ranks, in place; all ranks call it, with every parameter's gradient in its arena."""
+        """Sum the gradients over ranks, in place; all ranks call it, with every parameter's
+        gradient in its arena.
+        """
         for _ in self.arrivals(arenas):
             pass
 
     def arrivals(self, arenas: Arenas) -> Iterator[Bucket]:
-        """:meth:`reduce`, bucket by bucket: later ones may still be under way. The iterator has to be exhausted."""
+        """:meth:`reduce`, bucket by bucket: later ones may still be under way. The iterator has to
+        be exhausted.
+        """
         self._hear(False)
         self.attach(arenas)
         if self.bucket_bytes is None:
@@ -217,10 +265,12 @@ class Reducer:
         self._reduce_at_once(arenas, [])
 
     def noted(self, arenas: Arenas) -> NotedSum:
-        """The sum, with a note, of the first bucket, to be begun and ended by the caller, who then calls :meth:`finish` for the
-        others: :meth:`reduce` without ``bucket_bytes``. If the notes are unusual nothing is summed
-        (:meth:`Communicator.allreduce_noted`). It goes by the communicator of the user, so that the error is found at once if
-        one rank is in an update and another in some other collective."""
+        """The sum, with a note, of the first bucket, to be begun and ended by the caller, who then
+        calls :meth:`finish` for the others: :meth:`reduce` without ``bucket_bytes``. If the notes
+        are unusual nothing is summed (:meth:`Communicator.allreduce_noted`). It goes by the
+        communicator of the user, so that the error is found at once if one rank is in an update and
+        another in some other collective.
+        """
         if arenas.learning is not self._attached:
             self.attach(arenas)
         first, noted = self._first, self._noted
@@ -241,7 +291,9 @@ class Reducer:
     def nowhere(self, arenas: Arenas) -> list[Parameter]:
         """The parameters that have a gradient on no rank; all ranks call it."""
         params = [param for arena in arenas for param in arena.params] + arenas.strays
-        anywhere = self.comm.allreduce(np.array([param.grad is not None for param in params], np.uint8), "max")
+        anywhere = self.comm.allreduce(
+            np.array([param.grad is not None for param in params], np.uint8), "max"
+        )
         return [param for param, there in zip(params, anywhere, strict=True) if not there]
 
     def rest(self) -> None:
@@ -250,7 +302,9 @@ class Reducer:
             self._noted.rest()
 
     def prepare(self, arenas: Arenas) -> None:
-        """Move gradients to shared memory, to be summed there, where the ranks have any; all ranks call it."""
+        """Move gradients to shared memory, to be summed there, where the ranks have any; all ranks
+        call it.
+        """
         self.attach(arenas)
         bucket = self._first
         if self.comm.size == 1 or bucket is None or self.bucket_bytes is not None:
@@ -262,11 +316,17 @@ class Reducer:
             return  # by messages: they go from devices too, and say what is not alike
         if self.comm.open_board() and grad.size * dtype.itemsize > FEW and not known:
             bucket.share(self.comm.share_vectors(np.empty(grad.shape, dtype)))
-            if bucket.shared is not None and bucket.grad is bucket.shared.mine and len(self.buckets) == 1:
+            if (
+                bucket.shared is not None
+                and bucket.grad is bucket.shared.mine
+                and len(self.buckets) == 1
+            ):
                 self.parts = bucket.shared.parts
 
     def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
-        """Sum buckets one after the other, and then the gradients of parameters that are in no arena."""
+        """Sum buckets one after the other, and then the gradients of parameters that are in no
+        arena.
+        """
         for bucket in buckets:
             sent = bucket.pack(self.weight, self.wire)
             if bucket is self._first:

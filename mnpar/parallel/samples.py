@@ -11,7 +11,9 @@ from mnpar.link import Link
 
 
 def samples_of(*args: Any, **kwds: Any) -> float:
-    """How many samples the arguments of a loss function hold: the length of the first that has one; -1 if none has."""
+    """How many samples the arguments of a loss function hold: the length of the first that has one;
+    -1 if none has.
+    """
     return samples_in(args, kwds)
 
 
@@ -20,7 +22,11 @@ def samples_in(args: Sequence[Any], kwds: Mapping[str, Any]) -> float:
     if args and type(args[0]) is np.ndarray and args[0].ndim:
         return len(args[0])
     for arg in (*args, *kwds.values()):
-        if isinstance(arg, Link) or getattr(arg, "array", arg) is None or getattr(arg, "shape", None) == ():
+        if (
+            isinstance(arg, Link)
+            or getattr(arg, "array", arg) is None
+            or getattr(arg, "shape", None) == ()
+        ):
             continue  # the length of a chain counts its links
         if isinstance(arg, dict | tuple):
             inside = samples_in((), arg) if isinstance(arg, dict) else samples_in(arg, {})

@@ -1,8 +1,9 @@
 """What each rank of a pipeline does, and in which order: a list of actions, plain data.
 
-A network is cut into *stages* and a batch into *micro-batches*; an action is one stage's work on one micro-batch. Which stage
-is on which rank and in which order a rank acts is all that distinguishes GPipe, 1F1B, the interleaved and the zero-bubble
-schedules (known_schedules.py makes them), and a list of your own works just as well. Every schedule is checked before it runs
+A network is cut into *stages* and a batch into *micro-batches*; an action is one stage's work on
+one micro-batch. Which stage is on which rank and in which order a rank acts is all that
+distinguishes GPipe, 1F1B, the interleaved and the zero-bubble schedules (known_schedules.py makes
+them), and a list of your own works just as well. Every schedule is checked before it runs
 (simulation.py).
 """
 
@@ -18,8 +19,9 @@ class Action(NamedTuple):
     """One stage's work on one micro-batch.
 
     Args:
-        kind: ``'F'`` forward; ``'B'`` backward; or its two halves: ``'I'``, the gradients of the inputs, for which the stage
-            before waits, and ``'W'``, those of the weights, which nobody waits for.
+        kind: ``'F'`` forward; ``'B'`` backward; or its two halves: ``'I'``, the gradients of the
+            inputs, for which the stage before waits, and ``'W'``, those of the weights, which
+            nobody waits for.
         stage, micro_batch: counted from 0.
 
     Example:
@@ -72,15 +74,19 @@ class Schedule:
         return [stage for stage, its_rank in enumerate(self.where) if its_rank == rank]
 
     def __str__(self) -> str:
-        return "\n".join(f"rank {rank}: {' '.join(map(str, actions))}" for rank, actions in enumerate(self.actions))
+        return "\n".join(
+            f"rank {rank}: {' '.join(map(str, actions))}"
+            for rank, actions in enumerate(self.actions)
+        )
 
 
 def own_schedule(actions: Sequence[str | Iterable[str | Action]], name: str = "own") -> Schedule:
     """A schedule of your own.
 
     Args:
-        actions: for each rank its actions, in order, as Actions or as text: ``'1F0'`` is the forward of stage 1 on micro-batch
-            0; without a first number, stage r of rank r is meant. One text with blanks between is fine.
+        actions: for each rank its actions, in order, as Actions or as text: ``'1F0'`` is the
+            forward of stage 1 on micro-batch 0; without a first number, stage r of rank r is meant.
+            One text with blanks between is fine.
         name: shown in pictures and errors.
 
     Raises:
@@ -97,11 +103,19 @@ def own_schedule(actions: Sequence[str | Iterable[str | Action]], name: str = "o
     for rank, some in enumerate(lists):
         for action in some:
             if homes[action.stage] != rank:
-                raise ValueError(f"stage {action.stage} acts on rank {rank} and on rank {homes[action.stage]}: it has one rank")
+                raise ValueError(
+                    f"stage {action.stage} acts on rank {rank} and on rank "
+                    f"{homes[action.stage]}: it has one rank"
+                )
     if sorted(homes) != list(range(len(homes))):
-        raise ValueError(f"the stages are numbered from 0 on without a gap, but those of this schedule are {sorted(homes)}")
+        raise ValueError(
+            "the stages are numbered from 0 on without a gap, but those of this schedule are "
+            f"{sorted(homes)}"
+        )
     micro_batches = 1 + max((action.micro_batch for some in lists for action in some), default=-1)
-    return Schedule(tuple(lists), tuple([homes[stage] for stage in sorted(homes)]), micro_batches, name)
+    return Schedule(
+        tuple(lists), tuple([homes[stage] for stage in sorted(homes)]), micro_batches, name
+    )
 
 
 def _action(one: str | Action, rank: int) -> Action:
@@ -110,6 +124,7 @@ def _action(one: str | Action, rank: int) -> Action:
     found = re.fullmatch(r"(\d*)([FBIW])(\d+)", one)
     if not found:
         raise ValueError(
-            f"{one!r} is no action: write F0, B0, I0 or W0 (micro-batch 0), after the stage's number if that is not {rank}"
+            f"{one!r} is no action: write F0, B0, I0 or W0 (micro-batch 0), after the stage's "
+            f"number if that is not {rank}"
         )
     return Action(found[2], int(found[1] or rank), int(found[3]))

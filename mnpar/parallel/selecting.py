@@ -1,4 +1,6 @@
-"""Rows of an array, chosen by a number, a slice or indices; and the reduction of results over pieces of the rows."""
+"""Rows of an array, chosen by a number, a slice or indices; and the reduction of results over
+pieces of the rows.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ def chosen(batch: Any, length: int, name: str) -> slice | Array:
     """What an array of so many rows is indexed with, checked.
 
     Args:
-        batch: None for all rows, an int n for the first n, a slice, or a list or array of indices, which may repeat.
+        batch: None for all rows, an int n for the first n, a slice, or a list or array of indices,
+            which may repeat.
         length: the rows that there are.
         name: for the error.
 
@@ -42,22 +45,33 @@ def chosen(batch: Any, length: int, name: str) -> slice | Array:
         step = 1 if batch.step is None else batch.step
         if step < 1:
             raise IndexError(f"{name}: the step of a batch is 1 or more, not {step}")
-        return _within(slice(batch.start or 0, length if batch.stop is None else batch.stop, step), length, name)
+        return _within(
+            slice(batch.start or 0, length if batch.stop is None else batch.stop, step),
+            length,
+            name,
+        )
     indices = np.asarray(backend.to_host(batch))
     if indices.size == 0:
         return np.empty(0, np.intp)
     if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise TypeError(
-            f"{name}: a batch is an int, a slice or a list of indices, not of {indices.dtype} and {indices.ndim} axes"
+            f"{name}: a batch is an int, a slice or a list of indices, not of {indices.dtype} "
+            f"and {indices.ndim} axes"
         )
     if indices.min() < 0 or indices.max() >= length:
-        raise IndexError(f"{name} has rows 0 … {length - 1}: a batch from {indices.min()} to {indices.max()} goes beyond them")
+        raise IndexError(
+            f"{name} has rows 0 … {length - 1}: a batch from {indices.min()} to "
+            f"{indices.max()} goes beyond them"
+        )
     return indices.astype(np.intp)
 
 
 def _within(rows: slice, length: int, name: str) -> slice:
     if not 0 <= rows.start <= rows.stop <= length:
-        raise IndexError(f"{name} has {length} rows: a batch of rows {rows.start} … {rows.stop - 1} goes beyond them")
+        raise IndexError(
+            f"{name} has {length} rows: a batch of rows {rows.start} … {rows.stop - 1} goes "
+            "beyond them"
+        )
     return rows
 
 
@@ -75,11 +89,14 @@ def part(rows: slice | Array, start: int, stop: int) -> slice | Array:
     """The rows number ``start`` … ``stop - 1`` of these."""
     if not isinstance(rows, slice):
         return rows[start:stop]
-    return slice(rows.start + start * rows.step, min(rows.start + stop * rows.step, rows.stop), rows.step)
+    return slice(
+        rows.start + start * rows.step, min(rows.start + stop * rows.step, rows.stop), rows.step
+    )
 
 
 def merged(values: list[Array], counts: list[int], mode: str | None) -> Array:
-    """The reduction of the results of several pieces, whose numbers of rows are ``counts``; the mode None means ``'avg'`` here.
+    """The reduction of the results of several pieces, whose numbers of rows are ``counts``; the
+    mode None means ``'avg'`` here.
 
     Example:
         >>> import numpy as np
@@ -110,6 +127,8 @@ def weighted(value: Array, n: int) -> Array:
 
 
 def mean(total: Array, n: int, dtype: Any) -> Array:
-    """A total over n rows, divided by n; in ``dtype``, that of the values, if that has fractions."""
+    """A total over n rows, divided by n; in ``dtype``, that of the values, if that has
+    fractions.
+    """
     result = backend.unscalar(total / n)
     return result.astype(dtype, copy=False) if np.dtype(dtype).kind in FRACTIONS else result

@@ -1,7 +1,9 @@
-"""An array that the ranks of a machine have in common: a data set once in memory, read by all of them in parallel.
+"""An array that the ranks of a machine have in common: a data set once in memory, read by all of
+them in parallel.
 
-After Synkhronos' Data: dtype and number of axes are fixed, it grows by moving, and shrinks only when it is freed. Here it is on
-any number of machines (each has a copy, the root's values travel once to each), and what it holds survives growing.
+After Synkhronos' Data: dtype and number of axes are fixed, it grows by moving, and shrinks only
+when it is freed. Here it is on any number of machines (each has a copy, the root's values travel
+once to each), and what it holds survives growing.
 """
 
 from __future__ import annotations
@@ -23,30 +25,37 @@ if TYPE_CHECKING:
 
 
 class SharedData:
-    """One array on each machine, in memory that all its ranks read and write, with numpy's indexing.
+    """One array on each machine, in memory that all its ranks read and write, with numpy's
+    indexing.
 
-    Reading needs nobody. What a rank writes, ``data[3:5] = x``, those of its own machine see, after :meth:`sync`; the methods
-    that say so are called by all ranks, and set the copies of all machines.
+    Reading needs nobody. What a rank writes, ``data[3:5] = x``, those of its own machine see, after
+    :meth:`sync`; the methods that say so are called by all ranks, and set the copies of all
+    machines.
 
     Args:
         value: what it holds at first, on rank 0; the others' is not looked at. None: zeros.
         shape: instead of a value, with ``dtype``.
         dtype: what it holds, for good; by default the value's.
         comm: the ranks that share it; None: all of the job. All make it together.
-        minibatch: it holds exactly one batch: a ``batch`` of :func:`mnpar.parallel_function` does not choose from it.
+        minibatch: it holds exactly one batch: a ``batch`` of :func:`mnpar.parallel_function` does
+            not choose from it.
         force_cast: a value of another dtype is converted even where precision or range is lost.
         oversize: 1 … 2: room for so many times the elements, to grow without moving.
         name: for error messages.
 
     Raises:
-        TypeError: values of a dtype that does not fit, without ``force_cast``. On all ranks, as every error of the root.
-        ValueError: neither value nor shape and dtype, another number of axes, or ``oversize`` is not in 1 … 2.
+        TypeError: values of a dtype that does not fit, without ``force_cast``. On all ranks, as
+            every error of the root.
+        ValueError: neither value nor shape and dtype, another number of axes, or ``oversize`` is
+            not in 1 … 2.
         MismatchError: ranks ask for different lengths, shapes or room; on all ranks.
 
     Example:
         >>> import numpy as np, mnpar
         >>> def program(comm):
-        ...     data = mnpar.SharedData(np.arange(6.0).reshape(3, 2) if comm.rank == 0 else None, comm=comm)
+        ...     data = mnpar.SharedData(
+        ...         np.arange(6.0).reshape(3, 2) if comm.rank == 0 else None, comm=comm
+        ...     )
         ...     return data.shape, data[[2, 0], 1].tolist()
         >>> mnpar.run(program, ranks=2)[1]
         ((3, 2), [5.0, 1.0])
@@ -68,7 +77,9 @@ class SharedData:
         name: str | None = None,
     ) -> None:
         self.comm = create_communicator() if comm is None else comm
-        self.name, self.minibatch, self.force_cast = name or "SharedData", minibatch, force_cast
+        self.name = name or "SharedData"
+        self.minibatch = minibatch
+        self.force_cast = force_cast
         self._memory: SharedMemory | None = None
         self._array: Array = None
         self._first = self.comm.intra_rank == 0
@@ -77,13 +88,18 @@ class SharedData:
         def form() -> tuple[tuple[int, ...], np.dtype]:
             if value is None and (shape is None or dtype is None):
                 raise ValueError(f"{self.name} is made of a value on rank 0, or of shape and dtype")
-            given: Array = np.empty(shape, dtype) if value is None else np.asarray(backend.to_host(value))
+            given: Array = (
+                np.empty(shape, dtype) if value is None else np.asarray(backend.to_host(value))
+            )
             if given.ndim == 0:
-                raise ValueError(f"{self.name} has at least one axis, and was given a single number")
+                raise ValueError(
+                    f"{self.name} has at least one axis, and was given a single number"
+                )
             kind = np.dtype(given.dtype if dtype is None else dtype)
             if kind.hasobject:
                 raise TypeError(
-                    f"{self.name} cannot hold Python's objects: ranks share numbers, strings of one length, structures"
+                    f"{self.name} cannot hold Python's objects: ranks share numbers, strings "
+                    "of one length, structures"
                 )
             return given.shape, kind
 
@@ -98,7 +114,9 @@ class SharedData:
 
     @property
     def array(self) -> Array:
-        """The array itself, (N, …). Whoever keeps it, or a view of it, keeps the memory from moving and from being freed."""
+        """The array itself, (N, …). Whoever keeps it, or a view of it, keeps the memory from moving
+        and from being freed.
+        """
         self._held()
         return self._array
 
@@ -129,8 +147,16 @@ class SharedData:
 
     # ---- all ranks call these ----
 
-    def set_value(self, value: Any = None, *, force_cast: bool | None = None, oversize: float = 1.0, root: int = 0) -> None:
-        """Hold another value, of the same dtype and number of axes and of any shape, on all machines; all ranks call it.
+    def set_value(
+        self,
+        value: Any = None,
+        *,
+        force_cast: bool | None = None,
+        oversize: float = 1.0,
+        root: int = 0,
+    ) -> None:
+        """Hold another value, of the same dtype and number of axes and of any shape, on all
+        machines; all ranks call it.
 
         Args:
             value: the root's counts.
@@ -157,17 +183,26 @@ class SharedData:
         self.set_shape((length, *self._shape[1:]), oversize)
 
     def set_shape(self, shape: tuple[int, ...], oversize: float = 1.0) -> None:
-        """Have this shape; what it held stays if only the number of rows changes, else it is zeros. All ranks call it."""
-        if not isinstance(shape, tuple | list) or len(shape) != self.ndim or not all(map(_is_length, shape)):
+        """Have this shape; what it held stays if only the number of rows changes, else it is zeros.
+        All ranks call it.
+        """
+        if (
+            not isinstance(shape, tuple | list)
+            or len(shape) != self.ndim
+            or not all(map(_is_length, shape))
+        ):
             raise ValueError(
-                f"rank {self.comm.rank}: {self.name} has {self.ndim} axes of 0 or more: {shape} is no shape for it"
+                f"rank {self.comm.rank}: {self.name} has {self.ndim} axes of 0 or more: "
+                f"{shape} is no shape for it"
             )
         alike = self._memory is not None and tuple(shape[1:]) == self._shape[1:]
         self._reshape(tuple(shape), oversize, math.prod(self._shape) if alike else 0)
         self.sync()
 
     def sync(self) -> None:
-        """Every write before it, on any rank of this machine, is seen by all of them after it; all ranks call it."""
+        """Every write before it, on any rank of this machine, is seen by all of them after it; all
+        ranks call it.
+        """
         memory = self._held()
         memory.sync()
         self.comm.barrier()
@@ -202,16 +237,21 @@ class SharedData:
         """
         given = np.asarray(backend.to_host(value))
         if given.ndim != self.ndim:
-            raise ValueError(f"{self.name} has {self.ndim} axes, and was given an array of shape {given.shape}")
+            raise ValueError(
+                f"{self.name} has {self.ndim} axes, and was given an array of shape {given.shape}"
+            )
         forced = self.force_cast if force_cast is None else force_cast
         if not forced and not np.can_cast(given.dtype, self.dtype, "safe"):
             raise TypeError(
-                f"{self.name} holds {self.dtype}, and {given.dtype} does not fit: convert it, or use force_cast=True"
+                f"{self.name} holds {self.dtype}, and {given.dtype} does not fit: convert it, "
+                "or use force_cast=True"
             )
         return np.ascontiguousarray(given, self.dtype).reshape(given.shape)
 
     def _reshape(self, shape: tuple[int, ...], oversize: float, kept: int) -> None:
-        """Change the shape, and the memory if that is too small; the first ``kept`` elements stay, the others are zeros."""
+        """Change the shape, and the memory if that is too small; the first ``kept`` elements stay,
+        the others are zeros.
+        """
         if not 1 <= oversize <= 2:
             raise ValueError(f"{self.name}: oversize is a factor from 1 to 2, not {oversize}")
         size = math.prod(shape)
@@ -220,13 +260,16 @@ class SharedData:
             if other != asked[0]:
                 (first, factor), (another, its) = asked[0], other
                 raise MismatchError(
-                    f"{self.name} is to have the shape {first} with oversize {factor} on rank 0, and {another} with {its} "
+                    f"{self.name} is to have the shape {first} with oversize {factor} on rank "
+                    f"0, and {another} with {its} "
                     f"on rank {rank}: all ranks ask for the same"
                 )
         if self._memory is None or size > self.alloc_size:
             self._move(max(int(size * oversize), size, 1), min(kept, math.prod(self._shape)))
         assert self._memory is not None
-        self._array = self._memory.array[: size * self.dtype.itemsize].view(self.dtype).reshape(shape)
+        self._array = (
+            self._memory.array[: size * self.dtype.itemsize].view(self.dtype).reshape(shape)
+        )
         if self._first:
             self._memory.array[kept * self.dtype.itemsize : size * self.dtype.itemsize] = 0
         self._shape = shape
@@ -250,21 +293,33 @@ class SharedData:
         held, self._array = self._array, None
         shape = held.shape
         del held
-        keeping = [rank for rank, used in enumerate(self.comm.allgather_obj(memory.in_use())) if used]
+        keeping = [
+            rank for rank, used in enumerate(self.comm.allgather_obj(memory.in_use())) if used
+        ]
         if keeping:
-            self._array = memory.array[: math.prod(shape) * self.dtype.itemsize].view(self.dtype).reshape(shape)
+            self._array = (
+                memory.array[: math.prod(shape) * self.dtype.itemsize]
+                .view(self.dtype)
+                .reshape(shape)
+            )
             raise BufferError(
-                f"{self.name} cannot move or be freed while ranks {keeping} keep arrays that are views of it: take copies"
+                f"{self.name} cannot move or be freed while ranks {keeping} keep arrays that "
+                "are views of it: take copies"
             )
 
     def _fill(self, value: Array, root: int) -> None:
         """The root writes on its machine, and sends to the first rank of each other one."""
-        here, there, tag = self._machines[self.comm.rank], self._machines[root], self.comm.transport.tag_limit
+        here = self._machines[self.comm.rank]
+        there = self._machines[root]
+        tag = self.comm.transport.tag_limit
         if self.comm.rank == root:
             self._array[...] = value
             for machine in dict.fromkeys(self._machines):
                 if machine != there:
-                    self.comm.send(value.reshape(-1).view(np.uint8), self._machines.index(machine), tag)  # of any dtype
+                    # of any dtype
+                    self.comm.send(
+                        value.reshape(-1).view(np.uint8), self._machines.index(machine), tag
+                    )
         elif self._first and here != there:
             self._array.reshape(-1).view(np.uint8)[...] = self.comm.recv(root, tag)
         self.sync()

@@ -1,4 +1,6 @@
-"""An array of which each rank has its own, and every collective on it: Synkhronos' shared variables."""
+"""An array of which each rank has its own, and every collective on it: Synkhronos' shared
+variables.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ _OPS = {"avg": "mean", "mean": "mean", "sum": "sum", "prod": "prod", "min": "min
 
 
 class SharedVariable:
-    """A rank's own array under a name that all ranks know; what it holds changes by :attr:`array`, or by collectives.
+    """A rank's own array under a name that all ranks know; what it holds changes by :attr:`array`,
+    or by collectives.
 
     Args:
         value: this rank's.
@@ -42,7 +45,9 @@ class SharedVariable:
         Stooke and Abbeel 2017, "Synkhronos", arXiv 1710.04162.
     """
 
-    def __init__(self, value: Any, comm: Communicator | None = None, name: str | None = None) -> None:
+    def __init__(
+        self, value: Any, comm: Communicator | None = None, name: str | None = None
+    ) -> None:
         self.comm = create_communicator() if comm is None else comm
         self.name = name or "shared variable"
         self.array: Array = self._array(value)
@@ -86,14 +91,16 @@ class SharedVariable:
         agree(self.comm, root, choose)
         P = self.comm.size
         self.array = self.comm.scatter(
-            None if whole is None else [whole[slice(*block(len(whole), P, r))] for r in range(P)], root
+            None if whole is None else [whole[slice(*block(len(whole), P, r))] for r in range(P)],
+            root,
         )
 
     def gather(self, nd_up: int = 1, root: int = 0) -> Array | None:
         """What the ranks hold, on the root; None elsewhere.
 
         Args:
-            nd_up: 1: under a new first axis, (P, …), which needs equal shapes; 0: joined along the first axis, of any lengths.
+            nd_up: 1: under a new first axis, (P, …), which needs equal shapes; 0: joined along the
+                first axis, of any lengths.
             root: who gets it.
 
         Raises:
@@ -110,7 +117,8 @@ class SharedVariable:
         return self.array
 
     def reduce(self, op: str = "avg", in_place: bool = True, root: int = 0) -> Array | None:
-        """The elementwise ``'avg'``, ``'sum'``, ``'prod'``, ``'min'`` or ``'max'`` over ranks, on the root; None elsewhere.
+        """The elementwise ``'avg'``, ``'sum'``, ``'prod'``, ``'min'`` or ``'max'`` over ranks, on
+        the root; None elsewhere.
 
         Args:
             op: what is computed; means count each rank once.
@@ -128,7 +136,9 @@ class SharedVariable:
         return self.array
 
     def set_value(self, value: Any, rank: int | None = None) -> None:
-        """Hold a value, on one rank (the others' does not change) or, with None, each its own. This one speaks to nobody."""
+        """Hold a value, on one rank (the others' does not change) or, with None, each its own. This
+        one speaks to nobody.
+        """
         if rank is None or self.comm.rank == check_root(self.comm, rank, "rank"):
             self.array = self._array(value)
 
@@ -149,15 +159,26 @@ class SharedVariable:
         if nd_up not in (0, 1):
             raise ValueError(f"gathered arrays get 0 or 1 axes more, not {nd_up}")
         shapes = self.get_shapes()
-        if any(shape[1 - nd_up :] != shapes[0][1 - nd_up :] or len(shape) != len(shapes[0]) for shape in shapes):
+        if any(
+            shape[1 - nd_up :] != shapes[0][1 - nd_up :] or len(shape) != len(shapes[0])
+            for shape in shapes
+        ):
             same = "shapes" if nd_up else "axes behind the first"
-            raise ValueError(f"{self.name} has the shapes {shapes} on its ranks: with nd_up={nd_up} all have the same {same}")
+            raise ValueError(
+                f"{self.name} has the shapes {shapes} on its ranks: with nd_up={nd_up} all "
+                f"have the same {same}"
+            )
         if not nd_up and not shapes[0]:
-            raise ValueError(f"{self.name} is a single number, which has no first axis to join along: nd_up=1 makes one")
+            raise ValueError(
+                f"{self.name} is a single number, which has no first axis to join along: "
+                "nd_up=1 makes one"
+            )
 
     def _array(self, value: Any) -> Array:
         if value is None:
-            raise TypeError(f"rank {self.comm.rank}: {self.name} holds an array or a number, not None")
+            raise TypeError(
+                f"rank {self.comm.rank}: {self.name} holds an array or a number, not None"
+            )
         return value if backend.is_array(value) else np.asarray(value)
 
 

@@ -22,25 +22,43 @@ class StageMessages:
         skips: whether stages compute nothing for a micro-batch without examples.
     """
 
-    def __init__(self, comm: Communicator, where: Sequence[int], micro_batches: int, skips: bool = True) -> None:
-        self.comm, self.where, self.M, self.skips = comm, where, micro_batches, skips
-        self._places = [list(where[:stage]).count(rank) for stage, rank in enumerate(where)]  # which of its rank's stages
+    def __init__(
+        self, comm: Communicator, where: Sequence[int], micro_batches: int, skips: bool = True
+    ) -> None:
+        self.comm = comm
+        self.where = where
+        self.M = micro_batches
+        self.skips = skips
+        # which of its rank's stages
+        self._places = [list(where[:stage]).count(rank) for stage, rank in enumerate(where)]
         self._most = 1 + max(self._places)
 
     def tag(self, source: int, dest: int, micro_batch: int, tag: int) -> int:
-        """A tag for each pair of stages and micro-batch, so that messages match in whatever order a schedule sends them."""
-        return ((tag * self._most + self._places[source]) * self._most + self._places[dest]) * self.M + micro_batch
+        """A tag for each pair of stages and micro-batch, so that messages match in whatever order a
+        schedule sends them.
+        """
+        return (
+            (tag * self._most + self._places[source]) * self._most + self._places[dest]
+        ) * self.M + micro_batch
 
     def send(self, value: Any, source: int, dest: int, micro_batch: int, tag: int = 0) -> None:
         """Start sending to a stage: a Variable, a tuple of them, or nothing (None)."""
         self._check(source, dest, source)
-        send(() if value is None else value, self.comm, self.where[dest], self.tag(source, dest, micro_batch, tag))
+        send(
+            () if value is None else value,
+            self.comm,
+            self.where[dest],
+            self.tag(source, dest, micro_batch, tag),
+        )
 
     def recv(self, source: int, dest: int, micro_batch: int, tag: int = 0) -> tuple[Variable, ...]:
         """Receive what a stage sent."""
         self._check(source, dest, dest)
         values: tuple[Variable, ...] = recv(
-            self.comm, self.where[source], tag=self.tag(source, dest, micro_batch, tag), force_tuple=True
+            self.comm,
+            self.where[source],
+            tag=self.tag(source, dest, micro_batch, tag),
+            force_tuple=True,
         )
         return values
 
@@ -48,5 +66,9 @@ class StageMessages:
         stages = len(self.where)
         if not 0 <= source < dest < stages:
             other = source + dest - me
-            way = f"gives to later stages, not to {other}" if me == source else f"takes from earlier stages, not from {other}"
+            way = (
+                f"gives to later stages, not to {other}"
+                if me == source
+                else f"takes from earlier stages, not from {other}"
+            )
             raise ValueError(f"stage {me} of 0 to {stages - 1} {way}")

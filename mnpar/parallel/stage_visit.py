@@ -1,9 +1,10 @@
-"""One micro-batch in one stage: forward on a tape of its own, and backward along that tape, at any later time.
+"""One micro-batch in one stage: forward on a tape of its own, and backward along that tape, at any
+later time.
 
-The tape holds what the stage received and sent while it worked on the micro-batch. So many micro-batches can be under way at
-once, and a stage may exchange values with any other stage: backward receives gradients from wherever outputs were sent, and
-sends gradients to wherever inputs came from. Skip connections, several inputs and encoders beside decoders need no code of
-their own.
+The tape holds what the stage received and sent while it worked on the micro-batch. So many
+micro-batches can be under way at once, and a stage may exchange values with any other stage:
+backward receives gradients from wherever outputs were sent, and sends gradients to wherever inputs
+came from. Skip connections, several inputs and encoders beside decoders need no code of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from mnpar.variable import Variable, as_variable
 Seeds = Sequence[tuple[VariableNode, Gradient]]
 Collect = Callable[[dict[Any, Gradient]], None]
 
-_NO_EXAMPLE = (0,) * 9  # the shape of what goes through the stages in place of a micro-batch without examples
+_NO_EXAMPLE = (
+    0,
+) * 9  # the shape of what goes through the stages in place of a micro-batch without examples
 
 _here: ContextVar[Visit | None] = ContextVar("mnpar.stage", default=None)
 
@@ -77,9 +80,11 @@ class Visit:
         received = self.take(self.stage - 1) if self.stage else ()
         mine = [*self.args, *self.kwargs.values()]
         if self.messages.skips and (
-            (len(received) == 1 and _is_no_example(received[0])) or (self.stage == 0 and mine and not any(map(len, mine)))
+            (len(received) == 1 and _is_no_example(received[0]))
+            or (self.stage == 0 and mine and not any(map(len, mine)))
         ):
-            return np.zeros(_NO_EXAMPLE, np.uint8)  # nothing is computed, here and in the stages to come
+            # nothing is computed, here and in the stages to come
+            return np.zeros(_NO_EXAMPLE, np.uint8)
         if isinstance(self.call, Stage):
             return self.call.run_stage(received, self.args, self.kwargs)
         return self.call(*received, *self.args, **self.kwargs)
@@ -93,16 +98,19 @@ class Visit:
         return self.messages.recv(stage, self.stage, self.micro_batch, tag)
 
     def backward(self, seeds: Seeds, collect: Collect, later: list[Owed]) -> None:
-        """Go back along the tape: what is to be computed for weights goes to ``later``, gradients of leaves to ``collect``."""
+        """Go back along the tape: what is to be computed for weights goes to ``later``, gradients
+        of leaves to ``collect``.
+        """
         with self.tape:
             collect(reverse(seeds, later=later))
 
 
 class Frugal(Visit):
-    """A visit with recomputation: it keeps what it received and nothing else; backward runs the stage again, and then back.
+    """A visit with recomputation: it keeps what it received and nothing else; backward runs the
+    stage again, and then back.
 
-    The second run gets what the first one received from a log, and sends nothing. Random numbers are the same again; statistics
-    that a link collects in training are collected twice.
+    The second run gets what the first one received from a log, and sends nothing. Random numbers
+    are the same again; statistics that a link collects in training are collected twice.
     """
 
     def _run(self) -> None:
@@ -139,7 +147,9 @@ class Frugal(Visit):
         super().backward(seeds, collect, later)
 
     def again(self, gys: Sequence[Gradient]) -> tuple[Gradient, ...]:
-        """Run the stage once more, recorded, and back through it: the gradients of what it had received."""
+        """Run the stage once more, recorded, and back through it: the gradients of what it had
+        received.
+        """
         entry = _Entry([x.array for some in self.log for x in some])
         rng = random.generator().bit_generator
         state, rng.state = rng.state, self.state
@@ -149,8 +159,14 @@ class Frugal(Visit):
                 xs = iter(entry.apply(()))
                 self.replayed = [tuple([next(xs) for _ in some]) for some in self.log]
                 y = self._compute()
-                outputs = [x for value in [*[value for value, _, _ in self.given], y] for x in _flat(value)]
-                pairs = [(x.node, g) for x, g in zip(outputs, gys, strict=True) if g is not None and x.requires_grad]
+                outputs = [
+                    x for value in [*[value for value, _, _ in self.given], y] for x in _flat(value)
+                ]
+                pairs = [
+                    (x.node, g)
+                    for x, g in zip(outputs, gys, strict=True)
+                    if g is not None and x.requires_grad
+                ]
                 self.collect(reverse(pairs, later=self.later))
         finally:
             _here.reset(token)
@@ -176,7 +192,9 @@ class _Again(FunctionNode):
 
 
 class _Entry(FunctionNode):
-    """The function without inputs whose outputs are what a stage that runs again had received; it keeps their gradients."""
+    """The function without inputs whose outputs are what a stage that runs again had received; it
+    keeps their gradients.
+    """
 
     generic = True
     communicates = True
@@ -203,21 +221,28 @@ def _flat(value: Any) -> list[Variable]:
     """The Variables of what a stage returns or gives."""
     if value is None:
         return []
-    return [as_variable(x) for x in value] if isinstance(value, tuple | list) else [as_variable(value)]
+    return (
+        [as_variable(x) for x in value] if isinstance(value, tuple | list) else [as_variable(value)]
+    )
 
 
 def _like(value: Any, variables: Iterator[Variable]) -> Any:
     """As many of the Variables as the value has, in its structure."""
     if value is None:
         return None
-    return tuple([next(variables) for _ in value]) if isinstance(value, tuple | list) else next(variables)
+    return (
+        tuple([next(variables) for _ in value])
+        if isinstance(value, tuple | list)
+        else next(variables)
+    )
 
 
 def _visit(what: str, tag: int) -> Visit:
     visit = _here.get()
     if visit is None:
         raise RuntimeError(
-            f"{what} is for the forward of a stage, while a Pipeline runs it; elsewhere use mnpar.functions.send"
+            f"{what} is for the forward of a stage, while a Pipeline runs it; elsewhere use "
+            "mnpar.functions.send"
         )
     if tag < 0:
         raise ValueError(f"{what}: tags are numbers from 0 on, not {tag}")
@@ -225,17 +250,20 @@ def _visit(what: str, tag: int) -> Visit:
 
 
 def send_to_stage(x: Any, stage: int, tag: int = 0) -> None:
-    """Called in a stage's forward: give something to a stage that is not the next one (a skip connection), or more to that.
+    """Called in a stage's forward: give something to a stage that is not the next one (a skip
+    connection), or more to that.
 
     Its gradient comes back from there. What a stage returns goes to the next one anyway.
 
     Args:
         x: a Variable or array, or a tuple or list of them.
         stage: a later one, which calls :func:`recv_from_stage`.
-        tag: from 0 on; tells several messages between two stages apart, though they keep their order.
+        tag: from 0 on; tells several messages between two stages apart, though they keep their
+            order.
 
     Raises:
-        RuntimeError: no pipeline is running; ValueError: there is no such stage, or the tag is below 0.
+        RuntimeError: no pipeline is running; ValueError: there is no such stage, or the tag is
+            below 0.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.functions as F
@@ -246,9 +274,11 @@ def send_to_stage(x: Any, stage: int, tag: int = 0) -> None:
         >>> def last(y):
         ...     return y + recv_from_stage(0)
         >>> def program(comm):
-        ...     pipeline = Pipeline(comm, [first, F.tanh, last][comm.rank], "gpipe", micro_batches=2)
+        ...     pipeline = Pipeline(
+        ...         comm, [first, F.tanh, last][comm.rank], "gpipe", micro_batches=2
+        ...     )
         ...     with mnpar.no_backprop_mode():
-        ...         return pipeline(*[np.zeros((4, 1))][comm.rank:])
+        ...         return pipeline(*[np.zeros((4, 1))][comm.rank :])
         >>> mnpar.run(program, ranks=3)[2].shape
         (4, 1)
     """
@@ -266,7 +296,8 @@ def recv_from_stage(stage: int, tag: int = 0) -> Any:
         A Variable, or a tuple of them if several were given.
 
     Raises:
-        RuntimeError: no pipeline is running; ValueError: there is no such stage, or the tag is below 0.
+        RuntimeError: no pipeline is running; ValueError: there is no such stage, or the tag is
+            below 0.
 
     Example:
         See :func:`send_to_stage`.

@@ -1,10 +1,13 @@
-"""What an optimizer does together with those of other ranks, so that copies of one model step as one with all samples would.
+"""What an optimizer does together with those of other ranks, so that copies of one model step as
+one with all samples would.
 
-Each rank's loss is a mean over its own n samples; weighted by n / N, with N the samples of all ranks, the losses add up to the
-mean over all, and so do the gradients (law 1): uneven shards and empty ones need nothing else. The weight enters with the loss,
-so a gradient that travels to another rank of a model-parallel model has it already, and no pass over memory applies it.
-The ranks tell each other of their samples before backward; where nothing travels during it they need not
-(:mod:`mnpar.parallel.quiet_team`). The file is long because all of a step's stages share the state of one object.
+Each rank's loss is a mean over its own n samples; weighted by n / N, with N the samples of all
+ranks, the losses add up to the mean over all, and so do the gradients (law 1): uneven shards and
+empty ones need nothing else. The weight enters with the loss, so a gradient that travels to another
+rank of a model-parallel model has it already, and no pass over memory applies it. The ranks tell
+each other of their samples before backward; where nothing travels during it they need not
+(:mod:`mnpar.parallel.quiet_team`). The file is long because all of a step's stages share the state
+of one object.
 """
 
 from __future__ import annotations
@@ -24,7 +27,18 @@ from mnpar.parallel.distributed import ends
 from mnpar.parallel.double_buffering import DoubleBuffering
 from mnpar.parallel.identity import Identity
 from mnpar.parallel.likeness import compare
-from mnpar.parallel.meeting import TWICE, UNKNOWN, Row, check_known, own_weight, share_of, skipped, told, warn_user, weighted
+from mnpar.parallel.meeting import (
+    TWICE,
+    UNKNOWN,
+    Row,
+    check_known,
+    own_weight,
+    share_of,
+    skipped,
+    told,
+    warn_user,
+    weighted,
+)
 from mnpar.parallel.other_gradients import OtherGradients
 from mnpar.parallel.placement import Placement
 from mnpar.parallel.reducer import Reducer
@@ -38,7 +52,9 @@ _AS_EVER = nullcontext()
 
 
 class Team:
-    """Ranks that meet before backward; :func:`create_multi_node_optimizer` explains the arguments."""
+    """Ranks that meet before backward; :func:`create_multi_node_optimizer` explains the
+    arguments.
+    """
 
     def __init__(
         self,
@@ -56,13 +72,18 @@ class Team:
             raise ValueError(f"gradients are reduced as {', '.join(REDUCTIONS)}, not {reduce!r}")
         self.optimizer, self.reducer, self.comm = optimizer, reducer, reducer.comm
         self._how, self._zero_fill = reduce, zero_fill
-        self._samples = samples_in if samples is samples_of else lambda args, kwds: samples(*args, **kwds)
+        self._samples = (
+            samples_in if samples is samples_of else lambda args, kwds: samples(*args, **kwds)
+        )
         self._double_buffering = DoubleBuffering(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
         self._placement, self._check = placement, check
         self.on_mesh = placement is not None and placement.mesh.comm.size > 1
         self._others = OtherGradients(optimizer.owned)
-        self._nowhere: list[Any] = []  # with double buffering: parameters without a gradient on any rank in the update before
+        self._nowhere: list[
+            Any
+            # with double buffering: parameters without a gradient on any rank in the update before
+        ] = []
         self._copies = Copies(self.comm, None if placement is None else placement.among)
         self._identity = Identity(optimizer, self.comm, placement, reduce)
         self._alone = False  # inside no_sync
@@ -70,10 +91,14 @@ class Team:
         self._added = 0.0  # what this update has added to that
         self._holding = False  # whether there are such gradients
         self.keeps = False  # this update's are added to them
-        self._base = 1.0  # what weights are divided by before those of the others are known: a QuietTeam's are by another
+        # what weights are divided by before those of the others are known: a QuietTeam's are by
+        # another
+        self._base = 1.0
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update: it makes the copies equal, and takes no step
-        self._asks = False  # whether any rank's step may sum norms of pieces of weights that stages share
+        self._asks = (
+            False  # whether any rank's step may sum norms of pieces of weights that stages share
+        )
         self._altered = 0  # how often any rank's values were altered between steps
         self._suspects = False  # they were, and are to be compared in this update
 
@@ -82,24 +107,34 @@ class Team:
         self._copies.take_as_equal(self.optimizer.target)
 
     def _make_equal(self, final: bool = False) -> bool:
-        """Make the copies equal; returns whether that may have changed values. ``final``: the forward cannot be run again."""
+        """Make the copies equal; returns whether that may have changed values. ``final``: the
+        forward cannot be run again.
+        """
         model, placement = self.optimizer.target, self._placement
         self._identity.check_updates()
         if any([getattr(link, "reduces_over", None) is self.comm for link in model.links()]):
             raise RuntimeError(TWICE)
-        equal = final and alike(model, self.comm) if placement is None else placement.settle(model, values=False)
+        equal = (
+            final and alike(model, self.comm)
+            if placement is None
+            else placement.settle(model, values=False)
+        )
         self._copies.make_equal(model, self.optimizer.arenas, equal)
         self._prepare()
         return not equal
 
-    def _meet(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> list[Row]:
+    def _meet(
+        self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False
+    ) -> list[Row]:
         """All ranks meet and hear of each other; what is stale is synchronized.
 
-        ``undoable``: the forward has left nothing that cannot be undone, so that it can be run again.
+        ``undoable``: the forward has left nothing that cannot be undone, so that it can be run
+        again.
         """
         rows = told(self._now(weight, undoable, manual, joining), self.comm, self._placement)
         self._identity.check(rows)
-        self._asks, altered = rows[0].asks, any([row.altered for row in rows])
+        self._asks = rows[0].asks
+        altered = any([row.altered for row in rows])
         self._altered += altered
         self._suspects = altered and self._is_due(self._altered)
         if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
@@ -120,26 +155,45 @@ class Team:
             self.optimizer.arenas.gather(self.optimizer.members())
             self.reducer.prepare(self.optimizer.arenas)
 
-    def _now(self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False) -> Row:
+    def _now(
+        self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False
+    ) -> Row:
         """This rank's row."""
         model = self.optimizer.target
         if any([end.reduces_over is self.comm and shared(end.module, model) for end in ends()]):
             raise RuntimeError(TWICE)
-        stale, talks = self._copies.stale(model), bool(current_tape().records)
+        stale = self._copies.stale(model)
+        talks = bool(current_tape().records)
         final = talks or (stale and not undoable and any([True for _ in model.namedpersistents()]))
         unsettled = self._placement is not None and self._placement.stale(model)
         asks = altered = False
         if self._shards is not None:
             asks = self._placement is not None and self._placement.asks(self.optimizer)
             altered = self._shards.altered()
-        return Row(weight, self._held, stale, final, manual, joining, talks, unsettled, asks, altered, *self._identity.told)
+        return Row(
+            weight,
+            self._held,
+            stale,
+            final,
+            manual,
+            joining,
+            talks,
+            unsettled,
+            asks,
+            altered,
+            *self._identity.told,
+        )
 
     def watching(self) -> AbstractContextManager[None]:
-        """Around forward and backward: in an update after which gradients are compared, so is what ranks own together."""
+        """Around forward and backward: in an update after which gradients are compared, so is what
+        ranks own together.
+        """
         placement = self._placement
         if placement is None or not (self._is_due(self.optimizer.t) or is_debugging()):
             return _AS_EVER
-        ranks, everyone = [comm.transport.world_ranks for comm in (placement.copy, placement.mesh.comm)]
+        ranks, everyone = [
+            comm.transport.world_ranks for comm in (placement.copy, placement.mesh.comm)
+        ]
         return watching(Watch(ranks, everyone, self.optimizer.target))
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
@@ -159,11 +213,14 @@ class Team:
         if self.on_mesh and self._placement is not None:
             check_loss(self._placement.copy, loss)
         share = self._share(rows)
-        others = None if self._factor == 1 else self._others  # what stands there is part of what a model reduces in backward
+        # what stands there is part of what a model reduces in backward
+        others = None if self._factor == 1 else self._others
         return weighted(loss, own, share, self.optimizer.loss_scale, others)
 
     def _begin(self) -> list[Persistent] | None:
-        """Begin an update; returns what its forward may change, if it may have to be run again: it makes missing parameters."""
+        """Begin an update; returns what its forward may change, if it may have to be run again: it
+        makes missing parameters.
+        """
         self._added, self.keeps = 0.0, self._holding
         copies, model = self._copies, self.optimizer.target
         if copies.settled is structure.now or (copies.complete and not copies.stale(model)):
@@ -176,12 +233,19 @@ class Team:
             raise ValueError(UNKNOWN.format(f"rank {self.comm.rank}'s"))
         if self._copies.stale(self.optimizer.target):
             raise RuntimeError(
-                f"rank {self.comm.rank}: the model has parameters that no update outside of no_sync has seen: give layers "
+                f"rank {self.comm.rank}: the model has parameters that no update outside of "
+                "no_sync has seen: give layers "
                 "their sizes, and take a step with new ones first"
             )
-        if own == 0 and self._how != "sum" and current_tape().records and getattr(loss, "array", None) is None:
+        if (
+            own == 0
+            and self._how != "sum"
+            and current_tape().records
+            and getattr(loss, "array", None) is None
+        ):
             raise RuntimeError(
-                f"rank {self.comm.rank}: no_sync cannot know the weights of losses that other ranks of a model-parallel model "
+                f"rank {self.comm.rank}: no_sync cannot know the weights of losses that other "
+                "ranks of a model-parallel model "
                 "have: use reduce='sum', and divide the losses yourself"
             )
         self._holding = True
@@ -203,7 +267,8 @@ class Team:
             or self._shards
             or self.reducer.bucket_bytes is None
         ):
-            self.optimizer.arenas.gather(self.optimizer.members())  # another optimizer may have moved shared ones
+            # another optimizer may have moved shared ones
+            self.optimizer.arenas.gather(self.optimizer.members())
             self.reducer.listen(self.optimizer.arenas)
 
     def give_up(self) -> None:
@@ -211,17 +276,23 @@ class Team:
         if self._factor is not None and self._double_buffering is not None:
             self.interrupt()  # elsewhere the others wait for this rank's part
         self._others.settle()
-        self._factor, self._only_synchronizes, self._held, self._added = None, False, self._held - self._added, 0.0
+        self._factor = None
+        self._only_synchronizes = False
+        self._held = self._held - self._added
+        self._added = 0.0
         self.reducer.give_up(self.optimizer.arenas)
 
     def interrupt(self) -> None:
-        """An error came after the other ranks may have had this rank's gradients: it may lack a step that they take."""
+        """An error came after the other ranks may have had this rank's gradients: it may lack a
+        step that they take.
+        """
         self._identity.interrupt()
 
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
-        """After backward: the gradients of all ranks added up; False if no step is to be taken now, None if one is to be begun
-        anew, with other gradients. If they travel in buckets and ``by_pieces()``: arena, place in its vectors and parameters of
-        gradients, as they arrive."""
+        """After backward: the gradients of all ranks added up; False if no step is to be taken now,
+        None if one is to be begun anew, with other gradients. If they travel in buckets and
+        ``by_pieces()``: arena, place in its vectors and parameters of gradients, as they arrive.
+        """
         if self._alone:
             return False
         if self._factor is None:  # the gradients were there already
@@ -236,9 +307,8 @@ class Team:
         arenas = self.optimizer.arenas
         nowhere, steps = [] if self._zero_fill else self.reducer.nowhere(arenas), True
         arenas.fill(self.optimizer.loss_scale)
-        late = (
-            self._double_buffering is not None or self._shards is not None
-        )  # what is compared is not summed yet, or is used later
+        # what is compared is not summed yet, or is used later
+        late = self._double_buffering is not None or self._shards is not None
         if late:
             self._compare()
         if self._double_buffering is not None:
@@ -246,7 +316,11 @@ class Team:
             nowhere, self._nowhere = self._nowhere, nowhere
         elif self._shards is not None:
             self._shards.reduce(arenas, factor)
-        elif self.reducer.bucket_bytes is not None and not (nowhere or self._compares) and by_pieces():
+        elif (
+            self.reducer.bucket_bytes is not None
+            and not (nowhere or self._compares)
+            and by_pieces()
+        ):
             self._count_once()
             return self._pieces(factor)
         else:
@@ -259,7 +333,9 @@ class Team:
         return steps
 
     def _in_own_scale(self) -> None:
-        """Gradients of another's backward have its loss scale, on ranks that have any: let all ranks' have this optimizer's."""
+        """Gradients of another's backward have its loss scale, on ranks that have any: let all
+        ranks' have this optimizer's.
+        """
         scale = self.optimizer.loss_scale
         for param in self.optimizer.members() if self.comm.size > 1 else ():
             if param.node.loss_scale != scale and (g := param.grad) is not None:
@@ -273,11 +349,16 @@ class Team:
             yield bucket.arena, bucket.place, bucket.params
 
     def _forget_held(self) -> None:
-        self._held, self._added, self._holding, self.keeps = 0.0, 0.0, False, False
+        self._held = 0.0
+        self._added = 0.0
+        self._holding = False
+        self.keeps = False
 
     @property
     def _compares(self) -> bool:
-        """Every so many updates, and after 1, 2, 4 …: whether ranks have the same values; on a mesh, also gradients."""
+        """Every so many updates, and after 1, 2, 4 …: whether ranks have the same values; on a
+        mesh, also gradients.
+        """
         if not (self._is_due(self.optimizer.t) or self._suspects or is_debugging()):
             return False
         return self.comm.size > 1 or (self._placement is not None and bool(self._placement.others))
@@ -287,10 +368,18 @@ class Team:
 
     def _compare(self) -> None:
         if self._compares:
-            compare(self.comm, self.optimizer.target, self.optimizer.arenas, self.optimizer.t, self._placement)
+            compare(
+                self.comm,
+                self.optimizer.target,
+                self.optimizer.arenas,
+                self.optimizer.t,
+                self._placement,
+            )
 
     def _count_once(self) -> None:
-        """On a mesh: let what is computed of the whole model in this step count each parameter once."""
+        """On a mesh: let what is computed of the whole model in this step count each parameter
+        once.
+        """
         if self._placement is not None:
             self._placement.equip(self.optimizer, self._shards is not None, self.reducer)
 
@@ -324,7 +413,10 @@ class Team:
         if isinstance(serializer, Deserializer):
             self._identity.interrupt(None)
         elif self._holding:
-            warn_user(f"rank {self.comm.rank}: the gradients that no_sync has added up are not saved: save after a step")
+            warn_user(
+                f"rank {self.comm.rank}: the gradients that no_sync has added up are not "
+                "saved: save after a step"
+            )
         if self._double_buffering is not None:
             self._double_buffering.serialize(serializer["late"])
 

@@ -23,7 +23,8 @@ class Round:
 
     Attributes:
         scores: of each member.
-        winners: whose weights each member has now: its own number, or that of the member to which it lost.
+        winners: whose weights each member has now: its own number, or that of the member to which
+            it lost.
 
     Example:
         >>> from mnpar.parallel import Round
@@ -42,8 +43,10 @@ class Round:
 
 def gather_scores(
     comm: Communicator, numbers: Sequence[int], score: Any, size: int, living: Sequence[int]
-) -> list[float]:  # fmt: skip
-    """All members' scores: for each, what the lowest rank says that knows it; NaN for those that are not living."""
+) -> list[float]:
+    """All members' scores: for each, what the lowest rank says that knows it; NaN for those that
+    are not living.
+    """
     scores = list(score) if isinstance(score, list | tuple) else [score] * len(numbers)
     mine = [(i, None if s is None else float(s)) for i, s in zip(numbers, scores, strict=True)]
     known: dict[int, float] = {}
@@ -53,13 +56,20 @@ def gather_scores(
                 known.setdefault(i, s)
     missing = [i for i in living if i not in known]
     if missing:
-        raise ValueError(f"nobody knows the score of member {missing[0]}: one of its ranks has to give a number, not None")
+        raise ValueError(
+            f"nobody knows the score of member {missing[0]}: one of its ranks has to give a "
+            "number, not None"
+        )
     return [known.get(i, math.nan) for i in range(size)]
 
 
 def decide(
-    scores: list[float], how: str, share: float, rng: np.random.Generator, living: Sequence[int] | None = None
-) -> Round:  # fmt: skip
+    scores: list[float],
+    how: str,
+    share: float,
+    rng: np.random.Generator,
+    living: Sequence[int] | None = None,
+) -> Round:
     """Who goes on from whom.
 
     Args:
@@ -72,11 +82,13 @@ def decide(
     Raises:
         ValueError: no such way, or share.
     """
-    winners, living = list(range(len(scores))), range(len(scores)) if living is None else living
+    winners = list(range(len(scores)))
+    living = range(len(scores)) if living is None else living
     M = len(living)
     if how == "pairs":
         lots = [living[place] for place in rng.permutation(M)]
-        for a, b in zip(lots[0::2], lots[1::2], strict=False):  # with an odd number, one is left out
+        # with an odd number, one is left out
+        for a, b in zip(lots[0::2], lots[1::2], strict=False):
             first, second = sorted([a, b])
             winner = second if _worth(scores[second]) > _worth(scores[first]) else first
             winners[a] = winners[b] = winner
@@ -86,7 +98,10 @@ def decide(
         for loser in sorted(order[M - n :]):
             winners[loser] = order[int(rng.integers(n))]
     else:
-        raise ValueError(f"a tournament is by 'pairs', or by 'truncation' with a share up to a half, not {how!r} ({share})")
+        raise ValueError(
+            "a tournament is by 'pairs', or by 'truncation' with a share up to a half, not "
+            f"{how!r} ({share})"
+        )
     return Round(scores, winners)
 
 
@@ -96,8 +111,11 @@ def _worth(score: float) -> float:
 
 
 def copy_winners(
-    peers: Communicator, winners: Sequence[int], where: Mapping[int, int], mine: Mapping[int, tuple[Link, Any]]
-) -> None:  # fmt: skip
+    peers: Communicator,
+    winners: Sequence[int],
+    where: Mapping[int, int],
+    mine: Mapping[int, tuple[Link, Any]],
+) -> None:
     """Bring the winners' state to the losers; no winner is also a loser.
 
     Args:
@@ -115,7 +133,9 @@ def copy_winners(
     for loser, winner in copies:
         if loser in mine:
             state, numbers = (
-                _state(*mine[winner]) if winner in mine else (peers.recv(where[winner]), peers.recv_obj(where[winner]))
+                _state(*mine[winner])
+                if winner in mine
+                else (peers.recv(where[winner]), peers.recv_obj(where[winner]))
             )
             restore(*mine[loser], state, numbers)
 
@@ -143,13 +163,19 @@ def _state(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[st
 
 
 def copied(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[str, Any]]:
-    """What :func:`restore` brings back: parameters, persistent values, the optimizer's state and hyperparameters."""
+    """What :func:`restore` brings back: parameters, persistent values, the optimizer's state and
+    hyperparameters.
+    """
     arrays, numbers = _state(link, optimizer)
     return {key: None if x is None else x.copy() for key, x in arrays.items()}, numbers
 
 
-def restore(link: Link, optimizer: Any, state: Mapping[str, Array | None], numbers: Mapping[str, Any]) -> None:
-    """Set a member, and its optimizer, to a state that :func:`copied` or another member's rank has given."""
+def restore(
+    link: Link, optimizer: Any, state: Mapping[str, Array | None], numbers: Mapping[str, Any]
+) -> None:
+    """Set a member, and its optimizer, to a state that :func:`copied` or another member's rank has
+    given.
+    """
     _Taken(state, "link/").load(link)
     if optimizer is not None:
         _Taken(state, "optimizer/").load(optimizer)

@@ -13,7 +13,8 @@ class Box:
     """The cells from ``start`` up to, and without, ``stop`` on each axis of a global array.
 
     Args:
-        start, stop: one number for each axis; they may lie outside the array, and a box may be empty.
+        start, stop: one number for each axis; they may lie outside the array, and a box may be
+            empty.
 
     Raises:
         ValueError: not as many starts as stops, or a stop before its start.
@@ -31,9 +32,13 @@ class Box:
     stop: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        start, stop = tuple(map(int, self.start)), tuple(map(int, self.stop))
+        start = tuple(map(int, self.start))
+        stop = tuple(map(int, self.stop))
         if len(start) != len(stop) or any([b < a for a, b in zip(start, stop, strict=True)]):
-            raise ValueError(f"a box from {start} to {stop} is none: each axis needs a stop that is not before its start")
+            raise ValueError(
+                f"a box from {start} to {stop} is none: each axis needs a stop that is not "
+                "before its start"
+            )
         object.__setattr__(self, "start", start)
         object.__setattr__(self, "stop", stop)
 
@@ -87,13 +92,17 @@ class Box:
         boxes = []
         for axis in range(self.ndim):  # cut off what lies before and after, axis by axis
             cuts = (rest.start[axis], common.start[axis], common.stop[axis], rest.stop[axis])
-            boxes += [_between(rest, axis, cuts[0], cuts[1]), _between(rest, axis, cuts[2], cuts[3])]
+            boxes += [
+                _between(rest, axis, cuts[0], cuts[1]),
+                _between(rest, axis, cuts[2], cuts[3]),
+            ]
             rest = _between(rest, axis, cuts[1], cuts[2])
         return [box for box in boxes if not box.empty]
 
 
 def _between(box: Box, axis: int, start: int, stop: int) -> Box:
-    before, after = slice(None, axis), slice(axis + 1, None)
+    before = slice(None, axis)
+    after = slice(axis + 1, None)
     return Box(
         (*box.start[before], start, *box.start[after]),
         (*box.stop[before], stop, *box.stop[after]),
@@ -101,7 +110,8 @@ def _between(box: Box, axis: int, start: int, stop: int) -> Box:
 
 
 def block(n: int, parts: int, index: int) -> tuple[int, int]:
-    """Where one of ``parts`` blocks of ``n`` cells begins and ends: lengths differ by 1 at most, the longer ones come first.
+    """Where one of ``parts`` blocks of ``n`` cells begins and ends: lengths differ by 1 at most,
+    the longer ones come first.
 
     Args:
         n: cells, 0 or more.
@@ -120,7 +130,10 @@ def block(n: int, parts: int, index: int) -> tuple[int, int]:
         ([(0, 3), (3, 5), (5, 7)], (1, 1))
     """
     if n < 0 or not 0 <= index < parts:
-        raise ValueError(f"block: {n} cells in {parts} parts have no part {index}: it counts from 0 to {parts - 1}")
+        raise ValueError(
+            f"block: {n} cells in {parts} parts have no part {index}: it counts from 0 to "
+            f"{parts - 1}"
+        )
     small, more = divmod(n, parts)
     start = index * small + min(index, more)
     return start, start + small + (index < more)
@@ -145,11 +158,15 @@ def blocks(shape: Sequence[int], grid: Sequence[int], ranks: int | None = None) 
         >>> [box.shape for box in blocks((5, 3), (2, 2))]
         [(3, 2), (3, 1), (2, 2), (2, 1)]
     """
-    shape, grid = tuple(shape), tuple(grid)
+    shape = tuple(shape)
+    grid = tuple(grid)
     parts = math.prod(grid)
     ranks = parts if ranks is None else ranks
     if len(shape) != len(grid) or min(grid, default=1) < 1 or parts > ranks:
-        raise ValueError(f"blocks: a grid of {grid} parts does not cut an array of shape {shape} for {ranks} ranks")
+        raise ValueError(
+            f"blocks: a grid of {grid} parts does not cut an array of shape {shape} for "
+            f"{ranks} ranks"
+        )
     boxes = []
     for place in itertools.product(*map(range, grid)):
         ends = [block(n, p, i) for n, p, i in zip(shape, grid, place, strict=True)]

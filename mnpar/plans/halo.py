@@ -1,8 +1,10 @@
-"""Halos: which input cells a block of outputs reads, for any kernel, stride, padding and dilation, on any number of axes.
+"""Halos: which input cells a block of outputs reads, for any kernel, stride, padding and dilation,
+on any number of axes.
 
-On one axis, output o reads the cells o·s − p + j·d for j from 0 to k − 1. So outputs [o0, o1) read [o0·s − p,
-(o1 − 1)·s − p + (k − 1)·d + 1), wherever those cells are: on this rank, on its neighbour, two ranks on, or nowhere (padding).
-A window may also begin inside the own block: then the rest of the block goes to others, or to nobody.
+On one axis, output o reads the cells o·s − p + j·d for j from 0 to k − 1. So outputs [o0, o1) read
+[o0·s − p, (o1 − 1)·s − p + (k − 1)·d + 1), wherever those cells are: on this rank, on its
+neighbour, two ranks on, or nowhere (padding). A window may also begin inside the own block: then
+the rest of the block goes to others, or to nobody.
 """
 
 from __future__ import annotations
@@ -34,22 +36,43 @@ class Window(NamedTuple):
     cover_all: bool
 
     @classmethod
-    def of(cls, ndim: int, kernel: Any, stride: Any = 1, pad: Any = 0, dilation: Any = 1, cover_all: bool = False) -> Window:
-        """From numbers for all axes, or one for each; a pad may also be a pair (before, after) for each axis.
+    def of(
+        cls,
+        ndim: int,
+        kernel: Any,
+        stride: Any = 1,
+        pad: Any = 0,
+        dilation: Any = 1,
+        cover_all: bool = False,
+    ) -> Window:
+        """From numbers for all axes, or one for each; a pad may also be a pair (before, after) for
+        each axis.
 
         Raises:
-            ValueError: not one for each axis, a kernel, stride or dilation below 1, or a pad below 0.
+            ValueError: not one for each axis, a kernel, stride or dilation below 1, or a pad below
+                0.
             TypeError: not whole numbers.
         """
-        kernels, strides, pads, dilations = [_each(ndim, what) for what in (kernel, stride, pad, dilation)]
+        kernels, strides, pads, dilations = [
+            _each(ndim, what) for what in (kernel, stride, pad, dilation)
+        ]
         pairs = tuple([tuple(p) if isinstance(p, Sequence) else (p, p) for p in pads])
         for number in (*kernels, *strides, *dilations, *[end for pair in pairs for end in pair]):
             if not isinstance(number, Integral):  # 3 / 2 for one
-                raise TypeError(f"the kernel, stride, pad and dilation of a window are whole numbers, not {number!r}")
+                raise TypeError(
+                    "the kernel, stride, pad and dilation of a window are whole numbers, not "
+                    f"{number!r}"
+                )
         if min((*kernels, *strides, *dilations), default=1) < 1:
-            raise ValueError(f"a window of kernel {kernel}, stride {stride}, dilation {dilation} needs numbers from 1 on")
+            raise ValueError(
+                f"a window of kernel {kernel}, stride {stride}, dilation {dilation} needs "
+                "numbers from 1 on"
+            )
         if any([len(pair) != 2 or min(pair) < 0 for pair in pairs]):
-            raise ValueError(f"a pad is a number from 0 on, or a pair (before, after) of them for each axis, not {pad!r}")
+            raise ValueError(
+                "a pad is a number from 0 on, or a pair (before, after) of them for each "
+                f"axis, not {pad!r}"
+            )
         return cls(kernels, strides, pairs, dilations, cover_all)
 
     @property
@@ -58,11 +81,15 @@ class Window(NamedTuple):
         return tuple([(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)])
 
     def outputs(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """How many outputs there are on each axis of an array of this shape; none where it does not fit."""
+        """How many outputs there are on each axis of an array of this shape; none where it does not
+        fit.
+        """
         return tuple(
             [
                 max(0, (n + before + after - span + (s - 1 if self.cover_all else 0)) // s + 1)
-                for n, s, (before, after), span in zip(shape, self.stride, self.pad, self.extent, strict=True)
+                for n, s, (before, after), span in zip(
+                    shape, self.stride, self.pad, self.extent, strict=True
+                )
             ]
         )
 
@@ -71,7 +98,9 @@ class Window(NamedTuple):
         return tuple(
             [
                 s * (n - 1) + span - before - after - (s - 1 if self.cover_all else 0)
-                for n, s, (before, after), span in zip(outputs, self.stride, self.pad, self.extent, strict=True)
+                for n, s, (before, after), span in zip(
+                    outputs, self.stride, self.pad, self.extent, strict=True
+                )
             ]
         )
 
@@ -79,20 +108,35 @@ class Window(NamedTuple):
         """The cells that a box of outputs reads; it may reach beyond the array, by the padding."""
         axes = list(zip(out.start, out.stop, self.stride, self.pad, self.extent, strict=True))
         start = tuple([a * s - pad for a, _, s, (pad, _), _ in axes])
-        return Box(start, tuple([(b - 1) * s - pad + span if b > a else a * s - pad for a, b, s, (pad, _), span in axes]))
+        return Box(
+            start,
+            tuple(
+                [
+                    (b - 1) * s - pad + span if b > a else a * s - pad
+                    for a, b, s, (pad, _), span in axes
+                ]
+            ),
+        )
 
     def inside(self, cells: Box) -> Box:
-        """The outputs that read these cells only: those that a rank can compute before its halo has arrived."""
+        """The outputs that read these cells only: those that a rank can compute before its halo has
+        arrived.
+        """
         axes = list(zip(cells.start, cells.stop, self.stride, self.pad, self.extent, strict=True))
         start = tuple([-(-(a + pad) // s) for a, _, s, (pad, _), _ in axes])
         stop = [(b + pad - span) // s + 1 for _, b, s, (pad, _), span in axes]
         return Box(start, tuple(map(max, start, stop)))
 
     def readers(self, cells: Box) -> Box:
-        """The outputs whose window reaches over some of these cells: what a transposed window reads to compute these."""
+        """The outputs whose window reaches over some of these cells: what a transposed window reads
+        to compute these.
+        """
         axes = list(zip(cells.start, cells.stop, self.stride, self.pad, self.extent, strict=True))
         start = tuple([-(-(a + pad - span + 1) // s) for a, _, s, (pad, _), span in axes])
-        stop = [(b - 1 + pad) // s + 1 if b > a else first for (a, b, s, (pad, _), _), first in zip(axes, start, strict=True)]
+        stop = [
+            (b - 1 + pad) // s + 1 if b > a else first
+            for (a, b, s, (pad, _), _), first in zip(axes, start, strict=True)
+        ]
         return Box(start, tuple(map(max, start, stop)))
 
 
@@ -109,34 +153,53 @@ def reads(out: Box, kernel: Any, stride: Any = 1, pad: Any = 0, dilation: Any = 
 
     Example:
         >>> from mnpar.plans import Box, reads
-        >>> reads(Box((0,), (4,)), kernel=3, pad=1), reads(Box((4,), (7,)), kernel=3, stride=2, dilation=2)
+        >>> (
+        ...     reads(Box((0,), (4,)), kernel=3, pad=1),
+        ...     reads(Box((4,), (7,)), kernel=3, stride=2, dilation=2),
+        ... )
         (Box(start=(-1,), stop=(5,)), Box(start=(8,), stop=(17,)))
     """
     return Window.of(out.ndim, kernel, stride, pad, dilation).reads(out)
 
 
 def output_shape(
-    shape: Sequence[int], kernel: Any, stride: Any = 1, pad: Any = 0, dilation: Any = 1, cover_all: bool = False
+    shape: Sequence[int],
+    kernel: Any,
+    stride: Any = 1,
+    pad: Any = 0,
+    dilation: Any = 1,
+    cover_all: bool = False,
 ) -> tuple[int, ...]:
     """How many outputs a window has on each axis.
 
     Args:
         shape: of the input.
         kernel, stride, pad, dilation: as in :func:`reads`.
-        cover_all: one more where the last cells are in no window (Chainer's word; others say ceil mode).
+        cover_all: one more where the last cells are in no window (Chainer's word; others say ceil
+            mode).
 
     Example:
         >>> from mnpar.plans import output_shape
-        >>> output_shape((28, 7), 5), output_shape((7, 8), 2, 2), output_shape((7, 8), 2, 2, cover_all=True)
+        >>> (
+        ...     output_shape((28, 7), 5),
+        ...     output_shape((7, 8), 2, 2),
+        ...     output_shape((7, 8), 2, 2, cover_all=True),
+        ... )
         ((24, 3), (3, 4), (4, 4))
     """
     return Window.of(len(shape), kernel, stride, pad, dilation, cover_all).outputs(shape)
 
 
 def transposed_shape(
-    shape: Sequence[int], kernel: Any, stride: Any = 1, pad: Any = 0, dilation: Any = 1, cover_all: bool = False
+    shape: Sequence[int],
+    kernel: Any,
+    stride: Any = 1,
+    pad: Any = 0,
+    dilation: Any = 1,
+    cover_all: bool = False,
 ) -> tuple[int, ...]:
-    """What a transposed convolution or unpooling makes of an array of this shape: the smallest with so many windows.
+    """What a transposed convolution or unpooling makes of an array of this shape: the smallest with
+    so many windows.
 
     Args:
         shape: of the array, a value for each window.
@@ -152,7 +215,11 @@ def transposed_shape(
 
 
 def halo_plan(
-    have: Sequence[Box], outputs: Sequence[Box], shape: Sequence[int], window: Window, mode: Any = "constant"
+    have: Sequence[Box],
+    outputs: Sequence[Box],
+    shape: Sequence[int],
+    window: Window,
+    mode: Any = "constant",
 ) -> Plan:
     """The plan that brings each rank what its outputs read.
 
@@ -164,11 +231,14 @@ def halo_plan(
         mode: the padding, as in :func:`padded`.
 
     Returns:
-        A plan whose wanted arrays have a window's outputs at exactly this rank's outputs, without any padding.
+        A plan whose wanted arrays have a window's outputs at exactly this rank's outputs, without
+        any padding.
 
     Example:
         >>> from mnpar.plans import Window, blocks, halo_plan
-        >>> plan = halo_plan(blocks((28,), (2,)), blocks((24,), (2,)), (28,), Window.of(1, kernel=5))
+        >>> plan = halo_plan(
+        ...     blocks((28,), (2,)), blocks((24,), (2,)), (28,), Window.of(1, kernel=5)
+        ... )
         >>> [layout.shape for layout in plan.want], plan.received(0)
         ([(16,), (16,)], 2)
     """
@@ -180,14 +250,20 @@ grid_blocks = lru_cache(maxsize=1000)(blocks)
 
 
 @lru_cache(maxsize=1000)
-def grid_halo(grid: tuple[int, ...], ranks: int, shape: tuple[int, ...], window: Window, mode: Any) -> Plan:
+def grid_halo(
+    grid: tuple[int, ...], ranks: int, shape: tuple[int, ...], window: Window, mode: Any
+) -> Plan:
     """The halo plan of an array, and of its outputs, both in even blocks on a grid; remembered."""
-    have, outputs = blocks(shape, grid, ranks), blocks(window.outputs(shape), grid, ranks)
+    have = blocks(shape, grid, ranks)
+    outputs = blocks(window.outputs(shape), grid, ranks)
     return halo_plan(have, outputs, shape, window, mode)
 
 
-def transposed_plan(have: Sequence[Box], cells: Sequence[Box], outputs: Sequence[int], window: Window) -> Plan:
-    """The plan that brings each rank the outputs of a window that reach its block of cells: for transposed convolutions.
+def transposed_plan(
+    have: Sequence[Box], cells: Sequence[Box], outputs: Sequence[int], window: Window
+) -> Plan:
+    """The plan that brings each rank the outputs of a window that reach its block of cells: for
+    transposed convolutions.
 
     Args:
         have: for each rank the block of outputs (here: what is spread) that it has.
@@ -197,7 +273,9 @@ def transposed_plan(have: Sequence[Box], cells: Sequence[Box], outputs: Sequence
 
     Example:
         >>> from mnpar.plans import Window, blocks, transposed_plan
-        >>> plan = transposed_plan(blocks((4,), (2,)), blocks((9,), (2,)), (4,), Window.of(1, kernel=3, stride=2))
+        >>> plan = transposed_plan(
+        ...     blocks((4,), (2,)), blocks((9,), (2,)), (4,), Window.of(1, kernel=3, stride=2)
+        ... )
         >>> [layout.shape for layout in plan.want], plan.received(0), plan.received(1)
         ([(3,), (2,)], 1, 0)
     """
@@ -206,10 +284,18 @@ def transposed_plan(have: Sequence[Box], cells: Sequence[Box], outputs: Sequence
 
 @lru_cache(maxsize=1000)
 def grid_transposed(
-    grid: tuple[int, ...], ranks: int, outputs: tuple[int, ...], shape: tuple[int, ...], window: Window
+    grid: tuple[int, ...],
+    ranks: int,
+    outputs: tuple[int, ...],
+    shape: tuple[int, ...],
+    window: Window,
 ) -> Plan:
-    """The transposed plan of an image and its window's outputs, both in even blocks on a grid; remembered."""
-    return transposed_plan(blocks(outputs, grid, ranks), blocks(shape, grid, ranks), outputs, window)
+    """The transposed plan of an image and its window's outputs, both in even blocks on a grid;
+    remembered.
+    """
+    return transposed_plan(
+        blocks(outputs, grid, ranks), blocks(shape, grid, ranks), outputs, window
+    )
 
 
 def _each(ndim: int, numbers: Any) -> tuple[Any, ...]:

@@ -1,8 +1,9 @@
 """Layouts: which cells of the global array a rank's own array shows, and where.
 
-A box is the plain case: an array of its shape, cell for cell. The array that a padded window reads is not: beyond the edge of
-the global array it is filled, or shows other cells again, in order (wrap), in reverse (reflect), or one cell many times (edge).
-On each axis such a map is a few segments; a part of a layout is one segment of each axis.
+A box is the plain case: an array of its shape, cell for cell. The array that a padded window reads
+is not: beyond the edge of the global array it is filled, or shows other cells again, in order
+(wrap), in reverse (reflect), or one cell many times (edge). On each axis such a map is a few
+segments; a part of a layout is one segment of each axis.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class View(NamedTuple):
     """The places of some cells in a rank's array."""
 
     slices: tuple[slice, ...]
-    spread: tuple[int, ...]  # axes, counted from the last, on which one cell stands at all places of the slice
+    # axes, counted from the last, on which one cell stands at all places of the slice
+    spread: tuple[int, ...]
     place: Box
 
     @property
@@ -29,7 +31,8 @@ class View(NamedTuple):
         """The view that has each cell at the first of its places only."""
         if not self.spread:
             return self
-        stop, slices = list(self.place.stop), list(self.slices)
+        stop = list(self.place.stop)
+        slices = list(self.slices)
         for axis in self.spread:
             start = self.place.start[axis]
             stop[axis], slices[axis] = start + 1, slice(start, start + 1)
@@ -38,7 +41,8 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """Cells, and the place in a rank's array where they stand; a single cell can fill a longer place.
+    """Cells, and the place in a rank's array where they stand; a single cell can fill a longer
+    place.
 
     Args:
         cells: of the global array.
@@ -52,24 +56,32 @@ class Part:
 
     def view(self, cells: Box) -> View:
         """Where some of its cells are."""
-        index, spread, start, stop = [], [], [], []
+        index = []
+        spread = []
+        start = []
+        stop = []
         for axis, (own, place) in enumerate(zip(self.cells.shape, self.place.shape, strict=True)):
-            first, last = cells.start[axis] - self.cells.start[axis], cells.stop[axis] - self.cells.start[axis]
+            first = cells.start[axis] - self.cells.start[axis]
+            last = cells.stop[axis] - self.cells.start[axis]
             if own != place:  # one cell, everywhere
                 spread.append(axis - self.cells.ndim)
                 first, last = 0, place
             elif self.reverse[axis]:
                 first, last = own - last, own - first
-            a, b = self.place.start[axis] + first, self.place.start[axis] + last
+            a = self.place.start[axis] + first
+            b = self.place.start[axis] + last
             start.append(a)
             stop.append(b)
-            index.append(slice(b - 1, a - 1 if a else None, -1) if self.reverse[axis] else slice(a, b))
+            index.append(
+                slice(b - 1, a - 1 if a else None, -1) if self.reverse[axis] else slice(a, b)
+            )
         return View(tuple(index), tuple(spread), Box(tuple(start), tuple(stop)))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A rank's array: its shape, and what of the global array it shows. What no part covers is filled.
+    """A rank's array: its shape, and what of the global array it shows. What no part covers is
+    filled.
 
     Args:
         shape: of the rank's array.
@@ -100,14 +112,15 @@ class _Segment(NamedTuple):
 
 
 def padded(box: Box, shape: Sequence[int], mode: str | Sequence[str] = "constant") -> Layout:
-    """The array that shows a box which may reach beyond the global array, where it is padded as ``numpy.pad`` does.
+    """The array that shows a box which may reach beyond the global array, where it is padded as
+    ``numpy.pad`` does.
 
     Args:
         box: what the rank reads.
         shape: of the global array.
-        mode: one for all axes or one for each: ``'constant'`` (shows nothing there: it is filled), ``'edge'`` (the last
-            cell), ``'reflect'`` and ``'symmetric'`` (the cells in reverse, without and with the last one), ``'wrap'`` (the
-            cells from the other end).
+        mode: one for all axes or one for each: ``'constant'`` (shows nothing there: it is filled),
+            ``'edge'`` (the last cell), ``'reflect'`` and ``'symmetric'`` (the cells in reverse,
+            without and with the last one), ``'wrap'`` (the cells from the other end).
 
     Returns:
         A layout of the box's shape.
@@ -122,8 +135,13 @@ def padded(box: Box, shape: Sequence[int], mode: str | Sequence[str] = "constant
     """
     modes = (mode,) * box.ndim if isinstance(mode, str) else tuple(mode)
     if len(shape) != box.ndim or len(modes) != box.ndim or not all([m in MODES for m in modes]):
-        raise ValueError(f"padded: {mode!r} is no padding of {box} on {tuple(shape)}: one of {', '.join(MODES)} for each axis")
-    axes = [_segments(a, b, n, m) for a, b, n, m in zip(box.start, box.stop, shape, modes, strict=True)]
+        raise ValueError(
+            f"padded: {mode!r} is no padding of {box} on {tuple(shape)}: one of "
+            f"{', '.join(MODES)} for each axis"
+        )
+    axes = [
+        _segments(a, b, n, m) for a, b, n, m in zip(box.start, box.stop, shape, modes, strict=True)
+    ]
     parts = [
         Part(
             Box(tuple([s.start for s in segments]), tuple([s.stop for s in segments])),
@@ -142,22 +160,39 @@ def _segments(lo: int, hi: int, n: int, mode: str) -> list[_Segment]:
     if mode == "constant":
         tiles = [(0, n, 0, n, False)]
     elif mode == "edge" or n == 1:  # the reflection of a single cell is that cell
-        tiles = [(min(lo, 0), 0, 0, 1, False), (0, n, 0, n, False), (n, max(hi, n), n - 1, n, False)]
+        tiles = [
+            (min(lo, 0), 0, 0, 1, False),
+            (0, n, 0, n, False),
+            (n, max(hi, n), n - 1, n, False),
+        ]
     else:
         tiles = _tiles(lo, hi, n, mode)
     found = []
-    for start, stop, first, last, reverse in tiles:  # the axis from start to stop shows the cells from first to last
-        a, b = max(lo, start), min(hi, stop)
+    for (
+        start,
+        stop,
+        first,
+        last,
+        reverse,
+    ) in tiles:  # the axis from start to stop shows the cells from first to last
+        a = max(lo, start)
+        b = min(hi, stop)
         if a >= b:
             continue
         if last - first == stop - start:  # a cell for each place
-            first, last = (last - (b - start), last - (a - start)) if reverse else (first + a - start, first + b - start)
+            first, last = (
+                (last - (b - start), last - (a - start))
+                if reverse
+                else (first + a - start, first + b - start)
+            )
         found.append(_Segment(first, last, a - lo, b - a, reverse))
     return found
 
 
 def _tiles(lo: int, hi: int, n: int, mode: str) -> list[tuple[int, int, int, int, bool]]:
-    """The copies of an axis that follow each other to the left and right of it, as far as they are seen."""
+    """The copies of an axis that follow each other to the left and right of it, as far as they are
+    seen.
+    """
     if mode == "wrap":
         return [(k * n, k * n + n, 0, n, False) for k in range(lo // n, (hi - 1) // n + 1)]
     period = 2 * n - 2 if mode == "reflect" else 2 * n

@@ -1,7 +1,9 @@
-"""Plan: what every rank has and what every rank wants (law 2), worked out alike on every rank, without asking anybody.
+"""Plan: what every rank has and what every rank wants (law 2), worked out alike on every rank,
+without asking anybody.
 
-Each wanted cell is the sum of those who have it, so a plan says all of a communication, and its adjoint is the same plan with
-the two words exchanged. Who sends what to whom follows from the boxes alone, by intersection.
+Each wanted cell is the sum of those who have it, so a plan says all of a communication, and its
+adjoint is the same plan with the two words exchanged. Who sends what to whom follows from the boxes
+alone, by intersection.
 """
 
 from __future__ import annotations
@@ -58,18 +60,23 @@ class Plan:
     """Who has what and who wants what, of one global array.
 
     Args:
-        have: for each rank the box of cells it has, or a sequence of boxes if it has several arrays; also layouts.
+        have: for each rank the box of cells it has, or a sequence of boxes if it has several
+            arrays; also layouts.
         want: the same of what it wants.
-        replicated: cells that several ranks have are copies of one another, and each wanted cell is taken from one of them:
-            from the rank itself if it has it, else from the next rank that does. Otherwise it is the sum of all who have it.
+        replicated: cells that several ranks have are copies of one another, and each wanted cell is
+            taken from one of them: from the rank itself if it has it, else from the next rank that
+            does. Otherwise it is the sum of all who have it.
         turned: (made by ``adjoint``) the copies are those of what is wanted.
 
     Raises:
-        ValueError: not as many ranks that have as ranks that want, or boxes of different numbers of axes.
+        ValueError: not as many ranks that have as ranks that want, or boxes of different numbers of
+            axes.
 
     Example:
         >>> from mnpar.plans import Box, Plan, blocks, everywhere
-        >>> plan = Plan(have=blocks((5,), (2,)), want=everywhere((5,), 2))  # an allgather of 3 and 2 cells
+        >>> plan = Plan(
+        ...     have=blocks((5,), (2,)), want=everywhere((5,), 2)
+        ... )  # an allgather of 3 and 2 cells
         >>> plan.sent(0), plan.received(0)
         (3, 2)
         >>> plan.adjoint.sent(0), plan.adjoint.received(0)  # a reduce_scatter
@@ -81,7 +88,9 @@ class Plan:
     replicated: bool = False
     turned: bool = False
     _routes: dict[int, Route] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _arrivals: dict[int, dict[int, list[Move]]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _arrivals: dict[int, dict[int, list[Move]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "have", tuple([_layouts(entry) for entry in self.have]))
@@ -89,7 +98,8 @@ class Plan:
         axes = {layout.ndim for entry in (*self.have, *self.want) for layout in several(entry)}
         if len(self.have) != len(self.want) or len(axes) > 1:
             raise ValueError(
-                f"a plan needs one entry for each rank and boxes of one global array: {len(self.have)} ranks have, "
+                "a plan needs one entry for each rank and boxes of one global array: "
+                f"{len(self.have)} ranks have, "
                 f"{len(self.want)} want, with {sorted(axes)} axes"
             )
 
@@ -100,8 +110,12 @@ class Plan:
 
     @property
     def ndim(self) -> int:
-        """The number of axes that are divided; arrays may have others before them, which are whole on every rank."""
-        return next((layout.ndim for entry in (*self.have, *self.want) for layout in several(entry)), 0)
+        """The number of axes that are divided; arrays may have others before them, which are whole
+        on every rank.
+        """
+        return next(
+            (layout.ndim for entry in (*self.have, *self.want) for layout in several(entry)), 0
+        )
 
     @cached_property
     def adjoint(self) -> Plan:
@@ -140,9 +154,16 @@ class Plan:
             for i, layout in enumerate(several(self.want[rank])):
                 places = [move.take.place for move in arriving if move.dest == i]
                 apart.append(_no_overlap(places))
-                full.append(apart[-1] and sum([place.volume for place in places]) == Box.whole(layout.shape).volume)
+                full.append(
+                    apart[-1]
+                    and sum([place.volume for place in places]) == Box.whole(layout.shape).volume
+                )
             self._routes[rank] = Route(
-                tuple([p for p in sends if p.moves]), own, tuple([p for p in receives if p.moves]), tuple(apart), tuple(full)
+                tuple([p for p in sends if p.moves]),
+                own,
+                tuple([p for p in receives if p.moves]),
+                tuple(apart),
+                tuple(full),
             )
         return self._routes[rank]
 
@@ -154,7 +175,12 @@ class Plan:
                 self._arrivals[taker] = self._first_come(taker)
             return self._arrivals[taker].get(giver, [])
         wanted = _parts(self.want[taker])
-        return [move for given in _parts(self.have[giver]) for to in wanted for move in _meet(given, to, to[1].cells)]
+        return [
+            move
+            for given in _parts(self.have[giver])
+            for to in wanted
+            for move in _meet(given, to, to[1].cells)
+        ]
 
     def _first_come(self, taker: int) -> dict[int, list[Move]]:
         """Each wanted cell from one of the ranks that have it."""
@@ -165,7 +191,9 @@ class Plan:
                 giver = (taker + step) % self.size
                 for given in _parts(self.have[giver]):
                     found = [move for box in missing for move in _meet(given, to, box)]
-                    moves.setdefault(giver, []).extend([move._replace(give=move.give.one) for move in found])
+                    moves.setdefault(giver, []).extend(
+                        [move._replace(give=move.give.one) for move in found]
+                    )
                     missing = [rest for box in missing for rest in box.minus(given[1].cells)]
         return moves
 
@@ -184,7 +212,11 @@ def several(entry: Layouts) -> tuple[Layout, ...]:
 def _layouts(entry: Any) -> Layouts:
     if isinstance(entry, Layout):
         return entry
-    return Layout.of(entry) if isinstance(entry, Box) else tuple([Layout.of(e) if isinstance(e, Box) else e for e in entry])
+    return (
+        Layout.of(entry)
+        if isinstance(entry, Box)
+        else tuple([Layout.of(e) if isinstance(e, Box) else e for e in entry])
+    )
 
 
 def _parts(entry: Layouts) -> list[tuple[int, Part]]:
@@ -206,7 +238,9 @@ def _no_overlap(boxes: list[Box]) -> bool:
     """Whether no two boxes have a common cell."""
     if len(boxes) < 2:
         return True
-    start, stop = np.array([box.start for box in boxes]), np.array([box.stop for box in boxes])
-    low, high = np.maximum(start[:, None], start[None]), np.minimum(stop[:, None], stop[None])
+    start = np.array([box.start for box in boxes])
+    stop = np.array([box.stop for box in boxes])
+    low = np.maximum(start[:, None], start[None])
+    high = np.minimum(stop[:, None], stop[None])
     meet = (low < high).all(axis=2)
     return int(meet.sum()) == len(boxes)  # each meets itself

@@ -1,12 +1,14 @@
 """Ring attention: a sequence cut among ranks, and how its keys travel from rank to rank.
 
-A *cut* says for each rank which stretches of the sequence it has, in the order in which its array shows them. Keys travel from
-rank to rank, one hop at a time, and no further than to the last rank that has a query which may look at them. In which
-direction that is shorter, and what each rank has to compute at each distance, follows from the positions alone.
+A *cut* says for each rank which stretches of the sequence it has, in the order in which its array
+shows them. Keys travel from rank to rank, one hop at a time, and no further than to the last rank
+that has a query which may look at them. In which direction that is shorter, and what each rank has
+to compute at each distance, follows from the positions alone.
 
-If a query looks only at keys before it (*causal*), the first ranks of a contiguous cut have little to do and the last ones
-everything (Brandon et al. 2023, "Striped attention", arXiv 2311.09431). In :func:`zigzag` each rank has a stretch from the
-front and one from the back, and the work is even (as in the training of Llama 3, arXiv 2407.21783, section 3.3.2).
+If a query looks only at keys before it (*causal*), the first ranks of a contiguous cut have little
+to do and the last ones everything (Brandon et al. 2023, "Striped attention", arXiv 2311.09431). In
+:func:`zigzag` each rank has a stretch from the front and one from the back, and the work is even
+(as in the training of Llama 3, arXiv 2407.21783, section 3.3.2).
 """
 
 from __future__ import annotations
@@ -38,21 +40,28 @@ def in_order(lengths: Sequence[int]) -> Cut:
 
 
 def zigzag(n: int, ranks: int) -> Cut:
-    """The cut for causal attention: of 2P blocks, rank r has block r and block 2P - 1 - r, which together see as much as any.
+    """The cut for causal attention: of 2P blocks, rank r has block r and block 2P - 1 - r, which
+    together see as much as any.
 
     Args:
         n: length of the sequence.
         ranks: P.
 
     Returns:
-        Two stretches for each rank; of lengths that P does not divide, some are empty or longer by one.
+        Two stretches for each rank; of lengths that P does not divide, some are empty or longer by
+        one.
 
     Example:
         >>> from mnpar.plans import zigzag
         >>> zigzag(8, 2)
         (((0, 2), (6, 8)), ((2, 4), (4, 6)))
     """
-    return tuple([(block(n, 2 * ranks, rank), block(n, 2 * ranks, 2 * ranks - 1 - rank)) for rank in range(ranks)])
+    return tuple(
+        [
+            (block(n, 2 * ranks, rank), block(n, 2 * ranks, 2 * ranks - 1 - rank))
+            for rank in range(ranks)
+        ]
+    )
 
 
 def rows_of(stretches: Sequence[Stretch]) -> tuple[slice, ...]:
@@ -63,11 +72,14 @@ def rows_of(stretches: Sequence[Stretch]) -> tuple[slice, ...]:
         >>> rows_of([(0, 2), (6, 8)])
         (slice(0, 2, None), slice(2, 4, None))
     """
-    return tuple([slice(a, b) for a, b in pairwise(accumulate([b - a for a, b in stretches], initial=0))])
+    return tuple(
+        [slice(a, b) for a, b in pairwise(accumulate([b - a for a, b in stretches], initial=0))]
+    )
 
 
 def positions(stretches: Sequence[Stretch]) -> Any:
-    """Where in the sequence the rows of a rank's array are: to take them out of data, or for an embedding of positions.
+    """Where in the sequence the rows of a rank's array are: to take them out of data, or for an
+    embedding of positions.
 
     Returns:
         (T,) int64.
@@ -93,7 +105,12 @@ def finer(cut: Cut, length: int = 128, most: int = 16) -> Cut:
         >>> finer((((0, 5), (9, 10)),), 2)
         (((0, 2), (2, 4), (4, 5), (9, 10)),)
     """
-    return tuple([tuple([piece for stretch in stretches for piece in _pieces(*stretch, length, most)]) for stretches in cut])
+    return tuple(
+        [
+            tuple([piece for stretch in stretches for piece in _pieces(*stretch, length, most)])
+            for stretches in cut
+        ]
+    )
 
 
 def _pieces(start: int, stop: int, length: int, most: int) -> list[Stretch]:
@@ -103,21 +120,29 @@ def _pieces(start: int, stop: int, length: int, most: int) -> list[Stretch]:
 
 
 def check_cut(who: str, cut: Cut, ranks: int) -> None:
-    """Raise ValueError if a cut is not for so many ranks, or leaves a position of the sequence out, or has it twice."""
+    """Raise ValueError if a cut is not for so many ranks, or leaves a position of the sequence out,
+    or has it twice.
+    """
     if len(cut) != ranks:
-        raise ValueError(f"{who}: a cut for {len(cut)} ranks does not suit a communicator of {ranks}")
+        raise ValueError(
+            f"{who}: a cut for {len(cut)} ranks does not suit a communicator of {ranks}"
+        )
     end = 0
-    for start, stop in sorted([stretch for stretches in cut for stretch in stretches if stretch[0] != stretch[1]]):
+    for start, stop in sorted(
+        [stretch for stretches in cut for stretch in stretches if stretch[0] != stretch[1]]
+    ):
         if start != end or stop < start:
             raise ValueError(
-                f"{who}: the stretches of a cut have each position of the sequence once, but after {end} comes "
+                f"{who}: the stretches of a cut have each position of the sequence once, but "
+                f"after {end} comes "
                 f"{start} … {stop} in {cut}"
             )
         end = stop
 
 
 def layouts(cut: Cut, *axes: int) -> tuple[Layout, ...]:
-    """The arrays of a cut, for :func:`mnpar.functions.repartition` and plans: the sequence, then ``axes``, whole.
+    """The arrays of a cut, for :func:`mnpar.functions.repartition` and plans: the sequence, then
+    ``axes``, whole.
 
     Args:
         cut: for each rank its stretches.
@@ -136,7 +161,9 @@ def _layout(stretches: Sequence[Stretch], axes: tuple[int, ...]) -> Layout:
     for (start, stop), rows in zip(stretches, rows_of(stretches), strict=True):
         box = Box((start, *zeros), (stop, *axes))
         if not box.empty:
-            parts.append(Part(box, Box((rows.start, *zeros), (rows.stop, *axes)), (False,) * box.ndim))
+            parts.append(
+                Part(box, Box((rows.start, *zeros), (rows.stop, *axes)), (False,) * box.ndim)
+            )
     return Layout((sum([b - a for a, b in stretches]), *axes), tuple(parts))
 
 
@@ -164,16 +191,27 @@ class Ring:
         >>> ring = Ring(cut, cut, ahead=0, thorough=(False,) * 3)
         >>> ring.way  # to the next rank; rank 0's keys go twice, rank 2's are of use to nobody else
         (1, [[2], [1], [0]])
-        >>> [(tile.queries, tile.keys, tile.in_part) for hops in range(ring.length + 1) for tile in ring.tiles(1, hops)]
+        >>> [
+        ...     (tile.queries, tile.keys, tile.in_part)
+        ...     for hops in range(ring.length + 1)
+        ...     for tile in ring.tiles(1, hops)
+        ... ]
         [((2, 4), (2, 4), True), ((2, 4), (0, 2), False)]
     """
 
-    def __init__(self, queries: Cut, keys: Cut, ahead: int | None, thorough: tuple[bool, ...]) -> None:
-        self.queries, self.keys, self.ahead, self.thorough = queries, keys, ahead, thorough
+    def __init__(
+        self, queries: Cut, keys: Cut, ahead: int | None, thorough: tuple[bool, ...]
+    ) -> None:
+        self.queries = queries
+        self.keys = keys
+        self.ahead = ahead
+        self.thorough = thorough
         self.size = len(keys)
 
     def look(self, rank: int, queries: Stretch, keys: Stretch) -> tuple[bool, bool]:
-        """Whether one of the rank's queries in a stretch looks at one of the keys; and whether each of them looks at all."""
+        """Whether one of the rank's queries in a stretch looks at one of the keys; and whether each
+        of them looks at all.
+        """
         (a, b), (c, d), ahead = queries, keys, self.ahead
         if a == b or c == d:
             return False, False
@@ -186,21 +224,34 @@ class Ring:
         return any([self.look(rank, queries, keys)[0] for queries in self.queries[rank]])
 
     def _reach(self, step: int) -> list[list[int]]:
-        """For each stretch of each rank: how many hops in this direction to the last rank that needs it."""
+        """For each stretch of each rank: how many hops in this direction to the last rank that
+        needs it.
+        """
         P = self.size
         return [
-            [max([h for h in range(1, P) if self.needs((owner + step * h) % P, keys)], default=0) for keys in stretches]
+            [
+                max([h for h in range(1, P) if self.needs((owner + step * h) % P, keys)], default=0)
+                for keys in stretches
+            ]
             for owner, stretches in enumerate(self.keys)
         ]
 
     @cached_property
     def way(self) -> tuple[int, list[list[int]]]:
         """The direction in which less is sent, 1 or -1, and the hops."""
-        return min([(step, self._reach(step)) for step in (1, -1)], key=lambda found: self._cells(found[1]))
+        return min(
+            [(step, self._reach(step)) for step in (1, -1)], key=lambda found: self._cells(found[1])
+        )
 
     def _cells(self, hops: list[list[int]]) -> int:
         pairs = zip(self.keys, hops, strict=True)
-        return sum([(b - a) * h for stretches, way in pairs for (a, b), h in zip(stretches, way, strict=True)])
+        return sum(
+            [
+                (b - a) * h
+                for stretches, way in pairs
+                for (a, b), h in zip(stretches, way, strict=True)
+            ]
+        )
 
     @cached_property
     def length(self) -> int:
@@ -214,7 +265,13 @@ class Ring:
     def held(self, rank: int, hops: int) -> tuple[Stretch, ...]:
         """The stretches that are on a rank after so many hops."""
         owner = self.owner(rank, hops)
-        return tuple([keys for keys, way in zip(self.keys[owner], self.way[1][owner], strict=True) if way >= hops])
+        return tuple(
+            [
+                keys
+                for keys, way in zip(self.keys[owner], self.way[1][owner], strict=True)
+                if way >= hops
+            ]
+        )
 
     def ended(self, rank: int, hops: int) -> tuple[int, ...]:
         """The indexes of the rank's own stretches that travel exactly this number of hops."""
@@ -230,16 +287,22 @@ class Ring:
                     yield Tile(rows, columns, queries, seen, not every)
 
     def onward(self, hops: int, width: int) -> Plan:
-        """The plan of the hop after ``hops`` hops: stretches needed further on go to the next rank. ``width``: of the rows."""
+        """The plan of the hop after ``hops`` hops: stretches needed further on go to the next rank.
+        ``width``: of the rows.
+        """
         have = [self.held(rank, hops) for rank in range(self.size)]
         want = [self.held(rank, hops + 1) for rank in range(self.size)]
         return Plan(layouts(tuple(have), width), layouts(tuple(want), width))
 
     def homeward(self, hops: int, width: int) -> Plan:
-        """The plan of sums for keys after ``hops`` hops: they go on with their keys; to the owner if the keys go no further."""
+        """The plan of sums for keys after ``hops`` hops: they go on with their keys; to the owner
+        if the keys go no further.
+        """
         have = [self.held(rank, hops) for rank in range(self.size)]
         on = [self.held(rank, hops + 1) for rank in range(self.size)]
-        home = [tuple([self.keys[rank][i] for i in self.ended(rank, hops)]) for rank in range(self.size)]
+        home = [
+            tuple([self.keys[rank][i] for i in self.ended(rank, hops)]) for rank in range(self.size)
+        ]
         want = zip(layouts(tuple(on), width), layouts(tuple(home), width), strict=True)
         return Plan(layouts(tuple(have), width), tuple(want))
 
@@ -253,8 +316,14 @@ class Ways(NamedTuple):
 
 
 @lru_cache(maxsize=200)
-def ways(queries: Cut, keys: Cut, ahead: int | None, thorough: tuple[bool, ...], width: int) -> Ways:
+def ways(
+    queries: Cut, keys: Cut, ahead: int | None, thorough: tuple[bool, ...], width: int
+) -> Ways:
     """The plans of a ring, remembered: the same object for the same cuts."""
     ring = Ring(queries, keys, ahead, thorough)
     hops = range(ring.length)
-    return Ways(ring, tuple([ring.onward(h, width) for h in hops]), tuple([ring.homeward(h + 1, width) for h in hops]))
+    return Ways(
+        ring,
+        tuple([ring.onward(h, width) for h in hops]),
+        tuple([ring.homeward(h + 1, width) for h in hops]),
+    )

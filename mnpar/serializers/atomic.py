@@ -1,4 +1,6 @@
-"""Files that are complete or not there: written under a temporary name, synced to the disk, then renamed."""
+"""Files that are complete or not there: written under a temporary name, synced to the disk, then
+renamed.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from typing import BinaryIO
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file, open for writing, that takes its name when the ``with`` block ends; after an error there is no trace of it.
+    """A new file, open for writing, that takes its name when the ``with`` block ends; after an
+    error there is no trace of it.
 
-    Whoever reads the name finds the old file or the new one, whatever happens: an error, a full disk, a kill, a power cut.
+    Whoever reads the name finds the old file or the new one, whatever happens: an error, a full
+    disk, a kill, a power cut.
 
     Args:
         path: of the file; a link is followed, a device or pipe is written to as it is.
@@ -39,7 +43,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         return
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(6)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # the umask has its say
+    # the umask has its say
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

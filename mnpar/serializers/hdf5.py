@@ -1,4 +1,6 @@
-"""Chainer's HDF5 files: links are groups, arrays are datasets, None is an empty dataset. h5py writes and reads them."""
+"""Chainer's HDF5 files: links are groups, arrays are datasets, None is an empty dataset. h5py
+writes and reads them.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,27 @@ def _h5py() -> Any:
 
 def _write(group: Any, key: str, value: Any, compression: int | None) -> None:
     h5py = _h5py()
-    if value is None or (isinstance(value, np.ndarray) and value.dtype == object and value.shape == () and value[()] is None):
+    if value is None or (
+        isinstance(value, np.ndarray)
+        and value.dtype == object
+        and value.shape == ()
+        and value[()] is None
+    ):
         group.create_dataset(key, data=h5py.Empty("f"))
         return
     array = np.asarray(backend.to_host(value))
     text = array.dtype.kind == "U"
     try:
         group.create_dataset(
-            key, data=array.astype(object) if text else array, dtype=h5py.string_dtype() if text else None,
+            key,
+            data=array.astype(object) if text else array,
+            dtype=h5py.string_dtype() if text else None,
             compression=None if array.size <= 1 else compression,
-        )  # fmt: skip
+        )
     except TypeError as error:
-        raise TypeError(f"{key}: HDF5 has no {array.dtype}: cast it, or save it by save_npz") from error
+        raise TypeError(
+            f"{key}: HDF5 has no {array.dtype}: cast it, or save it by save_npz"
+        ) from error
 
 
 class Datasets(Mapping[str, Any]):
@@ -48,7 +59,8 @@ class Datasets(Mapping[str, Any]):
         self.group = group
 
     def __getitem__(self, key: str) -> Array | None:
-        h5py, found = _h5py(), self.group[key]
+        h5py = _h5py()
+        found = self.group[key]
         if not isinstance(found, h5py.Dataset):
             raise KeyError(f"{key} is a group of the HDF5 file, not an array")
         if found.shape is None:
@@ -56,12 +68,16 @@ class Datasets(Mapping[str, Any]):
         if h5py.check_string_dtype(found.dtype):
             return np.array(found.asstr()[()], "U")
         if found.dtype.hasobject:
-            raise CheckpointError(f"{key}: the file has objects in it, {found.dtype}, which are not read")
+            raise CheckpointError(
+                f"{key}: the file has objects in it, {found.dtype}, which are not read"
+            )
         return np.asarray(found[()])
 
     def __iter__(self) -> Iterator[str]:
         names: list[str] = []
-        self.group.visititems(lambda name, found: names.append(name) if isinstance(found, _h5py().Dataset) else None)
+        self.group.visititems(
+            lambda name, found: names.append(name) if isinstance(found, _h5py().Dataset) else None
+        )
         return iter(names)
 
     def __len__(self) -> int:
@@ -69,7 +85,8 @@ class Datasets(Mapping[str, Any]):
 
 
 class HDF5Serializer(Serializer):
-    """Writes an object's arrays into a group of an HDF5 file, and those of its parts into groups of that.
+    """Writes an object's arrays into a group of an HDF5 file, and those of its parts into groups of
+    that.
 
     Args:
         group: an ``h5py.Group`` or ``h5py.File``, open for writing.
@@ -81,7 +98,9 @@ class HDF5Serializer(Serializer):
     Example:
         >>> import io, h5py, mnpar
         >>> with h5py.File(io.BytesIO(), "w") as file:
-        ...     mnpar.serializers.HDF5Serializer(file["/"]).save(mnpar.Chain(l1=mnpar.links.Linear(3, 2)))
+        ...     mnpar.serializers.HDF5Serializer(file["/"]).save(
+        ...         mnpar.Chain(l1=mnpar.links.Linear(3, 2))
+        ...     )
         ...     file["l1/W"].shape
         (2, 3)
     """
@@ -124,11 +143,13 @@ class HDF5Deserializer(NpzDeserializer):
 
 
 def save_hdf5(filename: str | os.PathLike[str], obj: Any, compression: int | None = 4) -> None:
-    """Write an object to an HDF5 file that Chainer reads too; it is there whole or not at all. Needs h5py.
+    """Write an object to an HDF5 file that Chainer reads too; it is there whole or not at all.
+    Needs h5py.
 
     Args:
         filename: a path, taken as it is.
-        obj: has ``serialize``: a Link, an Optimizer, a Trainer; or a dict that :func:`serialize` returned.
+        obj: has ``serialize``: a Link, an Optimizer, a Trainer; or a dict that :func:`serialize`
+            returned.
         compression: gzip's level from 0 to 9, or None.
 
     Raises:
@@ -151,7 +172,9 @@ def save_hdf5(filename: str | os.PathLike[str], obj: Any, compression: int | Non
         stream.write(memory.getbuffer())
 
 
-def load_hdf5(filename: str | os.PathLike[str], obj: Any, path: str = "", strict: bool = True) -> None:
+def load_hdf5(
+    filename: str | os.PathLike[str], obj: Any, path: str = "", strict: bool = True
+) -> None:
     """Read an object from a file that :func:`save_hdf5` or Chainer wrote. Needs h5py.
 
     Args:
@@ -161,7 +184,8 @@ def load_hdf5(filename: str | os.PathLike[str], obj: Any, path: str = "", strict
         strict: whether a key that is missing is an error; otherwise the object keeps what it has.
 
     Raises:
-        KeyError: a key is missing; ValueError: shapes differ; TypeError: dtypes do not fit; OSError: it is no HDF5 file.
+        KeyError: a key is missing; ValueError: shapes differ; TypeError: dtypes do not fit;
+            OSError: it is no HDF5 file.
 
     Example:
         >>> import os, tempfile, h5py, numpy as np, mnpar

@@ -1,7 +1,9 @@
-"""Chainer's npz files: an archive of arrays, each under the path of its part, joined by slashes (``l1/W``).
+"""Chainer's npz files: an archive of arrays, each under the path of its part, joined by slashes
+(``l1/W``).
 
-The one object that Chainer puts into such a file is None, for a parameter without an array: numpy pickles it. It is written
-here by constant bytes that every numpy takes for None, and recognised by its bytes (npz_file.py); nothing is unpickled.
+The one object that Chainer puts into such a file is None, for a parameter without an array: numpy
+pickles it. It is written here by constant bytes that every numpy takes for None, and recognised by
+its bytes (npz_file.py); nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from mnpar.serializers.atomic import replacing
 from mnpar.serializers.npz_file import NpzFile
 from mnpar.serializers.reading import IgnoreNames, ignores, restored
 
-# What numpy writes for numpy.asarray(None), under its older name of the module, which every version understands.
+# What numpy writes for numpy.asarray(None), under its older name of the module, which every version
+# understands.
 _NONE = (
     b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85c_codecs\nencode\nX\x01\x00\x00\x00b"
     b"X\x06\x00\x00\x00latin1\x86R\x87R(K\x01)cnumpy\ndtype\nX\x02\x00\x00\x00O8\x89\x88\x87R(K\x03X\x01\x00\x00\x00|"
@@ -67,10 +70,11 @@ def _collect(obj: Any) -> dict[str, Array]:
 
 
 def serialize(obj: Any) -> dict[str, Array]:
-    """What an object saves, by slash-joined keys; copies on the host, which training does not change: to be written later.
+    """What an object saves, by slash-joined keys; copies on the host, which training does not
+    change: to be written later.
 
-    The keys are those of npz and HDF5 files. In safetensors files the links of a Sequential have other numbers (see chain.py):
-    :func:`save_safetensors` and :func:`load_safetensors` go together.
+    The keys are those of npz and HDF5 files. In safetensors files the links of a Sequential have
+    other numbers (see chain.py): :func:`save_safetensors` and :func:`load_safetensors` go together.
 
     Args:
         obj: has ``serialize``.
@@ -84,11 +88,13 @@ def serialize(obj: Any) -> dict[str, Array]:
 
 
 def save_npz(file: str | os.PathLike[str] | BinaryIO, obj: Any, compression: bool = True) -> None:
-    """Write an object to a file that Chainer reads too; under a name, it is there whole or not at all.
+    """Write an object to a file that Chainer reads too; under a name, it is there whole or not at
+    all.
 
     Args:
         file: a path, taken as it is, or a file open for writing.
-        obj: has ``serialize``: a Link, an Optimizer, an iterator, a Trainer; or a dict that :func:`serialize` returned.
+        obj: has ``serialize``: a Link, an Optimizer, an iterator, a Trainer; or a dict that
+            :func:`serialize` returned.
         compression: whether to make the file smaller, which takes time: weights hardly shrink.
 
     Raises:
@@ -120,8 +126,13 @@ def _write_array(key: str, member: Any, array: Array) -> None:
         np.lib.format.write_array(member, array, allow_pickle=False)
         return
     if array.shape != () or array[()] is not None:
-        raise TypeError(f"{key}: a file has arrays, numbers, strings and None, not a {type(array.flat[0]).__name__}")
-    np.lib.format.write_array_header_1_0(member, {"descr": "|O", "fortran_order": False, "shape": ()})
+        raise TypeError(
+            f"{key}: a file has arrays, numbers, strings and None, not a "
+            f"{type(array.flat[0]).__name__}"
+        )
+    np.lib.format.write_array_header_1_0(
+        member, {"descr": "|O", "fortran_order": False, "shape": ()}
+    )
     member.write(_NONE)
 
 
@@ -129,25 +140,36 @@ class NpzDeserializer(Deserializer):
     """Reads objects from the arrays of an npz file, as Chainer does.
 
     Args:
-        npz: an :class:`NpzFile`, a dict from a :class:`DictionarySerializer`, or what ``numpy.load`` returned.
+        npz: an :class:`NpzFile`, a dict from a :class:`DictionarySerializer`, or what
+            ``numpy.load`` returned.
         path: put before all keys.
         strict: whether a key that is missing is an error; otherwise the object keeps what it has.
-        ignore_names: keys that are not read: a string, a function of the key that says so, or a list of such.
+        ignore_names: keys that are not read: a string, a function of the key that says so, or a
+            list of such.
 
     Raises:
-        KeyError: a key is missing; ValueError: shapes differ; TypeError: dtypes do not fit; CheckpointError: as NpzFile.
+        KeyError: a key is missing; ValueError: shapes differ; TypeError: dtypes do not fit;
+            CheckpointError: as NpzFile.
 
     Example:
         >>> import numpy as np, mnpar
         >>> layer = mnpar.links.Linear(2, 1)
-        >>> mnpar.serializers.NpzDeserializer({"W": np.array([[1.0, 2.0]]), "b": np.zeros(1)}).load(layer)
+        >>> mnpar.serializers.NpzDeserializer({"W": np.array([[1.0, 2.0]]), "b": np.zeros(1)}).load(
+        ...     layer
+        ... )
         >>> layer.W.array
         array([[1., 2.]], dtype=float32)
     """
 
     of_chainer = True
 
-    def __init__(self, npz: Mapping[str, Any], path: str = "", strict: bool = True, ignore_names: IgnoreNames = None) -> None:
+    def __init__(
+        self,
+        npz: Mapping[str, Any],
+        path: str = "",
+        strict: bool = True,
+        ignore_names: IgnoreNames = None,
+    ) -> None:
         self.npz = npz
         self.path = path
         self.strict = strict
@@ -175,14 +197,17 @@ def load_npz(
     strict: bool = True,
     ignore_names: IgnoreNames = None,
 ) -> None:
-    """Read an object from a file that :func:`save_npz` or Chainer wrote. What is in the file and not in the object is left.
+    """Read an object from a file that :func:`save_npz` or Chainer wrote. What is in the file and
+    not in the object is left.
 
     Args:
         file: a path, or a file open for reading.
         obj: has ``serialize``; its arrays are filled.
-        path: of the object in the file: ``'updater/model:main'`` is the model in a Trainer's snapshot.
+        path: of the object in the file: ``'updater/model:main'`` is the model in a Trainer's
+            snapshot.
         strict: whether a key that is missing is an error; otherwise the object keeps what it has.
-        ignore_names: keys that are not read: a string, a function of the key that says so, or a list of such.
+        ignore_names: keys that are not read: a string, a function of the key that says so, or a
+            list of such.
 
     Raises:
         KeyError: a key is missing; ValueError: shapes differ; TypeError: dtypes do not fit.

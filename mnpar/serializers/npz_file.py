@@ -1,6 +1,8 @@
-"""Reads npz files that may be damaged or malicious: nothing in them is executed, and sizes are checked before they are used.
+"""Reads npz files that may be damaged or malicious: nothing in them is executed, and sizes are
+checked before they are used.
 
-Pickled objects are refused, but for None, which Chainer writes: it is recognised by the end of its pickle.
+Pickled objects are refused, but for None, which Chainer writes: it is recognised by the end of its
+pickle.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.errors import CheckpointError
 
-# How the pickle of numpy.asarray(None) ends, in every version: a new list, None appended, as the content of the array.
-# (q, r, p and \x94 number the things made.)
+# How the pickle of numpy.asarray(None) ends, in every version: a new list, None appended, as the
+# content of the array. (q, r, p and \x94 number the things made.)
 _MEMO = rb"(?:q.|r.{4}|p\d+\n|\x94)?"
 _ENDS_WITH_NONE = re.compile(rb"(?:\]|\(l)" + _MEMO + rb"Nat" + _MEMO + rb"b\.\Z", re.DOTALL)
 _CHUNK = 1 << 22
@@ -27,9 +29,11 @@ _RATIO = 1100  # deflate reaches 1032
 
 
 class NpzFile(Mapping[str, Any]):
-    """An npz file as a mapping from keys to arrays, and to None where Chainer wrote None; each is read when it is asked for.
+    """An npz file as a mapping from keys to arrays, and to None where Chainer wrote None; each is
+    read when it is asked for.
 
-    Nothing is unpickled, nothing is unpacked to the disk, and no more memory is asked for than the file can fill.
+    Nothing is unpickled, nothing is unpacked to the disk, and no more memory is asked for than the
+    file can fill.
 
     Args:
         file: a path, or a file open for reading.
@@ -47,7 +51,11 @@ class NpzFile(Mapping[str, Any]):
     """
 
     def __init__(self, file: str | os.PathLike[str] | BinaryIO) -> None:
-        self.name = os.fspath(file) if isinstance(file, str | os.PathLike) else getattr(file, "name", "the file")
+        self.name = (
+            os.fspath(file)
+            if isinstance(file, str | os.PathLike)
+            else getattr(file, "name", "the file")
+        )
         try:
             self._archive = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, NotImplementedError) as error:
@@ -83,13 +91,24 @@ class NpzFile(Mapping[str, Any]):
             raise KeyError(f"{self.name} has no {key!r}; it has {_shorten(self._members)}")
         info = self._members[key]
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise CheckpointError(f"{self.name}, {key}: npz files are not compressed by method {info.compress_type}")
+            raise CheckpointError(
+                f"{self.name}, {key}: npz files are not compressed by method {info.compress_type}"
+            )
         if info.file_size > _RATIO * info.compress_size + _CHUNK:
-            raise CheckpointError(f"{self.name}, {key}: {info.compress_size} bytes cannot unpack to {info.file_size}")
+            raise CheckpointError(
+                f"{self.name}, {key}: {info.compress_size} bytes cannot unpack to {info.file_size}"
+            )
         try:
             with self._archive.open(info) as member:
                 return _read_array(member, info.file_size)
-        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            ValueError,
+            EOFError,
+            NotImplementedError,
+            RuntimeError,
+        ) as error:
             raise CheckpointError(f"{self.name}, {key}: {error}") from None
 
 
@@ -97,18 +116,32 @@ def _read_array(member: Any, size: int) -> Array | None:
     version = np.lib.format.read_magic(member)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the npy format is not known")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     shape, fortran, dtype = read(member)
     left = size - member.tell()
     if dtype.hasobject:
-        if dtype.kind == "O" and shape == () and left < 1000 and _ENDS_WITH_NONE.search(member.read()):
+        if (
+            dtype.kind == "O"
+            and shape == ()
+            and left < 1000
+            and _ENDS_WITH_NONE.search(member.read())
+        ):
             return None
         raise ValueError("it is a pickled object, which is not read: it could run any program")
     count = math.prod(shape)
     if count * dtype.itemsize != left or min(shape, default=0) < 0:
-        raise ValueError(f"shape {shape} of {dtype} takes {count * dtype.itemsize} bytes, but there are {left}")
+        raise ValueError(
+            f"shape {shape} of {dtype} takes {count * dtype.itemsize} bytes, but there are {left}"
+        )
     array = np.empty(shape, dtype, "F" if fortran else "C")
-    _fill(member, memoryview(array.reshape(-1, order="A").view(np.uint8)) if left else memoryview(b""))  # type: ignore[arg-type]
+    if left:
+        _fill(member, memoryview(array.reshape(-1, order="A").view(np.uint8)))  # type: ignore[arg-type]
+    else:
+        _fill(member, memoryview(b""))
     return array
 
 
@@ -127,4 +160,6 @@ def _fill(member: Any, buffer: memoryview) -> None:
 
 def _shorten(names: Any, limit: int = 12) -> str:
     names = list(names)
-    return (", ".join(names[:limit]) or "nothing") + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    return (", ".join(names[:limit]) or "nothing") + (
+        f" and {len(names) - limit} more" if len(names) > limit else ""
+    )

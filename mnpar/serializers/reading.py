@@ -1,4 +1,6 @@
-"""How all deserializers restore a value: they fill the object's array, or convert to the object's type of number."""
+"""How all deserializers restore a value: they fill the object's array, or convert to the object's
+type of number.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,14 @@ def restored(key: str, value: Any, found: Any) -> Any:
 
     Args:
         key: for messages.
-        value: an array is filled and returned; None gets ``found`` as it is; a number or string becomes one of its type.
+        value: an array is filled and returned; None gets ``found`` as it is; a number or string
+            becomes one of its type.
         found: an array on the host, or None.
 
     Raises:
         ValueError: the shapes differ.
-        TypeError: values would lose what cannot be rounded: floats into integers, complex numbers into reals.
+        TypeError: values would lose what cannot be rounded: floats into integers, complex numbers
+            into reals.
     """
     if found is None or value is None:
         return found
@@ -33,14 +37,22 @@ def restored(key: str, value: Any, found: Any) -> Any:
     if found.dtype.kind in "biufc" and not whole and not np.can_cast(found.dtype, kind, "safe"):
         raise TypeError(f"{key}: saved as {found.dtype}, it cannot become a {kind.__name__}")
     if found.size != 1:
-        raise ValueError(f"{key}: saved as an array of shape {found.shape}, it cannot become a {kind.__name__}")
+        raise ValueError(
+            f"{key}: saved as an array of shape {found.shape}, it cannot become a {kind.__name__}"
+        )
     return kind(found.reshape(()) if isinstance(value, np.generic) else found.reshape(()).item())
 
 
 def _fill(key: str, value: Any, found: Any) -> Any:
     if value.shape != found.shape:
-        raise ValueError(f"{key}: saved with shape {found.shape}, but the object's is {value.shape}")
-    if found.dtype.kind == "V" and found.dtype.names is None and found.dtype.itemsize == value.dtype.itemsize:
+        raise ValueError(
+            f"{key}: saved with shape {found.shape}, but the object's is {value.shape}"
+        )
+    if (
+        found.dtype.kind == "V"
+        and found.dtype.names is None
+        and found.dtype.itemsize == value.dtype.itemsize
+    ):
         found = found.view(value.dtype)  # bfloat16, which the npy format does not know by name
     if not np.can_cast(found.dtype, value.dtype, "same_kind"):
         raise TypeError(f"{key}: saved as {found.dtype}, it does not fit into {value.dtype}")

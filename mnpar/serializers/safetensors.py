@@ -1,7 +1,9 @@
-"""The safetensors format, for exchange with other libraries: a list of names, dtypes, shapes and places, then plain bytes.
+"""The safetensors format, for exchange with other libraries: a list of names, dtypes, shapes and
+places, then plain bytes.
 
-It needs no library: eight bytes with the length of the list, the list as JSON, the arrays. All that the list says is checked
-against the size of the file before any memory is asked for. (https://github.com/huggingface/safetensors)
+It needs no library: eight bytes with the length of the list, the list as JSON, the arrays. All that
+the list says is checked against the size of the file before any memory is asked for.
+(https://github.com/huggingface/safetensors)
 """
 
 from __future__ import annotations
@@ -23,10 +25,21 @@ from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer
 from mnpar.serializers.reading import IgnoreNames
 
 NAMES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "complex64": "C64", "bool": "BOOL",
-    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
-    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
-}  # fmt: skip
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "complex64": "C64",
+    "bool": "BOOL",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+}
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 _LONGEST_HEADER = 100_000_000  # the format's own limit
 
@@ -42,11 +55,14 @@ class Entry:
 
 
 def write_safetensors(
-    file: str | os.PathLike[str] | Any, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None
+    file: str | os.PathLike[str] | Any,
+    arrays: Mapping[str, Array],
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write arrays to a safetensors file; under a name, it is there whole or not at all.
 
-    For models there is :func:`save_safetensors`: the arrays of :func:`serialize` have the names of Chainer's files.
+    For models there is :func:`save_safetensors`: the arrays of :func:`serialize` have the names of
+    Chainer's files.
 
     Args:
         file: a path, or a file open for writing.
@@ -69,12 +85,19 @@ def write_safetensors(
         return
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
-    names = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)  # each where its dtype is aligned
+    # each where its dtype is aligned
+    names = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)
     for name in names:
         array = arrays[name]
         if array.dtype.name not in NAMES or name == "__metadata__":
-            raise TypeError(f"{name}: safetensors has no arrays of {array.dtype}; it has {', '.join(NAMES)}")
-        header[name] = {"dtype": NAMES[array.dtype.name], "shape": array.shape, "data_offsets": (at, at + array.nbytes)}
+            raise TypeError(
+                f"{name}: safetensors has no arrays of {array.dtype}; it has {', '.join(NAMES)}"
+            )
+        header[name] = {
+            "dtype": NAMES[array.dtype.name],
+            "shape": array.shape,
+            "data_offsets": (at, at + array.nbytes),
+        }
         at += array.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text = text.ljust(-(-len(text) // 8) * 8)
@@ -101,17 +124,23 @@ def read_header(file: Any, name: str = "the file") -> tuple[dict[str, Entry], di
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > min(size - 8, _LONGEST_HEADER):
-        raise CheckpointError(f"{name} is no safetensors file: {size} bytes cannot hold a header of {length}")
+        raise CheckpointError(
+            f"{name} is no safetensors file: {size} bytes cannot hold a header of {length}"
+        )
     try:
         header = json.loads(file.read(length).decode(), object_pairs_hook=_once)
         metadata = header.pop("__metadata__", {})
         entries = {key: _entry(value, 8 + length) for key, value in header.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{name} is no safetensors file: its header is wrong: {error}") from None
+        raise CheckpointError(
+            f"{name} is no safetensors file: its header is wrong: {error}"
+        ) from None
     at = 8 + length
     for key, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
         if entry.start != at:
-            raise CheckpointError(f"{name}: {key} begins at byte {entry.start}, where {at} was expected")
+            raise CheckpointError(
+                f"{name}: {key} begins at byte {entry.start}, where {at} was expected"
+            )
         at = entry.stop
     if at != size:
         raise CheckpointError(f"{name} has {size} bytes, but its arrays end at {at}")
@@ -126,7 +155,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(value: dict[str, Any], begin: int) -> Entry:
-    name, shape = value["dtype"], tuple(value["shape"])
+    name = value["dtype"]
+    shape = tuple(value["shape"])
     start, stop = value["data_offsets"]
     if name not in DTYPES:
         raise ValueError(f"dtype {name} is not known")
@@ -142,7 +172,9 @@ def _stored(name: str) -> Any:
 
 
 def read_entry(file: Any, entry: Entry) -> Array:
-    """One array of a file open for reading; bfloat16, where no library has registered it with numpy, becomes float32."""
+    """One array of a file open for reading; bfloat16, where no library has registered it with
+    numpy, becomes float32.
+    """
     raw = np.empty(entry.shape, _stored(entry.dtype))
     file.seek(entry.start)
     if raw.nbytes and file.readinto(raw.reshape(-1).view(np.uint8).data) != raw.nbytes:
@@ -199,7 +231,9 @@ def save_safetensors(
         >>> import io, mnpar
         >>> file = io.BytesIO()
         >>> model = mnpar.Chain(l1=mnpar.links.Linear(3, 2))
-        >>> mnpar.serializers.save_safetensors(file, model, rename=lambda key: key.replace("/", "."))
+        >>> mnpar.serializers.save_safetensors(
+        ...     file, model, rename=lambda key: key.replace("/", ".")
+        ... )
         >>> list(mnpar.serializers.read_safetensors(file))
         ['l1.W', 'l1.b']
     """
@@ -208,7 +242,9 @@ def save_safetensors(
     rename = rename or (lambda key: key)
     arrays = {rename(key): array for key, array in serializer.target.items()}
     if len(arrays) != len(serializer.target):
-        raise ValueError(f"rename gives {len(serializer.target)} keys {len(arrays)} names: each needs its own")
+        raise ValueError(
+            f"rename gives {len(serializer.target)} keys {len(arrays)} names: each needs its own"
+        )
     write_safetensors(file, arrays, metadata)
 
 
@@ -227,7 +263,8 @@ def load_safetensors(
         obj: has ``serialize``; its arrays are filled.
         path: put before all keys.
         strict: whether a key that is missing is an error; otherwise the object keeps what it has.
-        ignore_names: keys that are not read: a string, a function of the key that says so, or a list of such.
+        ignore_names: keys that are not read: a string, a function of the key that says so, or a
+            list of such.
         rename: the name in the file, of the key ``l1/W``; None: the key itself.
 
     Raises:
@@ -237,7 +274,9 @@ def load_safetensors(
     Example:
         >>> import io, numpy as np, mnpar
         >>> file = io.BytesIO()  # as PyTorch names them
-        >>> mnpar.serializers.write_safetensors(file, {"weight": np.ones((1, 2)), "bias": np.zeros(1)})
+        >>> mnpar.serializers.write_safetensors(
+        ...     file, {"weight": np.ones((1, 2)), "bias": np.zeros(1)}
+        ... )
         >>> layer = mnpar.links.Linear(2, 1)
         >>> mnpar.serializers.load_safetensors(file, layer, rename={"W": "weight", "b": "bias"}.get)
         >>> layer.W.array

@@ -1,4 +1,6 @@
-"""Testing programs that run on several ranks: a pytest plugin, and checks of gradients over ranks."""
+"""Testing programs that run on several ranks: a pytest plugin, and checks of gradients over
+ranks.
+"""
 
 from mnpar.testing.adjoint import check_adjoint
 from mnpar.testing.helpers import assert_allclose, get_device, product, product_dict

@@ -1,8 +1,10 @@
-"""A fork server: processes that need not start Python, as they are forks of one that has imported all that they need.
+"""A fork server: processes that need not start Python, as they are forks of one that has imported
+all that they need.
 
-To start Python and import numpy and mnpar takes a rank a third of a second, pytest's collection takes seconds. A process that
-has done so listens on a local socket. A client (``stand_in.py`` under mpiexec, or a test) connects and sends its arguments,
-environment, working directory and open files; a fork takes these over, and does what the client's process would have done.
+To start Python and import numpy and mnpar takes a rank a third of a second, pytest's collection
+takes seconds. A process that has done so listens on a local socket. A client (``stand_in.py`` under
+mpiexec, or a test) connects and sends its arguments, environment, working directory and open files;
+a fork takes these over, and does what the client's process would have done.
 """
 
 from __future__ import annotations
@@ -29,7 +31,13 @@ from mnpar.communicators.watch import polling
 from mnpar.testing import stand_in
 
 _PR_SET_PDEATHSIG = 1
-_GPU = {"cupy", "jax", "tensorflow", "torch"}  # what they have begun on a GPU does not survive a fork
+# what they have begun on a GPU does not survive a fork
+_GPU = {
+    "cupy",
+    "jax",
+    "tensorflow",
+    "torch",
+}
 
 
 def die_with_parent() -> None:
@@ -40,17 +48,25 @@ def die_with_parent() -> None:
 def fork() -> int:
     """``os.fork()``, without Python's warning about threads."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: those of BLAS bear it
+        # of forks beside threads: those of BLAS bear it
+        warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
 def possible() -> bool:
-    """Whether a fork of this process can do whatever the process can: one thread, and no library that uses GPUs."""
-    return hasattr(os, "pidfd_open") and threading.active_count() == 1 and not _GPU & sys.modules.keys()
+    """Whether a fork of this process can do whatever the process can: one thread, and no library
+    that uses GPUs.
+    """
+    return (
+        hasattr(os, "pidfd_open")
+        and threading.active_count() == 1
+        and not _GPU & sys.modules.keys()
+    )
 
 
 class Forks:
-    """A fork server, itself a fork of this process as it is now; its forks run ``program(arguments)``.
+    """A fork server, itself a fork of this process as it is now; its forks run
+    ``program(arguments)``.
 
     Args:
         prepare: called first in the server.
@@ -66,7 +82,9 @@ class Forks:
                 _run(prepare, program, listener)
 
     def command(self, *arguments: str) -> list[str]:
-        """The command that a launcher starts for a rank: the stand-in, which asks the server for a fork."""
+        """The command that a launcher starts for a rank: the stand-in, which asks the server for a
+        fork.
+        """
         return [sys.executable, "-IS", stand_in.__file__, self._path, *arguments]
 
     def close(self) -> None:
@@ -76,12 +94,15 @@ class Forks:
         shutil.rmtree(self._folder)
 
 
-def _run(prepare: Callable[[], None], program: Callable[[list[str]], None], listener: socket.socket) -> NoReturn:
+def _run(
+    prepare: Callable[[], None], program: Callable[[list[str]], None], listener: socket.socket
+) -> NoReturn:
     status = 1
     try:
         die_with_parent()
         atexit._clear()  # the exit handlers of the process that was forked are not for its forks
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the session, which ends this one
+        # a terminal's Ctrl-C is for the session, which ends this one
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         prepare()
         arguments = serve(listener)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -94,7 +115,9 @@ def _run(prepare: Callable[[], None], program: Callable[[list[str]], None], list
 
 
 def end(status: int) -> NoReturn:
-    """End as Python ends a program, exit handlers (MPI's end is one) included, but without taking the modules apart."""
+    """End as Python ends a program, exit handlers (MPI's end is one) included, but without taking
+    the modules apart.
+    """
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -119,9 +142,12 @@ class _Fork(NamedTuple):
 
 
 def serve(listener: socket.socket) -> list[str]:
-    """Fork for each client that connects. It returns in the forks alone, which have taken over what was sent: the arguments."""
+    """Fork for each client that connects. It returns in the forks alone, which have taken over what
+    was sent: the arguments.
+    """
     gc.collect()
-    gc.freeze()  # else garbage collection in a fork would write to, and so copy, the pages of all objects
+    # else garbage collection in a fork would write to, and so copy, the pages of all objects
+    gc.freeze()
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         while True:
@@ -169,15 +195,21 @@ def _close(files: Iterable[int | socket.socket]) -> None:
 
 
 def _read(line: socket.socket) -> tuple[Any, list[int]]:
-    """What a client sends: (arguments, environment, folder, variables that hold file numbers, parent), and open files: the
-    standard ones, then one for each of these variables."""
+    """What a client sends: (arguments, environment, folder, variables that hold file numbers,
+    parent), and open files: the standard ones, then one for each of these variables.
+    """
     _, files, _, _ = socket.recv_fds(line, 1, 16)
     with line.makefile("rb") as text:
         return ast.literal_eval(text.readline().decode()), files
 
 
 def _become(
-    files: list[int], arguments: list[str], environment: dict[str, str], folder: str, lines: list[str], parent: int
+    files: list[int],
+    arguments: list[str],
+    environment: dict[str, str],
+    folder: str,
+    lines: list[str],
+    parent: int,
 ) -> list[str]:
     """Take over what the client has sent; returns the arguments."""
     for number, file in enumerate(files[:3]):
@@ -187,5 +219,6 @@ def _become(
     os.environ.clear()
     os.environ.update(environment | dict(zip(lines, map(str, files[3:]), strict=True)))
     os.chdir(folder)
-    os.getppid = lambda: parent  # the launcher, whose open files ranks look at (communicators/traces.py)
+    # the launcher, whose open files ranks look at (communicators/traces.py)
+    os.getppid = lambda: parent
     return arguments

@@ -1,4 +1,5 @@
-"""Pairwise testing: of all combinations of a test's parameters, by default only as many run as cover every pair of values.
+"""Pairwise testing: of all combinations of a test's parameters, by default only as many run as
+cover every pair of values.
 
     @pytest.mark.grid
     @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -6,9 +7,10 @@
     @pytest.mark.ranks(1, 2, 3, 4)
     def test_sum(comm, n, dtype): ...
 
-Of these 48 (on threads and on processes) 24 run: each n with each dtype and on each number of ranks of each kind. Faults that
-need three values to meet are rare: ``pytest --sweep`` looks for them in the whole grid. A test that is asked for by name
-(``file.py::test``, ``-k``) runs in every combination.
+Of these 48 (on threads and on processes) 24 run: each n with each dtype and on each number of ranks
+of each kind. Faults that need three values to meet are rare: ``pytest --sweep`` looks for them in
+the whole grid. A test that is asked for by name (``file.py::test``, ``-k``) runs in every
+combination.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import pytest
 
 
 def cover(combos: Sequence[Sequence[Hashable]]) -> list[int]:
-    """The numbers of combinations that hold every pair of values that occurs in any: the same ones each time.
+    """The numbers of combinations that hold every pair of values that occurs in any: the same ones
+    each time.
 
     The next is always the first of those that hold the most pairs not held yet.
 
@@ -32,7 +35,8 @@ def cover(combos: Sequence[Sequence[Hashable]]) -> list[int]:
         [('a', 1, 'x'), ('a', 2, 'y'), ('b', 1, 'y'), ('b', 2, 'x')]
     """
     pairs = [set(combinations(enumerate(values), min(2, len(values)))) for values in combos]
-    left, chosen = set[object]().union(*pairs), list[int]()
+    left = set[object]().union(*pairs)
+    chosen = list[int]()
     heap = [(-len(held), number) for number, held in enumerate(pairs)]
     heapq.heapify(heap)
     while left:

@@ -12,8 +12,11 @@ from mnpar import backend
 from mnpar.arraylike import as_array
 
 
-def assert_allclose(x: Any, y: Any, atol: float = 1e-5, rtol: float = 1e-4, verbose: bool = True) -> None:
-    """Raise AssertionError unless two arrays or Variables, on any device, are of one shape and close.
+def assert_allclose(
+    x: Any, y: Any, atol: float = 1e-5, rtol: float = 1e-4, verbose: bool = True
+) -> None:
+    """Raise AssertionError unless two arrays or Variables, on any device, are of one shape and
+    close.
 
     Args:
         x, y: what to compare; y is the reference.
@@ -39,7 +42,9 @@ def product(parameter: dict[str, Sequence[Any]] | Sequence[Sequence[Any]]) -> li
         [{'n': 1, 'm': 3}, {'n': 2, 'm': 3}]
     """
     if isinstance(parameter, dict):
-        return [dict(zip(parameter, values, strict=True)) for values in cartesian(*parameter.values())]
+        return [
+            dict(zip(parameter, values, strict=True)) for values in cartesian(*parameter.values())
+        ]
     return list(cartesian(*parameter))
 
 
@@ -51,7 +56,10 @@ def product_dict(*parameters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         >>> testing.product_dict([{"n": 1}, {"n": 2}], [{"m": 3}])
         [{'n': 1, 'm': 3}, {'n': 2, 'm': 3}]
     """
-    return [{key: value for one in choice for key, value in one.items()} for choice in cartesian(*parameters)]
+    return [
+        {key: value for one in choice for key, value in one.items()}
+        for choice in cartesian(*parameters)
+    ]
 
 
 def get_device(device_id: int | None = None, use_chainerx: bool = False) -> backend.Device:

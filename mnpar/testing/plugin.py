@@ -1,12 +1,13 @@
 """The pytest plugin: a test that takes ``comm`` runs on several ranks.
 
-    def test_sum(comm): ...                     on 1, 2, 3 and 4 thread ranks
-    @pytest.mark.ranks(2, 3)                    on 2 and 3 ranks, as threads and as processes under mpiexec
+    def test_sum(comm): ...                     on 1, 2, 3 and 4 thread ranks @pytest.mark.ranks(2,
+    3)                    on 2 and 3 ranks, as threads and as processes under mpiexec
     @pytest.mark.ranks(2, on="threads")         (or on="mpi")
 
-Fixtures, parameters and assertions work as in any other test, on every rank. The processes are started once, as a pool, and run
-one test after another; a rank's failure is shown with that rank's traceback. If a test leaves a rank that hangs or died, the
-pool is ended, and the next test starts a new one.
+Fixtures, parameters and assertions work as in any other test, on every rank. The processes are
+started once, as a pool, and run one test after another; a rank's failure is shown with that rank's
+traceback. If a test leaves a rank that hangs or died, the pool is ended, and the next test starts a
+new one.
 """
 
 from __future__ import annotations
@@ -36,30 +37,62 @@ class Ranks(NamedTuple):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mnpar")
-    group.addoption("--ranks-on", choices=("threads", "mpi", "both"), default="both", help="run the tests on these ranks only")
-    group.addoption("--processes", type=int, default=1, metavar="N", help="run the tests in N processes, a file at a time (1)")
-    group.addoption("--sweep", action="store_true", help="run tests marked grid in all combinations, not only in every pair")
-    group.addoption("--rank-timeout", type=float, default=60.0, help="seconds for one test on mpiexec ranks (60)")
+    group.addoption(
+        "--ranks-on",
+        choices=("threads", "mpi", "both"),
+        default="both",
+        help="run the tests on these ranks only",
+    )
+    group.addoption(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run the tests in N processes, a file at a time (1)",
+    )
+    group.addoption(
+        "--sweep",
+        action="store_true",
+        help="run tests marked grid in all combinations, not only in every pair",
+    )
+    group.addoption(
+        "--rank-timeout",
+        type=float,
+        default=60.0,
+        help="seconds for one test on mpiexec ranks (60)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "ranks(*sizes, on=('threads', 'mpi')): run this test, which takes `comm`, on so many ranks"
+        "markers",
+        "ranks(*sizes, on=('threads', 'mpi')): run this test, which takes `comm`, on so many ranks",
     )
-    config.addinivalue_line("markers", "grid: of this test's combinations of parameters, enough for every pair (see --sweep)")
+    config.addinivalue_line(
+        "markers",
+        "grid: of this test's combinations of parameters, enough for every pair (see --sweep)",
+    )
     config.stash[_POOL] = config.stash[_FORKS] = None
-    config.pluginmanager.register(Processes(config.getoption("--processes"), lambda kill: _close_pool(config, kill)))
+    config.pluginmanager.register(
+        Processes(config.getoption("--processes"), lambda kill: _close_pool(config, kill))
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "comm" not in metafunc.fixturenames:
         return
     mark = metafunc.definition.get_closest_marker("ranks")
-    sizes, kinds = ((1, 2, 3, 4), ("threads",)) if mark is None else (mark.args, mark.kwargs.get("on", ("threads", "mpi")))
+    sizes, kinds = (
+        ((1, 2, 3, 4), ("threads",))
+        if mark is None
+        else (mark.args, mark.kwargs.get("on", ("threads", "mpi")))
+    )
     kinds = (kinds,) if isinstance(kinds, str) else kinds
     chosen = metafunc.config.getoption("--ranks-on")
     cases = [Ranks(on, size) for on in kinds for size in sizes if chosen in (on, "both")]
-    metafunc.parametrize("comm", cases, ids=[f"{case.on}-{case.size}" for case in cases], indirect=True)
+    metafunc.parametrize(
+        "comm", cases, ids=[f"{case.on}-{case.size}" for case in cases], indirect=True
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -73,12 +106,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """Before the first test fork a copy of the session, which nothing has changed yet: the ranks are forks of it."""
+    """Before the first test fork a copy of the session, which nothing has changed yet: the ranks
+    are forks of it.
+    """
     config = session.config
     if not config.stash.get(WORKER, None) and not config.option.collectonly:
         folders = getattr(config, "_tmp_path_factory", None)
         if folders is not None:
-            folders.getbasetemp()  # now: each fork would empty a folder that was given by --basetemp once more
+            # now: each fork would empty a folder that was given by --basetemp once more
+            folders.getbasetemp()
         if any(map(_mpi_size, session.items)):
             config.stash[_FORKS] = ranks_of(session) if forks.possible() else None
     try:

@@ -1,8 +1,9 @@
 """A pool of mpiexec ranks for tests, seen from the pytest process, which itself never starts MPI.
 
-Each rank is a pytest session of its own (``worker.py``) with a local socket: the pool sends the node id of a test, the rank
-answers with its outcome. A rank is a fork of this session (``forks.py``), which starts at once; or, where that is not possible,
-a process that collects the tests itself.
+Each rank is a pytest session of its own (``worker.py``) with a local socket: the pool sends the
+node id of a test, the rank answers with its outcome. A rank is a fork of this session
+(``forks.py``), which starts at once; or, where that is not possible, a process that collects the
+tests itself.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from mnpar.launch import mpiexec_command
 from mnpar.testing.forks import Forks
 
 WORKER = pytest.StashKey[Any]()  # of a session that is a rank: its Worker
-LEAVING: dict[str, Callable[..., BaseException]] = {  # ways to leave a test that do not fail it: pytest's exceptions
+LEAVING: dict[
+    str, Callable[..., BaseException]
+] = {  # ways to leave a test that do not fail it: pytest's exceptions
     "Skipped": functools.partial(pytest.skip.Exception, _use_item_location=True),
     "XFailed": pytest.xfail.Exception,
     "Exit": pytest.exit.Exception,
@@ -39,10 +42,17 @@ _GRACE = 2.0  # s for the other ranks to finish after one has failed, or left th
 
 
 class Pool:
-    """A number of ranks, started when the first test asks, and again after a test has broken them."""
+    """A number of ranks, started when the first test asks, and again after a test has broken
+    them.
+    """
 
-    def __init__(self, size: int, files: list[str], config: pytest.Config, forks: Forks | None) -> None:
-        self.size, self._files, self._config, self._forks = size, files, config, forks
+    def __init__(
+        self, size: int, files: list[str], config: pytest.Config, forks: Forks | None
+    ) -> None:
+        self.size = size
+        self._files = files
+        self._config = config
+        self._forks = forks
         self._timeout: float = config.getoption("--rank-timeout")
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: dict[int, socket.socket] = {}
@@ -53,16 +63,21 @@ class Pool:
         """Run a test on the first ``ranks`` ranks; what failed, rank by rank, or an empty string.
 
         Raises:
-            Exception: no rank failed, and one called ``pytest.skip``, ``xfail`` or ``exit``: what these raise.
+            Exception: no rank failed, and one called ``pytest.skip``, ``xfail`` or ``exit``: what
+                these raise.
         """
         if self._process is None:
             trouble = self._start()
             if trouble:
                 return trouble
         for rank in range(ranks):
-            self._lines[rank].sendall(json.dumps({"nodeid": nodeid, "ranks": ranks}).encode() + b"\n")
+            self._lines[rank].sendall(
+                json.dumps({"nodeid": nodeid, "ranks": ranks}).encode() + b"\n"
+            )
         answers, silent = self._collect(ranks, self._timeout)
-        failed = {rank: answer["failure"] for rank, answer in sorted(answers.items()) if answer["failure"]}
+        failed = {
+            rank: answer["failure"] for rank, answer in sorted(answers.items()) if answer["failure"]
+        }
         left = [answer["left"] for _, answer in sorted(answers.items()) if answer["left"]]
         if left and not failed:
             if silent:  # they wait for those that left it
@@ -71,7 +86,9 @@ class Pool:
             raise LEAVING[name](*arguments)
         if not failed and not silent:
             return ""
-        report = [f"---------- rank {rank} of {ranks} ----------\n{text}" for rank, text in failed.items()]
+        report = [
+            f"---------- rank {rank} of {ranks} ----------\n{text}" for rank, text in failed.items()
+        ]
         if silent:
             report.append(self._autopsy(silent, bool(failed)))
         if silent or failed:
@@ -87,11 +104,21 @@ class Pool:
         server.settimeout(0.2)
         command, environment = mpiexec_command(self.size)
         rootdir = str(self._config.rootpath)
-        command += self._session_of_its_own() if self._forks is None else self._forks.command(str(self._folder))
+        command += (
+            self._session_of_its_own()
+            if self._forks is None
+            else self._forks.command(str(self._folder))
+        )
         environment.setdefault("MNPAR_STALL", "5")
         with open(self._folder / "log", "wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=rootdir, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=rootdir,
+                start_new_session=True,
             )
         deadline = time.monotonic() + _START
         while len(self._lines) < self.size:
@@ -108,19 +135,43 @@ class Pool:
                 server.close()
                 log_text = self._log()
                 self.close(kill=True)
-                return f"the pool of {self.size} mpiexec ranks did not start:\n{' '.join(command)}\n{log_text}"
+                return (
+                    f"the pool of {self.size} mpiexec ranks did not "
+                    f"start:\n{' '.join(command)}\n{log_text}"
+                )
         server.close()
         return ""
 
     def _session_of_its_own(self) -> list[str]:
         inifile = self._config.inipath
-        quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # the worker imports mnpar before pytest
-        options = [f"--rootdir={self._config.rootpath}", *(["-c", str(inifile)] if inifile else []), "-p", "no:cacheprovider"]
-        options += ["--processes=1", "-q", "-W", quiet, *["--runxfail"] * self._config.option.runxfail]
-        return [sys.executable, "-m", "mnpar.testing.worker", str(self._folder), *options, *self._files]
+        # the worker imports mnpar before pytest
+        quiet = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+        options = [
+            f"--rootdir={self._config.rootpath}",
+            *(["-c", str(inifile)] if inifile else []),
+            "-p",
+            "no:cacheprovider",
+        ]
+        options += [
+            "--processes=1",
+            "-q",
+            "-W",
+            quiet,
+            *["--runxfail"] * self._config.option.runxfail,
+        ]
+        return [
+            sys.executable,
+            "-m",
+            "mnpar.testing.worker",
+            str(self._folder),
+            *options,
+            *self._files,
+        ]
 
     def _collect(self, ranks: int, timeout: float) -> tuple[dict[int, dict[str, Any]], list[int]]:
-        """The ranks' answers (what failed, how they left the test before its end), and those that gave none."""
+        """The ranks' answers (what failed, how they left the test before its end), and those that
+        gave none.
+        """
         answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
@@ -145,7 +196,11 @@ class Pool:
                 os.kill(self._pids[rank], signal.SIGUSR1)
         time.sleep(0.3)
         names = ", ".join(map(str, silent))
-        what = "was left waiting" if others_failed else f"died or did not end within {self._timeout:g} s (--rank-timeout)"
+        what = (
+            "was left waiting"
+            if others_failed
+            else f"died or did not end within {self._timeout:g} s (--rank-timeout)"
+        )
         return f"---------- rank {names} {what} ----------\n{self._log()}"
 
     def _log(self) -> str:

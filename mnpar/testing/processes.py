@@ -1,13 +1,15 @@
 """Tests shared by several processes: ``pytest --processes 2``.
 
-The session collects the tests once and forks. Each process takes one file of tests after another from a queue: first the files
-of hundreds of tests, or one process would be left alone with such a file at the end; then the others, from the last to the
-first. It sends its reports to the session, which shows, counts and writes them as if it had run the tests itself, so
-``-x``, ``--junitxml``, ``--durations`` and exit codes work as usual. A file is never divided: its fixtures are made once. Each
-process has a pool of mpiexec ranks of its own, started when a test needs it. If a process dies, the test that it ran fails, and
-another process goes on after that test.
+The session collects the tests once and forks. Each process takes one file of tests after another
+from a queue: first the files of hundreds of tests, or one process would be left alone with such a
+file at the end; then the others, from the last to the first. It sends its reports to the session,
+which shows, counts and writes them as if it had run the tests itself, so ``-x``, ``--junitxml``,
+``--durations`` and exit codes work as usual. A file is never divided: its fixtures are made once.
+Each process has a pool of mpiexec ranks of its own, started when a test needs it. If a process
+dies, the test that it ran fails, and another process goes on after that test.
 
-The session runs the tests itself where little would be gained (few tests, or one file) or with ``-s`` and ``--pdb``.
+The session runs the tests itself where little would be gained (few tests, or one file) or with
+``-s`` and ``--pdb``.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Processes:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """Instead of pytest's own loop over the tests."""
-        option, files = session.config.option, dict[str, File]()
+        option = session.config.option
+        files = dict[str, File]()
         for number, item in enumerate(session.items):
             files.setdefault(item.nodeid.partition("::")[0], []).append(number)
         alone = option.collectonly or option.usepdb or option.capture == "no" or session.testsfailed
@@ -57,10 +60,13 @@ class Processes:
 class _Shares:
     """The session's side: it starts the processes and reads what they report."""
 
-    def __init__(self, session: pytest.Session, number: int, files: list[File], close: Callable[[bool], None]) -> None:
+    def __init__(
+        self, session: pytest.Session, number: int, files: list[File], close: Callable[[bool], None]
+    ) -> None:
         self._session, self._number, self._close = session, number, close
         self._file = {number: file for file in files for number in file}
-        self._queue, tell = os.pipe()  # holds, for each file that no process has taken yet, the number of its first test
+        # holds, for each file that no process has taken yet, the number of its first test
+        self._queue, tell = os.pipe()
         in_turn = sorted(files, key=lambda file: (len(file) < _MANY, -file[0]))
         os.write(tell, b"".join(file[0].to_bytes(4) for file in in_turn))
         os.close(tell)
@@ -94,7 +100,9 @@ class _Shares:
         self._selector.register(line, selectors.EVENT_READ, _Process(pid, line))
 
     def _tests(self, rest: File) -> Iterator[File]:
-        """In a process: what is left of a file in which another died, then the files of the queue."""
+        """In a process: what is left of a file in which another died, then the files of the
+        queue.
+        """
         if rest:
             yield rest
         while taken := os.read(self._queue, 4):
@@ -109,7 +117,11 @@ class _Shares:
                 self._show(process)
             process.at = number
             process.held += [(number, *one) for one in what]
-            if any(data.get("outcome") == "failed" for _, reports, _ in process.held[-1:] for data in reports):
+            if any(
+                data.get("outcome") == "failed"
+                for _, reports, _ in process.held[-1:]
+                for data in reports
+            ):
                 self._show(process)
         if not text:
             self._selector.unregister(process.line)
@@ -118,19 +130,34 @@ class _Shares:
             self._ended(process, os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1]))
 
     def _show(self, process: _Process) -> None:
-        """Report to pytest what the process has reported: a file at a time, so that the lines of two do not mix."""
-        config, hook = self._session.config, self._session.config.hook
+        """Report to pytest what the process has reported: a file at a time, so that the lines of
+        two do not mix.
+        """
+        config = self._session.config
+        hook = self._session.config.hook
         for number, reports, warned in process.held:
-            place: Any = {"nodeid": self._session.items[number].nodeid, "location": self._session.items[number].location}
+            place: Any = {
+                "nodeid": self._session.items[number].nodeid,
+                "location": self._session.items[number].location,
+            }
             hook.pytest_runtest_logstart(**place)
             for data in reports:
                 if isinstance(data["longrepr"], list):
                     data["longrepr"] = tuple(data["longrepr"])  # of a skip, as it was before JSON
-                hook.pytest_runtest_logreport(report=hook.pytest_report_from_serializable(config=config, data=data))
+                hook.pytest_runtest_logreport(
+                    report=hook.pytest_report_from_serializable(config=config, data=data)
+                )
             hook.pytest_runtest_logfinish(**place)
             for name, message, file, line, when in warned:
-                record = warnings.WarningMessage(message, getattr(builtins, name, UserWarning), file, line)
-                told = {"warning_message": record, "when": when, "nodeid": place["nodeid"], "location": None}
+                record = warnings.WarningMessage(
+                    message, getattr(builtins, name, UserWarning), file, line
+                )
+                told = {
+                    "warning_message": record,
+                    "when": when,
+                    "nodeid": place["nodeid"],
+                    "location": None,
+                }
                 hook.pytest_warning_recorded.call_historic(kwargs=told)
         process.held.clear()
 
@@ -138,12 +165,19 @@ class _Shares:
         """A process that died fails its test; another does what is left of its file."""
         if status == 0:
             return
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+        how = (
+            f"was ended by {signal.Signals(-status).name}"
+            if status < 0
+            else f"ended with exit code {status}"
+        )
         if process.at is None:
             raise RuntimeError(f"a process of pytest {how} before its first test")
-        item, file = self._session.items[process.at], self._file[process.at]
+        item = self._session.items[process.at]
+        file = self._file[process.at]
         text = f"the process that ran this test {how}"
-        report = pytest.TestReport(item.nodeid, item.location, dict.fromkeys(item.keywords, 1), "failed", text, "call")
+        report = pytest.TestReport(
+            item.nodeid, item.location, dict.fromkeys(item.keywords, 1), "failed", text, "call"
+        )
         self._session.config.hook.pytest_runtest_logreport(report=report)
         rest = file[file.index(process.at) + 1 :]
         for number in rest:
@@ -162,8 +196,8 @@ class _Process:
 
 
 class _Share:
-    """The process's side. It writes a JSON list on each line: ``[number]`` of a test that begins, and at its end ``[number,
-    [reports, warnings]]``.
+    """The process's side. It writes a JSON list on each line: ``[number]`` of a test that begins,
+    and at its end ``[number, [reports, warnings]]``.
     """
 
     def __init__(self, session: pytest.Session, tell: int, close: Callable[[bool], None]) -> None:
@@ -175,7 +209,8 @@ class _Share:
         status = 1
         try:
             die_with_parent()
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # the session ends it so, though it may ignore that itself
+            # the session ends it so, though it may ignore that itself
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             capture: Any = self._session.config.pluginmanager.getplugin("capturemanager")
             capture.stop_global_capturing()  # its files are the session's
             capture.start_global_capturing()
@@ -201,7 +236,9 @@ class _Share:
         self._say([number])
         self._warned = []
         item = items[number]
-        reports = item.config.hook.pytest_runtest_protocol(item=item, nextitem=None if following is None else items[following])
+        reports = item.config.hook.pytest_runtest_protocol(
+            item=item, nextitem=None if following is None else items[following]
+        )
         self._say([number, [reports, self._warned]])
 
     @pytest.hookimpl(tryfirst=True)
@@ -209,12 +246,17 @@ class _Share:
         """Run a test without reporting it to this process's own plugins; returns the reports."""
         hook = item.config.hook
         reports = runner.runtestprotocol(item, log=False, nextitem=nextitem)
-        return [hook.pytest_report_to_serializable(config=item.config, report=report) for report in reports]
+        return [
+            hook.pytest_report_to_serializable(config=item.config, report=report)
+            for report in reports
+        ]
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
         """A warning for the session's summary."""
         one = warning_message
-        self._warned.append([one.category.__name__, str(one.message), one.filename, one.lineno, when])
+        self._warned.append(
+            [one.category.__name__, str(one.message), one.filename, one.lineno, when]
+        )
 
     def _say(self, what: list[Any]) -> None:
         text = json.dumps(what).encode() + b"\n"
@@ -223,7 +265,8 @@ class _Share:
 
 
 def _limit_threads(number: int) -> None:
-    """Processes that compute side by side share the cores; threads of BLAS that wait for a core only burn it.
+    """Processes that compute side by side share the cores; threads of BLAS that wait for a core
+    only burn it.
 
     This comes before the forks, which have no such threads then: in a fork it would start them.
     """

@@ -1,9 +1,11 @@
-"""The client of a fork server, which a launcher starts in place of a rank: ``python -IS stand_in.py SOCKET ARGUMENTS…``.
+"""The client of a fork server, which a launcher starts in place of a rank: ``python -IS stand_in.py
+SOCKET ARGUMENTS…``.
 
-It starts in less than a hundredth of a second, because it imports nothing of mnpar, and of Python's library only what is
-compiled (``signal`` and ``socket`` take as long as all the rest). It sends the server its arguments, environment, working
-directory and open files (the launcher's connection is one of them), passes signals on to the fork, and ends as the fork has
-ended; if it is killed, so is the fork.
+It starts in less than a hundredth of a second, because it imports nothing of mnpar, and of Python's
+library only what is compiled (``signal`` and ``socket`` take as long as all the rest). It sends the
+server its arguments, environment, working directory and open files (the launcher's connection is
+one of them), passes signals on to the fork, and ends as the fork has ended; if it is killed, so is
+the fork.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -11,17 +13,23 @@ import _socket
 import os
 import sys
 
-_LINES = ("PMI_FD",)  # variables that hold the number of a file that the launcher has opened for its rank
+# variables that hold the number of a file that the launcher has opened for its rank
+_LINES = ("PMI_FD",)
 
 
 def hand_over(
-    path: str, arguments: list[str], environment: dict[str, str], folder: str, files: tuple[int, int, int] = (0, 1, 2)
+    path: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    folder: str,
+    files: tuple[int, int, int] = (0, 1, 2),
 ) -> tuple[_socket.socket, int]:
     """Ask for a fork: the connection on which its exit code will come, and its process id.
 
     Args:
         path: of the socket of :class:`mnpar.testing.forks.Forks`.
-        arguments, environment, folder, files: what the fork will have; its files are standard input, output and errors.
+        arguments, environment, folder, files: what the fork will have; its files are standard
+            input, output and errors.
     """
     lines = [name for name in _LINES if name in environment]
     numbers = [*files, *(int(environment[name]) for name in lines)]

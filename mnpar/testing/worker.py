@@ -1,7 +1,8 @@
-"""One rank of the pool: a pytest session that runs the tests it is told, one at a time, together with the other ranks.
+"""One rank of the pool: a pytest session that runs the tests it is told, one at a time, together
+with the other ranks.
 
-It is a fork of the session that has started the pool, as that was after it had collected the tests; or, where nothing can be
-forked, a session that collects for itself.
+It is a fork of the session that has started the pool, as that was after it had collected the tests;
+or, where nothing can be forked, a session that collects for itself.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ class Worker:
         self._world = create_communicator("mpi")
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(str(folder / "socket"))
-        sizes = range(1, self._world.size + 1)  # of the first so many ranks: the others sleep through their tests
-        self._groups = [self._world.split(0 if self._world.rank < size else None, self._world.rank) for size in sizes]
+        # of the first so many ranks: the others sleep through their tests
+        sizes = range(1, self._world.size + 1)
+        self._groups = [
+            self._world.split(0 if self._world.rank < size else None, self._world.rank)
+            for size in sizes
+        ]
         self._sub: Any = None  # the communicator of the test
 
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -41,13 +46,17 @@ class Worker:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Instead of pytest's own loop over the tests."""
-        session.config.option.runxfail = True  # of the mark xfail: the session that has started the pool knows what is expected
+        session.config.option.runxfail = (
+            True  # of the mark xfail: the session that has started the pool knows what is expected
+        )
         items = {item.nodeid: item for item in session.items}
         self._say({"rank": self._world.rank, "pid": os.getpid()})
         for text in self._line.makefile():
             order = json.loads(text)
             self._sub = self._groups[order["ranks"] - 1].split(0, self._world.rank)
-            self._left: list[Any] = []  # how the rank left the test before its end: the exception's name and arguments
+            self._left: list[
+                Any
+            ] = []  # how the rank left the test before its end: the exception's name and arguments
             failure = self._run(items.get(order["nodeid"]))
             if not (failure or self._left):
                 self._sub.finalize()
@@ -84,7 +93,9 @@ class Worker:
 
 
 def check_received(comm: Any) -> None:
-    """Fail if a message to this rank was not received, or an operation cannot end; all ranks call it at the end of a test."""
+    """Fail if a message to this rank was not received, or an operation cannot end; all ranks call
+    it at the end of a test.
+    """
     __tracebackhide__ = True
     comm.barrier()
     left = comm.transport.unreceived()
@@ -113,7 +124,9 @@ def ranks_of(session: pytest.Session) -> Forks:
 
 
 def main() -> None:
-    """``python -m mnpar.testing.worker FOLDER PYTEST_ARGS…``, started by the pool where nothing can be forked."""
+    """``python -m mnpar.testing.worker FOLDER PYTEST_ARGS…``, started by the pool where nothing can
+    be forked.
+    """
     die_with_parent()  # a rank does not outlive its launcher
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)

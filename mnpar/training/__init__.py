@@ -6,7 +6,13 @@ from mnpar import lazy
 
 if TYPE_CHECKING:
     from mnpar.training import extension, extensions, trigger, triggers, updater, updaters, util
-    from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_READER, PRIORITY_WRITER, Extension, make_extension
+    from mnpar.training.extension import (
+        PRIORITY_EDITOR,
+        PRIORITY_READER,
+        PRIORITY_WRITER,
+        Extension,
+        make_extension,
+    )
     from mnpar.training.trainer import Trainer
     from mnpar.training.triggers import IntervalTrigger
     from mnpar.training.triggers.interval import get_trigger

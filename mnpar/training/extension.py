@@ -1,6 +1,8 @@
-"""Extensions: functions of the trainer, called after updates, with optional attributes that this file defines.
+"""Extensions: functions of the trainer, called after updates, with optional attributes that this
+file defines.
 
-Extensions that write into the trainer's observation come first, then those that change it, then those that read it.
+Extensions that write into the trainer's observation come first, then those that change it, then
+those that read it.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ class Extension:
 
     Attributes:
         trigger: when it is called, unless ``Trainer.extend`` is given another trigger.
-        priority: extensions of an iteration are called in the order of their priorities, the highest first.
+        priority: extensions of an iteration are called in the order of their priorities, the
+            highest first.
         name: its name in the trainer; None: ``default_name``.
 
     Example:
         >>> from mnpar import training
         >>> class Shout(training.Extension):
         ...     trigger = (1, "epoch")
+        ...
         ...     def __call__(self, trainer):
         ...         print("EPOCH", trainer.updater.epoch)
         >>> Shout().default_name
@@ -53,7 +57,9 @@ class Extension:
         """Called once before the first update, after a snapshot was loaded."""
 
     def finalize(self) -> None:
-        """Called once after the last update, after an error too. It must not wait for other ranks."""
+        """Called once after the last update, after an error too. It must not wait for other
+        ranks.
+        """
 
     def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
         """Called when an update or an extension raised, before ``finalize``."""
@@ -63,10 +69,13 @@ class Extension:
 
 
 def make_extension(
-    trigger: Any = None, default_name: str | None = None, priority: int | None = None,
-    finalizer: Callable[[], None] | None = None, initializer: Callable[[Any], None] | None = None,
+    trigger: Any = None,
+    default_name: str | None = None,
+    priority: int | None = None,
+    finalizer: Callable[[], None] | None = None,
+    initializer: Callable[[Any], None] | None = None,
     on_error: Callable[[Any, Exception, TracebackType | None], None] | None = None,
-) -> Callable[[Any], Any]:  # fmt: skip
+) -> Callable[[Any], Any]:
     """A decorator that gives a function the attributes of an :class:`Extension`.
 
     Args:
@@ -90,14 +99,17 @@ def make_extension(
         extension.trigger = Extension.trigger if trigger is None else trigger
         extension.default_name = default_name or extension.__name__
         extension.priority = Extension.priority if priority is None else priority
-        extension.finalize, extension.initialize, extension.on_error = finalizer, initializer, on_error
+        extension.finalize = finalizer
+        extension.initialize = initializer
+        extension.on_error = on_error
         return extension
 
     return decorate
 
 
 def keep(serializer: Any, key: str, value: Any, kind: Callable[[Any], Any]) -> Any:
-    """Save or load a number or a string. None is not saved; a value that the file does not have stays as it is.
+    """Save or load a number or a string. None is not saved; a value that the file does not have
+    stays as it is.
 
     Args:
         serializer: of either direction.
@@ -118,6 +130,8 @@ def keep(serializer: Any, key: str, value: Any, kind: Callable[[Any], Any]) -> A
 
 
 def keep_part(serializer: Any, key: str, part: Any) -> None:
-    """Save or load a trigger or an extension under ``key``; one without ``serialize`` has no state."""
+    """Save or load a trigger or an extension under ``key``; one without ``serialize`` has no
+    state.
+    """
     if hasattr(part, "serialize"):
         part.serialize(serializer[key])

@@ -1,7 +1,8 @@
 """Files that are replaced as a whole, for functions that write to a path.
 
-:func:`mnpar.serializers.replacing` gives an open file; matplotlib and users' functions that save open a path themselves. If the
-block does not write the file, that is an error, and not an empty file.
+:func:`mnpar.serializers.replacing` gives an open file; matplotlib and users' functions that save
+open a path themselves. If the block does not write the file, that is an error, and not an empty
+file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from mnpar.serializers.atomic import sync_folder
 
 @contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """The path of a temporary file that the ``with`` block writes; at the end of the block it is renamed to ``path``.
+    """The path of a temporary file that the ``with`` block writes; at the end of the block it is
+    renamed to ``path``.
 
     After an error the old file is still at ``path``, and the temporary one is removed.
 
@@ -33,7 +35,8 @@ def replacing(path: str) -> Iterator[str]:
         ['log']
     """
     folder, name = os.path.split(path)
-    stem, ending = os.path.splitext(name)  # the ending stays: some functions choose the format by it
+    # the ending stays: some functions choose the format by it
+    stem, ending = os.path.splitext(name)
     with tempfile.TemporaryDirectory(prefix=f".{stem}.", dir=folder or ".") as beside:
         temporary = os.path.join(beside, "new" + ending)
         yield temporary

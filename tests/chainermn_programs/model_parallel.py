@@ -1,4 +1,6 @@
-"""A perceptron in two halves, by MultiNodeChainList or by explicit delegates; and copies of the pair of ranks (``--dual``)."""
+"""A perceptron in two halves, by MultiNodeChainList or by explicit delegates; and copies of the
+pair of ranks (``--dual``).
+"""
 
 import argparse
 
@@ -98,14 +100,17 @@ def main(argv=None):
     args = parser.parse_args(argv)
 
     comm = chainermn.create_communicator("naive")
-    data_axis, model_axis = comm.rank % 2, comm.rank // 2
+    data_axis = comm.rank % 2
+    model_axis = comm.rank // 2
     data_comm = comm.split(data_axis, comm.rank)
     model_comm = comm.split(model_axis, comm.rank)
     if comm.size % 2 or (not args.dual and comm.size != 2):
         raise ValueError("This example can only be executed on an even number of processes.")
 
     if model_comm.rank == 0:
-        model = L.Classifier(ExplicitMLP0(model_comm, args.unit) if args.explicit else MLP0(model_comm, args.unit))
+        model = L.Classifier(
+            ExplicitMLP0(model_comm, args.unit) if args.explicit else MLP0(model_comm, args.unit)
+        )
     elif args.explicit:
         model = ExplicitMLP1(model_comm, args.unit, 10)
     else:
@@ -140,7 +145,14 @@ def main(argv=None):
         trainer.extend(extensions.LogReport())
         trainer.extend(
             extensions.PrintReport(
-                ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
+                [
+                    "epoch",
+                    "main/loss",
+                    "validation/main/loss",
+                    "main/accuracy",
+                    "validation/main/accuracy",
+                    "elapsed_time",
+                ]
             )
         )
     trainer.run()

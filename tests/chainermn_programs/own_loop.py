@@ -1,6 +1,8 @@
-"""A training loop without a trainer, data parallel, or with communications in the model and delegates as ChainerMN wants them.
+"""A training loop without a trainer, data parallel, or with communications in the model and
+delegates as ChainerMN wants them.
 
-With them in the model ChainerMN itself waits for ever, because its backward goes by the depth of the graph.
+With them in the model ChainerMN itself waits for ever, because its backward goes by the depth of
+the graph.
 """
 
 import argparse
@@ -56,7 +58,8 @@ class Around(chainer.Chain):
             (h,) = chainermn.functions.pseudo_connect(phi, h)
         y = self.last(h)
         if comm.size > 1:
-            to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+            to = (comm.rank + 1) % comm.size
+            source = (comm.rank - 1) % comm.size
             if comm.rank == 0:
                 phi = chainermn.functions.send(y, comm, to)
                 y = chainermn.functions.recv(comm, source, delegate_variable=phi)
@@ -81,14 +84,19 @@ def main(argv=None):
     rng = np.random.RandomState(7 + (comm.rank if args.data_parallel else 0))
     data = [(row, np.float32([row.sum(), 1])) for row in rng.rand(24, 3).astype("f")]
     batches = chainer.iterators.SerialIterator(data, 12, repeat=True, shuffle=False)
-    model = chainer.Sequential(L.Linear(3, 5), F.tanh, L.Linear(5, 2)) if args.data_parallel else Around(comm, 3)
+    model = (
+        chainer.Sequential(L.Linear(3, 5), F.tanh, L.Linear(5, 2))
+        if args.data_parallel
+        else Around(comm, 3)
+    )
     optimizer = chainer.optimizers.Adam(alpha=0.01).setup(model)
     comm.bcast_data(model)
     losses = []
     while batches.epoch < 2:
         batch = batches.next()
         x, t = concat_examples(batch, -1)
-        x, t = chainer.Variable(x), chainer.as_variable(t)
+        x = chainer.Variable(x)
+        t = chainer.as_variable(t)
         with configuration.using_config("train", True):
             y = model(x)
         loss = F.mean_squared_error(y, t)

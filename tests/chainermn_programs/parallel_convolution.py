@@ -1,4 +1,6 @@
-"""Channel-wise parallel convolutions of the same images on every rank, in the manner of ChainerMN's VGG, and an ensemble."""
+"""Channel-wise parallel convolutions of the same images on every rank, in the manner of ChainerMN's
+VGG, and an ensemble.
+"""
 
 import argparse
 
@@ -15,7 +17,8 @@ class ParallelConvolution2D(L.Convolution2D):
     def __init__(self, comm, in_channels, out_channels, *args, **kwargs):
         self.comm_size, self.comm_rank = comm.size, comm.rank
         self.channels = slice(comm.rank, None, comm.size)
-        n_in, n_out = len(range(in_channels)[self.channels]), len(range(out_channels)[self.channels])
+        n_in = len(range(in_channels)[self.channels])
+        n_out = len(range(out_channels)[self.channels])
         super().__init__(n_in, n_out, *args, **kwargs)
         self.comm = comm
 
@@ -61,7 +64,9 @@ def get_data(n=24):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description="ChainerMN example: channel-wise parallel convolution")
+    parser = argparse.ArgumentParser(
+        description="ChainerMN example: channel-wise parallel convolution"
+    )
     parser.add_argument("--batchsize", "-b", type=int, default=6)
     parser.add_argument("--learnrate", "-l", type=float, default=0.05)
     parser.add_argument("--epoch", "-e", type=int, default=2)
@@ -75,7 +80,8 @@ def main(argv=None):
     optimizer.setup(model)
     optimizer.add_hook(chainer.optimizer.WeightDecay(5e-4))
 
-    train, test = get_data(), get_data(10)
+    train = get_data()
+    test = get_data(10)
     train_iter = chainer.iterators.SerialIterator(train, args.batchsize, shuffle=args.synchronized)
     if args.synchronized:
         train_iter = chainermn.iterators.create_synchronized_iterator(train_iter, comm)

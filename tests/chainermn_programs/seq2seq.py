@@ -1,4 +1,6 @@
-"""Encoder and decoder of sentences: data parallel with vocabularies as objects, or the halves on two ranks (``--mp1``)."""
+"""Encoder and decoder of sentences: data parallel with vocabularies as objects, or the halves on
+two ranks (``--mp1``).
+"""
 
 import argparse
 import os
@@ -122,7 +124,9 @@ class Decoder(chainer.Chain):
         eys = sequence_embed(self.embed_y, [F.concat([eos, y], axis=0) for y in ys])
         ys_out = F.concat([F.concat([y, eos], axis=0) for y in ys], axis=0)
         _, _, os, _ = self.mn_decoder(eys)
-        loss = F.sum(F.softmax_cross_entropy(self.W(F.concat(os, axis=0)), ys_out, reduce="no")) / len(ys)
+        loss = F.sum(
+            F.softmax_cross_entropy(self.W(F.concat(os, axis=0)), ys_out, reduce="no")
+        ) / len(ys)
         chainer.report({"loss": loss.data}, self)
         return loss
 
@@ -149,7 +153,8 @@ class WordsRight(chainermn.extensions.GenericMultiNodeEvaluator):
         self.model = target
 
     def calc_local(self, *inputs):
-        xs, ys = inputs[: len(inputs) // 2], inputs[len(inputs) // 2 :]
+        xs = inputs[: len(inputs) // 2]
+        ys = inputs[len(inputs) // 2 :]
         outs = self.model.translate(xs)
         return [(y.tolist(), out.tolist()) for y, out in zip(ys, outs, strict=False)]
 
@@ -189,7 +194,10 @@ def main(argv=None):
         source_ids = {word: index for index, word in enumerate(["<UNK>", "<EOS>", *source])}
         target_ids = {word: index for index, word in enumerate(["<UNK>", "<EOS>", *target])}
         data = [
-            (np.array([source_ids.get(w, UNK) for w in s], "i"), np.array([target_ids.get(w, UNK) for w in t], "i"))
+            (
+                np.array([source_ids.get(w, UNK) for w in s], "i"),
+                np.array([target_ids.get(w, UNK) for w in t], "i"),
+            )
             for s, t in pairs
         ]
     else:
@@ -201,7 +209,13 @@ def main(argv=None):
     if args.mp1:
         data = comm.bcast_obj(data)
         half = Encoder if comm.rank == 0 else Decoder
-        model = half(comm, args.layer, len(source_ids if comm.rank == 0 else target_ids), args.unit, args.dropout)
+        model = half(
+            comm,
+            args.layer,
+            len(source_ids if comm.rank == 0 else target_ids),
+            args.unit,
+            args.dropout,
+        )
         train, test = data, data
     else:
         train = chainermn.scatter_dataset(data, comm)
@@ -222,7 +236,9 @@ def main(argv=None):
         trainer.extend(WordsRight(comm, test_iter, model, dev), trigger=(1, "epoch"))
     if comm.rank == (1 if args.mp1 else 0):
         trainer.extend(extensions.LogReport(trigger=(1, "epoch")), trigger=(1, "epoch"))
-        report = extensions.PrintReport(["epoch", "iteration", "main/loss", "main/perp", "main/words", "elapsed_time"])
+        report = extensions.PrintReport(
+            ["epoch", "iteration", "main/loss", "main/perp", "main/words", "elapsed_time"]
+        )
         trainer.extend(report, trigger=(1, "epoch"))
         print("start training")
     losses = []

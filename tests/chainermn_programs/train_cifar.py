@@ -1,4 +1,6 @@
-"""Data parallel: a convolutional network with batch normalization, in the manner of train_cifar.py and train_imagenet.py."""
+"""Data parallel: a convolutional network with batch normalization, in the manner of train_cifar.py
+and train_imagenet.py.
+"""
 
 import argparse
 import multiprocessing
@@ -19,7 +21,12 @@ class Block(chainer.Chain):
         super().__init__()
         with self.init_scope():
             self.conv = L.Convolution2D(
-                None, out_channels, ksize, pad=pad, nobias=True, initialW=chainer.initializers.HeNormal()
+                None,
+                out_channels,
+                ksize,
+                pad=pad,
+                nobias=True,
+                initialW=chainer.initializers.HeNormal(),
             )
             self.bn = L.BatchNormalization(out_channels)
 
@@ -64,11 +71,13 @@ class PreprocessedDataset(chainer.dataset.DatasetMixin):
         image, label = self.base[i]
         _, h, w = image.shape
         if self.random:
-            top, left = random.randint(0, h - crop_size), random.randint(0, w - crop_size)
+            top = random.randint(0, h - crop_size)
+            left = random.randint(0, w - crop_size)
             if random.randint(0, 1):
                 image = image[:, :, ::-1]
         else:
-            top, left = (h - crop_size) // 2, (w - crop_size) // 2
+            top = (h - crop_size) // 2
+            left = (w - crop_size) // 2
         image = image[:, top : top + crop_size, left : left + crop_size].copy()
         image -= self.mean
         return image, label
@@ -106,7 +115,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
 
     if args.loader == "process":
-        # We need to change the start method of multiprocessing if we are using InfiniBand and MultiprocessIterator.
+        # We need to change the start method of multiprocessing if we are using InfiniBand and
+        # MultiprocessIterator.
         multiprocessing.set_start_method("forkserver")
     comm = chainermn.create_communicator("naive")
     device = chainer.get_device(args.device)
@@ -116,7 +126,9 @@ def main(argv=None):
     if args.mnbn:
         model = chainermn.links.create_mnbn_model(model, comm)
     model.to_device(device)
-    optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.MomentumSGD(lr=args.learnrate), comm)
+    optimizer = chainermn.create_multi_node_optimizer(
+        chainer.optimizers.MomentumSGD(lr=args.learnrate), comm
+    )
     optimizer.setup(model)
     optimizer.add_hook(chainer.optimizer_hooks.WeightDecay(5e-4))
 
@@ -139,8 +151,12 @@ def main(argv=None):
     val_iter = chainer.iterators.SerialIterator(val, args.batchsize, repeat=False, shuffle=False)
     converter = dataset.concat_examples
 
-    updater = training.updaters.StandardUpdater(train_iter, optimizer, converter=converter, device=device)
-    stop_trigger = triggers.EarlyStoppingTrigger(monitor="main/loss", max_trigger=(args.epoch, "epoch"))
+    updater = training.updaters.StandardUpdater(
+        train_iter, optimizer, converter=converter, device=device
+    )
+    stop_trigger = triggers.EarlyStoppingTrigger(
+        monitor="main/loss", max_trigger=(args.epoch, "epoch")
+    )
     if args.stop_together:
         stop_trigger = chainermn.extensions.MultiNodeEarlyStoppingTrigger(
             comm, monitor="main/loss", max_trigger=(args.epoch, "epoch")
@@ -160,7 +176,9 @@ def main(argv=None):
         trainer.extend(extensions.LogReport(trigger=(1, "epoch")))
         trainer.extend(extensions.observe_lr(), trigger=(2, "iteration"))
         trainer.extend(
-            extensions.PrintReport(["epoch", "main/loss", "validation/main/loss", "validation/main/accuracy", "lr"]),
+            extensions.PrintReport(
+                ["epoch", "main/loss", "validation/main/loss", "validation/main/accuracy", "lr"]
+            ),
             trigger=(1, "epoch"),
         )
     observed = []

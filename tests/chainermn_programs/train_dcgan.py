@@ -1,4 +1,6 @@
-"""Two models, two multi-node optimizers and an updater of its own, in the manner of ChainerMN's dcgan example."""
+"""Two models, two multi-node optimizers and an updater of its own, in the manner of ChainerMN's
+dcgan example.
+"""
 
 import argparse
 import os
@@ -38,7 +40,9 @@ class Generator(chainer.Chain):
         return np.random.uniform(-1, 1, (batchsize, self.n_hidden, 1, 1)).astype(np.float32)
 
     def __call__(self, z):
-        h = F.reshape(F.relu(self.bn0(self.l0(z))), (len(z), self.ch, self.bottom_width, self.bottom_width))
+        h = F.reshape(
+            F.relu(self.bn0(self.l0(z))), (len(z), self.ch, self.bottom_width, self.bottom_width)
+        )
         h = F.relu(self.bn1(self.dc1(h)))
         return F.sigmoid(self.dc2(h))
 
@@ -111,7 +115,11 @@ def out_generated_image(gen, dis, rows, cols, seed, dst):
         np.random.seed()
         x = np.asarray(np.clip(x * 255, 0.0, 255.0), dtype=np.uint8)
         _, _, H, W = x.shape
-        x = x.reshape((rows, cols, 3, H, W)).transpose(0, 3, 1, 4, 2).reshape((rows * H, cols * W, 3))
+        x = (
+            x.reshape((rows, cols, 3, H, W))
+            .transpose(0, 3, 1, 4, 2)
+            .reshape((rows * H, cols * W, 3))
+        )
         preview_dir = f"{dst}/preview"
         if not os.path.exists(preview_dir):
             os.makedirs(preview_dir)
@@ -144,7 +152,9 @@ def main(argv=None):
         dis.to_gpu()
 
     def make_optimizer(model, comm, alpha=0.0002, beta1=0.5):
-        optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.Adam(alpha=alpha, beta1=beta1), comm)
+        optimizer = chainermn.create_multi_node_optimizer(
+            chainer.optimizers.Adam(alpha=alpha, beta1=beta1), comm
+        )
         optimizer.setup(model)
         optimizer.add_hook(chainer.optimizer.WeightDecay(0.0001), "hook_dec")
         return optimizer
@@ -152,23 +162,44 @@ def main(argv=None):
     opt_gen = make_optimizer(gen, comm)
     opt_dis = make_optimizer(dis, comm)
 
-    train = np.random.RandomState(0).randint(0, 255, (32, 3, 4, 4)).astype(np.float32) if comm.rank == 0 else None
+    train = (
+        np.random.RandomState(0).randint(0, 255, (32, 3, 4, 4)).astype(np.float32)
+        if comm.rank == 0
+        else None
+    )
     train = chainermn.scatter_dataset(train, comm)
     train_iter = chainer.iterators.SerialIterator(train, args.batchsize)
 
-    updater = DCGANUpdater(models=(gen, dis), iterator=train_iter, optimizer={"gen": opt_gen, "dis": opt_dis}, device=device)
+    updater = DCGANUpdater(
+        models=(gen, dis),
+        iterator=train_iter,
+        optimizer={"gen": opt_gen, "dis": opt_dis},
+        device=device,
+    )
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
     if comm.rank == 0:
         snapshot_interval = (1, "epoch")
-        trainer.extend(extensions.snapshot(filename="snapshot_iter_{.updater.iteration}.npz"), trigger=snapshot_interval)
-        trainer.extend(extensions.snapshot_object(gen, "gen_iter_{.updater.iteration}.npz"), trigger=snapshot_interval)
-        trainer.extend(extensions.snapshot_object(dis, "dis_iter_{.updater.iteration}.npz"), trigger=snapshot_interval)
+        trainer.extend(
+            extensions.snapshot(filename="snapshot_iter_{.updater.iteration}.npz"),
+            trigger=snapshot_interval,
+        )
+        trainer.extend(
+            extensions.snapshot_object(gen, "gen_iter_{.updater.iteration}.npz"),
+            trigger=snapshot_interval,
+        )
+        trainer.extend(
+            extensions.snapshot_object(dis, "dis_iter_{.updater.iteration}.npz"),
+            trigger=snapshot_interval,
+        )
         trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
         trainer.extend(
-            extensions.PrintReport(["epoch", "iteration", "gen/loss", "dis/loss", "elapsed_time"]), trigger=(1, "iteration")
+            extensions.PrintReport(["epoch", "iteration", "gen/loss", "dis/loss", "elapsed_time"]),
+            trigger=(1, "iteration"),
         )
         trainer.extend(extensions.ProgressBar(update_interval=10))
-        trainer.extend(out_generated_image(gen, dis, 2, 2, args.seed, args.out), trigger=snapshot_interval)
+        trainer.extend(
+            out_generated_image(gen, dis, 2, 2, args.seed, args.out), trigger=snapshot_interval
+        )
 
     if args.gen_model:
         chainer.serializers.load_npz(args.gen_model, gen)

@@ -1,4 +1,6 @@
-"""Data parallel: a multi-layer perceptron, in the manner of ChainerMN's train_mnist.py and train_mnist_checkpoint.py."""
+"""Data parallel: a multi-layer perceptron, in the manner of ChainerMN's train_mnist.py and
+train_mnist_checkpoint.py.
+"""
 
 import argparse
 
@@ -58,7 +60,9 @@ def main(argv=None):
         chainer.cuda.get_device_from_id(device).use()
     else:
         if args.communicator != "naive" and chainer.backends.cuda.available:
-            print("Warning: using naive communicator because only naive supports CPU-only execution")
+            print(
+                "Warning: using naive communicator because only naive supports CPU-only execution"
+            )
         comm = chainermn.create_communicator("naive")
         device = -1
     assert isinstance(comm, chainermn.CommunicatorBase)
@@ -96,23 +100,39 @@ def main(argv=None):
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
 
     if args.run_id:
-        checkpointer = chainermn.create_multi_node_checkpointer(name=args.run_id, comm=comm, path=args.out)
+        checkpointer = chainermn.create_multi_node_checkpointer(
+            name=args.run_id, comm=comm, path=args.out
+        )
         checkpointer.maybe_load(trainer, optimizer)
-        print("Rank", comm.rank, ": (Epoch, iter) =", (trainer.updater.epoch, trainer.updater.iteration))
+        print(
+            "Rank",
+            comm.rank,
+            ": (Epoch, iter) =",
+            (trainer.updater.epoch, trainer.updater.iteration),
+        )
         trainer.extend(checkpointer, trigger=(5, "iteration"))
 
     evaluator = extensions.Evaluator(test_iter, model, device=device)
     evaluator = chainermn.create_multi_node_evaluator(evaluator, comm)
     trainer.extend(evaluator)
     if args.aggregate:
-        trainer.extend(chainermn.extensions.ObservationAggregator(comm, "main/loss", "main/loss_aggregated"))
+        trainer.extend(
+            chainermn.extensions.ObservationAggregator(comm, "main/loss", "main/loss_aggregated")
+        )
 
     if comm.rank == 0:
         trainer.extend(extensions.DumpGraph("main/loss"))
         trainer.extend(extensions.LogReport())
         trainer.extend(
             extensions.PrintReport(
-                ["epoch", "main/loss", "validation/main/loss", "main/accuracy", "validation/main/accuracy", "elapsed_time"]
+                [
+                    "epoch",
+                    "main/loss",
+                    "validation/main/loss",
+                    "main/accuracy",
+                    "validation/main/accuracy",
+                    "elapsed_time",
+                ]
             )
         )
         trainer.extend(extensions.ProgressBar())

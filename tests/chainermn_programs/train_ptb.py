@@ -1,4 +1,6 @@
-"""A language model with its own iterator and updater (truncated backpropagation), in the manner of Chainer's ptb example."""
+"""A language model with its own iterator and updater (truncated backpropagation), in the manner of
+Chainer's ptb example.
+"""
 
 import argparse
 
@@ -75,7 +77,9 @@ class ParallelSequentialIterator(chainer.dataset.Iterator):
         return self._previous_epoch_detail
 
     def get_words(self):
-        return [self.dataset[(offset + self.iteration) % len(self.dataset)] for offset in self.offsets]
+        return [
+            self.dataset[(offset + self.iteration) % len(self.dataset)] for offset in self.offsets
+        ]
 
     def serialize(self, serializer):
         self.iteration = serializer("iteration", self.iteration)
@@ -125,7 +129,8 @@ def main(argv=None):
     device.use()
     words = np.random.RandomState(2).randint(0, 7, 120).astype(np.int32)
     begin, end = chainermn.datasets.scatter_index(len(words), comm)
-    train, val = words[begin:end], words[:20]
+    train = words[begin:end]
+    val = words[:20]
 
     train_iter = ParallelSequentialIterator(train, args.batchsize)
     val_iter = ParallelSequentialIterator(val, 1, repeat=False)
@@ -146,14 +151,19 @@ def main(argv=None):
     eval_model = model.copy()
     eval_rnn = eval_model.predictor
     trainer.extend(
-        extensions.Evaluator(val_iter, eval_model, device=device, eval_hook=lambda _: eval_rnn.reset_state()),
+        extensions.Evaluator(
+            val_iter, eval_model, device=device, eval_hook=lambda _: eval_rnn.reset_state()
+        ),
         trigger=(1, "epoch"),
     )
     interval = 2
     if comm.rank == 0:
-        trainer.extend(extensions.LogReport(postprocess=compute_perplexity, trigger=(interval, "iteration")))
         trainer.extend(
-            extensions.PrintReport(["epoch", "iteration", "perplexity", "val_perplexity"]), trigger=(interval, "iteration")
+            extensions.LogReport(postprocess=compute_perplexity, trigger=(interval, "iteration"))
+        )
+        trainer.extend(
+            extensions.PrintReport(["epoch", "iteration", "perplexity", "val_perplexity"]),
+            trigger=(interval, "iteration"),
         )
         trainer.extend(extensions.ProgressBar(update_interval=1))
         trainer.extend(extensions.snapshot())

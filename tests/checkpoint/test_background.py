@@ -1,4 +1,6 @@
-"""Checkpoints that are written while training goes on: the same files, whole or not there, and no error is lost."""
+"""Checkpoints that are written while training goes on: the same files, whole or not there, and no
+error is lost.
+"""
 
 import os
 import shutil
@@ -22,7 +24,9 @@ from tests.scripts import stand_in_for
 
 
 def of_run(comm, folder, **settings):
-    return mnpar.create_multi_node_checkpointer("run", comm, path=folder, asynchronous=True, **settings)
+    return mnpar.create_multi_node_checkpointer(
+        "run", comm, path=folder, asynchronous=True, **settings
+    )
 
 
 def weights(comm, folder):
@@ -42,7 +46,8 @@ def gate():
 
 def test_training_goes_on_with_other_values_while_those_of_before_are_written(gate, tmp_path):
     comm = mnpar.create_communicator("self")
-    model, checkpointer = L.Linear(3, 2, initialW=1), of_run(comm, tmp_path)
+    model = L.Linear(3, 2, initialW=1)
+    checkpointer = of_run(comm, tmp_path)
     assert checkpointer.save(model, 1) is None
     model.W.array[...] = 5
     assert checkpoint.steps(tmp_path / "run") == []
@@ -54,7 +59,9 @@ def test_training_goes_on_with_other_values_while_those_of_before_are_written(ga
 @pytest.mark.ranks(1, 2, 3)
 def test_it_is_the_checkpoint_that_save_writes(comm, tmp_path):
     folder = Path(comm.bcast_obj(str(tmp_path)))
-    model = mnpar.ChainList(L.Linear(4, 3), L.Linear(4, 3, initialW=comm.rank), L.ColumnParallelLinear(comm, 4, 7))
+    model = mnpar.ChainList(
+        L.Linear(4, 3), L.Linear(4, 3, initialW=comm.rank), L.ColumnParallelLinear(comm, 4, 7)
+    )
     path = checkpoint.save(folder / "at once", model, comm, 3)
     checkpointer = of_run(comm, folder)
     checkpointer.save(model, 3)
@@ -107,8 +114,12 @@ def test_threads_send_and_receive_nothing(monkeypatch, tmp_path):
     assert "mnpar-checkpoint" not in seen
 
 
-@pytest.mark.parametrize("ranks", [3, 4])  # of four, one does not come to write before rank 0 waits for it
-def test_the_end_of_training_waits_for_what_is_written_and_needs_no_other_rank(ranks, gate, tmp_path):
+@pytest.mark.parametrize(
+    "ranks", [3, 4]
+)  # of four, one does not come to write before rank 0 waits for it
+def test_the_end_of_training_waits_for_what_is_written_and_needs_no_other_rank(
+    ranks, gate, tmp_path
+):
     def program(comm):
         checkpointer = of_run(comm, tmp_path)
         checkpointer.save(L.Linear(3, 2, initialW=2), 4)
@@ -123,7 +134,8 @@ def test_the_end_of_training_waits_for_what_is_written_and_needs_no_other_rank(r
 
 def test_what_is_loaded_is_what_was_saved_last(tmp_path):
     def program(comm):
-        model, checkpointer = L.Linear(3, 2, initialW=1), of_run(comm, tmp_path)
+        model = L.Linear(3, 2, initialW=1)
+        checkpointer = of_run(comm, tmp_path)
         checkpointer.save(model, 1)
         model.W.array[...] = 5
         return checkpointer.maybe_load(model), model.W.array[0, 0]
@@ -137,10 +149,20 @@ def test_what_is_loaded_is_what_was_saved_last(tmp_path):
 @pytest.mark.grid
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize(
-    "step", ["folder made", "shard opened", "shard begun", "shard written", "note written", "folder on the disk"]
+    "step",
+    [
+        "folder made",
+        "shard opened",
+        "shard begun",
+        "shard written",
+        "note written",
+        "folder on the disk",
+    ],
 )
 @pytest.mark.parametrize("when", ["save", "flush"])
-def test_a_full_disk_is_an_error_on_all_ranks_at_the_next_call_and_leaves_no_trace(step, ranks, when, tmp_path):
+def test_a_full_disk_is_an_error_on_all_ranks_at_the_next_call_and_leaves_no_trace(
+    step, ranks, when, tmp_path
+):
     failing = ranks - 1 if "shard" in step or "note" in step else 0
 
     def program(comm):
@@ -159,11 +181,21 @@ def test_a_full_disk_is_an_error_on_all_ranks_at_the_next_call_and_leaves_no_tra
         except OSError as error:
             store.after_step.set(lambda reached: None)
             comm.barrier()
-            return str(error), error.__notes__, sorted(os.listdir(tmp_path / "run")), weights(comm, tmp_path)
+            return (
+                str(error),
+                error.__notes__,
+                sorted(os.listdir(tmp_path / "run")),
+                weights(comm, tmp_path),
+            )
         return None
 
     notes = [f"(on rank {failing} of {ranks}; all ranks stop)"]
-    expected = f"[Errno 28] No space left on device: 'the disk of {step}'", notes, [".lock", "step-00000001"], (1, 7.0)
+    expected = (
+        f"[Errno 28] No space left on device: 'the disk of {step}'",
+        notes,
+        [".lock", "step-00000001"],
+        (1, 7.0),
+    )
     assert mnpar.run(program, ranks=ranks) == [expected] * ranks
 
 
@@ -206,12 +238,18 @@ def test_a_rank_that_writes_nothing_is_named_after_a_while(monkeypatch, tmp_path
 
 
 def test_a_job_killed_at_any_step_goes_on_bit_for_bit(tmp_path):
-    """One rank, whose thread alone touches the disk; the copies of the disk are what a kill would leave."""
-    folder, found, steps = tmp_path / "run", {}, []
+    """One rank, whose thread alone touches the disk; the copies of the disk are what a kill would
+    leave.
+    """
+    folder = tmp_path / "run"
+    found = {}
+    steps = []
 
     def copy(step):
         steps.append(step)
-        state = tuple((path, path.is_file() and path.read_bytes()) for path in sorted(folder.rglob("*")))
+        state = tuple(
+            (path, path.is_file() and path.read_bytes()) for path in sorted(folder.rglob("*"))
+        )
         if state not in found:
             found[state] = tmp_path / f"{len(found):03d} {step}"
             shutil.copytree(folder, found[state]) if folder.exists() else found[state].mkdir()
@@ -224,7 +262,9 @@ def test_a_job_killed_at_any_step_goes_on_bit_for_bit(tmp_path):
         before = max(checkpoint.steps(place), default=0)
         assert mnpar.run(train_in_background, ranks=1, args=(place,)) == [(before, end[1])], place
         left = sorted(name for name in os.listdir(place) if name != ".lock")
-        assert before == ITERATIONS or left == [str(store.Name(step, 1)) for step in checkpoint.steps(place)], place
+        assert before == ITERATIONS or left == [
+            str(store.Name(step, 1)) for step in checkpoint.steps(place)
+        ], place
 
 
 def test_processes_killed_by_the_system_go_on_bit_for_bit(tmp_path):
@@ -236,7 +276,9 @@ def test_processes_killed_by_the_system_go_on_bit_for_bit(tmp_path):
         ((1, "note left", 2), [[2, 4], [2, 4, 6]]),
     ):
         job = [*command, *stand_in_for(program, tmp_path / "killed", *death, "in background")]
-        done = subprocess.run(job, capture_output=True, text=True, env=environment, timeout=60, check=False)
+        done = subprocess.run(
+            job, capture_output=True, text=True, env=environment, timeout=60, check=False
+        )
         assert done.returncode, done.stderr
         assert checkpoint.steps(tmp_path / "killed") in possible, death
     ends = mnpar.run(train, ranks=2, args=(tmp_path / "whole",))
@@ -251,7 +293,8 @@ def test_numbers_that_are_not_arrays_are_as_they_were(tmp_path):
         def serialize(self, serializer):
             self.n, self.scalar = serializer("n", self.n), serializer("scalar", self.scalar)
 
-    comm, count = mnpar.create_communicator("self"), Count()
+    comm = mnpar.create_communicator("self")
+    count = Count()
     checkpointer = of_run(comm, tmp_path)
     checkpointer.save(count, 1)
     count.n, count.scalar = 9, np.float32(9)

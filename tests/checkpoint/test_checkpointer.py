@@ -1,4 +1,6 @@
-"""ChainerMN's checkpointer, used as its programs use it: with something like a Trainer, and without."""
+"""ChainerMN's checkpointer, used as its programs use it: with something like a Trainer, and
+without.
+"""
 
 import os
 import subprocess
@@ -24,7 +26,9 @@ class Trainer:
     """What the checkpointer needs of a Trainer."""
 
     def __init__(self, out, model):
-        self.out, self.model, self.updater = out, model, Updater()
+        self.out = out
+        self.model = model
+        self.updater = Updater()
 
     def serialize(self, serializer):
         self.model.serialize(serializer["updater"]["model:main"])
@@ -74,14 +78,21 @@ def test_without_a_trainer_it_takes_a_path_and_any_object(tmp_path):
         checkpointer.save({"model": model}, 4)
         model.W.array[...] = 7
         fresh = mnpar.create_multi_node_checkpointer("mine", comm)
-        return fresh.maybe_load({"model": model}, optimizer=None, path=tmp_path), model.W.array.item(), fresh.steps()
+        return (
+            fresh.maybe_load({"model": model}, optimizer=None, path=tmp_path),
+            model.W.array.item(),
+            fresh.steps(),
+        )
 
     assert mnpar.run(program, ranks=2) == [(4, 0, [4]), (4, 1, [4])]
 
 
 def test_without_trainer_and_path_it_says_what_it_needs():
     with pytest.raises(ValueError, match="needs a path"):
-        mnpar.run(lambda comm: mnpar.create_multi_node_checkpointer("x", comm).save(L.Linear(1, 1), 0), ranks=1)
+        mnpar.run(
+            lambda comm: mnpar.create_multi_node_checkpointer("x", comm).save(L.Linear(1, 1), 0),
+            ranks=1,
+        )
 
 
 HOLD = """
@@ -96,15 +107,23 @@ sys.stdin.read()
 
 def test_a_second_job_in_one_folder_is_refused_and_hears_of_the_first(tmp_path):
     first = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
+    )
     assert first.stdout.readline() == "saved\n"
     with pytest.raises(CheckpointError, match=f"is in use by process {first.pid} on "):
         mnpar.run(lambda comm: train(comm, tmp_path, 3), ranks=2)
     first.kill()
     first.communicate()
-    mnpar.run(lambda comm: mnpar.create_multi_node_checkpointer("run", comm, path=tmp_path).save(L.Linear(1, 1), 2), ranks=2)
+    mnpar.run(
+        lambda comm: mnpar.create_multi_node_checkpointer("run", comm, path=tmp_path).save(
+            L.Linear(1, 1), 2
+        ),
+        ranks=2,
+    )
     assert checkpoint.steps(tmp_path / "run") == [1, 2]
 
 
@@ -128,21 +147,37 @@ BAD = {
 @pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD)
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        mnpar.run(lambda comm: mnpar.create_multi_node_checkpointer(comm=comm, **arguments), ranks=1)
+        mnpar.run(
+            lambda comm: mnpar.create_multi_node_checkpointer(comm=comm, **arguments), ranks=1
+        )
 
 
 KINDS = {
-    "multi-node optimizer": lambda model, comm: (model, mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm)),
-    "sharded": lambda model, comm: (model, mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, sharded=True)),
-    "late gradients": lambda model, comm: (model, mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, True)),
-    "distributed model": lambda model, comm: (mnpar.DistributedDataParallel(model, comm), mnpar.optimizers.Adam()),
+    "multi-node optimizer": lambda model, comm: (
+        model,
+        mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm),
+    ),
+    "sharded": lambda model, comm: (
+        model,
+        mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, sharded=True),
+    ),
+    "late gradients": lambda model, comm: (
+        model,
+        mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, True),
+    ),
+    "distributed model": lambda model, comm: (
+        mnpar.DistributedDataParallel(model, comm),
+        mnpar.optimizers.Adam(),
+    ),
 }
 
 
 def learn(comm, folder, kind, steps, start):
     """Steps ``start`` to ``steps``; after two there is a checkpoint in a folder of this start."""
     mnpar.random.seed([start, comm.rank])
-    model, optimizer = kind(mnpar.Sequential(L.Linear(2, 3, initialW=start + 1), L.BatchNormalization(3)), comm)
+    model, optimizer = kind(
+        mnpar.Sequential(L.Linear(2, 3, initialW=start + 1), L.BatchNormalization(3)), comm
+    )
     everything = {"model": model, "optimizer": optimizer.setup(model)}
     assert (checkpoint.load(folder, everything, comm) or 0) == start
     for step in range(start, steps):
@@ -155,7 +190,9 @@ def learn(comm, folder, kind, steps, start):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_the_first_update_of_a_resumed_run_does_not_overwrite_what_ranks_have_loaded(kind, tmp_path):
+def test_the_first_update_of_a_resumed_run_does_not_overwrite_what_ranks_have_loaded(
+    kind, tmp_path
+):
     """The running means of batch normalization differ between ranks, and go on to."""
     whole = mnpar.run(learn, ranks=2, args=(tmp_path, kind, 4, 0))
     assert whole[0][0] != whole[1][0]
@@ -190,9 +227,12 @@ def iterate(comm, batches, data=48, size=2):
 
 
 @pytest.mark.parametrize(("written", "read"), [(2, 3), (3, 2), (1, 4), (4, 1), (2, 6)])
-def test_an_iterator_over_scattered_data_goes_on_at_the_same_share_of_the_epoch(written, read, tmp_path):
+def test_an_iterator_over_scattered_data_goes_on_at_the_same_share_of_the_epoch(
+    written, read, tmp_path
+):
     def write(comm):
-        checkpoint.save(tmp_path, iterate(comm, 48 // written * 3 // 2 // 2), comm, 1)  # one epoch and a half
+        # one epoch and a half
+        checkpoint.save(tmp_path, iterate(comm, 48 // written * 3 // 2 // 2), comm, 1)
 
     def program(comm):
         iterator = iterate(comm, 0)
@@ -202,7 +242,11 @@ def test_an_iterator_over_scattered_data_goes_on_at_the_same_share_of_the_epoch(
         return place, len({*seen}), iterator.epoch_detail
 
     mnpar.run(write, ranks=written)
-    with pytest.warns(UserWarning, match="what belonged to single ranks") if written > 1 else nullcontext():
+    with (
+        pytest.warns(UserWarning, match="what belonged to single ranks")
+        if written > 1
+        else nullcontext()
+    ):
         assert mnpar.run(program, ranks=read) == [(1.5, 24 // read, 2.0)] * read
 
 
@@ -222,7 +266,9 @@ def test_random_numbers_go_on_on_the_ranks_that_had_them(tmp_path):
         with pytest.warns(UserWarning, match="mnpar.random") if written > 1 else nullcontext():
             found = mnpar.run(read, ranks=4)
         assert found[:written] == expected
-        assert found[written:] == [np.random.default_rng([1, rank]).random() for rank in range(written, 4)]
+        assert found[written:] == [
+            np.random.default_rng([1, rank]).random() for rank in range(written, 4)
+        ]
         assert mnpar.run(read, ranks=written) == expected
 
 

@@ -1,4 +1,6 @@
-"""Damaged, swapped, missing and foreign files are refused by name and reason; disks that are full or closed are errors."""
+"""Damaged, swapped, missing and foreign files are refused by name and reason; disks that are full
+or closed are errors.
+"""
 
 import copy
 import json
@@ -17,7 +19,9 @@ from mnpar.errors import CheckpointError
 
 def save(folder, step=1, ranks=2, value=1.0):
     def program(comm):
-        model = mnpar.ChainList(L.Linear(4, 3, initialW=value), L.Linear(4, 3, initialW=value + comm.rank))
+        model = mnpar.ChainList(
+            L.Linear(4, 3, initialW=value), L.Linear(4, 3, initialW=value + comm.rank)
+        )
         return checkpoint.save(folder, model, comm, step)
 
     return mnpar.run(program, ranks=ranks)[0]
@@ -82,27 +86,63 @@ def gap(document):
 
 DAMAGE = {
     "a flipped bit": (flip, rf"{SHARD} is damaged or another file: its SHA-256"),
-    "a flipped bit in the header": (lambda path: flip(path, at=12), rf"{SHARD} is damaged or another file: its SHA-256"),
+    "a flipped bit in the header": (
+        lambda path: flip(path, at=12),
+        rf"{SHARD} is damaged or another file: its SHA-256",
+    ),
     "a cut": (cut_off, rf"{SHARD} is damaged: it has \d+ bytes, not \d+"),
     "an empty file": (lambda path: (path / SHARD).write_bytes(b""), "it has 0 bytes"),
     "a missing shard": (lambda path: (path / OTHER).unlink(), rf"{OTHER} is missing"),
     "swapped shards": (swap, rf"{SHARD} is damaged"),
-    "a shard of another run": (lambda path: shutil.copy(save(path.parent.parent / "x", value=7.0) + "/" + SHARD, path / SHARD),
-                               rf"{SHARD} is damaged or another file"),
-    "one shard more": (lambda path: shutil.copy(path / SHARD, path / "shard-00002-of-00003.safetensors"),
-                       "shard-00002-of-00003.safetensors does not belong to this checkpoint"),
+    "a shard of another run": (
+        lambda path: shutil.copy(
+            save(path.parent.parent / "x", value=7.0) + "/" + SHARD, path / SHARD
+        ),
+        rf"{SHARD} is damaged or another file",
+    ),
+    "one shard more": (
+        lambda path: shutil.copy(path / SHARD, path / "shard-00002-of-00003.safetensors"),
+        "shard-00002-of-00003.safetensors does not belong to this checkpoint",
+    ),
     "a link": (link, rf"{SHARD}: Too many levels of symbolic links"),
-    "a folder in place of a shard": (lambda path: ((path / SHARD).unlink(), (path / SHARD).mkdir()), rf"{SHARD}: "),
+    "a folder in place of a shard": (
+        lambda path: ((path / SHARD).unlink(), (path / SHARD).mkdir()),
+        rf"{SHARD}: ",
+    ),
     "no manifest": (lambda path: (path / store.MANIFEST).unlink(), r"manifest.json: No such file"),
-    "a flipped bit in the manifest": (lambda path: flip(path, store.MANIFEST, 200), r"manifest.json .*"),
-    "half a manifest": (lambda path: os.truncate(path / store.MANIFEST, 100), "manifest.json is damaged, or no manifest"),
-    "another kind of file": (lambda path: (path / store.MANIFEST).write_text("[1, 2]"), "manifest.json is damaged, or no"),
-    "a deep manifest": (lambda path: (path / store.MANIFEST).write_text("[" * 100_000), "manifest.json is damaged"),
-    "a later version": (lambda path: rewrite(path, later), r"has version 2 of the format; this mnpar reads version 1"),
-    "a name that leads elsewhere": (lambda path: rewrite(path, outside), r"'../../evil' is no name of a shard"),
-    "parts that are no whole": (lambda path: rewrite(path, gap), "manifest.json has a wrong content"),
-    "no records": (lambda path: rewrite(path, lambda d: d["content"].pop("records")), "manifest.json has a wrong content"),
-}  # fmt: skip
+    "a flipped bit in the manifest": (
+        lambda path: flip(path, store.MANIFEST, 200),
+        r"manifest.json .*",
+    ),
+    "half a manifest": (
+        lambda path: os.truncate(path / store.MANIFEST, 100),
+        "manifest.json is damaged, or no manifest",
+    ),
+    "another kind of file": (
+        lambda path: (path / store.MANIFEST).write_text("[1, 2]"),
+        "manifest.json is damaged, or no",
+    ),
+    "a deep manifest": (
+        lambda path: (path / store.MANIFEST).write_text("[" * 100_000),
+        "manifest.json is damaged",
+    ),
+    "a later version": (
+        lambda path: rewrite(path, later),
+        r"has version 2 of the format; this mnpar reads version 1",
+    ),
+    "a name that leads elsewhere": (
+        lambda path: rewrite(path, outside),
+        r"'../../evil' is no name of a shard",
+    ),
+    "parts that are no whole": (
+        lambda path: rewrite(path, gap),
+        "manifest.json has a wrong content",
+    ),
+    "no records": (
+        lambda path: rewrite(path, lambda d: d["content"].pop("records")),
+        "manifest.json has a wrong content",
+    ),
+}
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
@@ -150,7 +190,8 @@ def test_a_manifest_of_anything_with_the_right_digest_is_read_or_refused(tmp_pat
         except (KeyError, ValueError, TypeError) as error:
             misfits.append(str(error))
     assert refused > 100
-    assert all("0/" in text or "1/" in text for text in misfits), misfits  # another key, shape or dtype of a layer's
+    # another key, shape or dtype of a layer's
+    assert all("0/" in text or "1/" in text for text in misfits), misfits
 
 
 def places(content):
@@ -178,9 +219,16 @@ def test_without_any_checkpoint_there_is_nothing_to_load(tmp_path):
 def test_another_model_is_refused_by_name(tmp_path):
     save(tmp_path)
     with pytest.raises(KeyError, match="has no '2/W', but 0/W, "):
-        mnpar.run(lambda comm: checkpoint.load(tmp_path, mnpar.ChainList(*[L.Linear(4, 3)] * 3), comm), ranks=2)
-    with pytest.raises(ValueError, match=r"0/W: saved with shape \(3, 4\), but the object's is \(3, 5\)"):
-        mnpar.run(lambda comm: checkpoint.load(tmp_path, mnpar.ChainList(L.Linear(5, 3)), comm), ranks=2)
+        mnpar.run(
+            lambda comm: checkpoint.load(tmp_path, mnpar.ChainList(*[L.Linear(4, 3)] * 3), comm),
+            ranks=2,
+        )
+    with pytest.raises(
+        ValueError, match=r"0/W: saved with shape \(3, 4\), but the object's is \(3, 5\)"
+    ):
+        mnpar.run(
+            lambda comm: checkpoint.load(tmp_path, mnpar.ChainList(L.Linear(5, 3)), comm), ranks=2
+        )
 
 
 def test_what_is_missing_is_kept_where_that_is_allowed(tmp_path):
@@ -210,7 +258,15 @@ def test_garbage_collection_never_takes_the_last_good_one(tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize(
-    "step", ["recorded", "folder made", "shard opened", "shard begun", "shard written", "folder on the disk"]
+    "step",
+    [
+        "recorded",
+        "folder made",
+        "shard opened",
+        "shard begun",
+        "shard written",
+        "folder on the disk",
+    ],
 )
 def test_a_full_disk_is_an_error_on_all_ranks_and_leaves_no_trace(step, ranks, tmp_path):
     save(tmp_path, 1, ranks)

@@ -1,4 +1,6 @@
-"""Links that are divided among ranks, trained on P ranks, go on on Q: with the losses of one process."""
+"""Links that are divided among ranks, trained on P ranks, go on on Q: with the losses of one
+process.
+"""
 
 import itertools
 
@@ -38,8 +40,12 @@ class Words(mnpar.Chain):
 
     def loss(self, step):
         t = np.random.default_rng(step).integers(0, 5, (4, 3))
-        scores = F.linear(F.copy_to(self.comm, F.tanh(self.table(t[:, :2]))), self.table.W, n_batch_axes=2)
-        loss = F.vocabulary_parallel_softmax_cross_entropy(self.comm, scores.transpose(0, 2, 1), t[:, 1:])
+        scores = F.linear(
+            F.copy_to(self.comm, F.tanh(self.table(t[:, :2]))), self.table.W, n_batch_axes=2
+        )
+        loss = F.vocabulary_parallel_softmax_cross_entropy(
+            self.comm, scores.transpose(0, 2, 1), t[:, 1:]
+        )
         return loss, float(loss.array)
 
 
@@ -49,7 +55,9 @@ class Channels(mnpar.Chain):
     def __init__(self, comm):
         super().__init__()
         self.filters = L.FilterParallelConvolution2D(comm, 2, 5, 2, gather_output=False)
-        self.each = L.FilterParallelConvolution2D(comm, 5, 5, 2, groups=5, gather_output=False, input_is_parallel=True)
+        self.each = L.FilterParallelConvolution2D(
+            comm, 5, 5, 2, groups=5, gather_output=False, input_is_parallel=True
+        )
         self.channels = L.ChannelParallelConvolution2D(comm, 5, 3, 1, input_is_parallel=True)
 
     def loss(self, step):
@@ -69,7 +77,9 @@ class Untied(mnpar.Chain):
     def loss(self, step):
         x = np.random.default_rng(step).normal(size=(2, 2, 7, 8))
         box = self.grid.block((7, 8))
-        loss = F.sum(self.local(x[:, :, box.start[0] : box.stop[0], box.start[1] : box.stop[1]].copy()) ** 2)
+        loss = F.sum(
+            self.local(x[:, :, box.start[0] : box.stop[0], box.start[1] : box.stop[1]].copy()) ** 2
+        )
         return loss, float(self.comm.allreduce(loss.array))
 
 
@@ -103,7 +113,10 @@ def train(comm, kind, folder, stop, save):
     mnpar.random.seed(1)
     with mnpar.using_config("dtype", np.dtype("f8")):
         model = kind(comm)
-        everything = {"model": model, "optimizer": mnpar.optimizers.MomentumSGD(lr=0.02).setup(model)}
+        everything = {
+            "model": model,
+            "optimizer": mnpar.optimizers.MomentumSGD(lr=0.02).setup(model),
+        }
         losses = []
         for step in range(checkpoint.load(folder, everything, comm) or 0, stop):
             model.cleargrads()
@@ -117,7 +130,9 @@ def train(comm, kind, folder, stop, save):
 @pytest.mark.grid
 @pytest.mark.parametrize(("written", "read"), [*itertools.product(SIZES, SIZES)])
 @pytest.mark.parametrize(
-    "kind", [Columns, Words, Channels, Untied, Seam], ids=["columns and rows", "words", "channels", "untied", "seam"]
+    "kind",
+    [Columns, Words, Channels, Untied, Seam],
+    ids=["columns and rows", "words", "channels", "untied", "seam"],
 )
 def test_training_goes_on_with_the_losses_of_one_process(kind, written, read, tmp_path):
     ((expected, _),) = mnpar.run(train, ranks=1, args=(kind, tmp_path / "none", LAST, False))
@@ -127,7 +142,9 @@ def test_training_goes_on_with_the_losses_of_one_process(kind, written, read, tm
 
 
 @pytest.mark.parametrize(
-    ("first", "written", "then", "read"), [(Seam, 4, Whole, 1), (Whole, 1, Seam, 6), (Seam, 3, Whole, 2)], ids=str
+    ("first", "written", "then", "read"),
+    [(Seam, 4, Whole, 1), (Whole, 1, Seam, 6), (Seam, 3, Whole, 2)],
+    ids=str,
 )
 def test_a_seam_and_a_plain_matrix_go_on_from_each_other(first, written, then, read, tmp_path):
     """Weights and momenta: in one they are (4, 2, 3, 2) and cut, in the other (4, 12)."""
@@ -144,15 +161,24 @@ def test_a_matrix_of_another_size_is_refused_though_it_has_as_many_numbers(tmp_p
         with mnpar.using_config("dtype", np.dtype("f8")):
             checkpoint.load(tmp_path, {"model": mnpar.Chain(fc=L.Linear(16, 3))}, comm)
 
-    with pytest.raises(ValueError, match=r"model/fc/W: saved with shape \(4, 2, 3, 2\) in all, but the object's is \(3, 16\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"model/fc/W: saved with shape \(4, 2, 3, 2\) in all, but the object's is \(3, 16\)",
+    ):
         mnpar.run(other, ranks=1)
 
 
 def test_parts_are_stored_as_parts_and_a_plain_link_reads_them(tmp_path):
     mnpar.run(train, ranks=3, args=(Columns, tmp_path, FIRST, True))
-    shards = [mnpar.serializers.read_safetensors(file) for file in sorted(tmp_path.rglob("*.safetensors"))]
+    shards = [
+        mnpar.serializers.read_safetensors(file) for file in sorted(tmp_path.rglob("*.safetensors"))
+    ]
     names = [name for shard in shards for name in shard if name.startswith("model/columns/W")]
-    assert [shard[name].shape for shard, name in zip(shards, names, strict=True)] == [(3, 5), (2, 5), (2, 5)]
+    assert [shard[name].shape for shard, name in zip(shards, names, strict=True)] == [
+        (3, 5),
+        (2, 5),
+        (2, 5),
+    ]
 
     def plain(comm):
         with mnpar.using_config("dtype", np.dtype("f8")):
@@ -162,7 +188,8 @@ def test_parts_are_stored_as_parts_and_a_plain_link_reads_them(tmp_path):
         return model.columns.W.array
 
     np.testing.assert_array_equal(
-        mnpar.run(plain, ranks=1)[0], np.concatenate([shard[name] for shard, name in zip(shards, names, strict=True)])
+        mnpar.run(plain, ranks=1)[0],
+        np.concatenate([shard[name] for shard, name in zip(shards, names, strict=True)]),
     )
 
 

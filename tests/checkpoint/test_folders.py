@@ -1,4 +1,6 @@
-"""Checkpoints of a name of one's own: what was there is replaced, at each moment a whole one can be read, nothing else goes."""
+"""Checkpoints of a name of one's own: what was there is replaced, at each moment a whole one can be
+read, nothing else goes.
+"""
 
 import os
 import shutil
@@ -32,7 +34,9 @@ def load(path):
 
 
 def test_what_is_not_in_it_keeps_its_value_unless_loading_is_strict(tmp_path):
-    path, old, new = tmp_path / "model", layer(0), layer(5)
+    path = tmp_path / "model"
+    old = layer(0)
+    new = layer(5)
     checkpoint.save_folder(path, {"old": layer(7)})
     with pytest.raises(KeyError, match="other names than what is loaded has"):
         checkpoint.load_folder(path, {"old": old, "new": new})
@@ -114,7 +118,9 @@ def test_any_number_of_ranks_reads_it(writers, readers, tmp_path):
 
     def read(comm):
         model = layer(comm.rank)
-        return checkpoint.load_folder(tmp_path / "model", {"model": model}, comm), model.W.array.tolist()
+        return checkpoint.load_folder(
+            tmp_path / "model", {"model": model}, comm
+        ), model.W.array.tolist()
 
     mnpar.run(write, ranks=writers)
     with warnings.catch_warnings():
@@ -195,8 +201,12 @@ def test_one_that_is_not_there_is_an_error(tmp_path):
 
 
 def test_a_job_killed_at_any_step_of_replacing_leaves_a_whole_one(tmp_path):
-    """Each state of the disk: the old value or the new one is read, and the next save leaves one folder."""
-    place, found, steps = tmp_path / "run", {}, []
+    """Each state of the disk: the old value or the new one is read, and the next save leaves one
+    folder.
+    """
+    place = tmp_path / "run"
+    found = {}
+    steps = []
 
     def copy(step):
         steps.append(step)
@@ -209,7 +219,14 @@ def test_a_job_killed_at_any_step_of_replacing_leaves_a_whole_one(tmp_path):
     token = store.after_step.set(copy)
     save(place / "model", 2, step=2)
     store.after_step.reset(token)
-    assert steps[-6:] == ["renamed", "name on the disk", "old one hidden", "old one removed", "renamed", "name on the disk"]
+    assert steps[-6:] == [
+        "renamed",
+        "name on the disk",
+        "old one hidden",
+        "old one removed",
+        "renamed",
+        "name on the disk",
+    ]
     values = [load(state / "model")[0] for state in found.values()]
     assert values == sorted(values)  # never the old one again
     assert {*values} == {1, 2}
@@ -249,25 +266,35 @@ WAYS = {
     "save_folder": lambda folder, comm: checkpoint.save_folder(folder, layer(1), comm),
     "load_folder": lambda folder, comm: checkpoint.load_folder(folder, layer(0), comm),
     "collect_garbage": lambda folder, comm: checkpoint.collect_garbage(folder, comm, 1),
-    "a checkpointer": lambda folder, comm: mnpar.create_multi_node_checkpointer("run", comm, path=folder).save(layer(1), 1),
+    "a checkpointer": lambda folder, comm: mnpar.create_multi_node_checkpointer(
+        "run", comm, path=folder
+    ).save(layer(1), 1),
 }
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_ranks_that_name_different_folders_are_told_and_nothing_is_written(way, tmp_path):
     def program(comm):
-        with pytest.raises(ValueError, match=r"different folders for one checkpoint, .*0\b.* on rank 0 and .*2\b.* on rank 2"):
+        with pytest.raises(
+            ValueError,
+            match=r"different folders for one checkpoint, .*0\b.* on rank 0 and .*2\b.* on rank 2",
+        ):
             way(tmp_path / ("0" if comm.rank < 2 else "2"), comm)
 
     mnpar.run(program, ranks=3)
-    assert not [name for _, _, names in os.walk(tmp_path) for name in names if not name.startswith(".")]
+    assert not [
+        name for _, _, names in os.walk(tmp_path) for name in names if not name.startswith(".")
+    ]
 
 
 def test_a_second_job_that_collects_in_the_folder_is_told(tmp_path, monkeypatch):
     def program(comm):
         for step in range(3):
             checkpoint.save(tmp_path, L.Linear(1, 1), comm, step)
-        with pytest.raises(CheckpointError, match=r"step-00000000 was there, and another job.* give this run another folder"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"step-00000000 was there, and another job.* give this run another folder",
+        ):
             checkpoint.collect_garbage(tmp_path, comm, 1)
 
     def removes(path, comm):

@@ -50,7 +50,9 @@ class Sharded(mnpar.optimizers.MomentumSGD().create_update_rule().__class__):
         self.state["v"] = np.zeros(self.box.shape)
 
     def serialize(self, serializer):
-        super().serialize(serializer.place((self.rows,), self.box) if hasattr(serializer, "place") else serializer)
+        super().serialize(
+            serializer.place((self.rows,), self.box) if hasattr(serializer, "place") else serializer
+        )
 
 
 class Model(mnpar.Chain):
@@ -61,9 +63,11 @@ class Model(mnpar.Chain):
         rank, size = comm.rank, comm.size
         self.replicated = mnpar.Parameter(scale * numbers((3, 2), 0))
         self.rows = cut(scale * numbers((7, 3), 1), blocks((7, 3), (size, 1))[rank])
-        self.columns = cut(scale * numbers((3, 5), 2), blocks((3, 5), (1, size))[rank])  # of 6 ranks one has nothing
+        # of 6 ranks one has nothing
+        self.columns = cut(scale * numbers((3, 5), 2), blocks((3, 5), (1, size))[rank])
         box = blocks(LOCAL[1:3], GRIDS[size])[rank]
-        start, stop = (0, *box.start, 0, 0, 0), (LOCAL[0], *box.stop, *LOCAL[3:])
+        start = (0, *box.start, 0, 0, 0)
+        stop = (LOCAL[0], *box.stop, *LOCAL[3:])
         self.local = cut(scale * numbers(LOCAL, 3), Box(start, stop))
         groups = 2 if size % 2 == 0 else 1  # replicas of a divided parameter
         self.hybrid = cut(scale * numbers((9,), 4), blocks((9,), (size // groups,))[rank // groups])
@@ -105,14 +109,19 @@ def test_each_tensor_is_whole_on_any_number_of_ranks(written, read, tmp_path):
     mnpar.run(lambda comm: checkpoint.save(tmp_path, trained(comm, 1), comm, 1), ranks=written)
 
     def program(comm):
-        mine, expected = trained(comm, 0), flat(comm, trained(comm, 1))
+        mine = trained(comm, 0)
+        expected = flat(comm, trained(comm, 1))
         assert checkpoint.load(tmp_path, mine, comm) == 1
         found = flat(comm, mine)
         assert list(found) == list(expected)
         for key, array in expected.items():
             np.testing.assert_array_equal(found[key], array, key)
 
-    with pytest.warns(UserWarning, match="mnpar.random/generator") if 1 != written != read else contextlib.nullcontext():
+    with (
+        pytest.warns(UserWarning, match="mnpar.random/generator")
+        if 1 != written != read
+        else contextlib.nullcontext()
+    ):
         mnpar.run(program, ranks=read)
 
 
@@ -148,8 +157,12 @@ def test_ranks_that_differ_cannot_be_other_ranks(tmp_path):
         checkpoint.save(tmp_path, mnpar.ChainList(L.Linear(2, 2, initialW=comm.rank)), comm, 0)
 
     mnpar.run(write, ranks=2)
-    with pytest.raises(CheckpointError, match=r"0/W differed between the 2 ranks .* param.whole and param.box"):
-        mnpar.run(lambda comm: checkpoint.load(tmp_path, mnpar.ChainList(L.Linear(2, 2)), comm), ranks=3)
+    with pytest.raises(
+        CheckpointError, match=r"0/W differed between the 2 ranks .* param.whole and param.box"
+    ):
+        mnpar.run(
+            lambda comm: checkpoint.load(tmp_path, mnpar.ChainList(L.Linear(2, 2)), comm), ranks=3
+        )
 
 
 def test_replicas_of_a_part_that_differ_cannot_be_other_ranks(tmp_path):
@@ -162,7 +175,9 @@ def test_replicas_of_a_part_that_differ_cannot_be_other_ranks(tmp_path):
         checkpoint.load(tmp_path, mnpar.Link(W=4), comm)
 
     mnpar.run(write, ranks=4)
-    with pytest.raises(CheckpointError, match=r"W: ranks \[0, 1\] had different values of one part"):
+    with pytest.raises(
+        CheckpointError, match=r"W: ranks \[0, 1\] had different values of one part"
+    ):
         mnpar.run(read, ranks=1)
 
 
@@ -187,7 +202,10 @@ def test_a_plain_parameter_becomes_a_divided_one_and_back(tmp_path):
 BAD_PARTS = {
     "a gap": ([Box((0,), (2,)), Box((3,), (5,))], "its parts have 4 of the 5 cells"),
     "an overlap": ([Box((0,), (3,)), Box((2,), (5,))], r"the parts \[0:3\] and \[2:5\] overlap"),
-    "outside": ([Box((0,), (3,)), Box((3,), (6,))], r"the part \[3:6\] is not inside the whole \(5,\)"),
+    "outside": (
+        [Box((0,), (3,)), Box((3,), (6,))],
+        r"the part \[3:6\] is not inside the whole \(5,\)",
+    ),
 }
 
 
@@ -196,7 +214,8 @@ def test_parts_that_make_no_whole_are_refused_when_they_are_saved(boxes, message
     def program(comm):
         link = mnpar.Link()
         link.W = mnpar.Parameter(np.zeros(boxes[comm.rank].shape))
-        link.W.whole, link.W.box = (5,), boxes[comm.rank]
+        link.W.whole = (5,)
+        link.W.box = boxes[comm.rank]
         checkpoint.save(tmp_path, link, comm, 0)
 
     with pytest.raises(ValueError, match=message):
@@ -232,18 +251,35 @@ def test_an_uninitialized_replica_takes_the_whole_array(tmp_path):
 
 
 VALUES = {
-    "an int": 2**70, "a float": 0.1, "infinity": float("inf"), "a bool": True, "None": None, "text": "é\x00\n",
-    "a numpy number": np.float32(0.1), "float16": np.array([1.5, np.inf], "f2"), "complex128": np.array([1 + 2j, 3j]),
-    "words": np.array(["a", "bcd"]), "big-endian": np.arange(3, dtype=">i4"), "dates": np.array(["2020-01-01"], "M8[D]"),
-    "0-d": np.array(3), "empty": np.zeros((0, 2)), "Fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-}  # fmt: skip
+    "an int": 2**70,
+    "a float": 0.1,
+    "infinity": float("inf"),
+    "a bool": True,
+    "None": None,
+    "text": "é\x00\n",
+    "a numpy number": np.float32(0.1),
+    "float16": np.array([1.5, np.inf], "f2"),
+    "complex128": np.array([1 + 2j, 3j]),
+    "words": np.array(["a", "bcd"]),
+    "big-endian": np.arange(3, dtype=">i4"),
+    "dates": np.array(["2020-01-01"], "M8[D]"),
+    "0-d": np.array(3),
+    "empty": np.zeros((0, 2)),
+    "Fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+}
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_values_come_back_as_they_were(value, tmp_path):
     def program(comm):
         checkpoint.save(tmp_path, Bag(v=value), comm, 0)
-        fresh = np.zeros_like(value) if isinstance(value, np.ndarray) else None if value is None else type(value)()
+        fresh = (
+            np.zeros_like(value)
+            if isinstance(value, np.ndarray)
+            else None
+            if value is None
+            else type(value)()
+        )
         bag = Bag(v=fresh)
         checkpoint.load(tmp_path, bag, comm)
         assert type(bag.values["v"]) is type(value)
@@ -270,7 +306,10 @@ def test_an_object_is_refused_on_all_ranks(tmp_path):
             return str(error)
         return None
 
-    assert mnpar.run(program, ranks=2) == ["v: a checkpoint has arrays, numbers, strings and None, not a set"] * 2
+    assert (
+        mnpar.run(program, ranks=2)
+        == ["v: a checkpoint has arrays, numbers, strings and None, not a set"] * 2
+    )
 
 
 def test_one_key_twice_is_refused(tmp_path):
@@ -306,7 +345,9 @@ def test_the_manifest_is_json_that_others_can_read(tmp_path):
     with open(os.path.join(path, "manifest.json")) as file:
         document = json.load(file)
     assert document["content"]["step"] == 7
-    arrays = mnpar.serializers.read_safetensors(os.path.join(path, "shard-00000-of-00001.safetensors"))
+    arrays = mnpar.serializers.read_safetensors(
+        os.path.join(path, "shard-00000-of-00001.safetensors")
+    )
     assert arrays["W"].shape == (2, 2)
 
 
@@ -314,7 +355,8 @@ def test_bfloat16_comes_back_in_every_kind_of_file(tmp_path):
     values = np.array([1.5, -2.0, 3e38], "f4").astype(ml_dtypes.bfloat16)
 
     def program(comm):
-        link, again = mnpar.Link(), mnpar.Link()
+        link = mnpar.Link()
+        again = mnpar.Link()
         link.add_persistent("x", values.copy())
         again.add_persistent("x", np.zeros_like(values))
         checkpoint.save(tmp_path, link, comm, 0)
@@ -324,7 +366,8 @@ def test_bfloat16_comes_back_in_every_kind_of_file(tmp_path):
     for found in mnpar.run(program, ranks=2):
         np.testing.assert_array_equal(found, values)
     for kind in ("npz", "safetensors"):
-        write, read = getattr(serializers, f"save_{kind}"), getattr(serializers, f"load_{kind}")
+        write = getattr(serializers, f"save_{kind}")
+        read = getattr(serializers, f"load_{kind}")
         bag = Bag(x=np.zeros_like(values))
         write(tmp_path / "file", Bag(x=values))
         read(tmp_path / "file", bag)
@@ -332,6 +375,7 @@ def test_bfloat16_comes_back_in_every_kind_of_file(tmp_path):
 
 
 def test_the_step_may_be_one_of_numpys_numbers(tmp_path):
-    comm, link = mnpar.create_communicator("self"), L.Linear(1, 1)
+    comm = mnpar.create_communicator("self")
+    link = L.Linear(1, 1)
     checkpoint.save(tmp_path, {"link": link}, comm, np.arange(5)[3])
     assert checkpoint.load(tmp_path, {"link": link}, comm) == 3

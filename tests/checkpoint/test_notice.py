@@ -1,4 +1,6 @@
-"""A job that is told to end saves once more, on all ranks at one iteration, and ends; it goes on as if nothing had happened."""
+"""A job that is told to end saves once more, on all ranks at one iteration, and ends; it goes on as
+if nothing had happened.
+"""
 
 import os
 import signal
@@ -21,7 +23,9 @@ PROGRAM = Path(__file__).parent / "told.py"
 def start(folder, *more):
     command, environment = mpiexec_command(2)
     arguments = [*command, *stand_in_for(PROGRAM, folder, *more)]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
 
 
 def tell_the_job(job, pids):
@@ -50,7 +54,10 @@ def test_a_job_that_is_told_to_end_saves_and_goes_on_bit_for_bit(tell, tmp_path)
     with start(tmp_path / "told", last + 3) as job:
         out, err = job.communicate(timeout=60)
     whole = mnpar.run(train, ranks=2, args=(tmp_path / "whole", last + 3))
-    assert out.split() == ["ends", *[word for _, digest in whole for word in (str(last), digest)]], err
+    assert out.split() == [
+        "ends",
+        *[word for _, digest in whole for word in (str(last), digest)],
+    ], err
 
 
 @pytest.mark.ranks(1, 2, 3)
@@ -78,7 +85,8 @@ def test_a_signal_only_makes_a_note_until_it_is_closed():
 
 
 def test_what_another_has_set_meanwhile_is_left():
-    comm, before = mnpar.create_communicator("self"), signal.getsignal(signal.SIGUSR1)
+    comm = mnpar.create_communicator("self")
+    before = signal.getsignal(signal.SIGUSR1)
     try:
         with checkpoint.Notice(comm):
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)

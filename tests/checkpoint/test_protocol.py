@@ -1,4 +1,6 @@
-"""Whenever the job is killed, it goes on from a whole checkpoint, exactly as if nothing had happened."""
+"""Whenever the job is killed, it goes on from a whole checkpoint, exactly as if nothing had
+happened.
+"""
 
 import hashlib
 import os
@@ -18,19 +20,34 @@ from tests.checkpoint.training import ITERATIONS, train
 from tests.scripts import stand_in_for
 
 STEPS = (
-    "recorded", "folder made", "shard opened", "shard begun", "shard written", "shard on the disk", "folder on the disk",
-    "renamed", "name on the disk", "old one hidden", "old one removed",
-)  # fmt: skip
+    "recorded",
+    "folder made",
+    "shard opened",
+    "shard begun",
+    "shard written",
+    "shard on the disk",
+    "folder on the disk",
+    "renamed",
+    "name on the disk",
+    "old one hidden",
+    "old one removed",
+)
 
 
 @pytest.fixture
 def disks(tmp_path):
-    """Run the training to its end: the disk as it was at each step of each rank, each state once; and the steps."""
-    folder, found, steps = tmp_path / "run", {}, []
+    """Run the training to its end: the disk as it was at each step of each rank, each state once;
+    and the steps.
+    """
+    folder = tmp_path / "run"
+    found = {}
+    steps = []
 
     def copy(step):
         steps.append(step)
-        state = tuple((path, path.is_file() and path.read_bytes()) for path in sorted(folder.rglob("*")))
+        state = tuple(
+            (path, path.is_file() and path.read_bytes()) for path in sorted(folder.rglob("*"))
+        )
         if state not in found:
             found[state] = tmp_path / f"{len(found):03d} {step}"
             shutil.copytree(folder, found[state]) if folder.exists() else found[state].mkdir()
@@ -51,7 +68,9 @@ def test_a_job_killed_at_any_step_goes_on_bit_for_bit(disks):
         assert starts == {max(before, default=0)}, place
         assert [result for _, result in resumed] == [result for _, result in end], place
         if max(before, default=0) < ITERATIONS:
-            assert sorted(os.listdir(place)) == [str(store.Name(step, 1)) for step in checkpoint.steps(place)], place
+            assert sorted(os.listdir(place)) == [
+                str(store.Name(step, 1)) for step in checkpoint.steps(place)
+            ], place
 
 
 def test_no_step_leaves_fewer_good_checkpoints_than_are_kept(disks):
@@ -67,9 +86,15 @@ def run_job(folder, *death):
     command, environment = mpiexec_command(2)
     done = subprocess.run(
         [*command, *stand_in_for(Path(__file__).parent / "training.py", folder, *death)],
-        capture_output=True, text=True, env=environment, timeout=60, check=False,
-    )  # fmt: skip
-    return done.returncode, sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, sorted(
+        line for line in done.stdout.splitlines() if line.startswith("rank ")
+    )
 
 
 def test_processes_killed_by_the_system_go_on_bit_for_bit(tmp_path):
@@ -88,12 +113,19 @@ def test_processes_killed_by_the_system_go_on_bit_for_bit(tmp_path):
 
 
 def save(folder, step=1, ranks=2, value=1):
-    return mnpar.run(lambda comm: checkpoint.save(folder, L.Linear(2, 2, initialW=value), comm, step), ranks=ranks)[0]
+    return mnpar.run(
+        lambda comm: checkpoint.save(folder, L.Linear(2, 2, initialW=value), comm, step),
+        ranks=ranks,
+    )[0]
 
 
 def test_a_step_that_is_saved_again_does_not_touch_the_first(tmp_path):
-    first, second = save(tmp_path, 5, value=1), save(tmp_path, 5, value=2)
-    assert (os.path.basename(first), os.path.basename(second)) == ("step-00000005", "step-00000005.2")
+    first = save(tmp_path, 5, value=1)
+    second = save(tmp_path, 5, value=2)
+    assert (os.path.basename(first), os.path.basename(second)) == (
+        "step-00000005",
+        "step-00000005.2",
+    )
     assert checkpoint.steps(tmp_path) == [5]
 
     def program(comm):
@@ -105,7 +137,14 @@ def test_a_step_that_is_saved_again_does_not_touch_the_first(tmp_path):
 
 
 def test_other_files_in_the_folder_are_left_alone(tmp_path):
-    others = ["notes", "step-1", "step-00000001.0", "step-00000001x", ".step-00000001.tmp", "step-00000002~"]
+    others = [
+        "notes",
+        "step-1",
+        "step-00000001.0",
+        "step-00000001x",
+        ".step-00000001.tmp",
+        "step-00000002~",
+    ]
     for name in others:
         (tmp_path / name).mkdir()
     for step in range(3, 6):
@@ -116,7 +155,10 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path):
 
 
 def test_what_a_living_job_is_writing_is_left_alone(tmp_path):
-    hidden = [f".step-00000001~{os.uname().nodename}~1~00aa.tmp", ".step-00000001~elsewhere~999999999~00aa.tmp"]
+    hidden = [
+        f".step-00000001~{os.uname().nodename}~1~00aa.tmp",
+        ".step-00000001~elsewhere~999999999~00aa.tmp",
+    ]
     for name in hidden:
         (tmp_path / name).mkdir()
     (tmp_path / f".step-00000001~{os.uname().nodename}~999999999~00aa.tmp").mkdir()
@@ -131,7 +173,10 @@ def test_what_has_no_serialize_is_named_on_all_ranks(way, tmp_path):
         checkpoint.save(tmp_path, objects, comm, 1)
         if comm.rank == 1:
             objects["u"] = np.ones(2)
-        with pytest.raises(TypeError, match=r"u is of ndarray\. Arrays and numbers need a class, with self\.x = serializer"):
+        with pytest.raises(
+            TypeError,
+            match=r"u is of ndarray\. Arrays and numbers need a class, with self\.x = serializer",
+        ):
             way(tmp_path, objects, comm, *[2] * (way is checkpoint.save))
         return sorted(os.listdir(tmp_path))
 

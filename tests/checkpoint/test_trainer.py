@@ -1,4 +1,6 @@
-"""The checkpointer in a Trainer with everything in it: what was cut off goes on as if it had not been."""
+"""The checkpointer in a Trainer with everything in it: what was cut off goes on as if it had not
+been.
+"""
 
 import numpy as np
 import pytest
@@ -19,16 +21,30 @@ def lecun(seed):
 
 
 def make(comm, out, stop=(3, "epoch"), **stepping):
-    """A trainer with data of each rank's own, dropout, running means, a changing rate, evaluation and a log."""
+    """A trainer with data of each rank's own, dropout, running means, a changing rate, evaluation
+    and a log.
+    """
     mnpar.random.seed([7, comm.rank])
-    layers = L.Linear(None, 6, initialW=lecun(1)), F.relu, F.dropout, L.BatchNormalization(6), L.Linear(6, 3, initialW=lecun(2))
+    layers = (
+        L.Linear(None, 6, initialW=lecun(1)),
+        F.relu,
+        F.dropout,
+        L.BatchNormalization(6),
+        L.Linear(6, 3, initialW=lecun(2)),
+    )
     model = L.Classifier(mnpar.Sequential(*layers))
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(alpha=0.01), comm, **stepping).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.Adam(alpha=0.01), comm, **stepping
+    ).setup(model)
     x = np.random.default_rng(1).standard_normal((23, 4)).astype("f4")
-    data = mnpar.scatter_dataset([(row, np.int32(row[0] > 0)) for row in x], comm, shuffle=True, seed=0)
+    data = mnpar.scatter_dataset(
+        [(row, np.int32(row[0] > 0)) for row in x], comm, shuffle=True, seed=0
+    )
     updater = training.StandardUpdater(mnpar.iterators.SerialIterator(data, 3), optimizer)
     trainer = training.Trainer(updater, stop, str(out))
-    evaluator = extensions.Evaluator(mnpar.iterators.SerialIterator(data, 4, repeat=False, shuffle=False), model)
+    evaluator = extensions.Evaluator(
+        mnpar.iterators.SerialIterator(data, 4, repeat=False, shuffle=False), model
+    )
     trainer.extend(mnpar.create_multi_node_evaluator(evaluator, comm))
     trainer.extend(extensions.LogReport(trigger=(1, "epoch")))
     trainer.extend(extensions.ExponentialShift("alpha", 0.9), trigger=(2, "iteration"))
@@ -49,10 +65,20 @@ def train(comm, out, cut=None, stepping=()):
     trainer.extend(stop, name="stop", priority=-1000)
     trainer.run()
     log = [
-        {key: value for key, value in row.items() if key != "elapsed_time"} for row in trainer.get_extension("LogReport").log
+        {key: value for key, value in row.items() if key != "elapsed_time"}
+        for row in trainer.get_extension("LogReport").log
     ]
-    target = {key: array.tolist() for key, array in mnpar.serializers.serialize(optimizer.target).items()}
-    return begin, [target, log, optimizer.alpha, optimizer.t, mnpar.random.get_state(), trainer.updater.epoch_detail]
+    target = {
+        key: array.tolist() for key, array in mnpar.serializers.serialize(optimizer.target).items()
+    }
+    return begin, [
+        target,
+        log,
+        optimizer.alpha,
+        optimizer.t,
+        mnpar.random.get_state(),
+        trainer.updater.epoch_detail,
+    ]
 
 
 WAYS = {

@@ -1,4 +1,6 @@
-"""A program for mpiexec that trains until it is told to end, or up to an iteration: ``python told.py FOLDER [ITERATION]``."""
+"""A program for mpiexec that trains until it is told to end, or up to an iteration: ``python
+told.py FOLDER [ITERATION]``.
+"""
 
 import hashlib
 import json
@@ -20,14 +22,22 @@ def train(comm, folder, until=10**9):
     @training.make_extension(trigger=(5, "iteration"))
     def say(trainer):
         if trainer.updater.iteration == 5 and until == 10**9:
-            os.write(1, f"ready {os.getpid()}\n".encode())  # in one piece, or the launcher mixes the ranks' lines
+            # in one piece, or the launcher mixes the ranks' lines
+            os.write(1, f"ready {os.getpid()}\n".encode())
 
     trainer.extend(say)
     begin = checkpointer.maybe_load(trainer, optimizer)
     trainer.run()
-    log = [[value for key, value in row.items() if key != "elapsed_time"] for row in trainer.get_extension("LogReport").log]
-    weights = {key: array.tolist() for key, array in mnpar.serializers.serialize(optimizer.target).items()}
-    return begin, hashlib.sha256(json.dumps([weights, log, mnpar.random.get_state()]).encode()).hexdigest()
+    log = [
+        [value for key, value in row.items() if key != "elapsed_time"]
+        for row in trainer.get_extension("LogReport").log
+    ]
+    weights = {
+        key: array.tolist() for key, array in mnpar.serializers.serialize(optimizer.target).items()
+    }
+    return begin, hashlib.sha256(
+        json.dumps([weights, log, mnpar.random.get_state()]).encode()
+    ).hexdigest()
 
 
 if __name__ == "__main__":

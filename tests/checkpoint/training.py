@@ -1,7 +1,8 @@
-"""A small training in which everything random takes part, for tests that end it anywhere; also a program for mpiexec.
+"""A small training in which everything random takes part, for tests that end it anywhere; also a
+program for mpiexec.
 
-``python training.py FOLDER [RANK STEP TIME [HOW]]``: the rank kills itself when it reaches a step of the protocol for the n-th
-time; with another word, checkpoints are written in the background.
+``python training.py FOLDER [RANK STEP TIME [HOW]]``: the rank kills itself when it reaches a step
+of the protocol for the n-th time; with another word, checkpoints are written in the background.
 """
 
 import hashlib
@@ -38,7 +39,12 @@ def make(comm):
         param.array = comm.bcast(param.array)
     data = np.random.default_rng(0).normal(size=(7, 3)).astype("f4")[comm.rank :: comm.size]
     iterator = mnpar.iterators.SerialIterator(data, 2)
-    return {"model": model, "optimizer": mnpar.optimizers.Adam().setup(model), "iterator": iterator, "log": Log()}
+    return {
+        "model": model,
+        "optimizer": mnpar.optimizers.Adam().setup(model),
+        "iterator": iterator,
+        "log": Log(),
+    }
 
 
 def advance(comm, objects):
@@ -68,7 +74,9 @@ def train(comm, folder):
 def train_in_background(comm, folder):
     """The same, with checkpoints that are written while it goes on."""
     objects, (path, name) = make(comm), os.path.split(folder)
-    checkpointer = mnpar.create_multi_node_checkpointer(name, comm, KEEP, 1, path, asynchronous=True)
+    checkpointer = mnpar.create_multi_node_checkpointer(
+        name, comm, KEEP, 1, path, asynchronous=True
+    )
     start = checkpointer.maybe_load(objects) or 0
     for iteration in range(start + 1, ITERATIONS + 1):
         advance(comm, objects)
@@ -101,7 +109,13 @@ def main(folder, rank=-1, step="", time=1, how=""):
     start, result = (train_in_background if how else train)(comm, folder)
     ends = comm.allgather_obj((start, hashlib.sha256(result.encode()).hexdigest()))
     if comm.is_root:
-        print(*[f"rank {rank} began at {start}: {digest}" for rank, (start, digest) in enumerate(ends)], sep="\n")
+        print(
+            *[
+                f"rank {rank} began at {start}: {digest}"
+                for rank, (start, digest) in enumerate(ends)
+            ],
+            sep="\n",
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Sums in memory that the ranks of a machine have in common: the same bits as by messages, and the same errors."""
+"""Sums in memory that the ranks of a machine have in common: the same bits as by messages, and the
+same errors.
+"""
 
 import os
 from types import SimpleNamespace
@@ -41,7 +43,9 @@ def test_unusual_notes_leave_values_alone_and_the_next_sum_right(comm):
         x = np.full(10, comm.rank + 1.0)
         summed = comm.allreduce_noted(x, b"x" if unusual and comm.rank else b"o", notes_agree, x)
         assert summed is not unusual
-        np.testing.assert_array_equal(x, comm.rank + 1.0 if unusual else comm.size * (comm.size + 1) / 2)
+        np.testing.assert_array_equal(
+            x, comm.rank + 1.0 if unusual else comm.size * (comm.size + 1) / 2
+        )
     assert not comm.open_board(False)
 
 
@@ -72,7 +76,9 @@ def test_a_rank_in_another_collective_is_told_on_all_ranks(comm):
     for odd in range(comm.size):
         x = np.ones(3)
         with pytest.raises(MismatchError, match=r"allgather of float64 \(3,\), at .*test_board"):
-            comm.allgather(x) if comm.rank == odd else comm.allreduce_noted(x, b"", lambda notes: True, x)
+            comm.allgather(x) if comm.rank == odd else comm.allreduce_noted(
+                x, b"", lambda notes: True, x
+            )
         z = np.ones(2)
         assert comm.allreduce_noted(z, b"", lambda notes: True, z)
         np.testing.assert_array_equal(z, comm.size)
@@ -118,9 +124,13 @@ def test_vectors_keep_their_values_where_notes_are_unusual(comm):
     vectors = comm.share_vectors(np.empty(20_000))
     for unusual in (False, True, True, False):
         vectors.mine[...] = comm.rank + 1.0
-        summed = comm.allreduce_noted(vectors.mine, b"x" if unusual and comm.rank else b"o", notes_agree, vectors.mine)
+        summed = comm.allreduce_noted(
+            vectors.mine, b"x" if unusual and comm.rank else b"o", notes_agree, vectors.mine
+        )
         assert summed is not unusual
-        np.testing.assert_array_equal(vectors.mine, comm.rank + 1.0 if unusual else comm.size * (comm.size + 1) / 2)
+        np.testing.assert_array_equal(
+            vectors.mine, comm.rank + 1.0 if unusual else comm.size * (comm.size + 1) / 2
+        )
     comm.open_board(False)
 
 
@@ -143,7 +153,9 @@ def test_a_rank_in_another_collective_than_a_sum_of_vectors_is_told_on_all_ranks
     for odd in range(comm.size):
         x[...] = 1
         with pytest.raises(MismatchError, match=r"allgather of float64 \(3,\), at .*test_board"):
-            comm.allgather(np.ones(3)) if comm.rank == odd else comm.allreduce_noted(x, b"", lambda notes: True, x)
+            comm.allgather(np.ones(3)) if comm.rank == odd else comm.allreduce_noted(
+                x, b"", lambda notes: True, x
+            )
         assert comm.allreduce_noted(x, b"", lambda notes: True, x)
         np.testing.assert_array_equal(x, comm.size)
     comm.open_board(False)
@@ -163,7 +175,9 @@ def test_where_there_is_no_memory_for_vectors_nobody_has_them(comm, monkeypatch)
 @needs_mpich
 @PROCESSES
 def test_vectors_leave_half_of_the_memory_to_others(comm, monkeypatch):
-    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_bavail=comm.size * 2 * 160_000 - 1, f_frsize=1))
+    monkeypatch.setattr(
+        "os.statvfs", lambda path: SimpleNamespace(f_bavail=comm.size * 2 * 160_000 - 1, f_frsize=1)
+    )
     assert comm.share_vectors(np.empty(20_000)) is None
     assert comm.share_vectors(np.empty(10_000)) is not None
     comm.open_board(False)
@@ -179,17 +193,21 @@ def test_an_optimizer_has_many_gradients_where_they_are_summed(comm, wire_dtype)
     def make():
         rng = np.random.default_rng(0)
         return mnpar.Sequential(
-            L.Linear(90, 100, initialW=rng.standard_normal((100, 90))), F.tanh, L.Linear(100, 1, initialW=1)
+            L.Linear(90, 100, initialW=rng.standard_normal((100, 90))),
+            F.tanh,
+            L.Linear(100, 1, initialW=1),
         )
 
     with mnpar.using_config("dtype", np.float64):
-        net, twin = make(), make()
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.01), comm, wire_dtype=wire_dtype).setup(
-            net
-        )
+        net = make()
+        twin = make()
+        optimizer = mnpar.create_multi_node_optimizer(
+            mnpar.optimizers.MomentumSGD(0.01), comm, wire_dtype=wire_dtype
+        ).setup(net)
         other = mnpar.optimizers.MomentumSGD(0.01).setup(twin)
         for step in range(6):
-            x = np.random.default_rng(step).standard_normal((3 * comm.size - (step == 4), 90))  # a rank has fewer once
+            # a rank has fewer once
+            x = np.random.default_rng(step).standard_normal((3 * comm.size - (step == 4), 90))
             optimizer.update(lambda x: F.mean(net(x) ** 2), x[3 * comm.rank :][:3])
             other.update(lambda x: F.mean(twin(x) ** 2), x)
             tolerance = 1e-11 if wire_dtype is None else 1e-3 * abs(twin[0].W.grad).max()
@@ -197,7 +215,8 @@ def test_an_optimizer_has_many_gradients_where_they_are_summed(comm, wire_dtype)
     shared = optimizer.team.reducer.buckets[0].shared
     assert shared is not None
     assert np.shares_memory(net[0].W.grad, shared.mine) is (wire_dtype is None)
-    grad, before = net[0].W.grad, net[0].W.grad.copy()
+    grad = net[0].W.grad
+    before = net[0].W.grad.copy()
     comm.open_board(False)
     np.testing.assert_array_equal(grad, before)
 
@@ -233,7 +252,9 @@ def test_digests_beside_such_sums_tell_of_copies_that_have_drifted_apart(comm, u
     import mnpar.links as L
 
     net = L.Linear(3, units, initialW=1)
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm, check=4).setup(net)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm, check=4).setup(
+        net
+    )
 
     def update():
         before = comm.traffic.collectives
@@ -243,7 +264,9 @@ def test_digests_beside_such_sums_tell_of_copies_that_have_drifted_apart(comm, u
     assert [update() for _ in range(9)][2:] == [1] * 7  # with and without digests
     net.W.array[...] += comm.rank
     assert [update() for _ in range(3)] == [1] * 3
-    with pytest.raises(MismatchError, match=r"update 13: the values of /W are not the same on ranks"):
+    with pytest.raises(
+        MismatchError, match=r"update 13: the values of /W are not the same on ranks"
+    ):
         update()
     comm.open_board(False)
 
@@ -290,9 +313,14 @@ def test_a_sum_begins_and_ends_apart(comm, n):
 @needs_mpich
 @PROCESSES
 def test_what_a_rank_says_that_is_ahead_by_a_sum_is_heard(comm):
-    """Rank 0 ends each sum when the others have begun the next one: their words tell of that, and not of what it reads."""
+    """Rank 0 ends each sum when the others have begun the next one: their words tell of that, and
+    not of what it reads.
+    """
     comm.open_board()
-    noted, notes = NotedSum(comm, x := np.empty(7)), [b"a", b"a", b"b", b"a", b"c", b"a", b"a", b"d"]
+    noted, notes = (
+        NotedSum(comm, x := np.empty(7)),
+        [b"a", b"a", b"b", b"a", b"c", b"a", b"a", b"d"],
+    )
 
     def begin(step):
         x[...] = step + comm.rank
@@ -364,7 +392,11 @@ def test_a_rank_in_another_collective_than_a_sum_that_has_begun_is_told_on_all_r
 
 @needs_mpich
 @PROCESSES
-@pytest.mark.parametrize("make", [lambda: mnpar.optimizers.SGD(0.05), lambda: mnpar.optimizers.Adam(0.01)], ids=["SGD", "Adam"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: mnpar.optimizers.SGD(0.05), lambda: mnpar.optimizers.Adam(0.01)],
+    ids=["SGD", "Adam"],
+)
 @pytest.mark.parametrize("loss_scale", [None, 64.0])
 def test_parts_are_stepped_as_they_come_and_give_the_weights_of_one_rank(comm, make, loss_scale):
     import mnpar.functions as F
@@ -372,11 +404,16 @@ def test_parts_are_stepped_as_they_come_and_give_the_weights_of_one_rank(comm, m
 
     def taught(optimizer, rows):
         rng = np.random.default_rng(0)
-        net = mnpar.Sequential(L.Linear(90, 100, initialW=rng.standard_normal((100, 90))), F.tanh, L.Linear(100, 1, initialW=1))
+        net = mnpar.Sequential(
+            L.Linear(90, 100, initialW=rng.standard_normal((100, 90))),
+            F.tanh,
+            L.Linear(100, 1, initialW=1),
+        )
         optimizer.setup(net)
         optimizer.set_loss_scale(loss_scale)
         for step in range(5):
-            x = np.random.default_rng(step).standard_normal((3 * comm.size - (step == 3), 90))  # a rank has fewer once
+            # a rank has fewer once
+            x = np.random.default_rng(step).standard_normal((3 * comm.size - (step == 3), 90))
             optimizer.update(lambda x: F.mean(net(x) ** 2), x[rows])
         return np.concatenate([param.array.ravel() for param in net.params()])
 
@@ -406,7 +443,9 @@ def test_after_a_sum_that_was_given_up_the_next_one_says_so(comm, monkeypatch):
                 mine.allreduce_noted(x, b"", lambda notes: True, x)
         x[...] = -1
         for _ in range(2):
-            with pytest.raises(DeadlockError, match=r"rank 0: .* ended in an error.*create another communicator"):
+            with pytest.raises(
+                DeadlockError, match=r"rank 0: .* ended in an error.*create another communicator"
+            ):
                 mine.allreduce_noted(x, b"", lambda notes: True, x)
     comm.barrier()
     if comm.rank:

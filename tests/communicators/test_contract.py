@@ -1,6 +1,8 @@
-"""The communicator's contract (mnpar/communicators/communicator.py), line by line and operation by operation.
+"""The communicator's contract (mnpar/communicators/communicator.py), line by line and operation by
+operation.
 
-Every test runs on thread ranks and on processes; what each rank should get is computed by numpy from the ranks' numbers.
+Every test runs on thread ranks and on processes; what each rank should get is computed by numpy
+from the ranks' numbers.
 """
 
 import contextlib
@@ -69,7 +71,8 @@ def same(found, expected):
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape
     if not (found == expected).all():
-        np.testing.assert_array_equal(found, expected)  # takes long, says where, and that NaNs are the same
+        # takes long, says where, and that NaNs are the same
+        np.testing.assert_array_equal(found, expected)
 
 
 @contextlib.contextmanager
@@ -91,7 +94,9 @@ def left(comm):
 
 
 def raises_everywhere(comm, culprits, own, match, call):
-    """``call()`` raises ``own`` on the culprits and MismatchError on all others; then the communicator still works."""
+    """``call()`` raises ``own`` on the culprits and MismatchError on all others; then the
+    communicator still works.
+    """
     with pytest.raises(own if comm.rank in culprits else MismatchError, match=match):
         call()
     same(comm.allgather(array(comm.rank))[-1], array(comm.size - 1))
@@ -160,7 +165,8 @@ def test_results_of_collectives_share_no_memory_with_their_inputs(comm, shape, c
 @EVERY
 def test_messages_of_one_source_and_tag_keep_their_order(comm):
     for i in range(20):
-        comm.send(np.full(1 + 50_000 * (i % 3 == 0), i), right(comm))  # large and small ones overtake each other in MPI
+        # large and small ones overtake each other in MPI
+        comm.send(np.full(1 + 50_000 * (i % 3 == 0), i), right(comm))
     assert [comm.recv(left(comm))[0] for _ in range(20)] == list(range(20))
 
 
@@ -264,7 +270,8 @@ def test_tuples_lists_and_dicts_of_arrays_arrive_nested(comm):
         }
 
     comm.send(thing(comm.rank), right(comm))
-    found, expected = comm.recv(left(comm)), thing(left(comm))
+    found = comm.recv(left(comm))
+    expected = thing(left(comm))
     assert list(found) == ["a", "b", ""]
     assert type(found["b"]) is tuple
     assert len(found["b"]) == 3
@@ -287,7 +294,8 @@ def test_a_list_arrives_as_a_tuple(comm):
 @EVERY
 def test_every_dtype_and_shape_goes_through_the_collectives_that_move(comm):
     for dtype, shape in itertools.product(DTYPES, SHAPES):
-        x, everyones = array(comm.rank, shape, dtype), [array(rank, shape, dtype) for rank in range(comm.size)]
+        x = array(comm.rank, shape, dtype)
+        everyones = [array(rank, shape, dtype) for rank in range(comm.size)]
         root = comm.size - 1
         with case(dtype, shape):
             for found, expected in zip(comm.allgather(x), everyones, strict=True):
@@ -297,14 +305,17 @@ def test_every_dtype_and_shape_goes_through_the_collectives_that_move(comm):
             for found, expected in zip(comm.alltoall(everyones), [x] * comm.size, strict=True):
                 same(found, expected)
             gathered = comm.gather(x, root)
-            for found, expected in zip(gathered or (), everyones if comm.rank == root else (), strict=True):
+            for found, expected in zip(
+                gathered or (), everyones if comm.rank == root else (), strict=True
+            ):
                 same(found, expected)
 
 
 @EVERY
 def test_every_layout_goes_through_the_collectives(comm):
     for (name, layout), shape in itertools.product(MEMORY.items(), ((3, 2), (17, 5))):
-        x, everyones = layout(array(comm.rank, shape)), [layout(array(rank, shape)) for rank in range(comm.size)]
+        x = layout(array(comm.rank, shape))
+        everyones = [layout(array(rank, shape)) for rank in range(comm.size)]
         with case(name, shape):
             same(comm.allgather(x)[left(comm)], everyones[left(comm)])
             same(comm.bcast(x), everyones[0])
@@ -316,8 +327,14 @@ def test_every_layout_goes_through_the_collectives(comm):
 
 
 def uneven(rank, other=0):
-    """Nothing from rank 0, a little from rank 1, more than 320 bytes from rank 2, another dtype from rank 3."""
-    return array(rank + other, [(0,), (2, 1 + other), (50 + other, 2), (1,)][rank], ["f8", "f4", "f8", "i2"][rank])
+    """Nothing from rank 0, a little from rank 1, more than 320 bytes from rank 2, another dtype
+    from rank 3.
+    """
+    return array(
+        rank + other,
+        [(0,), (2, 1 + other), (50 + other, 2), (1,)][rank],
+        ["f8", "f4", "f8", "i2"][rank],
+    )
 
 
 @EVERY
@@ -402,11 +419,14 @@ REDUCTIONS = {
 def test_reductions_of_numbers_are_numpys(comm, op):
     dtypes = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">f4", ">i2")
     for dtype, shape in itertools.product(dtypes, [(), (0,), (3, 2), (17, 5), (600,)]):
-        x, everyones = array(comm.rank, shape, dtype), np.array([array(rank, shape, dtype) for rank in range(comm.size)])
+        x = array(comm.rank, shape, dtype)
+        everyones = np.array([array(rank, shape, dtype) for rank in range(comm.size)])
         expected = np.asarray(REDUCTIONS[op](everyones))
         with case(dtype, shape):
             found = comm.allreduce(x, op)
-            assert found.dtype.newbyteorder("=") == (expected if op == "mean" else x).dtype.newbyteorder("=")
+            assert found.dtype.newbyteorder("=") == (
+                expected if op == "mean" else x
+            ).dtype.newbyteorder("=")
             assert found.shape == expected.shape
             np.testing.assert_allclose(found, expected, rtol=1e-3 if dtype == "f2" else 1e-6)
 
@@ -417,7 +437,11 @@ def test_complex_numbers_have_a_sum_a_product_and_a_mean(comm, dtype):
     for shape in ((2,), (100,)):
         xs = [array(rank, shape, dtype) + dtype.startswith("c") * 1j for rank in range(comm.size)]
         xs = [x.astype(dtype) for x in xs]
-        for op, expected in (("sum", np.sum(xs, 0)), ("prod", np.prod(xs, 0)), ("mean", np.mean(xs, 0))):
+        for op, expected in (
+            ("sum", np.sum(xs, 0)),
+            ("prod", np.prod(xs, 0)),
+            ("mean", np.mean(xs, 0)),
+        ):
             found = comm.allreduce(xs[comm.rank], op)
             assert found.dtype == dtype
             np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -435,7 +459,9 @@ def test_truths_and_times_have_a_maximum_and_a_minimum(comm, dtype, op):
 @together(op=["max", "min"])
 def test_a_value_that_is_none_on_one_rank_shows_in_the_extremum(comm, op):
     """NaN and NaT, whoever has it: as in numpy, and not as MPI happens to compare."""
-    for dtype, size, culprit in itertools.product(["f2", "f4", "f8", "M8[s]", "m8[ms]"], [4, 400], range(comm.size)):
+    for dtype, size, culprit in itertools.product(
+        ["f2", "f4", "f8", "M8[s]", "m8[ms]"], [4, 400], range(comm.size)
+    ):
         xs = np.array([array(rank, (size,), dtype) for rank in range(comm.size)])
         xs[culprit, 1] = np.nan if dtype[0] == "f" else "NaT"
         with case(dtype, size, culprit):
@@ -449,7 +475,9 @@ def test_reduce_gives_the_result_to_every_root_and_nothing_to_the_others(comm, o
         for shape in SHAPES:
             found = comm.reduce(array(comm.rank, shape), root, op)
             if comm.rank == root:
-                expected = REDUCTIONS[op](np.array([array(rank, shape) for rank in range(comm.size)]))
+                expected = REDUCTIONS[op](
+                    np.array([array(rank, shape) for rank in range(comm.size)])
+                )
                 np.testing.assert_allclose(found, expected, rtol=1e-15)
                 assert found.shape == shape
             else:
@@ -460,7 +488,9 @@ def test_reduce_gives_the_result_to_every_root_and_nothing_to_the_others(comm, o
 @together(op=REDUCTIONS)
 def test_reduce_scatter_reduces_each_part(comm, op):
     found = comm.reduce_scatter([array(comm.rank + to, (60,)) for to in range(comm.size)], op)
-    expected = REDUCTIONS[op](np.array([array(rank + comm.rank, (60,)) for rank in range(comm.size)]))
+    expected = REDUCTIONS[op](
+        np.array([array(rank + comm.rank, (60,)) for rank in range(comm.size)])
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-15)
 
 
@@ -475,13 +505,19 @@ def test_halves_are_summed_in_more_than_their_own_precision(comm, size):
 
 @EVERY
 @pytest.mark.parametrize(
-    ("value", "dtype", "expected"), [(60000.0, "f2", "f2"), (200, "u1", "f8"), (2**62, "i8", "f8")], ids=["f2", "u1", "i8"]
+    ("value", "dtype", "expected"),
+    [(60000.0, "f2", "f2"), (200, "u1", "f8"), (2**62, "i8", "f8")],
+    ids=["f2", "u1", "i8"],
 )
 def test_a_mean_does_not_overflow_where_the_sum_would(comm, value, dtype, expected):
     for size in (4, 400):
-        same(comm.allreduce(np.full(size, value, dtype), "mean"), np.full(size, value, dtype).astype(expected))
         same(
-            comm.reduce_scatter([np.full(size, value, dtype)] * comm.size, "mean"), np.full(size, value, dtype).astype(expected)
+            comm.allreduce(np.full(size, value, dtype), "mean"),
+            np.full(size, value, dtype).astype(expected),
+        )
+        same(
+            comm.reduce_scatter([np.full(size, value, dtype)] * comm.size, "mean"),
+            np.full(size, value, dtype).astype(expected),
         )
 
 
@@ -507,7 +543,9 @@ def test_a_rank_with_nothing_to_give_changes_no_sum(comm, op, size):
 def test_a_mean_is_of_one_dtype_though_wider_numbers_travel(comm, dtype):
     """And who has nothing to give cannot say of which."""
     x = array(0, (3,), dtype) if comm.rank == 0 else None
-    np.testing.assert_allclose(comm.allreduce(x, "mean"), array(0, (3,), dtype) / comm.size, rtol=1e-3)
+    np.testing.assert_allclose(
+        comm.allreduce(x, "mean"), array(0, (3,), dtype) / comm.size, rtol=1e-3
+    )
     wide = {"i4": "f8", "f2": "f4"}[dtype]
     mine = array(comm.rank, (3,), wide if comm.rank == 1 else dtype)
     for mean in (
@@ -555,7 +593,9 @@ def test_collectives_of_objects(comm):
         (r, thing(comm.rank)) for r in range(comm.size)
     ]
     for root in range(comm.size):
-        assert comm.bcast_obj(thing(root) if comm.rank == root else "not looked at", root=root) == thing(root)
+        assert comm.bcast_obj(
+            thing(root) if comm.rank == root else "not looked at", root=root
+        ) == thing(root)
         assert comm.gather_obj(thing(comm.rank), root) == (everyones if comm.rank == root else None)
         assert comm.scatter_obj(everyones if comm.rank == root else None, root) == thing(comm.rank)
 
@@ -580,7 +620,7 @@ def test_none_is_an_object_like_any_other(comm):
         ("mean", lambda n: (n + 1) / 2),
     ],
     ids=["sum", "prod", "max", "min", "mean"],
-)  # fmt: skip
+)
 def test_reductions_of_objects(comm, op, expected):
     assert comm.allreduce_obj(comm.rank + 1, op) == expected(comm.size)
 
@@ -596,7 +636,9 @@ def test_the_sum_of_objects_goes_in_rank_order(comm):
 
 @EVERY
 def test_nobody_leaves_a_barrier_before_all_have_come(comm):
-    """Each rank sends before the barrier, so after it every message can be taken from any source in any order."""
+    """Each rank sends before the barrier, so after it every message can be taken from any source in
+    any order.
+    """
     for _ in range(3):
         comm.send(array(comm.rank), right(comm))
         comm.barrier()
@@ -610,7 +652,12 @@ def test_a_communicator_knows_its_place(comm):
     assert comm.name in ("threads", "mpi")
     assert repr(comm) == f"<mnpar communicator {comm.name}, rank {comm.rank} of {comm.size}>"
     assert comm.allgather_obj(comm.rank) == list(range(comm.size))
-    assert (comm.intra_rank, comm.intra_size, comm.inter_rank, comm.inter_size) == (comm.rank, comm.size, 0, 1)
+    assert (comm.intra_rank, comm.intra_size, comm.inter_rank, comm.inter_size) == (
+        comm.rank,
+        comm.size,
+        0,
+        1,
+    )
 
 
 @EVERY
@@ -645,7 +692,10 @@ def test_a_rank_that_does_not_exist_is_refused(comm, peer):
         lambda: comm.scatter_obj([x] * comm.size, peer),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match=f"rank {comm.rank}: there is no rank {peer!r} in a communicator of {comm.size}"):
+        with pytest.raises(
+            ValueError,
+            match=f"rank {comm.rank}: there is no rank {peer!r} in a communicator of {comm.size}",
+        ):
             call()
 
 
@@ -688,7 +738,17 @@ def test_an_unknown_reduction_is_refused(comm):
         np.zeros((1,) * 13),
         {1: np.ones(1)},
     ],
-    ids=["float", "numpy scalar", "text", "object", "object array", "text array", "records", "13 axes", "number as key"],
+    ids=[
+        "float",
+        "numpy scalar",
+        "text",
+        "object",
+        "object array",
+        "text array",
+        "records",
+        "13 axes",
+        "number as key",
+    ],
 )
 def test_what_is_no_array_of_numbers_is_not_sent(comm, x):
     with pytest.raises(TypeError, match=r"_obj methods|reshape it first|text as its keys"):
@@ -706,10 +766,18 @@ def test_an_object_that_cannot_be_pickled_is_not_sent(comm):
 # ---- errors of one rank that others wait for: raised on all ----
 
 BAD_ARRAYS = {
-    "number": (3.0, TypeError, "array is sent here, not float: use the _obj methods for objects, numpy.asarray"),
+    "number": (
+        3.0,
+        TypeError,
+        "array is sent here, not float: use the _obj methods for objects, numpy.asarray",
+    ),
     "list": ([1.0], TypeError, "not list"),
     "object array": (np.array([None]), TypeError, "arrays of dtype object cannot be sent"),
-    "a mask": (np.ma.masked_array([1.0], mask=[True]), TypeError, "the mask of a masked array would be lost"),
+    "a mask": (
+        np.ma.masked_array([1.0], mask=[True]),
+        TypeError,
+        "the mask of a masked array would be lost",
+    ),
     "records": (np.zeros(2, "i4,f4"), TypeError, "cannot be sent"),
     "13 axes": (np.zeros((1,) * 13), TypeError, "at most 12 axes"),
 }
@@ -745,12 +813,24 @@ def test_a_bad_array_on_some_ranks_raises_on_all(comm, x, error, match):
         (np.ones(2, "c8"), "max", "complex numbers have no max"),
         (np.ones(400, "c16"), "min", "complex numbers have no min"),
     ],
-    ids=["bool sum", "large bool sum", "bool mean", "bool prod", "time sum", "complex max", "large complex min"],
+    ids=[
+        "bool sum",
+        "large bool sum",
+        "bool mean",
+        "bool prod",
+        "time sum",
+        "complex max",
+        "large complex min",
+    ],
 )
 def test_a_reduction_without_a_meaning_is_refused_on_all_ranks(comm, x, op, match):
     for call in (comm.allreduce, comm.reduce):
-        raises_everywhere(comm, range(comm.size), TypeError, match, lambda call=call: call(x, op=op))
-    raises_everywhere(comm, range(comm.size), TypeError, match, lambda: comm.reduce_scatter([x] * comm.size, op))
+        raises_everywhere(
+            comm, range(comm.size), TypeError, match, lambda call=call: call(x, op=op)
+        )
+    raises_everywhere(
+        comm, range(comm.size), TypeError, match, lambda: comm.reduce_scatter([x] * comm.size, op)
+    )
 
 
 @SEVERAL
@@ -758,8 +838,13 @@ def test_a_rank_with_nothing_to_give_to_a_maximum_is_named_on_all(comm):
     for size in (3, 300):
         for op in ("max", "min"):
             x = None if comm.rank == 1 else array(comm.rank, (size,))
-            raises_everywhere(comm, (), MismatchError, r"nothing to give(.|\n)*rank 1: .* of nothing",
-                              lambda x=x, op=op: comm.allreduce(x, op))  # fmt: skip
+            raises_everywhere(
+                comm,
+                (),
+                MismatchError,
+                r"nothing to give(.|\n)*rank 1: .* of nothing",
+                lambda x=x, op=op: comm.allreduce(x, op),
+            )
 
 
 @SEVERAL
@@ -770,9 +855,20 @@ def test_a_list_of_the_wrong_length_raises_on_all(comm, length):
         return
     for root in (0, comm.size - 1):
         parts = [array(0)] * length if comm.rank == root else None
-        raises_everywhere(comm, (root,), ValueError, match, lambda parts=parts, root=root: comm.scatter(parts, root))
-        raises_everywhere(comm, (root,), ValueError, match.replace("array", "object"),
-                          lambda parts=parts, root=root: comm.scatter_obj(parts, root))  # fmt: skip
+        raises_everywhere(
+            comm,
+            (root,),
+            ValueError,
+            match,
+            lambda parts=parts, root=root: comm.scatter(parts, root),
+        )
+        raises_everywhere(
+            comm,
+            (root,),
+            ValueError,
+            match.replace("array", "object"),
+            lambda parts=parts, root=root: comm.scatter_obj(parts, root),
+        )
     for call in (comm.alltoall, comm.reduce_scatter):
         mine = [array(0)] * (length if comm.rank == 1 else comm.size)
         raises_everywhere(comm, (1,), ValueError, match, lambda call=call, mine=mine: call(mine))
@@ -798,24 +894,79 @@ def test_an_object_that_cannot_be_pickled_raises_on_all(comm):
 # ---- ranks that do not mean the same thing: MismatchError on all, with both source lines ----
 
 MISMATCHES = {
-    "operation": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allgather(np.ones(2)), r"allreduce \(sum\)", "allgather"),
-    "objects for arrays": (lambda c: c.bcast(np.ones(2)), lambda c: c.bcast_obj(1), "bcast", "bcast_obj"),
+    "operation": (
+        lambda c: c.allreduce(np.ones(2)),
+        lambda c: c.allgather(np.ones(2)),
+        r"allreduce \(sum\)",
+        "allgather",
+    ),
+    "objects for arrays": (
+        lambda c: c.bcast(np.ones(2)),
+        lambda c: c.bcast_obj(1),
+        "bcast",
+        "bcast_obj",
+    ),
     "barrier": (lambda c: c.barrier(), lambda c: c.allreduce(np.ones(2)), "barrier", "allreduce"),
-    "root": (lambda c: c.bcast(np.ones(2), 0), lambda c: c.bcast(np.ones(2), 1), "root 0", "root 1"),
-    "reduction": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(2), "max"), r"\(sum\)", r"\(max\)"),
-    "sum and mean": (lambda c: c.reduce(np.ones(2)), lambda c: c.reduce(np.ones(2), op="mean"), r"\(sum\)", r"\(mean\)"),
+    "root": (
+        lambda c: c.bcast(np.ones(2), 0),
+        lambda c: c.bcast(np.ones(2), 1),
+        "root 0",
+        "root 1",
+    ),
+    "reduction": (
+        lambda c: c.allreduce(np.ones(2)),
+        lambda c: c.allreduce(np.ones(2), "max"),
+        r"\(sum\)",
+        r"\(max\)",
+    ),
+    "sum and mean": (
+        lambda c: c.reduce(np.ones(2)),
+        lambda c: c.reduce(np.ones(2), op="mean"),
+        r"\(sum\)",
+        r"\(mean\)",
+    ),
     "mean of a function": (
         lambda c: F.reduce_scatter(c, [np.ones(2)] * c.size),
         lambda c: F.reduce_scatter(c, [np.ones(2)] * c.size, op="mean"),
         r"\(sum\)",
         r"\(mean\)",
     ),
-    "dtype": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(2, "f4")), r"float64 \(2,\)", r"float32 \(2,\)"),
-    "byte order": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(2, ">f8")), "float64", "float64"),
-    "shape": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(3)), r"\(2,\)", r"\(3,\)"),
-    "axes": (lambda c: c.allreduce(np.ones(4)), lambda c: c.allreduce(np.ones((2, 2))), r"\(4,\)", r"\(2, 2\)"),
-    "large shapes": (lambda c: c.reduce(np.ones(400)), lambda c: c.reduce(np.ones(500)), r"\(400,\)", r"\(500,\)"),
-    "small beside large": (lambda c: c.allreduce(np.ones(2)), lambda c: c.allreduce(np.ones(500)), r"\(2,\)", r"\(500,\)"),
+    "dtype": (
+        lambda c: c.allreduce(np.ones(2)),
+        lambda c: c.allreduce(np.ones(2, "f4")),
+        r"float64 \(2,\)",
+        r"float32 \(2,\)",
+    ),
+    "byte order": (
+        lambda c: c.allreduce(np.ones(2)),
+        lambda c: c.allreduce(np.ones(2, ">f8")),
+        "float64",
+        "float64",
+    ),
+    "shape": (
+        lambda c: c.allreduce(np.ones(2)),
+        lambda c: c.allreduce(np.ones(3)),
+        r"\(2,\)",
+        r"\(3,\)",
+    ),
+    "axes": (
+        lambda c: c.allreduce(np.ones(4)),
+        lambda c: c.allreduce(np.ones((2, 2))),
+        r"\(4,\)",
+        r"\(2, 2\)",
+    ),
+    "large shapes": (
+        lambda c: c.reduce(np.ones(400)),
+        lambda c: c.reduce(np.ones(500)),
+        r"\(400,\)",
+        r"\(500,\)",
+    ),
+    "small beside large": (
+        lambda c: c.allreduce(np.ones(2)),
+        lambda c: c.allreduce(np.ones(500)),
+        r"\(2,\)",
+        r"\(500,\)",
+    ),
     "shapes of parts": (
         lambda c: c.reduce_scatter([np.ones(2)] * c.size),
         lambda c: c.reduce_scatter([np.ones(3)] * c.size),
@@ -829,13 +980,17 @@ MISMATCHES = {
         "float32",
     ),
     "split": (lambda c: c.split(0, 0), lambda c: c.barrier(), "split", "barrier"),
-}  # fmt: skip
+}
 HERE = rf"{Path(__file__).parent.name}/{Path(__file__).name}:\d+"
 
 
 @SEVERAL
-@pytest.mark.parametrize(("one", "other", "says_one", "says_other"), MISMATCHES.values(), ids=MISMATCHES)
-def test_a_mismatch_raises_on_all_ranks_with_both_source_lines(comm, one, other, says_one, says_other):
+@pytest.mark.parametrize(
+    ("one", "other", "says_one", "says_other"), MISMATCHES.values(), ids=MISMATCHES
+)
+def test_a_mismatch_raises_on_all_ranks_with_both_source_lines(
+    comm, one, other, says_one, says_other
+):
     for culprit in (0, comm.size - 1):
         with pytest.raises(MismatchError) as caught:
             (other if comm.rank == culprit else one)(comm)
@@ -856,7 +1011,9 @@ def test_the_two_lines_of_a_mismatch_are_the_two_calls(comm):
     ]
     with pytest.raises(MismatchError) as caught:
         calls[comm.rank != 0]()
-    lines = {row.rsplit(":", 1)[1] for row in str(caught.value).splitlines() if row.startswith("  rank ")}
+    lines = {
+        row.rsplit(":", 1)[1] for row in str(caught.value).splitlines() if row.startswith("  rank ")
+    }
     assert len(lines) == 2
 
 
@@ -873,10 +1030,15 @@ def test_ranks_in_another_order_of_the_same_collectives_are_told_so(comm):
 def test_an_object_for_a_receiver_of_arrays_raises_on_both_sides(comm):
     if comm.rank == 0:
         comm.send_obj("text", 1)
-        with pytest.raises(MismatchError, match=rf"recv at {HERE} .*send_obj at {HERE} sent an object"):
+        with pytest.raises(
+            MismatchError, match=rf"recv at {HERE} .*send_obj at {HERE} sent an object"
+        ):
             comm.recv(1)
     elif comm.rank == 1:
-        with pytest.raises(MismatchError, match=rf"rank 1 waits in recv at {HERE} .*send_obj at {HERE} sent an object"):
+        with pytest.raises(
+            MismatchError,
+            match=rf"rank 1 waits in recv at {HERE} .*send_obj at {HERE} sent an object",
+        ):
             comm.recv(0)
 
 
@@ -887,7 +1049,10 @@ def test_an_array_for_a_receiver_of_objects_raises_on_both_sides(comm):
         with pytest.raises(MismatchError, match=r"send at .* sent float64 \(2, 3\)"):
             comm.recv_obj(1)
     elif comm.rank == 1:
-        with pytest.raises(MismatchError, match=r"for an object from rank 0, tag 0, but send at .* sent float64 \(2, 3\)"):
+        with pytest.raises(
+            MismatchError,
+            match=r"for an object from rank 0, tag 0, but send at .* sent float64 \(2, 3\)",
+        ):
             comm.recv_obj(0)
 
 
@@ -973,7 +1138,10 @@ def test_numpy_numbers_are_colors_and_keys(comm):
 @LOCAL
 @together(color=[-1, 0.5, "a", 2**31])
 def test_a_bad_color_is_refused(comm, color):
-    with pytest.raises(ValueError, match=f"rank {comm.rank}: the color of a split is a number from 0 on, or None, not"):
+    with pytest.raises(
+        ValueError,
+        match=f"rank {comm.rank}: the color of a split is a number from 0 on, or None, not",
+    ):
         comm.split(color, 0)
 
 
@@ -995,7 +1163,9 @@ def test_messages_of_groups_do_not_meet(comm):
 
 
 @pytest.mark.ranks(2, on="mpi")
-def test_a_split_for_which_mpi_has_no_communicator_left_says_how_groups_are_given_back(comm, monkeypatch):
+def test_a_split_for_which_mpi_has_no_communicator_left_says_how_groups_are_given_back(
+    comm, monkeypatch
+):
     class Full:
         def Split(self, color, key):
             raise comm.transport.MPI.Exception(comm.transport.MPI.ERR_OTHER)
@@ -1015,7 +1185,12 @@ def test_a_finalized_communicator_refuses_to_work(comm):
     group = comm.split(0, comm.rank)
     group.finalize()
     group.finalize()  # twice is once
-    for call in (group.barrier, lambda: group.send(array(0), 0), lambda: group.recv(0), lambda: group.split(0, 0)):
+    for call in (
+        group.barrier,
+        lambda: group.send(array(0), 0),
+        lambda: group.recv(0),
+        lambda: group.split(0, 0),
+    ):
         with pytest.raises(ValueError, match="this communicator is finalized"):
             call()
     comm.barrier()
@@ -1065,11 +1240,17 @@ def test_alone_there_is_one_rank():
         comm = mnpar.create_communicator(name)
         assert (comm.rank, comm.size) == (0, 1)
         same(comm.allreduce(array(0)), array(0))
-    assert mnpar.create_communicator("self", patience=1, allreduce_grad_dtype="float16", batched_copy=True).size == 1
+    assert (
+        mnpar.create_communicator(
+            "self", patience=1, allreduce_grad_dtype="float16", batched_copy=True
+        ).size
+        == 1
+    )
 
 
 def test_two_communicators_of_one_rank_do_not_share_messages():
-    a, b = mnpar.create_communicator("self"), mnpar.create_communicator("self")
+    a = mnpar.create_communicator("self")
+    b = mnpar.create_communicator("self")
     a.send(np.array([1.0]), 0)
     b.send(np.array([2.0]), 0)
     same(b.recv(0), np.array([2.0]))
@@ -1086,7 +1267,8 @@ def test_a_communicator_on_one_of_mpi4pys_beside_which_raw_calls_go_on(comm):
         return
     ours = mnpar.create_communicator(mpi_comm=half)
     assert (ours.rank, ours.size) == (1 - comm.rank, 2)
-    request = half.Isend(np.array([float(comm.rank)]), ours.rank, tag=0)  # to itself, under way meanwhile
+    # to itself, under way meanwhile
+    request = half.Isend(np.array([float(comm.rank)]), ours.rank, tag=0)
     assert ours.allreduce(np.array([comm.rank]))[0] == 1
     ours.send(np.array([7.0]), 1 - ours.rank)
     taken = np.empty(1)
@@ -1116,13 +1298,25 @@ def test_a_communicator_does_not_need_the_one_that_it_was_made_from(comm):
     ("arguments", "options", "error", "match"),
     [
         (("nccl9",), {}, ValueError, "unknown communicator 'nccl9': auto, mpi, threads, self"),
-        ((object(),), {}, TypeError, "first argument is a name, such as 'auto', not object: .* as mpi_comm=…"),
+        (
+            (object(),),
+            {},
+            TypeError,
+            "first argument is a name, such as 'auto', not object: .* as mpi_comm=…",
+        ),
         (("threads",), {}, ValueError, r"thread ranks are made by mnpar.run\(program, ranks=4\)"),
         (("self",), {"patient": 3}, TypeError, "batched_copy, not patient"),
         (("self",), {"patience": 0}, ValueError, "a number of seconds above 0, not 0"),
         (("self",), {"patience": float("nan")}, ValueError, "a number of seconds above 0, not nan"),
     ],
-    ids=["name", "no name", "threads outside", "option", "no patience", "patience that is no number"],
+    ids=[
+        "name",
+        "no name",
+        "threads outside",
+        "option",
+        "no patience",
+        "patience that is no number",
+    ],
 )
 def test_bad_arguments_of_create_communicator(arguments, options, error, match):
     with pytest.raises(error, match=match):
@@ -1139,7 +1333,11 @@ def test_allreduce_writes_into_the_array_it_is_given(comm, size, op, later):
     expected = comm.allreduce(x, op)
     for out in (np.empty_like(x), np.empty((size, 2))[:, 0], x):
         given = x if out is x else x.copy()
-        total = comm.iallreduce(given, op, out=out).wait() if later else comm.allreduce(given, op, out=out)
+        total = (
+            comm.iallreduce(given, op, out=out).wait()
+            if later
+            else comm.allreduce(given, op, out=out)
+        )
         assert total is out
         np.testing.assert_array_equal(out, expected)
 
@@ -1155,7 +1353,10 @@ def test_after_a_collective_that_was_given_up_the_next_one_says_so(comm, monkeyp
             patch.setattr(mpi_opening_buffer, "wait", gives_up)
             with pytest.raises(DeadlockError, match="waits for ever"):
                 ours.barrier()
-        with pytest.raises(DeadlockError, match=r"rank 0: barrier at .* ended in an error.*create another communicator"):
+        with pytest.raises(
+            DeadlockError,
+            match=r"rank 0: barrier at .* ended in an error.*create another communicator",
+        ):
             ours.allreduce(np.ones(2))
         comm.send(np.ones(1), 1)
     else:
@@ -1168,9 +1369,12 @@ def test_after_a_collective_that_was_given_up_the_next_one_says_so(comm, monkeyp
 @EVERY
 @together(name=["\udce9tude", *["x" * n + 25 * "é" for n in (0, 1)], 20 * "訓練"])
 def test_source_files_have_names_in_any_script_or_none(comm, name):
-    """Also of bytes that are no letters at all; a source line travels in a few bytes, cut between letters."""
+    """Also of bytes that are no letters at all; a source line travels in a few bytes, cut between
+    letters.
+    """
     code = "comm.send(x, 0)\ny = comm.recv(0) if comm.rank == 0 else x\ncomm.allreduce(x, op)"
-    x, places = np.ones(3), {"comm": comm, "x": np.ones(3), "op": "sum"}
+    x = np.ones(3)
+    places = {"comm": comm, "x": np.ones(3), "op": "sum"}
     for places["op"] in ("sum", "max" if comm.rank == 0 else "min"):
         error = pytest.raises(MismatchError, match=rf"rank 0: .* at .*{name[2:][-9:]}\.py:3\n")
         with contextlib.nullcontext() if places["op"] == "sum" or comm.size == 1 else error:

@@ -12,11 +12,18 @@ from mnpar.functions.rows import row_sums
 def test_every_communication_gives_back_arrays_of_the_kind_it_was_given(device, length):
     def program(comm):
         x = device.asarray(np.arange(float(length)) + comm.rank)
-        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        right = (comm.rank + 1) % comm.size
+        left = (comm.rank - 1) % comm.size
         comm.send(x, right)
         y = comm.recv(left)
         np.testing.assert_array_equal(y.get(), np.arange(float(length)) + left)
-        results = [y, comm.allreduce(x), comm.bcast(x), comm.scatter([x] * comm.size), comm.reduce_scatter([x] * comm.size)]
+        results = [
+            y,
+            comm.allreduce(x),
+            comm.bcast(x),
+            comm.scatter([x] * comm.size),
+            comm.reduce_scatter([x] * comm.size),
+        ]
         results += [*comm.allgather(x), *comm.alltoall([x] * comm.size), *(comm.gather(x) or ())]
         on_host = [comm.allreduce(np.ones(length)), *comm.allgather(np.ones(length))]
         return [type(r) for r in results], [type(r) for r in on_host]
@@ -36,7 +43,11 @@ def test_an_exchange_and_its_gradient_stay_on_the_device(device):
 
     results = mnpar.run(program, ranks=3)
     assert [kinds for kinds, _, _ in results] == [[device.ndarray] * 2] * 3
-    assert [y for _, y, _ in results] == [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [2, 3, 4, 5, 5, 5]]
+    assert [y for _, y, _ in results] == [
+        [0, 0, 0, 1, 2, 3],
+        [0, 1, 2, 3, 4, 5],
+        [2, 3, 4, 5, 5, 5],
+    ]
     assert [g for _, _, g in results] == [[0, 2], [6, 9], [8, 20]]
 
 

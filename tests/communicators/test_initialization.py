@@ -1,4 +1,6 @@
-"""How ranks come together: by MPI, by environment variables that must agree with it, and what MPI cannot join."""
+"""How ranks come together: by MPI, by environment variables that must agree with it, and what MPI
+cannot join.
+"""
 
 import os
 import subprocess
@@ -28,10 +30,15 @@ def test_without_a_launcher_there_is_one_rank_and_its_collectives_are_the_identi
 
 
 @pytest.mark.parametrize("name", ["auto", "env"])
-def test_processes_that_torchrun_started_are_told_what_to_type_instead_of_training_alone(monkeypatch, name):
+def test_processes_that_torchrun_started_are_told_what_to_type_instead_of_training_alone(
+    monkeypatch, name
+):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(LauncherError, match=r"rank 1 of 4 by torchrun's RANK and WORLD_SIZE.*python -m mnpar run -n 4"):
+    with pytest.raises(
+        LauncherError,
+        match=r"rank 1 of 4 by torchrun's RANK and WORLD_SIZE.*python -m mnpar run -n 4",
+    ):
         mnpar.create_communicator(name)
     assert mnpar.create_communicator("self").size == 1
     assert mnpar.run(lambda comm: mnpar.create_communicator().size, ranks=2) == [2, 2]
@@ -79,10 +86,16 @@ def test_ranks_of_another_job_are_told(tmp_path):
     command, environment = mpiexec_command(1)
     done = subprocess.run(
         [*command, sys.executable, str(tmp_path / "script.py")],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     for stranger in "01":  # what the one job says, and what the other
-        assert f"ranks [{stranger}] of the 2 of this mpi_comm belong to another MPI job" in done.stdout, done.stderr
+        assert (
+            f"ranks [{stranger}] of the 2 of this mpi_comm belong to another MPI job" in done.stdout
+        ), done.stderr
 
 
 def test_a_program_from_the_standard_input_is_told_of_the_ranks_that_get_none(tmp_path):
@@ -90,11 +103,24 @@ def test_a_program_from_the_standard_input_is_told_of_the_ranks_that_get_none(tm
     script.write_text("import mnpar; mnpar.create_communicator()")
     command, environment = mpiexec_command(2)
     done = subprocess.run(
-        [*command, "sh", "-c", f"{sys.executable} - < {script}"],  # here all get it, so that the job ends
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        # here all get it, so that the job ends
+        [
+            *command,
+            "sh",
+            "-c",
+            f"{sys.executable} - < {script}",
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0
-    assert done.stderr.count("comes from the standard input, which most launchers give to rank 0 only") == 1
+    assert (
+        done.stderr.count("comes from the standard input, which most launchers give to rank 0 only")
+        == 1
+    )
 
 
 SCRIPT = """
@@ -108,7 +134,11 @@ print(f"{comm.allgather_obj(os.environ['{rank}'])} {comm.rank == int(os.environ[
 
 @pytest.mark.parametrize(
     ("good", "rank", "size"),
-    [("yes", "RANK", "WORLD_SIZE"), ("", "RANK", "WORLD_SIZE"), ("yes", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")],
+    [
+        ("yes", "RANK", "WORLD_SIZE"),
+        ("", "RANK", "WORLD_SIZE"),
+        ("yes", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ],
     ids=["torchrun", "not the same", "Slurm"],
 )
 def test_ranks_of_mpi_are_numbered_as_the_environment_says(tmp_path, good, rank, size):
@@ -116,12 +146,19 @@ def test_ranks_of_mpi_are_numbered_as_the_environment_says(tmp_path, good, rank,
     text = SCRIPT.replace("{good}", good).replace("{rank}", rank).replace("{size}", size)
     script.write_text(text.replace("PMI_RANK", "MPI_RANK_HERE"))
     command, environment = mpiexec_command(3)
-    text = "import mpi4py.MPI as MPI, os; os.environ['MPI_RANK_HERE'] = str(MPI.COMM_WORLD.rank)\n" + script.read_text()
+    text = (
+        "import mpi4py.MPI as MPI, os; os.environ['MPI_RANK_HERE'] = str(MPI.COMM_WORLD.rank)\n"
+        + script.read_text()
+    )
     script.write_text(text)
     done = subprocess.run(
         [*command, sys.executable, str(script)],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if good:
         assert done.stdout.count("['0', '1', '2'] True;") == 3, done.stderr
     else:
@@ -133,7 +170,10 @@ class Uneven:
     """A communicator of three ranks on two machines."""
 
     def __init__(self, comm):
-        self.comm, self.rank, self.size, self.allgather_obj = comm, comm.rank, comm.size, comm.allgather_obj
+        self.comm = comm
+        self.rank = comm.rank
+        self.size = comm.size
+        self.allgather_obj = comm.allgather_obj
         self.intra_size, self.inter_rank = (2, 0) if comm.rank < 2 else (1, 1)
 
 

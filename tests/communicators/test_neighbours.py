@@ -1,4 +1,6 @@
-"""A process is seen from outside as running, stopped or gone; a watch judges by that, and never by silence alone."""
+"""A process is seen from outside as running, stopped or gone; a watch judges by that, and never by
+silence alone.
+"""
 
 import json
 import os
@@ -37,7 +39,9 @@ def until(condition):
 @pytest.fixture
 def other():
     """A process, and how rank 0, this one, sees it as rank 1."""
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     theirs = bytes.fromhex(process.stdout.readline())
     heart = Heartbeat(lambda launcher: None)
     neighbours = Neighbours(card(heart) + theirs, 0)
@@ -65,7 +69,10 @@ def test_a_process_whose_program_has_ended_is_not_in_its_own_code():
     """Its last frame is mnpar's, called by the interpreter as it ends."""
     assert site_of(sys._getframe()).startswith("communicators/test_neighbours.py:")
     code = types.SimpleNamespace(co_filename=message.__file__)
-    assert site_of(types.SimpleNamespace(f_back=None, f_code=code, f_lineno=1)) == "the end of its program"
+    assert (
+        site_of(types.SimpleNamespace(f_back=None, f_code=code, f_lineno=1))
+        == "the end of its program"
+    )
 
 
 def test_a_stopped_process_is_seen_as_stopped_until_it_goes_on(other):
@@ -77,7 +84,9 @@ def test_a_stopped_process_is_seen_as_stopped_until_it_goes_on(other):
     until(lambda: look().state == "running")
 
 
-@pytest.mark.parametrize("reaped", [False, True], ids=["its launcher has not noticed yet", "its launcher has noticed"])
+@pytest.mark.parametrize(
+    "reaped", [False, True], ids=["its launcher has not noticed yet", "its launcher has noticed"]
+)
 def test_a_killed_process_is_gone(other, reaped):
     process, look = other
     process.kill()
@@ -111,7 +120,8 @@ def test_a_number_that_another_process_has_got_since_is_not_taken_for_it():
     heart = Heartbeat(lambda launcher: None)
     mine = card(heart)
     heart.stop()
-    before = mine[:136] + bytes(8) + mine[144:]  # a process of the same number that started long ago
+    # a process of the same number that started long ago
+    before = mine[:136] + bytes(8) + mine[144:]
     assert Neighbours(mine + before, 0).look(1).state == "gone"
 
 
@@ -137,7 +147,10 @@ WAITING = Waiting("recv", "train.py:7", 1)
     ("look", "said"),
     [
         (None, "no answer from rank 1: busy in its own code, or stopped"),
-        (Look("running", "busy in its own code at train.py:42"), "rank 1 is busy in its own code at train.py:42"),
+        (
+            Look("running", "busy in its own code at train.py:42"),
+            "rank 1 is busy in its own code at train.py:42",
+        ),
     ],
     ids=["on another machine", "on this machine"],
 )
@@ -153,7 +166,9 @@ def test_a_rank_that_is_silent_is_warned_about_and_waited_for(capsys, look, said
 
 
 class Once(Silence):
-    """Two ranks, of which the other answers once that it waits too; then it goes on, and is busy."""
+    """Two ranks, of which the other answers once that it waits too; then it goes on, and is
+    busy.
+    """
 
     def __init__(self):
         super().__init__(None)
@@ -182,9 +197,14 @@ def test_what_a_rank_has_said_once_is_no_deadlock():
 
 @pytest.mark.parametrize(
     ("look", "patience"),
-    [(Look("stopped", "stopped for 3 s"), 0.5), (Look("gone", "its process was killed by SIGKILL"), 1e9)],
+    [
+        (Look("stopped", "stopped for 3 s"), 0.5),
+        (Look("gone", "its process was killed by SIGKILL"), 1e9),
+    ],
 )
-def test_a_rank_that_is_stopped_is_not_waited_for_after_the_patience_and_one_that_is_gone_not_even_so_long(look, patience):
+def test_a_rank_that_is_stopped_is_not_waited_for_after_the_patience_and_one_that_is_gone_not_even_so_long(
+    look, patience
+):
     with pytest.raises(DeadlockError, match=f"rank 1: is .*{look.detail}"):
         Watch(Silence(look), patience).until(lambda: False, WAITING, (1,), "")
 
@@ -192,7 +212,9 @@ def test_a_rank_that_is_stopped_is_not_waited_for_after_the_patience_and_one_tha
 def test_a_rank_that_has_finished_does_not_wait_for_one_that_is_gone():
     watch = Watch(Silence(Look("gone", "its process was killed by SIGKILL")), 0.5)
     with pytest.raises(
-        DeadlockError, match="rank 0 has finished its program, but rank 1 is gone: its process was killed by SIGKILL"
+        DeadlockError,
+        match="rank 0 has finished its program, but rank 1 is gone: its process was killed by "
+        "SIGKILL",
     ):
         watch.finish(lambda: False, (0, "has finished its program"))
 

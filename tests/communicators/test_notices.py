@@ -1,4 +1,6 @@
-"""Ranks learn of each other from the launcher, before MPI starts: which waits there, and which has ended."""
+"""Ranks learn of each other from the launcher, before MPI starts: which waits there, and which has
+ended.
+"""
 
 import contextlib
 import os
@@ -13,7 +15,9 @@ from mnpar.communicators.notices import Notices
 
 @pytest.fixture
 def connect():
-    """Makes a connection to a launcher, and a list of what it was told there; the launcher keeps names for all."""
+    """Makes a connection to a launcher, and a list of what it was told there; the launcher keeps
+    names for all.
+    """
     names, threads, connections = {}, [], []
 
     def serve(connection, told):
@@ -27,7 +31,11 @@ def connect():
                     answer = f"rc={int(about['service'] in names)}"
                     names.setdefault(about["service"], about["port"])
                 if command == "lookup_name":
-                    answer = f"rc=0 port={names[about['service']]}" if about["service"] in names else "rc=1"
+                    answer = (
+                        f"rc=0 port={names[about['service']]}"
+                        if about["service"] in names
+                        else "rc=1"
+                    )
                 lines.write(f"cmd=answer {answer}\n")
                 lines.flush()
 
@@ -48,7 +56,9 @@ def connect():
         thread.join()
 
 
-def test_whichever_of_two_comes_second_learns_of_the_other_and_only_who_leaves_alone_ends_well(connect):
+def test_whichever_of_two_comes_second_learns_of_the_other_and_only_who_leaves_alone_ends_well(
+    connect,
+):
     (one, told), (two, told_two), (three, told_three) = connect(), connect(), connect()
     assert Notices(one.fileno()).one_has_left(0) is None
     assert Notices(two.fileno()).one_waits(1) == 0
@@ -58,11 +68,15 @@ def test_whichever_of_two_comes_second_learns_of_the_other_and_only_who_leaves_a
 
 def test_ranks_that_all_leave_close_their_connections_and_are_told_nothing(connect):
     lines = [connect() for _ in range(3)]
-    assert [Notices(mine.fileno()).one_waits(rank) for rank, (mine, _) in enumerate(lines)] == [None] * 3
+    assert [Notices(mine.fileno()).one_waits(rank) for rank, (mine, _) in enumerate(lines)] == [
+        None
+    ] * 3
     assert [told[-1] for _, told in lines] == ["finalize"] * 3
 
 
-def test_nothing_is_written_where_no_launcher_answers_or_another_file_has_the_number(monkeypatch, tmp_path):
+def test_nothing_is_written_where_no_launcher_answers_or_another_file_has_the_number(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr(notices, "_LIMIT", 0.01)
     with (tmp_path / "file").open("w") as file, pytest.raises(OSError, match="is no connection"):
         Notices(file.fileno())

@@ -6,7 +6,13 @@ import pytest
 import mnpar
 import mnpar.functions as F
 from mnpar.communicators.mpi_opening_buffer import MpiOpeningBuffer
-from mnpar.communicators.opening_buffers import BLOCK, CALM, OpeningBuffer, OpeningBuffers, sizes_for
+from mnpar.communicators.opening_buffers import (
+    BLOCK,
+    CALM,
+    OpeningBuffer,
+    OpeningBuffers,
+    sizes_for,
+)
 from mnpar.errors import MismatchError
 
 
@@ -39,7 +45,11 @@ class Library:
     """An MPI library with persistent collectives, which notes what is asked of it."""
 
     def __init__(self, vendor):
-        self.vendor, self.asked, self.MPI, self.size, self.active = vendor, [], self, 2, []
+        self.vendor = vendor
+        self.asked = []
+        self.MPI = self
+        self.size = 2
+        self.active = []
 
     BYTE = None
 
@@ -55,7 +65,10 @@ class Library:
 
 @pytest.mark.parametrize(
     ("vendor", "calls"),
-    [("MPICH", ["Allgather_init", "Start", "Start", "Free"]), ("Intel MPI", ["Iallgather", "Iallgather"])],
+    [
+        ("MPICH", ["Allgather_init", "Start", "Start", "Free"]),
+        ("Intel MPI", ["Iallgather", "Iallgather"]),
+    ],
 )
 def test_a_library_whose_persistent_allgather_is_wrong_is_asked_for_another(vendor, calls):
     library = Library(vendor)
@@ -67,23 +80,36 @@ def test_a_library_whose_persistent_allgather_is_wrong_is_asked_for_another(vend
 
 
 COLLECTIVES = {
-    "allreduce": lambda comm, n: comm.allreduce(np.full(n, comm.rank)).sum() == n * sum(range(comm.size)),
-    "allgather": lambda comm, n: [len(x) for x in comm.allgather(np.ones(n + comm.rank))] == [n + r for r in range(comm.size)],
-    "bcast": lambda comm, n: len(comm.bcast(np.ones(n + comm.rank), root=comm.size - 1)) == n + comm.size - 1,
-    "gather": lambda comm, n: (
-        [len(x) for x in comm.gather(np.ones(n + comm.rank), 0) or ()] == [n + r for r in range(comm.size)] * (comm.rank == 0)
+    "allreduce": lambda comm, n: (
+        comm.allreduce(np.full(n, comm.rank)).sum() == n * sum(range(comm.size))
     ),
-    "scatter": lambda comm, n: comm.scatter([np.full(n, r) for r in range(comm.size)], 0).tolist() == [comm.rank] * n,
+    "allgather": lambda comm, n: (
+        [len(x) for x in comm.allgather(np.ones(n + comm.rank))]
+        == [n + r for r in range(comm.size)]
+    ),
+    "bcast": lambda comm, n: (
+        len(comm.bcast(np.ones(n + comm.rank), root=comm.size - 1)) == n + comm.size - 1
+    ),
+    "gather": lambda comm, n: (
+        [len(x) for x in comm.gather(np.ones(n + comm.rank), 0) or ()]
+        == [n + r for r in range(comm.size)] * (comm.rank == 0)
+    ),
+    "scatter": lambda comm, n: (
+        comm.scatter([np.full(n, r) for r in range(comm.size)], 0).tolist() == [comm.rank] * n
+    ),
     "alltoall": lambda comm, n: (
         [x.tolist() for x in comm.alltoall([np.full(r, comm.rank, "f4") for r in range(comm.size)])]
         == [[q] * comm.rank for q in range(comm.size)]
     ),
     "reduce_scatter": lambda comm, n: (
-        comm.reduce_scatter([np.full(n + r, r) for r in range(comm.size)]).tolist() == [comm.rank * comm.size] * (n + comm.rank)
+        comm.reduce_scatter([np.full(n + r, r) for r in range(comm.size)]).tolist()
+        == [comm.rank * comm.size] * (n + comm.rank)
     ),
     "scan": lambda comm, n: comm.scan(np.ones(n)).tolist() == [comm.rank + 1] * n,
     "objects": lambda comm, n: comm.allgather_obj("x" * n) == ["x" * n] * comm.size,
-    "objects for each": lambda comm, n: comm.alltoall_obj(["x" * n] * comm.size) == ["x" * n] * comm.size,
+    "objects for each": lambda comm, n: (
+        comm.alltoall_obj(["x" * n] * comm.size) == ["x" * n] * comm.size
+    ),
     "later": lambda comm, n: comm.iallreduce(np.ones(n)).wait().sum() == n * comm.size,
 }
 
@@ -93,7 +119,8 @@ def test_values_of_all_sizes_in_any_order_arrive_whole(comm):
     rng = np.random.default_rng(0)  # the same on all ranks
     names = list(COLLECTIVES)
     for _ in range(300):
-        name, n = names[rng.integers(len(names))], int(rng.choice([0, 1, 8, 40, 60, 200, 230, 900, 1100, 5000]))
+        name = names[rng.integers(len(names))]
+        n = int(rng.choice([0, 1, 8, 40, 60, 200, 230, 900, 1100, 5000]))
         assert COLLECTIVES[name](comm, n), (name, n)
 
 
@@ -142,7 +169,9 @@ def test_a_gradient_that_is_missing_on_some_ranks_still_comes_with_the_opening()
 def test_ranks_without_a_note_in_another_collective_choose_the_same_room_afterwards(comm, odd):
     x = np.ones(20)  # fits into the smallest buffer, but not beside a note
     with pytest.raises(MismatchError, match="different collectives"):
-        comm.scan(x) if comm.rank == odd else comm.allreduce_noted(x, b"n" * 200, lambda notes: True, x)
+        comm.scan(x) if comm.rank == odd else comm.allreduce_noted(
+            x, b"n" * 200, lambda notes: True, x
+        )
     for n in (4, 40, 400):
         assert comm.allreduce(np.ones(n)).tolist() == [comm.size] * n
 
@@ -162,20 +191,26 @@ def test_a_note_that_would_cover_values_is_refused(comm):
 def test_a_rank_that_cannot_take_part_in_a_sum_with_notes_spoils_no_number(comm, n, usual):
     def total():
         x, heard = np.full(n, comm.rank + 1.0), []
-        assert comm.allreduce_noted(x, b"note %d" % comm.rank, lambda notes: heard.append(notes) is None, x)
+        assert comm.allreduce_noted(
+            x, b"note %d" % comm.rank, lambda notes: heard.append(notes) is None, x
+        )
         assert heard == [[b"note %d" % rank for rank in range(comm.size)]]
         return x.tolist() == [comm.size * (comm.size + 1) / 2] * n
 
     def odd(x):
-        return comm.allreduce_noted(x, b"note", lambda notes: notes == [b"note"] * comm.size and usual, x)
+        return comm.allreduce_noted(
+            x, b"note", lambda notes: notes == [b"note"] * comm.size and usual, x
+        )
 
     for _ in range(3):
         assert total()
-        x = np.full(n, comm.rank + 1, "m8[s]" if comm.rank == 1 else "f8")  # which has no sum over ranks
+        # which has no sum over ranks
+        x = np.full(n, comm.rank + 1, "m8[s]" if comm.rank == 1 else "f8")
         before = x.copy()
         if usual:
             with pytest.raises(
-                TypeError if comm.rank == 1 else MismatchError, match=r"cannot sum timedelta64|rank 1 could not"
+                TypeError if comm.rank == 1 else MismatchError,
+                match=r"cannot sum timedelta64|rank 1 could not",
             ):
                 odd(x)
         else:
@@ -189,8 +224,15 @@ def test_what_was_said_last_time_is_not_taken_for_what_is_said_now(comm):
     rng = np.random.default_rng(0)  # the same on all ranks
     P, me = comm.size, comm.rank
     for step in range(150):
-        lengths, kinds = rng.integers(1, 3, (P, P)), rng.integers(0, 2, P)
-        xs = [[np.full(lengths[q, r], 100 * step + 10 * q + r, ("f4", "f8")[kinds[q]]) for r in range(P)] for q in range(P)]
+        lengths = rng.integers(1, 3, (P, P))
+        kinds = rng.integers(0, 2, P)
+        xs = [
+            [
+                np.full(lengths[q, r], 100 * step + 10 * q + r, ("f4", "f8")[kinds[q]])
+                for r in range(P)
+            ]
+            for q in range(P)
+        ]
         root = int(rng.integers(P))
         found = [
             *comm.allgather(xs[me][0]),
@@ -233,7 +275,9 @@ def test_gradients_of_which_others_are_missing_each_time(comm):
         used = rng.integers(0, 2, (comm.size, comm.size))  # by whom, of whom
         xs = [mnpar.Variable(np.ones(5)) for _ in range(comm.size)]
         ys = F.alltoall(comm, xs)
-        mnpar.backward([F.sum(y * (10.0 * comm.rank + q)) for q, y in enumerate(ys) if used[comm.rank, q]])
+        mnpar.backward(
+            [F.sum(y * (10.0 * comm.rank + q)) for q, y in enumerate(ys) if used[comm.rank, q]]
+        )
         for r, x in enumerate(xs):
             assert (x.grad is None) == (not used[r, comm.rank])
             assert x.grad is None or x.grad.tolist() == [10.0 * r + comm.rank] * 5

@@ -1,4 +1,6 @@
-"""Ranks that are started one by one meet by a file, and are an MPI job like any other; or are told why not."""
+"""Ranks that are started one by one meet by a file, and are an MPI job like any other; or are told
+why not.
+"""
 
 import errno
 import json
@@ -51,7 +53,10 @@ def meet(path, *ranks, timeout=20.0):
 
 def test_all_have_a_line_in_whatever_order_they_come_and_the_file_is_gone(tmp_path):
     for order in (range(4), range(3, -1, -1)):
-        assert all(isinstance(one, tuple) for one in meet(tmp_path / "meet", *[(rank, 4) for rank in order]))
+        assert all(
+            isinstance(one, tuple)
+            for one in meet(tmp_path / "meet", *[(rank, 4) for rank in order])
+        )
 
 
 STALE = {"token": "1" * 32, "hosts": ["localhost"], "port": 9, "node": "another"}
@@ -66,12 +71,18 @@ def test_a_file_at_which_nobody_answers_is_replaced(tmp_path, text):
 @pytest.mark.parametrize(
     ("ranks", "message"),
     [
-        ([(0, 3), (1, 3), (1, 3)], r"rank 1 \(process \d+ on .*\) and rank 1 \(.*\) have the same rank.*from 0 to 2"),
+        (
+            [(0, 3), (1, 3), (1, 3)],
+            r"rank 1 \(process \d+ on .*\) and rank 1 \(.*\) have the same rank.*from 0 to 2",
+        ),
         ([(0, 3), (1, 2)], r"rank 1 \(.*\) was told of 2 ranks, and rank 0 of 3"),
-        ([(0, 2), (1, 2, "MPICH Version: 4.3.0")], r"rank . \(.*\) has MPICH.*rank . \(.*\) has MPICH .*the same MPI library"),
+        (
+            [(0, 2), (1, 2, "MPICH Version: 4.3.0")],
+            r"rank . \(.*\) has MPICH.*rank . \(.*\) has MPICH .*the same MPI library",
+        ),
     ],
     ids=["one rank twice", "sizes", "libraries"],
-)  # fmt: skip
+)
 def test_ranks_that_do_not_belong_together_are_told_all_alike(tmp_path, ranks, message):
     first, *others = meet(tmp_path / "meet", *ranks)
     assert others == [first] * len(others)
@@ -98,7 +109,10 @@ def test_a_rank_that_leaves_may_come_again(tmp_path):
         first = threads.submit(meet, tmp_path / "meet", (0, 3))
         told = published(tmp_path / "meet")
         rendezvous._Meeting(str(tmp_path / "meet"), 1, 3, 20.0, MPICH)._connect(told).close()
-        assert all(isinstance(one, tuple) for one in [*meet(tmp_path / "meet", (1, 3), (2, 3)), *first.result()])
+        assert all(
+            isinstance(one, tuple)
+            for one in [*meet(tmp_path / "meet", (1, 3), (2, 3)), *first.result()]
+        )
 
 
 def test_who_does_not_know_the_file_is_sent_away(tmp_path):
@@ -109,7 +123,10 @@ def test_who_does_not_know_the_file_is_sent_away(tmp_path):
         with socket.create_connection(("localhost", told["port"])) as stranger:
             stranger.sendall(b"1234\n")
             assert told["token"] not in stranger.recv(1000).decode()
-            stranger.sendall(b'wrong {"rank": 1, "size": 2, "pid": 1, "host": "x", "node": "x", "library": "x"}\n')
+            stranger.sendall(
+                b'wrong {"rank": 1, "size": 2, "pid": 1, "host": "x", "node": "x", "library": '
+                b'"x"}\n'
+            )
             assert stranger.recv(1) == b""
         with socket.create_connection(("localhost", told["port"])) as stranger:
             assert not rendezvous._greet(stranger, "wrong", "{}")
@@ -130,7 +147,11 @@ def test_who_cannot_prove_to_know_the_file_is_told_nothing_by_ranks(tmp_path):
 
     with socket.create_server(("localhost", 0)) as listener, ThreadPoolExecutor() as threads:
         threads.submit(impostor, listener)
-        there = {"hosts": ["localhost"], "port": listener.getsockname()[1], "node": rendezvous.node()}
+        there = {
+            "hosts": ["localhost"],
+            "port": listener.getsockname()[1],
+            "node": rendezvous.node(),
+        }
         (tmp_path / "notes").write_text(json.dumps(STALE | there))
         [told] = meet(tmp_path / "notes", (1, 2), timeout=0.2)
         assert "rank 1 of 2 has waited" in told
@@ -139,12 +160,18 @@ def test_who_cannot_prove_to_know_the_file_is_told_nothing_by_ranks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("limits", "says"), [("-n 50", "100 ranks need 232 open files there, and the system allows 50"), ("-Sn 50", "")]
+    ("limits", "says"),
+    [("-n 50", "100 ranks need 232 open files there, and the system allows 50"), ("-Sn 50", "")],
 )
 def test_many_ranks_get_as_many_files_as_the_system_allows(tmp_path, limits, says):
-    program = "from mnpar.communicators import process_manager as m; m.make_room(100); print(m.resource.getrlimit(7)[0])"
+    program = (
+        "from mnpar.communicators import process_manager as m; m.make_room(100); "
+        "print(m.resource.getrlimit(7)[0])"
+    )
     command = ["sh", "-c", f'ulimit {limits}; exec "$@"', "sh", sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(mnpar.__file__).parents[1])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(mnpar.__file__).parents[1]
+    )
     assert says in done.stderr
     assert (done.returncode, done.stdout) == ((1, "") if says else (0, "232\n"))
 
@@ -164,7 +191,10 @@ def test_another_users_file_is_not_believed(tmp_path, monkeypatch):
     (tmp_path / "notes").write_text(json.dumps(STALE))
     monkeypatch.setattr(rendezvous.os, "geteuid", lambda: os.getuid() + 1)
     for told in meet(tmp_path / "notes", (0, 2), (1, 2), timeout=1.0):
-        assert f"notes is user {os.getuid()}'s, not {os.getuid() + 1}'s: take a path in a folder of your own" in told
+        assert (
+            f"notes is user {os.getuid()}'s, not {os.getuid() + 1}'s: take a path in a folder "
+            "of your own" in told
+        )
     assert json.loads((tmp_path / "notes").read_text()) == STALE
 
 
@@ -185,7 +215,9 @@ def test_the_end_of_a_job_is_obeyed_once_it_is_told_in_full():
     line, manager = socket.socketpair()
     mpis, other = socket.socketpair()
     other.close()
-    session, codes, text = rendezvous.Session(line, mpis, "path", 0, 2), [], "é" * 70_000
+    session = rendezvous.Session(line, mpis, "path", 0, 2)
+    codes = []
+    text = "é" * 70_000
     told = process_manager.end_line(130, text)
     assert len(told) < process_manager._LONGEST
     with manager:
@@ -212,7 +244,11 @@ def test_the_machines_of_all_ranks_in_the_words_of_pmi(nodes, vector):
     [
         ({}, TypeError, "path is that of a file, not None"),
         ({"path": "x"}, TypeError, "each process says its rank and how many there are"),
-        ({"path": "x", "rank": 2, "size": 2}, ValueError, "rank 2 of 2: ranks count from 0 to size - 1"),
+        (
+            {"path": "x", "rank": 2, "size": 2},
+            ValueError,
+            "rank 2 of 2: ranks count from 0 to size - 1",
+        ),
         ({"path": "x", "rank": 0, "size": 2, "timeout": 0}, ValueError, "above 0, not 0"),
         ({"path": "x", "mpi_comm": object()}, ValueError, "this one has mpi_comm"),
     ],
@@ -227,7 +263,9 @@ def test_what_is_missing_is_named(monkeypatch, given, error, message):
 
 def test_one_rank_needs_nobody_and_other_communicators_no_file(tmp_path):
     assert mnpar.create_communicator("file", path=tmp_path / "meet", rank=0, size=1).size == 1
-    with pytest.raises(TypeError, match=r"path: only create_communicator\('file', path=…\) takes these, not 'mpi'"):
+    with pytest.raises(
+        TypeError, match=r"path: only create_communicator\('file', path=…\) takes these, not 'mpi'"
+    ):
         mnpar.create_communicator("mpi", path="x")
 
 
@@ -245,22 +283,29 @@ comm = mnpar.create_communicator("file", path=path, rank=rank, size=size)
 def start(tmp_path, program, size, order=None, before=""):
     """A process for each rank, in this order."""
     (tmp_path / "program.py").write_text(HEAD.replace("comm =", f"{before}comm =") + program)
-    environment = clean_environment(os.environ) | {"PYTHONPATH": str(Path(mnpar.__file__).parents[1])}
+    environment = clean_environment(os.environ) | {
+        "PYTHONPATH": str(Path(mnpar.__file__).parents[1])
+    }
     command = [sys.executable, str(tmp_path / "program.py")]
     processes = {
         rank: subprocess.Popen(
             [*command, str(rank), str(size), str(tmp_path / "meet")],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank in order or range(size)
-    }  # fmt: skip
+    }
     return [processes[rank] for rank in range(size)]
 
 
 def ends(processes):
     """(exit code, stdout, stderr) of each rank."""
     outputs = [process.communicate(timeout=60) for process in processes]
-    return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
+    return [
+        (process.returncode, *output) for process, output in zip(processes, outputs, strict=True)
+    ]
 
 
 def reading(name):
@@ -304,7 +349,11 @@ def test_processes_become_ranks_in_the_order_that_they_were_told(tmp_path):
     for code, said, errors in ends(start(tmp_path, GOOD, 3, order=[2, 0, 1])):
         assert (code, said, errors) == (0, "well\n", "")
     deadline = time.monotonic() + 10
-    while managers := [name for name in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path / "meet") in reading(name)]:
+    while managers := [
+        name
+        for name in Path("/proc").glob("[0-9]*/cmdline")
+        if str(tmp_path / "meet") in reading(name)
+    ]:
         assert time.monotonic() < deadline, managers
         time.sleep(0.01)
 
@@ -313,8 +362,16 @@ def test_processes_become_ranks_in_the_order_that_they_were_told(tmp_path):
 @pytest.mark.parametrize(
     ("program", "code", "says"),
     [
-        ("1 / 0 if rank else comm.recv(1, 5)", 1, "mnpar: rank 1 of 2 failed, the job ends\nTraceback"),
-        ("if rank: raise KeyboardInterrupt\ntime.sleep(60)", 130, "mnpar: interrupted (rank 1 of 2)\n"),
+        (
+            "1 / 0 if rank else comm.recv(1, 5)",
+            1,
+            "mnpar: rank 1 of 2 failed, the job ends\nTraceback",
+        ),
+        (
+            "if rank: raise KeyboardInterrupt\ntime.sleep(60)",
+            130,
+            "mnpar: interrupted (rank 1 of 2)\n",
+        ),
     ],
     ids=["error", "Ctrl-C"],
 )
@@ -351,17 +408,29 @@ KILLED_IN_INIT = """if rank == 1:
 
 @needs_mpich
 def test_ranks_say_who_is_missing_if_one_is_killed_while_mpi_starts(tmp_path):
-    (first, _, said), (killed, _, _), (last, _, errors) = ends(start(tmp_path, "", 3, before=KILLED_IN_INIT))
+    (first, _, said), (killed, _, _), (last, _, errors) = ends(
+        start(tmp_path, "", 3, before=KILLED_IN_INIT)
+    )
     assert (first, killed, last) == (1, -signal.SIGKILL, 1)
     for text in (said, errors):
-        assert re.fullmatch(r"mnpar: rank 1 \(process \d+ on .*\) of 3 has ended without a word, the job ends\n", text), text
+        assert re.fullmatch(
+            r"mnpar: rank 1 \(process \d+ on .*\) of 3 has ended without a word, the job ends\n",
+            text,
+        ), text
 
 
 def test_who_has_started_mpi_already_is_told(tmp_path):
     (tmp_path / "early.py").write_text("import mpi4py.MPI\n" + HEAD)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "early.py"), "0", "2", str(tmp_path / "meet")],
-        env=clean_environment(os.environ), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=clean_environment(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 1
-    assert "this process has started MPI before it met the others: make the communicator first" in done.stderr
+    assert (
+        "this process has started MPI before it met the others: make the communicator first"
+        in done.stderr
+    )

@@ -1,6 +1,8 @@
-"""Ranks that wait for MPI to start are not ended where all is well. (Jobs in which a rank is lost: tests/test_faults.py.)
+"""Ranks that wait for MPI to start are not ended where all is well. (Jobs in which a rank is lost:
+tests/test_faults.py.)
 
-A rank here is a child of a script of the launcher's name, which says what launchers do. MPI itself does not start.
+A rank here is a child of a script of the launcher's name, which says what launchers do. MPI itself
+does not start.
 """
 
 import _ctypes
@@ -64,11 +66,18 @@ def end_of(tmp_path, name, script, program, *arguments, **variables):
     (tmp_path / "rank.py").write_text(program)
     (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / name).chmod(0o755)
-    environment = clean_environment(os.environ) | {"PYTHONPATH": str(Path(mnpar.__file__).parents[1]), **variables}
+    environment = clean_environment(os.environ) | {
+        "PYTHONPATH": str(Path(mnpar.__file__).parents[1]),
+        **variables,
+    }
     done = subprocess.run(
         [str(tmp_path / name), sys.executable, str(tmp_path / "rank.py"), *arguments],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -77,7 +86,9 @@ FILE = 'for i in $(seq 200); do [ -e "$2.{}" ] && break; sleep 0.05; done'
 LEAVES = f'sh -c \'"$@" & {FILE.format("begun")}\' sh "$@"; {FILE.format("done")}'
 
 
-SPAWNS = """sh -c 'printf "mnpar leaves" > /proc/$$/comm; sleep 2' & PMI_RANK=1 sleep 2 & "$@"; wait"""
+SPAWNS = (
+    """sh -c 'printf "mnpar leaves" > /proc/$$/comm; sleep 2' & PMI_RANK=1 sleep 2 & "$@"; wait"""
+)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +96,21 @@ SPAWNS = """sh -c 'printf "mnpar leaves" > /proc/$$/comm; sleep 2' & PMI_RANK=1 
     [
         ("mpiexec", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "1"}, "True"),
         ("mpiexec", '"$@"; true', HIDDEN, {"MPI_LOCALNRANKS": "2"}, "True"),
-        ("mpiexec", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "True"),
+        (
+            "mpiexec",
+            '"$@"; true',
+            WAITS,
+            {"MPI_LOCALNRANKS": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+            "True",
+        ),
         ("mpiexec", LEAVES, LEFT, {"MPI_LOCALNRANKS": "1"}, "False"),
-        ("mpirun", 'PMI_RANK=1 sh -c \'PMI_RANK=0 "$@"; true\' sh "$@"; true', WAITS, {"MPI_LOCALNRANKS": "2"}, "True"),
+        (
+            "mpirun",
+            'PMI_RANK=1 sh -c \'PMI_RANK=0 "$@"; true\' sh "$@"; true',
+            WAITS,
+            {"MPI_LOCALNRANKS": "2"},
+            "True",
+        ),
         ("mpiexec", f"PMI_RANK=2 {SPAWNS}", FOR_ALL, {"MPI_LOCALNRANKS": "2"}, "True"),
         ("anything", '"$@"; true', WAITS, {"MPI_LOCALNRANKS": "2"}, "True"),
     ],
@@ -102,7 +125,11 @@ SPAWNS = """sh -c 'printf "mnpar leaves" > /proc/$$/comm; sleep 2' & PMI_RANK=1 
     ],
 )
 def test_who_waits_goes_on(tmp_path, name, script, program, variables, parent):
-    assert end_of(tmp_path, name, script, program, "well", **TOLD, **variables) == (0, f"waits\nwell {parent}\n", "")
+    assert end_of(tmp_path, name, script, program, "well", **TOLD, **variables) == (
+        0,
+        f"waits\nwell {parent}\n",
+        "",
+    )
 
 
 def test_one_that_waits_for_a_lost_rank_ends(tmp_path):
@@ -113,8 +140,13 @@ def test_one_that_waits_for_a_lost_rank_ends(tmp_path):
 
 
 def test_one_that_waits_for_a_rank_that_has_left_another_machine_ends(tmp_path):
-    program = WAITS.replace("parent =", "startup._LOOK, startup.pmix.one_has_left = 0.1, lambda: 1\nparent =")
-    told = {f"OMPI_COMM_WORLD_{name}": number for name, number in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "1"))}
+    program = WAITS.replace(
+        "parent =", "startup._LOOK, startup.pmix.one_has_left = 0.1, lambda: 1\nparent ="
+    )
+    told = {
+        f"OMPI_COMM_WORLD_{name}": number
+        for name, number in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "1"))
+    }
     code, said, errors = end_of(tmp_path, "prted", '"$@"', program, **told)
     assert (code, said) == (137, "waits\n")
     assert "\n  rank 1: has ended before it made a communicator\n" in errors
@@ -138,21 +170,30 @@ print("is an orphan")
 
 @pytest.mark.parametrize("pid_is", ["ended", "running"])
 @pytest.mark.parametrize("port_is", ["closed", "open"])
-def test_a_launcher_is_gone_if_neither_its_process_is_there_nor_takes_anybody_its_connections(pid_is, port_is, monkeypatch):
+def test_a_launcher_is_gone_if_neither_its_process_is_there_nor_takes_anybody_its_connections(
+    pid_is, port_is, monkeypatch
+):
     ended = subprocess.Popen(["true"])
     ended.wait()
     pid = ended.pid if pid_is == "ended" else os.getpid()
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("PMIX_SERVER_TMPDIR", f"/tmp/ompi.{pid}")
-        monkeypatch.setenv("PMIX_SERVER_URI41", f"prterun-vm-1@0.0;tcp4://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setenv(
+            "PMIX_SERVER_URI41", f"prterun-vm-1@0.0;tcp4://127.0.0.1:{server.getsockname()[1]}"
+        )
         if port_is == "closed":
             server.close()
         assert pmix.killed_launcher() == (pid if (pid_is, port_is) == ("ended", "closed") else None)
 
 
 def test_what_reaches_another_machine_is_no_rank(tmp_path):
-    told = {f"OMPI_COMM_WORLD_{name}": number for name, number in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "2"))}
-    ssh = 'env -u OMPI_COMM_WORLD_RANK sleep 30 > /dev/null 2>&1 & "$@"; code=$?; kill $!; exit $code'
+    told = {
+        f"OMPI_COMM_WORLD_{name}": number
+        for name, number in (("SIZE", "2"), ("RANK", "0"), ("LOCAL_SIZE", "2"))
+    }
+    ssh = (
+        'env -u OMPI_COMM_WORLD_RANK sleep 30 > /dev/null 2>&1 & "$@"; code=$?; kill $!; exit $code'
+    )
     code, said, errors = end_of(tmp_path, "prterun", ssh, WAITS, **told)
     assert (code, said) == (137, "waits\n")
     assert "\n  rank 1: has ended before it made a communicator\n" in errors
@@ -169,30 +210,43 @@ def test_a_library_of_pmix_with_functions_of_other_names_is_not_called(tmp_path)
     ("fails", "says"),
     [
         ("1 / 0", "1 Traceback (most recent call last):"),
-        ("threading.Thread(target=lambda: 1 / 0, name='its own').start()", "0 Exception in thread its own:"),
+        (
+            "threading.Thread(target=lambda: 1 / 0, name='its own').start()",
+            "0 Exception in thread its own:",
+        ),
     ],
     ids=["main thread", "another thread"],
 )
 def test_an_error_of_a_process_that_a_rank_has_started_is_its_own(tmp_path, fails, says):
-    code, said, errors = end_of(tmp_path, "mpiexec", '"$@"; true', HELPER, fails, **TOLD, MPI_LOCALNRANKS="1")
+    code, said, errors = end_of(
+        tmp_path, "mpiexec", '"$@"; true', HELPER, fails, **TOLD, MPI_LOCALNRANKS="1"
+    )
     assert (code, said, errors) == (0, f"{says}\n", "")
 
 
 def test_a_rank_whose_mpi_is_over_goes_on_after_the_error_of_a_thread(monkeypatch):
     is_over = chain([False], repeat(True))  # while the error is shown
-    over, ends = SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: next(is_over)), []
+    over = SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: next(is_over))
+    ends = []
     for where, name, value in (
-        (startup, "launched_ranks", lambda: 2), (startup, "_end", lambda *given: ends.append(given)),
-        (startup, "_LAST_WORDS", 0.01), (startup, "ALIKE", 0),
-        (startup, "speak", lambda _="": 0), (startup, "await_reader", lambda: 0),
-        (startup.siblings, "is_helper", lambda: False), (startup.atexit, "register", lambda *given: None),
-        (sys, "excepthook", sys.excepthook), (threading, "excepthook", threading.excepthook),
-    ):  # fmt: skip
+        (startup, "launched_ranks", lambda: 2),
+        (startup, "_end", lambda *given: ends.append(given)),
+        (startup, "_LAST_WORDS", 0.01),
+        (startup, "ALIKE", 0),
+        (startup, "speak", lambda _="": 0),
+        (startup, "await_reader", lambda: 0),
+        (startup.siblings, "is_helper", lambda: False),
+        (startup.atexit, "register", lambda *given: None),
+        (sys, "excepthook", sys.excepthook),
+        (threading, "excepthook", threading.excepthook),
+    ):
         monkeypatch.setattr(where, name, value)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", over)
     startup.install()
     error = ValueError("of a thread")
-    threading.excepthook(SimpleNamespace(exc_type=ValueError, exc_value=error, exc_traceback=None, thread=None))
+    threading.excepthook(
+        SimpleNamespace(exc_type=ValueError, exc_value=error, exc_traceback=None, thread=None)
+    )
     time.sleep(0.1)
     assert not ends
 

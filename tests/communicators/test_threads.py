@@ -86,24 +86,38 @@ def no_send(comm):
 
 
 DEADLOCKS = {
-    "ring": (ring, 4, lambda: [f"waits in recv from rank {(r + 1) % 4}, tag 0 at {line('ring')}" for r in range(4)]),
+    "ring": (
+        ring,
+        4,
+        lambda: [
+            f"waits in recv from rank {(r + 1) % 4}, tag 0 at {line('ring')}" for r in range(4)
+        ],
+    ),
     "from itself": (
         itself,
         3,
-        lambda: [f"waits in barrier at {line('others')}", f"waits in recv from rank 1, tag 4 at {line('itself')}",
-                 f"waits in barrier at {line('others')}"],
+        lambda: [
+            f"waits in barrier at {line('others')}",
+            f"waits in recv from rank 1, tag 4 at {line('itself')}",
+            f"waits in barrier at {line('others')}",
+        ],
     ),
     "early end": (
         early,
         3,
-        lambda: ["has finished", "has finished", f"waits in allreduce (sum) of float64 (2,) at {line('early')}"],
+        lambda: [
+            "has finished",
+            "has finished",
+            f"waits in allreduce (sum) of float64 (2,) at {line('early')}",
+        ],
     ),
     "other tag": (
         other_tag,
         3,
         lambda: [
             "has finished",
-            f"waits in recv from rank 0, tag 6 at {line('other tag')}; a message with tag 5 from rank 0 has come, "
+            f"waits in recv from rank 0, tag 6 at {line('other tag')}; a message with tag 5 "
+            "from rank 0 has come, "
             f"which nobody has received: send of float64 (2,) at {line('five')}",
             "has finished",
         ],
@@ -122,7 +136,8 @@ DEADLOCKS = {
         lambda: [
             f"waits in recv from rank 1, tag 0 at {line('a member')}; that is rank 2 of the job",
             f"waits in bcast, root 1 at {line('the group')}; its communicator has ranks 1, 3",
-            f"waits in recv from any rank, tag 0 at {line('any member')}; it could come from rank 0",
+            f"waits in recv from any rank, tag 0 at {line('any member')}; it could come from "
+            "rank 0",
             f"waits in barrier at {line('all')}",
         ],
     ),
@@ -131,30 +146,40 @@ DEADLOCKS = {
         3,
         lambda: [
             "has finished",
-            f"waits in bcast, root 2 at {line('another order')}; its communicator has ranks 2, 1, 0",
-            f"waits in allreduce (sum) of what it cannot take at {line('strings')}; its communicator has ranks 2, 1, 0",
+            f"waits in bcast, root 2 at {line('another order')}; its communicator has ranks 2, "
+            "1, 0",
+            f"waits in allreduce (sum) of what it cannot take at {line('strings')}; its "
+            "communicator has ranks 2, 1, 0",
         ],
     ),
     "alone": (ring, 1, lambda: [f"waits in recv from rank 0, tag 0 at {line('ring')}"]),
     "no backward": (
         no_backward,
         3,
-        lambda: ["has finished", *[f"waits in gradient of allreduce (sum) of float64 (2,) at {line('no backward')}"] * 2],
+        lambda: [
+            "has finished",
+            *[f"waits in gradient of allreduce (sum) of float64 (2,) at {line('no backward')}"] * 2,
+        ],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("program", "ranks", "rows"), DEADLOCKS.values(), ids=DEADLOCKS)
 def test_a_deadlock_is_an_error_with_a_row_for_each_rank(program, ranks, rows):
     with pytest.raises(DeadlockError) as caught:
         mnpar.run(program, ranks)
-    expected = ["no rank can go on, each waits for another:", *(f"  rank {rank}: {row}" for rank, row in enumerate(rows()))]
+    expected = [
+        "no rank can go on, each waits for another:",
+        *(f"  rank {rank}: {row}" for rank, row in enumerate(rows())),
+    ]
     assert str(caught.value).splitlines()[: len(expected)] == expected
 
 
 def test_a_missing_gradient_of_a_send_names_the_line_of_the_send():
     with pytest.raises(
-        DeadlockError, match=rf"rank 0: waits in gradient of send to rank 1 at {line('no send')}\n  rank 1: has finished"
+        DeadlockError,
+        match=rf"rank 0: waits in gradient of send to rank 1 at {line('no send')}\n  rank 1: has "
+        r"finished",
     ):
         mnpar.run(no_send, 2)
 
@@ -258,7 +283,11 @@ def test_any_source_is_decided_the_same_way_each_time():
 
 
 def test_results_come_in_rank_order_and_arguments_go_to_all():
-    assert mnpar.run(lambda comm, a, b: (comm.rank, a, b), 3, (1, "x")) == [(0, 1, "x"), (1, 1, "x"), (2, 1, "x")]
+    assert mnpar.run(lambda comm, a, b: (comm.rank, a, b), 3, (1, "x")) == [
+        (0, 1, "x"),
+        (1, 1, "x"),
+        (2, 1, "x"),
+    ]
     assert mnpar.run(lambda comm: comm.size) == [2, 2]
 
 
@@ -295,7 +324,9 @@ def test_the_others_learn_which_rank_failed_and_why():
 
     with pytest.raises(ValueError, match="boom"):
         mnpar.run(program, 3)
-    assert sorted(heard) == [(r, f"rank {r} stops because rank 1 failed: ValueError: boom", ValueError) for r in (0, 2)]
+    assert sorted(heard) == [
+        (r, f"rank {r} stops because rank 1 failed: ValueError: boom", ValueError) for r in (0, 2)
+    ]
 
 
 def test_of_several_errors_the_first_is_raised():
@@ -316,7 +347,9 @@ def test_an_error_of_a_rank_that_nobody_waits_for_is_raised():
         mnpar.run(lambda comm: 1 // comm.rank, 3)
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__
+)
 def test_an_exit_or_interrupt_in_a_rank_ends_all(error):
     def program(comm):
         if comm.rank == 1:
@@ -363,7 +396,11 @@ def test_ranks_start_from_the_settings_of_their_caller_and_change_their_own():
 
     half = np.dtype(np.float16)
     with mnpar.using_config("train", False), mnpar.using_config("dtype", half):
-        assert mnpar.run(program, 3) == [(False, half, True), (False, half, False), (False, half, False)]
+        assert mnpar.run(program, 3) == [
+            (False, half, True),
+            (False, half, False),
+            (False, half, False),
+        ]
         assert mnpar.config.train is False
     assert mnpar.config.train is True
 
@@ -427,10 +464,14 @@ def test_a_rank_that_forgets_backward_is_told_what_to_call():
     with pytest.warns(UnreceivedWarning) as told:
         mnpar.run(program, 2)
     assert [str(one.message) for one in told] == [
-        f"rank 0 never took a gradient from rank 1: gradient of send of float64 (2,) at {line('gives a gradient')}; "
+        "rank 0 never took a gradient from rank 1: gradient of send of float64 (2,) at "
+        f"{line('gives a gradient')}; "
         "every rank that has communicated runs backward: mnpar.backward(), if it has no loss"
     ]
-    with pytest.raises(DeadlockError, match=r"\nevery rank that has communicated runs backward: mnpar\.backward\(\), if"):
+    with pytest.raises(
+        DeadlockError,
+        match=r"\nevery rank that has communicated runs backward: mnpar\.backward\(\), if",
+    ):
         mnpar.run(other, 2)
 
 
@@ -441,7 +482,10 @@ def test_run_takes_a_number_of_ranks(ranks):
 
 
 def test_run_is_given_the_program_and_not_its_result():
-    with pytest.raises(TypeError, match=r"run\(program, ranks\): the program is a function of the communicator, not None"):
+    with pytest.raises(
+        TypeError,
+        match=r"run\(program, ranks\): the program is a function of the communicator, not None",
+    ):
         mnpar.run(print(end=""), 2)
 
 
@@ -464,11 +508,15 @@ def test_messages_that_nobody_took_are_listed_at_the_end():
     found = {}
     with pytest.warns(UnreceivedWarning) as told:
         mnpar.run(program, 4)
-    first = f"rank 2 never received a message from rank 0, tag 7: send of float32 (2,) at {line('not taken')}"
+    first = (
+        "rank 2 never received a message from rank 0, tag 7: send of float32 (2,) at "
+        f"{line('not taken')}"
+    )
     assert found == {0: [], 1: [], 2: [first], 3: []}
     assert [str(one.message) for one in told] == [
         first,
-        f"rank 3 never received a message from rank 2, tag 3: send of float64 (2, 1) at {line('nor this')}",
+        "rank 3 never received a message from rank 2, tag 3: send of float64 (2, 1) at "
+        f"{line('nor this')}",
     ]
     assert Path(told[0].filename).name == Path(__file__).name
 
@@ -477,13 +525,17 @@ def test_the_table_of_a_deadlock_matches_what_the_documentation_says():
     with pytest.raises(DeadlockError) as caught:
         mnpar.run(ring, 2)
     assert re.fullmatch(
-        r"no rank can go on, each waits for another:(\n  rank \d: [^\n]+){2}\nwhere all receive [^\n]+", str(caught.value)
+        r"no rank can go on, each waits for another:(\n  rank \d: [^\n]+){2}\nwhere all "
+        r"receive [^\n]+",
+        str(caught.value),
     )
 
 
 def test_the_line_of_a_wait_is_where_a_with_block_was_entered():
     def program(comm):
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm, sharded=True).setup(L.Linear(2, 1))
+        optimizer = mnpar.create_multi_node_optimizer(
+            mnpar.optimizers.Adam(), comm, sharded=True
+        ).setup(L.Linear(2, 1))
         optimizer.update(lambda x: F.sum(optimizer.target(x)), np.ones((1, 2), "f4"))
         if comm.rank == 0:
             with optimizer.team.saving():  # only here

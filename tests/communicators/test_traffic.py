@@ -1,5 +1,7 @@
-"""What a communicator says that it has sent: of each collective, the bytes that its algorithm has to send. How many messages a
-send is, that no array is pickled, and that what is received is written once, to the memory where the program finds it."""
+"""What a communicator says that it has sent: of each collective, the bytes that its algorithm has
+to send. How many messages a send is, that no array is pickled, and that what is received is written
+once, to the memory where the program finds it.
+"""
 
 import pickle
 
@@ -9,18 +11,31 @@ import pytest
 import mnpar
 import mnpar.functions as F
 
-N = 120_000  # numbers, of 8 bytes: more than what travels in openings, and divisible by all numbers of ranks
+# numbers, of 8 bytes: more than what travels in openings, and divisible by all numbers of ranks
+N = 120_000
 
 COLLECTIVES = {  # bytes that all ranks together have to send, of P ranks with n bytes each
     "allreduce": (lambda comm, x: comm.allreduce(x), lambda P, n: 2 * (P - 1) * n),
     "allgather": (lambda comm, x: comm.allgather(x), lambda P, n: P * (P - 1) * n),
-    "reduce_scatter": (lambda comm, x: comm.reduce_scatter(x.reshape(comm.size, -1)), lambda P, n: (P - 1) * n),
+    "reduce_scatter": (
+        lambda comm, x: comm.reduce_scatter(x.reshape(comm.size, -1)),
+        lambda P, n: (P - 1) * n,
+    ),
     "alltoall": (lambda comm, x: comm.alltoall(x.reshape(comm.size, -1)), lambda P, n: (P - 1) * n),
     "bcast": (lambda comm, x: comm.bcast(x), lambda P, n: (P - 1) * n),
-    "reduce": (lambda comm, x: comm.reduce(x), lambda P, n: 2 * (P - 1) * n - (P - 1) * (n - n // P)),
+    "reduce": (
+        lambda comm, x: comm.reduce(x),
+        lambda P, n: 2 * (P - 1) * n - (P - 1) * (n - n // P),
+    ),
     "gather": (lambda comm, x: comm.gather(x), lambda P, n: (P - 1) * n),
-    "scatter": (lambda comm, x: comm.scatter(x.reshape(comm.size, -1)), lambda P, n: (P - 1) * n // P),
-    "an allreduce of some": (lambda comm, x: comm.allreduce(x[:500]), lambda P, n: P * (P - 1) * 4000),
+    "scatter": (
+        lambda comm, x: comm.scatter(x.reshape(comm.size, -1)),
+        lambda P, n: (P - 1) * n // P,
+    ),
+    "an allreduce of some": (
+        lambda comm, x: comm.allreduce(x[:500]),
+        lambda P, n: P * (P - 1) * 4000,
+    ),
     "a small allreduce": (lambda comm, x: comm.allreduce(x[:5]), lambda P, n: P * (P - 1) * 40),
     "a small allgather": (lambda comm, x: comm.allgather(x[:5]), lambda P, n: P * (P - 1) * 40),
 }
@@ -77,26 +92,38 @@ def test_as_many_bytes_are_given_to_mpi(comm, name, monkeypatch):
     collective, expected = COLLECTIVES[name]
     collective(comm, np.ones(N))  # from now on the form is known
     sent = []
-    monkeypatch.setattr(comm.transport, "lanes", [Counting(lane, sent) for lane in comm.transport.lanes])
+    monkeypatch.setattr(
+        comm.transport, "lanes", [Counting(lane, sent) for lane in comm.transport.lanes]
+    )
     collective(comm, np.ones(N))
     monkeypatch.undo()
-    assert comm.allreduce(np.array(sum(sent))) == pytest.approx(expected(comm.size, 8 * N), rel=0.001)
+    assert comm.allreduce(np.array(sum(sent))) == pytest.approx(
+        expected(comm.size, 8 * N), rel=0.001
+    )
 
 
 FORMS = {
-    "0-d": lambda: np.array(2.0), "empty": lambda: np.ones((3, 0)), "small": lambda: np.arange(5.0),
+    "0-d": lambda: np.array(2.0),
+    "empty": lambda: np.ones((3, 0)),
+    "small": lambda: np.arange(5.0),
     "large": lambda: np.arange(1.0 * N),
-    "strided": lambda: np.arange(2.0 * N)[::-2], "six axes": lambda: np.arange(64.0).reshape(2, 2, 2, 2, 2, 2),
-    "a tuple": lambda: (np.ones(N), np.ones((2, 3)), None), "a dict": lambda: {"a": np.ones(3), "b": np.ones(N)},
-}  # fmt: skip
+    "strided": lambda: np.arange(2.0 * N)[::-2],
+    "six axes": lambda: np.arange(64.0).reshape(2, 2, 2, 2, 2, 2),
+    "a tuple": lambda: (np.ones(N), np.ones((2, 3)), None),
+    "a dict": lambda: {"a": np.ones(3), "b": np.ones(N)},
+}
 
 
 @pytest.mark.ranks(2, on="mpi")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("send", ["send", "isend"])
 def test_a_send_of_any_shape_is_two_messages_at_most(comm, form, send, monkeypatch):
-    x, other, sent = FORMS[form](), 1 - comm.rank, []
-    monkeypatch.setattr(comm.transport, "lanes", [Counting(lane, sent) for lane in comm.transport.lanes])
+    x = FORMS[form]()
+    other = 1 - comm.rank
+    sent = []
+    monkeypatch.setattr(
+        comm.transport, "lanes", [Counting(lane, sent) for lane in comm.transport.lanes]
+    )
     pending = getattr(comm, send)(x, other)
     y = comm.recv(other)
     if send == "isend":
@@ -109,8 +136,12 @@ def test_a_send_of_any_shape_is_two_messages_at_most(comm, form, send, monkeypat
 @pytest.mark.ranks(2, on="mpi")
 @pytest.mark.parametrize("form", ["0-d", "small", "large", "strided", "six axes"])
 def test_what_is_received_is_written_once(comm, form, monkeypatch):
-    x, other, memory = FORMS[form](), 1 - comm.rank, []
-    monkeypatch.setattr(comm.transport, "lanes", [Watched(lane, memory) for lane in comm.transport.lanes])
+    x = FORMS[form]()
+    other = 1 - comm.rank
+    memory = []
+    monkeypatch.setattr(
+        comm.transport, "lanes", [Watched(lane, memory) for lane in comm.transport.lanes]
+    )
     F.send(mnpar.Variable(x), comm, rank=other)
     y = F.recv(comm, rank=other).array
     monkeypatch.undo()
@@ -124,7 +155,10 @@ def test_no_array_is_pickled(comm, n, monkeypatch):
     def refused(*_, **__):
         raise AssertionError("an array was pickled")
 
-    x, xs, right, left = np.ones(n), [np.ones(n)] * comm.size, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x = np.ones(n)
+    xs = [np.ones(n)] * comm.size
+    right = (comm.rank + 1) % comm.size
+    left = (comm.rank - 1) % comm.size
     for name in ("dumps", "loads", "Pickler", "Unpickler"):
         monkeypatch.setattr(pickle, name, refused)
     for name in ("allreduce", "allgather", "bcast", "reduce", "gather", "scan", "exscan", "shift"):

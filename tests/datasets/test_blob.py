@@ -1,4 +1,6 @@
-"""Examples in one file: what comes out is what went in, and a damaged file is refused with its name and place."""
+"""Examples in one file: what comes out is what went in, and a damaged file is refused with its name
+and place.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""CIFAR's binary files, synthetic ones: in folders and archives, and what is wrong with them; Fashion-MNIST's places."""
+"""CIFAR's binary files, synthetic ones: in folders and archives, and what is wrong with them;
+Fashion-MNIST's places.
+"""
 
 import io
 import tarfile
@@ -66,7 +68,9 @@ def test_the_records_are_found_and_read(tmp_path, monkeypatch, form, put, how):
     put(tmp_path / "d", form, contents(form))
     if how == "variable":
         monkeypatch.setenv("MNPAR_DATA", str(tmp_path / "d"))
-    train, test = GET[form.folder](scale=255.0, dtype="f8", data=tmp_path / "d" if how == "data" else None)
+    train, test = GET[form.folder](
+        scale=255.0, dtype="f8", data=tmp_path / "d" if how == "data" else None
+    )
     assert (len(train), len(test)) == (4 * len(form.train), 4)
     raw = np.concatenate([records(form, i) for i in range(len(form.train))])
     image, label = train[len(train) - 1]
@@ -108,7 +112,9 @@ def test_a_damaged_file_is_named_with_what_is_wrong(tmp_path, spoil, message, pu
 
 def test_an_archive_that_is_none_or_lacks_a_file_is_named(tmp_path):
     (tmp_path / cifar.CIFAR10.archive.name).write_bytes(b"no archive")
-    with pytest.raises(DatasetError, match=r"cifar-10-binary\.tar\.gz: expected a file .*data_batch_1\.bin in it"):
+    with pytest.raises(
+        DatasetError, match=r"cifar-10-binary\.tar\.gz: expected a file .*data_batch_1\.bin in it"
+    ):
         get_cifar10(data=tmp_path)
     put_archive(tmp_path, cifar.CIFAR10, {})
     with pytest.raises(DatasetError, match=r"expected a file .*data_batch_1\.bin in it"):
@@ -116,7 +122,10 @@ def test_an_archive_that_is_none_or_lacks_a_file_is_named(tmp_path):
 
 
 def test_where_there_is_nothing_the_remedy_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"neither data_batch_1\.bin nor cifar-10-binary\.tar\.gz is in .* by data="):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"neither data_batch_1\.bin nor cifar-10-binary\.tar\.gz is in .* by data=",
+    ):
         get_cifar10(data=tmp_path)
     with pytest.raises(ConnectionError, match="binary form"):
         get_cifar100()
@@ -127,7 +136,8 @@ OWN = [("fashion-mnist", folder) for folder in ("fashion-mnist", "fashion", "Fas
 
 
 @pytest.mark.parametrize(
-    ("name", "place"), [("fashion-mnist", ""), ("kmnist", ""), *OWN, ("kmnist", "kmnist"), ("kmnist", "KMNIST/raw")]
+    ("name", "place"),
+    [("fashion-mnist", ""), ("kmnist", ""), *OWN, ("kmnist", "kmnist"), ("kmnist", "KMNIST/raw")],
 )
 @pytest.mark.parametrize("how", ["data", "variable"])
 def test_what_has_mnists_form_is_not_taken_for_mnist(tmp_path, monkeypatch, name, place, how):
@@ -145,7 +155,8 @@ def test_what_has_mnists_form_is_not_taken_for_mnist(tmp_path, monkeypatch, name
 
 
 @pytest.mark.parametrize(
-    ("name", "labels"), [("fashion-mnist", get_fashion_mnist_labels), ("kmnist", get_kuzushiji_mnist_labels)]
+    ("name", "labels"),
+    [("fashion-mnist", get_fashion_mnist_labels), ("kmnist", get_kuzushiji_mnist_labels)],
 )
 def test_they_have_ten_names_and_say_where_they_are_missed(name, labels):
     assert len(set(labels())) == 10
@@ -154,14 +165,21 @@ def test_they_have_ten_names_and_say_where_they_are_missed(name, labels):
 
 
 def test_the_known_files_have_a_digest_each():
-    for file in (*fashion_mnist.FILES.values(), *kuzushiji_mnist.FILES.values(), cifar.CIFAR10.archive, cifar.CIFAR100.archive):
+    for file in (
+        *fashion_mnist.FILES.values(),
+        *kuzushiji_mnist.FILES.values(),
+        cifar.CIFAR10.archive,
+        cifar.CIFAR100.archive,
+    ):
         assert len(bytes.fromhex(file.sha256)) == 32
 
 
 EVIL = {
     "names that lead outside": lambda name: [(f"../{name}", None), (f"/tmp/{name}", None)],
     "a link to a file outside": lambda name: [(f"{cifar.CIFAR10.folder}/{name}", "/etc/hostname")],
-    "a link to itself": lambda name: [(f"{cifar.CIFAR10.folder}/{name}", f"{cifar.CIFAR10.folder}/{name}")],
+    "a link to itself": lambda name: [
+        (f"{cifar.CIFAR10.folder}/{name}", f"{cifar.CIFAR10.folder}/{name}")
+    ],
 }
 
 
@@ -177,6 +195,10 @@ def test_an_archive_is_never_unpacked_to_the_disk(tmp_path, members):
             )
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-    with pytest.raises(DatasetError, match=r"cifar-10-binary\.tar\.gz: expected a file .*data_batch_1\.bin in it"):
+    with pytest.raises(
+        DatasetError, match=r"cifar-10-binary\.tar\.gz: expected a file .*data_batch_1\.bin in it"
+    ):
         get_cifar10(data=folder)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [cifar.CIFAR10.archive.name]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [
+        cifar.CIFAR10.archive.name
+    ]

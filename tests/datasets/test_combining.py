@@ -48,7 +48,10 @@ def test_a_rest_that_is_not_enough_for_all_may_be_shared():
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
 def test_each_example_is_on_one_rank(size, batch_size):
     for n in range(20):
-        parts = [partition_by_round_robin(n, rank, size, batch_size, allow_empty=True) for rank in range(size)]
+        parts = [
+            partition_by_round_robin(n, rank, size, batch_size, allow_empty=True)
+            for rank in range(size)
+        ]
         assert sorted(i for part in parts for i in part) == list(range(n))
         equal = [partition_by_round_robin(n, rank, size, batch_size) for rank in range(size)]
         assert len({-(-len(part) // batch_size) for part in equal}) == 1  # as many steps
@@ -60,9 +63,20 @@ LENGTHS = [2, 4, 1, 2, 3, 7, 4, 3]
 def test_batches_within_a_budget_go_round():
     assert dynamic_partition_by_round_robin(LENGTHS, 0, 2, 12) == ([0, 1, 2, 5], [3, 1])
     assert dynamic_partition_by_round_robin(LENGTHS, 1, 2, 12) == ([3, 4, 6, 7], [2, 2])
-    assert dynamic_partition_by_round_robin(LENGTHS, 0, 3, 12) == ([0, 1, 2], [3])  # the last round is for one rank only
-    assert dynamic_partition_by_round_robin(LENGTHS, 0, 3, 12, allow_empty=True) == ([0, 1, 2, 6, 7], [3, 2])
-    assert dynamic_partition_by_round_robin([9, 20, 1], 0, 1, 12) == ([0, 1, 2], [1, 1, 1])  # one exceeds it
+    # the last round is for one rank only
+    assert dynamic_partition_by_round_robin(LENGTHS, 0, 3, 12) == (
+        [0, 1, 2],
+        [3],
+    )
+    assert dynamic_partition_by_round_robin(LENGTHS, 0, 3, 12, allow_empty=True) == (
+        [0, 1, 2, 6, 7],
+        [3, 2],
+    )
+    # one exceeds it
+    assert dynamic_partition_by_round_robin([9, 20, 1], 0, 1, 12) == (
+        [0, 1, 2],
+        [1, 1, 1],
+    )
     assert dynamic_partition_by_round_robin([], 0, 1, 12) == ([], [])
 
 
@@ -85,7 +99,9 @@ def test_impossible_partitions_are_errors(call):
 # ---- batches ----
 
 
-@pytest.mark.parametrize(("policy", "sizes"), [("include_last", [10] * 4 + [2]), ("skip_last", [10] * 4)])
+@pytest.mark.parametrize(
+    ("policy", "sizes"), [("include_last", [10] * 4 + [2]), ("skip_last", [10] * 4)]
+)
 def test_the_last_batch_is_shorter_or_left_out(policy, sizes):
     batches = BatchDataset(np.arange(42), 10, policy)
     assert [len(batch) for batch in batches] == sizes
@@ -152,7 +168,9 @@ def test_drawn_orders_are_the_same_for_a_seed_and_change():
     assert sorted(ShuffleDataset(range(9))) == list(range(9))
 
 
-@pytest.mark.parametrize("order", [range(10), [5, 6, 2, 9, 0, 1, 9]], ids=["in sequence", "any order"])
+@pytest.mark.parametrize(
+    "order", [range(10), [5, 6, 2, 9, 0, 1, 9]], ids=["in sequence", "any order"]
+)
 @pytest.mark.parametrize("n_threads", [0, 1, 3])
 def test_examples_read_ahead_are_those_of_the_data_set(order, n_threads):
     with PrefetchDataset(TransformDataset(range(10), lambda x: x * x), n_threads, 4) as ahead:
@@ -197,9 +215,14 @@ def threads_take_turns_often():
 
 @pytest.mark.usefixtures("threads_take_turns_often")
 def test_several_threads_may_ask_for_what_is_read_ahead():
-    """Two of them came for one example, nearly always in so many rounds, and the second got a KeyError."""
+    """Two of them came for one example, nearly always in so many rounds, and the second got a
+    KeyError.
+    """
     for _ in range(20):
-        with PrefetchDataset(range(200), 4, 6) as data, MultithreadIterator(data, 16, False, False, n_threads=4) as batches:
+        with (
+            PrefetchDataset(range(200), 4, 6) as data,
+            MultithreadIterator(data, 16, False, False, n_threads=4) as batches,
+        ):
             assert [i for batch in batches for i in batch] == list(range(200))
 
 
@@ -243,7 +266,11 @@ def test_what_is_no_data_set_is_told_when_it_is_wrapped(wrap, data):
         (lambda: ResampleDataset(np.arange(3), lambda i: i, 4)[3], IndexError, r"order\(3\) is 3"),
         (lambda: ResampleDataset("abc", [[0, 1]]), IndexError, "a list of integers"),
         (lambda: ResampleDataset("abc", str, -1), ValueError, "a number of examples, not -1"),
-        (lambda: dynamic_partition_by_round_robin([1, np.nan], 0, 1, 5), ValueError, "example 1 is nan"),
+        (
+            lambda: dynamic_partition_by_round_robin([1, np.nan], 0, 1, 5),
+            ValueError,
+            "example 1 is nan",
+        ),
     ],
     ids=["batch", "sizes", "part", "index", "order", "before", "behind", "axes", "n", "length"],
 )

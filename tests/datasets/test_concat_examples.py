@@ -44,7 +44,9 @@ def test_padding_fills_what_an_example_does_not_have():
     x, y = concat_examples(batch, padding=(9, -1))
     np.testing.assert_array_equal(x, [[1, 2], [9, 9]])
     np.testing.assert_array_equal(y, [[[0, 0], [-1, -1]], [[1, -1], [1, -1]]])
-    np.testing.assert_array_equal(concat_examples([{"a": [1]}, {"a": [1, 2]}], padding={"a": 0})["a"], [[1, 0], [1, 2]])
+    np.testing.assert_array_equal(
+        concat_examples([{"a": [1]}, {"a": [1, 2]}], padding={"a": 0})["a"], [[1, 0], [1, 2]]
+    )
     np.testing.assert_array_equal(concat_examples([1, 2], padding=0), [1, 2])
 
 
@@ -54,10 +56,22 @@ def test_device_minus_one_is_the_host():
 
 REFUSED = {
     "empty": ([], ValueError, "empty batch"),
-    "shapes": ([(np.ones(2), 0), (np.ones(3), 0)], ValueError, r"part 0 of the examples.*different shapes: \(2,\), \(3,\)"),
+    "shapes": (
+        [(np.ones(2), 0), (np.ones(3), 0)],
+        ValueError,
+        r"part 0 of the examples.*different shapes: \(2,\), \(3,\)",
+    ),
     "ragged lists": ([[1, 2], [3]], ValueError, r"different shapes: \(1,\), \(2,\)"),
-    "lengths": ([(1, 2), (1, 2, 3)], ValueError, "example 0 is a tuple of length 2, example 1 is a tuple of length 3"),
-    "keys": ([{"a": 1}, {"b": 1}], ValueError, r"a dict with the keys \['a'\], example 1 is a dict with the keys \['b'\]"),
+    "lengths": (
+        [(1, 2), (1, 2, 3)],
+        ValueError,
+        "example 0 is a tuple of length 2, example 1 is a tuple of length 3",
+    ),
+    "keys": (
+        [{"a": 1}, {"b": 1}],
+        ValueError,
+        r"a dict with the keys \['a'\], example 1 is a dict with the keys \['b'\]",
+    ),
     "kinds": ([(1, 2), None], ValueError, "example 1 is a NoneType"),
     "objects": ([(None, 1), (None, 2)], TypeError, "part 0 .* NoneType"),
 }
@@ -77,9 +91,12 @@ def test_padding_does_not_join_arrays_of_different_numbers_of_axes():
 def test_padding_keeps_the_digits_of_every_example_as_joining_does():
     for padding in (None, 0):
         np.testing.assert_array_equal(
-            concat_examples([np.array([1, 2]), np.array([1.5, 2])], padding=padding), [[1, 2], [1.5, 2]]
+            concat_examples([np.array([1, 2]), np.array([1.5, 2])], padding=padding),
+            [[1, 2], [1.5, 2]],
         )
-    np.testing.assert_array_equal(concat_examples([np.array([1]), np.array([1.5, 2])], padding=-1), [[1, -1], [1.5, 2]])
+    np.testing.assert_array_equal(
+        concat_examples([np.array([1]), np.array([1.5, 2])], padding=-1), [[1, -1], [1.5, 2]]
+    )
 
 
 @pytest.mark.parametrize("padding", [0.5, np.nan, np.inf], ids=str)

@@ -35,7 +35,10 @@ DATASETS = {
     "sub with order": (SubDataset([7, 8, 9, 10], 1, 4, np.array([3, 0, 1, 2])), [7, 8, 9]),
     "transform": (TransformDataset([1, 2, 3], lambda x: -x), [-1, -2, -3]),
     "dict": (DictDataset(x=[1, 2], t="ab"), [{"x": 1, "t": "a"}, {"x": 2, "t": "b"}]),
-    "concatenated": (ConcatenatedDataset("ab", [], [3], "", TupleDataset([4])), ["a", "b", 3, (4,)]),
+    "concatenated": (
+        ConcatenatedDataset("ab", [], [3], "", TupleDataset([4])),
+        ["a", "b", 3, (4,)],
+    ),
     "sub of sub": (SubDataset(SubDataset("abcdef", 1, 5), 1, 3), ["c", "d"]),
 }
 
@@ -43,7 +46,18 @@ DATASETS = {
 @pytest.mark.parametrize(("dataset", "examples"), DATASETS.values(), ids=DATASETS)
 @pytest.mark.parametrize(
     "index",
-    [0, -1, slice(None), slice(1, None), slice(None, None, -1), slice(2, 1), [1, 0], [-1], [], np.array([0, 0])],
+    [
+        0,
+        -1,
+        slice(None),
+        slice(1, None),
+        slice(None, None, -1),
+        slice(2, 1),
+        [1, 0],
+        [-1],
+        [],
+        np.array([0, 0]),
+    ],
     ids=str,
 )
 def test_every_data_set_is_indexed_like_a_list(dataset, examples, index):
@@ -76,7 +90,8 @@ def test_a_mask_chooses_examples(dataset, examples):
 
 
 def test_a_tuple_data_set_gives_the_arrays_rows():
-    x, t = np.arange(6.0).reshape(3, 2), np.array([5, 6, 7], np.int32)
+    x = np.arange(6.0).reshape(3, 2)
+    t = np.array([5, 6, 7], np.int32)
     row, label = TupleDataset(x, t)[1]
     np.testing.assert_array_equal(row, [2, 3])
     assert label == 6
@@ -92,7 +107,9 @@ def test_a_tuple_data_set_of_unequal_lengths_is_refused():
 
 @pytest.mark.parametrize(("start", "finish"), [(-1, 2), (0, 6), (3, 2)])
 def test_a_part_that_is_not_in_the_whole_is_refused(start, finish):
-    with pytest.raises(ValueError, match=f"examples {start} … {finish} .* no part of a data set of 5"):
+    with pytest.raises(
+        ValueError, match=f"examples {start} … {finish} .* no part of a data set of 5"
+    ):
         SubDataset(range(5), start, finish)
 
 
@@ -167,7 +184,14 @@ def test_data_sets_of_no_data_sets():
         DictDataset(a=[1, 2], b=[1])
 
 
-SPLITS = {"even": (6, 3), "uneven": (7, 3), "one": (5, 1), "each": (4, 4), "more parts than examples": (2, 3), "empty": (0, 2)}
+SPLITS = {
+    "even": (6, 3),
+    "uneven": (7, 3),
+    "one": (5, 1),
+    "each": (4, 4),
+    "more parts than examples": (2, 3),
+    "empty": (0, 2),
+}
 
 
 @pytest.mark.parametrize(("n", "parts"), SPLITS.values(), ids=SPLITS)
@@ -181,7 +205,9 @@ def test_n_parts_have_one_length_and_leave_out_the_remainder(n, parts):
         order[i * size : (i + 1) * size].tolist() for i in range(parts)
     ]
     drawn = np.random.RandomState(3).permutation(n).tolist()
-    assert [i for part in split_dataset_n_random(range(n), parts, 3) for i in part] == drawn[: size * parts]
+    assert [i for part in split_dataset_n_random(range(n), parts, 3) for i in part] == drawn[
+        : size * parts
+    ]
 
 
 def test_cross_validation_as_chainer_orders_it():
@@ -191,7 +217,9 @@ def test_cross_validation_as_chainer_orders_it():
         ([2, 3, 4, 5, 6, 7], [0, 1]),
     ]
     assert [(list(a), list(b)) for a, b in get_cross_validation_datasets(range(8), 3)] == table
-    assert [(list(a), list(b)) for a, b in get_cross_validation_datasets(range(8), n_fold=3)] == table
+    assert [
+        (list(a), list(b)) for a, b in get_cross_validation_datasets(range(8), n_fold=3)
+    ] == table
     letters = "hgfedcba"
     reordered = get_cross_validation_datasets(letters, 3, order=list(range(7, -1, -1)))
     assert [(list(a), list(b)) for a, b in reordered] == [
@@ -207,7 +235,9 @@ def test_each_example_is_tested_once_and_never_trained_on_in_that_fold(n, folds)
     sizes = [len(test) for _, test in splits]
     assert max(sizes) - min(sizes) <= 1
     order = np.random.RandomState(1).permutation(n)
-    assert [list(a) for a, _ in splits] == [list(a) for a, _ in get_cross_validation_datasets(range(n), folds, order)]
+    assert [list(a) for a, _ in splits] == [
+        list(a) for a, _ in get_cross_validation_datasets(range(n), folds, order)
+    ]
 
 
 @pytest.mark.parametrize("split", [split_dataset_n, split_dataset_n_random])

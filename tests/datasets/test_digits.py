@@ -17,9 +17,13 @@ def test_they_are_scikit_learns():
     from sklearn.datasets import load_digits
 
     truth = load_digits()
-    (train, train_labels), (test, test_labels) = (zip(*part[:], strict=True) for part in get_digits(scale=16, dtype=np.float64))
-    x, t = np.concatenate([train, test]), np.concatenate([train_labels, test_labels])
-    order, true_order = np.lexsort([*x.T, t]), np.lexsort([*truth.data.T, truth.target])
+    (train, train_labels), (test, test_labels) = (
+        zip(*part[:], strict=True) for part in get_digits(scale=16, dtype=np.float64)
+    )
+    x = np.concatenate([train, test])
+    t = np.concatenate([train_labels, test_labels])
+    order = np.lexsort([*x.T, t])
+    true_order = np.lexsort([*truth.data.T, truth.target])
     np.testing.assert_array_equal(x[order], truth.data[true_order])
     np.testing.assert_array_equal(t[order], truth.target[true_order])
 
@@ -68,8 +72,13 @@ def test_an_impossible_ndim_is_refused():
 
 
 def test_scikit_learn_is_not_imported():
-    program = "import sys; from mnpar.datasets import get_digits; get_digits(); print('sklearn' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = (
+        "import sys; from mnpar.datasets import get_digits; get_digits(); print('sklearn' in "
+        "sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "False"
 
 
@@ -87,7 +96,11 @@ def test_a_file_that_moved_or_changed_is_asked_from_scikit_learn(monkeypatch, tm
         path = tmp_path / digits.FILE
         path.parent.mkdir(parents=True)
         path.write_bytes(b"not the digits")
-    monkeypatch.setattr(digits, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
+    monkeypatch.setattr(
+        digits,
+        "find_spec",
+        lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path)]),
+    )
     for part, expected in zip(get_digits(withlabel=False), truth, strict=True):
         np.testing.assert_array_equal(part, expected)
 
@@ -95,7 +108,11 @@ def test_a_file_that_moved_or_changed_is_asked_from_scikit_learn(monkeypatch, tm
 def test_digits_that_are_not_the_known_ones_are_refused(monkeypatch, tmp_path):
     import sklearn.datasets
 
-    monkeypatch.setattr(digits, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
+    monkeypatch.setattr(
+        digits,
+        "find_spec",
+        lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path)]),
+    )
     other = SimpleNamespace(data=np.zeros((10, 64)), target=np.zeros(10))
     monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: other)
     with pytest.raises(DatasetError, match=r"table of shape \(10, 65\).*1797 rows"):

@@ -1,4 +1,6 @@
-"""Data sets that read files when an example is asked for, and text and photographs that are read at once."""
+"""Data sets that read files when an example is asked for, and text and photographs that are read at
+once.
+"""
 
 import pickle
 import types
@@ -61,7 +63,10 @@ def test_the_dtype_is_the_configurations_when_the_data_set_is_made(folder):
 
 
 def test_lists_of_images_and_labels_are_read_from_text_files(folder):
-    assert [image.shape for image in ImageDataset(str(folder / "list"), folder)] == [(1, 2, 3), (3, 2, 3)]
+    assert [image.shape for image in ImageDataset(str(folder / "list"), folder)] == [
+        (1, 2, 3),
+        (3, 2, 3),
+    ]
     pairs = LabeledImageDataset(folder / "pairs", folder)
     assert [(image.shape, int(label), label.dtype) for image, label in pairs] == [
         ((1, 2, 3), 3, np.int32),
@@ -94,7 +99,11 @@ def test_without_pillow_a_data_set_of_images_says_what_to_install(monkeypatch):
 
 
 def test_images_are_read_from_archives(folder):
-    for name, members in {"a.zip": ["grey.png", "rgb.png"], "b.zip": [], "c.zip": ["rgba.png", "broken.png"]}.items():
+    for name, members in {
+        "a.zip": ["grey.png", "rgb.png"],
+        "b.zip": [],
+        "c.zip": ["rgba.png", "broken.png"],
+    }.items():
         with zipfile.ZipFile(folder / name, "w") as archive:
             archive.mkdir("folder") if name == "a.zip" else None
             for member in members:
@@ -109,7 +118,10 @@ def test_images_are_read_from_archives(folder):
     with pytest.raises(DatasetError, match=r"c\.zip: broken\.png"):
         whole[3]
     pairs = LabeledZippedImageDataset(folder / "a.zip", folder / "pairs")
-    assert [(image.shape, int(label)) for image, label in pairs] == [((1, 2, 3), 3), ((3, 2, 3), -1)]
+    assert [(image.shape, int(label)) for image, label in pairs] == [
+        ((1, 2, 3), 3),
+        ((3, 2, 3), -1),
+    ]
     with pytest.raises(DatasetError, match=r"b\.zip: expected an image grey\.png"):
         LabeledZippedImageDataset(folder / "b.zip", folder / "pairs")[0]
     with pytest.raises(DatasetError, match=r"text\.png: expected a zip archive"):
@@ -138,7 +150,11 @@ def test_lines_are_examples_with_their_ends(texts):
 
 def test_lines_of_several_files_are_tuples_and_may_be_filtered(texts):
     paths = [str(texts / "en"), str(texts / "de")]
-    pairs = TextDataset(paths, encoding=["utf-8", "latin-1"], filter_func=lambda en, de: en.strip() and de != "zwei\n")
+    pairs = TextDataset(
+        paths,
+        encoding=["utf-8", "latin-1"],
+        filter_func=lambda en, de: en.strip() and de != "zwei\n",
+    )
     assert pairs[:] == [("one\n", "eins\n"), ("four", "vier\n")]
     again = pickle.loads(pickle.dumps(pairs))
     assert again[:] == pairs[:]
@@ -206,7 +222,9 @@ def library(tmp_path, monkeypatch):
     """A scikit-image with two photographs, of other sizes, whose pixels are all different."""
     (tmp_path / "data").mkdir()
     for name, shape in {"astronaut.png": (8, 10), "coffee.png": (5, 20)}.items():
-        pixels = np.stack([*np.mgrid[: shape[0], : shape[1]], np.full(shape, shape[0])], -1).astype(np.uint8)
+        pixels = np.stack([*np.mgrid[: shape[0], : shape[1]], np.full(shape, shape[0])], -1).astype(
+            np.uint8
+        )
         Image.fromarray(pixels).save(tmp_path / "data" / name)
     spec = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(photographs, "find_spec", lambda name: spec)
@@ -228,7 +246,10 @@ def test_no_pixel_is_in_both_sets_even_if_patches_overlap(library):
     assert (len(train), len(test)) == (7 * 7 + 4 * 15, 7 * 1 + 4 * 3)
 
     def places(patches):
-        return {tuple(pixel) for pixel in np.moveaxis(patches, 1, -1).reshape(-1, 3).round().astype(int).tolist()}
+        return {
+            tuple(pixel)
+            for pixel in np.moveaxis(patches, 1, -1).reshape(-1, 3).round().astype(int).tolist()
+        }
 
     assert not places(train) & places(test)
     assert len(places(train) | places(test)) == 8 * 10 + 5 * 20

@@ -1,4 +1,6 @@
-"""Images in blocks: each rank has its block of every image, from memory, from a file, or from the root; labels are whole."""
+"""Images in blocks: each rank has its block of every image, from memory, from a file, or from the
+root; labels are whole.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +9,8 @@ import mnpar
 from mnpar.datasets import SubDataset, TupleDataset, scatter_image, shard_image
 
 RNG = np.random.default_rng(0)
-IMAGES, LABELS = RNG.standard_normal((5, 2, 7, 6)), np.arange(5, dtype=np.int32)
+IMAGES = RNG.standard_normal((5, 2, 7, 6))
+LABELS = np.arange(5, dtype=np.int32)
 GRIDS = [(1, 1), (2, 2), (3, 1), (1, 4), (4, 2)]
 
 

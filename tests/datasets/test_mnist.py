@@ -22,8 +22,12 @@ def files(n=N):
     for part, count in n.items():
         images = rng.randint(0, 256, (count, 28, 28)).astype(np.uint8)
         images[:1, 0, :2] = 0, 255
-        out[f"{part}-images-idx3-ubyte"] = struct.pack(">4I", 0x803, count, 28, 28) + images.tobytes()
-        out[f"{part}-labels-idx1-ubyte"] = struct.pack(">2I", 0x801, count) + bytes(i % 10 for i in range(count))
+        out[f"{part}-images-idx3-ubyte"] = (
+            struct.pack(">4I", 0x803, count, 28, 28) + images.tobytes()
+        )
+        out[f"{part}-labels-idx1-ubyte"] = struct.pack(">2I", 0x801, count) + bytes(
+            i % 10 for i in range(count)
+        )
     return out
 
 
@@ -101,7 +105,8 @@ def set_byte(position, value):
 DAMAGED = {
     "label out of range": (
         broken("train-labels-idx1-ubyte", set_byte(8 + 4, 10)),
-        "train-labels-idx1-ubyte: at byte 12: expected a label in 0 … 9, found 10 (1 of 12 labels are out of range)",
+        "train-labels-idx1-ubyte: at byte 12: expected a label in 0 … 9, found 10 (1 of 12 "
+        "labels are out of range)",
     ),
     "fewer labels than images": (
         {**files(), "t10k-labels-idx1-ubyte": struct.pack(">2I", 0x801, 4) + bytes(4)},
@@ -109,17 +114,24 @@ DAMAGED = {
     ),
     "images for labels": (
         broken("train-labels-idx1-ubyte", lambda data: files()["train-images-idx3-ubyte"]),
-        "train-labels-idx1-ubyte: at byte 0: expected the magic number 0x00000801 (uint8, 1 axes), found 0x00000803",
+        "train-labels-idx1-ubyte: at byte 0: expected the magic number 0x00000801 (uint8, 1 "
+        "axes), found 0x00000803",
     ),
     "other images": (
-        broken("train-images-idx3-ubyte", lambda data: struct.pack(">4I", 0x803, 12, 8, 8) + bytes(12 * 64)),
+        broken(
+            "train-images-idx3-ubyte",
+            lambda data: struct.pack(">4I", 0x803, 12, 8, 8) + bytes(12 * 64),
+        ),
         "train-images-idx3-ubyte: at byte 8: expected size 28 on axis 1, found 8",
     ),
     "truncated": (
         broken("t10k-images-idx3-ubyte", lambda data: data[:-1]),
         "t10k-images-idx3-ubyte: at byte 16: expected 3920 bytes of numbers",
     ),
-    "no images": (files({"train": 0, "t10k": 5}), "train-images-idx3-ubyte: at byte 4: expected at least one image, found 0"),
+    "no images": (
+        files({"train": 0, "t10k": 5}),
+        "train-images-idx3-ubyte: at byte 4: expected at least one image, found 0",
+    ),
     "empty": (
         broken("train-images-idx3-ubyte", lambda data: b""),
         "train-images-idx3-ubyte: at byte 0: expected an IDX file, found an empty file",
@@ -139,7 +151,9 @@ def test_a_missing_file_is_named_with_where_it_was_looked_for_and_the_remedy(tmp
     contents = files()
     del contents["t10k-labels-idx1-ubyte"]
     write(tmp_path, contents)
-    with pytest.raises(FileNotFoundError, match=re.escape("t10k-labels-idx1-ubyte.gz, t10k-labels.idx1-ubyte")) as caught:
+    with pytest.raises(
+        FileNotFoundError, match=re.escape("t10k-labels-idx1-ubyte.gz, t10k-labels.idx1-ubyte")
+    ) as caught:
         get_mnist(data=tmp_path)
     assert str(tmp_path / "mnist") in str(caught.value)
     assert "MNPAR_DATA" in str(caught.value)
@@ -153,17 +167,24 @@ def mirror(tmp_path, monkeypatch):
     folder = tmp_path / "mirror"
     write(folder, files(), "{}.gz".format, lambda data: gzip.compress(data, mtime=0))
     known = {
-        path.name.removesuffix(".gz"): KnownFile(path.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+        path.name.removesuffix(".gz"): KnownFile(
+            path.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()
+        )
         for path in folder.iterdir()
     }
     monkeypatch.setattr(mnist, "FILES", known)
-    monkeypatch.setattr(mnist, "MIRRORS", ((tmp_path / "none").as_uri() + "/", folder.as_uri() + "/"))
+    monkeypatch.setattr(
+        mnist, "MIRRORS", ((tmp_path / "none").as_uri() + "/", folder.as_uri() + "/")
+    )
     return folder
 
 
-def test_files_are_downloaded_once_from_the_first_mirror_that_has_them(mirror, tmp_path, monkeypatch):
+def test_files_are_downloaded_once_from_the_first_mirror_that_has_them(
+    mirror, tmp_path, monkeypatch
+):
     assert len(get_mnist()[0]) == 12
-    assert sorted(os.listdir(tmp_path / "cache/mnpar/mnist")) == sorted(os.listdir(mirror))  # no temporary file is left
+    # no temporary file is left
+    assert sorted(os.listdir(tmp_path / "cache/mnpar/mnist")) == sorted(os.listdir(mirror))
     monkeypatch.setattr(mnist, "MIRRORS", ())
     assert len(get_mnist()[1]) == 5
 
@@ -177,12 +198,17 @@ def test_a_damaged_download_in_the_cache_is_fetched_again(mirror, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: data[:-1] + b"\1"], ids=["short", "long", "other"]
+    "change",
+    [lambda data: data[:-1], lambda data: data + b"x", lambda data: data[:-1] + b"\1"],
+    ids=["short", "long", "other"],
 )
 def test_a_file_with_another_digest_is_refused_and_not_kept(mirror, tmp_path, change):
     path = mirror / "train-images-idx3-ubyte.gz"
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(ConnectionError, match=r"train-images-idx3-ubyte.gz could not be downloaded: .*SHA-256 .*MNPAR_DATA"):
+    with pytest.raises(
+        ConnectionError,
+        match=r"train-images-idx3-ubyte.gz could not be downloaded: .*SHA-256 .*MNPAR_DATA",
+    ):
         get_mnist()
     assert not (tmp_path / "cache/mnpar/mnist").exists()
 

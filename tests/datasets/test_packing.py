@@ -20,7 +20,10 @@ def numbers(dtype):
 BATCHES = {
     "empty": [],
     "arrays": [np.arange(6.0).reshape(2, 3), np.ones((2, 3))],
-    **{str(np.dtype(dtype)): numbers(dtype) for dtype in ("?", "i1", "u8", "f2", "f8", "c8", ">f4", ">i8")},
+    **{
+        str(np.dtype(dtype)): numbers(dtype)
+        for dtype in ("?", "i1", "u8", "f2", "f8", "c8", ">f4", ">i8")
+    },
     "0-d arrays": [np.array(1.5), np.array(2.5)],
     "empty arrays": [np.zeros((0, 3)), np.zeros((0, 3))],
     "arrays of different lengths": [np.arange(3), np.arange(0), np.arange(5)],
@@ -83,7 +86,10 @@ def test_every_type_and_dtype_comes_back(batch):
     same(fold(batch).unfold(), batch)
 
 
-@pytest.mark.parametrize("name", ["arrays", "pairs", "dicts", "arrays of different lengths", "lists of different lengths"])
+@pytest.mark.parametrize(
+    "name",
+    ["arrays", "pairs", "dicts", "arrays of different lengths", "lists of different lengths"],
+)
 def test_numbers_and_arrays_are_never_left_to_pickle(name):
     assert fold(BATCHES[name]).objects == []
 

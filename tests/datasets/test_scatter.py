@@ -1,4 +1,6 @@
-"""One data set over the ranks: everyone gets its part and nothing else, or everyone gets the error."""
+"""One data set over the ranks: everyone gets its part and nothing else, or everyone gets the
+error.
+"""
 
 import pickle
 import sys
@@ -65,13 +67,17 @@ KINDS = {
     "list of strings": lambda n: [f"s{i}" for i in range(n)],
     "list of sequences": lambda n: [np.arange(i) for i in range(n)],
     "tuple of arrays": lambda n: tuple(np.full(3, i) for i in range(n)),
-    "tuple data set": lambda n: TupleDataset(np.arange(3.0 * n).reshape(n, 3), np.arange(n, dtype=np.int8)),
+    "tuple data set": lambda n: TupleDataset(
+        np.arange(3.0 * n).reshape(n, 3), np.arange(n, dtype=np.int8)
+    ),
     "tuple data set with a list": lambda n: TupleDataset(np.arange(n), [f"s{i}" for i in range(n)]),
     "sub data set": lambda n: SubDataset(np.arange(n + 3), 2, n + 2),
     "sub data set with order": lambda n: SubDataset(np.arange(n + 1), 0, n, list(range(n, -1, -1))),
     "sub of tuple": lambda n: SubDataset(TupleDataset(np.arange(n + 1), np.ones(n + 1)), 1, n + 1),
     "transformed": lambda n: TransformDataset(np.arange(n), negative),
-    "transformed pairs": lambda n: TransformDataset(TupleDataset(np.arange(n), list(range(n))), double),
+    "transformed pairs": lambda n: TransformDataset(
+        TupleDataset(np.arange(n), list(range(n))), double
+    ),
     "own class": Words,
     "own class that sends names": Lazy,
     "range": range,
@@ -140,31 +146,45 @@ def test_exact_parts_have_each_example_once_and_differ_by_one_at_most(n, ranks, 
 def test_any_rank_can_be_the_root_and_only_its_arguments_count(root):
     def program(comm):
         if comm.rank == root:
-            return scatter_dataset(np.arange(7), comm, root, shuffle=True, seed=4, force_equal_length=False)
+            return scatter_dataset(
+                np.arange(7), comm, root, shuffle=True, seed=4, force_equal_length=False
+            )
         return scatter_dataset("not looked at", comm, root)
 
     parts = mnpar.run(program, ranks=3)
-    np.testing.assert_array_equal([x for part in parts for x in part], np.random.RandomState(4).permutation(7))
+    np.testing.assert_array_equal(
+        [x for part in parts for x in part], np.random.RandomState(4).permutation(7)
+    )
 
 
 def test_shuffling_without_a_seed_follows_the_ranks_generator():
     def program(comm):
         mnpar.random.seed([9, comm.rank])
-        return [int(x) for x in scatter_dataset(np.arange(40) if comm.rank == 0 else None, comm, shuffle=True)]
+        return [
+            int(x)
+            for x in scatter_dataset(np.arange(40) if comm.rank == 0 else None, comm, shuffle=True)
+        ]
 
     assert mnpar.run(program, ranks=2) == mnpar.run(program, ranks=2)
     assert mnpar.run(program, ranks=2)[0] != list(range(20))
 
 
-@pytest.mark.parametrize("kind", ["array", "tuple data set", "list of pairs", "own class", "sub of tuple"])
+@pytest.mark.parametrize(
+    "kind", ["array", "tuple data set", "list of pairs", "own class", "sub of tuple"]
+)
 def test_no_rank_is_sent_more_than_its_part(kind):
     sent = []  # bytes, by any rank to any rank
     whole = KINDS[kind](2000)
 
     def program(comm):
         send, bcast_obj = comm.send, comm.bcast_obj
-        comm.send = lambda x, dest, tag=0: (sent.append(np.asarray(x).nbytes), send(x, dest, tag))[1]
-        comm.bcast_obj = lambda x=None, *a, **k: (sent.append(len(pickle.dumps(x))), bcast_obj(x, *a, **k))[1]
+        comm.send = lambda x, dest, tag=0: (sent.append(np.asarray(x).nbytes), send(x, dest, tag))[
+            1
+        ]
+        comm.bcast_obj = lambda x=None, *a, **k: (
+            sent.append(len(pickle.dumps(x))),
+            bcast_obj(x, *a, **k),
+        )[1]
         scatter_dataset(whole if comm.rank == 0 else None, comm)
 
     mnpar.run(program, ranks=3)
@@ -172,7 +192,9 @@ def test_no_rank_is_sent_more_than_its_part(kind):
     assert sum(sent) < len(pickle.dumps([whole[i] for i in range(2000)]))
 
 
-@pytest.mark.parametrize("kind", ["array", "tuple data set", "list of pairs", "sub data set with order"])
+@pytest.mark.parametrize(
+    "kind", ["array", "tuple data set", "list of pairs", "sub data set with order"]
+)
 def test_arrays_are_never_pickled(kind, monkeypatch):
     class Watched(pickle.Pickler):
         def reducer_override(self, obj):
@@ -206,8 +228,15 @@ def test_the_part_is_a_copy_so_that_the_root_can_drop_the_whole():
 
 def test_a_part_can_be_scattered_again():
     def program(comm):
-        part = scatter_dataset(np.arange(10) if comm.rank == 0 else None, comm, force_equal_length=False)
-        return [int(x) for x in scatter_dataset(part if comm.rank == 1 else None, comm, 1, force_equal_length=False)]
+        part = scatter_dataset(
+            np.arange(10) if comm.rank == 0 else None, comm, force_equal_length=False
+        )
+        return [
+            int(x)
+            for x in scatter_dataset(
+                part if comm.rank == 1 else None, comm, 1, force_equal_length=False
+            )
+        ]
 
     assert mnpar.run(program, ranks=2) == [[5, 6, 7], [8, 9]]
 
@@ -258,7 +287,12 @@ class Strange(Words):
 
 BAD = {
     "None": (lambda: None, {}, TypeError, "got None as the data set of the root"),
-    "generator": (lambda: (i for i in range(3)), {}, TypeError, "a generator has no length: make a list of it"),
+    "generator": (
+        lambda: (i for i in range(3)),
+        {},
+        TypeError,
+        "a generator has no length: make a list of it",
+    ),
     "unreadable example": (lambda: Unreadable(10), {}, OSError, "file 7 cannot be read"),
     "lambda": (lambda: TransformDataset(np.arange(9), lambda x: x), {}, Exception, "lambda"),
     "max_buf_len": (lambda: np.arange(9), {"max_buf_len": -1}, ValueError, "max_buf_len = -1"),
@@ -269,7 +303,9 @@ BAD = {
 @pytest.mark.parametrize(("make", "options", "kind", "message"), BAD.values(), ids=BAD)
 @pytest.mark.parametrize("root", [0, 2])
 def test_an_error_on_the_root_is_raised_on_every_rank(make, options, kind, message, root):
-    errors = caught(lambda comm: scatter_dataset(make() if comm.rank == root else None, comm, root, **options))
+    errors = caught(
+        lambda comm: scatter_dataset(make() if comm.rank == root else None, comm, root, **options)
+    )
     assert len(errors) == 3
     for error, text in errors:
         assert issubclass(error, kind)
@@ -278,7 +314,10 @@ def test_an_error_on_the_root_is_raised_on_every_rank(make, options, kind, messa
 
 def test_an_error_that_cannot_be_pickled_arrives_as_its_text():
     errors = caught(lambda comm: scatter_dataset(Strange(3) if comm.rank == 0 else None, comm))
-    assert errors == [(UnpicklableError, "no pickle"), *[(RuntimeError, "UnpicklableError: no pickle")] * 2]
+    assert errors == [
+        (UnpicklableError, "no pickle"),
+        *[(RuntimeError, "UnpicklableError: no pickle")] * 2,
+    ]
 
 
 def test_the_other_ranks_say_where_it_was_raised():
@@ -289,12 +328,18 @@ def test_the_other_ranks_say_where_it_was_raised():
             return getattr(error, "__notes__", [])
         return None
 
-    assert mnpar.run(program, ranks=2) == [["(raised on rank 1, which does this work for all ranks)"], []]
+    assert mnpar.run(program, ranks=2) == [
+        ["(raised on rank 1, which does this work for all ranks)"],
+        [],
+    ]
 
 
 @pytest.mark.parametrize("root", [-1, 3, True, 0.0])
 def test_a_root_that_does_not_exist_is_refused(root):
-    for function in (lambda comm: scatter_dataset([], comm, root), lambda comm: scatter_index(1, comm, root)):
+    for function in (
+        lambda comm: scatter_dataset([], comm, root),
+        lambda comm: scatter_index(1, comm, root),
+    ):
         for error, text in caught(function):
             assert error is ValueError
             assert f"root = {root!r} is no rank of a communicator of 3" in text
@@ -328,12 +373,16 @@ TABLE = [
 def test_indices_are_cut_as_chainermn_cuts_them(n, ranks, equal_length, expected, root):
     def program(comm):
         at = root % comm.size
-        return scatter_index(n if comm.rank == at else None, comm, at, force_equal_length=equal_length)
+        return scatter_index(
+            n if comm.rank == at else None, comm, at, force_equal_length=equal_length
+        )
 
     assert mnpar.run(program, ranks=ranks) == expected
 
 
-@pytest.mark.parametrize(("n", "kind"), [(-1, ValueError), (None, TypeError), (2.0, TypeError), (True, TypeError)])
+@pytest.mark.parametrize(
+    ("n", "kind"), [(-1, ValueError), (None, TypeError), (2.0, TypeError), (True, TypeError)]
+)
 def test_a_number_of_samples_that_is_none_is_refused_on_every_rank(n, kind):
     for error, text in caught(lambda comm: scatter_index(n, comm)):
         assert error is kind
@@ -342,7 +391,10 @@ def test_a_number_of_samples_that_is_none_is_refused_on_every_rank(n, kind):
 
 def test_a_large_number_of_samples_stays_exact():
     n = 2**53 + 1
-    assert mnpar.run(lambda comm: scatter_index(n, comm, force_equal_length=False), ranks=2)[1] == (2**52 + 1, n)
+    assert mnpar.run(lambda comm: scatter_index(n, comm, force_equal_length=False), ranks=2)[1] == (
+        2**52 + 1,
+        n,
+    )
 
 
 def test_chainermns_error_is_there_for_programs_that_catch_it():
@@ -357,6 +409,8 @@ def test_an_array_of_more_axes_than_can_be_sent_is_handed_out_too():
 
 
 def test_a_transform_that_cannot_be_sent_is_told_with_the_remedy_on_every_rank():
-    for error, text in caught(lambda comm: scatter_dataset(TransformDataset([1, 2], lambda x: x), comm)):
+    for error, text in caught(
+        lambda comm: scatter_dataset(TransformDataset([1, 2], lambda x: x), comm)
+    ):
         assert error is TypeError
         assert "no lambda" in text

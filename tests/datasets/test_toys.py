@@ -22,12 +22,17 @@ def test_an_ellipse_is_longer_than_a_circle_of_the_same_area():
     images, labels = get_toy_images(200, 0, size=48, channels=1)[0].datasets
     assert images.min() >= 0
     assert images.max() <= 1
-    inside = (images[:, 0] > 0.5 * (images.max((1, 2, 3)) + images.min((1, 2, 3)))[:, None, None]).astype(float)
+    inside = (
+        images[:, 0] > 0.5 * (images.max((1, 2, 3)) + images.min((1, 2, 3)))[:, None, None]
+    ).astype(float)
     area = inside.sum((1, 2))
     y, x = np.mgrid[:48, :48]
     middle = [(inside * c).sum((1, 2)) / area for c in (y, x)]
-    dy, dx = y - middle[0][:, None, None], x - middle[1][:, None, None]
-    moments = np.array([[(inside * a * b).sum((1, 2)) / area for a in (dy, dx)] for b in (dy, dx)]).transpose(2, 0, 1)
+    dy = y - middle[0][:, None, None]
+    dx = x - middle[1][:, None, None]
+    moments = np.array(
+        [[(inside * a * b).sum((1, 2)) / area for a in (dy, dx)] for b in (dy, dx)]
+    ).transpose(2, 0, 1)
     low, high = np.linalg.eigvalsh(moments).T
     ratio = np.sqrt(high / low)
     assert ratio[labels == 0].max() < 1.3 < ratio[labels == 1].min()

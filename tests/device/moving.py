@@ -1,4 +1,6 @@
-"""A row of a table with the arrays that it mentions on the device: they stand in its function, or in what that calls."""
+"""A row of a table with the arrays that it mentions on the device: they stand in its function, or
+in what that calls.
+"""
 
 import dataclasses
 import types
@@ -44,7 +46,9 @@ def moved(x, seen=None):
     if hasattr(x, "_replace"):
         return x._replace(**{name: moved(part, seen) for name, part in x._asdict().items()})
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return dataclasses.replace(x, **{f.name: moved(getattr(x, f.name), seen) for f in dataclasses.fields(x)})
+        return dataclasses.replace(
+            x, **{f.name: moved(getattr(x, f.name), seen) for f in dataclasses.fields(x)}
+        )
     if isinstance(x, types.FunctionType) and not x.__module__.startswith(("mnpar", "numpy")):
         return _function(x, seen)
     return x
@@ -54,11 +58,19 @@ def _function(function, seen):
     if id(function) not in seen:
         around: dict = {}
         closure = tuple([types.CellType() for _ in function.__closure__ or ()])
-        made = types.FunctionType(function.__code__, around, function.__name__, moved(function.__defaults__, seen), closure)
+        made = types.FunctionType(
+            function.__code__,
+            around,
+            function.__name__,
+            moved(function.__defaults__, seen),
+            closure,
+        )
         made.__kwdefaults__ = function.__kwdefaults__
         seen[id(function)] = made
         names = {name for code in _codes(function.__code__) for name in code.co_names}
-        around.update({k: moved(v, seen) if k in names else v for k, v in function.__globals__.items()})
+        around.update(
+            {k: moved(v, seen) if k in names else v for k, v in function.__globals__.items()}
+        )
         for cell, old in zip(closure, function.__closure__ or (), strict=True):
             cell.cell_contents = moved(old.cell_contents, seen)
     return seen[id(function)]

@@ -1,6 +1,8 @@
-"""What CuPy 14.2.0 has: functions with their parameters, ufuncs with the types they know, methods of arrays.
+"""What CuPy 14.2.0 has: functions with their parameters, ufuncs with the types they know, methods
+of arrays.
 
-Made by ``make_names.py`` beside it from the wheel cupy-cuda13x, by inspection of what it exports; not edited by hand.
+Made by ``make_names.py`` beside it from the wheel cupy-cuda13x, by inspection of what it exports;
+not edited by hand.
 """
 
 # ruff: noqa: E501

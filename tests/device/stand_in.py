@@ -1,11 +1,15 @@
-"""A stand-in for CuPy: arrays of a class of its own, held by numpy on the host, with CuPy's names, parameters and refusals.
+"""A stand-in for CuPy: arrays of a class of its own, held by numpy on the host, with CuPy's names,
+parameters and refusals.
 
-It has what ``names.py`` lists and nothing else. What a GPU does to values (rounding, order of sums) it cannot show; what it
-shows is a call that CuPy would refuse: an array of numpy's among CuPy's, a keyword that is numpy's alone, a 0-d result taken
-for a number, an array that is silently copied to the host. Where CuPy is silent and numpy is not, it is silent too: an index
-out of bounds wraps, a matrix that is not positive definite gives NaN, a new array holds anything (here: NaN), layouts are C's.
+It has what ``names.py`` lists and nothing else. What a GPU does to values (rounding, order of sums)
+it cannot show; what it shows is a call that CuPy would refuse: an array of numpy's among CuPy's, a
+keyword that is numpy's alone, a 0-d result taken for a number, an array that is silently copied to
+the host. Where CuPy is silent and numpy is not, it is silent too: an index out of bounds wraps, a
+matrix that is not positive definite gives NaN, a new array holds anything (here: NaN), layouts are
+C's.
 
-Each thread has its current device, as there; arrays of another device are refused (CuPy asks the GPUs for peer access).
+Each thread has its current device, as there; arrays of another device are refused (CuPy asks the
+GPUs for peer access).
 """
 
 from __future__ import annotations
@@ -21,7 +25,10 @@ from tests.device import names
 
 DEVICES = 4
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
-_IMPLICIT = "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array explicitly."
+_IMPLICIT = (
+    "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a "
+    "NumPy array explicitly."
+)
 _HERE = threading.local()
 
 
@@ -31,7 +38,10 @@ def _listed(block):
 
 def _signatures(block):
     """The parameters of each name, and what is no function without."""
-    return {line.partition("(")[0]: line[line.find("(") + 1 : -1] if "(" in line else None for line in _listed(block)}
+    return {
+        line.partition("(")[0]: line[line.find("(") + 1 : -1] if "(" in line else None
+        for line in _listed(block)
+    }
 
 
 @functools.cache
@@ -45,16 +55,26 @@ def _checker(parameters):
 
 class Flags:
     def __init__(self, flags):
-        self.c_contiguous, self.f_contiguous, self.owndata = flags.c_contiguous, flags.f_contiguous, flags.owndata
+        self.c_contiguous = flags.c_contiguous
+        self.f_contiguous = flags.f_contiguous
+        self.owndata = flags.owndata
         self.forc, self.fnc = flags.forc, flags.fnc
 
     def __getitem__(self, name):
-        return getattr(self, {"C_CONTIGUOUS": "c_contiguous", "F_CONTIGUOUS": "f_contiguous", "OWNDATA": "owndata"}[name])
+        return getattr(
+            self,
+            {"C_CONTIGUOUS": "c_contiguous", "F_CONTIGUOUS": "f_contiguous", "OWNDATA": "owndata"}[
+                name
+            ],
+        )
 
 
 class MemoryPointer:
     def __init__(self, array):
-        self.ptr, self.device_id, self.device, self.mem = array._a.ctypes.data, array._device, array.device, array
+        self.ptr = array._a.ctypes.data
+        self.device_id = array._device
+        self.device = array.device
+        self.mem = array
 
 
 def _operator(name):
@@ -81,7 +101,9 @@ class ndarray:  # noqa: N801 (CuPy's name)
     __hash__ = None
 
     def __init__(self, shape, dtype=float, memptr=None, strides=None, order="C"):
-        self._a, self._device, self.base = _garbage(np.empty(shape, _dtype(dtype), order)), _current(), None
+        self._a = _garbage(np.empty(shape, _dtype(dtype), order))
+        self._device = _current()
+        self.base = None
 
     # what CuPy answers from the description of the array, without a kernel
 
@@ -96,7 +118,9 @@ class ndarray:  # noqa: N801 (CuPy's name)
     device = property(lambda self: Device(self._device))
     T = property(lambda self: self._view(self._a.T))
     mT = property(lambda self: self._view(self._a.mT))  # noqa: N815
-    real = property(lambda self: self._view(self._a.real), lambda self, x: self.real.__setitem__(..., x))
+    real = property(
+        lambda self: self._view(self._a.real), lambda self, x: self.real.__setitem__(..., x)
+    )
     flat = property(lambda self: self.ravel().__iter__())
 
     @property
@@ -109,11 +133,21 @@ class ndarray:  # noqa: N801 (CuPy's name)
 
     @property
     def imag(self):
-        return self._view(self._a.imag) if self.dtype.kind == "c" else _new(np.zeros(self.shape, self.dtype))
+        return (
+            self._view(self._a.imag)
+            if self.dtype.kind == "c"
+            else _new(np.zeros(self.shape, self.dtype))
+        )
 
     @property
     def __cuda_array_interface__(self):
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.data.ptr, False), "version": 3, "strides": None}
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.data.ptr, False),
+            "version": 3,
+            "strides": None,
+        }
 
     def _view(self, a):
         return _new(a, self._device, self if self.base is None else self.base)
@@ -126,17 +160,33 @@ class ndarray:  # noqa: N801 (CuPy's name)
             raise ValueError("The 'out' parameter must have exactly one array value")
         out = kwargs.pop("out", ())
         function = getattr(cupy, ufunc.__name__, None) if method == "__call__" else None
-        known = [hasattr(x, "__cuda_array_interface__") or isinstance(x, (*_NUMBERS, np.ndarray)) for x in (*inputs, *out)]
+        known = [
+            hasattr(x, "__cuda_array_interface__") or isinstance(x, (*_NUMBERS, np.ndarray))
+            for x in (*inputs, *out)
+        ]
         if function is None or not all(known):
             return NotImplemented
-        if ufunc.__name__ in ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal"):
+        if ufunc.__name__ in (
+            "greater",
+            "greater_equal",
+            "less",
+            "less_equal",
+            "equal",
+            "not_equal",
+        ):
             inputs = [x.item() if isinstance(x, np.ndarray) and x.ndim == 0 else x for x in inputs]
         return function(*inputs, *out, **kwargs)
 
     def __array_function__(self, function, kinds, args, kwargs):
-        module = functools.reduce(lambda at, name: getattr(at, name, None), function.__module__.split(".")[1:], cupy)
+        module = functools.reduce(
+            lambda at, name: getattr(at, name, None), function.__module__.split(".")[1:], cupy
+        )
         here = getattr(module, function.__name__, None)
-        if here is None or here is function or any(kind not in (ndarray, np.ndarray) for kind in kinds):
+        if (
+            here is None
+            or here is function
+            or any(kind not in (ndarray, np.ndarray) for kind in kinds)
+        ):
             return NotImplemented
         return here(*args, **kwargs)
 
@@ -190,7 +240,9 @@ class ndarray:  # noqa: N801 (CuPy's name)
         if copies:
             return _new(np.array(found, order="C"))
         return self._view(
-            found if isinstance(found, np.ndarray) else self._a[(*key, ...) if isinstance(key, tuple) else (key, ...)]
+            found
+            if isinstance(found, np.ndarray)
+            else self._a[(*key, ...) if isinstance(key, tuple) else (key, ...)]
         )
 
     def __setitem__(self, key, value):
@@ -198,7 +250,11 @@ class ndarray:  # noqa: N801 (CuPy's name)
         key, copies = _key(key, self.shape)
         if isinstance(value, ndarray):
             _check_device(value)
-        elif not copies and not _is_number(value) and (not isinstance(value, np.ndarray) or value.ndim):
+        elif (
+            not copies
+            and not _is_number(value)
+            and (not isinstance(value, np.ndarray) or value.ndim)
+        ):
             raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
         with np.errstate(all="ignore"):
             self._a[key] = value._a if isinstance(value, ndarray) else value
@@ -236,7 +292,9 @@ class ndarray:  # noqa: N801 (CuPy's name)
         return self._a.dumps()
 
     def view(self, dtype=None, type=None):
-        return self._view(self._a.view() if dtype is None or dtype is ndarray else self._a.view(dtype))
+        return self._view(
+            self._a.view() if dtype is None or dtype is ndarray else self._a.view(dtype)
+        )
 
     def astype(self, dtype, order="K", casting=None, subok=None, copy=True):
         if casting is not None or subok is not None:
@@ -272,12 +330,18 @@ class ndarray:  # noqa: N801 (CuPy's name)
 
 def _new(a, device=None, base=None):
     x = object.__new__(ndarray)
-    x._a, x._device, x.base = a, _current() if device is None else device, base
+    x._a = a
+    x._device = _current() if device is None else device
+    x.base = base
     return x
 
 
 def _strides(x):
-    return tuple(np.multiply.accumulate([x.itemsize, *x.shape[:0:-1]])[::-1].tolist()) if x.ndim else ()
+    return (
+        tuple(np.multiply.accumulate([x.itemsize, *x.shape[:0:-1]])[::-1].tolist())
+        if x.ndim
+        else ()
+    )
 
 
 def _method(name, parameters):
@@ -306,16 +370,40 @@ def _finish_class():
     for name, parameters in methods.items():
         if parameters is not None and name not in ndarray.__dict__ and hasattr(np.ndarray, name):
             setattr(ndarray, name, _method(name, parameters))
-    spoken = {"truediv": "true_divide", "floordiv": "floor_divide", "mod": "remainder", "pow": "power", "sub": "subtract"}
-    spoken |= {"mul": "multiply", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift"}
-    spoken |= {"rshift": "right_shift", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal"}
+    spoken = {
+        "truediv": "true_divide",
+        "floordiv": "floor_divide",
+        "mod": "remainder",
+        "pow": "power",
+        "sub": "subtract",
+    }
+    spoken |= {
+        "mul": "multiply",
+        "and": "bitwise_and",
+        "or": "bitwise_or",
+        "xor": "bitwise_xor",
+        "lshift": "left_shift",
+    }
+    spoken |= {
+        "rshift": "right_shift",
+        "lt": "less",
+        "le": "less_equal",
+        "gt": "greater",
+        "ge": "greater_equal",
+        "eq": "equal",
+    }
     spoken |= {"ne": "not_equal", "add": "add", "matmul": "matmul", "divmod": "divmod"}
     special = set(names.SPECIAL.split())
     for word, name in spoken.items():
         for prefix, function in zip(("", "r", "i"), _operator(name), strict=True):
             if f"__{prefix}{word}__" in special:
                 setattr(ndarray, f"__{prefix}{word}__", function)
-    for word, name in {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}.items():
+    for word, name in {
+        "neg": "negative",
+        "pos": "positive",
+        "abs": "absolute",
+        "invert": "invert",
+    }.items():
         setattr(ndarray, f"__{word}__", lambda self, name=name: getattr(cupy, name)(self))
     surplus = {n for n in vars(ndarray) if not n.startswith("_")} - set(methods)
     assert not surplus, f"CuPy's arrays do not have {surplus}"
@@ -343,7 +431,10 @@ def _is_number(x):
 
 def _check_device(x):
     if x._device != _current():
-        where = f"The device where the array resides ({x._device}) is different from the current device ({_current()})."
+        where = (
+            f"The device where the array resides ({x._device}) is different from the current "
+            f"device ({_current()})."
+        )
         raise ValueError(f"{where} Peer access is unavailable between these devices.")
 
 
@@ -354,8 +445,13 @@ def _bare(x, given):
         given[id(x._a)] = x
         return x._a
     if isinstance(x, np.ndarray):
-        raise TypeError("Argument has incorrect type (expected cupy._core.core._ndarray_base, got numpy.ndarray)")
-    if isinstance(x, list | tuple) and any(isinstance(part, ndarray | np.ndarray | list | tuple) for part in x):
+        raise TypeError(
+            "Argument has incorrect type (expected cupy._core.core._ndarray_base, got "
+            "numpy.ndarray)"
+        )
+    if isinstance(x, list | tuple) and any(
+        isinstance(part, ndarray | np.ndarray | list | tuple) for part in x
+    ):
         return type(x)([_bare(part, given) for part in x])
     return x
 
@@ -364,7 +460,11 @@ def _dressed(y, given):
     if isinstance(y, np.ndarray):
         if id(y) in given:
             return given[id(y)]
-        shown = None if y.base is None else next((x for x in given.values() if np.may_share_memory(x._a, y)), None)
+        shown = (
+            None
+            if y.base is None
+            else next((x for x in given.values() if np.may_share_memory(x._a, y)), None)
+        )
         return _new(y) if shown is None else shown._view(y)
     if isinstance(y, list):
         return [_dressed(part, given) for part in y]
@@ -385,7 +485,9 @@ def _run(function, args, kwargs, name):
 
 
 def _key(key, shape):
-    """The index in numpy's words, where what is out of bounds wraps; and whether it makes a copy."""
+    """The index in numpy's words, where what is out of bounds wraps; and whether it makes a
+    copy.
+    """
     parts = list(key) if isinstance(key, tuple) else [key]
     for i, part in enumerate(parts):
         if isinstance(part, ndarray):
@@ -393,11 +495,23 @@ def _key(key, shape):
             parts[i] = part._a
         elif isinstance(part, list | tuple | bool | np.bool_):
             parts[i] = np.array(part) if np.size(part) else np.array(part, np.int32)
-        elif isinstance(part, slice) and any(isinstance(end, ndarray) for end in (part.start, part.stop, part.step)):
+        elif isinstance(part, slice) and any(
+            isinstance(end, ndarray) for end in (part.start, part.stop, part.step)
+        ):
             raise TypeError("slice indices must be integers or None or have an __index__ method")
         if isinstance(parts[i], np.ndarray) and parts[i].dtype.kind not in "biu":
-            raise IndexError(f"arrays used as indices must be of integer or boolean type. (actual: {parts[i].dtype})")
-    taken = [0 if p is None or p is ... else p.ndim if isinstance(p, np.ndarray) and p.dtype.kind == "b" else 1 for p in parts]
+            raise IndexError(
+                "arrays used as indices must be of integer or boolean type. (actual: "
+                f"{parts[i].dtype})"
+            )
+    taken = [
+        0
+        if p is None or p is ...
+        else p.ndim
+        if isinstance(p, np.ndarray) and p.dtype.kind == "b"
+        else 1
+        for p in parts
+    ]
     axis = 0
     for i, part in enumerate(parts):
         if part is ...:
@@ -413,30 +527,41 @@ def _key(key, shape):
 
 class ufunc:  # noqa: N801 (CuPy's name)
     def __init__(self, name, kinds):
-        self.name, self.types, self._numpy = f"cupy_{name}", kinds.split(), getattr(np, name)
+        self.name = f"cupy_{name}"
+        self.types = kinds.split()
+        self._numpy = getattr(np, name)
         self.__name__ = name
         before, _, after = self.types[0].partition("->")
-        self.nin, self.nout, self.nargs = len(before), len(after), len(before) + len(after)
+        self.nin = len(before)
+        self.nout = len(after)
+        self.nargs = len(before) + len(after)
 
     def _loop(self, args, dtype):
         """The first loop that all arguments can be cast to: its types of inputs and of outputs."""
         strong = [x.dtype for x in args if hasattr(x, "dtype")]
         plain = [type(x) for x in args if not hasattr(x, "dtype")]
-        weakly = strong and max(map(_score, strong)) >= max([_score(np.dtype(kind)) for kind in plain], default=0)
+        weakly = strong and max(map(_score, strong)) >= max(
+            [_score(np.dtype(kind)) for kind in plain], default=0
+        )
         for kinds in self.types:
             before, _, after = kinds.partition("->")
             if dtype is not None:
                 fits = after[0] == dtype.char
             else:
                 fits = all(
-                    np.can_cast(x.dtype, to) if hasattr(x, "dtype")
-                    else np.dtype(to).kind in _WEAK[type(x)] if weakly
+                    np.can_cast(x.dtype, to)
+                    if hasattr(x, "dtype")
+                    else np.dtype(to).kind in _WEAK[type(x)]
+                    if weakly
                     else np.can_cast(np.dtype(type(x)), to)
                     for x, to in zip(args, before, strict=True)
-                )  # fmt: skip
+                )
             if fits:
                 return before, after
-        raise TypeError(f"Wrong type ({[getattr(x, 'dtype', type(x)) for x in args]}) of arguments for {self.name}")
+        raise TypeError(
+            f"Wrong type ({[getattr(x, 'dtype', type(x)) for x in args]}) of arguments for "
+            f"{self.name}"
+        )
 
     def __call__(self, *args, out=None, dtype=None, casting="same_kind", **wrong):
         if wrong:
@@ -457,10 +582,16 @@ class ufunc:  # noqa: N801 (CuPy's name)
         bare = [x._a if isinstance(x, ndarray) else x for x in args]
         before, after = self._loop(bare, None if dtype is None else _dtype(dtype))
         with np.errstate(all="ignore"):
-            cast = [np.asarray(x).astype(letter, copy=False) for x, letter in zip(bare, before, strict=True)]
+            cast = [
+                np.asarray(x).astype(letter, copy=False)
+                for x, letter in zip(bare, before, strict=True)
+            ]
             results = self._numpy(*cast)
         results = results if isinstance(results, tuple) else (results,)
-        ys = [self._put(y, o, letter, casting) for y, o, letter in zip(results, outs, after, strict=True)]
+        ys = [
+            self._put(y, o, letter, casting)
+            for y, o, letter in zip(results, outs, after, strict=True)
+        ]
         return ys[0] if self.nout == 1 else tuple(ys)
 
     def _put(self, y, out, letter, casting):
@@ -470,9 +601,14 @@ class ufunc:  # noqa: N801 (CuPy's name)
         if not isinstance(out, ndarray):
             raise TypeError(f"return arrays must be of cupy.ndarray, not {type(out)}")
         if not np.can_cast(y.dtype, out.dtype, casting):
-            raise TypeError(f"output (typecode '{letter}') could not be coerced to provided output parameter ({out.dtype})")
+            raise TypeError(
+                f"output (typecode '{letter}') could not be coerced to provided output "
+                f"parameter ({out.dtype})"
+            )
         if np.broadcast_shapes(y.shape, out.shape) != out.shape:
-            raise ValueError(f"non-broadcastable output operand with shape {out.shape} for {y.shape}")
+            raise ValueError(
+                f"non-broadcastable output operand with shape {out.shape} for {y.shape}"
+            )
         with np.errstate(all="ignore"):
             np.copyto(out._a, y, casting="unsafe")
         return out
@@ -487,7 +623,10 @@ class ufunc:  # noqa: N801 (CuPy's name)
             and a.dtype.char not in allowed[self.__name__]
             and not any(k.dtype.kind == "b" for k in key if hasattr(k, "dtype"))
         ):
-            raise TypeError(f"scatter_{self.__name__} only supports int32, float32, float64, uint32, uint64, not {a.dtype}")
+            raise TypeError(
+                f"scatter_{self.__name__} only supports int32, float32, float64, uint32, "
+                f"uint64, not {a.dtype}"
+            )
         with np.errstate(all="ignore"):
             self._numpy.at(a._a, key, _bare(b, {}) if isinstance(b, ndarray) else b)
 
@@ -508,15 +647,24 @@ class ufunc:  # noqa: N801 (CuPy's name)
         return self._method("reduceat", array, indices, axis, dtype, out)
 
     def outer(self, a, b, **kwargs):
-        a, b = _array(a), _array(b)
+        a = _array(a)
+        b = _array(b)
         return self(a.reshape(a.shape + (1,) * b.ndim), b, **kwargs)
 
 
-_WEAK = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}  # what a number of Python's may become
+# what a number of Python's may become
+_WEAK = {
+    bool: "biufc",
+    int: "iufc",
+    float: "fc",
+    complex: "c",
+}
 
 
 def _score(dtype):
-    """Booleans, whole numbers, the rest: a number of Python does not change the type of arrays of its sort or a higher."""
+    """Booleans, whole numbers, the rest: a number of Python does not change the type of arrays of
+    its sort or a higher.
+    """
     return {"b": 0, "i": 1, "u": 1}.get(dtype.kind, 2)
 
 
@@ -535,7 +683,9 @@ def _array(obj, dtype=None, copy=True, order="K", subok=False, ndmin=0, *, block
     on_device = [isinstance(leaf, ndarray) for leaf in _leaves(obj)]
     if any(on_device) and not all(on_device):
         raise TypeError(_IMPLICIT)
-    made = np.array(_bare(obj, {}) if any(on_device) else obj, dtype, order=order or "K", ndmin=ndmin)
+    made = np.array(
+        _bare(obj, {}) if any(on_device) else obj, dtype, order=order or "K", ndmin=ndmin
+    )
     _dtype(made.dtype)
     return _new(made)
 
@@ -551,7 +701,12 @@ def _asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
 def _copyto(dst, src, casting="same_kind", where=None):
     if isinstance(src, np.ndarray) and src.size != 1:
         raise ValueError("non-scalar numpy.ndarray cannot be used for copyto")
-    np.copyto(dst._a, src._a if isinstance(src, ndarray) else src, casting, True if where is None else where._a)
+    np.copyto(
+        dst._a,
+        src._a if isinstance(src, ndarray) else src,
+        casting,
+        True if where is None else where._a,
+    )
 
 
 def _where(condition, x=None, y=None):
@@ -577,7 +732,12 @@ def _take(a, indices, axis=None, out=None):
 def _take_along_axis(a, indices, axis):
     if indices.dtype.kind not in "iu":
         raise IndexError("`indices` must be an integer array")
-    return _run(lambda x, i: np.take_along_axis(x, i % max(x.shape[axis], 1), axis), (a, indices), {}, "take_along_axis")
+    return _run(
+        lambda x, i: np.take_along_axis(x, i % max(x.shape[axis], 1), axis),
+        (a, indices),
+        {},
+        "take_along_axis",
+    )
 
 
 def _bincount(x, weights=None, minlength=None):
@@ -602,12 +762,20 @@ def _split(function):
 
 
 def _empty(shape, dtype=float, order="C"):
-    return ndarray([_whole(n) for n in shape] if isinstance(shape, tuple | list) else _whole(shape), dtype, order=order)
+    return ndarray(
+        [_whole(n) for n in shape] if isinstance(shape, tuple | list) else _whole(shape),
+        dtype,
+        order=order,
+    )
 
 
 def _full(shape, fill_value, dtype=None, order="C"):
     if dtype is None:
-        dtype = fill_value.dtype if isinstance(fill_value, np.ndarray | ndarray) else np.array(fill_value).dtype
+        dtype = (
+            fill_value.dtype
+            if isinstance(fill_value, np.ndarray | ndarray)
+            else np.array(fill_value).dtype
+        )
     made = _empty(shape, dtype, order)
     _copyto(made, fill_value, "unsafe")
     return made
@@ -617,7 +785,11 @@ def _like(fill):
     def like(a, dtype=None, order="K", subok=None, shape=None):
         if not isinstance(a, ndarray | np.ndarray):
             raise AttributeError(f"{type(a).__name__!r} object has no attribute 'dtype'")
-        made = _new(_garbage(np.empty_like(a._a if isinstance(a, ndarray) else a, dtype, order, shape=shape)))
+        made = _new(
+            _garbage(
+                np.empty_like(a._a if isinstance(a, ndarray) else a, dtype, order, shape=shape)
+            )
+        )
         if fill is not None:
             made.fill(fill)
         return made
@@ -642,7 +814,9 @@ def _repeat(a, repeats, axis=None):
 
 
 def _einsum(subscripts, *operands, dtype=None, optimize=False):
-    return _run(np.einsum, (subscripts, *operands), {"dtype": dtype, "optimize": optimize}, "einsum")
+    return _run(
+        np.einsum, (subscripts, *operands), {"dtype": dtype, "optimize": optimize}, "einsum"
+    )
 
 
 def _matmul(*args, out=None, **kwargs):
@@ -676,23 +850,80 @@ def _silent(function):
 
 
 _SPECIAL = {
-    "array": _array, "asarray": _asarray, "asanyarray": _asarray, "asnumpy": _asnumpy, "copyto": _copyto, "where": _where,
-    "take": _take, "take_along_axis": _take_along_axis, "bincount": _bincount, "searchsorted": _searchsorted, "empty": _empty,
-    "ascontiguousarray": lambda a, dtype=None: _array(a, dtype, False, "C"), "full": _full, "nonzero": _nonzero,
-    "split": _split(np.split), "array_split": _split(np.array_split), "repeat": _repeat, "einsum": _einsum, "matmul": _matmul,
-    "empty_like": _like(None), "zeros_like": _like(0), "ones_like": _like(1), "full_like": _full_like,
+    "array": _array,
+    "asarray": _asarray,
+    "asanyarray": _asarray,
+    "asnumpy": _asnumpy,
+    "copyto": _copyto,
+    "where": _where,
+    "take": _take,
+    "take_along_axis": _take_along_axis,
+    "bincount": _bincount,
+    "searchsorted": _searchsorted,
+    "empty": _empty,
+    "ascontiguousarray": lambda a, dtype=None: _array(a, dtype, False, "C"),
+    "full": _full,
+    "nonzero": _nonzero,
+    "split": _split(np.split),
+    "array_split": _split(np.array_split),
+    "repeat": _repeat,
+    "einsum": _einsum,
+    "matmul": _matmul,
+    "empty_like": _like(None),
+    "zeros_like": _like(0),
+    "ones_like": _like(1),
+    "full_like": _full_like,
     "get_array_module": lambda *args: cupy if any(isinstance(x, ndarray) for x in args) else np,
-}  # fmt: skip
-_ON_HOST = {"shape", "ndim", "size", "isscalar", "can_cast", "result_type", "promote_types", "common_type", "min_scalar_type"}
-_ON_HOST |= {"broadcast_shapes", "may_share_memory", "shares_memory", "iscomplexobj", "isrealobj", "iterable"}
-_OF_NUMBERS = {"arange", "zeros", "ones", "eye", "identity", "tri", "linspace", "logspace", "triu_indices", "tril_indices"}
-_OF_NUMBERS |= {"hamming", "hanning", "bartlett", "blackman", "kaiser", "indices", "diag_indices", "meshgrid", "fromfunction"}
+}
+_ON_HOST = {
+    "shape",
+    "ndim",
+    "size",
+    "isscalar",
+    "can_cast",
+    "result_type",
+    "promote_types",
+    "common_type",
+    "min_scalar_type",
+}
+_ON_HOST |= {
+    "broadcast_shapes",
+    "may_share_memory",
+    "shares_memory",
+    "iscomplexobj",
+    "isrealobj",
+    "iterable",
+}
+_OF_NUMBERS = {
+    "arange",
+    "zeros",
+    "ones",
+    "eye",
+    "identity",
+    "tri",
+    "linspace",
+    "logspace",
+    "triu_indices",
+    "tril_indices",
+}
+_OF_NUMBERS |= {
+    "hamming",
+    "hanning",
+    "bartlett",
+    "blackman",
+    "kaiser",
+    "indices",
+    "diag_indices",
+    "meshgrid",
+    "fromfunction",
+}
 _OF_NUMBERS |= {"atleast_1d", "atleast_2d", "atleast_3d", "fftfreq", "rfftfreq", *_ON_HOST}
 _FUNCTIONS = _signatures(names.FUNCTIONS)
 
 
 def _function(name, parameters, module):
-    check, function = _checker(parameters), _SPECIAL.get(name) if module is np else None
+    check = _checker(parameters)
+    function = _SPECIAL.get(name) if module is np else None
     on_numpy = getattr(module, name, None)
     if module is np.linalg:
         on_numpy = _silent(on_numpy)
@@ -704,8 +935,12 @@ def _function(name, parameters, module):
         first = args[0] if args else next(iter(kwargs.values()), None)
         if name in ("zeros", "ones", "eye", "identity", "tri"):
             [_whole(n) for n in _leaves(first)]
-        if name not in _OF_NUMBERS and not any(isinstance(leaf, ndarray) for leaf in _leaves(first)):
-            raise TypeError(f"Argument 'a' has incorrect type (expected cupy.ndarray, got {type(first)})")
+        if name not in _OF_NUMBERS and not any(
+            isinstance(leaf, ndarray) for leaf in _leaves(first)
+        ):
+            raise TypeError(
+                f"Argument 'a' has incorrect type (expected cupy.ndarray, got {type(first)})"
+            )
         return _run(on_numpy, args, kwargs, name)
 
     call.__name__ = call.__qualname__ = name
@@ -724,7 +959,9 @@ class Module(types.ModuleType):
             made: Any = ufunc(name, _UFUNCS[name])
         elif self._numpy is np and name in names.SAME_AS_NUMPY.split():
             made = getattr(np, name)
-        elif self._functions.get(name) is not None and (hasattr(self._numpy, name) or name in _SPECIAL):
+        elif self._functions.get(name) is not None and (
+            hasattr(self._numpy, name) or name in _SPECIAL
+        ):
             made = _function(name, self._functions[name], self._numpy)
         else:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
@@ -732,7 +969,11 @@ class Module(types.ModuleType):
         return made
 
 
-_UFUNCS = {name: line.partition(": ")[2] for line in _listed(names.UFUNCS) for name in line.partition(": ")[0].split()}
+_UFUNCS = {
+    name: line.partition(": ")[2]
+    for line in _listed(names.UFUNCS)
+    for name in line.partition(": ")[0].split()
+}
 
 
 # ---- devices ----
@@ -791,7 +1032,9 @@ def _properties(device):
 
 
 def _cuda():
-    runtime = types.SimpleNamespace(getDeviceCount=lambda: DEVICES, getDeviceProperties=_properties, getDevice=_current)
+    runtime = types.SimpleNamespace(
+        getDeviceCount=lambda: DEVICES, getDeviceProperties=_properties, getDevice=_current
+    )
     members = {
         "Device": Device,
         "Stream": Stream,
@@ -804,11 +1047,22 @@ def _cuda():
     return cuda
 
 
-cupy = Module("cupy", names.FUNCTIONS, np, ndarray=ndarray, ufunc=ufunc, cuda=_cuda(), __version__=names.VERSION, __path__=[])
+cupy = Module(
+    "cupy",
+    names.FUNCTIONS,
+    np,
+    ndarray=ndarray,
+    ufunc=ufunc,
+    cuda=_cuda(),
+    __version__=names.VERSION,
+    __path__=[],
+)
 cupy.linalg = Module("cupy.linalg", names.LINALG, np.linalg, LinAlgError=np.linalg.LinAlgError)
 cupy.fft = Module("cupy.fft", names.FFT, np.fft)
 cupy.lib = types.SimpleNamespace(
-    stride_tricks=Module("cupy.lib.stride_tricks", names.STRIDE_TRICKS, np.lib.stride_tricks, as_strided=None)
+    stride_tricks=Module(
+        "cupy.lib.stride_tricks", names.STRIDE_TRICKS, np.lib.stride_tricks, as_strided=None
+    )
 )
 cupy.newaxis, cupy.AxisError = None, np.exceptions.AxisError
 

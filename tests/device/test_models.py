@@ -1,4 +1,6 @@
-"""Models on a device are what they are on the host: outputs, gradients, steps, what is saved, on several ranks."""
+"""Models on a device are what they are on the host: outputs, gradients, steps, what is saved, on
+several ranks.
+"""
 
 import io
 
@@ -13,7 +15,8 @@ from mnpar.dataset import concat_examples
 from tests.device.stand_in import cupy
 
 RNG = np.random.default_rng(0)
-HERE, THERE = (np.asarray, "@numpy"), (cupy.asarray, "@cupy:0")
+HERE = (np.asarray, "@numpy")
+THERE = (cupy.asarray, "@cupy:0")
 pytestmark = pytest.mark.usefixtures("device")
 
 
@@ -21,7 +24,10 @@ def floats(*shape, dtype="f4"):
     return RNG.standard_normal(shape).astype(dtype)
 
 
-IDS, X, IMAGE, SEQUENCES = np.array([1, 0, 3, 2]), floats(4, 3), floats(2, 4, 6, 6), [floats(4, 3), floats(2, 3)]
+IDS = np.array([1, 0, 3, 2])
+X = floats(4, 3)
+IMAGE = floats(2, 4, 6, 6)
+SEQUENCES = [floats(4, 3), floats(2, 3)]
 LINKS = {  # how to make it, and its inputs
     "Linear": (lambda: L.Linear(2), X),
     "Convolution2D": (lambda: L.Convolution2D(4, 3, 3, stride=2, pad=1), IMAGE),
@@ -35,7 +41,10 @@ LINKS = {  # how to make it, and its inputs
     "MLPConvolution2D": (lambda: L.MLPConvolution2D(4, (3, 4), 3), IMAGE),
     "BatchNormalization": (lambda: L.BatchNormalization(), IMAGE),
     "BatchRenormalization": (lambda: L.BatchRenormalization(3), X),
-    "DecorrelatedBatchNormalization": (lambda: L.DecorrelatedBatchNormalization(4, groups=2), floats(8, 4)),
+    "DecorrelatedBatchNormalization": (
+        lambda: L.DecorrelatedBatchNormalization(4, groups=2),
+        floats(8, 4),
+    ),
     "GroupNormalization": (lambda: L.GroupNormalization(2), IMAGE),
     "LayerNormalization": (lambda: L.LayerNormalization(3), X),
     "Scale": (lambda: L.Scale(1, (3,), bias_term=True), X),
@@ -61,13 +70,19 @@ LINKS = {  # how to make it, and its inputs
     "CRF1d": (lambda: L.CRF1d(3), SEQUENCES, [IDS % 3, IDS[:2]]),
     "Classifier": (lambda: L.Classifier(L.Linear(3, 4)), X, IDS),
     "MixtureOfExperts": (
-        lambda: L.MixtureOfExperts(mnpar.create_communicator("self"), lambda i: L.Linear(3, 3, initialW=i), 3, 3, k=2), X),
-}  # fmt: skip
+        lambda: L.MixtureOfExperts(
+            mnpar.create_communicator("self"), lambda i: L.Linear(3, 3, initialW=i), 3, 3, k=2
+        ),
+        X,
+    ),
+}
 
 
 def pytest_generate_tests(metafunc):
     if "link" in metafunc.fixturenames:
-        metafunc.parametrize("link", list(LINKS)[:: 1 if metafunc.config.getoption("--sweep") else 4])
+        metafunc.parametrize(
+            "link", list(LINKS)[:: 1 if metafunc.config.getoption("--sweep") else 4]
+        )
 
 
 def leaves(y):
@@ -90,7 +105,8 @@ def assert_same(there, here):
 
 def outcome(make, inputs, put, where):
     mnpar.random.seed(0)
-    model, inputs = make().to_device(where), [placed(x, put) for x in inputs]
+    model = make().to_device(where)
+    inputs = [placed(x, put) for x in inputs]
     ys = [y for y in leaves(model(*inputs)) if isinstance(y, mnpar.Variable)]
     model.cleargrads()
     mnpar.backward(ys, [mnpar.Variable(put(np.ones(y.shape, y.dtype))) for y in ys])
@@ -120,23 +136,35 @@ def optimizer_by(rule):
 
 
 def network(lazy):
-    return mnpar.Sequential(L.Linear(None if lazy else 3, 4, nobias=True), L.BatchNormalization(4), F.tanh, L.Linear(4, 2))
+    return mnpar.Sequential(
+        L.Linear(None if lazy else 3, 4, nobias=True),
+        L.BatchNormalization(4),
+        F.tanh,
+        L.Linear(4, 2),
+    )
 
 
 @pytest.mark.parametrize("order", ["model first", "optimizer first"])
 @pytest.mark.parametrize("rule", ["Adam", "Novograd", "MomentumSGD", "AdaGrad with momentum"])
 def test_training_goes_on_on_a_device_from_what_was_saved_on_the_host(rule, order):
-    """What the optimizer has kept for a lazy parameter waits on the host until that has an array."""
+    """What the optimizer has kept for a lazy parameter waits on the host until that has an
+    array.
+    """
     batches = floats(4, 4, 3)
-    pages, model, optimizer = (io.BytesIO(), io.BytesIO()), network(False), optimizer_by(rule)
+    pages = (io.BytesIO(), io.BytesIO())
+    model = network(False)
+    optimizer = optimizer_by(rule)
     steps(model, optimizer.setup(model), HERE[0], batches[:2])
     for page, what in zip(pages, (model, optimizer), strict=True):
         serializers.save_npz(page, what)
     expected = steps(model, optimizer, HERE[0], batches[2:])
 
-    twin, other = network(True).to_device("@cupy:0"), optimizer_by(rule)
+    twin = network(True).to_device("@cupy:0")
+    other = optimizer_by(rule)
     other.setup(twin)
-    for page, what in list(zip(pages, (twin, other), strict=True))[:: 1 if order == "model first" else -1]:
+    for page, what in list(zip(pages, (twin, other), strict=True))[
+        :: 1 if order == "model first" else -1
+    ]:
         page.seek(0)
         serializers.load_npz(page, what)
     assert_same(steps(twin, other, THERE[0], batches[2:]), expected)
@@ -154,11 +182,16 @@ def test_gradient_checks_take_arrays_on_a_device():
 def test_a_batch_goes_where_it_is_wanted():
     x, t = concat_examples([(X[0], 1), (X[1], 2)], 2)
     assert x.device.id == t.device.id == 2
-    assert concat_examples([X[0], X[1][:2]], 0, padding=0).tolist() == [X[0].tolist(), [*X[1][:2].tolist(), 0]]
+    assert concat_examples([X[0], X[1][:2]], 0, padding=0).tolist() == [
+        X[0].tolist(),
+        [*X[1][:2].tolist(), 0],
+    ]
 
 
 def test_arrays_of_two_devices_are_named():
-    with pytest.raises(TypeError, match=r"Add: the inputs are on different devices, @cupy:0, @numpy: to_device"):
+    with pytest.raises(
+        TypeError, match=r"Add: the inputs are on different devices, @cupy:0, @numpy: to_device"
+    ):
         mnpar.Variable(cupy.asarray(X)) + X
 
 
@@ -175,8 +208,12 @@ def test_what_is_copied_goes_to_the_device_of_its_place():
 
 def data_parallel(comm, put, where):
     mnpar.random.seed(0)
-    model = mnpar.Sequential(L.Linear(3, 4, nobias=True), L.MultiNodeBatchNormalization(4, comm), F.tanh, L.Linear(4, 2))
-    optimizer = mnpar.create_multi_node_optimizer(optimizers.Adam(), comm).setup(model.to_device(where))
+    model = mnpar.Sequential(
+        L.Linear(3, 4, nobias=True), L.MultiNodeBatchNormalization(4, comm), F.tanh, L.Linear(4, 2)
+    )
+    optimizer = mnpar.create_multi_node_optimizer(optimizers.Adam(), comm).setup(
+        model.to_device(where)
+    )
     mine = np.random.default_rng(comm.rank).standard_normal((3, 2 + comm.rank, 3)).astype("f4")
     return steps(model, optimizer, put, mine)
 
@@ -184,13 +221,19 @@ def data_parallel(comm, put, where):
 def model_parallel(comm, put, where):
     mnpar.random.seed(0)
     model = mnpar.Sequential(
-        L.ColumnParallelLinear(comm, 3, 4, gather_output=False), F.relu, L.RowParallelLinear(comm, 4, 2, input_is_parallel=True)
+        L.ColumnParallelLinear(comm, 3, 4, gather_output=False),
+        F.relu,
+        L.RowParallelLinear(comm, 4, 2, input_is_parallel=True),
     )
-    return steps(model.to_device(where), optimizers.SGD().setup(model), put, np.ones((2, 4, 3), "f4"))
+    return steps(
+        model.to_device(where), optimizers.SGD().setup(model), put, np.ones((2, 4, 3), "f4")
+    )
 
 
 def ring(comm, put, where):
-    x, right, left = mnpar.Variable(put(X + comm.rank)), (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x = mnpar.Variable(put(X + comm.rank))
+    right = (comm.rank + 1) % comm.size
+    left = (comm.rank - 1) % comm.size
     F.send(x, comm, right)
     y = F.allreduce(comm, F.recv(comm, left) * x)
     whole = F.concat(F.allgather(comm, x), axis=0)

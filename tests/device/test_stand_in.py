@@ -1,6 +1,7 @@
 """The stand-in refuses what CuPy 14 refuses, and is silent where that is.
 
-Each line was tried on CuPy's own arrays in memory of the host, as far as they get there: up to the start of a kernel.
+Each line was tried on CuPy's own arrays in memory of the host, as far as they get there: up to the
+start of a kernel.
 """
 
 import numpy as np
@@ -12,7 +13,10 @@ REFUSED = {
     "one of no axes": (lambda xp, x: x * np.ones(()), TypeError),
     "a copy to the host that nobody asked for": (lambda xp, x: np.asarray(x), TypeError),
     "into an array of numpy's": (lambda xp, x: np.ones((2, 3)).__setitem__(..., x), TypeError),
-    "an array of numpy's assigned to a view": (lambda xp, x: x.__setitem__(0, np.ones(3)), ValueError),
+    "an array of numpy's assigned to a view": (
+        lambda xp, x: x.__setitem__(0, np.ones(3)),
+        ValueError,
+    ),
     "where of ufuncs": (lambda xp, x: xp.add(x, x, where=x > 0), TypeError),
     "where of sums": (lambda xp, x: xp.sum(x, where=True), TypeError),
     "initial": (lambda xp, x: x.max(initial=0), TypeError),
@@ -24,7 +28,10 @@ REFUSED = {
     "a 0-d array as a number": (lambda xp, x: range(x.sum()), TypeError),
     "a 0-d array as a size": (lambda xp, x: xp.zeros(x.sum().astype(int)), TypeError),
     "a condition that is no array": (lambda xp, x: xp.where(True, x, x), AttributeError),
-    "numbers to be searched for": (lambda xp, x: xp.searchsorted(x[0], np.ones(3)), NotImplementedError),
+    "numbers to be searched for": (
+        lambda xp, x: xp.searchsorted(x[0], np.ones(3)),
+        NotImplementedError,
+    ),
     "what numpy alone has": (lambda xp, x: xp.vecdot(x, x), AttributeError),
     "flags that it does not have": (lambda xp, x: x.flags.writeable, AttributeError),
     "hashes": (lambda xp, x: hash(x), TypeError),

@@ -22,7 +22,9 @@ ranks = pytest.mark.ranks(1, 2, 3, 4, on="threads")
 
 
 def model():
-    return L.Classifier(L.Linear(3, 4, initialW=np.arange(12.0).reshape(4, 3) / 10, initial_bias=np.zeros(4)))
+    return L.Classifier(
+        L.Linear(3, 4, initialW=np.arange(12.0).reshape(4, 3) / 10, initial_bias=np.zeros(4))
+    )
 
 
 def examples(n):
@@ -97,7 +99,8 @@ def test_what_scatter_dataset_repeats_is_counted_once(comm, n, batch, iterator):
 @pytest.mark.ranks(2, on="mpi")
 def test_the_result_is_that_of_one_process_over_mpi(comm):
     data, part = mine([7, 2], comm)
-    found, alone = evaluate(part, comm), evaluate(data)
+    found = evaluate(part, comm)
+    alone = evaluate(data)
     np.testing.assert_allclose(list(found.values()), list(alone.values()), rtol=1e-12)
 
 
@@ -116,7 +119,9 @@ class Saying(mnpar.Chain):
 @ranks
 def test_the_names_are_those_of_all_ranks(comm):
     names = [["loss"], ["accuracy", "loss"], [], ["time"]][comm.rank]
-    found = evaluate([(np.zeros(1), comm.rank)] * (comm.rank + 1), comm, batch=9, target=Saying(names))
+    found = evaluate(
+        [(np.zeros(1), comm.rank)] * (comm.rank + 1), comm, batch=9, target=Saying(names)
+    )
     expected = {"main/loss": 0.0}
     if comm.size > 1:
         expected = {"main/loss": 2 / 3, "main/accuracy": 1.0}
@@ -144,7 +149,10 @@ class More(extensions.Evaluator):
     """Adds to the usual evaluation."""
 
     def evaluate(self):
-        return {**super().evaluate(), "score": mnpar.Variable(np.array(1.0 + len(self.get_iterator("main").dataset)))}
+        return {
+            **super().evaluate(),
+            "score": mnpar.Variable(np.array(1.0 + len(self.get_iterator("main").dataset))),
+        }
 
 
 class Rare(mnpar.Chain):
@@ -161,13 +169,16 @@ def test_weights_that_come_with_values_count_over_ranks_too(comm, kind):
     _, part = mine([3, 1, 4, 2], comm)
     labels = [t for each in comm.allgather_obj([t for _, t in part]) for t in each if t % 2]
     found = evaluate(part, comm, batch=1, target=Rare(), kind=kind)
-    np.testing.assert_allclose(found["main/rare"], np.average(labels, weights=[10 + t for t in labels]))
+    np.testing.assert_allclose(
+        found["main/rare"], np.average(labels, weights=[10 + t for t in labels])
+    )
 
 
 @ranks
 def test_what_an_evaluator_adds_to_the_usual_means_is_there_too(comm):
     data, part = mine([3, 1, 4, 2], comm)
-    found, alone = evaluate(part, comm, kind=More), evaluate(data)
+    found = evaluate(part, comm, kind=More)
+    alone = evaluate(data)
     sizes = [3, 1, 4, 2][: comm.size]
     assert list(found) == [*alone, "score"]
     np.testing.assert_allclose(found.pop("score"), 1 + np.average(sizes, weights=sizes))
@@ -183,7 +194,9 @@ def test_every_rank_of_a_trainer_reports_the_result(comm, tmp_path):
     trainer.extend(mnpar.create_multi_node_evaluator(evaluator, comm))
     trainer.run()
     alone = evaluate(data)
-    np.testing.assert_allclose(trainer.observation["validation/main/loss"], alone["main/loss"], rtol=1e-12)
+    np.testing.assert_allclose(
+        trainer.observation["validation/main/loss"], alone["main/loss"], rtol=1e-12
+    )
 
 
 # Results that are no means.
@@ -199,7 +212,9 @@ class Labels(mnpar.extensions.GenericMultiNodeEvaluator):
 
 def generic(comm, data, batch=2, kind=Labels, shuffle=False, **kwargs):
     iterator = SerialIterator(data, batch, repeat=False, shuffle=shuffle)
-    return kind(comm, iterator, lambda *args: args, converter=lambda batch, device: tuple(batch), **kwargs)
+    return kind(
+        comm, iterator, lambda *args: args, converter=lambda batch, device: tuple(batch), **kwargs
+    )
 
 
 @ranks
@@ -208,10 +223,16 @@ def generic(comm, data, batch=2, kind=Labels, shuffle=False, **kwargs):
 def test_the_root_gets_all_results_in_turn(comm, sizes, root):
     root %= comm.size
     seen = []
-    evaluator = generic(comm, [(comm.rank, i) for i in range(sizes[comm.rank])], root=root, progress_hook=seen.append)
+    evaluator = generic(
+        comm,
+        [(comm.rank, i) for i in range(sizes[comm.rank])],
+        root=root,
+        progress_hook=seen.append,
+    )
     found = [evaluator(None), evaluator(None)]
     batches = [
-        [[(rank, j) for j in range(i, min(i + 2, n))] for i in range(0, n, 2)] for rank, n in enumerate(sizes[: comm.size])
+        [[(rank, j) for j in range(i, min(i + 2, n))] for i in range(0, n, 2)]
+        for rank, n in enumerate(sizes[: comm.size])
     ]
     expected = [mine[i] for i in range(max(map(len, batches))) for mine in batches if i < len(mine)]
     assert found == [expected if comm.rank == root else None] * 2
@@ -223,7 +244,10 @@ def test_one_process_needs_no_communicator():
 
 
 def test_the_target_computes_and_the_list_is_the_result_unless_told_otherwise():
-    assert generic(None, "abc", kind=mnpar.extensions.GenericMultiNodeEvaluator)(None) == [("a", "b"), ("c",)]
+    assert generic(None, "abc", kind=mnpar.extensions.GenericMultiNodeEvaluator)(None) == [
+        ("a", "b"),
+        ("c",),
+    ]
 
 
 @ranks
@@ -232,7 +256,11 @@ def test_results_have_once_what_scatter_dataset_repeats(comm, shuffle):
     for n, batch in ((1, 1), (2, 3), (7, 1), (10, 2)):
         part = mnpar.scatter_dataset(range(n) if comm.rank == 0 else None, comm)
         found = generic(comm, part, batch, shuffle=shuffle)(None)
-        assert found is None if comm.rank else sorted(i for result in found for i in result) == [*range(n)]
+        assert (
+            found is None
+            if comm.rank
+            else sorted(i for result in found for i in result) == [*range(n)]
+        )
 
 
 def test_an_iterator_of_another_kind_gives_what_it_has():
@@ -269,7 +297,12 @@ def test_no_result_and_no_root_are_refused():
 
 
 @pytest.mark.ranks(2, on="threads")
-@pytest.mark.parametrize(("given", "name"), [(None, "None"), ([1], "a list")], ids=["None", "a list"])
+@pytest.mark.parametrize(
+    ("given", "name"), [(None, "None"), ([1], "a list")], ids=["None", "a list"]
+)
 def test_what_is_no_evaluator_is_told(comm, given, name):
-    with pytest.raises(TypeError, match=f"rank {comm.rank}: create_multi_node_evaluator needs an Evaluator, not {name}"):
+    with pytest.raises(
+        TypeError,
+        match=f"rank {comm.rank}: create_multi_node_evaluator needs an Evaluator, not {name}",
+    ):
         mnpar.create_multi_node_evaluator(given, comm)

@@ -1,4 +1,6 @@
-"""Which ranks write a snapshot for which, and that training goes on from it, on another number of ranks too."""
+"""Which ranks write a snapshot for which, and that training goes on from it, on another number of
+ranks too.
+"""
 
 import numpy as np
 import pytest
@@ -25,7 +27,9 @@ def test_sets_are_completed(sets, size, expected):
     assert _parse_replica_sets(sets, size) == expected
 
 
-@pytest.mark.parametrize("sets", [[4], [-1], [[0, 1], [1, 2]], [0, 0]], ids=["too large", "negative", "overlap", "twice"])
+@pytest.mark.parametrize(
+    "sets", [[4], [-1], [[0, 1], [1, 2]], [0, 0]], ids=["too large", "negative", "overlap", "twice"]
+)
 def test_sets_that_cannot_be_are_refused(sets):
     with pytest.raises(ValueError, match="each of the ranks 0 … 3 once at most"):
         _parse_replica_sets(sets, 4)
@@ -35,7 +39,10 @@ def train(comm, folder, stop, sets=(0,), trigger=(3, "iteration"), **kwargs):
     trainer = learning(folder, stop)
     if comm.rank == 0:
         trainer.extend(extensions.LogReport(trigger=(2, "iteration")))
-    trainer.extend(multi_node_snapshot(comm, extensions.snapshot(autoload=True, **kwargs), sets), trigger=trigger)
+    trainer.extend(
+        multi_node_snapshot(comm, extensions.snapshot(autoload=True, **kwargs), sets),
+        trigger=trigger,
+    )
     trainer.run()
     return trainer
 
@@ -51,7 +58,11 @@ FILES = {
 @pytest.mark.parametrize(("sets", "files"), FILES.values(), ids=FILES)
 def test_the_lowest_rank_of_each_set_writes(sets, files, function, tmp_path):
     def program(comm):
-        filename = (lambda trainer: f"at_{trainer.updater.iteration}") if function else "at_{.updater.iteration}"
+        filename = (
+            (lambda trainer: f"at_{trainer.updater.iteration}")
+            if function
+            else "at_{.updater.iteration}"
+        )
         trainer = learning(tmp_path, (4, "iteration"))
         one = multi_node_snapshot(comm, extensions.snapshot(filename=filename), sets)
         trainer.extend(one, trigger=(3, "iteration"))
@@ -74,7 +85,10 @@ def test_training_goes_on_on_any_number_of_ranks(size, tmp_path):
         trainer = learning(tmp_path, (stop, "iteration"))
         if comm.rank == 0:
             trainer.extend(extensions.LogReport(trigger=(2, "iteration")))
-        trainer.extend(multi_node_snapshot(comm, extensions.snapshot(autoload=True), [0]), trigger=(3, "iteration"))
+        trainer.extend(
+            multi_node_snapshot(comm, extensions.snapshot(autoload=True), [0]),
+            trigger=(3, "iteration"),
+        )
         trainer.extend(lambda trainer: called.append(trainer.updater.iteration), name="see")
         trainer.run()
         return called, weights(trainer)
@@ -95,8 +109,11 @@ def test_training_goes_on_over_mpi(comm, tmp_path_factory):
     assert trainer.updater.iteration == 6
     comm.barrier()
     assert sorted(path.name for path in folder.iterdir() if path.name != "log") == [
-        "snapshot_iter_3.0", "snapshot_iter_3.1", "snapshot_iter_6.0", "snapshot_iter_6.1",
-    ]  # fmt: skip
+        "snapshot_iter_3.0",
+        "snapshot_iter_3.1",
+        "snapshot_iter_6.0",
+        "snapshot_iter_6.1",
+    ]
 
 
 def test_an_error_leaves_a_snapshot_of_the_master_if_wanted(tmp_path):
@@ -118,7 +135,9 @@ def begun_at(tmp_path, stop, ranks=3, **kwargs):
     def program(comm):
         called = []
         trainer = learning(tmp_path, (stop, "iteration"))
-        one = multi_node_snapshot(comm, extensions.snapshot(autoload=True, **kwargs), range(comm.size))
+        one = multi_node_snapshot(
+            comm, extensions.snapshot(autoload=True, **kwargs), range(comm.size)
+        )
         trainer.extend(one, trigger=(2, "iteration"))
         trainer.extend(lambda trainer: called.append(trainer.updater.iteration), name="see")
         trainer.run()
@@ -149,4 +168,7 @@ def test_without_a_common_snapshot_all_ranks_begin_at_the_beginning(tmp_path):
 
 def test_of_two_kept_snapshots_one_is_common(tmp_path):
     begun_at(tmp_path, 9, n_retains=1)
-    assert sorted(path.name for path in tmp_path.glob("*.0")) == ["snapshot_iter_6.0", "snapshot_iter_8.0"]
+    assert sorted(path.name for path in tmp_path.glob("*.0")) == [
+        "snapshot_iter_6.0",
+        "snapshot_iter_8.0",
+    ]

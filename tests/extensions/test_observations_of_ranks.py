@@ -6,7 +6,11 @@ import pytest
 
 import mnpar
 import mnpar.links as L
-from mnpar.extensions import AllreducePersistent, MultiNodeEarlyStoppingTrigger, ObservationAggregator
+from mnpar.extensions import (
+    AllreducePersistent,
+    MultiNodeEarlyStoppingTrigger,
+    ObservationAggregator,
+)
 from mnpar.training import triggers
 from tests.trainers import counting, load, saved
 
@@ -25,7 +29,9 @@ def observed(comm, tmp_path, values, name="sum", stop=4, resume=None, **kwargs):
     def make(stop):
         trainer = counting(tmp_path, (stop, "iteration"), x=values)
         trainer.extend(ObservationAggregator(comm, "x", name, **kwargs))
-        trainer.extend(lambda trainer: seen.append(trainer.observation.get(name or "x")), name="see")
+        trainer.extend(
+            lambda trainer: seen.append(trainer.observation.get(name or "x")), name="see"
+        )
         return trainer
 
     trainer = make(stop if resume is None else resume)
@@ -44,7 +50,11 @@ def test_a_value_is_the_mean_over_ranks_and_iterations(comm, interval, kind, tmp
     values = [kind(10.0 * i + comm.rank) for i in range(4)]
     offset = (comm.size - 1) / 2
     found = observed(comm, tmp_path, values, comm_trigger=(interval, "iteration"))
-    expected = [10.0 * i + offset for i in range(4)] if interval == 1 else [None, 5 + offset, None, 25 + offset]
+    expected = (
+        [10.0 * i + offset for i in range(4)]
+        if interval == 1
+        else [None, 5 + offset, None, 25 + offset]
+    )
     np.testing.assert_allclose(np.array(found, float), np.array(expected, float))
 
 
@@ -53,10 +63,15 @@ def test_a_value_is_the_mean_over_ranks_and_iterations(comm, interval, kind, tmp
 def test_a_pair_counts_by_its_weight(comm, resume, tmp_path):
     values = [(10.0 * i + comm.rank, 1 + comm.rank + i) for i in range(4)]
     found = observed(comm, tmp_path, values, comm_trigger=(2, "iteration"), resume=resume)
-    x, w = np.array([[[(10.0 * i + r, 1 + r + i) for i in (j, j + 1)] for r in range(comm.size)] for j in (0, 2)]).T.swapaxes(
-        1, 2
+    x, w = np.array(
+        [
+            [[(10.0 * i + r, 1 + r + i) for i in (j, j + 1)] for r in range(comm.size)]
+            for j in (0, 2)
+        ]
+    ).T.swapaxes(1, 2)
+    np.testing.assert_allclose(
+        np.array(found[1::2], float), (x * w).sum(axis=(0, 1)) / w.sum(axis=(0, 1))
     )
-    np.testing.assert_allclose(np.array(found[1::2], float), (x * w).sum(axis=(0, 1)) / w.sum(axis=(0, 1)))
 
 
 @pytest.mark.ranks(2, on="mpi")
@@ -78,7 +93,11 @@ def test_ranks_without_values_are_left_out(comm, tmp_path):
 @pytest.mark.ranks(2, on="threads")
 def test_the_function_gets_the_values_of_each_rank(comm, tmp_path):
     found = observed(
-        comm, tmp_path, [comm.rank, None, 5, 6], comm_trigger=(2, "iteration"), aggregator=lambda lists: str(lists)
+        comm,
+        tmp_path,
+        [comm.rank, None, 5, 6],
+        comm_trigger=(2, "iteration"),
+        aggregator=lambda lists: str(lists),
     )
     assert found == [None, "[[0], [1]]", None, "[[5, 6], [5, 6]]"]
 
@@ -93,7 +112,12 @@ def test_an_error_of_the_function_is_one_of_all_ranks(comm, tmp_path):
 @pytest.mark.ranks(2, on="threads")
 def test_a_mean_goes_on(comm, moment, tmp_path):
     values = [10.0 * i + comm.rank for i in range(4)]
-    assert observed(comm, tmp_path, values, comm_trigger=(2, "iteration"), resume=moment) == [None, 5.5, None, 25.5]
+    assert observed(comm, tmp_path, values, comm_trigger=(2, "iteration"), resume=moment) == [
+        None,
+        5.5,
+        None,
+        25.5,
+    ]
 
 
 @pytest.mark.parametrize(("dtype", "moment"), [("f", 3), ("f", 5), (ml_dtypes.bfloat16, 3)])
@@ -101,7 +125,10 @@ def test_a_mean_goes_on(comm, moment, tmp_path):
 def test_a_mean_of_short_floats_goes_on_to_the_last_digit(comm, dtype, moment, tmp_path):
     values = [np.array(1 / (i + 3 + comm.rank), dtype) for i in range(moment)]  # and none after it
     (*_, expected) = observed(comm, tmp_path, values, stop=9, comm_trigger=(9, "iteration"))
-    assert observed(comm, tmp_path, values, stop=9, comm_trigger=(9, "iteration"), resume=moment)[-1] == expected
+    assert (
+        observed(comm, tmp_path, values, stop=9, comm_trigger=(9, "iteration"), resume=moment)[-1]
+        == expected
+    )
 
 
 # Persistent arrays.
@@ -131,7 +158,9 @@ ACCURACIES = [0.1, 0.2, 0.4, 0.5, 0.6, 0.6, 0.5, 0.7, 0.7, 0.8, 0.7, 0.5, 0.6, 0
 
 
 def stopped(comm, tmp_path, patience, noise, resume=None, **kwargs):
-    """The iteration at which training ends; the ranks' values differ, their mean is the script's."""
+    """The iteration at which training ends; the ranks' values differ, their mean is the
+    script's.
+    """
     shift = noise * (comm.rank - (comm.size - 1) / 2)
 
     def make():
@@ -150,7 +179,11 @@ def stopped(comm, tmp_path, patience, noise, resume=None, **kwargs):
     trainer = make()
     if resume is not None:
         data = []
-        trainer.extend(lambda t: data.append(saved(t)) if t.updater.iteration == resume else None, name="save", priority=-100)
+        trainer.extend(
+            lambda t: data.append(saved(t)) if t.updater.iteration == resume else None,
+            name="save",
+            priority=-100,
+        )
         trainer.run()
         trainer = make()
         trainer.extend(lambda trainer: None, name="save")
@@ -170,7 +203,9 @@ def test_ranks_stop_together(comm, patience, expected, noise, tmp_path):
 def test_a_check_may_be_a_trigger(comm, tmp_path):
     """It is asked by two, and told the second that nothing was due: training never stopped."""
     check = triggers.IntervalTrigger(1, "iteration")
-    stop = MultiNodeEarlyStoppingTrigger(comm, check_trigger=check, monitor="x", patience=2, max_trigger=(16, "iteration"))
+    stop = MultiNodeEarlyStoppingTrigger(
+        comm, check_trigger=check, monitor="x", patience=2, max_trigger=(16, "iteration")
+    )
     trainer = counting(tmp_path, stop, x=[1.0] * 16)
     trainer.run()
     assert trainer.updater.iteration == 3
@@ -194,5 +229,7 @@ def test_rank_0_says_that_it_stops(comm):
 
 
 def test_it_knows_how_long_it_may_take():
-    trigger = MultiNodeEarlyStoppingTrigger(mnpar.create_communicator("self"), max_trigger=(7, "epoch"))
+    trigger = MultiNodeEarlyStoppingTrigger(
+        mnpar.create_communicator("self"), max_trigger=(7, "epoch")
+    )
     assert trigger.get_training_length() == (7, "epoch")

@@ -1,6 +1,7 @@
 """mpiexec jobs of programs that go wrong, started, watched and swept up.
 
-``MNPAR_TEST_PYTHON=/path/to/python`` runs them in another environment (with another MPI): its mpiexec has to lie beside it.
+``MNPAR_TEST_PYTHON=/path/to/python`` runs them in another environment (with another MPI): its
+mpiexec has to lie beside it.
 """
 
 import os
@@ -23,9 +24,12 @@ HANGS = 20.0  # s
 
 
 def _own_group():
-    """A group of users for the jobs of this process, by which the files that they leave are known; None without the right."""
+    """A group of users for the jobs of this process, by which the files that they leave are known;
+    None without the right.
+    """
     try:
-        mine, other = os.getegid(), 60_000 + os.getpid() % 5_000
+        mine = os.getegid()
+        other = 60_000 + os.getpid() % 5_000
         os.setegid(other)
         os.setegid(mine)
     except OSError:
@@ -40,28 +44,48 @@ class Job:
     """A job in a session of its own, as a terminal's foreground job is.
 
     Args:
-        fresh: its ranks start Python, instead of being forks of a process that has (tests/scripts.py).
+        fresh: its ranks start Python, instead of being forks of a process that has
+            (tests/scripts.py).
     """
 
-    def __init__(self, program, ranks=2, stall="30", options=(), command=None, fresh=True, **environment):
+    def __init__(
+        self, program, ranks=2, stall="30", options=(), command=None, fresh=True, **environment
+    ):
         if command is None:
             command, inherited = mpiexec_command(ranks, PYTHON)
         else:
             inherited = clean_environment(os.environ)
         self.mark = f"MNPAR_TEST_JOB={uuid.uuid4().hex}"
-        inherited |= {"MNPAR_STALL": stall, "PYTHONPATH": ROOT, **environment, **dict([self.mark.split("=")])}
+        inherited |= {
+            "MNPAR_STALL": stall,
+            "PYTHONPATH": ROOT,
+            **environment,
+            **dict([self.mark.split("=")]),
+        }
         if GROUP is not None:
             inherited["MNPAR_TEST_GROUP"] = str(GROUP)
         self.program = program
         self.begin = time.monotonic()
         self.process = subprocess.Popen(
-            [*command, *options, *([PYTHON, str(PROGRAMS)] if fresh or FOREIGN else stand_in_for(PROGRAMS)), program],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=inherited, start_new_session=True, group=GROUP,
-        )  # fmt: skip
+            [
+                *command,
+                *options,
+                *([PYTHON, str(PROGRAMS)] if fresh or FOREIGN else stand_in_for(PROGRAMS)),
+                program,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=inherited,
+            start_new_session=True,
+            group=GROUP,
+        )
 
     def expect(self, word, times):
-        """Read until every rank has said it (a launcher may mix their lines); the time counts from there."""
+        """Read until every rank has said it (a launcher may mix their lines); the time counts from
+        there.
+        """
         text = ""
         while text.count(word) < times:
             line = self.process.stdout.readline()
@@ -105,7 +129,9 @@ class Job:
 
     def ranks(self):
         """The processes of its ranks."""
-        return [pid for pid in self.left() if f"{PYTHON}\0" in Path(f"/proc/{pid}/cmdline").read_text()]
+        return [
+            pid for pid in self.left() if f"{PYTHON}\0" in Path(f"/proc/{pid}/cmdline").read_text()
+        ]
 
     @staticmethod
     def kill(pids):

@@ -1,6 +1,8 @@
-"""Programs that go wrong, one a function: ``mpiexec -n 3 python tests/faults/programs.py NAME`` (see tests/test_faults.py).
+"""Programs that go wrong, one a function: ``mpiexec -n 3 python tests/faults/programs.py NAME``
+(see tests/test_faults.py).
 
-What a program raises says "boom": the tests look for it, for the name of the function and for the rank.
+What a program raises says "boom": the tests look for it, for the name of the function and for the
+rank.
 """
 
 import atexit
@@ -20,11 +22,19 @@ from pathlib import Path
 import numpy as np
 
 if "MNPAR_TEST_GROUP" in os.environ:
-    os.setegid(int(os.environ["MNPAR_TEST_GROUP"]))  # this may be a fork of a process that is in another one
-if sys.argv[1] == "start_before_any_import" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+    # this may be a fork of a process that is in another one
+    os.setegid(int(os.environ["MNPAR_TEST_GROUP"]))
+if (
+    sys.argv[1] == "start_before_any_import"
+    and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1"
+):
     os._exit(0)
-if sys.argv[1] == "start_exit_0_early" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
-    atexit.register(lambda: open(os.path.join(tempfile.gettempdir(), "left"), "w").close())  # after what mnpar registers
+if (
+    sys.argv[1] == "start_exit_0_early"
+    and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1"
+):
+    # after what mnpar registers
+    atexit.register(lambda: open(os.path.join(tempfile.gettempdir(), "left"), "w").close())
 if sys.argv[1] == "start_imports":
 
     class Slow:
@@ -60,12 +70,16 @@ def error_while_others_receive(comm):
 
 
 def error_while_the_launcher_sleeps(comm):
-    """On a busy machine a launcher may come late to what a rank wrote, and learn at the same time that it has ended the job."""
+    """On a busy machine a launcher may come late to what a rank wrote, and learn at the same time
+    that it has ended the job.
+    """
     if comm.rank == 1:
         launcher = os.getppid()
         os.kill(launcher, signal.SIGSTOP)
         subprocess.Popen(
-            ["sh", "-c", f"sleep 1.2; kill -CONT {launcher}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ["sh", "-c", f"sleep 1.2; kill -CONT {launcher}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         raise ValueError("boom")
     comm.recv(1)
@@ -258,7 +272,9 @@ def stopped_in_a_split(comm):
     """Just before the call of MPI, which waits for all."""
     if comm.rank == 1:
         process = comm.transport.process
-        process.blocking = lambda *args: os.kill(os.getpid(), signal.SIGSTOP) or type(process).blocking(process, *args)
+        process.blocking = lambda *args: (
+            os.kill(os.getpid(), signal.SIGSTOP) or type(process).blocking(process, *args)
+        )
     comm.split(0, comm.rank)
 
 
@@ -331,7 +347,8 @@ def other_root(comm):
 
 
 def other_order(comm):
-    w, b = np.ones((2, 3)), np.ones(2)
+    w = np.ones((2, 3))
+    b = np.ones(2)
     for gradient in (w, b) if comm.rank == 0 else (b, w):
         comm.allreduce(gradient)
 
@@ -377,7 +394,9 @@ def slow_rank_after_an_uneven_split(comm):
 
 
 def forgotten_communicator(comm):
-    """What a communicator has sent stays in memory until it has arrived, even when nobody refers to it any more."""
+    """What a communicator has sent stays in memory until it has arrived, even when nobody refers to
+    it any more.
+    """
     if comm.rank == 0:
         comm.split(0, 0).send(np.arange(500_000.0), 1)
         del comm
@@ -478,9 +497,18 @@ def all_sorts_of_arrays(comm):
     read_only = base.copy()
     read_only.setflags(write=False)
     arrays = [
-        base[:, 1, :], np.asfortranarray(base), base[::-1], np.ones((0, 3)), np.array(2.5), base.astype(">f4"), read_only,
-        base > 3, base.astype(np.float16), base.astype(np.int8), base * 1j,
-    ]  # fmt: skip
+        base[:, 1, :],
+        np.asfortranarray(base),
+        base[::-1],
+        np.ones((0, 3)),
+        np.array(2.5),
+        base.astype(">f4"),
+        read_only,
+        base > 3,
+        base.astype(np.float16),
+        base.astype(np.int8),
+        base * 1j,
+    ]
     for x in arrays:
         comm.send(x, 1 - comm.rank)
         y = comm.recv(1 - comm.rank)
@@ -525,18 +553,31 @@ def slow_steps(comm):
 
 
 def loads_in_processes(comm):
-    """This script has mpi4py loaded when it is imported; its children must not take themselves for ranks."""
+    """This script has mpi4py loaded when it is imported; its children must not take themselves for
+    ranks.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TMPDIR"] = folder  # Open MPI leaves folders of those who are no ranks, and files
+        os.environ["TMPDIR"] = (
+            folder  # Open MPI leaves folders of those who are no ranks, and files
+        )
         for method in ("fork", "forkserver", "spawn"):
             with multiprocessing.get_context(method).Pool(1) as pool:
                 assert pool.map(abs, range(-3, 3)) == [3, 2, 1, 0, 1, 2]
                 began = [pool._pool[0].pid, forkserver._forkserver._forkserver_pid or 0]
                 files = [file for pid in began for file in traces.segments(pid)]
-            traces.remove(files)  # of processes that load mpi4py and end, as multiprocessing's do, without MPI_Finalize
+            traces.remove(
+                files
+                # of processes that load mpi4py and end, as multiprocessing's do, without
+                # MPI_Finalize
+            )
             comm.barrier()
-        child = "from mpi4py import MPI; print(MPI.COMM_WORLD.Get_size(), open('/proc/self/maps').read())"
-        done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
+        child = (
+            "from mpi4py import MPI; print(MPI.COMM_WORLD.Get_size(), "
+            "open('/proc/self/maps').read())"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", child], capture_output=True, text=True, check=True
+        )
         size, *words = done.stdout.split()
         assert size == "1"
         traces.remove([word for word in set(words) if word.startswith("/dev/shm/sm_segment.")])
@@ -570,7 +611,14 @@ def alone_it_forks_where_mpi4py_was_first(comm):
                 sys.exit(5)
         sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 
-    ends = (lambda: sys.exit(3), lambda: os._exit(4), lambda: 1 / 0, lambda: sys.exit("no number"), sys.exit, as_its_child)
+    ends = (
+        lambda: sys.exit(3),
+        lambda: os._exit(4),
+        lambda: 1 / 0,
+        lambda: sys.exit("no number"),
+        sys.exit,
+        as_its_child,
+    )
     for end in ends:
         if os.fork() == 0:
             end()
@@ -586,7 +634,8 @@ def trainer_of(comm, extension, **kwargs):
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(model)
     data = [(np.ones(4, "f"), 0)] * 8
     updater = mnpar.training.StandardUpdater(mnpar.iterators.SerialIterator(data, 4), optimizer)
-    trainer = mnpar.training.Trainer(updater, None, os.path.dirname(__file__))  # nothing is written there
+    # nothing is written there
+    trainer = mnpar.training.Trainer(updater, None, os.path.dirname(__file__))
     batches = mnpar.iterators.SerialIterator(data, 4, repeat=False)
     evaluator = mnpar.training.extensions.Evaluator(batches, model)
     trainer.extend(mnpar.create_multi_node_evaluator(evaluator, comm))
@@ -595,7 +644,9 @@ def trainer_of(comm, extension, **kwargs):
 
 
 def error_in_training(comm):
-    @mnpar.training.make_extension(trigger=(5, "iteration"), finalizer=lambda: print("finalized", flush=True))
+    @mnpar.training.make_extension(
+        trigger=(5, "iteration"), finalizer=lambda: print("finalized", flush=True)
+    )
     def fail(trainer):
         if comm.rank == 1:
             raise ValueError("boom")
@@ -667,7 +718,8 @@ def start(name):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
+    # where the tests run in the background it is ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.argv[1].startswith("start_"):
         start(sys.argv[1])
         sys.exit()

@@ -1,7 +1,8 @@
-"""Start and end jobs, in every way in which a job can end, and find what they leave: files in shared memory and temporary
-folders, processes.
+"""Start and end jobs, in every way in which a job can end, and find what they leave: files in
+shared memory and temporary folders, processes.
 
-    python -m tests.faults.soak 200        the long version; tests/test_faults.py looks at what its jobs leave
+    python -m tests.faults.soak 200        the long version; tests/test_faults.py looks at what its
+    jobs leave
 """
 
 import os
@@ -16,12 +17,21 @@ from tests.faults.job import GROUP, Job
 KINDS = ("fine", "error", "os._exit", "SIGSEGV", "kill -9 a rank", "kill -9 mpiexec", "Ctrl-C")
 SHARED = ("mpich_", "ucx_", "sm_segment", "vader_segment", "osc_", "psm")
 TEMPORARY = ("hydra_", "ompi.", "prte", "pmix", "openmpi-sessions")
-PROGRAMS = {"fine": "fine", "error": "error_while_others_receive", "os._exit": "os_exit_0", "SIGSEGV": "segmentation_fault"}
+PROGRAMS = {
+    "fine": "fine",
+    "error": "error_while_others_receive",
+    "os._exit": "os_exit_0",
+    "SIGSEGV": "segmentation_fault",
+}
 
 
 def traces(folder, prefixes):
     """What MPI and mnpar have there, for jobs of this process if these can be told from others."""
-    return {str(path) for path in Path(folder).glob("*") if path.name.startswith(prefixes) and is_ours(path)}
+    return {
+        str(path)
+        for path in Path(folder).glob("*")
+        if path.name.startswith(prefixes) and is_ours(path)
+    }
 
 
 def is_ours(path):
@@ -65,11 +75,12 @@ def all_traces():
 
 
 def left_behind(folder, before):
-    """What jobs have left in their folder of temporary files or where nothing was before; nothing, one hopes. (Jobs that run
-    beside them have two seconds to tidy up.)
+    """What jobs have left in their folder of temporary files or where nothing was before; nothing,
+    one hopes. (Jobs that run beside them have two seconds to tidy up.)
     """
     left = [str(path) for path in Path(folder).rglob("*")]
-    new, deadline = all_traces() - before, time.monotonic() + 2
+    new = all_traces() - before
+    deadline = time.monotonic() + 2
     while new and time.monotonic() < deadline:
         time.sleep(0.1)
         new &= all_traces()

@@ -1,4 +1,6 @@
-"""What a row of the table of functions is: a way to call a function, and what it computes in numpy's words."""
+"""What a row of the table of functions is: a way to call a function, and what it computes in
+numpy's words.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Case:
     halves: float = 4e-3  # how far float16 may be from the truth
 
     def arrays(self, n: int, dtype: Any = np.float64) -> list[Any]:
-        """Inputs whose elements all differ from each other by far more than a finite difference, and from 0."""
+        """Inputs whose elements all differ from each other by far more than a finite difference,
+        and from 0.
+        """
         rng, arrays = np.random.default_rng(n), []
         for i, letters in enumerate(self.shapes):
             dims = tuple(n if d is N else d for d in letters)

@@ -25,7 +25,11 @@ ERF = np.vectorize(math.erf, otypes=[float])
 PAIR = ((N, 3), (N, 3))
 ORDER = np.array([2, 0, 1])
 LABELS = [2, 0, 1, 1]
-ROUTES = np.array([2, 0, 1, 0, 2]), np.array([[1, 3], [2, 5], [0, 4]])  # three rows, of which one has a slot only
+# three rows, of which one has a slot only
+ROUTES = (
+    np.array([2, 0, 1, 0, 2]),
+    np.array([[1, 3], [2, 5], [0, 4]]),
+)
 
 
 def hinges(x, power):
@@ -67,12 +71,41 @@ CASES = [
     Case("gelu: by tanh", (), lambda x: F.gelu(x, approximate="tanh"), tanh_gelu, halves=8e-3),
     Case("clipped_relu", (), lambda x: F.clipped_relu(x, 1.0), lambda x: np.clip(x, 0, 1)),
     Case("relu6", (), F.relu6, lambda x: np.clip(x, 0, 6), low=-3.7, high=8.8),
-    Case("hard_sigmoid", (), F.hard_sigmoid, lambda x: np.clip(0.2 * x + 0.5, 0, 1), low=-4, high=4),
-    Case("selu", (), F.selu, lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)), halves=8e-3),
+    Case(
+        "hard_sigmoid", (), F.hard_sigmoid, lambda x: np.clip(0.2 * x + 0.5, 0, 1), low=-4, high=4
+    ),
+    Case(
+        "selu",
+        (),
+        F.selu,
+        lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
+        halves=8e-3,
+    ),
     Case("crelu", (), F.crelu, lambda x: np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)], 1)),
-    Case("swish", (self_gated.Swish,), F.swish, lambda x, b: x / (1 + np.exp(-b * x)), ((N, 3), (3,)), halves=8e-3),
-    Case("swish: one", (), F.swish, lambda x, b: x / (1 + np.exp(-b * x)), ((N, 3, 2), (1,)), halves=8e-3),
-    Case("swish: of a number", (), F.swish, lambda x, b: x / (1 + np.exp(-b * x)), ((), ()), halves=8e-3),
+    Case(
+        "swish",
+        (self_gated.Swish,),
+        F.swish,
+        lambda x, b: x / (1 + np.exp(-b * x)),
+        ((N, 3), (3,)),
+        halves=8e-3,
+    ),
+    Case(
+        "swish: one",
+        (),
+        F.swish,
+        lambda x, b: x / (1 + np.exp(-b * x)),
+        ((N, 3, 2), (1,)),
+        halves=8e-3,
+    ),
+    Case(
+        "swish: of a number",
+        (),
+        F.swish,
+        lambda x, b: x / (1 + np.exp(-b * x)),
+        ((), ()),
+        halves=8e-3,
+    ),
     Case("arctan", (elementwise.Arctan,), F.arctan, np.arctan),
     Case("sinh", (elementwise.Sinh,), F.sinh, np.sinh, halves=8e-3),
     Case("cosh", (elementwise.Cosh,), F.cosh, np.cosh, halves=8e-3),
@@ -111,9 +144,29 @@ CASES = [
         ((N, 2), (3, 2)),
         halves=2e-2,
     ),
-    Case("einsum: implicit", (), lambda x, y: F.einsum("ba, ac", x, y), lambda x, y: x @ y, ((N, 3), (3, 2)), halves=1e-2),
-    Case("einsum: diagonal", (), lambda x: F.einsum("nii->ni", x), lambda x: np.einsum("nii->ni", x), ((N, 3, 3),)),
-    Case("einsum: trace", (), lambda x: F.einsum("nii", x), lambda x: np.einsum("nii->n", x), ((N, 3, 3),), halves=1e-2),
+    Case(
+        "einsum: implicit",
+        (),
+        lambda x, y: F.einsum("ba, ac", x, y),
+        lambda x, y: x @ y,
+        ((N, 3), (3, 2)),
+        halves=1e-2,
+    ),
+    Case(
+        "einsum: diagonal",
+        (),
+        lambda x: F.einsum("nii->ni", x),
+        lambda x: np.einsum("nii->ni", x),
+        ((N, 3, 3),),
+    ),
+    Case(
+        "einsum: trace",
+        (),
+        lambda x: F.einsum("nii", x),
+        lambda x: np.einsum("nii->n", x),
+        ((N, 3, 3),),
+        halves=1e-2,
+    ),
     Case(
         "einsum: dots",
         (),
@@ -122,9 +175,22 @@ CASES = [
         ((N, 2, 3), (2, 3)),
         halves=1e-2,
     ),
-    Case("einsum: ones", (), lambda x, y: F.einsum("ij,ij->ij", x, y), lambda x, y: x * y, ((N, 3), (1, 3))),
+    Case(
+        "einsum: ones",
+        (),
+        lambda x, y: F.einsum("ij,ij->ij", x, y),
+        lambda x, y: x * y,
+        ((N, 3), (1, 3)),
+    ),
     Case("einsum: turned", (), lambda x: F.einsum("ij->ji", x), lambda x: x.T),
-    Case("tensordot", (), F.tensordot, lambda x, y: np.tensordot(x, y), ((N, 2, 3), (2, 3, 2)), halves=2e-2),
+    Case(
+        "tensordot",
+        (),
+        F.tensordot,
+        lambda x, y: np.tensordot(x, y),
+        ((N, 2, 3), (2, 3, 2)),
+        halves=2e-2,
+    ),
     Case(
         "tensordot: named",
         (),
@@ -136,23 +202,51 @@ CASES = [
     Case("flip", (rearranging.Flip,), lambda x: F.flip(x, -1), lambda x: x[:, ::-1]),
     Case("flipud", (), F.flipud, np.flipud),
     Case("fliplr", (), F.fliplr, np.fliplr),
-    Case("rollaxis", (), lambda x: F.rollaxis(x, 2, 1), lambda x: np.rollaxis(x, 2, 1), ((N, 2, 3),)),
-    Case("rollaxis: forward", (), lambda x: F.rollaxis(x, 0, 2), lambda x: np.rollaxis(x, 0, 2), ((N, 2, 3),)),
+    Case(
+        "rollaxis", (), lambda x: F.rollaxis(x, 2, 1), lambda x: np.rollaxis(x, 2, 1), ((N, 2, 3),)
+    ),
+    Case(
+        "rollaxis: forward",
+        (),
+        lambda x: F.rollaxis(x, 0, 2),
+        lambda x: np.rollaxis(x, 0, 2),
+        ((N, 2, 3),),
+    ),
     Case("tile", (), lambda x: F.tile(x, (2, 1, 3)), lambda x: np.tile(x, (2, 1, 3))),
     Case("tile: last", (), lambda x: F.tile(x, 2), lambda x: np.tile(x, 2)),
-    Case("repeat", (repeating.Repeat, repeating.AddRepeats), lambda x: F.repeat(x, 2, 1), lambda x: np.repeat(x, 2, 1)),
-    Case("repeat: each its own", (), lambda x: F.repeat(x, (1, 0, 2), 1), lambda x: np.repeat(x, (1, 0, 2), 1)),
+    Case(
+        "repeat",
+        (repeating.Repeat, repeating.AddRepeats),
+        lambda x: F.repeat(x, 2, 1),
+        lambda x: np.repeat(x, 2, 1),
+    ),
+    Case(
+        "repeat: each its own",
+        (),
+        lambda x: F.repeat(x, (1, 0, 2), 1),
+        lambda x: np.repeat(x, (1, 0, 2), 1),
+    ),
     Case("repeat: many", (), lambda x: F.repeat(x, 9, 0), lambda x: np.repeat(x, 9, 0)),
     Case("repeat: not at all", (), lambda x: F.repeat(x, 0, 1), lambda x: np.repeat(x, 0, 1)),
     Case("repeat: flat", (), lambda x: F.repeat(x, 3), lambda x: np.repeat(x, 3)),
-    Case("pad", (padding.Pad,), lambda x: F.pad(x, ((0, 0), (1, 2)), "constant"), lambda x: np.pad(x, ((0, 0), (1, 2)))),
+    Case(
+        "pad",
+        (padding.Pad,),
+        lambda x: F.pad(x, ((0, 0), (1, 2)), "constant"),
+        lambda x: np.pad(x, ((0, 0), (1, 2))),
+    ),
     Case(
         "pad: each its own",
         (),
         lambda x: F.pad(x, ((1, 0), (2, 1)), constant_values=((1, 2), (3, 4))),
         lambda x: np.pad(x, ((1, 0), (2, 1)), constant_values=((1, 2), (3, 4))),
     ),
-    Case("pad: with twos", (), lambda x: F.pad(x, 1, constant_values=2), lambda x: np.pad(x, 1, constant_values=2)),
+    Case(
+        "pad: with twos",
+        (),
+        lambda x: F.pad(x, 1, constant_values=2),
+        lambda x: np.pad(x, 1, constant_values=2),
+    ),
     *[
         Case(
             f"pad: {mode}",
@@ -169,9 +263,25 @@ CASES = [
         lambda x, y: np.stack([np.pad(x, ((0, 2), (0, 0))), np.pad(y, ((0, 3), (0, 0)))]),
         ((2, 3), (1, 3)),
     ),
-    Case("permutate", (rearranging.Permutate,), lambda x: F.permutate(x, ORDER, 1), lambda x: x[:, ORDER]),
-    Case("permutate: back", (), lambda x: F.permutate(x, ORDER, 1, inv=True), lambda x: x[:, [1, 2, 0]]),
-    Case("pick_rows", (routing.PickRows,), lambda x: routing.pick_rows(x, *ROUTES), lambda x: x[ROUTES[0]], ((3, 2),)),
+    Case(
+        "permutate",
+        (rearranging.Permutate,),
+        lambda x: F.permutate(x, ORDER, 1),
+        lambda x: x[:, ORDER],
+    ),
+    Case(
+        "permutate: back",
+        (),
+        lambda x: F.permutate(x, ORDER, 1, inv=True),
+        lambda x: x[:, [1, 2, 0]],
+    ),
+    Case(
+        "pick_rows",
+        (routing.PickRows,),
+        lambda x: routing.pick_rows(x, *ROUTES),
+        lambda x: x[ROUTES[0]],
+        ((3, 2),),
+    ),
     Case(
         "sum_rows",
         (routing.SumRows,),
@@ -179,7 +289,9 @@ CASES = [
         lambda x: np.stack([x[1] + x[3], x[2], x[0] + x[4]]),
         ((5, 2),),
     ),
-    Case("put_in_order", (), lambda x: routing.put_in_order(x, ORDER), lambda x: x[ORDER], ((3, 2),)),
+    Case(
+        "put_in_order", (), lambda x: routing.put_in_order(x, ORDER), lambda x: x[ORDER], ((3, 2),)
+    ),
     Case(
         "transpose_sequence",
         (),
@@ -215,7 +327,13 @@ CASES = [
         lambda x: np.diagonal(x, 1, 1, 2),
         ((N, 2, 3),),
     ),
-    Case("diagonal: below", (), lambda x: F.diagonal(x, -1, 1, 2), lambda x: np.diagonal(x, -1, 1, 2), ((N, 3, 2),)),
+    Case(
+        "diagonal: below",
+        (),
+        lambda x: F.diagonal(x, -1, 1, 2),
+        lambda x: np.diagonal(x, -1, 1, 2),
+        ((N, 3, 2),),
+    ),
     Case("dstack", (), lambda x, y: F.dstack([x, y]), lambda x, y: np.dstack([x, y]), PAIR),
     Case("cumsum", (cumulative.CumSum,), lambda x: F.cumsum(x, 1), lambda x: np.cumsum(x, 1)),
     Case("cumsum: flat", (), F.cumsum, np.cumsum, halves=2e-2),
@@ -238,7 +356,14 @@ CASES = [
         PAIR,
         halves=1e-2,
     ),
-    Case("huber_loss: each", (likelihood.HuberLoss,), lambda x, t: F.huber_loss(x, t, 0.7, "no"), huber, PAIR, halves=1e-2),
+    Case(
+        "huber_loss: each",
+        (likelihood.HuberLoss,),
+        lambda x, t: F.huber_loss(x, t, 0.7, "no"),
+        huber,
+        PAIR,
+        halves=1e-2,
+    ),
     Case(
         "hinge",
         (likelihood.Hinge,),
@@ -246,8 +371,21 @@ CASES = [
         lambda x: hinges(x, 1).sum() / max(len(x), 1),
         halves=1e-2,
     ),
-    Case("hinge: squares", (), lambda x: F.hinge(x, labels(len(x)), "L2", "no"), lambda x: hinges(x, 2), halves=1e-2),
-    Case("gaussian_kl_divergence", (), F.gaussian_kl_divergence, lambda m, v: kl(m, v).sum(), PAIR, halves=2e-2),
+    Case(
+        "hinge: squares",
+        (),
+        lambda x: F.hinge(x, labels(len(x)), "L2", "no"),
+        lambda x: hinges(x, 2),
+        halves=1e-2,
+    ),
+    Case(
+        "gaussian_kl_divergence",
+        (),
+        F.gaussian_kl_divergence,
+        lambda m, v: kl(m, v).sum(),
+        PAIR,
+        halves=2e-2,
+    ),
     Case(
         "gaussian_nll",
         (),

@@ -47,7 +47,8 @@ def truth(step, layers, directions, states, ws, bs, xs):
             parts = []
             for d in range(directions):
                 i = k * directions + d
-                now, found = tuple(s[i, n] for s in states), [None] * len(x)
+                now = tuple(s[i, n] for s in states)
+                found = [None] * len(x)
                 for t in reversed(range(len(x))) if d else range(len(x)):
                     now = step(x[t], now, ws[i], bs[i])
                     found[t] = now[0]
@@ -59,16 +60,29 @@ def truth(step, layers, directions, states, ws, bs, xs):
     return (*finals, *outputs)
 
 
-def case(name, function, step, gates, n_states, layers=1, directions=1, sequences=((3, 2), (1, 2)), **kwargs):
+def case(
+    name,
+    function,
+    step,
+    gates,
+    n_states,
+    layers=1,
+    directions=1,
+    sequences=((3, 2), (1, 2)),
+    **kwargs,
+):
     """A row: the states, then the weights and biases of all layers, packed, then the sequences."""
     S = layers * directions
     widths = [sequences[0][1] if i < directions else H * directions for i in range(S)]
 
     def unpack(arrays):
-        states, packed, xs = arrays[:n_states], arrays[n_states : n_states + 2 * S], arrays[n_states + 2 * S :]
+        states = arrays[:n_states]
+        packed = arrays[n_states : n_states + 2 * S]
+        xs = arrays[n_states + 2 * S :]
         ws, bs = [], []
         for i in range(S):
-            W, b = packed[2 * i], packed[2 * i + 1]
+            W = packed[2 * i]
+            b = packed[2 * i + 1]
             inputs = [W[k * H : (k + 1) * H, : widths[i]] for k in range(gates)]
             ws.append(inputs + [W[k * H : (k + 1) * H, widths[i] :] for k in range(gates)])
             bs.append([b[k * H : (k + 1) * H] for k in range(2 * gates)])
@@ -102,7 +116,9 @@ def pixelwise(step):
     def truth(*xs):
         pixels = xs[0].shape[2:]
         each = [step(*[x[..., *place] for x in xs]) for place in np.ndindex(pixels)]
-        return tuple(np.stack(ys, -1).reshape(*ys[0].shape, *pixels) for ys in zip(*each, strict=True))
+        return tuple(
+            np.stack(ys, -1).reshape(*ys[0].shape, *pixels) for ys in zip(*each, strict=True)
+        )
 
     return truth
 
@@ -124,56 +140,112 @@ ATTENDED = ((N, 3, 2), (N, 3, 2), (N, 3, 2))
 CASES = [
     Case("lstm", (recurrent.LSTMCell,), F.lstm, cell, ((N, H), (N, 4 * H)), halves=1e-2),
     Case("lstm: some have ended", (), F.lstm, cell, ((3, H), (2, 4 * H)), halves=1e-2),
-    Case("lstm: images", (), F.lstm, pixelwise(cell), ((3, H, 2, 1), (2, 4 * H, 2, 1)), halves=1e-2),
+    Case(
+        "lstm: images", (), F.lstm, pixelwise(cell), ((3, H, 2, 1), (2, 4 * H, 2, 1)), halves=1e-2
+    ),
     case("n_step_lstm", F.n_step_lstm, lstm_step, 4, 2),
-    case("n_step_lstm: two layers", F.n_step_lstm, lstm_step, 4, 2, layers=2, sequences=((3, 1), (2, 1), (2, 1))),
+    case(
+        "n_step_lstm: two layers",
+        F.n_step_lstm,
+        lstm_step,
+        4,
+        2,
+        layers=2,
+        sequences=((3, 1), (2, 1), (2, 1)),
+    ),
     case("n_step_lstm: one sequence", F.n_step_lstm, lstm_step, 4, 2, sequences=((2, 2),)),
     case("n_step_bilstm", F.n_step_bilstm, lstm_step, 4, 2, layers=2, directions=2),
     case("n_step_gru", F.n_step_gru, gru_step, 3, 1, layers=2),
     case("n_step_gru: one sequence", F.n_step_gru, gru_step, 3, 1, sequences=((2, 2),)),
-    case("n_step_bigru", F.n_step_bigru, gru_step, 3, 1, directions=2, sequences=((3, 2), (2, 2), (1, 2))),
+    case(
+        "n_step_bigru",
+        F.n_step_bigru,
+        gru_step,
+        3,
+        1,
+        directions=2,
+        sequences=((3, 2), (2, 2), (1, 2)),
+    ),
     case("n_step_rnn", F.n_step_rnn, rnn_step, 1, 1, layers=2),
     case("n_step_rnn: relu", F.n_step_rnn, relu_step, 1, 1, activation="relu"),
     case("n_step_birnn", F.n_step_birnn, rnn_step, 1, 1, directions=2),
-    Case("embed_id", (), lambda W: F.embed_id(np.maximum(NUMBERS, 0), W), lambda W: W[np.maximum(NUMBERS, 0)], ((3, 2),)),
     Case(
-        "embed_id: of a batch", (), lambda x, W: x + F.embed_id(np.arange(len(x)) % 3, W),
-        lambda x, W: x + W[np.arange(len(x)) % 3], ((N, 2), (3, 2)),
+        "embed_id",
+        (),
+        lambda W: F.embed_id(np.maximum(NUMBERS, 0), W),
+        lambda W: W[np.maximum(NUMBERS, 0)],
+        ((3, 2),),
     ),
     Case(
-        "embed_id: ignoring", (), lambda W: F.embed_id(NUMBERS, W, -1),
-        lambda W: np.where(NUMBERS[..., None] < 0, 0, W[NUMBERS]), ((3, 2),),
+        "embed_id: of a batch",
+        (),
+        lambda x, W: x + F.embed_id(np.arange(len(x)) % 3, W),
+        lambda x, W: x + W[np.arange(len(x)) % 3],
+        ((N, 2), (3, 2)),
     ),
     Case(
-        "scaled_dot_product_attention", (blocked_attention.Attention,), F.scaled_dot_product_attention, look, ATTENDED,
+        "embed_id: ignoring",
+        (),
+        lambda W: F.embed_id(NUMBERS, W, -1),
+        lambda W: np.where(NUMBERS[..., None] < 0, 0, W[NUMBERS]),
+        ((3, 2),),
+    ),
+    Case(
+        "scaled_dot_product_attention",
+        (blocked_attention.Attention,),
+        F.scaled_dot_product_attention,
+        look,
+        ATTENDED,
         halves=1e-2,
     ),
     Case(
-        "scaled_dot_product_attention: causal", (), lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True),
-        lambda q, k, v: look(q, k, v, BEFORE), ATTENDED, halves=1e-2,
+        "scaled_dot_product_attention: causal",
+        (),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True),
+        lambda q, k, v: look(q, k, v, BEFORE),
+        ATTENDED,
+        halves=1e-2,
     ),
     Case(
-        "scaled_dot_product_attention: masked", (),
+        "scaled_dot_product_attention: masked",
+        (),
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, np.array([True, False, True])),
-        lambda q, k, v: look(q, k, v, np.array([True, False, True])), ATTENDED, halves=1e-2,
+        lambda q, k, v: look(q, k, v, np.array([True, False, True])),
+        ATTENDED,
+        halves=1e-2,
     ),
     Case(
-        "scaled_dot_product_attention: columns together", (blocked_attention.Dense,),
+        "scaled_dot_product_attention: columns together",
+        (blocked_attention.Dense,),
         lambda *qkv: F.scaled_dot_product_attention(*[F.swapaxes(x, -1, -2) for x in qkv]),
-        lambda *qkv: look(*[x.swapaxes(-1, -2) for x in qkv]), ((N, 2, 3),) * 3, halves=1e-2,
+        lambda *qkv: look(*[x.swapaxes(-1, -2) for x in qkv]),
+        ((N, 2, 3),) * 3,
+        halves=1e-2,
     ),
     Case(
-        "attention in tiles", (tiled_attention.TiledAttention,),
+        "attention in tiles",
+        (tiled_attention.TiledAttention,),
         lambda q, k, v: tiled_attention.TiledAttention(True, 0.5**0.5, None).apply((q, k, v))[0],
-        lambda q, k, v: look(q, k, v, BEFORE), ATTENDED, halves=1e-2,
+        lambda q, k, v: look(q, k, v, BEFORE),
+        ATTENDED,
+        halves=1e-2,
     ),
     Case(
-        "a tile of attention", (tiles.Probabilities,), lambda q, k, lse: tiles.Probabilities(None).apply((q, k, lse))[0],
-        lambda q, k, lse: np.exp(q @ k.swapaxes(-1, -2) - lse), ((N, 3, 2), (N, 4, 2), (N, 3, 1)), halves=2e-2,
+        "a tile of attention",
+        (tiles.Probabilities,),
+        lambda q, k, lse: tiles.Probabilities(None).apply((q, k, lse))[0],
+        lambda q, k, lse: np.exp(q @ k.swapaxes(-1, -2) - lse),
+        ((N, 3, 2), (N, 4, 2), (N, 3, 1)),
+        halves=2e-2,
     ),
     Case(
-        "a tile of attention: hidden", (), lambda q, k, lse: tiles.Probabilities(HIDDEN).apply((q, k, lse))[0],
-        lambda q, k, lse: np.where(BLIND, 1, np.where(BEFORE, np.exp(q @ k.swapaxes(-1, -2)), 0)) * np.exp(-lse),
-        ((N, 3, 2), (N, 3, 2), (N, 3, 1)), halves=2e-2,
+        "a tile of attention: hidden",
+        (),
+        lambda q, k, lse: tiles.Probabilities(HIDDEN).apply((q, k, lse))[0],
+        lambda q, k, lse: (
+            np.where(BLIND, 1, np.where(BEFORE, np.exp(q @ k.swapaxes(-1, -2)), 0)) * np.exp(-lse)
+        ),
+        ((N, 3, 2), (N, 3, 2), (N, 3, 1)),
+        halves=2e-2,
     ),
-]  # fmt: skip
+]

@@ -1,7 +1,7 @@
 """The table of communications: what a rank calls, which arrays it has, for a shape and a root.
 
-A row is carried out with the functions themselves and with their twins that are waited for later: it asks ``f`` for them by
-name, ``f("bcast")`` is F.bcast or F.ibcast.
+A row is carried out with the functions themselves and with their twins that are waited for later:
+it asks ``f`` for them by name, ``f("bcast")`` is F.bcast or F.ibcast.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,10 @@ import mnpar.functions as F
 
 OPS = ("sum", "mean", "max", "min", "prod")
 SHAPES = [(), (0,), (2, 0, 3), (40, 5)]  # the last travels outside the opening of a collective
-SHAPES += [tuple(map(int, np.random.default_rng(seed).integers(1, 6, axes))) for seed, axes in enumerate((1, 3))]
+SHAPES += [
+    tuple(map(int, np.random.default_rng(seed).integers(1, 6, axes)))
+    for seed, axes in enumerate((1, 3))
+]
 TWINS = {"now": lambda name: getattr(F, name), "later": lambda name: getattr(F, "i" + name)}
 
 
@@ -29,7 +32,10 @@ class Row(NamedTuple):
         """(function of this rank's Variables, its arrays) for every root."""
         f = TWINS[when if self.twin else "now"]
         for root in range(comm.size if self.rooted else 1):
-            yield (lambda *xs, root=root: self.call(f, comm, root, *xs)), self.inputs(comm, shape, root)
+            yield (
+                (lambda *xs, root=root: self.call(f, comm, root, *xs)),
+                self.inputs(comm, shape, root),
+            )
 
 
 def values(comm, shape, seed=0):
@@ -49,7 +55,8 @@ def uneven_for_all(c, s, root):
 
 
 def ring(f, c, x):
-    up, down = (c.rank + 1) % c.size, (c.rank - 1) % c.size
+    up = (c.rank + 1) % c.size
+    down = (c.rank - 1) % c.size
     if f is TWINS["now"]:
         F.send(x, c, up)
         return F.recv(c, down)
@@ -60,7 +67,8 @@ def ring(f, c, x):
 
 def reductions(name):
     """The rows of a reduction, one for each op that it knows."""
-    rooted, several = name == "reduce", name == "reduce_scatter"
+    rooted = name == "reduce"
+    several = name == "reduce_scatter"
     for op in ("sum", "prod") if name == "exscan" else OPS:
 
         def call(f, c, root, *xs, op=op):
@@ -75,9 +83,12 @@ ROWS = {
     "send and recv of a tuple": Row(
         lambda f, c, root, *x: ring(f, c, x),
         lambda c, s, root: [values(c, s), values(c, (c.rank, 2), 1)],
-        uneven=True, twin=False,
+        uneven=True,
+        twin=False,
     ),
-    "sendrecv": Row(lambda f, c, root, x: f("sendrecv")(x, c, c.size - 1 - c.rank, c.size - 1 - c.rank), one),
+    "sendrecv": Row(
+        lambda f, c, root, x: f("sendrecv")(x, c, c.size - 1 - c.rank, c.size - 1 - c.rank), one
+    ),
     "shift": Row(lambda f, c, root, x: f("shift")(c, x, 2), uneven, uneven=True),
     "bcast": Row(
         lambda f, c, root, *x: f("bcast")(c, *x, root=root),
@@ -88,10 +99,13 @@ ROWS = {
     "scatter": Row(
         lambda f, c, root, *x: f("scatter")(c, x, root),
         lambda c, s, root: uneven_for_all(c, s, root) * (c.rank == root),
-        rooted=True, uneven=True,
+        rooted=True,
+        uneven=True,
     ),
     "allgather": Row(lambda f, c, root, x: f("allgather")(c, x), uneven, uneven=True),
-    "allgather along an axis": Row(lambda f, c, root, x: f("allgather")(c, x, axis=0), uneven, uneven=True),
+    "allgather along an axis": Row(
+        lambda f, c, root, x: f("allgather")(c, x, axis=0), uneven, uneven=True
+    ),
     "alltoall": Row(
         lambda f, c, root, *x: f("alltoall")(c, x),
         lambda c, s, root: [values(c, (r, c.rank, *s), r) for r in range(c.size)],
@@ -102,6 +116,6 @@ ROWS = {
         lambda c, s, root: [values(c, (c.size + 1, *s))],
         uneven=True,
     ),
-}  # fmt: skip
+}
 for _name in ("allreduce", "reduce", "reduce_scatter", "scan", "exscan"):
     ROWS |= dict(reductions(_name))

@@ -1,4 +1,6 @@
-"""Every function of the table: values, gradients of three orders, dtypes, batches of any size; and nobody is missing."""
+"""Every function of the table: values, gradients of three orders, dtypes, batches of any size; and
+nobody is missing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ RULES = []  # (rule, what it is given beside the row each time that it is tried,
 
 
 def rule(*values, differentiable=(True, False)):
-    """A function of a row, and of one of the values if there are any, which raises if the row breaks the rule."""
+    """A function of a row, and of one of the values if there are any, which raises if the row
+    breaks the rule.
+    """
 
     def add(function):
         RULES.append((function, [(value,) for value in values] or [()], differentiable))
@@ -50,7 +54,8 @@ def values_are_what_numpy_says(case, n):
     if skip_if_meaningless(case, n):
         return
     arrays = case.arrays(n)
-    ys, expected = as_tuple(case.call(*map(Variable, arrays))), as_tuple(case.truth(*arrays))
+    ys = as_tuple(case.call(*map(Variable, arrays)))
+    expected = as_tuple(case.truth(*arrays))
     assert len(ys) == len(expected)
     for y, e in zip(ys, expected, strict=True):
         assert isinstance(y, Variable)
@@ -63,7 +68,9 @@ def gradients_are_those_of_finite_differences(case, n):
     if skip_if_meaningless(case, n):
         return
     arrays = case.arrays(n)
-    check_backward(case.call, tuple(arrays), output_gradients(case, arrays), eps=1e-4, atol=1e-8, rtol=1e-6)
+    check_backward(
+        case.call, tuple(arrays), output_gradients(case, arrays), eps=1e-4, atol=1e-8, rtol=1e-6
+    )
 
 
 @rule(*BATCHES, differentiable=[True])
@@ -72,7 +79,15 @@ def second_gradients_are_those_of_finite_differences(case, n):
         return
     arrays = case.arrays(n)
     gxs = tuple([np.random.default_rng(2).standard_normal(x.shape) for x in arrays])
-    check_double_backward(case.call, tuple(arrays), output_gradients(case, arrays), gxs, eps=1e-4, atol=1e-7, rtol=1e-6)
+    check_double_backward(
+        case.call,
+        tuple(arrays),
+        output_gradients(case, arrays),
+        gxs,
+        eps=1e-4,
+        atol=1e-7,
+        rtol=1e-6,
+    )
 
 
 @rule(differentiable=[True])
@@ -87,7 +102,9 @@ def third_gradients_are_those_of_finite_differences(case):
 
     rng = np.random.default_rng(3)
     given, twice = ([rng.standard_normal(x.shape) for x in arrays] for _ in range(2))
-    check_double_backward(gradients, tuple(arrays), tuple(given), tuple(twice), eps=1e-4, atol=1e-6, rtol=1e-5)
+    check_double_backward(
+        gradients, tuple(arrays), tuple(given), tuple(twice), eps=1e-4, atol=1e-6, rtol=1e-5
+    )
 
 
 @rule(differentiable=[True])
@@ -117,7 +134,9 @@ def dtypes_are_kept(case, dtype):
         np.testing.assert_allclose(y.array, e, rtol=tolerance, atol=tolerance)
     backward(ys, [Variable(np.ones(y.shape, dtype)) for y in ys])
     for x in xs:
-        assert x.grad is None or (x.grad.dtype == dtype and x.grad.shape == x.shape and x.grad.flags.writeable)
+        assert x.grad is None or (
+            x.grad.dtype == dtype and x.grad.shape == x.shape and x.grad.flags.writeable
+        )
 
 
 @rule()
@@ -156,7 +175,8 @@ def test_a_row_keeps_every_rule(case):
     try_all(case.id, calls)
 
 
-for file in pkgutil.iter_modules(F.__path__, "mnpar.functions."):  # each is imported when it is needed: here all are
+# each is imported when it is needed: here all are
+for file in pkgutil.iter_modules(F.__path__, "mnpar.functions."):
     importlib.import_module(file.name)
 
 
@@ -172,23 +192,34 @@ def test_every_function_node_has_a_row():
     missing = [
         f"{node.__module__}.{node.__name__}"
         for node in subclasses(FunctionNode)
-        if node.__module__.startswith("mnpar.functions.") and not node.communicates and node.__name__ not in abstract
+        if node.__module__.startswith("mnpar.functions.")
+        and not node.communicates
+        and node.__name__ not in abstract
         if node not in have
     ]
     assert not missing, f"without a row in tests/functions/cases.py: {missing}"
 
 
 def test_every_function_node_is_generic():
-    nodes = [node for node in subclasses(FunctionNode) if node.__module__.startswith("mnpar.functions.")]
+    nodes = [
+        node for node in subclasses(FunctionNode) if node.__module__.startswith("mnpar.functions.")
+    ]
     assert [node.__name__ for node in nodes if not node.generic] == []
 
 
 def test_every_public_function_has_a_row():
     have = {case.id.split(":")[0] for case in cases.CASES}
     speaking = {node.__module__ for node in subclasses(FunctionNode) if node.communicates}
-    speaking |= {f"mnpar.functions.{name}" for name in ("halo", "nonblocking", "sequence", "vocabulary_parallel")}
+    speaking |= {
+        f"mnpar.functions.{name}"
+        for name in ("halo", "nonblocking", "sequence", "vocabulary_parallel")
+    }
     on_blocks = {name for name in F.__all__ if name.startswith("spatial_")}  # test_spatial.py
-    missing = [name for name in F.__all__ if getattr(F, name).__module__ not in speaking and name not in have | on_blocks]
+    missing = [
+        name
+        for name in F.__all__
+        if getattr(F, name).__module__ not in speaking and name not in have | on_blocks
+    ]
     assert not missing, f"without a row in tests/functions/cases.py: {missing}"
 
 

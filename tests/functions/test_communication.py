@@ -1,4 +1,6 @@
-"""Communications as functions, whoever uses their results (that each is the exact adjoint: test_derivatives.py)."""
+"""Communications as functions, whoever uses their results (that each is the exact adjoint:
+test_derivatives.py).
+"""
 
 import contextlib
 import tracemalloc
@@ -36,7 +38,9 @@ def test_a_result_that_nobody_uses_does_not_hang_its_peers(comm, row, when):
 
 @pytest.mark.ranks(2, 3, 4)
 def test_a_rank_may_use_some_of_the_outputs_only(comm):
-    """Rank r takes the part of rank r + 1 from an allgather: the gradient of rank r is what rank r - 1 made of it."""
+    """Rank r takes the part of rank r + 1 from an allgather: the gradient of rank r is what rank r
+    - 1 made of it.
+    """
     x = mnpar.Variable(np.full(3, comm.rank + 1.0))
     y = F.allgather(comm, x)[(comm.rank + 1) % comm.size]
     F.sum(y * y * (comm.rank + 1)).backward()
@@ -76,13 +80,15 @@ def test_a_chain_over_all_ranks_has_the_gradients_of_one_process(comm):
 def test_two_sends_with_one_tag_and_any_use_of_the_received_give_each_its_own_gradient(comm):
     """ChainerMN's order by depth exchanges these gradients in silence."""
     if comm.rank == 0:
-        a, b = mnpar.Variable(np.array([2.0])), mnpar.Variable(np.array([3.0]))
+        a = mnpar.Variable(np.array([2.0]))
+        b = mnpar.Variable(np.array([3.0]))
         F.send(a * a * a, comm, 1)  # the deeper one first
         F.send(b, comm, 1)
         mnpar.backward()
         np.testing.assert_allclose([a.grad, b.grad], [[3 * 4 * 3.0], [8.0]])
     else:
-        a, b = F.recv(comm, 0), F.recv(comm, 0)
+        a = F.recv(comm, 0)
+        b = F.recv(comm, 0)
         F.sum(a * b).backward()
 
 
@@ -90,7 +96,8 @@ def test_two_sends_with_one_tag_and_any_use_of_the_received_give_each_its_own_gr
 @pytest.mark.ranks(2)
 def test_pseudo_connect_and_delegates_are_accepted_and_not_needed(comm, keep):
     if comm.rank == 0:
-        z1, z2 = mnpar.Variable(np.array([2.0])), mnpar.Variable(np.array([3.0]))
+        z1 = mnpar.Variable(np.array([2.0]))
+        z2 = mnpar.Variable(np.array([3.0]))
         phi1 = F.send(z1 * z1, comm, 1)
         phi2 = F.send(z2, comm, 1)
         psi = F.pseudo_connect(phi1, phi2)
@@ -144,7 +151,10 @@ def test_a_receiver_that_does_not_record_tells_the_sender_that_there_is_no_gradi
 @pytest.mark.ranks(2, 3)
 def test_ranks_that_disagree_on_recording_are_told_so(comm):
     x = mnpar.Variable(np.ones(2))
-    with pytest.raises(MismatchError, match="not recording"), mnpar.using_config("enable_backprop", comm.rank == 0):
+    with (
+        pytest.raises(MismatchError, match="not recording"),
+        mnpar.using_config("enable_backprop", comm.rank == 0),
+    ):
         F.allreduce(comm, x)
 
 
@@ -157,11 +167,17 @@ def test_a_derivative_of_one_ranks_own_without_a_tape_of_its_own_says_so(comm):
 
 @pytest.mark.ranks(1, 2, 3, 4)
 def test_copy_to_and_reduce_from_count_a_replicated_loss_once(comm):
-    """A product cut by columns and rows over the ranks: the gradients are those of one process, on every rank."""
+    """A product cut by columns and rows over the ranks: the gradients are those of one process, on
+    every rank.
+    """
     rng = np.random.default_rng(0)
-    x0, A, B = rng.standard_normal((3, 4)), rng.standard_normal((4, 12)), rng.standard_normal((12, 2))
+    x0 = rng.standard_normal((3, 4))
+    A = rng.standard_normal((4, 12))
+    B = rng.standard_normal((12, 2))
     mine = slice(comm.rank * 12 // comm.size, (comm.rank + 1) * 12 // comm.size)
-    x, a, b = mnpar.Variable(x0), mnpar.Variable(A[:, mine].copy()), mnpar.Variable(B[mine].copy())
+    x = mnpar.Variable(x0)
+    a = mnpar.Variable(A[:, mine].copy())
+    b = mnpar.Variable(B[mine].copy())
     y = F.reduce_from(comm, F.tanh(F.copy_to(comm, x) @ a) @ b)
     F.sum(y * y).backward()
 
@@ -177,7 +193,8 @@ def test_copy_to_and_reduce_from_count_a_replicated_loss_once(comm):
 @pytest.mark.parametrize("function", [F.copy_to, F.reduce_from])
 @pytest.mark.ranks(1)
 def test_what_one_rank_owns_with_nobody_goes_through_no_collective(comm, function):
-    x, before = mnpar.Variable(np.array([2.0, 3.0])), comm.traffic.collectives
+    x = mnpar.Variable(np.array([2.0, 3.0]))
+    before = comm.traffic.collectives
     y = function(comm, x)
     assert y is not x
     assert not mnpar.tape.current_tape().records
@@ -207,13 +224,16 @@ def test_forwards_on_tapes_of_their_own_can_be_reversed_in_any_order(comm):
     for i in (1, 0, 2):
         with tapes[i]:
             losses[i].backward()
-    np.testing.assert_allclose([x.grad[0] for x in xs], [2.0 * comm.size * (i + 1) for i in range(3)])
+    np.testing.assert_allclose(
+        [x.grad[0] for x in xs], [2.0 * comm.size * (i + 1) for i in range(3)]
+    )
 
 
 @pytest.mark.ranks(2)
 def test_several_losses_on_one_tape_start_together_or_are_refused(comm):
     x = mnpar.Variable(np.array([2.0]))
-    a, b = F.sum(F.allreduce(comm, x)), F.sum(F.allreduce(comm, x * x))
+    a = F.sum(F.allreduce(comm, x))
+    b = F.sum(F.allreduce(comm, x * x))
     a.backward()
     with pytest.raises(RuntimeError, match=r"mnpar.backward\(\[loss1, loss2\]\)"):
         b.backward()
@@ -247,7 +267,11 @@ NUMPY = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": n
 @pytest.mark.parametrize("op", NUMPY)
 @pytest.mark.ranks(1, 2, 3, 4)
 def test_every_reduction_has_the_value_and_the_derivatives_of_its_serial_twin(comm, op):
-    xs = [np.random.default_rng(rank).choice([-1.5, 0.0, 0.5, 2.0], size=(3, 4)) for rank in range(comm.size)]  # ties, zeros
+    # ties, zeros
+    xs = [
+        np.random.default_rng(rank).choice([-1.5, 0.0, 0.5, 2.0], size=(3, 4))
+        for rank in range(comm.size)
+    ]
     weight = np.random.default_rng(9).standard_normal((3, 4))
     x = mnpar.Variable(xs[comm.rank])
     root = comm.size - 1
@@ -258,9 +282,17 @@ def test_every_reduction_has_the_value_and_the_derivatives_of_its_serial_twin(co
     np.testing.assert_allclose(parts.array, NUMPY[op]([v * (comm.rank + 1) for v in xs], axis=0))
 
     def loss(every, rooted, parts):
-        return [F.sum(every * every * weight), F.sum(rooted * weight), F.sum(parts * parts * parts * weight)]
+        return [
+            F.sum(every * every * weight),
+            F.sum(rooted * weight),
+            F.sum(parts * parts * parts * weight),
+        ]
 
-    own = loss(every, rooted, parts) if comm.rank == root else [loss(every, every, parts)[0], loss(every, every, parts)[2]]
+    own = (
+        loss(every, rooted, parts)
+        if comm.rank == root
+        else [loss(every, every, parts)[0], loss(every, every, parts)[2]]
+    )
     (g,) = mnpar.grad(own, [x], enable_double_backprop=True)
     mnpar.backward([F.sum(g * g * weight)])
 
@@ -277,7 +309,10 @@ def test_every_reduction_has_the_value_and_the_derivatives_of_its_serial_twin(co
 
 
 EXCHANGES = {
-    "send and recv": lambda comm, x: (F.send(x, comm, 1 - comm.rank, tag=3), F.recv(comm, 1 - comm.rank, tag=3))[1],
+    "send and recv": lambda comm, x: (
+        F.send(x, comm, 1 - comm.rank, tag=3),
+        F.recv(comm, 1 - comm.rank, tag=3),
+    )[1],
     "sendrecv": lambda comm, x: F.sendrecv(x, comm, 1 - comm.rank, 1 - comm.rank, tag=3),
     "isend and irecv": lambda comm, x: F.isendrecv(x, comm, 1 - comm.rank, 1 - comm.rank, tag=3),
 }
@@ -286,7 +321,9 @@ EXCHANGES = {
 @pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES)
 @pytest.mark.ranks(2)
 def test_the_headers_of_gradients_are_made_once_for_all_steps(comm, exchange):
-    """They are kept by all but their number: kept with the tag of each, they were new in every step, and piled up."""
+    """They are kept by all but their number: kept with the tag of each, they were new in every
+    step, and piled up.
+    """
 
     def step():
         x = mnpar.Variable(np.ones(3))
@@ -338,7 +375,10 @@ WITHOUT = {
 @pytest.mark.parametrize("call", WITHOUT.values(), ids=WITHOUT)
 @pytest.mark.ranks(2, on="threads")
 def test_who_gives_none_is_told_where(comm, call):
-    with pytest.raises(ValueError, match=r"at .*test_communication.py.* \(rank \d\) has nothing to give: its input 0 of"):
+    with pytest.raises(
+        ValueError,
+        match=r"at .*test_communication.py.* \(rank \d\) has nothing to give: its input 0 of",
+    ):
         call(comm)
 
 
@@ -361,7 +401,9 @@ def test_the_gradient_of_a_maximum_goes_to_the_lowest_rank_that_holds_it(comm):
 @pytest.mark.parametrize("kind", ["allreduce", "reduce", "reduce_scatter"])
 @pytest.mark.ranks(2, 3)
 def test_ranks_that_reduce_otherwise_are_told_so_before_they_see_a_value(comm, kind, op):
-    """The parts of a maximum or product are brought together first: that must not hide what would be refused of a sum."""
+    """The parts of a maximum or product are brought together first: that must not hide what would
+    be refused of a sum.
+    """
 
     def call(op, shape=(3,), dtype=np.float64):
         x = np.ones(shape, dtype)
@@ -372,7 +414,12 @@ def test_ranks_that_reduce_otherwise_are_told_so_before_they_see_a_value(comm, k
         }[kind]()
 
     odd = comm.rank == 1
-    for wrong in ({"op": "min"}, {"op": "sum"}, {"op": op, "shape": (1,)}, {"op": op, "dtype": np.float32}):
+    for wrong in (
+        {"op": "min"},
+        {"op": "sum"},
+        {"op": op, "shape": (1,)},
+        {"op": op, "dtype": np.float32},
+    ):
         with pytest.raises(MismatchError, match=f"(?s)rank 0: .*{kind}.*rank 1: .*{kind}"):
             call(**(wrong if odd else {"op": op}))
     with pytest.raises(MismatchError, match=f"(?s)rank 0: .*{kind}.*rank 1: .*allgather"):
@@ -384,14 +431,17 @@ def test_a_small_part_from_a_line_that_has_given_one_before_travels_beside_large
     for n in (3, 3000, 3):
         for rank in range(comm.size):
             parts = F.allgather(comm, np.full(n if comm.rank == rank else 3, comm.rank))
-            assert [len(part) for part in parts] == [n if r == rank else 3 for r in range(comm.size)]
+            assert [len(part) for part in parts] == [
+                n if r == rank else 3 for r in range(comm.size)
+            ]
             assert [part.array.mean() for part in parts] == list(range(comm.size))
 
 
 @pytest.mark.parametrize("n", [3, 20_000])
 @pytest.mark.ranks(2, 3)
 def test_the_other_end_of_a_sendrecv_may_be_a_send_and_a_recv(comm, n):
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    right = (comm.rank + 1) % comm.size
+    left = (comm.rank - 1) % comm.size
     every = [np.random.default_rng([0, r]).standard_normal(n) for r in range(comm.size)]
     x = mnpar.Variable(every[comm.rank])
     if comm.rank == 1:
@@ -403,9 +453,14 @@ def test_the_other_end_of_a_sendrecv_may_be_a_send_and_a_recv(comm, n):
     (g,) = mnpar.grad([F.sum(y * y * y * x)], [x], enable_double_backprop=True)
     np.testing.assert_allclose(g.array, every[left] ** 3 + 3 * every[comm.rank] ** 2 * every[right])
     F.sum(g * g).backward()
-    xl, xi, xr = every[left], every[comm.rank], every[right]
-    xrr, xll = every[(right + 1) % comm.size], every[(left - 1) % comm.size]
-    gl, gi, gr = xll**3 + 3 * xl**2 * xi, xl**3 + 3 * xi**2 * xr, xi**3 + 3 * xr**2 * xrr
+    xl = every[left]
+    xi = every[comm.rank]
+    xr = every[right]
+    xrr = every[(right + 1) % comm.size]
+    xll = every[(left - 1) % comm.size]
+    gl = xll**3 + 3 * xl**2 * xi
+    gi = xl**3 + 3 * xi**2 * xr
+    gr = xi**3 + 3 * xr**2 * xrr
     np.testing.assert_allclose(x.grad, 2 * (gi * 6 * xi * xr + gr * 3 * xi**2 + gl * 3 * xl**2))
 
 
@@ -413,7 +468,8 @@ def test_the_other_end_of_a_sendrecv_may_be_a_send_and_a_recv(comm, n):
 @pytest.mark.ranks(1, 2, 3)
 def test_a_shift_takes_views_and_tuples_and_leaves_them_as_they_are(comm, n):
     both = values(comm, (2, n))
-    x, y = mnpar.Variable(both), mnpar.Variable(values(comm, n, 1))
+    x = mnpar.Variable(both)
+    y = mnpar.Variable(values(comm, n, 1))
     before = both.copy()
     flipped, other = F.shift(comm, (x[:, ::-1], y))
     left = [np.random.default_rng([seed, (comm.rank - 1) % comm.size]) for seed in (0, 1)]
@@ -431,8 +487,10 @@ def test_a_shift_takes_views_and_tuples_and_leaves_them_as_they_are(comm, n):
 @pytest.mark.parametrize("call", ["send", "sendrecv", "shift"])
 @pytest.mark.ranks(2, 3)
 def test_a_tuple_whose_receiver_records_nothing_gets_no_gradients(comm, call):
-    x, y = mnpar.Variable(values(comm, 3)), mnpar.Variable(values(comm, (2, 2)))
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x = mnpar.Variable(values(comm, 3))
+    y = mnpar.Variable(values(comm, (2, 2)))
+    right = (comm.rank + 1) % comm.size
+    left = (comm.rank - 1) % comm.size
     with mnpar.using_config("enable_backprop", comm.rank != 1):
         if call == "send":
             F.send((x, y), comm, right)
@@ -445,9 +503,12 @@ def test_a_tuple_whose_receiver_records_nothing_gets_no_gradients(comm, call):
 
 @pytest.mark.ranks(2, on="mpi")
 def test_a_large_array_leaves_a_sendrecv_from_where_it_is(comm):
-    """Gradients too, as the other end waits as well: nothing of its size is made but what is received."""
+    """Gradients too, as the other end waits as well: nothing of its size is made but what is
+    received.
+    """
     n = 2**20
-    x, other = mnpar.Variable(np.full(n, comm.rank + 1.0)), 1 - comm.rank
+    x = mnpar.Variable(np.full(n, comm.rank + 1.0))
+    other = 1 - comm.rank
 
     def step():
         y = F.sendrecv(x, comm, other, other)
@@ -464,14 +525,18 @@ def test_a_large_array_leaves_a_sendrecv_from_where_it_is(comm):
     tracemalloc.stop()
     assert y.array[0] == 2.0 - comm.rank
     assert x.grad[0] == comm.rank + 1
-    assert peak < 2.5 * x.array.nbytes  # what is received, twice: x.grad is the second; 5 with copies of all
+    # what is received, twice: x.grad is the second; 5 with copies of all
+    assert peak < 2.5 * x.array.nbytes
 
 
 @pytest.mark.ranks(2)
 def test_backward_of_a_sendrecv_waits_for_nobody_who_did_not_wait(comm):
-    """Rank 1 sends plainly, and takes the gradient of that as its last: were it waited for, each would wait for the other."""
+    """Rank 1 sends plainly, and takes the gradient of that as its last: were it waited for, each
+    would wait for the other.
+    """
     n, other = 20_000, 1 - comm.rank
-    x, z = mnpar.Variable(np.ones(n)), mnpar.Variable(np.ones(n))
+    x = mnpar.Variable(np.ones(n))
+    z = mnpar.Variable(np.ones(n))
     if comm.rank == 0:
         u = F.recv(comm, other, tag=2)
         y = F.sendrecv(x, comm, other, other)
@@ -492,14 +557,19 @@ def test_a_sendrecv_that_nobody_takes_says_to_whom():
             F.sendrecv(np.ones(20_000), comm, 1, 1)
 
     with pytest.raises(
-        DeadlockError, match=r"rank 0: waits in send of float64 \(20000,\) to rank 1, tag 0 at .*test_communication.py"
+        DeadlockError,
+        match=r"rank 0: waits in send of float64 \(20000,\) to rank 1, tag 0 at "
+        r".*test_communication.py",
     ):
         mnpar.run(program, ranks=2)
 
 
 @pytest.mark.parametrize("scatter", [F.scatter, F.iscatter])
 def test_a_root_that_gives_nothing_to_scatter_is_told(scatter):
-    with pytest.raises(ValueError, match=scatter.__name__ + r"\(comm, xs\): rank 0 is the root and gives 1 arrays, not None"):
+    with pytest.raises(
+        ValueError,
+        match=scatter.__name__ + r"\(comm, xs\): rank 0 is the root and gives 1 arrays, not None",
+    ):
         scatter(mnpar.create_communicator("self"), None)
 
 
@@ -536,19 +606,29 @@ def test_who_does_not_record_says_so_to_every_backward(comm, send, twice):
     np.testing.assert_allclose(x.grad, terms**2 * 4 * x.array if twice else 3 * terms * 2 * x.array)
 
 
-@pytest.mark.parametrize("name", ["allreduce", "iallreduce", "scan", "iscan", "allgather", "bcast", "exchange"])
+@pytest.mark.parametrize(
+    "name", ["allreduce", "iallreduce", "scan", "iscan", "allgather", "bcast", "exchange"]
+)
 @pytest.mark.ranks(2)
 def test_arrays_in_the_other_byte_order_have_gradients_in_whatever_order(comm, name):
     swapped = np.dtype(float).newbyteorder()
     for size, native in ((3, 0), (9000, 1)):  # the second travels outside the opening
         x = mnpar.Variable(np.ones(size, swapped))
-        y = F.exchange(comm, x, Plan([Box((0,), (size,))] * 2, [Box((0,), (size,))] * 2)) if name == "exchange" else (
-            getattr(F, name)(comm, x))  # fmt: skip
+        y = (
+            F.exchange(comm, x, Plan([Box((0,), (size,))] * 2, [Box((0,), (size,))] * 2))
+            if name == "exchange"
+            else (getattr(F, name)(comm, x))
+        )
         y = y[0] if isinstance(y, tuple) else y
         assert y.dtype == swapped
         times = 1 + comm.rank  # two gradients are added up
         g = np.full(size, 1 / times, float if comm.rank == native else swapped)
         mnpar.backward([y] * times, [mnpar.Variable(g)] * times)
         assert x.grad is None or x.grad.dtype == swapped
-        want = {"scan": 2 - comm.rank, "iscan": 2 - comm.rank, "allgather": 2 * (comm.rank == 0), "bcast": 2 * (comm.rank == 0)}
+        want = {
+            "scan": 2 - comm.rank,
+            "iscan": 2 - comm.rank,
+            "allgather": 2 * (comm.rank == 0),
+            "bcast": 2 * (comm.rank == 0),
+        }
         np.testing.assert_array_equal(0 if x.grad is None else x.grad, want.get(name, 2))

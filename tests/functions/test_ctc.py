@@ -1,4 +1,6 @@
-"""CTC at its edges: labels that do not fit, one step, long sequences, float32, and the words of errors."""
+"""CTC at its edges: labels that do not fit, one step, long sequences, float32, and the words of
+errors.
+"""
 
 import numpy as np
 import pytest
@@ -20,7 +22,8 @@ def test_labels_that_do_not_fit_cost_infinitely_much_and_have_no_gradient():
 
 
 def test_one_step_is_softmax_cross_entropy():
-    x, t = np.random.default_rng(0).standard_normal((5, 4)), np.array([1, 2, 3, 1, 2])
+    x = np.random.default_rng(0).standard_normal((5, 4))
+    t = np.array([1, 2, 3, 1, 2])
     np.testing.assert_allclose(ctc([x], t[:, None], 0).array, F.softmax_cross_entropy(x, t).array)
 
 

@@ -1,4 +1,6 @@
-"""What the table cannot say: extremes, ties, labels of every kind, modes, and the words of errors."""
+"""What the table cannot say: extremes, ties, labels of every kind, modes, and the words of
+errors.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,23 @@ HUGE = np.array([[1e4, -1e4, 0.0], [-1e300, 0.0, 1e300]])
         (F.softplus, [[1e4, 0, np.log(2)], [0, np.log(2), 1e300]]),
         (F.elu, [[1e4, -1, 0], [-1, 0, 1e300]]),
         (lambda x: F.softmax_cross_entropy(x, np.array([1, 0]), reduce="no"), [2e4, 2e300]),
-        (lambda x: F.sigmoid_cross_entropy(x, np.array([[1, 1, 1], [0, 0, 0]]), reduce="no"),
-         [[0, 1e4, np.log(2)], [0, np.log(2), 1e300]]),
+        (
+            lambda x: F.sigmoid_cross_entropy(x, np.array([[1, 1, 1], [0, 0, 0]]), reduce="no"),
+            [[0, 1e4, np.log(2)], [0, np.log(2), 1e300]],
+        ),
     ],
-    ids=["softmax", "log_softmax", "logsumexp", "sigmoid", "tanh", "softplus", "elu", "softmax_ce", "sigmoid_ce"],
-)  # fmt: skip
+    ids=[
+        "softmax",
+        "log_softmax",
+        "logsumexp",
+        "sigmoid",
+        "tanh",
+        "softplus",
+        "elu",
+        "softmax_ce",
+        "sigmoid_ce",
+    ],
+)
 def test_huge_arguments_neither_overflow_nor_warn(f, expected):
     x = Variable(HUGE)
     y = f(x)
@@ -57,7 +71,9 @@ def test_slopes_at_infinity_are_those_before_it(f, slopes):
 
 
 def test_slopes_of_elu_far_below_0_have_all_digits():
-    np.testing.assert_allclose(gradient(F.elu, [-1.0, -30.0, -300.0])[0], np.exp([-1.0, -30.0, -300.0]), rtol=1e-12)
+    np.testing.assert_allclose(
+        gradient(F.elu, [-1.0, -30.0, -300.0])[0], np.exp([-1.0, -30.0, -300.0]), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
@@ -73,10 +89,17 @@ def test_the_origin_has_no_angle_and_gradient_0():
 @pytest.mark.parametrize("dtype", ["u1", "i1", "?", "u8"])
 @pytest.mark.parametrize(
     "f",
-    [F.softmax, lambda x: F.softmax(x, axis=0), F.log_softmax, lambda x: F.logsumexp(x, axis=1), F.sigmoid,
-     lambda x: F.cumsum(x, axis=0), lambda x: F.cumprod(x, axis=0)],
+    [
+        F.softmax,
+        lambda x: F.softmax(x, axis=0),
+        F.log_softmax,
+        lambda x: F.logsumexp(x, axis=1),
+        F.sigmoid,
+        lambda x: F.cumsum(x, axis=0),
+        lambda x: F.cumprod(x, axis=0),
+    ],
     ids=["softmax", "softmax: columns", "log_softmax", "logsumexp", "sigmoid", "cumsum", "cumprod"],
-)  # fmt: skip
+)
 def test_integers_of_any_width_are_what_they_are_as_floats(f, dtype):
     x = np.array([[1, 3, 0], [100, 127, 2]]).astype(dtype)
     np.testing.assert_allclose(f(x).array, f(x.astype("f8")).array, rtol=1e-12)
@@ -109,8 +132,11 @@ def test_logsumexp_of_no_elements_is_the_logarithm_of_0():
 
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_pairs_that_are_too_far_apart_for_float16_cost_nothing():
-    far, labels = np.array([[300.0], [0.5]], "f2"), np.array([0, 0])
-    np.testing.assert_array_equal(F.contrastive(far, np.zeros_like(far), labels, reduce="no").array, [0, 0.125])
+    far = np.array([[300.0], [0.5]], "f2")
+    labels = np.array([0, 0])
+    np.testing.assert_array_equal(
+        F.contrastive(far, np.zeros_like(far), labels, reduce="no").array, [0, 0.125]
+    )
 
 
 MANY = 5000  # ones: in float16 their sum, one by one, stays at 2048
@@ -130,13 +156,42 @@ MANY = 5000  # ones: in float16 their sum, one by one, stays at 2048
         (lambda x: F.hinge(x * 20, np.ones(MANY, "i4")), 21),
         (lambda x: F.triplet(x * 20, x, x * 20), 722.2),
         (lambda x: F.contrastive(x * 20, x, np.ones(MANY, "i4")), 361),
-        (lambda x: F.softmax_cross_entropy(x * np.array([20, 0], "f2"), np.eye(2, dtype="f2")[np.ones(MANY, int)]), 20),
-        (lambda x: F.crf1d(np.zeros((2, 2), "f2"), [x * np.array([20, 0], "f2")], [np.ones(MANY, "i4")]), 20),
-        (lambda x: F.connectionist_temporal_classification([x * np.array([20, 0], "f2")], np.ones((MANY, 1), "i4"), 0), 20),
+        (
+            lambda x: F.softmax_cross_entropy(
+                x * np.array([20, 0], "f2"), np.eye(2, dtype="f2")[np.ones(MANY, int)]
+            ),
+            20,
+        ),
+        (
+            lambda x: F.crf1d(
+                np.zeros((2, 2), "f2"), [x * np.array([20, 0], "f2")], [np.ones(MANY, "i4")]
+            ),
+            20,
+        ),
+        (
+            lambda x: F.connectionist_temporal_classification(
+                [x * np.array([20, 0], "f2")], np.ones((MANY, 1), "i4"), 0
+            ),
+            20,
+        ),
     ],
-    ids=["sum", "cumsum", "cumsum: reversed", "softmax", "log_softmax", "logsumexp", "logsumexp: all", "average", "hinge",
-         "triplet", "contrastive", "soft targets", "crf1d", "ctc"],
-)  # fmt: skip
+    ids=[
+        "sum",
+        "cumsum",
+        "cumsum: reversed",
+        "softmax",
+        "log_softmax",
+        "logsumexp",
+        "logsumexp: all",
+        "average",
+        "hinge",
+        "triplet",
+        "contrastive",
+        "soft targets",
+        "crf1d",
+        "ctc",
+    ],
+)
 def test_many_halves_are_added_up_in_float32(f, expected):
     y = f(Variable(np.ones((MANY, 2), "f2")))
     assert y.dtype == np.float16
@@ -149,7 +204,12 @@ def test_many_bfloat16_are_added_up_in_float32():
     y = F.linear(x, np.ones((2, 2), ml_dtypes.bfloat16), b)
     y.grad = np.ones(y.shape, ml_dtypes.bfloat16)
     y.backward()
-    for total in (F.sum(x, 0).array, F.cumsum(x, 0).array[-1], F.average(x, 0).array * MANY, b.grad):
+    for total in (
+        F.sum(x, 0).array,
+        F.cumsum(x, 0).array[-1],
+        F.average(x, 0).array * MANY,
+        b.grad,
+    ):
         assert total.dtype == ml_dtypes.bfloat16
         np.testing.assert_allclose(total.astype("f8"), [MANY, MANY], rtol=2e-2)
 
@@ -161,14 +221,26 @@ def test_many_bfloat16_are_added_up_in_float32():
         lambda b: F.linear(np.ones((MANY, 3), "f2"), np.ones((2, 3), "f2"), b),
         lambda b: F.convolution_1d(np.ones((MANY, 3, 1), "f2"), np.ones((2, 3, 1), "f2"), b),
         lambda b: F.deconvolution_1d(np.ones((MANY, 3, 1), "f2"), np.ones((3, 2, 1), "f2"), b),
-        lambda b: F.local_convolution_2d(np.ones((MANY, 1, 1, 1), "f2"), np.ones((2, 1, 1, 1, 1, 1), "f2"), b.reshape(2, 1, 1)),
+        lambda b: F.local_convolution_2d(
+            np.ones((MANY, 1, 1, 1), "f2"), np.ones((2, 1, 1, 1, 1, 1), "f2"), b.reshape(2, 1, 1)
+        ),
         lambda b: F.tile(b, (MANY, 1)),
         lambda b: F.repeat(b.reshape(1, 2), MANY, 0),
         lambda b: F.embed_id(np.zeros(MANY, "i4"), b.reshape(1, 2)),
         lambda b: b[np.tile([0, 1], MANY)],
     ],
-    ids=["broadcast_to", "linear", "convolution", "deconvolution", "local convolution", "tile", "repeat", "embed_id", "index"],
-)  # fmt: skip
+    ids=[
+        "broadcast_to",
+        "linear",
+        "convolution",
+        "deconvolution",
+        "local convolution",
+        "tile",
+        "repeat",
+        "embed_id",
+        "index",
+    ],
+)
 def test_gradients_in_float16_are_added_up_in_float32(f):
     b = Variable(np.ones(2, "f2"))
     y = f(b)
@@ -181,12 +253,17 @@ def test_gradients_in_float16_are_added_up_in_float32(f):
 def test_what_is_seen_from_nowhere_is_nan():
     places = np.zeros((1, 2, 1, 2))
     places[0, 0, 0, 1] = np.nan
-    np.testing.assert_array_equal(F.spatial_transformer_sampler(np.ones((1, 1, 3, 3)), places).array.ravel(), [1, np.nan])
+    np.testing.assert_array_equal(
+        F.spatial_transformer_sampler(np.ones((1, 1, 3, 3)), places).array.ravel(), [1, np.nan]
+    )
 
 
 def test_sigmoid_cross_entropy_of_infinite_scores_is_their_limit():
-    x, t = np.array([np.inf, np.inf, -np.inf, -np.inf]), np.array([1, 0, 1, 0])
-    np.testing.assert_array_equal(F.sigmoid_cross_entropy(x, t, reduce="no").array, [0, np.inf, np.inf, 0])
+    x = np.array([np.inf, np.inf, -np.inf, -np.inf])
+    t = np.array([1, 0, 1, 0])
+    np.testing.assert_array_equal(
+        F.sigmoid_cross_entropy(x, t, reduce="no").array, [0, np.inf, np.inf, 0]
+    )
 
 
 def test_scores_that_are_not_counted_may_be_anything():
@@ -209,7 +286,8 @@ def test_an_ignored_number_is_zeros_whatever_the_table_has():
 def test_a_cell_without_a_finite_number_spoils_only_what_is_made_of_it(size, mode, bad):
     a = np.arange(20.0).reshape(1, 1, 4, 5)
     a[0, 0, 1, : len(bad)] = bad
-    x, weights = mnpar.Variable(a), np.zeros((20, *size))
+    x = mnpar.Variable(a)
+    weights = np.zeros((20, *size))
     for i in range(20):  # what each cell gives to each place
         weights[i] = F.resize_images(np.eye(20)[i].reshape(1, 1, 4, 5), size, mode).array[0, 0]
     expected = np.zeros(size)
@@ -232,10 +310,12 @@ def test_sigmoid_cross_entropys_slope_has_all_digits_where_the_answer_is_right_b
 
 @pytest.mark.parametrize("far", [25.0, 800.0, -25.0, -800.0])
 def test_softmax_cross_entropy_is_right_however_far_the_labels_score_is_from_the_others(far):
-    x, t = mnpar.Variable(np.array([[far, 0.0, 0.5], [0.0, -1.0, 1.0]])), np.array([0, 1])
+    x = mnpar.Variable(np.array([[far, 0.0, 0.5], [0.0, -1.0, 1.0]]))
+    t = np.array([0, 1])
     loss = F.softmax_cross_entropy(x, t, reduce="no")
     F.sum(loss).backward()
-    others = np.array([np.logaddexp(0, 0.5) - far, np.logaddexp(0, 1) + 1])  # log Σ e^x of the other classes - x at the label
+    # log Σ e^x of the other classes - x at the label
+    others = np.array([np.logaddexp(0, 0.5) - far, np.logaddexp(0, 1) + 1])
     np.testing.assert_allclose(loss.array, np.logaddexp(0, others), rtol=1e-14, atol=1e-15)
     softmax = np.exp(x.array - np.logaddexp.reduce(x.array, axis=1, keepdims=True))
     np.testing.assert_allclose(x.grad, softmax - np.eye(3)[t], rtol=0, atol=1e-14)
@@ -255,7 +335,9 @@ def test_a_vector_of_zeros_is_divided_by_eps_however_small(dtype, eps):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_sigmoid_has_all_digits_far_below_zero(dtype):
     x = np.array([-8.0], dtype)
-    np.testing.assert_allclose(F.sigmoid(x).array, 1 / (1 + np.exp(8.0)), rtol=8 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(
+        F.sigmoid(x).array, 1 / (1 + np.exp(8.0)), rtol=8 * np.finfo(dtype).eps
+    )
 
 
 def test_logsumexp_skips_minus_infinity():
@@ -264,7 +346,8 @@ def test_logsumexp_skips_minus_infinity():
 
 
 def test_accuracy_leaves_out_a_class_that_is_to_be_ignored():
-    y, t = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]), np.array([0, 0, 1, 1])
+    y = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
+    t = np.array([0, 0, 1, 1])
     assert F.accuracy(y, t).array == 0.75
     assert F.accuracy(y, t, ignore_label=1).array == 0.5
 
@@ -293,10 +376,29 @@ def test_accuracy_leaves_out_a_class_that_is_to_be_ignored():
         (lambda x: F.max_pooling_2d(x, 2), ([[[[0.0, 0.0], [0.0, 0.0]]]],), [[[[[1, 0], [0, 0]]]]]),
         (lambda x: F.max_pooling_1d(x, 2, 1), ([[[1.0, 1.0, 0.0]]],), [[[[1, 1, 0]]]]),
     ],
-    ids=["max", "min", "maximum", "minimum", "clip", "relu", "leaky_relu", "elu", "relu6", "clipped_relu", "hard_sigmoid",
-         "absolute",
-         "0**2", "0**1", "0**0", "0**y", "neg**3", "max_pooling: two", "max_pooling: zeros", "max_pooling: overlapping"],
-)  # fmt: skip
+    ids=[
+        "max",
+        "min",
+        "maximum",
+        "minimum",
+        "clip",
+        "relu",
+        "leaky_relu",
+        "elu",
+        "relu6",
+        "clipped_relu",
+        "hard_sigmoid",
+        "absolute",
+        "0**2",
+        "0**1",
+        "0**0",
+        "0**y",
+        "neg**3",
+        "max_pooling: two",
+        "max_pooling: zeros",
+        "max_pooling: overlapping",
+    ],
+)
 def test_gradients_at_ties_and_kinks_are_the_documented_ones(f, arrays, expected):
     for g, e in zip(gradient(f, *arrays), expected, strict=True):
         np.testing.assert_array_equal(g, e)
@@ -313,7 +415,9 @@ def test_where_lets_no_infinity_through():
 def test_labels_may_have_any_integer_dtype(dtype):
     x = np.array([[0.3, 1.0], [2.0, -1.0]])
     expected = F.softmax_cross_entropy(x, np.array([1, 0])).array
-    np.testing.assert_array_equal(F.softmax_cross_entropy(x, np.array([1, 0], dtype)).array, expected)
+    np.testing.assert_array_equal(
+        F.softmax_cross_entropy(x, np.array([1, 0], dtype)).array, expected
+    )
     assert F.accuracy(x, np.array([1, 0], dtype)).array == 1
 
 
@@ -325,7 +429,9 @@ def test_no_label_is_ignored_when_none_is_to_be():
 def test_mean_loss_of_many_halves_does_not_overflow():
     for rows, columns in ((9000, 2000), (30000, 20)):  # their sum is beyond 65504
         x = np.zeros((rows, columns), np.float16)
-        np.testing.assert_allclose(F.softmax_cross_entropy(x, np.zeros(rows, "i4")).array, np.log(columns), rtol=1e-3)
+        np.testing.assert_allclose(
+            F.softmax_cross_entropy(x, np.zeros(rows, "i4")).array, np.log(columns), rtol=1e-3
+        )
     np.testing.assert_allclose(F.mean(np.full(100000, 2, np.float16)).array, 2)
 
 
@@ -375,7 +481,13 @@ def test_dropout_does_nothing_while_testing():
 
 def test_integers_beside_numbers_follow_numpy():
     x = Variable(np.array([1, 2], np.int32))
-    for y, e in [(x + 1, np.int32), (x + 0.5, np.float64), (x / 2, np.float64), (x // 2, np.int32), (x**2, np.int32)]:
+    for y, e in [
+        (x + 1, np.int32),
+        (x + 0.5, np.float64),
+        (x / 2, np.float64),
+        (x // 2, np.int32),
+        (x**2, np.int32),
+    ]:
         assert y.dtype == e
     np.testing.assert_array_equal((x + 0.5).array, [1.5, 2.5])
 
@@ -390,7 +502,8 @@ def test_operators_refuse_what_is_no_number(other):
 
 
 def test_a_shared_gradient_is_not_overwritten():
-    x, y = Variable(np.ones(3)), Variable(np.ones(3))
+    x = Variable(np.ones(3))
+    y = Variable(np.ones(3))
     z = F.sum(x + y)
     (z + F.sum(x * 2)).backward()
     np.testing.assert_array_equal(x.grad, [3, 3, 3])
@@ -409,9 +522,18 @@ WRONG = {
     "add: none": (lambda: F.add(), ["an array, or more"]),
     "matmul": (lambda: F.matmul(ones(2, 3), ones(2, 3)), ["matmul", "(2, 3) and (2, 3)", "transb"]),
     "matmul: operator": (lambda: Variable(ones(2, 3)) @ ones(4), ["matmul", "(2, 3) and (4,)"]),
-    "linear: features": (lambda: F.linear(ones(2, 3, 4), ones(5, 3)), ["linear", "(2, 3, 4)", "12 features", "(5, 3)"]),
-    "linear: bias": (lambda: F.linear(ones(2, 3), ones(5, 3), ones(3)), ["b of shape (3,)", "(5,)"]),
-    "linear: axes": (lambda: F.linear(ones(2, 3), ones(5, 3), None, 2), ["n_batch_axes = 2", "(2, 3)"]),
+    "linear: features": (
+        lambda: F.linear(ones(2, 3, 4), ones(5, 3)),
+        ["linear", "(2, 3, 4)", "12 features", "(5, 3)"],
+    ),
+    "linear: bias": (
+        lambda: F.linear(ones(2, 3), ones(5, 3), ones(3)),
+        ["b of shape (3,)", "(5,)"],
+    ),
+    "linear: axes": (
+        lambda: F.linear(ones(2, 3), ones(5, 3), None, 2),
+        ["n_batch_axes = 2", "(2, 3)"],
+    ),
     "reshape": (lambda: F.reshape(ones(2, 3), (4,)), ["6 elements", "(2, 3)", "(4,)"]),
     "transpose": (lambda: F.transpose(ones(2, 3), (0, 0)), ["(0, 0)", "(2, 3)"]),
     "broadcast_to": (lambda: F.broadcast_to(ones(2), (2, 3)), ["broadcast_to", "(2,)", "(2, 3)"]),
@@ -419,14 +541,23 @@ WRONG = {
     "sum_to": (lambda: F.sum_to(ones(2, 3), (2,)), ["sum_to", "(2,)", "(2, 3)"]),
     "squeeze": (lambda: F.squeeze(ones(2, 3), 1), ["squeeze", "axis 1", "(2, 3)", "length 3"]),
     "expand_dims": (lambda: F.expand_dims(ones(2), 3), ["expand_dims", "axis 3", "(2,)"]),
-    "concat": (lambda: F.concat([ones(2, 3), ones(3, 3)]), ["concat", "(2, 3)", "(3, 3)", "axis 1"]),
+    "concat": (
+        lambda: F.concat([ones(2, 3), ones(3, 3)]),
+        ["concat", "(2, 3)", "(3, 3)", "axis 1"],
+    ),
     "stack": (lambda: F.stack([ones(2), ones(3)]), ["stack", "(2,)", "(3,)"]),
-    "split_axis: parts": (lambda: F.split_axis(ones(2, 5), 2, 1), ["split_axis", "length 5", "2 equal parts"]),
+    "split_axis: parts": (
+        lambda: F.split_axis(ones(2, 5), 2, 1),
+        ["split_axis", "length 5", "2 equal parts"],
+    ),
     "split_axis: cuts": (lambda: F.split_axis(ones(2, 5), [3, 1], 1), ["[3, 1]", "do not rise"]),
     "split_axis: axis": (lambda: F.split_axis(ones(2, 5), 2, 2), ["no axis 2", "(2, 5)"]),
     "select_item": (lambda: F.select_item(ones(2, 3), np.array([0, 3])), ["select_item", "3"]),
     "average": (lambda: F.average(ones(2, 3), 1, ones(2)), ["average", "(2,)", "(2, 3)", "(3,)"]),
-    "average: axis": (lambda: F.average(ones(2, 3), 3, ones(3)), ["average: x of shape (2, 3) has no axis 3"]),
+    "average: axis": (
+        lambda: F.average(ones(2, 3), 3, ones(3)),
+        ["average: x of shape (2, 3) has no axis 3"],
+    ),
     "clip": (lambda: F.clip(ones(2), 2, 1), ["x_min = 2", "x_max = 1"]),
     "dropout: ratio": (lambda: F.dropout(ones(2), 1.0), ["1.0", "[0, 1)"]),
     "dropout: mask": (lambda: F.dropout(ones(2), mask=ones(3)), ["(3,)", "(2,)"]),
@@ -435,12 +566,23 @@ WRONG = {
         ["label 5", "t[1]", "3 classes", "ignore_label = -1"],
     ),
     "softmax_ce: image": (
-        lambda: F.softmax_cross_entropy(ones(2, 3, 2, 2), np.array([[[0, 0], [0, 0]], [[0, -3], [0, 9]]])),
+        lambda: F.softmax_cross_entropy(
+            ones(2, 3, 2, 2), np.array([[[0, 0], [0, 0]], [[0, -3], [0, 9]]])
+        ),
         ["label -3", "t[1, 0, 1]"],
     ),
-    "softmax_ce: unsigned": (lambda: F.softmax_cross_entropy(ones(1, 3), np.array([255], "u1")), ["label 255", "t[0]"]),
-    "softmax_ce: shapes": (lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0])), ["(2, 3) and (1,)", "here (2,)"]),
-    "softmax_ce: bool": (lambda: F.softmax_cross_entropy(ones(2, 3), np.array([True, False])), ["bool", "integers"]),
+    "softmax_ce: unsigned": (
+        lambda: F.softmax_cross_entropy(ones(1, 3), np.array([255], "u1")),
+        ["label 255", "t[0]"],
+    ),
+    "softmax_ce: shapes": (
+        lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0])),
+        ["(2, 3) and (1,)", "here (2,)"],
+    ),
+    "softmax_ce: bool": (
+        lambda: F.softmax_cross_entropy(ones(2, 3), np.array([True, False])),
+        ["bool", "integers"],
+    ),
     "softmax_ce: soft": (lambda: F.softmax_cross_entropy(ones(2, 3), ones(2)), ["(2,)", "(2, 3)"]),
     "softmax_ce: weights": (
         lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0, 1]), class_weight=ones(2)),
@@ -450,11 +592,23 @@ WRONG = {
         lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0, 1]), class_weight=[1.0, 2.0, 3.0]),
         ["class_weight", "(list)", "(3,)"],
     ),
-    "softmax_ce: reduce": (lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0, 1]), reduce="sum"), ["'sum'", "'no'"]),
+    "softmax_ce: reduce": (
+        lambda: F.softmax_cross_entropy(ones(2, 3), np.array([0, 1]), reduce="sum"),
+        ["'sum'", "'no'"],
+    ),
     "sigmoid_ce: label": (lambda: F.sigmoid_cross_entropy(ones(2), np.array([0, 2])), ["0 … 2"]),
-    "sigmoid_ce: shapes": (lambda: F.sigmoid_cross_entropy(ones(2), np.array([0])), ["(2,) and (1,)"]),
-    "mse": (lambda: F.mean_squared_error(ones(2), ones(2, 1)), ["mean_squared_error", "(2,) and (2, 1)"]),
-    "mae": (lambda: F.mean_absolute_error(ones(2), ones(1)), ["mean_absolute_error", "(2,) and (1,)"]),
+    "sigmoid_ce: shapes": (
+        lambda: F.sigmoid_cross_entropy(ones(2), np.array([0])),
+        ["(2,) and (1,)"],
+    ),
+    "mse": (
+        lambda: F.mean_squared_error(ones(2), ones(2, 1)),
+        ["mean_squared_error", "(2,) and (2, 1)"],
+    ),
+    "mae": (
+        lambda: F.mean_absolute_error(ones(2), ones(1)),
+        ["mean_absolute_error", "(2,) and (1,)"],
+    ),
     "accuracy": (lambda: F.accuracy(ones(2, 3), np.array([0])), ["accuracy", "(2, 3) and (1,)"]),
     "accuracy: dtype": (lambda: F.accuracy(ones(2, 3), ones(2)), ["float64", "integers"]),
 }
@@ -489,23 +643,30 @@ def test_an_axis_may_be_one_of_numpys_numbers(name):
 def test_sums_of_no_products_are_0_whatever_is_in_memory():
     """numpy's einsum multiplies 0 by what lies where an empty array with steps of 0 begins."""
     memory = np.full(64, np.nan, "f4")
-    x, y = [np.lib.stride_tricks.as_strided(memory[i:], (1, 2, 0), (8 * i, 4 * i, 4 * i)) for i in (1, 0)]
+    x, y = [
+        np.lib.stride_tricks.as_strided(memory[i:], (1, 2, 0), (8 * i, 4 * i, 4 * i))
+        for i in (1, 0)
+    ]
     np.testing.assert_array_equal(F.einsum("acb,acb->ac", x, y).array, np.zeros((1, 2)))
     np.testing.assert_array_equal(moments.sums(x, y), np.zeros(2))
 
 
 def test_a_gradient_of_complex_numbers_gives_the_change_of_the_loss_as_the_real_part_of_its_product():
     loss = lambda z: F.sum(F.absolute(z * z + F.exp(z)))
-    z, dz = np.array([1 + 2j, 0.5 - 1j]), np.array([3 - 1j, 2 + 4j])
+    z = np.array([1 + 2j, 0.5 - 1j])
+    dz = np.array([3 - 1j, 2 + 4j])
     (g,) = grad([loss(x := Variable(z))], [x])
     change = (loss(z + 1e-6 * dz).item() - loss(z - 1e-6 * dz).item()) / 2e-6
     np.testing.assert_allclose((g.array * dz).real.sum(), change, rtol=1e-8)
 
 
-@pytest.mark.parametrize("f", [lambda z: F.real(z * z), lambda z: F.imag(z * z), lambda z: F.real(F.conj(z) * z * z)])
+@pytest.mark.parametrize(
+    "f", [lambda z: F.real(z * z), lambda z: F.imag(z * z), lambda z: F.real(F.conj(z) * z * z)]
+)
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
 def test_parts_of_complex_numbers_have_complex_gradients(f, dtype):
-    z, dz = np.array([1 + 2j, 0.5 - 1j], dtype), np.array([3 - 1j, 2 + 4j])
+    z = np.array([1 + 2j, 0.5 - 1j], dtype)
+    dz = np.array([3 - 1j, 2 + 4j])
     y = F.sum(f(x := Variable(z)))
     y.backward()
     assert (y.dtype, x.grad.dtype) == (z.real.dtype, z.dtype)
@@ -514,8 +675,12 @@ def test_parts_of_complex_numbers_have_complex_gradients(f, dtype):
     np.testing.assert_allclose((x.grad * dz).real.sum(), change, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "wide"), [("f2", "c8"), ("f4", "c8"), ("f8", "c16"), ("i4", "c16"), ("c8", "c8")])
-@pytest.mark.parametrize("number", [2j, np.array(2j), np.complex64(2j)], ids=["Python", "array", "numpy"])
+@pytest.mark.parametrize(
+    ("dtype", "wide"), [("f2", "c8"), ("f4", "c8"), ("f8", "c16"), ("i4", "c16"), ("c8", "c8")]
+)
+@pytest.mark.parametrize(
+    "number", [2j, np.array(2j), np.complex64(2j)], ids=["Python", "array", "numpy"]
+)
 def test_a_complex_number_beside_a_variable_is_not_cut(dtype, wide, number):
     x = np.array([1, 2], dtype)
     for y, e in (
@@ -538,7 +703,9 @@ def test_what_was_cast_to_complex_numbers_gets_the_real_part_of_its_gradient_whe
 
 def test_a_real_array_beside_complex_ones_gets_the_real_part_of_its_gradient():
     """And numpy does not warn, which would be at every step, of nothing that is wrong."""
-    x, z, dx = np.array([1.0, 2.0]), np.array([1 + 2j, 0.5 - 1j]), np.array([3.0, -1.0])
+    x = np.array([1.0, 2.0])
+    z = np.array([1 + 2j, 0.5 - 1j])
+    dx = np.array([3.0, -1.0])
     loss = lambda x: F.sum(F.absolute(x * z + z * z))
     loss(v := Variable(x)).backward()
     assert v.grad.dtype == x.dtype
@@ -559,16 +726,23 @@ COMPLEX = {
 @pytest.mark.parametrize("name", COMPLEX)
 def test_gradients_of_gradients_of_complex_numbers(name):
     def slope(*xs):
-        gs = [g for g in grad([F.sum(COMPLEX[name](*xs))], xs, enable_double_backprop=True) if g is not None]
+        gs = [
+            g
+            for g in grad([F.sum(COMPLEX[name](*xs))], xs, enable_double_backprop=True)
+            if g is not None
+        ]
         return sum(F.sum((g * g.conj()).real * (i + 1)) for i, g in enumerate(gs))
 
-    values, steps = (
-        (np.array([0.4, -0.7]), np.array([1 + 2j, 0.5 - 1j])),
-        (np.array([0.2, 0.9]), np.array([0.3 - 1j, 0.2 + 0.4j])),
+    values = (np.array([0.4, -0.7]), np.array([1 + 2j, 0.5 - 1j]))
+    steps = (np.array([0.2, 0.9]), np.array([0.3 - 1j, 0.2 + 0.4j]))
+    there, back = (
+        slope(*[Variable(v + e * d) for v, d in zip(values, steps, strict=True)]).item()
+        for e in (1e-6, -1e-6)
     )
-    there, back = (slope(*[Variable(v + e * d) for v, d in zip(values, steps, strict=True)]).item() for e in (1e-6, -1e-6))
     slope(*(xs := [Variable(v) for v in values])).backward()
-    found = sum((x.grad * d).real.sum() for x, d in zip(xs, steps, strict=True) if x.grad is not None)
+    found = sum(
+        (x.grad * d).real.sum() for x, d in zip(xs, steps, strict=True) if x.grad is not None
+    )
     np.testing.assert_allclose(found, (there - back) / 2e-6, rtol=1e-7)
 
 
@@ -599,5 +773,6 @@ OF_INTEGERS = {
 
 @pytest.mark.parametrize("name", OF_INTEGERS)
 def test_what_is_computed_from_integers_keeps_its_fractions(name):
-    x, function = np.array([[1, 2], [3, 5]]), OF_INTEGERS[name]
+    x = np.array([[1, 2], [3, 5]])
+    function = OF_INTEGERS[name]
     np.testing.assert_allclose(function(x).array, function(x.astype("f8")).array, rtol=1e-12)

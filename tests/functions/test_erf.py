@@ -1,4 +1,6 @@
-"""The error function and gelu have the digits that their docstrings promise, far out too, in every dtype."""
+"""The error function and gelu have the digits that their docstrings promise, far out too, in every
+dtype.
+"""
 
 import math
 
@@ -9,7 +11,9 @@ import mnpar.functions as F
 from mnpar.variable import Variable, grad
 
 ERF = np.vectorize(math.erf, otypes=[float])
-X = np.concatenate([np.linspace(-6, 6, 24001), np.geomspace(1e-30, 1e30, 2001), [0.0, np.inf, -np.inf]])
+X = np.concatenate(
+    [np.linspace(-6, 6, 24001), np.geomspace(1e-30, 1e30, 2001), [0.0, np.inf, -np.inf]]
+)
 
 
 @pytest.mark.parametrize(("dtype", "units"), [("f4", 3), ("f8", 3)])
@@ -35,10 +39,14 @@ def test_blocks_of_all_sizes_are_put_together(shape):
     x = np.random.default_rng(0).standard_normal(shape)[..., ::-1] if shape else np.array(0.7)
     for dtype in ("f4", "f8"):
         v = Variable(x.astype(dtype))
-        np.testing.assert_allclose(F.gelu(v).array, x * (1 + ERF(x / math.sqrt(2)) if x.size else 1) / 2, atol=1e-6)
+        np.testing.assert_allclose(
+            F.gelu(v).array, x * (1 + ERF(x / math.sqrt(2)) if x.size else 1) / 2, atol=1e-6
+        )
         (g,) = grad([F.sum(F.gelu(v))], [v])
         density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-        np.testing.assert_allclose(g.array, (1 + ERF(x / math.sqrt(2)) if x.size else 1) / 2 + x * density, atol=1e-6)
+        np.testing.assert_allclose(
+            g.array, (1 + ERF(x / math.sqrt(2)) if x.size else 1) / 2 + x * density, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("function", [F.erf, F.gelu])
@@ -51,5 +59,7 @@ def test_what_lies_in_another_order_stays_in_it(function):
     np.testing.assert_allclose(y.array, function(np.ascontiguousarray(v.array)).array, rtol=1e-15)
     gy = np.random.default_rng(1).standard_normal(y.shape)
     (g,) = grad([y], [v], [Variable(gy)])
-    (expected,) = grad([function(w := Variable(np.ascontiguousarray(v.array)))], [w], [Variable(gy)])
+    (expected,) = grad(
+        [function(w := Variable(np.ascontiguousarray(v.array)))], [w], [Variable(gy)]
+    )
     np.testing.assert_allclose(g.array, expected.array, rtol=1e-14)

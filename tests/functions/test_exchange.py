@@ -1,4 +1,6 @@
-"""Exchanges, against one process that holds the whole array: values, gradients, gradients of gradients, messages."""
+"""Exchanges, against one process that holds the whole array: values, gradients, gradients of
+gradients, messages.
+"""
 
 import contextlib
 
@@ -41,21 +43,29 @@ def derivatives(xs, losses, weights):
 
 
 def serial(whole, shown, ws, vs, have):
-    """In one process: rank r sees ``whole.reshape(lead, cells)[..., shown[r]]``; its parts of first and second gradients."""
+    """In one process: rank r sees ``whole.reshape(lead, cells)[..., shown[r]]``; its parts of first
+    and second gradients.
+    """
     x = mnpar.Variable(whole)
-    lead, shape = whole.shape[: whole.ndim - have[0].ndim], whole.shape[whole.ndim - have[0].ndim :]
+    lead = whole.shape[: whole.ndim - have[0].ndim]
+    shape = whole.shape[whole.ndim - have[0].ndim :]
 
     def losses():
         flat = x.reshape((*lead, int(np.prod(shape))))
-        filled = F.concat([flat, np.full((*flat.shape[:-1], 1), 0.5)], axis=flat.ndim - 1)  # the last is the padding
-        return [loss_of(F.get_item(filled, (..., index)), w) for index, w in zip(shown, ws, strict=True)]
+        # the last is the padding
+        filled = F.concat([flat, np.full((*flat.shape[:-1], 1), 0.5)], axis=flat.ndim - 1)
+        return [
+            loss_of(F.get_item(filled, (..., index)), w) for index, w in zip(shown, ws, strict=True)
+        ]
 
     (g,), (gg,) = derivatives([x], losses, [vs])
     return [cut(g, box) for box in have], [cut(gg, box) for box in have]
 
 
 def spread_indexes(shape, boxes, mode):
-    """For each box the flat indexes of the cells that it shows; the padding is one beyond the last."""
+    """For each box the flat indexes of the cells that it shows; the padding is one beyond the
+    last.
+    """
     n = int(np.prod(shape))
     numbers, margin = np.arange(n).reshape(shape), 30
     kwargs = {"constant_values": n} if mode == "constant" else {}
@@ -71,18 +81,24 @@ class Halo:
         axes = int(rng.integers(1, 4))
         self.ranks = int(rng.integers(1, 9 if axes < 3 else 7))
         factors = [
-            d for d in np.ndindex(*[self.ranks + 1] * axes) if 0 < np.prod(d) <= self.ranks and np.prod(d) > self.ranks / 2
+            d
+            for d in np.ndindex(*[self.ranks + 1] * axes)
+            if 0 < np.prod(d) <= self.ranks and np.prod(d) > self.ranks / 2
         ]
         self.dims = factors[rng.integers(len(factors))]
         self.shape = tuple(int(n) for n in rng.integers(1, {1: 20, 2: 12, 3: 6}[axes], axes))
-        self.kernel, self.stride, self.dilation = [tuple(map(int, rng.integers(1, top, axes))) for top in (8, 5, 4)]
+        self.kernel, self.stride, self.dilation = [
+            tuple(map(int, rng.integers(1, top, axes))) for top in (8, 5, 4)
+        ]
         self.pad = [tuple(map(int, pair)) for pair in rng.integers(0, 5, (axes, 2))]
         self.mode = ("constant", "constant", *MODES)[rng.integers(len(MODES) + 2)]
         self.cover_all = bool(rng.integers(2))
         self.lead = ((), (2,), (2, 3), (0,))[rng.integers(4) if axes < 3 else 0]
         self.args = (self.kernel, self.stride, self.pad, self.dilation)
         self.whole = rng.standard_normal((*self.lead, *self.shape))
-        outputs = blocks(output_shape(self.shape, *self.args, self.cover_all), self.dims, self.ranks)
+        outputs = blocks(
+            output_shape(self.shape, *self.args, self.cover_all), self.dims, self.ranks
+        )
         self.reads = [reads(out, *self.args) for out in outputs]
         self.have = blocks(self.shape, self.dims, self.ranks)
         self.shown = spread_indexes(self.shape, self.reads, self.mode)
@@ -94,21 +110,42 @@ class Halo:
         x = mnpar.Variable(cut(self.whole, grid.block(self.shape)).copy())
 
         def chunk():
-            return F.halo_exchange(x, grid, self.shape, *self.args, self.cover_all, self.mode, fill=0.5, later=self.later)
+            return F.halo_exchange(
+                x,
+                grid,
+                self.shape,
+                *self.args,
+                self.cover_all,
+                self.mode,
+                fill=0.5,
+                later=self.later,
+            )
 
-        (g,), (gg,) = derivatives([x], lambda: [loss_of(chunk(), self.ws[comm.rank])], [cut(self.vs, grid.block(self.shape))])
+        (g,), (gg,) = derivatives(
+            [x],
+            lambda: [loss_of(chunk(), self.ws[comm.rank])],
+            [cut(self.vs, grid.block(self.shape))],
+        )
         with mnpar.no_backprop_mode():
             return chunk().array, g, gg
 
     def check(self, results):
         flat = np.concatenate(
-            [self.whole.reshape((*self.lead, int(np.prod(self.shape)))), np.full((*self.lead, 1), 0.5)], axis=-1
+            [
+                self.whole.reshape((*self.lead, int(np.prod(self.shape)))),
+                np.full((*self.lead, 1), 0.5),
+            ],
+            axis=-1,
         )
         firsts, seconds = serial(self.whole, self.shown, self.ws, self.vs, self.have)
         for rank, (y, g, gg) in enumerate(results):
             np.testing.assert_array_equal(y, flat[..., self.shown[rank]])
-            np.testing.assert_allclose(g if g is not None else 0 * firsts[rank], firsts[rank], rtol=1e-12, atol=1e-12)
-            np.testing.assert_allclose(gg if gg is not None else 0 * seconds[rank], seconds[rank], rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(
+                g if g is not None else 0 * firsts[rank], firsts[rank], rtol=1e-12, atol=1e-12
+            )
+            np.testing.assert_allclose(
+                gg if gg is not None else 0 * seconds[rank], seconds[rank], rtol=1e-12, atol=1e-12
+            )
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -119,7 +156,9 @@ def test_the_halo_of_any_window_has_values_and_both_gradients_of_one_process(see
 
 @pytest.mark.ranks(1, 2, 3, 4)
 def test_halos_over_several_ranks_at_once(comm):
-    """A window of 7 with dilation 3 on blocks of two or three cells: cells come from ranks that are no neighbours."""
+    """A window of 7 with dilation 3 on blocks of two or three cells: cells come from ranks that are
+    no neighbours.
+    """
     whole = np.arange(10.0) ** 2
     grid = mnpar.SpatialGrid(comm, (comm.size,))
     x = mnpar.Variable(cut(whole, grid.block((10,))).copy())
@@ -145,7 +184,11 @@ def random_entries(rng, shape, ranks):
         kind = rng.integers(4)
         if kind == 0:
             return [box() for _ in range(rng.integers(0, 3))]
-        return padded(box().shift((-2,) * len(shape)), shape, MODES[rng.integers(len(MODES))]) if kind == 1 else box()
+        return (
+            padded(box().shift((-2,) * len(shape)), shape, MODES[rng.integers(len(MODES))])
+            if kind == 1
+            else box()
+        )
 
     return [entry() for _ in range(ranks)]
 
@@ -164,7 +207,8 @@ def tuple_of(ys):
 @pytest.mark.parametrize("exchange", [F.exchange, F.iexchange])
 def test_backward_of_any_plan_is_the_exact_adjoint(seed, replicated, exchange):
     rng = np.random.default_rng(seed)
-    shape, ranks = tuple(rng.integers(1, 6, rng.integers(0, 4))), int(rng.integers(1, 6))
+    shape = tuple(rng.integers(1, 6, rng.integers(0, 4)))
+    ranks = int(rng.integers(1, 6))
     plan = Plan(random_entries(rng, shape, ranks), random_entries(rng, shape, ranks), replicated)
 
     def program(comm):
@@ -177,7 +221,9 @@ def test_backward_of_any_plan_is_the_exact_adjoint(seed, replicated, exchange):
 
         check_adjoint(function, comm, xs)
         first = [mnpar.Variable(x) for x in xs]
-        gs = mnpar.grad([F.sum(y * y * y) for y in function(*first)], first, enable_double_backprop=True)
+        gs = mnpar.grad(
+            [F.sum(y * y * y) for y in function(*first)], first, enable_double_backprop=True
+        )
         check = [F.sum(g * g) for g in gs if g is not None]
         mnpar.backward(check)  # of higher order: it ends, on every rank
         return [x.grad is None or np.isfinite(x.grad).all() for x in first]
@@ -187,7 +233,9 @@ def test_backward_of_any_plan_is_the_exact_adjoint(seed, replicated, exchange):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_cells_of_several_ranks_are_added_and_their_gradients_are_too(ranks):
-    """Every rank has all, every rank wants all: an allreduce; the second derivative of Σ_r Σ (Σ_q x_q)³ is 6·P·Σx·Σv."""
+    """Every rank has all, every rank wants all: an allreduce; the second derivative of Σ_r Σ (Σ_q
+    x_q)³ is 6·P·Σx·Σv.
+    """
     plan = Plan(everywhere((4,), ranks), everywhere((4,), ranks))
 
     def program(comm):
@@ -240,7 +288,8 @@ def test_there_and_back_again_is_the_identity(ranks):
     shape = (7, 3)
 
     def program(comm):
-        rows, columns = blocks(shape, (ranks, 1)), blocks(shape, (1, ranks))
+        rows = blocks(shape, (ranks, 1))
+        columns = blocks(shape, (1, ranks))
         whole = np.random.default_rng(0).standard_normal(shape)
         x = mnpar.Variable(cut(whole, rows[comm.rank]).copy())
         y = F.repartition(comm, F.repartition(comm, x, rows, columns) * 2, columns, rows)
@@ -303,7 +352,8 @@ def test_a_result_that_nobody_uses_keeps_nobody_waiting(comm, later):
 @pytest.mark.ranks(2, 3, 4)
 def test_where_a_part_of_the_result_has_no_gradient_it_is_zero(comm, later):
     shape = (4, 5)
-    rows, columns = blocks(shape, (comm.size, 1)), blocks(shape, (1, comm.size))
+    rows = blocks(shape, (comm.size, 1))
+    columns = blocks(shape, (1, comm.size))
     x = mnpar.Variable(cut(np.ones(shape), rows[comm.rank]).copy())
     y = (F.iexchange if later else F.exchange)(comm, x, Plan(rows, columns))
     if comm.rank == 0:
@@ -350,7 +400,8 @@ def test_a_rank_with_nothing_may_give_none(comm, later):
 
 @pytest.mark.ranks(2, 3, 4)
 def test_exchanges_may_be_waited_for_in_another_order_on_each_rank(comm):
-    grid, n = mnpar.SpatialGrid(comm, (comm.size,)), 2 * comm.size
+    grid = mnpar.SpatialGrid(comm, (comm.size,))
+    n = 2 * comm.size
     x = mnpar.Variable(np.arange(2.0) + 2 * comm.rank)
     one = F.halo_exchange(x, grid, (n,), 3, pad=1, later=True)
     other = F.halo_exchange(x * 2, grid, (n,), 3, pad=1, mode="wrap", later=True)
@@ -359,7 +410,8 @@ def test_exchanges_may_be_waited_for_in_another_order_on_each_rank(comm):
     ys = [F.sum(y * y) for y in ((one, other) if comm.rank % 2 else (other, one))]
     (g,) = mnpar.grad([ys[0] + ys[1] + third], [x], enable_double_backprop=True)
     F.sum(g).backward()
-    whole, me = np.arange(float(n)), slice(2 * comm.rank, 2 * comm.rank + 2)
+    whole = np.arange(float(n))
+    me = slice(2 * comm.rank, 2 * comm.rank + 2)
     seen = np.full(n, 2.0)  # each cell by its owner and by one neighbour, but
     seen[[0, -1]] = 1
     count = 2 * seen + 2 * 4 * 2  # d²/dx² of x² seen so often, and of (2x)² seen twice
@@ -368,7 +420,9 @@ def test_exchanges_may_be_waited_for_in_another_order_on_each_rank(comm):
 
 
 def test_while_messages_are_on_their_way_a_rank_can_work():
-    """Rank 1 sends only after rank 0 has done something else: a rank that waited at once would never do it."""
+    """Rank 1 sends only after rank 0 has done something else: a rank that waited at once would
+    never do it.
+    """
 
     def program(comm):
         plan = Plan(blocks((2,), (2,)), everywhere((2,), 2))
@@ -392,7 +446,9 @@ def test_every_dtype_arrives_as_it_left(comm, dtype):
     grid = mnpar.SpatialGrid(comm, (2,))
     y = F.halo_exchange(np.array([comm.rank, 1]).astype(dtype), grid, (4,), 3, pad=1)
     assert y.dtype == dtype
-    np.testing.assert_array_equal(y.array, np.array([[0, 0, 1, 1], [1, 1, 1, 0]][comm.rank]).astype(dtype))
+    np.testing.assert_array_equal(
+        y.array, np.array([[0, 0, 1, 1], [1, 1, 1, 0]][comm.rank]).astype(dtype)
+    )
 
 
 @pytest.mark.parametrize("exchange", [F.exchange, F.iexchange])
@@ -413,7 +469,8 @@ def test_halves_are_added_in_single_precision(exchange):
 
 @pytest.mark.ranks(2, 3)
 def test_nothing_unwritten_is_seen_when_every_output_is_checked(comm):
-    rows, columns = blocks((4, 5), (comm.size, 1)), blocks((4, 5), (1, comm.size))
+    rows = blocks((4, 5), (comm.size, 1))
+    columns = blocks((4, 5), (1, comm.size))
     with mnpar.using_config("debug", True):
         x = mnpar.Variable(np.ones(rows[comm.rank].shape))
         for exchange in (F.exchange, F.iexchange):
@@ -431,7 +488,10 @@ def test_the_padding_of_a_maximum_is_minus_infinity():
         return y.array.tolist(), x.grad.tolist()
 
     inf = np.inf
-    assert mnpar.run(program, ranks=2) == [([-inf, -3, -2, -4], [0, 2]), ([-2, -4, -3, -inf], [0, 0])]
+    assert mnpar.run(program, ranks=2) == [
+        ([-inf, -3, -2, -4], [0, 2]),
+        ([-2, -4, -3, -inf], [0, 0]),
+    ]
 
 
 # ---- traffic ----
@@ -439,7 +499,9 @@ def test_the_padding_of_a_maximum_is_minus_infinity():
 
 @pytest.mark.ranks(4)
 def test_bytes_are_exactly_the_rectangles_and_backward_moves_as_many(comm, monkeypatch):
-    """28 × 28 on 2 × 2 ranks, kernel 5, a batch of 100 in float32: 60 pixels for each rank, 24 kB."""
+    """28 × 28 on 2 × 2 ranks, kernel 5, a batch of 100 in float32: 60 pixels for each rank, 24
+    kB.
+    """
     grid = mnpar.SpatialGrid(comm, (2, 2))
     x = mnpar.Variable(np.ones((100, 1, 14, 14), "f4"))
     monkeypatch.setattr(comm, "barrier", None)  # neon had seven of them
@@ -494,19 +556,43 @@ def test_ranks_with_different_arrays_are_told():
     assert "different arrays" in text
     assert "(1, 2)" in text
     assert "(2, 2)" in text
-    assert "different arrays" in failing(lambda comm: F.exchange(comm, np.ones(2, ("f4", "f8")[comm.rank]), plan))
+    assert "different arrays" in failing(
+        lambda comm: F.exchange(comm, np.ones(2, ("f4", "f8")[comm.rank]), plan)
+    )
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda comm: F.exchange(comm, np.ones(3), Plan([Box((0,), (3,))], [Box((0,), (3,))])), "a plan of 1 ranks"),
-        (lambda comm: F.exchange(comm, np.ones(3), Plan(everywhere((2,), 2), everywhere((2,), 2))), "(…, 2)"),
-        (lambda comm: F.exchange(comm, None, Plan(everywhere((2,), 2), everywhere((2,), 2))), "1 arrays ((2,))"),
-        (lambda comm: F.repartition(comm, np.ones(2), everywhere((2,), 2), everywhere((3,), 2)), "no rank has some"),
+        (
+            lambda comm: F.exchange(comm, np.ones(3), Plan([Box((0,), (3,))], [Box((0,), (3,))])),
+            "a plan of 1 ranks",
+        ),
+        (
+            lambda comm: F.exchange(
+                comm, np.ones(3), Plan(everywhere((2,), 2), everywhere((2,), 2))
+            ),
+            "(…, 2)",
+        ),
+        (
+            lambda comm: F.exchange(comm, None, Plan(everywhere((2,), 2), everywhere((2,), 2))),
+            "1 arrays ((2,))",
+        ),
+        (
+            lambda comm: F.repartition(comm, np.ones(2), everywhere((2,), 2), everywhere((3,), 2)),
+            "no rank has some",
+        ),
         (lambda comm: mnpar.SpatialGrid(comm, (2, 2)), "its 4 parts: the communicator has 2"),
-        (lambda comm: F.halo_exchange(np.ones(2), mnpar.SpatialGrid(comm, (2,)), (4,), 3, mode="mirror"), "mirror"),
-        (lambda comm: F.halo_exchange(np.ones(3), mnpar.SpatialGrid(comm, (2,)), (4,), 3), "(…, 2)"),
+        (
+            lambda comm: F.halo_exchange(
+                np.ones(2), mnpar.SpatialGrid(comm, (2,)), (4,), 3, mode="mirror"
+            ),
+            "mirror",
+        ),
+        (
+            lambda comm: F.halo_exchange(np.ones(3), mnpar.SpatialGrid(comm, (2,)), (4,), 3),
+            "(…, 2)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said(call, words):

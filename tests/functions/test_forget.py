@@ -1,4 +1,6 @@
-"""What is forgotten and computed again gives the gradients, the random numbers and the statistics of the plain call."""
+"""What is forgotten and computed again gives the gradients, the random numbers and the statistics
+of the plain call.
+"""
 
 import weakref
 
@@ -17,9 +19,19 @@ X = np.linspace(-1, 1, 12).reshape(4, 3)
 class Block(mnpar.Chain):
     def __init__(self):
         super().__init__()
-        self.l1 = L.Linear(None, 5, initialW=mnpar.initializers.Normal(1, "f8"), initial_bias=mnpar.initializers.Zero("f8"))
+        self.l1 = L.Linear(
+            None,
+            5,
+            initialW=mnpar.initializers.Normal(1, "f8"),
+            initial_bias=mnpar.initializers.Zero("f8"),
+        )
         self.bn = L.BatchNormalization(5, dtype=np.float64)
-        self.l2 = L.Linear(5, 2, initialW=mnpar.initializers.Normal(1, "f8"), initial_bias=mnpar.initializers.Zero("f8"))
+        self.l2 = L.Linear(
+            5,
+            2,
+            initialW=mnpar.initializers.Normal(1, "f8"),
+            initial_bias=mnpar.initializers.Zero("f8"),
+        )
 
     def forward(self, x):
         return self.l2(F.dropout(F.tanh(self.bn(self.l1(x))), 0.4))
@@ -66,7 +78,8 @@ def test_what_is_computed_on_the_way_is_not_kept():
 
 
 def test_gradients_can_be_asked_for_by_parameters_that_were_only_read():
-    layer, x = L.Linear(3, 2, initialW=np.ones((2, 3)), initial_bias=np.zeros(2)), Variable(X.copy())
+    layer = L.Linear(3, 2, initialW=np.ones((2, 3)), initial_bias=np.zeros(2))
+    x = Variable(X.copy())
     y = F.sum(F.forget(layer, x) ** 2)
     gW, gx = grad([y], [layer.W, x])
     h = X.sum(1)[:, None] * np.ones(2)
@@ -76,10 +89,13 @@ def test_gradients_can_be_asked_for_by_parameters_that_were_only_read():
 
 
 def test_parameters_have_second_gradients_too():
-    W, x = mnpar.Parameter(np.array([[1.0, 2.0, 3.0]])), Variable(X.copy())
+    W = mnpar.Parameter(np.array([[1.0, 2.0, 3.0]]))
+    x = Variable(X.copy())
     results = []
     for call in (lambda f, x: f(x), F.forget):
-        (gx,) = grad([F.sum(call(lambda x: F.tanh(F.linear(x, W)), x))], [x], enable_double_backprop=True)
+        (gx,) = grad(
+            [F.sum(call(lambda x: F.tanh(F.linear(x, W)), x))], [x], enable_double_backprop=True
+        )
         results.append([g.array for g in grad([F.sum(gx * gx)], [W, x])])
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b)
@@ -90,7 +106,9 @@ def test_arguments_that_come_of_each_other_are_not_counted_twice():
     results = []
     for call in (lambda f, *xs: f(*xs), F.forget):
         y = F.exp(x)
-        results.append(grad([F.sum(call(lambda a, b: a * b, x, y))], [x], enable_double_backprop=True)[0].array)
+        results.append(
+            grad([F.sum(call(lambda a, b: a * b, x, y))], [x], enable_double_backprop=True)[0].array
+        )
     np.testing.assert_allclose(*results)
 
 
@@ -109,7 +127,9 @@ def test_optimizers_and_hooks_of_gradients_see_what_they_see_without():
             y = call(model, X)
             (F.sum(y * y) + F.sum(model.l2.W * 3)).backward()  # read inside and outside
             optimizer.update()
-        results.append([p.array for p in model.params()] + sorted(heard, key=lambda g: float(g.sum())))
+        results.append(
+            [p.array for p in model.params()] + sorted(heard, key=lambda g: float(g.sum()))
+        )
     assert len(results[0]) == len(results[1]) == 6 + 18
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
@@ -117,7 +137,8 @@ def test_optimizers_and_hooks_of_gradients_see_what_they_see_without():
 
 def test_gradients_of_gradients_by_a_parameter_that_two_of_them_read():
     def gradients(call):
-        x, w = Variable(np.array([0.3])), Variable(np.array([0.7]))
+        x = Variable(np.array([0.3]))
+        w = Variable(np.array([0.7]))
         y = x * 1.0
         for _ in range(2):
             y = call(lambda x: F.sin(x * w) + x, y)
@@ -160,12 +181,16 @@ def test_what_was_computed_outside_is_to_be_an_argument():
         F.forget(3, X)
 
 
-@pytest.mark.parametrize("speak", [
-    lambda x, comm: F.allreduce(comm, x),
-    lambda x, comm: F.send(x, comm, 1 - comm.rank),
-    lambda x, comm: F.irecv(comm, 1 - comm.rank),
-    lambda x, comm: F.forget(lambda x: F.allreduce(comm, x), x),
-], ids=["allreduce", "send", "irecv", "deeper inside"])  # fmt: skip
+@pytest.mark.parametrize(
+    "speak",
+    [
+        lambda x, comm: F.allreduce(comm, x),
+        lambda x, comm: F.send(x, comm, 1 - comm.rank),
+        lambda x, comm: F.irecv(comm, 1 - comm.rank),
+        lambda x, comm: F.forget(lambda x: F.allreduce(comm, x), x),
+    ],
+    ids=["allreduce", "send", "irecv", "deeper inside"],
+)
 def test_to_communicate_inside_is_an_error_before_a_message_leaves(speak):
     def program(comm):
         with pytest.raises(RuntimeError, match="communicate between two calls of forget"):
@@ -188,14 +213,21 @@ def test_communication_between_two_of_them_is_right():
 
 
 def talk(comm, group, x, w):
-    """What ranks say to each other in all ways: neighbours, collectives, later, blocks; w is in nothing but what is sent."""
-    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    """What ranks say to each other in all ways: neighbours, collectives, later, blocks; w is in
+    nothing but what is sent.
+    """
+    left = (comm.rank - 1) % comm.size
+    right = (comm.rank + 1) % comm.size
     F.send(w * x if comm.rank or comm.size == 1 else x, comm, right)
     z = F.irecv(comm, left)
-    y = F.halo_exchange(x, mnpar.SpatialGrid(comm, (comm.size,)), (comm.size + 1,), ksize=3, pad=1, mode="wrap")
+    y = F.halo_exchange(
+        x, mnpar.SpatialGrid(comm, (comm.size,)), (comm.size + 1,), ksize=3, pad=1, mode="wrap"
+    )
     F.send(np.ones(1), comm, right)
     F.recv(comm, left)  # a constant
-    return y[1:-1] * F.sum(F.iallreduce(comm, F.sum(x * x))) + F.sum(z), F.sin(F.allreduce(group, F.sum(x)))
+    return y[1:-1] * F.sum(F.iallreduce(comm, F.sum(x * x))) + F.sum(z), F.sin(
+        F.allreduce(group, F.sum(x))
+    )
 
 
 @pytest.mark.ranks(1, 3)
@@ -204,8 +236,13 @@ def test_ranks_forget_together_what_they_said(comm, order):
     group = comm.split(comm.rank % 2, comm.rank)
 
     def gradients(forget):
-        x = Variable(np.arange(1.0, comm.size + 2)[slice(*mnpar.plans.block(comm.size + 1, comm.size, comm.rank))])
-        w, u = Variable(np.array([comm.rank + 0.5])), Variable(np.array([0.3]))
+        x = Variable(
+            np.arange(1.0, comm.size + 2)[
+                slice(*mnpar.plans.block(comm.size + 1, comm.size, comm.rank))
+            ]
+        )
+        w = Variable(np.array([comm.rank + 0.5]))
+        u = Variable(np.array([0.3]))
         z = x * u
         for _ in range(2):
             a, b = forget(lambda x: talk(comm, group, x, w), z)
@@ -217,7 +254,9 @@ def test_ranks_forget_together_what_they_said(comm, order):
         mnpar.backward([] if y is None else [y])
         return [v.grad for v in (x, w, u) if v is not w or comm.rank or comm.size == 1]
 
-    plain, again = (gradients(f) for f in (lambda f, x: f(x), lambda f, x: F.forget(f, x, comm=comm)))
+    plain, again = (
+        gradients(f) for f in (lambda f, x: f(x), lambda f, x: F.forget(f, x, comm=comm))
+    )
     for a, b in zip(plain, again, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
     assert len(mnpar.tape.current_tape().records) == 0
@@ -234,7 +273,9 @@ def test_a_rank_that_does_not_forget_with_the_others_is_an_error():
 
 @pytest.mark.parametrize("receive", [F.recv, F.irecv], ids=["recv", "irecv"])
 def test_a_message_from_any_rank_is_refused_where_ranks_forget_together(receive):
-    """Repeated, it could be another rank's: a program with two senders waited forever, or had the gradients exchanged."""
+    """Repeated, it could be another rank's: a program with two senders waited forever, or had the
+    gradients exchanged.
+    """
 
     def program(comm):
         with pytest.raises(RuntimeError, match="ANY_SOURCE may take another rank's message"):
@@ -243,16 +284,30 @@ def test_a_message_from_any_rank_is_refused_where_ranks_forget_together(receive)
     mnpar.run(program, ranks=2)
 
 
-@pytest.mark.parametrize(("give", "take"), [
-    (lambda comm, x: F.send(x, comm, 1), lambda comm: F.recv(comm, 0)),
-    (lambda comm, x: F.send(x, comm, 1, tag=3), lambda comm: F.irecv(comm, 0, tag=3)),
-    (lambda comm, x: F.sendrecv(x, comm, 1, 1), lambda comm: F.sendrecv(np.ones(1), comm, 0, 0)),
-    (lambda comm, x: comm.send(x.array, 1), lambda comm: F.recv(comm, 0)),
-    (lambda comm, x: comm.sendrecv(x.array, 1, 1), lambda comm: comm.sendrecv(np.ones(1), 0, 0)),
-], ids=["send", "irecv", "sendrecv", "array", "arrays"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("give", "take"),
+    [
+        (lambda comm, x: F.send(x, comm, 1), lambda comm: F.recv(comm, 0)),
+        (lambda comm, x: F.send(x, comm, 1, tag=3), lambda comm: F.irecv(comm, 0, tag=3)),
+        (
+            lambda comm, x: F.sendrecv(x, comm, 1, 1),
+            lambda comm: F.sendrecv(np.ones(1), comm, 0, 0),
+        ),
+        (lambda comm, x: comm.send(x.array, 1), lambda comm: F.recv(comm, 0)),
+        (
+            lambda comm, x: comm.sendrecv(x.array, 1, 1),
+            lambda comm: comm.sendrecv(np.ones(1), 0, 0),
+        ),
+    ],
+    ids=["send", "irecv", "sendrecv", "array", "arrays"],
+)
 @pytest.mark.ranks(2)
-def test_repeated_messages_are_not_mistaken_for_those_that_wait_until_after_backward(comm, give, take):
-    """A rank that sends ahead, the next batch say: its message has left before what backward repeats."""
+def test_repeated_messages_are_not_mistaken_for_those_that_wait_until_after_backward(
+    comm, give, take
+):
+    """A rank that sends ahead, the next batch say: its message has left before what backward
+    repeats.
+    """
 
     def talk(x):
         if comm.rank:

@@ -1,4 +1,6 @@
-"""Collectives that are waited for later: in any order, or never, with the values and gradients of their blocking twins."""
+"""Collectives that are waited for later: in any order, or never, with the values and gradients of
+their blocking twins.
+"""
 
 import functools
 
@@ -11,7 +13,14 @@ from mnpar.errors import MismatchError
 from mnpar.testing import check_adjoint
 
 EVERY = pytest.mark.ranks(1, 2, 3, 4)
-SHAPES = [(), (0,), (2, 3), (40, 5), (4200,)]  # in the opening, by messages, larger than what is gathered to be summed
+# in the opening, by messages, larger than what is gathered to be summed
+SHAPES = [
+    (),
+    (0,),
+    (2, 3),
+    (40, 5),
+    (4200,),
+]
 
 
 def values(comm, shape, seed=0):
@@ -37,17 +46,29 @@ TWINS = {
     "allreduce, prod": (lambda f, c, root, x: f(c, x, "prod"), one),
     "allgather": (lambda f, c, root, x: f(c, x), uneven),
     "allgather, axis": (lambda f, c, root, x: f(c, x, 0), uneven),
-    "bcast": (lambda f, c, root, *x: f(c, *x, root=root), lambda c, s, root: one(c, s, root) * (c.rank == root)),
+    "bcast": (
+        lambda f, c, root, *x: f(c, *x, root=root),
+        lambda c, s, root: one(c, s, root) * (c.rank == root),
+    ),
     "reduce": (lambda f, c, root, x: f(c, x, root), one),
     "reduce, mean": (lambda f, c, root, x: f(c, x, root, "mean"), one),
     "reduce, max": (lambda f, c, root, x: f(c, x, root, "max"), one),
     "gather": (lambda f, c, root, x: f(c, x, root), uneven),
-    "scatter": (lambda f, c, root, *x: f(c, x, root), lambda c, s, root: parts(c, s, root) * (c.rank == root)),
+    "scatter": (
+        lambda f, c, root, *x: f(c, x, root),
+        lambda c, s, root: parts(c, s, root) * (c.rank == root),
+    ),
     "reduce_scatter": (lambda f, c, root, *x: f(c, x), parts),
-    "reduce_scatter, axis": (lambda f, c, root, x: f(c, x, axis=-1), lambda c, s, root: one(c, (3, *s), root)),
+    "reduce_scatter, axis": (
+        lambda f, c, root, x: f(c, x, axis=-1),
+        lambda c, s, root: one(c, (3, *s), root),
+    ),
     "reduce_scatter, min": (lambda f, c, root, *x: f(c, x, "min"), parts),
     "reduce_scatter, mean": (lambda f, c, root, *x: f(c, x, "mean"), parts),
-    "alltoall": (lambda f, c, root, *x: f(c, x), lambda c, s, root: [values(c, (r, c.rank, *s)) for r in range(c.size)]),
+    "alltoall": (
+        lambda f, c, root, *x: f(c, x),
+        lambda c, s, root: [values(c, (r, c.rank, *s)) for r in range(c.size)],
+    ),
     "scan": (lambda f, c, root, x: f(c, x), one),
     "scan, prod": (lambda f, c, root, x: f(c, x, "prod"), one),
     "exscan": (lambda f, c, root, x: f(c, x), one),
@@ -100,19 +121,31 @@ def test_values_gradients_and_their_gradients_are_those_of_the_blocking_twin(com
 @pytest.mark.ranks(2, 4, on="threads")
 def test_backward_is_the_exact_adjoint_for_every_root(comm, name):
     for root in range(comm.size):
-        check_adjoint(lambda *x, root=root: twins(name)[1](comm, root, *x), comm, TWINS[name][1](comm, (40, 5), root))
+        check_adjoint(
+            lambda *x, root=root: twins(name)[1](comm, root, *x),
+            comm,
+            TWINS[name][1](comm, (40, 5), root),
+        )
 
 
 def program(comm, prefix, n, seed):
-    """Collectives one after the other, with blocking ones in between; their results used in an order of each rank's own."""
-    f = {name: getattr(F, prefix + name) for name in ("allreduce", "allgather", "bcast", "scatter", "scan", "reduce_scatter")}
-    x, y = mnpar.Variable(values(comm, n)), mnpar.Variable(values(comm, n, 1))
+    """Collectives one after the other, with blocking ones in between; their results used in an
+    order of each rank's own.
+    """
+    f = {
+        name: getattr(F, prefix + name)
+        for name in ("allreduce", "allgather", "bcast", "scatter", "scan", "reduce_scatter")
+    }
+    x = mnpar.Variable(values(comm, n))
+    y = mnpar.Variable(values(comm, n, 1))
     root = comm.size - 1
     found = [f["allreduce"](comm, x * y)]
     found += f["allgather"](comm, F.tanh(x[comm.rank :]))
     found.append(F.allreduce(comm, x))  # always at once
     found.append(f["bcast"](comm, y if comm.rank == root else None, root))
-    found.append(f["scatter"](comm, [x[r:] for r in range(comm.size)] if comm.rank == root else None, root))
+    found.append(
+        f["scatter"](comm, [x[r:] for r in range(comm.size)] if comm.rank == root else None, root)
+    )
     found.append(F.shift(comm, y))
     found.append(f["reduce_scatter"](comm, [x * (r + 1) for r in range(comm.size)]))
     found.append(f["scan"](comm, found[-2]))
@@ -141,7 +174,9 @@ def test_results_may_be_used_in_another_order_on_every_rank(comm, n, seed):
 
 @pytest.mark.ranks(2, 3, 4)
 def test_a_collective_may_be_waited_for_before_or_after_a_blocking_one(comm):
-    """Backward then meets its adjoint before the blocking one's on some ranks, and after it on others."""
+    """Backward then meets its adjoint before the blocking one's on some ranks, and after it on
+    others.
+    """
     x = mnpar.Variable(values(comm, 50))
     y = F.iallreduce(comm, x * x)
     if comm.rank % 2:
@@ -172,7 +207,8 @@ def test_a_result_that_nobody_uses_is_still_visited_by_backward(comm, name):
 @pytest.mark.ranks(2, 3)
 def test_the_tape_may_be_replayed(comm):
     x = mnpar.Variable(values(comm, 50))
-    first, second = F.iallreduce(comm, x * x), F.iallgather(comm, x)
+    first = F.iallreduce(comm, x * x)
+    second = F.iallgather(comm, x)
     loss = F.sum(first * first) + F.sum(second[0] * (comm.rank + 1))
     loss.backward(retain_tape=True)
     once = x.grad.copy()
@@ -180,7 +216,9 @@ def test_the_tape_may_be_replayed(comm):
     np.testing.assert_allclose(x.grad, 2 * once)
 
 
-@pytest.mark.ranks(2, 3, on="threads")  # between processes it is found when they have waited: tests/test_faults.py
+@pytest.mark.ranks(
+    2, 3, on="threads"
+)  # between processes it is found when they have waited: tests/test_faults.py
 def test_a_collective_that_only_some_wait_for_later_is_refused(comm):
     with pytest.raises(MismatchError, match=r"(?s)rank 0: .*, iallreduce .*rank 1: .*, allreduce"):
         F.sum((F.allreduce if comm.rank == 1 else F.iallreduce)(comm, np.ones(3)))
@@ -189,7 +227,10 @@ def test_a_collective_that_only_some_wait_for_later_is_refused(comm):
 @pytest.mark.ranks(2)
 def test_a_mismatch_is_told_where_the_result_is_used_and_names_the_line_where_it_was_started(comm):
     y = F.iallreduce(comm, np.ones(2 + comm.rank))
-    with pytest.raises(MismatchError, match=r"different dtype or shape(?s:.*)rank 1: .* float64 \(3,\), at .*test_later.py:"):
+    with pytest.raises(
+        MismatchError,
+        match=r"different dtype or shape(?s:.*)rank 1: .* float64 \(3,\), at .*test_later.py:",
+    ):
         F.sum(y)
 
 
@@ -220,7 +261,9 @@ def test_it_belongs_to_the_tape_on_which_it_was_started(comm):
 
 @pytest.mark.ranks(2, 3)
 def test_a_rank_starts_the_adjoint_where_it_had_used_the_result_and_goes_on(comm):
-    """Rank 0 uses its result last, so it comes first to the adjoint; it must not wait there for a rank that waits for it."""
+    """Rank 0 uses its result last, so it comes first to the adjoint; it must not wait there for a
+    rank that waits for it.
+    """
     x = mnpar.Variable(values(comm, 50))
     y = F.iallreduce(comm, x)
     if comm.rank == 0:
@@ -267,5 +310,8 @@ def test_hooks_hear_of_both_halves_forward_and_backward(comm):
         y.grad = np.ones(50)
         y.backward()
     assert heard == [
-        "forward of Start, 1 in", "forward of Finish, 0 in", "backward of Finish, 1 out", "backward of Start, 0 out",
-    ]  # fmt: skip
+        "forward of Start, 1 in",
+        "forward of Finish, 0 in",
+        "backward of Finish, 1 out",
+        "backward of Start, 0 out",
+    ]

@@ -1,4 +1,6 @@
-"""What is started now and waited for later: in any order, or never, with the same results and the same gradients."""
+"""What is started now and waited for later: in any order, or never, with the same results and the
+same gradients.
+"""
 
 import numpy as np
 import pytest
@@ -9,7 +11,13 @@ from mnpar.communicators import mpi_transport
 from mnpar.errors import MismatchError, UnreceivedWarning
 
 EVERY = pytest.mark.ranks(1, 2, 3, 4)
-SIZES = [1, 40, 5000, 40_000]  # elements: in the opening, by messages, larger than what is gathered to be summed
+# elements: in the opening, by messages, larger than what is gathered to be summed
+SIZES = [
+    1,
+    40,
+    5000,
+    40_000,
+]
 
 
 def values(comm, n, seed=0):
@@ -48,10 +56,22 @@ METHODS = {
     "barrier": (lambda c, x: c.barrier(), lambda c, x: c.ibarrier()),
     "bcast_obj": (lambda c, x: c.bcast_obj(x.tolist()), lambda c, x: c.ibcast_obj(x.tolist())),
     "gather_obj": (lambda c, x: c.gather_obj(x.tolist()), lambda c, x: c.igather_obj(x.tolist())),
-    "allgather_obj": (lambda c, x: c.allgather_obj(x.tolist()), lambda c, x: c.iallgather_obj(x.tolist())),
-    "scatter_obj": (lambda c, x: c.scatter_obj([x.tolist()] * c.size), lambda c, x: c.iscatter_obj([x.tolist()] * c.size)),
-    "alltoall_obj": (lambda c, x: c.alltoall_obj([x.tolist()] * c.size), lambda c, x: c.ialltoall_obj([x.tolist()] * c.size)),
-    "allreduce_obj": (lambda c, x: c.allreduce_obj(float(x[0])), lambda c, x: c.iallreduce_obj(float(x[0]))),
+    "allgather_obj": (
+        lambda c, x: c.allgather_obj(x.tolist()),
+        lambda c, x: c.iallgather_obj(x.tolist()),
+    ),
+    "scatter_obj": (
+        lambda c, x: c.scatter_obj([x.tolist()] * c.size),
+        lambda c, x: c.iscatter_obj([x.tolist()] * c.size),
+    ),
+    "alltoall_obj": (
+        lambda c, x: c.alltoall_obj([x.tolist()] * c.size),
+        lambda c, x: c.ialltoall_obj([x.tolist()] * c.size),
+    ),
+    "allreduce_obj": (
+        lambda c, x: c.allreduce_obj(float(x[0])),
+        lambda c, x: c.iallreduce_obj(float(x[0])),
+    ),
 }
 
 
@@ -86,7 +106,9 @@ def test_every_method_has_a_twin_that_gives_the_same_later(comm, name, n):
 def test_operations_are_waited_for_in_any_order(comm, n):
     operations = [comm.iallreduce(values(comm, n, seed)) for seed in range(4)]
     for seed in np.random.default_rng(comm.rank).permutation(4):  # another order on each rank
-        np.testing.assert_allclose(operations[seed].wait(), sum(of_all(comm, n, seed)), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            operations[seed].wait(), sum(of_all(comm, n, seed)), rtol=1e-12, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -124,7 +146,8 @@ def test_test_tells_whether_it_is_done(comm):
 
 @EVERY
 def test_receives_take_messages_in_the_order_in_which_they_were_posted(comm):
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    right = (comm.rank + 1) % comm.size
+    left = (comm.rank - 1) % comm.size
     first = comm.irecv(left, tag=1)
     other = comm.irecv(left, tag=2)
     any_tag = comm.irecv(left, tag=mnpar.ANY_TAG)
@@ -135,7 +158,12 @@ def test_receives_take_messages_in_the_order_in_which_they_were_posted(comm):
 
 
 @pytest.mark.parametrize(
-    "call", [lambda c: c.irecv(c.size), lambda c: c.isend(np.ones(1), -1), lambda c: c.ibcast(None, c.size)]
+    "call",
+    [
+        lambda c: c.irecv(c.size),
+        lambda c: c.isend(np.ones(1), -1),
+        lambda c: c.ibcast(None, c.size),
+    ],
 )
 @pytest.mark.ranks(1, 2, on="threads")
 def test_a_bad_argument_is_refused_at_once(comm, call):
@@ -191,7 +219,9 @@ def test_a_future_knows_its_shape_and_is_a_variable(comm):
 @pytest.mark.ranks(2)
 def test_several_arrays_in_one_message_are_refused_by_irecv(comm):
     F.send((np.ones(1), np.ones(2)), comm, 1 - comm.rank)
-    with pytest.raises(MismatchError, match=r"irecv at .* takes one array, but .* on rank . sent 2: use recv"):
+    with pytest.raises(
+        MismatchError, match=r"irecv at .* takes one array, but .* on rank . sent 2: use recv"
+    ):
         F.irecv(comm, 1 - comm.rank).wait()
 
 
@@ -211,20 +241,29 @@ def test_no_backprop_mode_where_it_was_started_is_what_counts(comm):
 
 
 def test_a_result_that_is_asked_for_after_the_end_is_an_error_and_no_hang():
-    with pytest.warns(UnreceivedWarning, match="started recv from rank ., tag 0 at .*, which could not end"):
+    with pytest.warns(
+        UnreceivedWarning, match="started recv from rank ., tag 0 at .*, which could not end"
+    ):
         y = mnpar.run(lambda comm: F.irecv(comm, 1 - comm.rank), ranks=2)[0]
-    with pytest.raises(mnpar.errors.DeadlockError, match="rank 0 has ended its program: wait for recv from rank 1"):
+    with pytest.raises(
+        mnpar.errors.DeadlockError, match="rank 0 has ended its program: wait for recv from rank 1"
+    ):
         y.wait()
 
 
-@pytest.mark.parametrize("start", [lambda c: c.iallreduce(np.ones(2)), lambda c: F.iallgather(c, np.ones(2))])
+@pytest.mark.parametrize(
+    "start", [lambda c: c.iallreduce(np.ones(2)), lambda c: F.iallgather(c, np.ones(2))]
+)
 def test_an_operation_that_nobody_waits_for_and_others_never_come_to_is_told(start):
     def program(comm):
         start(comm)
         if comm.rank == 2:
             start(comm)
 
-    with pytest.warns(UnreceivedWarning, match=r"rank 2 started iall.* of float64 \(2,\) at .*, which could not end") as told:
+    with pytest.warns(
+        UnreceivedWarning,
+        match=r"rank 2 started iall.* of float64 \(2,\) at .*, which could not end",
+    ) as told:
         mnpar.run(program, ranks=3)
     assert len(told) == 1
 
@@ -235,9 +274,9 @@ def test_on_processes_it_is_told_at_the_end(comm, monkeypatch):
     comm.iallreduce(np.ones(2))  # which all start, and nobody waits for
     last = comm.iallreduce(np.ones(2)) if comm.rank == 2 else None
     told = comm.transport.unreceived()
-    assert [text.partition(" at ")[0] for text in told] == ["rank 2 started iallreduce (sum) of float64 (2,)"] * (
-        comm.rank == 2
-    )
+    assert [text.partition(" at ")[0] for text in told] == [
+        "rank 2 started iallreduce (sum) of float64 (2,)"
+    ] * (comm.rank == 2)
     if comm.rank == 2:
         comm.send(np.ones(1), 0)
         comm.send(np.ones(1), 1)
@@ -249,7 +288,9 @@ def test_on_processes_it_is_told_at_the_end(comm, monkeypatch):
 
 @pytest.mark.ranks(2, 3)
 def test_a_receive_of_any_tag_gets_the_oldest_message_though_a_later_receive_asks_for_another(comm):
-    """It may come between the moments at which the two are looked for: so it did now and then on processes."""
+    """It may come between the moments at which the two are looked for: so it did now and then on
+    processes.
+    """
     for _ in range(200):
         if comm.rank == 0:
             first = comm.irecv(1, tag=mnpar.ANY_TAG)

@@ -1,4 +1,6 @@
-"""Every row of the table with its arrays on a device: the numbers are the host's, and so are gradients of two orders."""
+"""Every row of the table with its arrays on a device: the numbers are the host's, and so are
+gradients of two orders.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,20 @@ from tests.device.stand_in import cupy
 from tests.tables import try_all
 
 PARTS = 8  # of the table: a test each, for the processes to share
-STAYS = {"put_in_order", "copy"}  # the first takes an order that is on the host, the second gives an array that is
+# the first takes an order that is on the host, the second gives an array that is
+STAYS = {
+    "put_in_order",
+    "copy",
+}
 
 
 def pytest_generate_tests(metafunc):
     if "kinds" in metafunc.fixturenames:
-        plain, sweep = [(3, "f8")], [(n, dtype) for n in (4, 1, 0) for dtype in ("f8", "f4", "f2")]
-        metafunc.parametrize("kinds", [sweep if metafunc.config.getoption("--sweep") else plain], ids=[""])
+        plain = [(3, "f8")]
+        sweep = [(n, dtype) for n in (4, 1, 0) for dtype in ("f8", "f4", "f2")]
+        metafunc.parametrize(
+            "kinds", [sweep if metafunc.config.getoption("--sweep") else plain], ids=[""]
+        )
 
 
 def results(case, call, put, arrays, gys, gxs):
@@ -31,7 +40,11 @@ def results(case, call, put, arrays, gys, gxs):
     found = [y.array for y in ys]
     if case.differentiable:
         once = grad(ys, xs, [Variable(put(gy)) for gy in gys], enable_double_backprop=True)
-        twice = [(g, put(gx)) for g, gx in zip(once, gxs, strict=True) if g is not None and g.requires_grad]
+        twice = [
+            (g, put(gx))
+            for g, gx in zip(once, gxs, strict=True)
+            if g is not None and g.requires_grad
+        ]
         found += [getattr(g, "array", None) for g in once]
         if twice:
             gradients = grad([g for g, _ in twice], xs, [Variable(gx) for _, gx in twice])
@@ -43,8 +56,12 @@ def results(case, call, put, arrays, gys, gxs):
 
 def the_device_gives_the_same(case, n, dtype):
     arrays = case.arrays(n, dtype)
-    rng, shapes = np.random.default_rng(1), [np.shape(y) for y in _tuple(case.truth(*case.arrays(n)))]
-    gys, gxs = ([rng.standard_normal(shape).astype(dtype) for shape in each] for each in (shapes, [x.shape for x in arrays]))
+    rng = np.random.default_rng(1)
+    shapes = [np.shape(y) for y in _tuple(case.truth(*case.arrays(n)))]
+    gys, gxs = (
+        [rng.standard_normal(shape).astype(dtype) for shape in each]
+        for each in (shapes, [x.shape for x in arrays])
+    )
     expected = results(case, case.call, np.array, arrays, gys, gxs)
     call = case.call if case.id in STAYS else moved(case.call)
     tolerance = {"f8": 1e-11, "f4": 1e-4, "f2": 3e-1}[dtype]
@@ -68,5 +85,10 @@ def test_a_row_is_the_same_on_a_device(part, kinds):
     for case in cases.CASES[part::PARTS]:
         for n, dtype in kinds:
             if n > 0 or case.empty:
-                calls.append((f"of {case.id}: {n} {dtype}", functools.partial(the_device_gives_the_same, case, n, dtype)))
+                calls.append(
+                    (
+                        f"of {case.id}: {n} {dtype}",
+                        functools.partial(the_device_gives_the_same, case, n, dtype),
+                    )
+                )
     try_all("the table", calls)

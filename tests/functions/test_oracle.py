@@ -1,6 +1,8 @@
-"""Every fast collective equals its plan: what ranks have and want, in one line, carried out by ``exchange`` (law 2).
+"""Every fast collective equals its plan: what ranks have and want, in one line, carried out by
+``exchange`` (law 2).
 
-Products, extrema and means are no sums: there the plan brings together what is then reduced as in one process.
+Products, extrema and means are no sums: there the plan brings together what is then reduced as in
+one process.
 """
 
 from collections.abc import Callable
@@ -44,11 +46,11 @@ def transposed(boxes):
 
 
 class Row(NamedTuple):
-    """A fast function of ``f`` (which gives it by name, to be waited for now or later), a communicator, a root and arrays; and
-    its plan for a number of ranks and a root.
+    """A fast function of ``f`` (which gives it by name, to be waited for now or later), a
+    communicator, a root and arrays; and its plan for a number of ranks and a root.
 
-    ``shape``, ``before``: where a rank has something else than what the plan says, and what is made of it. ``after``: what is
-    made of what the plan brings.
+    ``shape``, ``before``: where a rank has something else than what the plan says, and what is made
+    of it. ``after``: what is made of what the plan brings.
     """
 
     fast: Callable
@@ -68,28 +70,38 @@ def scanned(exclusive):
     """Rank r has five cells for each rank from r on (exclusive: after r), and wants its own."""
 
     def plan(p, root):
-        return Plan([Box((r + exclusive, 0), (p, 5)) for r in range(p)], [Box((r, 0), (r + 1, 5)) for r in range(p)])
+        return Plan(
+            [Box((r + exclusive, 0), (p, 5)) for r in range(p)],
+            [Box((r, 0), (r + 1, 5)) for r in range(p)],
+        )
 
     def before(comm, x):  # (…, 5) -> (…, ranks, 5)
-        return F.broadcast_to(x[..., None, :], (*x.shape[:-1], comm.size - comm.rank - exclusive, 5))
+        return F.broadcast_to(
+            x[..., None, :], (*x.shape[:-1], comm.size - comm.rank - exclusive, 5)
+        )
 
     return plan, before, lambda comm, y: (y[..., 0, :],)
 
 
 def reduced(op):
-    """The rows of the reductions that are no sums: what the ranks have is brought together, then reduced as in one process."""
+    """The rows of the reductions that are no sums: what the ranks have is brought together, then
+    reduced as in one process.
+    """
 
     def folded(comm, *ys):
         return (fold(ys, op),) if ys else ()
 
     return {
         f"allreduce, {op}": Row(
-            lambda f, c, root, x: f("allreduce")(c, x, op), lambda p, root: Plan(all_of(p), [all_of(p)] * p), after=folded
+            lambda f, c, root, x: f("allreduce")(c, x, op),
+            lambda p, root: Plan(all_of(p), [all_of(p)] * p),
+            after=folded,
         ),
         f"reduce, {op}": Row(
             lambda f, c, root, x: f("reduce")(c, x, root, op),
             lambda p, root: Plan(all_of(p), only(root, p, all_of(p))),
-            rooted=True, after=folded,
+            rooted=True,
+            after=folded,
         ),
         f"reduce_scatter, {op}": Row(
             lambda f, c, root, *x: f("reduce_scatter")(c, x, op),
@@ -101,11 +113,13 @@ def reduced(op):
             lambda p, root: Plan(all_of(p), [all_of(p)[: r + 1] for r in range(p)]),
             after=folded,
         ),
-    }  # fmt: skip
+    }
 
 
 def alike(ranks):
-    """What rank q has for rank r is of (3·r + 2) mod 5 rows, whoever q is; what each has, and wants."""
+    """What rank q has for rank r is of (3·r + 2) mod 5 rows, whoever q is; what each has, and
+    wants.
+    """
     boxes = rows([n for _ in range(ranks) for n in lengths(ranks)])
     boxes = [boxes[q * ranks : (q + 1) * ranks] for q in range(ranks)]
     return boxes, transposed(boxes)
@@ -114,7 +128,9 @@ def alike(ranks):
 ROWS = {
     "send and recv": Row(
         lambda f, c, root, x: ring(f, c, x),
-        lambda p, root: Plan(rows(lengths(p)), np.roll(np.array(rows(lengths(p)), object), 1).tolist()),
+        lambda p, root: Plan(
+            rows(lengths(p)), np.roll(np.array(rows(lengths(p)), object), 1).tolist()
+        ),
     ),
     "bcast": Row(
         lambda f, c, root, *x: f("bcast")(c, *x, root=root),
@@ -162,7 +178,9 @@ ROWS = {
     ),
     "shift": Row(
         lambda f, c, root, x: f("shift")(c, x, 1 + root),
-        lambda p, root: Plan(rows(lengths(p)), np.roll(np.array(rows(lengths(p)), object), 1 + root).tolist()),
+        lambda p, root: Plan(
+            rows(lengths(p)), np.roll(np.array(rows(lengths(p)), object), 1 + root).tolist()
+        ),
         rooted=True,
     ),
     "sendrecv": Row(
@@ -170,11 +188,15 @@ ROWS = {
         lambda p, root: Plan(rows(lengths(p)), rows(lengths(p))[::-1]),
     ),
     "exchange": Row(
-        lambda f, c, root, x: f("exchange")(c, x, Plan(blocks((7,), (c.size,)), everywhere((7,), c.size))),
+        lambda f, c, root, x: f("exchange")(
+            c, x, Plan(blocks((7,), (c.size,)), everywhere((7,), c.size))
+        ),
         lambda p, root: Plan(blocks((7,), (p,)), everywhere((7,), p)),
     ),
     "scan": Row(lambda f, c, root, x: f("scan")(c, x), scanned(0)[0], False, (5,), *scanned(0)[1:]),
-    "exscan": Row(lambda f, c, root, x: f("exscan")(c, x), scanned(1)[0], False, (5,), *scanned(1)[1:]),
+    "exscan": Row(
+        lambda f, c, root, x: f("exscan")(c, x), scanned(1)[0], False, (5,), *scanned(1)[1:]
+    ),
     "exscan, prod": Row(
         lambda f, c, root, x: f("exscan")(c, x, "prod"),
         lambda p, root: Plan(all_of(p), [all_of(p)[: max(r, 1)] for r in range(p)]),
@@ -190,7 +212,9 @@ def by_plan(comm, plan, xs, row=None):
 
 
 def outputs(ys):
-    """The results that say something: who is not the root gets an empty array from a collective, and none from a plan."""
+    """The results that say something: who is not the root gets an empty array from a collective,
+    and none from a plan.
+    """
     return [y for y in (ys if isinstance(ys, tuple) else (ys,)) if y.size]
 
 
@@ -206,7 +230,11 @@ def forward_and_backward(function, comm, arrays):
     ys = outputs(function([x * x for x in xs]))
     gs = mnpar.grad(ys, xs, seeds(ys, comm), enable_double_backprop=True)
     mnpar.backward([F.sum(g * g * g) for g in gs if g is not None])
-    return [y.array for y in ys], [zeros(g, x) for g, x in zip(gs, xs, strict=True)], [zeros(x.grad, x) for x in xs]
+    return (
+        [y.array for y in ys],
+        [zeros(g, x) for g, x in zip(gs, xs, strict=True)],
+        [zeros(x.grad, x) for x in xs],
+    )
 
 
 def zeros(g, x):
@@ -215,12 +243,19 @@ def zeros(g, x):
 
 def check(comm, row, lead, when):
     for root in range(comm.size if row.rooted else 1):
-        plan, rng = row.plan(comm.size, root), np.random.default_rng([2, comm.rank])
-        shapes = [row.shape] if row.shape else [layout.shape for layout in several(plan.have[comm.rank])]
+        plan = row.plan(comm.size, root)
+        rng = np.random.default_rng([2, comm.rank])
+        shapes = (
+            [row.shape] if row.shape else [layout.shape for layout in several(plan.have[comm.rank])]
+        )
         arrays = [rng.standard_normal((*lead, *shape)) for shape in shapes]
-        plain = forward_and_backward(lambda xs, root=root: row.fast(TWINS[when], comm, root, *xs), comm, arrays)
+        plain = forward_and_backward(
+            lambda xs, root=root: row.fast(TWINS[when], comm, root, *xs), comm, arrays
+        )
         planned = forward_and_backward(
-            lambda xs, plan=plan: by_plan(comm, plan, [row.before(comm, x) for x in xs], row), comm, arrays
+            lambda xs, plan=plan: by_plan(comm, plan, [row.before(comm, x) for x in xs], row),
+            comm,
+            arrays,
         )
         for one, other in zip(plain, planned, strict=True):
             for a, b in zip(one, other, strict=True):
@@ -238,7 +273,8 @@ UNEVEN = (
     "shift",
     "sendrecv",
 )
-leads = pytest.mark.parametrize("lead", [(), (40,), (0,)], ids=["small", "large", "empty"])  # large: after the opening
+# large: after the opening
+leads = pytest.mark.parametrize("lead", [(), (40,), (0,)], ids=["small", "large", "empty"])
 
 
 @pytest.mark.grid
@@ -266,6 +302,7 @@ def test_sums_are_made_in_the_same_order(comm, name):
     plan = ROWS[name].plan(comm.size, 1)
     rng = np.random.default_rng(comm.rank)
     arrays = [rng.standard_normal((30, *layout.shape)) for layout in several(plan.have[comm.rank])]
-    fast_ones, planned = outputs(ROWS[name].fast(TWINS["now"], comm, 1, *arrays)), outputs(by_plan(comm, plan, arrays))
+    fast_ones = outputs(ROWS[name].fast(TWINS["now"], comm, 1, *arrays))
+    planned = outputs(by_plan(comm, plan, arrays))
     for y, z in zip(fast_ones, planned, strict=True):
         np.testing.assert_array_equal(y.array, z.array)

@@ -1,4 +1,6 @@
-"""Products whose derivatives are no quotients, rows that are added up, and whose memory a gradient is."""
+"""Products whose derivatives are no quotients, rows that are added up, and whose memory a gradient
+is.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,15 @@ def test_the_product_rule_holds_where_numbers_are_0(function, numbers):
     x = np.array([numbers, [1.0, 2.0, 3.0, 4.0]])
     gy = np.random.default_rng(0).standard_normal(function(x, axis=1).shape)
     check_backward(lambda x: function(x, axis=1), (x,), (gy,), eps=1e-4, atol=1e-8, rtol=1e-6)
-    check_double_backward(lambda x: function(x, axis=1), (x,), (gy,), (np.ones_like(x),), eps=1e-4, atol=1e-7, rtol=1e-6)
+    check_double_backward(
+        lambda x: function(x, axis=1),
+        (x,),
+        (gy,),
+        (np.ones_like(x),),
+        eps=1e-4,
+        atol=1e-7,
+        rtol=1e-6,
+    )
 
 
 def test_a_product_that_overflows_has_the_gradients_that_do_not():
@@ -36,7 +46,8 @@ def test_a_product_that_overflows_has_the_gradients_that_do_not():
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("rows", [[3, 0, 1], [2, 2, 2, 0], [], [-1, 3, 1, 1]], ids=str)
 def test_the_gradient_of_rows_is_the_sum_of_what_each_was_picked_for(rows, dtype):
-    x, rows = mnpar.Variable(np.zeros((4, 3), dtype)), np.array(rows, "i4")
+    x = mnpar.Variable(np.zeros((4, 3), dtype))
+    rows = np.array(rows, "i4")
     gy = np.arange(len(rows) * 3).reshape(-1, 3).astype(dtype)
     y = x[rows]
     y.grad = gy
@@ -61,7 +72,8 @@ VIEWS = {
 
 @pytest.mark.parametrize("function", VIEWS.values(), ids=VIEWS)
 def test_gradients_share_memory_with_nothing(function):
-    x, y = mnpar.Variable(np.ones((2, 3))), mnpar.Variable(np.ones((2, 3)))
+    x = mnpar.Variable(np.ones((2, 3)))
+    y = mnpar.Variable(np.ones((2, 3)))
     z = function(x, y)
     z.grad = np.arange(float(z.size)).reshape(z.shape)
     z.backward()
@@ -83,7 +95,9 @@ def test_a_view_of_a_gradient_that_nobody_else_has_is_not_copied():
 
 
 def test_parts_go_back_into_the_order_that_they_came_from():
-    """The gradient of an array that was turned round and taken apart is one array in its order: nothing is left to copy."""
+    """The gradient of an array that was turned round and taken apart is one array in its order:
+    nothing is left to copy.
+    """
     x = mnpar.Variable(np.arange(24.0).reshape(2, 3, 4))
     q, k, v = F.separate(F.transpose(x, (1, 2, 0)))
     F.sum(q * 1 + k * 2 + v * 3).backward()

@@ -1,4 +1,6 @@
-"""Functions of rows give the same in blocks of any size, in every dtype, of large numbers and of small ones."""
+"""Functions of rows give the same in blocks of any size, in every dtype, of large numbers and of
+small ones.
+"""
 
 import numpy as np
 import pytest
@@ -28,12 +30,15 @@ def test_softmax_in_blocks_of_rows(turned, size, room, dtype, tolerance, monkeyp
     y = F.softmax(v, axis=-1)
     np.testing.assert_allclose(y.array, e, rtol=10 * tolerance, atol=tolerance)
     (gx,) = grad([y], [v], [Variable(g.astype(dtype))])
-    np.testing.assert_allclose(gx.array, e * (g - (g * e).sum(-1, keepdims=True)), atol=5 * tolerance)
+    np.testing.assert_allclose(
+        gx.array, e * (g - (g * e).sum(-1, keepdims=True)), atol=5 * tolerance
+    )
 
 
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize(
-    "axis", [None, 0, -1, 1, -2, (1, 2), (2, 1), (0, 2), (0, 1), (0, 1, 2), (0, -1), (1, 3), (0, 2, 3), ()]
+    "axis",
+    [None, 0, -1, 1, -2, (1, 2), (2, 1), (0, 2), (0, 1), (0, 1, 2), (0, -1), (1, 3), (0, 2, 3), ()],
 )
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("limit", [2, 3, 1024])
@@ -45,7 +50,9 @@ def test_sums_over_any_axes_are_numpys(limit, order, axis, keepdims, monkeypatch
     for shape in (6, 5, 4, 36), (2, 1, 37, 64):
         x = np.asarray(np.random.default_rng(0).standard_normal(shape), order=order)
         expected = x.sum(axis=axis, keepdims=keepdims)
-        np.testing.assert_allclose(rows.add_up(x, axis, keepdims), expected, rtol=1e-12, atol=1e-12, strict=True)
+        np.testing.assert_allclose(
+            rows.add_up(x, axis, keepdims), expected, rtol=1e-12, atol=1e-12, strict=True
+        )
 
 
 @pytest.mark.parametrize("axis", [2, -3, (0, 2), (0, -2), (0, 0), 1.0, True])
@@ -73,7 +80,9 @@ def test_sums_of_no_rows_and_of_empty_rows(monkeypatch):
 def test_sums_in_float32_keep_their_digits(shape):
     x = np.random.default_rng(0).random(shape, "f4")
     for axis in 0, 1, None:
-        np.testing.assert_allclose(F.sum(x, axis=axis).array, x.astype("d").sum(axis), rtol=2e-6 if axis == 0 else 5e-7)
+        np.testing.assert_allclose(
+            F.sum(x, axis=axis).array, x.astype("d").sum(axis), rtol=2e-6 if axis == 0 else 5e-7
+        )
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("f4", 2e-6), ("f8", 1e-14)])
@@ -87,11 +96,16 @@ def test_swish_in_blocks_of_samples(shape, room, dtype, tolerance, monkeypatch):
     b = random.standard_normal(shape).astype(dtype)
     vs = Variable(x), Variable(b)
     y = F.swish(*vs)
-    wide, beta = x.astype("g"), b.astype("g").reshape((*b.shape, *[1] * (2 - b.ndim)) if b.size > 1 else (1,))
+    wide = x.astype("g")
+    beta = b.astype("g").reshape((*b.shape, *[1] * (2 - b.ndim)) if b.size > 1 else (1,))
     with np.errstate(over="ignore"):
         s = 1 / (1 + np.exp(-wide * beta))
     h = wide * s * (1 - s)
-    gb = (wide * h * g).reshape((7, *b.shape, -1)).sum((0, -1)) if b.size > 1 else (wide * h * g).sum().reshape(b.shape)
+    gb = (
+        (wide * h * g).reshape((7, *b.shape, -1)).sum((0, -1))
+        if b.size > 1
+        else (wide * h * g).sum().reshape(b.shape)
+    )
     np.testing.assert_allclose(y.array, wide * s, rtol=tolerance, atol=1e-37)
     found = grad([y], vs, [Variable(g)])
     for v, expected in zip(found, (g * (s + beta * h), gb), strict=True):

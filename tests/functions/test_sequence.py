@@ -1,4 +1,6 @@
-"""Attention over a sequence that is cut among ranks, against that of one rank: values, gradients, bytes, work and memory."""
+"""Attention over a sequence that is cut among ranks, against that of one rank: values, gradients,
+bytes, work and memory.
+"""
 
 import threading
 import tracemalloc
@@ -54,9 +56,13 @@ def rows(mask, mine):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_gradients_are_those_of_one_rank(kind, ranks, cut, causal, mask):
-    heads, stretches, shown = 3, cut_of(cut, ranks), mask_of(mask, 3)
+    heads = 3
+    stretches = cut_of(cut, ranks)
+    shown = mask_of(mask, 3)
     arrays = numbers((2, heads, n, 3), (2, heads, n, 3), (2, heads, n, 4))
-    truth = gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, shown, causal), arrays)
+    truth = gradients(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, shown, causal), arrays
+    )
 
     def program(comm):
         mine = positions(stretches[comm.rank])
@@ -71,7 +77,9 @@ def test_values_and_gradients_are_those_of_one_rank(kind, ranks, cut, causal, ma
 
 @pytest.mark.parametrize("mask", ["none", "of heads", "blind"])
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-def test_one_rank_computes_in_blocks_of_any_size_with_weights_kept_or_made_again(causal, mask, monkeypatch):
+def test_one_rank_computes_in_blocks_of_any_size_with_weights_kept_or_made_again(
+    causal, mask, monkeypatch
+):
     shown = None if mask == "none" else np.random.default_rng(5).random((2, 300, 280)) > 0.4
     if mask == "blind":
         shown[:, 200], shown[:, 2, :3] = False, False
@@ -80,7 +88,11 @@ def test_one_rank_computes_in_blocks_of_any_size_with_weights_kept_or_made_again
     for room, kept in ((2**30, 2**30), (2**30, 0), (2**21, 2**30), (2**10, 0), (2**10, 2**30)):
         monkeypatch.setattr(backend, "block_bytes", lambda x, room=room: room)
         monkeypatch.setattr(blocked_attention, "KEPT", kept)
-        found.append(gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, shown, causal), arrays))
+        found.append(
+            gradients(
+                lambda q, k, v: F.scaled_dot_product_attention(q, k, v, shown, causal), arrays
+            )
+        )
     for results in found[1:]:
         for x, y in zip(results, found[0], strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
@@ -95,17 +107,25 @@ def test_any_number_of_heads_is_computed(kind, heads, of_keys):
 
     def program(comm):
         mine = positions(in_order(LENGTHS[3])[comm.rank])
-        for x, y in zip(gradients(lambda *xs: KINDS[kind](comm, *xs), [x[:, mine] for x in arrays]), truth, strict=True):
+        for x, y in zip(
+            gradients(lambda *xs: KINDS[kind](comm, *xs), [x[:, mine] for x in arrays]),
+            truth,
+            strict=True,
+        ):
             np.testing.assert_allclose(x, y[:, mine], rtol=1e-10, atol=1e-12)
 
     mnpar.run(program, ranks=3)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-@pytest.mark.parametrize(("T", "S"), [([2, 1, 3], [4, 0, 5]), ([4, 5, 0], [2, 3, 1])], ids=["more keys", "more queries"])
+@pytest.mark.parametrize(
+    ("T", "S"), [([2, 1, 3], [4, 0, 5]), ([4, 5, 0], [2, 3, 1])], ids=["more keys", "more queries"]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_queries_and_keys_may_be_of_two_sequences(kind, T, S, causal):
-    """Causal attention counts from the end, so that of more queries the first ones see nothing, and take the mean."""
+    """Causal attention counts from the end, so that of more queries the first ones see nothing, and
+    take the mean.
+    """
     arrays = numbers((1, sum(T), 3), (1, sum(S), 3), (1, sum(S), 2))
     truth = gradients(lambda *xs: F.scaled_dot_product_attention(*xs, causal=causal), arrays)
 
@@ -133,7 +153,9 @@ def higher(attention, arrays):
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize(("kind", "ranks"), [("ring", 2), ("ring", 3), ("all to all", 2)])
 def test_it_is_differentiable_three_times(kind, ranks, causal, mask):
-    stretches, shown, arrays = zigzag(n, ranks), mask_of(mask, 2), numbers(*[(2, n, 3)] * 3)
+    stretches = zigzag(n, ranks)
+    shown = mask_of(mask, 2)
+    arrays = numbers(*[(2, n, 3)] * 3)
     truth = higher(lambda *xs: F.scaled_dot_product_attention(*xs, shown, causal), arrays)
 
     def program(comm):
@@ -159,7 +181,8 @@ def test_two_layers_between_recuts_are_those_of_one_rank(comm):
     whole = mnpar.Variable(x0)
     y1 = layers(whole, lambda x: F.scaled_dot_product_attention(x, x, x, causal=True))
     last(y1).backward()
-    blocks, zig = in_order([n // comm.size + (r < n % comm.size) for r in range(comm.size)]), zigzag(n, comm.size)
+    blocks = in_order([n // comm.size + (r < n % comm.size) for r in range(comm.size)])
+    zig = zigzag(n, comm.size)
     mine = positions(blocks[comm.rank])
     x = mnpar.Variable(x0[:, mine])
     y = F.recut(comm, x, blocks, zig)
@@ -179,7 +202,8 @@ def traffic(attention, ranks, length, causal, cut):
 
     def program(comm):
         mine = positions(cut[comm.rank])
-        xs, counts = [mnpar.Variable(x[:, mine]) for x in arrays], [comm.traffic.bytes]
+        xs = [mnpar.Variable(x[:, mine]) for x in arrays]
+        counts = [comm.traffic.bytes]
         y = attention(comm, *xs, causal=causal, cut=cut)
         counts.append(comm.traffic.bytes)
         F.sum(F.sin(y)).backward()
@@ -192,13 +216,23 @@ def traffic(attention, ranks, length, causal, cut):
 @pytest.mark.parametrize(("ranks", "length"), [(2, 64), (3, 61), (4, 64)])
 @pytest.mark.parametrize("cut", ["in order", "zigzag"])
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-def test_a_ring_carries_what_is_looked_at_once_forward_and_twice_backward(ranks, length, cut, causal):
+def test_a_ring_carries_what_is_looked_at_once_forward_and_twice_backward(
+    ranks, length, cut, causal
+):
     stretches = (
-        zigzag(length, ranks) if cut == "zigzag" else in_order([len(a) for a in np.array_split(np.arange(length), ranks)])
+        zigzag(length, ranks)
+        if cut == "zigzag"
+        else in_order([len(a) for a in np.array_split(np.arange(length), ranks)])
     )
     held, needed = [positions(s) for s in stretches], 0
     for mine in held:  # the keys of others that this rank's last query sees
-        needed += sum([int((theirs <= mine.max()).sum()) if causal else len(theirs) for theirs in held if theirs is not mine])
+        needed += sum(
+            [
+                int((theirs <= mine.max()).sum()) if causal else len(theirs)
+                for theirs in held
+                if theirs is not mine
+            ]
+        )
     forward, backward = traffic(F.ring_attention, ranks, length, causal, stretches)
     assert forward == 2 * needed  # a row of k, a row of v
     assert backward == 4 * needed
@@ -240,7 +274,9 @@ def test_zigzag_makes_equal_work(ranks, monkeypatch):
 
 
 def test_no_array_has_all_fits():
-    """One rank, and four ranks in one process together: less than half of an array of all scores."""
+    """One rank, and four ranks in one process together: less than half of an array of all
+    scores.
+    """
     length, arrays = 1024, numbers(*[(1024, 4)] * 3)
 
     def peak(program):
@@ -271,7 +307,9 @@ def test_large_fits_of_any_dtype_do_not_overflow(kind, dtype, tolerance):
         found = gradients(lambda *xs: KINDS[kind](comm, *xs), [x[:, mine] for x in arrays])
         for x, y in zip(found, truth, strict=True):
             assert x.dtype == np.dtype(dtype)
-            np.testing.assert_allclose(x, y[:, mine], rtol=tolerance, atol=tolerance * np.abs(y).max())
+            np.testing.assert_allclose(
+                x, y[:, mine], rtol=tolerance, atol=tolerance * np.abs(y).max()
+            )
 
     if kind == "ring" or dtype == "f4":  # the other computes in halves what halves are given
         mnpar.run(program, ranks=3)
@@ -308,13 +346,17 @@ def test_ranks_that_differ_are_told():
         mnpar.run(differ, ranks=2)
     with pytest.raises(ValueError, match="rank 1 has 2 queries and 2 keys, but by the cut 3"):
         mnpar.run(wrong_length, ranks=2)
-    with pytest.raises(ValueError, match=r"mask of shape \(2, 3\) does not show 4 keys to 2 queries"):
+    with pytest.raises(
+        ValueError, match=r"mask of shape \(2, 3\) does not show 4 keys to 2 queries"
+    ):
         mnpar.run(wrong_mask, ranks=2)
     with pytest.raises(ValueError, match="a cut for 2 ranks does not suit a communicator of 3"):
         mnpar.run(wrong_length, ranks=3)
 
 
-@pytest.mark.parametrize("cut", [(((0, 2),), ((1, 3),)), (((0, 2),), ((3, 5),))], ids=["twice", "never"])
+@pytest.mark.parametrize(
+    "cut", [(((0, 2),), ((1, 3),)), (((0, 2),), ((3, 5),))], ids=["twice", "never"]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cut_has_each_position_once_and_a_mask_is_boolean(kind, cut):
     def program(comm, **options):
@@ -330,19 +372,28 @@ def test_a_cut_has_each_position_once_and_a_mask_is_boolean(kind, cut):
 @pytest.mark.parametrize("fit", [-1000.0, -50.0, 0.0, 50.0, 1000.0])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_fits_of_any_size_are_weighed_alike(monkeypatch, kept, fit, dtype):
-    """What is added to all scores of a query changes no weight, though exponentials of it overflow or vanish."""
+    """What is added to all scores of a query changes no weight, though exponentials of it overflow
+    or vanish.
+    """
     if not kept:
         monkeypatch.setattr(blocked_attention, "KEPT", 0)
     q, k, v = [x.astype(dtype) for x in numbers(*[(2, 70, 4)] * 3)]
-    truth = gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True, scale=1.0), (q, k, v))
+    truth = gradients(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True, scale=1.0), (q, k, v)
+    )
     q, k = [np.concatenate([x, np.full((2, 70, 1), y, dtype)], -1) for x, y in ((q, 1), (k, fit))]
-    found = gradients(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True, scale=1.0), (q, k, v))
+    found = gradients(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True, scale=1.0), (q, k, v)
+    )
     for x, y in zip(found, truth, strict=True):
-        np.testing.assert_allclose(x[..., :4], y, rtol=0, atol=(3e-3 if dtype == "f4" else 1e-11) * np.abs(y).max())
+        np.testing.assert_allclose(
+            x[..., :4], y, rtol=0, atol=(3e-3 if dtype == "f4" else 1e-11) * np.abs(y).max()
+        )
 
 
 def test_heads_lie_side_by_side_in_what_they_found():
     """So they are joined without a copy."""
-    q, k, v = F.separate(np.ones((2, 5, 3, 3, 4)).transpose(3, 0, 2, 1, 4))  # (N, T, heads, 3, width)
+    # (N, T, heads, 3, width)
+    q, k, v = F.separate(np.ones((2, 5, 3, 3, 4)).transpose(3, 0, 2, 1, 4))
     y = F.scaled_dot_product_attention(q, k, v)
     assert np.shares_memory(y.array, F.reshape(F.transpose(y, (0, 2, 1, 3)), (2, 5, -1)).array)

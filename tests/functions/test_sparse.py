@@ -1,4 +1,6 @@
-"""Sparse matrices beside dense ones: there and back, in any order, with entries of one place and entries of none."""
+"""Sparse matrices beside dense ones: there and back, in any order, with entries of one place and
+entries of none.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +23,8 @@ def test_a_dense_matrix_comes_back(shape, room):
 
 
 @pytest.mark.parametrize(
-    ("row", "col", "order"), [([0, 0, 1], [0, 2, 1], "C"), ([1, 0, 1], [0, 1, 1], "F"), ([1, 0, 1], [1, 1, 0], "other")]
+    ("row", "col", "order"),
+    [([0, 0, 1], [0, 2, 1], "C"), ([1, 0, 1], [0, 1, 1], "F"), ([1, 0, 1], [1, 1, 0], "other")],
 )
 def test_the_order_of_entries_is_seen(row, col, order):
     assert get_order(np.array(row), np.array(col)) == order
@@ -56,12 +59,27 @@ BAD = {
     "places": (lambda: CooMatrix(np.ones(2), *ONE[1:], (2, 2)), r"are not all \(E,\)"),
     "shape": (lambda: CooMatrix(*ONE, (2,)), "not two lengths"),
     "order": (lambda: CooMatrix(*ONE, (2, 2), "rows"), "order 'rows'"),
-    "outside": (lambda: CooMatrix(np.ones(1), np.array([2]), np.array([0]), (2, 2)), "a row is outside the 2"),
-    "half a place": (lambda: CooMatrix(np.ones(1), np.array([-1]), np.array([0]), (2, 2)), "both are -1"),
+    "outside": (
+        lambda: CooMatrix(np.ones(1), np.array([2]), np.array([0]), (2, 2)),
+        "a row is outside the 2",
+    ),
+    "half a place": (
+        lambda: CooMatrix(np.ones(1), np.array([-1]), np.array([0]), (2, 2)),
+        "both are -1",
+    ),
     "axes": (lambda: to_coo(np.ones(3)), r"x of shape \(3,\)"),
-    "none sparse": (lambda: F.sparse_matmul(np.ones((2, 2)), np.ones((2, 2))), "not ndarray and ndarray"),
-    "both sparse": (lambda: F.sparse_matmul(CooMatrix(*ONE, (2, 2)), CooMatrix(*ONE, (2, 2))), "one of the two"),
-    "product": (lambda: F.sparse_matmul(CooMatrix(*ONE, (2, 2)), np.ones((3, 2))), r"\(2, 2\) and \(3, 2\)"),
+    "none sparse": (
+        lambda: F.sparse_matmul(np.ones((2, 2)), np.ones((2, 2))),
+        "not ndarray and ndarray",
+    ),
+    "both sparse": (
+        lambda: F.sparse_matmul(CooMatrix(*ONE, (2, 2)), CooMatrix(*ONE, (2, 2))),
+        "one of the two",
+    ),
+    "product": (
+        lambda: F.sparse_matmul(CooMatrix(*ONE, (2, 2)), np.ones((3, 2))),
+        r"\(2, 2\) and \(3, 2\)",
+    ),
 }
 
 

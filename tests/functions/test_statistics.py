@@ -1,4 +1,6 @@
-"""Normalization beyond the table: digits, running values, blocks of the cache, and the words of errors."""
+"""Normalization beyond the table: digits, running values, blocks of the cache, and the words of
+errors.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -69,7 +71,9 @@ def gradients(f, x):
 
 
 @pytest.mark.parametrize(
-    "f", [*[f for f, _, _ in FORMS.values()], lambda x: F.local_contrast_normalization(x, 3)], ids=[*FORMS, "local contrast"]
+    "f",
+    [*[f for f, _, _ in FORMS.values()], lambda x: F.local_contrast_normalization(x, 3)],
+    ids=[*FORMS, "local contrast"],
 )
 def test_bfloat16_is_computed_in_float32(f):
     near = RNG.standard_normal((9, 4, 200)).astype(ml_dtypes.bfloat16)
@@ -87,8 +91,12 @@ def test_bfloat16_is_computed_in_float32(f):
 
 
 def test_running_values_move_in_place_by_the_unbiased_variance():
-    x, mean, var = RNG.standard_normal((5, 3, 2)), np.full(3, 2.0), np.full(3, 4.0)
-    F.batch_normalization(x, np.ones(3), np.zeros(3), running_mean=mean, running_var=var, decay=0.75)
+    x = RNG.standard_normal((5, 3, 2))
+    mean = np.full(3, 2.0)
+    var = np.full(3, 4.0)
+    F.batch_normalization(
+        x, np.ones(3), np.zeros(3), running_mean=mean, running_var=var, decay=0.75
+    )
     np.testing.assert_allclose(mean, 1.5 + 0.25 * x.mean(axis=(0, 2)))
     np.testing.assert_allclose(var, 3 + 0.25 * x.var(axis=(0, 2), ddof=1))
 
@@ -106,7 +114,8 @@ def test_x_that_needs_no_gradient_leaves_those_of_gamma_and_beta():
         x = RNG.standard_normal((6, 3))
         results = []
         for needs in (True, False):
-            g, b = Variable(np.full(3, 2.0)), Variable(np.zeros(3))
+            g = Variable(np.full(3, 2.0))
+            b = Variable(np.zeros(3))
             F.sum(f(Variable(x, requires_grad=needs), g, b) * x).backward()
             results += [g.grad, b.grad]
         np.testing.assert_allclose(results[0], results[2], rtol=1e-12)
@@ -115,7 +124,11 @@ def test_x_that_needs_no_gradient_leaves_those_of_gamma_and_beta():
 
 def test_the_gradient_of_a_zero_vector_is_finite():
     x = Variable(np.array([[0.0, 0.0], [3.0, 4.0]]))
-    (g,) = grad([F.sum(F.normalize(x, eps=0.5) * np.array([[1.0, 2.0], [0.0, 0.0]]))], [x], enable_double_backprop=True)
+    (g,) = grad(
+        [F.sum(F.normalize(x, eps=0.5) * np.array([[1.0, 2.0], [0.0, 0.0]]))],
+        [x],
+        enable_double_backprop=True,
+    )
     np.testing.assert_array_equal(g.array, [[2, 4], [0, 0]])
     g.grad = np.ones((2, 2))
     g.backward()
@@ -130,22 +143,62 @@ def test_the_gradient_of_a_zero_vector_is_finite():
             ValueError,
             r"gamma of shape \(2,\) must have",
         ),
-        (lambda: F.batch_normalization(np.ones((2, 3)), np.ones(3), np.ones(2)), ValueError, r"beta of shape \(2,\) must have"),
-        (lambda: F.batch_normalization(np.ones((2, 3), int), np.ones(3), np.ones(3)), TypeError, "cast it first"),
-        (lambda: F.fixed_batch_normalization(np.ones((2, 3)), *[np.ones(3)] * 3, np.ones(2)), ValueError, "var of shape"),
-        (lambda: F.layer_normalization(np.ones((2, 3)), np.ones(2), np.ones(2)), ValueError, "the last axes of x"),
-        (lambda: F.layer_normalization(np.ones((2, 3), int), np.ones(3), np.ones(3)), TypeError, "cast it first"),
-        (lambda: F.layer_normalization(np.ones(3), np.ones(3), np.ones(3)), ValueError, "batch axes before them"),
-        (lambda: F.group_normalization(np.ones((2, 3)), 2, np.ones(3), np.ones(3)), ValueError, "do not divide the channels"),
-        (lambda: F.group_normalization(np.ones((2, 3)), 3.0, np.ones(3), np.ones(3)), TypeError, "groups is an int"),
-        (lambda: F.group_normalization(np.ones((2, 3)), 3, np.ones(2), np.ones(3)), ValueError, "one for each channel"),
+        (
+            lambda: F.batch_normalization(np.ones((2, 3)), np.ones(3), np.ones(2)),
+            ValueError,
+            r"beta of shape \(2,\) must have",
+        ),
+        (
+            lambda: F.batch_normalization(np.ones((2, 3), int), np.ones(3), np.ones(3)),
+            TypeError,
+            "cast it first",
+        ),
+        (
+            lambda: F.fixed_batch_normalization(np.ones((2, 3)), *[np.ones(3)] * 3, np.ones(2)),
+            ValueError,
+            "var of shape",
+        ),
+        (
+            lambda: F.layer_normalization(np.ones((2, 3)), np.ones(2), np.ones(2)),
+            ValueError,
+            "the last axes of x",
+        ),
+        (
+            lambda: F.layer_normalization(np.ones((2, 3), int), np.ones(3), np.ones(3)),
+            TypeError,
+            "cast it first",
+        ),
+        (
+            lambda: F.layer_normalization(np.ones(3), np.ones(3), np.ones(3)),
+            ValueError,
+            "batch axes before them",
+        ),
+        (
+            lambda: F.group_normalization(np.ones((2, 3)), 2, np.ones(3), np.ones(3)),
+            ValueError,
+            "do not divide the channels",
+        ),
+        (
+            lambda: F.group_normalization(np.ones((2, 3)), 3.0, np.ones(3), np.ones(3)),
+            TypeError,
+            "groups is an int",
+        ),
+        (
+            lambda: F.group_normalization(np.ones((2, 3)), 3, np.ones(2), np.ones(3)),
+            ValueError,
+            "one for each channel",
+        ),
         (lambda: F.local_response_normalization(np.ones(3)), ValueError, r"\(N, C, …\)"),
         (
             lambda: F.batch_normalization(np.ones((2, 3)), np.ones(3), np.ones(3), axis=(0, -2)),
             ValueError,
             "one twice",
         ),
-        (lambda: F.bias(np.ones((2, 3)), np.ones(2)), ValueError, r"shape \(2,\) is not that of x \(2, 3\) from axis 1 on"),
+        (
+            lambda: F.bias(np.ones((2, 3)), np.ones(2)),
+            ValueError,
+            r"shape \(2,\) is not that of x \(2, 3\) from axis 1 on",
+        ),
         (lambda: F.scale(np.ones((2, 3)), np.ones(3), axis=-1), ValueError, "from axis -1 on"),
         (lambda: F.prelu(np.ones((2, 3)), np.ones(2)), ValueError, "from axis 1 on"),
         (lambda: F.maxout(np.ones((2, 3)), 2), ValueError, "cannot be cut into pools of 2"),

@@ -1,4 +1,6 @@
-"""Cross entropy of scores divided by classes, against that of one process: loss, derivatives of two orders, messages."""
+"""Cross entropy of scores divided by classes, against that of one process: loss, derivatives of two
+orders, messages.
+"""
 
 import itertools
 
@@ -49,18 +51,24 @@ def mine(sizes, rank):
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("cut", CUTS)
 def test_loss_and_derivatives_are_those_of_one_process(cut, name):
-    options, sizes = OPTIONS[name], CUTS[cut]
-    x0, t = np.random.default_rng(0).standard_normal((6, 7)) * 30, labels_for(OPTIONS[name])
+    options = OPTIONS[name]
+    sizes = CUTS[cut]
+    x0 = np.random.default_rng(0).standard_normal((6, 7)) * 30
+    t = labels_for(OPTIONS[name])
     x0[0, 2] = 700.0  # more than exp takes
     truth = derivatives(lambda x: F.softmax_cross_entropy(x, t, **options), x0)
 
     def program(comm):
         columns = mine(sizes, comm.rank)
         found = derivatives(
-            lambda x: F.vocabulary_parallel_softmax_cross_entropy(comm, x, t, **options), x0[:, columns].copy(), comm
+            lambda x: F.vocabulary_parallel_softmax_cross_entropy(comm, x, t, **options),
+            x0[:, columns].copy(),
+            comm,
         )
         for one, whole in zip(found, truth, strict=True):
-            np.testing.assert_allclose(one, whole if np.ndim(whole) < 2 else whole[:, columns], rtol=1e-11, atol=1e-12)
+            np.testing.assert_allclose(
+                one, whole if np.ndim(whole) < 2 else whole[:, columns], rtol=1e-11, atol=1e-12
+            )
 
     mnpar.run(program, ranks=len(sizes))
 
@@ -68,10 +76,12 @@ def test_loss_and_derivatives_are_those_of_one_process(cut, name):
 @pytest.mark.ranks(1, 2, 3)
 def test_images_of_labels_and_halves(comm):
     rng = np.random.default_rng(1)
-    x0, t = rng.standard_normal((2, 5, 3, 4)), rng.integers(-1, 5, (2, 3, 4))
+    x0 = rng.standard_normal((2, 5, 3, 4))
+    t = rng.integers(-1, 5, (2, 3, 4))
     cut = slice(*block(5, comm.size, comm.rank))
     for dtype, exact in (("f8", 1e-12), ("f4", 1e-6), ("f2", 2e-3)):
-        whole, x = mnpar.Variable(x0.astype(dtype)), mnpar.Variable(x0[:, cut].astype(dtype))
+        whole = mnpar.Variable(x0.astype(dtype))
+        x = mnpar.Variable(x0[:, cut].astype(dtype))
         truth = F.softmax_cross_entropy(whole, t)
         truth.backward()
         loss = F.vocabulary_parallel_softmax_cross_entropy(comm, x, t)
@@ -86,7 +96,9 @@ def test_images_of_labels_and_halves(comm):
 def test_no_samples_have_no_loss(shape):
     def program(comm):
         x = mnpar.Variable(np.ones((shape[0], *block_shape(comm, shape))))
-        loss = F.vocabulary_parallel_softmax_cross_entropy(comm, x, np.ones((shape[0], *shape[2:]), int))
+        loss = F.vocabulary_parallel_softmax_cross_entropy(
+            comm, x, np.ones((shape[0], *shape[2:]), int)
+        )
         loss.backward()
         return loss.item(), x.grad.shape == x.shape
 
@@ -103,7 +115,8 @@ def test_two_messages_go_forward_and_none_backward(ranks):
     """What the ranks say to each other is counted where collectives begin."""
 
     def program(comm):
-        x, t = mnpar.Variable(np.ones((50, 4))), np.arange(50) % (4 * ranks)
+        x = mnpar.Variable(np.ones((50, 4)))
+        t = np.arange(50) % (4 * ranks)
         loss = F.vocabulary_parallel_softmax_cross_entropy(comm, x, t)
         forward = [comm.channel(0).next_number // 2, comm.channel(1).next_number // 2]
         loss.backward()

@@ -28,7 +28,8 @@ ROWS = {  # N, C, K, size, pad, groups
 
 def summed(x, W, pad, groups):
     """The convolution as its definition has it: a sum over the offsets in the kernel."""
-    n, K = W.ndim - 2, W.shape[0]
+    n = W.ndim - 2
+    K = W.shape[0]
     x = np.pad(x, [(0, 0), (0, 0), *[(pad, pad)] * n])
     out = [size - 2 for size in x.shape[2:]]
     x = x.reshape(len(x), groups, W.shape[1], *x.shape[2:])
@@ -42,7 +43,8 @@ def summed(x, W, pad, groups):
 
 def example(N, C, K, size, pad, groups, dtype="d"):
     rng = np.random.default_rng(0)
-    x, W = rng.standard_normal((N, C, *size)), rng.standard_normal((K, C // groups, *[3] * len(size)))
+    x = rng.standard_normal((N, C, *size))
+    W = rng.standard_normal((K, C // groups, *[3] * len(size)))
     windows = Windows.over("test", size, W.shape[2:], 1, pad)
     y = rng.standard_normal((N, K, *windows.out))
     return windows, x.astype(dtype), W.astype(dtype), y.astype(dtype)
@@ -76,7 +78,11 @@ def test_the_convolution_is_the_sum(row, block):
     np.testing.assert_allclose(y, summed(x, W, *row[4:]), atol=1e-11)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS.values() if row[4] < 3], ids=[name for name in ROWS if "than" not in name])
+@pytest.mark.parametrize(
+    "row",
+    [row for row in ROWS.values() if row[4] < 3],
+    ids=[name for name in ROWS if "than" not in name],
+)
 def test_its_transpose_is_the_sum_with_turned_filters(row, block):
     windows, _, W, y = example(*row)
     x = winograd.convolve(y, W, windows.reversed(), row[5], np.dtype("d"), turned=True)
@@ -113,13 +119,16 @@ def test_float32_loses_half_a_digit():
 )
 def test_it_is_used_where_it_pays(pays, N, C, K, size, options):
     kernel = options.get("K", (3, 3))
-    windows = Windows.over("test", (size, size), kernel, options.get("stride", 1), 1, options.get("dilate", 1))
+    windows = Windows.over(
+        "test", (size, size), kernel, options.get("stride", 1), 1, options.get("dilate", 1)
+    )
     assert winograd.pays(windows, N, (K, C, *kernel)) == pays
 
 
 def test_integers_stay_exact():
     _, x, W, _ = example(8, 64, 64, (16, 16), 1, 1)
-    x, W = (10 * x).astype(int), (10 * W).astype(int)
+    x = (10 * x).astype(int)
+    W = (10 * W).astype(int)
     np.testing.assert_array_equal(F.convolution_2d(x, W, pad=1).array, summed(x, W, 1, 1))
 
 
@@ -146,7 +155,8 @@ def test_convolution_and_its_gradients_are_right_where_it_pays(dtype):
 
 @pytest.mark.parametrize("kernel", [3, 5], ids=["by tiles", "by columns"])
 def test_what_travels_advances_between_the_pieces_of_a_backward(kernel, monkeypatch):
-    x, W = mnpar.Variable(np.ones((6, 8, 64, 64), "f4")), mnpar.Variable(np.ones((8, 8, kernel, kernel), "f4"))
+    x = mnpar.Variable(np.ones((6, 8, 64, 64), "f4"))
+    W = mnpar.Variable(np.ones((8, 8, kernel, kernel), "f4"))
     loss, calls = F.sum(F.convolution_2d(x, W, pad=kernel // 2)), []
     monkeypatch.setattr(current_tape(), "meanwhile", [lambda: calls.append(None)])
     loss.backward()

@@ -86,7 +86,11 @@ class Failing:
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.how == "exit":
                 raise SystemExit(3)
-            raise {"value": ValueError("spoilt"), "own": OwnError(1, 2), "stop": StopIteration("early")}[self.how]
+            raise {
+                "value": ValueError("spoilt"),
+                "own": OwnError(1, 2),
+                "stop": StopIteration("early"),
+            }[self.how]
         return i
 
 

@@ -1,4 +1,6 @@
-"""The master's batches on all ranks: as they were, with the same count of epochs, ending and failing together."""
+"""The master's batches on all ranks: as they were, with the same count of epochs, ending and
+failing together.
+"""
 
 from typing import NamedTuple
 
@@ -61,7 +63,11 @@ def same(a, b):
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_every_kind_of_example_arrives_as_it_was_on_every_rank(example):
     def program(comm):
-        mine = SerialIterator([example(i) for i in range(10)], 4, shuffle=False) if comm.rank == 0 else None
+        mine = (
+            SerialIterator([example(i) for i in range(10)], 4, shuffle=False)
+            if comm.rank == 0
+            else None
+        )
         iterator = create_multi_node_iterator(mine, comm)
         return [iterator.next() for _ in range(6)]
 
@@ -91,7 +97,9 @@ def test_the_count_of_epochs_is_the_masters_everywhere(ranks, batch_size):
     dataset = TupleDataset(np.random.rand(100, 3), np.arange(100))
 
     def program(comm):
-        mine = SerialIterator(dataset, batch_size, order_sampler=ShuffleOrderSampler(np.random.RandomState(0)))
+        mine = SerialIterator(
+            dataset, batch_size, order_sampler=ShuffleOrderSampler(np.random.RandomState(0))
+        )
         iterator = create_multi_node_iterator(mine, comm, master)
         out = [book(iterator)]
         while iterator.epoch < 3:
@@ -99,7 +107,9 @@ def test_the_count_of_epochs_is_the_masters_everywhere(ranks, batch_size):
             out.append(book(iterator))
         return out
 
-    plain = SerialIterator(dataset, batch_size, order_sampler=ShuffleOrderSampler(np.random.RandomState(0)))
+    plain = SerialIterator(
+        dataset, batch_size, order_sampler=ShuffleOrderSampler(np.random.RandomState(0))
+    )
     truth = [book(plain)]
     while plain.epoch < 3:
         plain.next()
@@ -111,7 +121,8 @@ def test_the_count_of_epochs_is_the_masters_everywhere(ranks, batch_size):
 def test_all_ranks_stop_together_and_can_start_again(ranks):
     def program(comm):
         iterator = create_multi_node_iterator(
-            SerialIterator(range(5), 2, repeat=False, shuffle=False) if comm.rank == 0 else None, comm
+            SerialIterator(range(5), 2, repeat=False, shuffle=False) if comm.rank == 0 else None,
+            comm,
         )
         first = list(iterator)
         with pytest.raises(StopIteration):
@@ -122,7 +133,10 @@ def test_all_ranks_stop_together_and_can_start_again(ranks):
 
     batches = [[0, 1], [2, 3], [4]]
     ended = (1, True, 1.0, 0.8, 0, 2, False, 5)
-    assert mnpar.run(program, ranks=ranks) == [(batches, ended, (0, False, 0.0, None, 0, 2, False, 5), batches)] * ranks
+    assert (
+        mnpar.run(program, ranks=ranks)
+        == [(batches, ended, (0, False, 0.0, None, 0, 2, False, 5), batches)] * ranks
+    )
 
 
 def test_the_other_ranks_iterators_are_not_looked_at():
@@ -135,7 +149,9 @@ def test_the_other_ranks_iterators_are_not_looked_at():
 
 def test_batches_of_one_rank_can_be_changed_without_changing_anothers():
     def program(comm):
-        iterator = create_multi_node_iterator(SerialIterator([np.zeros(2)], 1) if comm.rank == 0 else None, comm)
+        iterator = create_multi_node_iterator(
+            SerialIterator([np.zeros(2)], 1) if comm.rank == 0 else None, comm
+        )
         (x,) = iterator.next()
         x += comm.rank
         comm.barrier()
@@ -168,7 +184,11 @@ def test_a_batch_need_not_be_a_list_and_an_iterator_need_not_count(batches):
     def program(comm):
         iterator = create_multi_node_iterator(Odd(batches) if comm.rank == 0 else None, comm)
         out = list(iterator)
-        assert (iterator.epoch, iterator.previous_epoch_detail, iterator.batch_size) == (0, None, None)
+        assert (iterator.epoch, iterator.previous_epoch_detail, iterator.batch_size) == (
+            0,
+            None,
+            None,
+        )
         return out
 
     for out in mnpar.run(program, ranks=2):
@@ -177,14 +197,18 @@ def test_a_batch_need_not_be_a_list_and_an_iterator_need_not_count(batches):
 
 def test_an_ordinary_generator_can_be_the_masters_iterator():
     def program(comm):
-        return list(create_multi_node_iterator(([i] for i in range(3)) if comm.rank == 0 else None, comm))
+        return list(
+            create_multi_node_iterator(([i] for i in range(3)) if comm.rank == 0 else None, comm)
+        )
 
     assert mnpar.run(program, ranks=2) == [[[0], [1], [2]]] * 2
 
 
 def test_the_length_of_the_data_set_is_known_everywhere_and_its_examples_on_the_master():
     def program(comm):
-        iterator = create_multi_node_iterator(SerialIterator(range(10), 3) if comm.rank == 0 else None, comm)
+        iterator = create_multi_node_iterator(
+            SerialIterator(range(10), 3) if comm.rank == 0 else None, comm
+        )
         if comm.rank == 1:
             with pytest.raises(RuntimeError, match="example 2 is on rank 0"):
                 iterator.dataset[2]
@@ -196,7 +220,9 @@ def test_the_length_of_the_data_set_is_known_everywhere_and_its_examples_on_the_
 def test_a_length_that_the_master_does_not_know_is_an_error():
     def program(comm):
         iterator = create_multi_node_iterator(Odd([]) if comm.rank == 0 else None, comm)
-        with pytest.raises(AttributeError, match="dataset" if comm.rank == 0 else "no data set with a length"):
+        with pytest.raises(
+            AttributeError, match="dataset" if comm.rank == 0 else "no data set with a length"
+        ):
             iterator.dataset  # noqa: B018
         return comm.rank
 
@@ -207,11 +233,17 @@ def test_the_structure_of_the_batch_is_sent_once():
     sizes = []
 
     def program(comm):
-        mine = SerialIterator([{"image": np.ones((5, 5)), "label": i} for i in range(8)], 2) if comm.rank == 0 else None
+        mine = (
+            SerialIterator([{"image": np.ones((5, 5)), "label": i} for i in range(8)], 2)
+            if comm.rank == 0
+            else None
+        )
         iterator = create_multi_node_iterator(mine, comm)
         bcast = comm.bcast
         if comm.rank == 0:
-            comm.bcast = lambda x=None, root=0: (sizes.append((x.nbytes, x.dtype)), bcast(x, root))[1]
+            comm.bcast = lambda x=None, root=0: (sizes.append((x.nbytes, x.dtype)), bcast(x, root))[
+                1
+            ]
         for _ in range(3):
             iterator.next()
 
@@ -240,7 +272,9 @@ class Failing(SerialIterator):
 
 def test_an_error_of_the_masters_iterator_is_raised_everywhere_and_the_next_batch_still_comes():
     def program(comm):
-        iterator = create_multi_node_iterator(Failing(range(6), 2, shuffle=False) if comm.rank == 1 else None, comm, 1)
+        iterator = create_multi_node_iterator(
+            Failing(range(6), 2, shuffle=False) if comm.rank == 1 else None, comm, 1
+        )
         assert iterator.next() == [0, 1]
         with pytest.raises(BrokenError, match="example 2 cannot be read") as caught:
             iterator.next()
@@ -252,7 +286,9 @@ def test_an_error_of_the_masters_iterator_is_raised_everywhere_and_the_next_batc
 
 def test_a_batch_that_cannot_be_sent_is_an_error_everywhere():
     def program(comm):
-        iterator = create_multi_node_iterator(SerialIterator([lambda: 0], 1) if comm.rank == 0 else None, comm)
+        iterator = create_multi_node_iterator(
+            SerialIterator([lambda: 0], 1) if comm.rank == 0 else None, comm
+        )
         with pytest.raises(Exception, match="lambda"):
             iterator.next()
         return comm.rank
@@ -263,7 +299,9 @@ def test_a_batch_that_cannot_be_sent_is_an_error_everywhere():
 @pytest.mark.parametrize("bad", [None, [1, 2], 3])
 def test_a_master_without_an_iterator_is_an_error_everywhere(bad):
     def program(comm):
-        with pytest.raises(ValueError, match="the master of a multi-node iterator needs an iterator"):
+        with pytest.raises(
+            ValueError, match="the master of a multi-node iterator needs an iterator"
+        ):
             create_multi_node_iterator(bad, comm)
         return comm.rank
 
@@ -273,7 +311,9 @@ def test_a_master_without_an_iterator_is_an_error_everywhere(bad):
 @pytest.mark.parametrize("master", [-1, 2, None])
 def test_a_master_that_does_not_exist_is_refused(master):
     def program(comm):
-        with pytest.raises(ValueError, match=f"rank_master = {master} is no rank of a communicator of 2"):
+        with pytest.raises(
+            ValueError, match=f"rank_master = {master} is no rank of a communicator of 2"
+        ):
             create_multi_node_iterator(SerialIterator([1], 1), comm, master)
         return comm.rank
 
@@ -282,13 +322,17 @@ def test_a_master_that_does_not_exist_is_refused(master):
 
 def test_ranks_that_make_different_calls_are_told_so():
     def program(comm):
-        iterator = create_multi_node_iterator(SerialIterator([None], 1) if comm.rank == 0 else None, comm)
+        iterator = create_multi_node_iterator(
+            SerialIterator([None], 1) if comm.rank == 0 else None, comm
+        )
         if comm.rank == 0:
             iterator.reset()
         else:
             iterator.next()
 
-    with pytest.raises(MismatchError, match=r"rank 1 called next\(\) .* its master, rank 0, called reset\(\)"):
+    with pytest.raises(
+        MismatchError, match=r"rank 1 called next\(\) .* its master, rank 0, called reset\(\)"
+    ):
         mnpar.run(program, ranks=2)
 
 
@@ -377,10 +421,14 @@ def test_finalize_waits_for_nobody():
     assert mnpar.run(program, ranks=2) == [True, False]
 
 
-@pytest.mark.parametrize(("given", "name"), [(None, "None"), (list(range(10_000)), "a list")], ids=["None", "a list"])
+@pytest.mark.parametrize(
+    ("given", "name"), [(None, "None"), (list(range(10_000)), "a list")], ids=["None", "a list"]
+)
 def test_what_is_no_iterator_is_named_and_not_printed(given, name):
     def program(comm):
-        with pytest.raises(ValueError, match=rf"needs an iterator, not {name}(\n\(raised on rank 1.*)?$"):
+        with pytest.raises(
+            ValueError, match=rf"needs an iterator, not {name}(\n\(raised on rank 1.*)?$"
+        ):
             create_multi_node_iterator(given, comm, 1)
         return comm.rank
 

@@ -1,4 +1,6 @@
-"""Iterators that read ahead, by threads or processes: the batches of a SerialIterator, whatever happens to the readers."""
+"""Iterators that read ahead, by threads or processes: the batches of a SerialIterator, whatever
+happens to the readers.
+"""
 
 import copy
 import gc
@@ -28,7 +30,9 @@ from tests.iterators.sent import Arrays, Drawing, Failing, Kinds, Pids, Unready
 KINDS = {  # starting processes takes some tenths of a second: threads are tried with more
     "threads": lambda *args, **kwargs: MultithreadIterator(*args, **kwargs, n_threads=2),
     "processes": lambda *args, **kwargs: MultiprocessIterator(*args, **kwargs, n_processes=2),
-    "processes, far ahead": lambda *args, **kwargs: MultiprocessIterator(*args, **kwargs, n_processes=3, n_prefetch=3),
+    "processes, far ahead": lambda *args, **kwargs: MultiprocessIterator(
+        *args, **kwargs, n_processes=3, n_prefetch=3
+    ),
 }
 PROCESSES = ("processes", "processes, far ahead")
 TWO = {name: KINDS[name] for name in ("threads", "processes")}
@@ -85,7 +89,8 @@ def test_batches_and_states_are_a_serial_iterators(kind, shape):
     mnpar.random.seed(1)
     iterator = make(list(range(n)), batch_size, **options)
     assert batches(iterator, 6) == expected
-    assert mnpar.random.generator().random() == drawn  # the program draws the same, whichever iterator it has
+    # the program draws the same, whichever iterator it has
+    assert mnpar.random.generator().random() == drawn
 
 
 @both_kinds
@@ -172,7 +177,9 @@ def test_an_order_sampler_is_asked_as_by_a_serial_iterator(make):
 
 
 @pytest.mark.parametrize(
-    ("make", "length"), [(TWO["threads"], 2), *[(make, 7) for make in TWO.values()]], ids=["threads, short", *TWO]
+    ("make", "length"),
+    [(TWO["threads"], 2), *[(make, 7) for make in TWO.values()]],
+    ids=["threads, short", *TWO],
 )
 def test_an_epoch_is_as_long_as_the_order_that_the_sampler_drew(make, length):
     def program(make, **how):
@@ -210,7 +217,9 @@ def test_a_copy_goes_its_own_way(make):
 @both_kinds
 def test_examples_of_any_kind_come_as_they_are(make):
     with make(Kinds(), 4, shuffle=False) as iterator:
-        for example, expected in zip(iterator.next(), SerialIterator(Kinds(), 4, shuffle=False).next(), strict=True):
+        for example, expected in zip(
+            iterator.next(), SerialIterator(Kinds(), 4, shuffle=False).next(), strict=True
+        ):
             assert list(example) == list(expected)
             for key, value in expected.items():
                 assert type(example[key]) is type(value)
@@ -231,7 +240,8 @@ def test_processes_share_the_arrays_of_a_data_set_and_may_change_their_own_view(
 
 @both_kinds
 def test_a_data_set_of_data_sets_is_read(make):
-    x, t = np.arange(40, dtype=np.float32).reshape(10, 4), np.arange(10, dtype=np.int32)
+    x = np.arange(40, dtype=np.float32).reshape(10, 4)
+    t = np.arange(10, dtype=np.int32)
     pairs = TransformDataset(TupleDataset(x, t), tuple)
     with make(pairs, 4, repeat=False, shuffle=False) as iterator:
         for i, batch in enumerate(iterator):
@@ -243,7 +253,8 @@ def test_a_data_set_of_data_sets_is_read(make):
 
 @both_kinds
 def test_what_a_data_set_draws_repeats_and_is_resumed(make, tmp_path):
-    n = 2 if make is KINDS["threads"] else 4  # a thread shares numpy's and Python's generators with the program
+    # a thread shares numpy's and Python's generators with the program
+    n = 2 if make is KINDS["threads"] else 4
 
     def drawn(iterator):
         return [example[:n] for _ in range(3) for example in iterator.next()]
@@ -310,7 +321,11 @@ ERRORS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "how"), [*[("threads", how) for how in ERRORS], *[("processes", how) for how in ("value", "own", "exit")]]
+    ("kind", "how"),
+    [
+        *[("threads", how) for how in ERRORS],
+        *[("processes", how) for how in ("value", "own", "exit")],
+    ],
 )
 def test_an_error_of_the_data_set_comes_with_its_number_and_loses_nothing(kind, how, tmp_path):
     make, (error, message) = KINDS[kind], ERRORS[how]
@@ -334,8 +349,13 @@ def test_an_error_of_the_data_set_comes_with_its_number_and_loses_nothing(kind, 
 def test_a_process_that_dies_is_named_with_the_reason_and_replaced(tmp_path):
     stone = tmp_path / "stone"
     stone.touch()
-    with MultiprocessIterator(Failing(str(stone), "die"), 4, repeat=False, shuffle=False, n_processes=2) as iterator:
-        with pytest.raises(RuntimeError, match=r"worker process 1 \(pid \d+\) ended by signal SIGKILL.*examples \[2, 3\]"):
+    with MultiprocessIterator(
+        Failing(str(stone), "die"), 4, repeat=False, shuffle=False, n_processes=2
+    ) as iterator:
+        with pytest.raises(
+            RuntimeError,
+            match=r"worker process 1 \(pid \d+\) ended by signal SIGKILL.*examples \[2, 3\]",
+        ):
             iterator.next()
         stone.unlink()
         assert list(iterator) == [[0, 1, 2, 3]]
@@ -359,7 +379,9 @@ def test_a_long_wait_is_a_warning():
 
 
 @pytest.mark.parametrize(
-    "options", [{"n_processes": -1}, {"dataset_timeout": 0}, {"maxtasksperchild": 0}, {"batch_size": 0}], ids=str
+    "options",
+    [{"n_processes": -1}, {"dataset_timeout": 0}, {"maxtasksperchild": 0}, {"batch_size": 0}],
+    ids=str,
 )
 def test_numbers_that_mean_nothing_are_refused(options):
     with pytest.raises(ValueError, match="positive"):
@@ -386,7 +408,9 @@ def ended(pids):
 
 
 def test_a_process_is_replaced_after_its_number_of_tasks():
-    with MultiprocessIterator(Pids(), 2, shuffle=False, n_processes=1, maxtasksperchild=2) as iterator:
+    with MultiprocessIterator(
+        Pids(), 2, shuffle=False, n_processes=1, maxtasksperchild=2
+    ) as iterator:
         pids = [iterator.next()[0] for _ in range(6)]
     assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4] == pids[5]
     assert ended(pids)
@@ -442,7 +466,9 @@ def test_synchronized_readers_of_all_ranks_read_alike(make):
 def test_a_multi_node_snapshot_of_processes_is_resumed_by_all_ranks(tmp_path):
     def program(comm):
         def make():
-            mine = MultiprocessIterator(list(range(5)), 2, n_processes=1) if comm.rank == 0 else None
+            mine = (
+                MultiprocessIterator(list(range(5)), 2, n_processes=1) if comm.rank == 0 else None
+            )
             return create_multi_node_iterator(mine, comm)
 
         with make() as iterator, make() as other:

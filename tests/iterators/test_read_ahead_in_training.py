@@ -1,4 +1,6 @@
-"""Iterators that read ahead in a Trainer on several ranks: cut off and resumed, it goes on bit for bit."""
+"""Iterators that read ahead in a Trainer on several ranks: cut off and resumed, it goes on bit for
+bit.
+"""
 
 import numpy as np
 import pytest
@@ -12,17 +14,23 @@ from tests.iterators.sent import Noisy
 
 KINDS = {
     "threads": lambda *args, **kwargs: MultithreadIterator(*args, **kwargs, n_threads=2),
-    "processes": lambda *args, **kwargs: MultiprocessIterator(*args, **kwargs, n_processes=1, n_prefetch=2),
+    "processes": lambda *args, **kwargs: MultiprocessIterator(
+        *args, **kwargs, n_processes=1, n_prefetch=2
+    ),
 }
 
 
 def train(comm, make, out, iterations, name):
-    """The weights and losses of a training that loads the checkpoints of that name, if there are any."""
+    """The weights and losses of a training that loads the checkpoints of that name, if there are
+    any.
+    """
     mnpar.random.seed([3, comm.rank])
     model = L.Classifier(L.Linear(4, 2, initialW=0.5))
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(lr=0.1), comm).setup(model)
     batches = make(Noisy(7 + comm.rank), 3)  # uneven
-    trainer = training.Trainer(training.StandardUpdater(batches, optimizer), (iterations, "iteration"), str(out))
+    trainer = training.Trainer(
+        training.StandardUpdater(batches, optimizer), (iterations, "iteration"), str(out)
+    )
     test = MultithreadIterator(Noisy(5), 2, repeat=False, shuffle=False)
     trainer.extend(extensions.Evaluator(test, model), trigger=(2, "iteration"))
     checkpointer = mnpar.create_multi_node_checkpointer(name, comm, cp_interval=9, path=str(out))

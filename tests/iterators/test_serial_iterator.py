@@ -7,11 +7,18 @@ import pytest
 
 import mnpar.random
 from mnpar.datasets import DictDataset, PrefetchDataset, SubDataset, TupleDataset
-from mnpar.iterators import MultiprocessIterator, MultithreadIterator, SerialIterator, ShuffleOrderSampler
+from mnpar.iterators import (
+    MultiprocessIterator,
+    MultithreadIterator,
+    SerialIterator,
+    ShuffleOrderSampler,
+)
 
 
 class Memory:
-    """A serializer in both directions, as the ones for files behave: arrays are read into the given array."""
+    """A serializer in both directions, as the ones for files behave: arrays are read into the given
+    array.
+    """
 
     def __init__(self, values=None, path="", reading=False):
         self.values = {} if values is None else values
@@ -104,7 +111,8 @@ def test_every_epoch_has_each_example_once(n, batch_size):
 
 def test_shuffling_gives_a_new_order_every_epoch():
     iterator = SerialIterator(range(50), 50)
-    first, second = iterator.next(), iterator.next()
+    first = iterator.next()
+    second = iterator.next()
     assert first != second
     assert first != list(range(50))
 
@@ -130,7 +138,9 @@ def test_numpys_global_generator_is_left_alone():
 
 
 def test_an_order_sampler_with_a_random_state_gives_chainers_orders():
-    iterator = SerialIterator(range(6), 6, order_sampler=ShuffleOrderSampler(np.random.RandomState(7)))
+    iterator = SerialIterator(
+        range(6), 6, order_sampler=ShuffleOrderSampler(np.random.RandomState(7))
+    )
     random = np.random.RandomState(7)
     for _ in range(3):
         assert iterator.next() == random.permutation(6).tolist()
@@ -155,8 +165,14 @@ REFUSED = {
     "fraction": (lambda: SerialIterator([1], 1.5), "batch_size = 1.5"),
     "none": (lambda: SerialIterator([1], None), "batch_size = None"),
     "bool": (lambda: SerialIterator([1], True), "batch_size = True"),
-    "both": (lambda: SerialIterator([1], 1, shuffle=True, order_sampler=lambda o, p: o), "leave shuffle out"),
-    "no order": (lambda: SerialIterator([1, 2], 1, order_sampler=lambda o, p: o[:, None]), r"order of shape \(2, 1\)"),
+    "both": (
+        lambda: SerialIterator([1], 1, shuffle=True, order_sampler=lambda o, p: o),
+        "leave shuffle out",
+    ),
+    "no order": (
+        lambda: SerialIterator([1, 2], 1, order_sampler=lambda o, p: o[:, None]),
+        r"order of shape \(2, 1\)",
+    ),
     "an order of another length": (
         lambda: list(SerialIterator([1, 2, 3], 1, order_sampler=lambda o, p: o[1:])),
         "1 examples after an epoch of 2",
@@ -211,7 +227,9 @@ def test_an_error_in_the_data_set_changes_no_order():
             return super().__getitem__(i)
 
     data = Flaky(range(7))
-    expected, iterator = (SerialIterator(x, 5, order_sampler=ShuffleOrderSampler(3)) for x in (range(7), data))
+    expected, iterator = (
+        SerialIterator(x, 5, order_sampler=ShuffleOrderSampler(3)) for x in (range(7), data)
+    )
     found = []
     while len(found) < 6:
         data.broken = len(found) % 2 == 1
@@ -232,8 +250,12 @@ SAMPLERS = {
     "no shuffling": lambda: {"shuffle": False},
     "the default": dict,
     "RandomState": lambda: {"order_sampler": ShuffleOrderSampler(np.random.RandomState(1))},
-    "Generator": lambda: {"order_sampler": ShuffleOrderSampler(np.random.Generator(np.random.PCG64(1)))},
-    "Philox": lambda: {"order_sampler": ShuffleOrderSampler(np.random.Generator(np.random.Philox(1)))},
+    "Generator": lambda: {
+        "order_sampler": ShuffleOrderSampler(np.random.Generator(np.random.PCG64(1)))
+    },
+    "Philox": lambda: {
+        "order_sampler": ShuffleOrderSampler(np.random.Generator(np.random.Philox(1)))
+    },
     "seed": lambda: {"order_sampler": ShuffleOrderSampler(1)},
 }
 
@@ -274,7 +296,10 @@ def test_a_state_of_another_data_set_is_refused():
     iterator = SerialIterator(range(10), 9, shuffle=False)
     iterator.next()
     iterator.serialize(saved)
-    with pytest.raises(ValueError, match="at position 9, was saved with a data set of another length; this one has 5"):
+    with pytest.raises(
+        ValueError,
+        match="at position 9, was saved with a data set of another length; this one has 5",
+    ):
         SerialIterator(range(5), 2, shuffle=False).serialize(Memory(saved.values, reading=True))
     saved.values["order"] = np.arange(7)
 
@@ -289,16 +314,22 @@ def test_a_state_of_another_data_set_is_refused():
 
 @pytest.mark.parametrize(
     ("sampler", "steps", "position"),
-    [(lambda order, _: np.tile(np.unique(order), 2), 10, 5), (lambda order, _: np.zeros(4, int), 3, 1)],
+    [
+        (lambda order, _: np.tile(np.unique(order), 2), 10, 5),
+        (lambda order, _: np.zeros(4, int), 3, 1),
+    ],
     ids=["twice the data set", "always 4"],
 )
-def test_with_other_ranks_the_position_in_an_order_of_another_length_moves_as_the_data_set_does(sampler, steps, position):
+def test_with_other_ranks_the_position_in_an_order_of_another_length_moves_as_the_data_set_does(
+    sampler, steps, position
+):
     saved = Memory()
     iterator = SerialIterator(range(6), 1, order_sampler=sampler)
     for _ in range(steps):
         iterator.next()
     iterator.serialize(saved)
-    other, reading = SerialIterator(range(3), 1, order_sampler=sampler), Memory(saved.values, reading=True)
+    other = SerialIterator(range(3), 1, order_sampler=sampler)
+    reading = Memory(saved.values, reading=True)
     reading.ranks_changed = True
     other.serialize(reading)
     assert other.current_position == position
@@ -306,12 +337,17 @@ def test_with_other_ranks_the_position_in_an_order_of_another_length_moves_as_th
 
 def test_a_state_of_another_kind_of_generator_is_refused():
     saved = Memory()
-    SerialIterator(range(5), 2, order_sampler=ShuffleOrderSampler(np.random.RandomState(0))).serialize(saved)
+    SerialIterator(
+        range(5), 2, order_sampler=ShuffleOrderSampler(np.random.RandomState(0))
+    ).serialize(saved)
     with pytest.raises(ValueError, match="does not fit this one, a Generator"):
         SerialIterator(range(5), 2).serialize(Memory(saved.values, reading=True))
 
 
-@pytest.mark.parametrize(("data", "name"), [(None, "None"), (5, "int"), ((i for i in range(3)), "generator"), ({1}, "set")])
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [(None, "None"), (5, "int"), ((i for i in range(3)), "generator"), ({1}, "set")],
+)
 def test_what_is_no_data_set_is_told(data, name):
     with pytest.raises(TypeError, match=rf"a data set has len\(\) and \[i\]; {name} has not"):
         SerialIterator(data, 3)

@@ -14,7 +14,10 @@ def test_all_ranks_read_the_same_shuffled_batches_for_epochs(ranks):
     def program(comm):
         mnpar.random.seed([1, comm.rank])
         iterator = create_synchronized_iterator(SerialIterator(range(17), 4), comm)
-        return [(iterator.next(), iterator.epoch, iterator.is_new_epoch, iterator.epoch_detail) for _ in range(20)]
+        return [
+            (iterator.next(), iterator.epoch, iterator.is_new_epoch, iterator.epoch_detail)
+            for _ in range(20)
+        ]
 
     results = mnpar.run(program, ranks=ranks)
     assert all(result == results[0] for result in results)
@@ -70,7 +73,10 @@ def test_the_same_iterator_comes_back_with_a_new_order_sampler():
     def program(comm):
         sampler = ShuffleOrderSampler(comm.rank)
         iterator = SerialIterator(range(5), 2, order_sampler=sampler)
-        return create_synchronized_iterator(iterator, comm) is iterator and iterator.order_sampler is not sampler
+        return (
+            create_synchronized_iterator(iterator, comm) is iterator
+            and iterator.order_sampler is not sampler
+        )
 
     assert mnpar.run(program, ranks=2) == [True, True]
 
@@ -90,7 +96,10 @@ DIFFERENT = {
         lambda rank: SerialIterator(range(5), 2, shuffle=rank == 0),
         r"\(True, 5, 2, True\) on rank 0 and \(False, 5, 2, True\)",
     ),
-    "lengths": (lambda rank: SerialIterator(range(5 + rank), 2), r"\(True, 5, 2, True\) on rank 0 and \(True, 6, 2, True\)"),
+    "lengths": (
+        lambda rank: SerialIterator(range(5 + rank), 2),
+        r"\(True, 5, 2, True\) on rank 0 and \(True, 6, 2, True\)",
+    ),
     "batch sizes": (
         lambda rank: SerialIterator(range(5), 2 + rank),
         r"\(True, 5, 2, True\) on rank 0 and \(True, 5, 3, True\)",

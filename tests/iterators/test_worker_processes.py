@@ -1,4 +1,6 @@
-"""Worker processes of scripts: data sets that the script defines, under MPI, and how the processes end with it."""
+"""Worker processes of scripts: data sets that the script defines, under MPI, and how the processes
+end with it.
+"""
 
 import os
 import select
@@ -121,7 +123,11 @@ ENDS = {
     "kill": (signal.SIGKILL, "input()", -signal.SIGKILL),
     "terminate": (signal.SIGTERM, "input()", -signal.SIGTERM),
     "interrupt": (signal.SIGINT, "input()", -signal.SIGINT),
-    "interrupted while it waits": (signal.SIGINT, "iterator = slow(); iterator.next()", -signal.SIGINT),
+    "interrupted while it waits": (
+        signal.SIGINT,
+        "iterator = slow(); iterator.next()",
+        -signal.SIGINT,
+    ),
     "kill while it waits": (signal.SIGKILL, "iterator = slow(); iterator.next()", -signal.SIGKILL),
     "end": (None, "pass", 0),
     "os._exit": (None, "os._exit(0)", 0),
@@ -150,7 +156,11 @@ if __name__ == "__main__":
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + main)
     process = subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         pids = [int(pid) for pid in process.stdout.readline().split()]

@@ -1,4 +1,6 @@
-"""Attention with its heads divided among ranks, against the layer of one rank and against a few lines of numpy."""
+"""Attention with its heads divided among ranks, against the layer of one rank and against a few
+lines of numpy.
+"""
 
 import numpy as np
 import pytest
@@ -24,10 +26,15 @@ def layer_of(comm=None, heads=3, **options):
 
 def run(layer, x0, s0=None, mask=None):
     """The output, and the gradients of a loss whose derivatives all differ."""
-    x, s = mnpar.Variable(x0), None if s0 is None else mnpar.Variable(s0)
+    x = mnpar.Variable(x0)
+    s = None if s0 is None else mnpar.Variable(s0)
     y = layer(x, s, mask)
     F.sum(F.sin(y) * y).backward()
-    return y.array, [v.grad for v in (x, s) if v is not None], {name: getattr(layer, name).grad for name in PARAMETERS}
+    return (
+        y.array,
+        [v.grad for v in (x, s) if v is not None],
+        {name: getattr(layer, name).grad for name in PARAMETERS},
+    )
 
 
 def softmax(s):
@@ -37,8 +44,11 @@ def softmax(s):
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_layer_is_a_few_lines_of_numpy(causal):
-    layer, x = layer_of(causal=causal), numbers(2, 5, 6)
-    q, k, v = np.einsum("nti,ahdi->anhtd", x, layer.W_qkv.array) + layer.b_qkv.array[:, None, :, None]
+    layer = layer_of(causal=causal)
+    x = numbers(2, 5, 6)
+    q, k, v = (
+        np.einsum("nti,ahdi->anhtd", x, layer.W_qkv.array) + layer.b_qkv.array[:, None, :, None]
+    )
     fit = q @ k.swapaxes(-1, -2) / np.sqrt(2)
     fit = np.where(np.tril(np.ones((5, 5), bool)), fit, -np.inf) if causal else fit
     y = np.einsum("nhtd,ohd->nto", softmax(fit) @ v, layer.W_out.array) + layer.b_out.array
@@ -48,7 +58,8 @@ def test_the_layer_is_a_few_lines_of_numpy(causal):
 @pytest.mark.parametrize("what", ["itself", "causal", "a source", "masked"])
 @pytest.mark.parametrize(("ranks", "heads"), [(1, 3), (2, 3), (2, 1), (3, 2), (4, 6)])
 def test_outputs_and_gradients_are_those_of_one_rank(ranks, heads, what):
-    x0, s0 = numbers(2, 4, 6), numbers(2, 5, 6, seed=1) if what == "a source" else None
+    x0 = numbers(2, 4, 6)
+    s0 = numbers(2, 5, 6, seed=1) if what == "a source" else None
     mask = numbers(2, 1, 1, 4, seed=2) > 0 if what == "masked" else None
     y1, gxs1, firsts = run(layer_of(heads=heads, causal=what == "causal"), x0, s0, mask)
 
@@ -82,7 +93,9 @@ def test_gradients_of_gradients_are_those_of_one_rank():
         x, b, W = second(layer_of(comm), comm)
         np.testing.assert_allclose(x, one[0], rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(b, one[1], rtol=1e-10, atol=1e-12)
-        np.testing.assert_allclose(W, one[2][:, slice(*block(3, comm.size, comm.rank))], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(
+            W, one[2][:, slice(*block(3, comm.size, comm.rank))], rtol=1e-10, atol=1e-12
+        )
 
     mnpar.run(program, ranks=2)
 
@@ -91,7 +104,8 @@ def test_gradients_of_gradients_are_those_of_one_rank():
 @pytest.mark.parametrize(("heads_ranks", "sequence_ranks"), [(1, 2), (1, 3), (2, 2), (2, 1)])
 @pytest.mark.parametrize("whole", [True, False], ids=["whole gradients", "shares"])
 def test_heads_and_sequence_may_both_be_cut(heads_ranks, sequence_ranks, sequence, whole):
-    x0, mask = numbers(2, 7, 6), numbers(3, 7, 7) > -0.5
+    x0 = numbers(2, 7, 6)
+    mask = numbers(3, 7, 7) > -0.5
     y1, (gx1,), firsts = run(layer_of(causal=True), x0, mask=mask)
     cut = zigzag(7, sequence_ranks)
 
@@ -99,7 +113,13 @@ def test_heads_and_sequence_may_both_be_cut(heads_ranks, sequence_ranks, sequenc
         among_heads = comm.split(comm.rank // heads_ranks, comm.rank)
         among_parts = comm.split(comm.rank % heads_ranks, comm.rank)
         mine = [t for stretch in cut[among_parts.rank] for t in range(*stretch)]
-        layer = layer_of(among_heads, causal=True, sequence_comm=among_parts, sequence=sequence, whole_gradients=whole)
+        layer = layer_of(
+            among_heads,
+            causal=True,
+            sequence_comm=among_parts,
+            sequence=sequence,
+            whole_gradients=whole,
+        )
         x = mnpar.Variable(x0[:, mine])
         y = layer(x, mask=mask[:, mine], cut=cut)
         F.sum(F.sin(y) * y).backward()
@@ -107,7 +127,8 @@ def test_heads_and_sequence_may_both_be_cut(heads_ranks, sequence_ranks, sequenc
         np.testing.assert_allclose(x.grad, gx1[:, mine], rtol=1e-11, atol=1e-12)
         heads = slice(*block(3, among_heads.size, among_heads.rank))
         for name, axis in PARAMETERS.items():
-            expected, g = firsts[name] if axis is None else firsts[name][:, heads], getattr(layer, name).grad
+            expected = firsts[name] if axis is None else firsts[name][:, heads]
+            g = getattr(layer, name).grad
             g = g if whole else among_parts.allreduce(g)
             np.testing.assert_allclose(g, expected, rtol=1e-10, atol=1e-12, err_msg=name)
 
@@ -115,11 +136,13 @@ def test_heads_and_sequence_may_both_be_cut(heads_ranks, sequence_ranks, sequenc
 
 
 def test_a_source_of_another_length_may_be_cut_too():
-    x0, s0 = numbers(1, 5, 6), numbers(1, 7, 6, seed=1)
+    x0 = numbers(1, 5, 6)
+    s0 = numbers(1, 7, 6, seed=1)
     y1, (gx1, gs1), _ = run(layer_of(), x0, s0)
 
     def program(comm):
-        q, k = slice(*block(5, comm.size, comm.rank)), slice(*block(7, comm.size, comm.rank))
+        q = slice(*block(5, comm.size, comm.rank))
+        k = slice(*block(7, comm.size, comm.rank))
         y, (gx, gs), _ = run(layer_of(sequence_comm=comm), x0[:, q], s0[:, k])
         for found, expected in ((y, y1[:, q]), (gx, gx1[:, q]), (gs, gs1[:, k])):
             np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)

@@ -1,4 +1,6 @@
-"""BatchNormalization: its statistics, its running values, its sizes that come with the first batch, and what it saves."""
+"""BatchNormalization: its statistics, its running values, its sizes that come with the first batch,
+and what it saves.
+"""
 
 import copy
 import pickle
@@ -41,12 +43,15 @@ def test_each_channel_gets_mean_0_and_deviation_1(size, axis, shape, reduced):
     np.testing.assert_allclose(bn.avg_var, 0.9 + 0.1 * x.var(axis=reduced) * m / (m - 1))
     with mnpar.using_config("train", False):
         y = bn(x).array
-    mean, var = [a.reshape(x.mean(axis=reduced, keepdims=True).shape) for a in (bn.avg_mean, bn.avg_var)]
+    mean, var = [
+        a.reshape(x.mean(axis=reduced, keepdims=True).shape) for a in (bn.avg_mean, bn.avg_var)
+    ]
     np.testing.assert_allclose(y, (x - mean) / np.sqrt(var + 2e-5))
 
 
 def test_gamma_and_beta_are_learnt_unless_they_are_not_used():
-    x, w = RNG.standard_normal((4, 2)), RNG.standard_normal((4, 2))
+    x = RNG.standard_normal((4, 2))
+    w = RNG.standard_normal((4, 2))
     bn = L.BatchNormalization(2, dtype="d", initial_gamma=np.array([2.0, 3.0]), initial_beta=5)
     F.sum(bn(x) * w).backward()
     np.testing.assert_allclose(bn.gamma.grad, (normal(x, 0) * w).sum(axis=0))
@@ -58,9 +63,15 @@ def test_gamma_and_beta_are_learnt_unless_they_are_not_used():
 
 
 def test_the_running_values_start_where_they_are_told_and_follow_by_the_decay():
-    bn = L.BatchNormalization(1, decay=0.5, dtype="d", initial_avg_mean=4, initial_avg_var=mnpar.initializers.Constant(2))
+    bn = L.BatchNormalization(
+        1, decay=0.5, dtype="d", initial_avg_mean=4, initial_avg_var=mnpar.initializers.Constant(2)
+    )
     bn(np.array([[1.0], [3.0]]))
-    assert (bn.avg_mean[0], bn.avg_var[0]) == (3, 2)  # 4/2 + 2/2; the unbiased variance of the batch is 2
+    # 4/2 + 2/2; the unbiased variance of the batch is 2
+    assert (bn.avg_mean[0], bn.avg_var[0]) == (
+        3,
+        2,
+    )
     assert bn.avg_mean.dtype == bn.avg_var.dtype == np.float64
 
 
@@ -79,7 +90,11 @@ def test_a_batch_of_one_gives_beta_and_one_of_none_changes_nothing():
     y = bn(np.zeros((0, 2), "f4"))
     F.sum(y).backward()
     assert y.shape == (0, 2)
-    assert (bn.gamma.grad.tolist(), bn.avg_mean.tolist(), bn.avg_var.tolist()) == ([0, 0], [0, 0], [1, 1])
+    assert (bn.gamma.grad.tolist(), bn.avg_mean.tolist(), bn.avg_var.tolist()) == (
+        [0, 0],
+        [0, 0],
+        [1, 1],
+    )
     assert bn(np.full((1, 2), 8, "f4")).array.tolist() == [[3, 3]]
     np.testing.assert_allclose(bn.avg_var, [0.9, 0.9], rtol=1e-6)
 
@@ -92,7 +107,8 @@ def test_the_dtype_of_x_is_kept_and_that_of_the_parameters_chosen(dtype):
         F.sum(y * y).backward()
         assert y.dtype == dtype
         assert bn.gamma.dtype == bn.gamma.grad.dtype == bn.avg_var.dtype == bn.dtype
-    assert bn.dtype == ("f8" if dtype == "f8" else "f4")  # not halves: running values change by small steps
+    # not halves: running values change by small steps
+    assert bn.dtype == ("f8" if dtype == "f8" else "f4")
 
 
 def test_what_was_saved_comes_back_even_into_a_link_without_sizes():
@@ -109,7 +125,10 @@ def test_what_was_saved_comes_back_even_into_a_link_without_sizes():
 
 
 def test_wrong_shapes_are_told():
-    with pytest.raises(ValueError, match=r"gamma of shape \(3,\) must have shape \(2,\): x \(4, 2\) without its axes \(0,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"gamma of shape \(3,\) must have shape \(2,\): x \(4, 2\) without its axes \(0,\)",
+    ):
         L.BatchNormalization(3)(np.ones((4, 2), "f4"))
     with pytest.raises(ValueError, match="not 1 or more"):
         L.BatchNormalization(0)
@@ -127,12 +146,17 @@ def test_a_lazy_layer_learns_from_its_first_batch():
 
 
 def test_it_shows_its_sizes():
-    text = "BatchNormalization(size=(3,), decay=0.9, eps=2e-05, dtype=float32, use_gamma=True, use_beta=False)"
+    text = (
+        "BatchNormalization(size=(3,), decay=0.9, eps=2e-05, dtype=float32, use_gamma=True, "
+        "use_beta=False)"
+    )
     assert repr(L.BatchNormalization(3, use_beta=False)) == text
 
 
 def test_renormalization_trains_on_what_it_tests_with():
-    bn = L.BatchRenormalization(3, rmax=100, dmax=100, dtype="d", initial_avg_mean=1, initial_avg_var=4)
+    bn = L.BatchRenormalization(
+        3, rmax=100, dmax=100, dtype="d", initial_avg_mean=1, initial_avg_var=4
+    )
     x = RNG.standard_normal((5, 3, 2)) * 3
     with mnpar.using_config("train", False):
         testing = bn(x).array
@@ -142,8 +166,12 @@ def test_renormalization_trains_on_what_it_tests_with():
 
 
 def test_corrections_of_renormalization_are_clipped_and_are_constants_to_backward():
-    x, w = mnpar.Variable(RNG.standard_normal((6, 2)) * 3 + 1), RNG.standard_normal((6, 2))
-    mean, var, gamma, beta = np.array([0.5, -40]), np.array([9.0, 0.01]), np.array([2.0, 3.0]), np.zeros(2)
+    x = mnpar.Variable(RNG.standard_normal((6, 2)) * 3 + 1)
+    w = RNG.standard_normal((6, 2))
+    mean = np.array([0.5, -40])
+    var = np.array([9.0, 0.01])
+    gamma = np.array([2.0, 3.0])
+    beta = np.zeros(2)
     sigma = np.sqrt(var + 2e-5)
     r = np.clip(np.sqrt(x.array.var(axis=0) + 2e-5) / sigma, 1 / 2, 2)
     d = np.clip((x.array.mean(axis=0) - mean) / sigma, -3, 3)
@@ -182,7 +210,9 @@ def test_whitening_follows_the_batches_and_tests_with_what_it_followed():
         z = bn(x).array.transpose(1, 0, 2).reshape(2, 2, 150)
     np.testing.assert_allclose(z, y * 150 / 149)
     assert {name: value.shape for name, value in mnpar.serializers.serialize(bn).items()} == {
-        "avg_mean": (2, 2), "avg_projection": (2, 2, 2), "N": (),
-    }  # fmt: skip
+        "avg_mean": (2, 2),
+        "avg_projection": (2, 2, 2),
+        "N": (),
+    }
     with pytest.raises(ValueError, match="5 channels cannot be divided into 2 groups"):
         L.DecorrelatedBatchNormalization(5, groups=2)

@@ -1,7 +1,8 @@
 """What divided layers send, counted, against what has to be sent: not more than 2 % above it.
 
-Of P ranks that hold parts of a sum of n bytes, each has to send 2 (P - 1) / P · n so that all get the sum (and half of that for
-a part of the sum, or from parts to the whole): Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009.
+Of P ranks that hold parts of a sum of n bytes, each has to send 2 (P - 1) / P · n so that all get
+the sum (and half of that for a part of the sum, or from parts to the whole): Patarasuk and Yuan,
+"Bandwidth optimal all-reduce algorithms", JPDC 2009.
 """
 
 import numpy as np
@@ -15,7 +16,13 @@ from mnpar.plans import block
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-N, T, D, HEADS = 4, 24, 48, 12  # of 8 bytes: activations are larger than what is cheaper to gather than to reduce
+# of 8 bytes: activations are larger than what is cheaper to gather than to reduce
+N, T, D, HEADS = (
+    4,
+    24,
+    48,
+    12,
+)
 ACTIVATIONS = 8 * N * T * D
 
 
@@ -28,12 +35,15 @@ def mlp(comm, sequence_axis=None):
 def attention(comm, sequence_axis=None):
     """Each rank has some of the heads; the three products of the input are one layer."""
     first, last = block(HEADS, comm.size, comm.rank)
-    heads, width = last - first, D // HEADS
+    heads = last - first
+    width = D // HEADS
     one = L.ColumnParallelLinear(comm, D, 3 * D, gather_output=False, sequence_axis=sequence_axis)
     two = L.RowParallelLinear(comm, D, D, input_is_parallel=True, sequence_axis=sequence_axis)
 
     def forward(x):
-        q, k, v = F.separate(one(x, 2).reshape(N, T, heads, 3, width).transpose(0, 2, 1, 3, 4), axis=3)
+        q, k, v = F.separate(
+            one(x, 2).reshape(N, T, heads, 3, width).transpose(0, 2, 1, 3, 4), axis=3
+        )
         h = F.scaled_dot_product_attention(q, k, v, causal=True)  # (N, heads, T, width)
         return two(h.transpose(0, 2, 1, 3).reshape(N, T, heads * width), 2)
 
@@ -43,7 +53,8 @@ def attention(comm, sequence_axis=None):
 def block_of_a_transformer(comm, sequence_axis=None):
     attend, attending = attention(comm, sequence_axis)
     widen, widening = mlp(comm, sequence_axis)
-    before, after = L.LayerNormalization(D), L.LayerNormalization(D)
+    before = L.LayerNormalization(D)
+    after = L.LayerNormalization(D)
     if sequence_axis is not None:
         for norm in (before, after):
             norm.add_hook(WholeGradients(comm))
@@ -78,7 +89,8 @@ def least(P, n, collectives):
     return 2 * (P - 1) * n * collectives
 
 
-CASES = {  # what is made; allreduces of activations forward and backward, where the sequence is whole
+# what is made; allreduces of activations forward and backward, where the sequence is whole
+CASES = {
     "mlp": (mlp, 1),
     "attention": (attention, 1),
     "block of a transformer": (block_of_a_transformer, 2),
@@ -89,18 +101,24 @@ CASES = {  # what is made; allreduces of activations forward and backward, where
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_layers_of_a_transformer_send_what_has_to_be_sent(ranks, name, sequence_axis):
-    """With the sequence cut, an allreduce is a reduce-scatter and an allgather: as many bytes. What norms see is a part of the
-    sequence then, so that their gradients have to be summed, too."""
+    """With the sequence cut, an allreduce is a reduce-scatter and an allgather: as many bytes. What
+    norms see is a part of the sequence then, so that their gradients have to be summed, too.
+    """
     make, pairs = CASES[name]
 
     def program(comm):
         part = slice(None) if sequence_axis is None else slice(*block(T, comm.size, comm.rank))
-        return sent(comm, make(comm, sequence_axis), np.random.default_rng(0).normal(size=(N, T, D))[:, part].copy())
+        return sent(
+            comm,
+            make(comm, sequence_axis),
+            np.random.default_rng(0).normal(size=(N, T, D))[:, part].copy(),
+        )
 
     forward, backward = mnpar.run(program, ranks=ranks)[0]
     minimum = least(ranks, ACTIVATIONS, pairs)
     assert minimum <= forward <= 1.02 * minimum
-    vectors = 4 if sequence_axis is not None and name == "block of a transformer" else 0  # gammas and betas
+    # gammas and betas
+    vectors = 4 if sequence_axis is not None and name == "block of a transformer" else 0
     minimum = 2 * minimum + least(ranks, 8 * D * vectors, 1)
     assert minimum <= forward + backward <= 1.02 * minimum
 
@@ -108,8 +126,14 @@ def test_layers_of_a_transformer_send_what_has_to_be_sent(ranks, name, sequence_
 ALONE = {  # layers of one rank, which have nobody to speak to
     **{name: lambda comm, make=make: make(comm, 1)[1] for name, (make, _) in CASES.items()},
     "heads": lambda comm: L.MultiHeadAttention(HEADS, D, comm, causal=True, sequence_comm=comm),
-    "all to all": lambda comm: L.MultiHeadAttention(HEADS, D, comm, sequence_comm=comm, sequence="all_to_all"),
-    "table": lambda comm: lambda x: L.VocabularyParallelEmbedID(comm, 9, D, sequence_axis=1)(x[:, :, 0].array.astype("i4")),
+    "all to all": lambda comm: L.MultiHeadAttention(
+        HEADS, D, comm, sequence_comm=comm, sequence="all_to_all"
+    ),
+    "table": lambda comm: (
+        lambda x: L.VocabularyParallelEmbedID(comm, 9, D, sequence_axis=1)(
+            x[:, :, 0].array.astype("i4")
+        )
+    ),
 }
 
 
@@ -126,8 +150,11 @@ def test_layers_of_one_rank_are_plain_and_leave_nothing_on_the_tape(name):
 def test_a_pair_of_convolutions_sends_what_has_to_be_sent(ranks):
     """Forward the sums of the outputs, backward those of the input's gradient."""
     images = np.ones((8, 6, 14, 14))
-    forward, backward = mnpar.run(lambda comm: sent(comm, convolutions(comm), images), ranks=ranks)[0]
-    outputs, inputs = least(ranks, 8 * 8 * 12 * 14 * 14, 1), least(ranks, images.nbytes, 1)
+    forward, backward = mnpar.run(lambda comm: sent(comm, convolutions(comm), images), ranks=ranks)[
+        0
+    ]
+    outputs = least(ranks, 8 * 8 * 12 * 14 * 14, 1)
+    inputs = least(ranks, images.nbytes, 1)
     assert outputs <= forward <= 1.02 * outputs
     assert inputs <= backward <= 1.02 * inputs
 

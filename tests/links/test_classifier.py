@@ -10,8 +10,10 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 
-X, T = np.array([[3.0, 0.0], [0.0, 3.0]]), np.array([0, 0])
-LOSS = np.mean([np.log(1 + np.exp(-3)), np.log(1 + np.exp(3))])  # −log softmax of the first of (3, 0) and of (0, 3)
+X = np.array([[3.0, 0.0], [0.0, 3.0]])
+T = np.array([0, 0])
+# −log softmax of the first of (3, 0) and of (0, 3)
+LOSS = np.mean([np.log(1 + np.exp(-3)), np.log(1 + np.exp(3))])
 
 
 def identity(**kwargs):
@@ -53,7 +55,10 @@ def test_the_labels_are_the_argument_of_that_place_or_name(key, args, kwargs):
     assert model.accuracy.item() == 0.5
 
 
-@pytest.mark.parametrize(("key", "args", "kwargs"), [(-1, (), {"t": T}), (2, (X, T), {}), (-3, (X, T), {}), ("t", (X, T), {})])
+@pytest.mark.parametrize(
+    ("key", "args", "kwargs"),
+    [(-1, (), {"t": T}), (2, (X, T), {}), (-3, (X, T), {}), ("t", (X, T), {})],
+)
 def test_labels_that_are_not_there_are_missed(key, args, kwargs):
     with pytest.raises(ValueError, match="the labels were to come as"):
         identity(label_key=key)(*args, **kwargs)
@@ -94,7 +99,9 @@ def test_only_the_predictor_learns():
     np.testing.assert_allclose(model.predictor.W.array, before - 0.1 * gW, rtol=1e-5)
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"]
+)
 def test_it_can_be_copied_between_batches_without_the_last_graph(how):
     model = identity()
     model(X, T)

@@ -40,8 +40,16 @@ def on_grid(make):
 
 
 LAYERS = {
-    "columns": (lambda: L.Linear(5, 7), lambda c: L.ColumnParallelLinear(c, 5, 7), lambda c: L.ColumnParallelLinear(c, 7)),
-    "rows": (lambda: L.Linear(5, 7), lambda c: L.RowParallelLinear(c, 5, 7), lambda c: L.RowParallelLinear(c, 7)),
+    "columns": (
+        lambda: L.Linear(5, 7),
+        lambda c: L.ColumnParallelLinear(c, 5, 7),
+        lambda c: L.ColumnParallelLinear(c, 7),
+    ),
+    "rows": (
+        lambda: L.Linear(5, 7),
+        lambda c: L.RowParallelLinear(c, 5, 7),
+        lambda c: L.RowParallelLinear(c, 7),
+    ),
     "places": (
         lambda: L.LocalConvolution2D(2, 3, (7, 6), 3),
         on_grid(lambda grid: L.SpatialLocalConvolution2D(grid, 2, 3, (7, 6), 3)),
@@ -79,7 +87,9 @@ def test_any_number_of_ranks_loads_what_any_number_saved(layers, before, after):
         return [L.gather_parameter(comm, param) for param in layer.params()]
 
     for saved in mnpar.run(written, ranks=before):
-        assert {name: value.shape for name, value in saved.items()} == {name: value.shape for name, value in one.items()}
+        assert {name: value.shape for name, value in saved.items()} == {
+            name: value.shape for name, value in one.items()
+        }
         for name, value in one.items():
             np.testing.assert_array_equal(saved[name], value)
     for params in mnpar.run(read, ranks=after, args=(saved,)):

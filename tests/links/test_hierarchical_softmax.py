@@ -1,4 +1,6 @@
-"""Hierarchical softmax: its tree, its probabilities, its gradients; and deformable convolution's link."""
+"""Hierarchical softmax: its tree, its probabilities, its gradients; and deformable convolution's
+link.
+"""
 
 import numpy as np
 import pytest
@@ -24,11 +26,23 @@ def test_the_probabilities_of_all_words_add_up_to_1():
 def test_the_loss_is_that_of_each_turn_on_the_paths():
     loss = L.BinaryHierarchicalSoftmax(3, TREE, "d")
     assert loss.W.shape == (4, 3)
-    x, t = RNG.standard_normal((3, 3)), np.array([4, 2, 3])
-    turns = [(0, 0, 1), (0, 1, -1), (0, 2, -1), (1, 0, -1), (1, 3, -1), (2, 0, 1), (2, 1, 1)]  # sample, node, sign
+    x = RNG.standard_normal((3, 3))
+    t = np.array([4, 2, 3])
+    # sample, node, sign
+    turns = [
+        (0, 0, 1),
+        (0, 1, -1),
+        (0, 2, -1),
+        (1, 0, -1),
+        (1, 3, -1),
+        (2, 0, 1),
+        (2, 1, 1),
+    ]
     expected = sum(np.log1p(np.exp(-sign * loss.W.array[node] @ x[i])) for i, node, sign in turns)
     assert loss(x, t).item() == pytest.approx(expected)
-    mnpar.gradient_check.check_backward(lambda x, W: loss(x, t), (x, loss.W.array.copy()), None, loss.W, eps=1e-4, atol=1e-7)
+    mnpar.gradient_check.check_backward(
+        lambda x, W: loss(x, t), (x, loss.W.array.copy()), None, loss.W, eps=1e-4, atol=1e-7
+    )
 
 
 def test_rare_words_have_long_paths():
@@ -49,7 +63,9 @@ def test_a_word_that_is_not_in_the_tree_is_told(t):
 
 
 def test_no_words_have_no_loss():
-    assert L.BinaryHierarchicalSoftmax(2, (0, 1))(np.ones((0, 2), "f4"), np.zeros(0, "i4")).item() == 0
+    assert (
+        L.BinaryHierarchicalSoftmax(2, (0, 1))(np.ones((0, 2), "f4"), np.zeros(0, "i4")).item() == 0
+    )
 
 
 def test_a_node_that_is_no_pair_is_told():
@@ -66,4 +82,6 @@ def test_deformable_convolution_starts_with_zeros_and_learns_both_its_filters():
     F.sum(layer(x) ** 2).backward()
     assert [name for name, p in layer.namedparams() if not np.any(p.grad)] == []
     layer.offset_conv.W.array[...] = 0
-    np.testing.assert_allclose(layer(x).array, F.convolution_2d(x, layer.deform_conv.W, None, 2, 1).array, atol=1e-5)
+    np.testing.assert_allclose(
+        layer(x).array, F.convolution_2d(x, layer.deform_conv.W, None, 2, 1).array, atol=1e-5
+    )

@@ -17,7 +17,11 @@ def layer():
     return L.Linear(3, 2, initialW=Normal(1.0, "f8"), initial_bias=Normal(1.0, "f8"))
 
 
-SHAPES = {"matrix": ((4, 3), 1, (4, 2)), "flattened": ((4, 1, 3), 1, (4, 2)), "two batch axes": ((4, 5, 3), 2, (4, 5, 2))}
+SHAPES = {
+    "matrix": ((4, 3), 1, (4, 2)),
+    "flattened": ((4, 1, 3), 1, (4, 2)),
+    "two batch axes": ((4, 5, 3), 2, (4, 5, 2)),
+}
 
 
 @pytest.mark.parametrize(("shape", "axes", "expected"), SHAPES.values(), ids=SHAPES)
@@ -25,7 +29,9 @@ def test_it_is_the_product_with_the_transpose_plus_the_bias(layer, shape, axes, 
     x = RNG.standard_normal(shape)
     y = layer(x, n_batch_axes=axes)
     assert y.shape == expected
-    np.testing.assert_allclose(y.array.reshape(-1, 2), x.reshape(-1, 3) @ layer.W.array.T + layer.b.array)
+    np.testing.assert_allclose(
+        y.array.reshape(-1, 2), x.reshape(-1, 3) @ layer.W.array.T + layer.b.array
+    )
 
 
 def test_its_gradients_are_those_of_the_differences(layer):
@@ -41,7 +47,9 @@ def test_without_a_bias_there_is_none():
     np.testing.assert_allclose(layer(x).array, x @ layer.W.array.T, rtol=1e-6)
 
 
-@pytest.mark.parametrize("make", [lambda: L.Linear(2), lambda: L.Linear(None, 2)], ids=["Linear(2)", "Linear(None, 2)"])
+@pytest.mark.parametrize(
+    "make", [lambda: L.Linear(2), lambda: L.Linear(None, 2)], ids=["Linear(2)", "Linear(None, 2)"]
+)
 def test_one_size_is_the_output_and_the_other_comes_with_the_first_batch(make):
     layer = make()
     assert (layer.in_size, layer.out_size) == (None, 2)
@@ -53,11 +61,15 @@ def test_one_size_is_the_output_and_the_other_comes_with_the_first_batch(make):
         layer(np.ones((4, 4), "f4"))
 
 
-@pytest.mark.parametrize(("shape", "axes"), [((3,), 1), ((4, 0), 1), ((4, 3), 2), ((4, 3), 0), ((), 1)])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((3,), 1), ((4, 0), 1), ((4, 3), 2), ((4, 3), 0), ((), 1)]
+)
 def test_a_first_batch_without_features_leaves_the_layer_lazy(shape, axes):
     layer = L.Linear(2)
     with pytest.raises(
-        ValueError, match=r"Linear\(None, 2\): x of shape .* (has no features after|must have 2 axes.*x\[None\] is a batch)"
+        ValueError,
+        match=r"Linear\(None, 2\): x of shape .* (has no features after|must have 2 "
+        r"axes.*x\[None\] is a batch)",
     ):
         layer(np.ones(shape, "f4"), n_batch_axes=axes)
     assert not layer.W.is_initialized
@@ -72,7 +84,12 @@ def test_sizes_are_one_or_more(sizes):
 
 STARTS = {
     "numbers": (2.0, 3, np.full((2, 3), 2.0), [3.0, 3.0]),
-    "arrays": (np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0]), np.arange(6.0).reshape(2, 3), [1.0, 2.0]),
+    "arrays": (
+        np.arange(6.0).reshape(2, 3),
+        np.array([1.0, 2.0]),
+        np.arange(6.0).reshape(2, 3),
+        [1.0, 2.0],
+    ),
     "initializers": (One(), One(), np.ones((2, 3)), [1.0, 1.0]),
     "the default of b": (1, None, np.ones((2, 3)), [0.0, 0.0]),
 }

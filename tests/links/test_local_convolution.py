@@ -33,7 +33,9 @@ def test_random_filters_are_scaled_by_their_own_fan_in():
 
 def test_numbers_and_arrays_are_taken_as_they_are():
     W = np.arange(8.0).reshape(1, 2, 1, 1, 2, 2)
-    layer = L.LocalConvolution2D(1, 1, (3, 2), 2, initialW=W, initial_bias=np.array([[[1.0], [2.0]]]))
+    layer = L.LocalConvolution2D(
+        1, 1, (3, 2), 2, initialW=W, initial_bias=np.array([[[1.0], [2.0]]])
+    )
     np.testing.assert_array_equal(layer.W.array, W)
     np.testing.assert_array_equal(layer(np.ones((1, 1, 3, 2))).array.ravel(), [7.0, 24.0])
 
@@ -41,10 +43,22 @@ def test_numbers_and_arrays_are_taken_as_they_are():
 BAD = {
     "no ksize": (lambda: L.LocalConvolution2D(1, 1, 5), "ksize"),
     "no channels": (lambda: L.LocalConvolution2D(0, 1, 5, 3), "from 1 on, not 0"),
-    "windows too large": (lambda: L.LocalConvolution2D(1, 1, 5, 6), r"do not fit in an image of \(5, 5\)"),
-    "an image of another size": (lambda: L.LocalConvolution2D(1, 1, 5, 3)(np.ones((1, 1, 6, 6))), r"has \(4, 4\) windows"),
-    "not an image": (lambda: L.LocalConvolution2D(None, 1, ksize=3)(np.ones((1, 5))), r"must be \(N, C, H, W\)"),
-    "a decoder too early": (lambda: L.LocalConvolution2D(None, 1, ksize=3).decoder(), "when its sizes are known"),
+    "windows too large": (
+        lambda: L.LocalConvolution2D(1, 1, 5, 6),
+        r"do not fit in an image of \(5, 5\)",
+    ),
+    "an image of another size": (
+        lambda: L.LocalConvolution2D(1, 1, 5, 3)(np.ones((1, 1, 6, 6))),
+        r"has \(4, 4\) windows",
+    ),
+    "not an image": (
+        lambda: L.LocalConvolution2D(None, 1, ksize=3)(np.ones((1, 5))),
+        r"must be \(N, C, H, W\)",
+    ),
+    "a decoder too early": (
+        lambda: L.LocalConvolution2D(None, 1, ksize=3).decoder(),
+        "when its sizes are known",
+    ),
 }
 
 
@@ -56,14 +70,16 @@ def test_what_does_not_fit_is_named(make, message):
 
 def test_a_tied_decoder_shares_the_filters_and_an_untied_one_begins_with_them():
     encoder = L.LocalConvolution2D(1, 2, 6, 3)
-    tied, own = encoder.decoder(), encoder.decoder(tied=False, nobias=False)
+    tied = encoder.decoder()
+    own = encoder.decoder(tied=False, nobias=False)
     assert tied.W is encoder.W
     assert own.W is not encoder.W
     assert own.b.shape == (1, 6, 6)
     np.testing.assert_array_equal(own.W.array, encoder.W.array)
     x = np.random.default_rng(0).standard_normal((2, 1, 6, 6))
     y = np.random.default_rng(1).standard_normal((2, 2, 4, 4))
-    np.testing.assert_allclose((encoder(x).array * y).sum(), (tied(y).array * x).sum())  # it is the transpose
+    # it is the transpose
+    np.testing.assert_allclose((encoder(x).array * y).sum(), (tied(y).array * x).sum())
 
 
 class Autoencoder(mnpar.Chain):
@@ -93,12 +109,16 @@ GRIDS = [(1, 1), (2, 2), (3, 2), (1, 5), (4, 1)]
 
 @pytest.mark.grid
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize(("size", "k", "stride"), [((9, 8), 4, 1), ((7, 7), 5, 1), ((8, 11), (3, 2), (2, 3))], ids=str)
+@pytest.mark.parametrize(
+    ("size", "k", "stride"), [((9, 8), 4, 1), ((7, 7), 5, 1), ((8, 11), (3, 2), (2, 3))], ids=str
+)
 @pytest.mark.parametrize("dims", GRIDS, ids=str)
 def test_in_blocks_it_learns_the_weights_of_one_process(dims, size, k, stride, tied):
     whole = np.random.default_rng(2).standard_normal((3, 2, *size))
     mnpar.random.seed(7)
-    losses, weights = learnt(Autoencoder(L.LocalConvolution2D(2, 3, size, k, stride, initial_bias=Normal()), tied), whole)
+    losses, weights = learnt(
+        Autoencoder(L.LocalConvolution2D(2, 3, size, k, stride, initial_bias=Normal()), tied), whole
+    )
 
     def program(comm):
         mnpar.random.seed(7)
@@ -118,7 +138,9 @@ def test_in_blocks_it_learns_the_weights_of_one_process(dims, size, k, stride, t
 def test_both_gradients_are_those_of_one_process(comm):
     """Rows over the ranks; the gradient of x, and the gradient of a function of it."""
     rng = np.random.default_rng(3)
-    whole, W, v = rng.standard_normal((2, 1, 6, 5)), rng.standard_normal((2, 4, 4, 1, 3, 2)), rng.standard_normal((2, 1, 6, 5))
+    whole = rng.standard_normal((2, 1, 6, 5))
+    W = rng.standard_normal((2, 4, 4, 1, 3, 2))
+    v = rng.standard_normal((2, 1, 6, 5))
     grid = mnpar.SpatialGrid(comm, (comm.size, 1))
     rows = slice(grid.block((6, 5)).start[0], grid.block((6, 5)).stop[0])
 
@@ -131,7 +153,9 @@ def test_both_gradients_are_those_of_one_process(comm):
 
     one = derivatives(L.LocalConvolution2D(1, 2, (6, 5), (3, 2), initialW=W), whole, v)
     layer = L.SpatialLocalConvolution2D(grid, 1, 2, (6, 5), (3, 2), initialW=W)
-    for mine, all_of in zip(derivatives(layer, whole[:, :, rows].copy(), v[:, :, rows]), one, strict=True):
+    for mine, all_of in zip(
+        derivatives(layer, whole[:, :, rows].copy(), v[:, :, rows]), one, strict=True
+    ):
         np.testing.assert_allclose(mine, all_of[:, :, rows], rtol=1e-11, atol=1e-12)
 
 

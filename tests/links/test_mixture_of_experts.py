@@ -1,4 +1,6 @@
-"""A mixture of experts over ranks against the one of one process, and that one against all experts on all tokens."""
+"""A mixture of experts over ranks against the one of one process, and that one against all experts
+on all tokens.
+"""
 
 import numpy as np
 import pytest
@@ -33,7 +35,9 @@ def uneven(comm):
 
 
 def gradients(comm, twice=False, parallel=False, options=None):
-    """Output and all gradients of a loss with the balance in it, of the tokens that this rank has."""
+    """Output and all gradients of a loss with the balance in it, of the tokens that this rank
+    has.
+    """
     moe = layer(comm, input_is_parallel=parallel, **options or {})
     x = mnpar.Variable(X[uneven(comm)] if parallel else X)
     y = moe(x)
@@ -43,7 +47,13 @@ def gradients(comm, twice=False, parallel=False, options=None):
         loss = F.sum(gx * gx * gx)
         moe.cleargrads()
     loss.backward()
-    return y.array, x.grad, {path: param.grad for path, param in moe.namedparams()}, moe.load.tolist(), moe.dropped
+    return (
+        y.array,
+        x.grad,
+        {path: param.grad for path, param in moe.namedparams()},
+        moe.load.tolist(),
+        moe.dropped,
+    )
 
 
 def compare(results, alone, parallel):
@@ -103,7 +113,9 @@ def test_one_process_computes_what_all_experts_on_all_tokens_give(k):
     np.put_along_axis(mask, np.argsort(-p.array, axis=1)[:, :k], 1, axis=1)
     w = p * mask
     w = w / F.sum(w, axis=1, keepdims=True) if k > 1 else w
-    y = F.sum(F.stack([moe.experts[str(i)](x) for i in range(5)], axis=1) * F.expand_dims(w, 2), axis=1)
+    y = F.sum(
+        F.stack([moe.experts[str(i)](x) for i in range(5)], axis=1) * F.expand_dims(w, 2), axis=1
+    )
     F.sum(F.sin(y) * y).backward()
     for a, b in zip(got, [y.array, x.grad, *[param.grad for param in moe.params()]], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
@@ -113,7 +125,8 @@ def test_one_process_computes_what_all_experts_on_all_tokens_give(k):
 def test_axes_before_the_features_count_tokens(ranks):
     def program(comm):
         moe = layer(comm)
-        flat, cube = moe(X[:12]).array, moe(X[:12].reshape(2, 3, 2, D))
+        flat = moe(X[:12]).array
+        cube = moe(X[:12].reshape(2, 3, 2, D))
         assert cube.shape == (2, 3, 2, OUT)
         return flat, cube.array.reshape(12, OUT)
 
@@ -124,7 +137,8 @@ def test_axes_before_the_features_count_tokens(ranks):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_experts_without_tokens_and_ranks_without_any_have_gradients_of_zeros(ranks):
     def program(comm):
-        moe = layer(comm, k=1, initialW=np.eye(5, D) * [[9], [9], [0], [0], [0]])  # token 0 goes to 0, nothing else comes
+        # token 0 goes to 0, nothing else comes
+        moe = layer(comm, k=1, initialW=np.eye(5, D) * [[9], [9], [0], [0], [0]])
         x = mnpar.Variable(np.eye(1, D))
         F.sum(moe(x)).backward()
         return {path: param.grad for path, param in moe.experts.namedparams()}, moe.load.tolist()
@@ -183,7 +197,10 @@ def test_first_choices_come_before_second_ones_and_then_tokens_in_order(ranks):
         routes = make_routes(comm, choices[mine], 4, capacity_factor=1.0)  # 2 for each expert
         kept = routes.slots < len(routes.tokens)
         assert routes.chosen.tolist() == [4, 3, 1, 0]
-        assert routes.counts[comm.rank].tolist() == np.bincount(choices[mine][kept], minlength=4).tolist()
+        assert (
+            routes.counts[comm.rank].tolist()
+            == np.bincount(choices[mine][kept], minlength=4).tolist()
+        )
         return kept
 
     kept = np.concatenate(mnpar.run(program, ranks=ranks))
@@ -191,7 +208,8 @@ def test_first_choices_come_before_second_ones_and_then_tokens_in_order(ranks):
 
 
 def test_what_is_dropped_adds_nothing():
-    moe = layer(mnpar.create_communicator("self"), k=1, capacity_factor=0.1)  # one token for each expert
+    # one token for each expert
+    moe = layer(mnpar.create_communicator("self"), k=1, capacity_factor=0.1)
     y = moe(X)
     used = moe.load.sum()
     assert (moe.load <= 1).all()
@@ -208,12 +226,17 @@ def test_first_weights_do_not_depend_on_the_number_of_ranks(make):
         mnpar.random.seed([comm.rank, 5])
         moe = L.MixtureOfExperts(comm, make, 5, D, OUT)
         moe(X)
-        return {path: param.array for path, param in moe.namedparams()}, mnpar.random.generator().random()
+        return {
+            path: param.array for path, param in moe.namedparams()
+        }, mnpar.random.generator().random()
 
     weights, after = mnpar.run(program, ranks=1)[0]
     for ranks in (2, 3, 6):
         for rank, (some, then) in enumerate(mnpar.run(program, ranks=ranks)):
-            assert [*some] == ["/gate/W", *[p for p in weights if p.split("/")[2] in map(str, range(*block(5, ranks, rank)))]]
+            assert [*some] == [
+                "/gate/W",
+                *[p for p in weights if p.split("/")[2] in map(str, range(*block(5, ranks, rank)))],
+            ]
             for path, array in some.items():
                 np.testing.assert_array_equal(array, weights[path])
             assert rank or then == after
@@ -267,7 +290,8 @@ def test_a_file_of_one_rank_has_all_experts(tmp_path):
         assert [*some] == [*whole]
         assert all((some[key] == whole[key]).all() for key in whole)
     np.testing.assert_array_equal(
-        mnpar.run(load, ranks=2, args=("3-1.npz",))[1], mnpar.run(load, ranks=1, args=("1-0.npz",))[0]
+        mnpar.run(load, ranks=2, args=("3-1.npz",))[1],
+        mnpar.run(load, ranks=1, args=("1-0.npz",))[0],
     )
 
 
@@ -307,11 +331,14 @@ def test_ranks_that_are_data_parallel_in_the_rest_train_as_one_process_does(rank
 
 def test_copies_of_the_layer_on_other_ranks_train_as_one_process_does():
     def program(comm):
-        data, experts = comm.split(comm.rank % 2, comm.rank), comm.split(comm.rank // 2, comm.rank)
+        data = comm.split(comm.rank % 2, comm.rank)
+        experts = comm.split(comm.rank // 2, comm.rank)
         moe = layer(experts, make=lambda i: L.Linear(D, OUT))
         optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(0.1), data).setup(moe)
         for _ in range(3):
-            optimizer.update(lambda x: F.sum(moe(x) ** 2) / len(x), X[slice(*block(N, data.size, data.rank))])
+            optimizer.update(
+                lambda x: F.sum(moe(x) ** 2) / len(x), X[slice(*block(N, data.size, data.rank))]
+            )
         return {path: param.array for path, param in moe.namedparams()}
 
     truth = mnpar.run(program, ranks=1)[0]
@@ -328,7 +355,9 @@ def test_the_bytes_are_those_of_the_rows_that_travel(ranks, monkeypatch):
     def program(comm):
         n, width = 200, 64
         mnpar.random.seed(1)
-        moe = L.MixtureOfExperts(comm, lambda i: L.Linear(width, width), 6, width, input_is_parallel=True)
+        moe = L.MixtureOfExperts(
+            comm, lambda i: L.Linear(width, width), 6, width, input_is_parallel=True
+        )
         x = mnpar.Variable(np.random.default_rng(comm.rank).standard_normal((n + comm.rank, width)))
         sent, post = [], comm.transport.post
 
@@ -343,12 +372,15 @@ def test_the_bytes_are_those_of_the_rows_that_travel(ranks, monkeypatch):
         owners = np.argsort(-weights, axis=1)[:, :2]
         mine = range(*block(6, comm.size, comm.rank))
         out = sum(np.count_nonzero(owners == e) for e in range(6) if e not in mine)
-        back = moe.load[mine.start : mine.stop].sum() - sum(np.count_nonzero(owners == e) for e in mine)
+        back = moe.load[mine.start : mine.stop].sum() - sum(
+            np.count_nonzero(owners == e) for e in mine
+        )
         F.sum(y * y).backward()
         return forward, sum(sent) - forward, (out + back) * width * 8
 
     for forward, backward, rows in mnpar.run(program, ranks=ranks):
-        assert forward == rows  # the counts go with the opening of a collective, which is of a fixed size
+        # the counts go with the opening of a collective, which is of a fixed size
+        assert forward == rows
         assert backward == pytest.approx(rows, rel=0.02)
 
 
@@ -357,7 +389,10 @@ def test_the_bytes_are_those_of_the_rows_that_travel(ranks, monkeypatch):
 WRONG = {
     "no expert": ({"n_experts": 0}, "a mixture of 0 experts"),
     "more choices than experts": ({"k": 6}, "with k = 6"),
-    "shares of what all have alike": ({"whole_gradients": False}, "for ranks with tokens of their own: input_is_parallel=True"),
+    "shares of what all have alike": (
+        {"whole_gradients": False},
+        "for ranks with tokens of their own: input_is_parallel=True",
+    ),
     "no capacity": ({"capacity_factor": 0}, "capacity_factor = 0"),
 }
 
@@ -372,5 +407,7 @@ def test_other_features_are_named():
     moe = layer(mnpar.create_communicator("self"), make=lambda i: L.Linear(D, D))
     with pytest.raises(ValueError, match=r"x of shape \(2, 9\) has not 4 features"):
         moe(np.zeros((2, 9)))
-    with pytest.raises(ValueError, match=r"expert 0 gives \(\d, 4\) for \d tokens, not \(\d, 3\): say its out_size"):
+    with pytest.raises(
+        ValueError, match=r"expert 0 gives \(\d, 4\) for \d tokens, not \(\d, 3\): say its out_size"
+    ):
         moe(X)

@@ -1,4 +1,6 @@
-"""Batch normalization over ranks is that of one process with all samples: outputs, running values, gradients of two orders."""
+"""Batch normalization over ranks is that of one process with all samples: outputs, running values,
+gradients of two orders.
+"""
 
 import copy
 
@@ -9,7 +11,8 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 
-# name: samples of each rank (as many as there are ranks are taken), the rest of the shape, gamma's shape, axis
+# name: samples of each rank (as many as there are ranks are taken), the rest of the shape, gamma's
+# shape, axis
 FORMS = {
     "equal batches": ((2, 2, 2, 2), (3,), (3,), None),
     "unequal images": ((1, 3, 2, 4), (3, 2, 2), (3,), None),
@@ -26,16 +29,33 @@ def data(form, size, mean=0.0):
     counts, rest, gamma, _ = form
     rng = np.random.default_rng(size)
     xs = [mean + rng.standard_normal((n, *rest)) for n in counts[:size]]
-    return xs, [rng.standard_normal(x.shape) for x in xs], rng.standard_normal(gamma) + 2, rng.standard_normal(gamma)
+    return (
+        xs,
+        [rng.standard_normal(x.shape) for x in xs],
+        rng.standard_normal(gamma) + 2,
+        rng.standard_normal(gamma),
+    )
 
 
 def link(form, gamma, beta, comm=None, **kwargs):
-    options = {"dtype": "d", "initial_gamma": gamma, "initial_beta": beta, "axis": form[3], **kwargs}
-    return L.BatchNormalization(form[2], **options) if comm is None else L.MultiNodeBatchNormalization(form[2], comm, **options)
+    options = {
+        "dtype": "d",
+        "initial_gamma": gamma,
+        "initial_beta": beta,
+        "axis": form[3],
+        **kwargs,
+    }
+    return (
+        L.BatchNormalization(form[2], **options)
+        if comm is None
+        else L.MultiNodeBatchNormalization(form[2], comm, **options)
+    )
 
 
 def work(bn, x, w):
-    """Output, gradients of first order, and of second order: those of the sum of the squares of the first."""
+    """Output, gradients of first order, and of second order: those of the sum of the squares of the
+    first.
+    """
     x = mnpar.Variable(x)
     y = bn(x)
     gs = mnpar.grad([F.sum(y * y * w)], [x, bn.gamma, bn.beta], enable_double_backprop=True)
@@ -70,7 +90,8 @@ def test_it_equals_one_process_between_processes_too(comm):
 
 def test_running_values_change_once_where_ranks_forget_and_compute_again():
     def program(comm, forget):
-        x, bn = mnpar.Variable(np.array([[1.0], [5.0 * comm.rank]])), L.MultiNodeBatchNormalization(1, comm, dtype="d")
+        x = mnpar.Variable(np.array([[1.0], [5.0 * comm.rank]]))
+        bn = L.MultiNodeBatchNormalization(1, comm, dtype="d")
         F.sum((F.forget(bn, x, comm=comm) if forget else bn(x)) ** 3).backward()
         return bn.avg_mean.item(), bn.avg_var.item(), x.grad.tolist(), bn.gamma.grad.item()
 
@@ -93,7 +114,10 @@ def test_one_sample_in_all_is_normalized_to_beta():
         bn = L.MultiNodeBatchNormalization(2, comm, initial_beta=5)
         return bn(np.ones((int(comm.rank == 1), 2), "f4")).array.tolist(), bn.avg_var.tolist()
 
-    assert mnpar.run(program, ranks=2) == [([], pytest.approx([0.9, 0.9])), ([[5, 5]], pytest.approx([0.9, 0.9]))]
+    assert mnpar.run(program, ranks=2) == [
+        ([], pytest.approx([0.9, 0.9])),
+        ([[5, 5]], pytest.approx([0.9, 0.9])),
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -103,7 +127,9 @@ def test_a_mean_of_a_million_costs_no_digits(dtype):
     whole = np.concatenate(xs).astype("d") - 1e6
     centred = whole - whole.mean(axis=(0, 2), keepdims=True)
     normal = centred / np.sqrt((centred**2).mean(axis=(0, 2), keepdims=True) + 2e-5)
-    ys = mnpar.run(lambda comm: L.MultiNodeBatchNormalization(2, comm)(xs[comm.rank]).array, ranks=2)
+    ys = mnpar.run(
+        lambda comm: L.MultiNodeBatchNormalization(2, comm)(xs[comm.rank]).array, ranks=2
+    )
     assert ys[0].dtype == dtype
     np.testing.assert_allclose(np.concatenate(ys), normal, rtol=2e-6, atol=2e-6)
 
@@ -112,7 +138,9 @@ def test_halves_are_computed_in_float32():
     rng = np.random.default_rng(0)
     xs = [(100 + rng.standard_normal((40, 3))).astype("f2") for _ in range(2)]
     whole = np.concatenate(xs).astype("d")
-    ys = mnpar.run(lambda comm: L.MultiNodeBatchNormalization(3, comm)(xs[comm.rank]).array, ranks=2)
+    ys = mnpar.run(
+        lambda comm: L.MultiNodeBatchNormalization(3, comm)(xs[comm.rank]).array, ranks=2
+    )
     assert ys[1].dtype == np.float16
     normal = (whole - whole.mean(axis=0)) / np.sqrt(whole.var(axis=0) + 2e-5)
     np.testing.assert_allclose(np.concatenate(ys), normal, rtol=1e-3, atol=1e-3)
@@ -154,8 +182,12 @@ class Net(mnpar.Chain):
     def __init__(self):
         super().__init__()
         self.l1 = L.Linear(3, 4)
-        self.bn = L.BatchNormalization(4, decay=0.5, eps=0.1, use_beta=False, initial_avg_mean=np.arange(4.0))
-        self.rest = mnpar.Sequential(F.relu, mnpar.ChainList(L.BatchNormalization(axis=(0,)), self.bn), lambda x: x)
+        self.bn = L.BatchNormalization(
+            4, decay=0.5, eps=0.1, use_beta=False, initial_avg_mean=np.arange(4.0)
+        )
+        self.rest = mnpar.Sequential(
+            F.relu, mnpar.ChainList(L.BatchNormalization(axis=(0,)), self.bn), lambda x: x
+        )
         self.same = self.bn
 
     def forward(self, x):
@@ -167,14 +199,21 @@ def kinds(model):
 
 
 def test_a_whole_model_gets_the_twins_and_stays_as_it_was():
-    comm, model = mnpar.create_communicator("self"), Net()
+    comm = mnpar.create_communicator("self")
+    model = Net()
     before = kinds(model)
     other = L.create_mnbn_model(model, comm)
     assert kinds(model) == before
     assert kinds(other) == [name.replace("BatchN", "MultiNodeBatchN") for name in before]
     assert [path for path, _ in other.namedparams()] == [path for path, _ in model.namedparams()]
     assert other.bn is other.same is other.rest[1][1]
-    assert (other.bn.decay, other.bn.eps, other.bn.axis, other.bn.beta, other.bn.comm) == (0.5, 0.1, None, None, comm)
+    assert (other.bn.decay, other.bn.eps, other.bn.axis, other.bn.beta, other.bn.comm) == (
+        0.5,
+        0.1,
+        None,
+        None,
+        comm,
+    )
     assert (other.bn.name, other.rest[1][0].axis, other.rest[0]) == ("bn", (0,), F.relu)
     np.testing.assert_array_equal(other.bn.avg_mean, model.bn.avg_mean)
     for p, q in zip(model.params(), other.params(), strict=True):
@@ -185,10 +224,16 @@ def test_a_whole_model_gets_the_twins_and_stays_as_it_was():
     assert again.bn is not other.bn
 
 
-@pytest.mark.parametrize("make", [
-    lambda: L.BatchNormalization(3), lambda: mnpar.Sequential(F.relu, L.BatchNormalization(3), F.tanh),
-    lambda: mnpar.ChainList(L.BatchNormalization(3)), lambda: L.Linear(3, 3),
-], ids=["link", "Sequential", "ChainList", "without"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: L.BatchNormalization(3),
+        lambda: mnpar.Sequential(F.relu, L.BatchNormalization(3), F.tanh),
+        lambda: mnpar.ChainList(L.BatchNormalization(3)),
+        lambda: L.Linear(3, 3),
+    ],
+    ids=["link", "Sequential", "ChainList", "without"],
+)
 def test_containers_keep_their_form(make):
     model = make()
     other = L.create_mnbn_model(model, mnpar.create_communicator("self"), "mpi")
@@ -199,7 +244,8 @@ def test_containers_keep_their_form(make):
 
 def test_a_model_of_twins_learns_as_one_process_does():
     rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((6, 3)), rng.standard_normal((6, 4))
+    x = rng.standard_normal((6, 3))
+    w = rng.standard_normal((6, 4))
     with mnpar.using_config("dtype", np.dtype("d")):
         model = Net()
     F.sum(model(mnpar.Variable(x)) * w).backward()

@@ -1,4 +1,6 @@
-"""Layers that normalize, on one rank and over several; and the small layers with parameters of their own."""
+"""Layers that normalize, on one rank and over several; and the small layers with parameters of
+their own.
+"""
 
 import numpy as np
 import pytest
@@ -14,15 +16,20 @@ SIZES = {"even": lambda r: 3, "uneven": lambda r: 1 + r, "some empty": lambda r:
 
 
 def layer(**kwargs):
-    return L.BatchNormalization(3, dtype="d", initial_gamma=Normal(1, "d", np.random.default_rng(1)), **kwargs)
+    return L.BatchNormalization(
+        3, dtype="d", initial_gamma=Normal(1, "d", np.random.default_rng(1)), **kwargs
+    )
 
 
 def test_running_statistics_are_the_unbiased_ones_of_the_batches():
-    bn, mean, var = layer(decay=0.7), np.zeros(3), np.ones(3)
+    bn = layer(decay=0.7)
+    mean = np.zeros(3)
+    var = np.ones(3)
     for _ in range(3):
         x = RNG.standard_normal((5, 3, 2))
         y = bn(x)
-        mean, var = 0.7 * mean + 0.3 * x.mean((0, 2)), 0.7 * var + 0.3 * x.var((0, 2), ddof=1)
+        mean = 0.7 * mean + 0.3 * x.mean((0, 2))
+        var = 0.7 * var + 0.3 * x.var((0, 2), ddof=1)
     np.testing.assert_allclose(bn.avg_mean, mean)
     np.testing.assert_allclose(bn.avg_var, var)
     normal = (x - x.mean((0, 2), keepdims=True)) / np.sqrt(x.var((0, 2), keepdims=True) + 2e-5)
@@ -33,7 +40,8 @@ def test_running_statistics_are_the_unbiased_ones_of_the_batches():
 
 
 def test_finetuning_takes_the_mean_over_all_batches():
-    bn, xs = layer(), RNG.standard_normal((4, 5, 3))
+    bn = layer()
+    xs = RNG.standard_normal((4, 5, 3))
     bn.start_finetuning()
     for x in xs:
         bn(x, finetune=True)
@@ -52,7 +60,10 @@ def test_what_is_saved_is_parameters_and_statistics():
     np.testing.assert_array_equal(other.gamma.array, bn.gamma.array)
 
 
-@pytest.mark.parametrize(("shape", "axis", "size"), [((4, 3), None, (3,)), ((4, 3, 2), (0, 1), (2,)), ((4, 3, 2), 0, (3, 2))])
+@pytest.mark.parametrize(
+    ("shape", "axis", "size"),
+    [((4, 3), None, (3,)), ((4, 3, 2), (0, 1), (2,)), ((4, 3, 2), 0, (3, 2))],
+)
 def test_the_size_may_come_from_the_first_batch(shape, axis, size):
     bn = L.BatchNormalization(axis=axis, use_gamma=False)
     y = bn(RNG.standard_normal(shape).astype("f4"))
@@ -93,7 +104,10 @@ def test_layers_and_groups_are_normal(link, shape):
 
 
 def batches(comm, rule, axes=(), seed=0):
-    return [np.random.default_rng([seed, r]).standard_normal((rule(r), 3, *axes)) for r in range(comm.size)]
+    return [
+        np.random.default_rng([seed, r]).standard_normal((rule(r), 3, *axes))
+        for r in range(comm.size)
+    ]
 
 
 @pytest.mark.grid
@@ -101,11 +115,16 @@ def batches(comm, rule, axes=(), seed=0):
 @pytest.mark.parametrize("rule", SIZES.values(), ids=SIZES)
 @EVERY
 def test_over_ranks_it_is_the_normalization_of_all_batches(comm, rule, axes):
-    xs, gys = batches(comm, rule, axes), batches(comm, rule, axes, seed=1)
-    serial, twin = layer(), L.MultiNodeBatchNormalization(3, comm, dtype="d")
+    xs = batches(comm, rule, axes)
+    gys = batches(comm, rule, axes, seed=1)
+    serial = layer()
+    twin = L.MultiNodeBatchNormalization(3, comm, dtype="d")
     twin.copyparams(serial)
     results = []
-    for bn, x, gy in ((serial, np.concatenate(xs), np.concatenate(gys)), (twin, xs[comm.rank], gys[comm.rank])):
+    for bn, x, gy in (
+        (serial, np.concatenate(xs), np.concatenate(gys)),
+        (twin, xs[comm.rank], gys[comm.rank]),
+    ):
         x = mnpar.Variable(x)
         y = bn(x)
         loss = F.sum(y * y * gy)
@@ -143,7 +162,9 @@ class Net(mnpar.Chain):
         super().__init__()
         self.first = L.Linear(4, 3)
         self.bn = L.BatchNormalization(3)
-        self.rest = mnpar.Sequential(F.relu, mnpar.ChainList(L.BatchNormalization(), L.Linear(3, 2)))
+        self.rest = mnpar.Sequential(
+            F.relu, mnpar.ChainList(L.BatchNormalization(), L.Linear(3, 2))
+        )
 
 
 @pytest.mark.ranks(1, 2)
@@ -176,7 +197,8 @@ def test_a_model_is_copied_with_every_normalization_over_the_ranks(comm):
 
 
 def test_small_layers_are_what_they_say():
-    x, v = RNG.standard_normal((2, 3, 4)), RNG.standard_normal(3)
+    x = RNG.standard_normal((2, 3, 4))
+    v = RNG.standard_normal(3)
     np.testing.assert_allclose(L.Bias()(x, v).array, x + v[:, None])
     np.testing.assert_allclose(L.Scale()(x, v).array, x * v[:, None])
     scale = L.Scale(W_shape=(3, 4), bias_term=True)
@@ -186,11 +208,15 @@ def test_small_layers_are_what_they_say():
     np.testing.assert_allclose(L.PReLU((3,), 0.5)(x).array, np.where(x > 0, x, x / 2))
     maxout = L.Maxout(4, 2, 3, initialW=Normal(1, "d"))
     flat = x.reshape(6, 4)
-    np.testing.assert_allclose(maxout(flat).array, (flat @ maxout.linear.W.array.T).reshape(6, 2, 3).max(2))
+    np.testing.assert_allclose(
+        maxout(flat).array, (flat @ maxout.linear.W.array.T).reshape(6, 2, 3).max(2)
+    )
     highway = L.Highway(4)
     t = 1 / (1 + np.exp(-(flat @ highway.transform.W.array.T - 1)))
     np.testing.assert_allclose(
-        highway(flat).array, np.maximum(flat @ highway.plain.W.array.T, 0) * t + flat * (1 - t), rtol=1e-5
+        highway(flat).array,
+        np.maximum(flat @ highway.plain.W.array.T, 0) * t + flat * (1 - t),
+        rtol=1e-5,
     )
 
 
@@ -199,12 +225,27 @@ BAD = {
         lambda: F.batch_normalization(np.ones((2, 3)), np.ones(2), np.zeros(2)),
         r"\(2,\) must have shape \(3,\)",
     ),
-    "axis": (lambda: F.batch_normalization(np.ones((2, 3)), np.ones(3), np.zeros(3), axis=5), "names no axes"),
-    "groups": (lambda: F.group_normalization(np.ones((2, 3)), 2, np.ones(3), np.zeros(3)), "do not divide the channels"),
-    "gamma of groups": (lambda: F.group_normalization(np.ones((2, 4)), 2, np.ones(3), np.zeros(3)), "one for each channel"),
-    "no features": (lambda: F.layer_normalization(np.ones(2), np.ones(2), np.zeros(2)), "batch axes before them"),
+    "axis": (
+        lambda: F.batch_normalization(np.ones((2, 3)), np.ones(3), np.zeros(3), axis=5),
+        "names no axes",
+    ),
+    "groups": (
+        lambda: F.group_normalization(np.ones((2, 3)), 2, np.ones(3), np.zeros(3)),
+        "do not divide the channels",
+    ),
+    "gamma of groups": (
+        lambda: F.group_normalization(np.ones((2, 4)), 2, np.ones(3), np.zeros(3)),
+        "one for each channel",
+    ),
+    "no features": (
+        lambda: F.layer_normalization(np.ones(2), np.ones(2), np.zeros(2)),
+        "batch axes before them",
+    ),
     "n": (lambda: F.local_response_normalization(np.ones((2, 3)), n=0), "at least 1"),
-    "slopes": (lambda: F.prelu(np.ones((2, 3)), np.ones(2)), r"is not that of x \(2, 3\) from axis 1"),
+    "slopes": (
+        lambda: F.prelu(np.ones((2, 3)), np.ones(2)),
+        r"is not that of x \(2, 3\) from axis 1",
+    ),
     "pools": (lambda: F.maxout(np.ones((2, 3)), 2), "pools of 2"),
     "two shifts": (lambda: L.Bias(shape=(2,))(np.ones((1, 2)), np.ones(2)), "takes x alone, not 2"),
     "no bias_shape": (lambda: L.Scale(bias_term=True), "needs its bias_shape"),

@@ -1,4 +1,6 @@
-"""A table of words divided among ranks, against EmbedID; and tied to a language model's other end."""
+"""A table of words divided among ranks, against EmbedID; and tied to a language model's other
+end.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ WORDS = np.array([[4, 0, 4], [1, -1, 2]])
 
 
 def derivatives(table, words):
-    """The rows, the gradient by W, and the gradient of a function of that; of a table cut into parts these are parts."""
+    """The rows, the gradient by W, and the gradient of a function of that; of a table cut into
+    parts these are parts.
+    """
     y = table(words)
     (g,) = mnpar.grad([F.sum(F.sin(y) * y)], [table.W], enable_double_backprop=True)
     second = F.sum(F.sin(g) * g)
@@ -37,7 +41,9 @@ def test_rows_and_derivatives_are_those_of_one_table(ranks, V, ignore_label):
         table = L.VocabularyParallelEmbedID(comm, V, 3, ignore_label=ignore_label)
         np.testing.assert_array_equal(L.gather_parameter(comm, table.W), whole.W.array)
         rows = slice(*block(V, comm.size, comm.rank))
-        for one, all_of, part in zip(derivatives(table, words), truth, (..., rows, rows), strict=True):
+        for one, all_of, part in zip(
+            derivatives(table, words), truth, (..., rows, rows), strict=True
+        ):
             np.testing.assert_allclose(one, all_of[part], rtol=1e-12, atol=1e-13)
 
     mnpar.run(program, ranks=ranks)
@@ -55,13 +61,16 @@ def loss_of(comm, model, words, following, cut):
     h = F.tanh(body(table(words).reshape(-1, table.W.shape[1])))
     if not cut:
         return F.softmax_cross_entropy(F.linear(h, table.W), following)
-    return F.vocabulary_parallel_softmax_cross_entropy(comm, F.linear(F.copy_to(comm, h), table.W), following)
+    return F.vocabulary_parallel_softmax_cross_entropy(
+        comm, F.linear(F.copy_to(comm, h), table.W), following
+    )
 
 
 @pytest.mark.ranks(1, 2, 3)
 def test_a_table_tied_to_the_scores_learns_as_one_process_does(comm):
     rng = np.random.default_rng(0)
-    words, following = rng.integers(0, 11, (4, 3)), rng.integers(-1, 11, 12)
+    words = rng.integers(0, 11, (4, 3))
+    following = rng.integers(-1, 11, 12)
 
     def weights(cut):
         model = model_of(comm, 11, 4, cut)
@@ -100,7 +109,10 @@ def test_numbers_of_any_integer_dtype_and_no_numbers():
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [([5], "numbers from 5 to 5 do not all name a row"), ([0.5], "rows by integers, not by float64")],
+    [
+        ([5], "numbers from 5 to 5 do not all name a row"),
+        ([0.5], "rows by integers, not by float64"),
+    ],
 )
 def test_a_word_that_is_not_in_the_table_is_named(words, message):
     with pytest.raises(ValueError, match=message):

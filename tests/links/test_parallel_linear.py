@@ -1,4 +1,6 @@
-"""Linear layers divided among ranks, against one Linear: outputs, gradients, gradients of gradients, first weights."""
+"""Linear layers divided among ranks, against one Linear: outputs, gradients, gradients of
+gradients, first weights.
+"""
 
 import copy
 import itertools
@@ -47,10 +49,14 @@ def test_outputs_and_gradients_are_those_of_one_layer(ranks, sizes, kind, nobias
 
     def program(comm):
         mnpar.random.seed(3)
-        layer = make(comm, *sizes, nobias=nobias, initial_bias=mnpar.initializers.Normal(), **options)
+        layer = make(
+            comm, *sizes, nobias=nobias, initial_bias=mnpar.initializers.Normal(), **options
+        )
         np.testing.assert_array_equal(L.gather_parameter(comm, layer.W), whole.W.array)
         columns = kind.startswith("columns")
-        rows, cols = (mine(comm, sizes[1]), slice(None)) if columns else (slice(None), mine(comm, sizes[0]))
+        rows, cols = (
+            (mine(comm, sizes[1]), slice(None)) if columns else (slice(None), mine(comm, sizes[0]))
+        )
         divided = options.get("input_is_parallel", False)
         x = mnpar.Variable(x0[:, cols].copy() if divided else x0)
         y = layer(x)
@@ -68,7 +74,9 @@ def test_outputs_and_gradients_are_those_of_one_layer(ranks, sizes, kind, nobias
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6])
 def test_gradients_of_gradients_are_those_of_one_process(ranks):
-    """Two layers in a row, the first's output divided as the second wants it: one message each way."""
+    """Two layers in a row, the first's output divided as the second wants it: one message each
+    way.
+    """
     x0 = np.random.default_rng(1).standard_normal((3, 5))
     mnpar.random.seed(5)
     one = mnpar.ChainList(L.Linear(5, 7), L.Linear(7, 4))
@@ -94,7 +102,8 @@ def derivatives_of(layers, x0, comm=None):
     inputs = [x, layers[0].W, layers[0].b, layers[1].W, layers[1].b]
     gs = mnpar.grad([F.sum(F.sin(y) * y)], inputs, enable_double_backprop=True)
     losses = [F.sum(F.sin(g)) for g in gs]
-    if comm is not None:  # of the divided gradients each rank has its part, the others all have alike
+    # of the divided gradients each rank has its part, the others all have alike
+    if comm is not None:
         losses = [F.reduce_from(comm, v) if i in (1, 2, 3) else v for i, v in enumerate(losses)]
     mnpar.backward([losses[0] + losses[1] + losses[2] + losses[3] + losses[4]])
     return y.array, [g.array for g in gs], [v.grad for v in inputs]
@@ -104,7 +113,8 @@ def derivatives_of(layers, x0, comm=None):
 def test_neons_network_784_100_10_keeps_the_weights_of_one_process_while_it_learns(comm):
     """vecpar: every layer cut by its inputs, bias and all, on thread ranks and on mpiexec ranks."""
     rng = np.random.default_rng(2)
-    x, t = rng.standard_normal((20, 784)), rng.integers(10, size=20)
+    x = rng.standard_normal((20, 784))
+    t = rng.integers(10, size=20)
 
     def weights(make):
         mnpar.random.seed(0)
@@ -114,7 +124,9 @@ def test_neons_network_784_100_10_keeps_the_weights_of_one_process_while_it_lear
             optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
         return [L.gather_parameter(comm, p) for p in model.params()]
 
-    for w, w1 in zip(weights(lambda *n: L.RowParallelLinear(comm, *n)), weights(L.Linear), strict=True):
+    for w, w1 in zip(
+        weights(lambda *n: L.RowParallelLinear(comm, *n)), weights(L.Linear), strict=True
+    ):
         np.testing.assert_allclose(w, w1, rtol=1e-10, atol=1e-13)
 
 
@@ -173,11 +185,15 @@ def test_an_axis_that_is_not_there_is_named(function):
 
 
 def found(model, x):
-    """The output, the gradient of x, and of each parameter: its whole shape, which part of it this is, that part's gradient."""
+    """The output, the gradient of x, and of each parameter: its whole shape, which part of it this
+    is, that part's gradient.
+    """
     x = mnpar.Variable(x)
     y = model(x)
     F.sum(F.sin(y) * y).backward()
-    parts = [(p.whole or p.shape, ... if p.box is None else p.box.index, p.grad) for p in model.params()]
+    parts = [
+        (p.whole or p.shape, ... if p.box is None else p.box.index, p.grad) for p in model.params()
+    ]
     return y.array, x.grad, parts
 
 
@@ -189,7 +205,9 @@ def check(own, truth, cells=...):
         np.testing.assert_allclose(part, grad.reshape(whole)[index], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [L.RowParallelLinear, L.ColumnParallelLinear], ids=["by inputs", "by outputs"])
+@pytest.mark.parametrize(
+    "make", [L.RowParallelLinear, L.ColumnParallelLinear], ids=["by inputs", "by outputs"]
+)
 @pytest.mark.parametrize("ranks", range(1, 7))
 def test_neons_network_784_100_10_has_the_outputs_and_gradients_of_one_process(ranks, make):
     """5 does not divide 784; 3 and 6 do not divide 100; 3, 4 and 6 do not divide 10."""
@@ -197,7 +215,10 @@ def test_neons_network_784_100_10_has_the_outputs_and_gradients_of_one_process(r
 
     def network(make, *comm):
         mnpar.random.seed(3)
-        one, two = [make(*comm, *sizes, initial_bias=mnpar.initializers.Normal()) for sizes in ((784, 100), (100, 10))]
+        one, two = [
+            make(*comm, *sizes, initial_bias=mnpar.initializers.Normal())
+            for sizes in ((784, 100), (100, 10))
+        ]
         return mnpar.Sequential(one, F.sigmoid, two)
 
     truth = found(network(L.Linear), x)
@@ -209,8 +230,11 @@ def test_neons_network_784_100_10_has_the_outputs_and_gradients_of_one_process(r
 
 @pytest.mark.parametrize("dims", [(1, 1), (2, 1), (1, 3), (2, 2), (5, 1), (3, 2)], ids=str)
 def test_between_a_convolution_and_the_linear_layer_after_it_nothing_travels(dims):
-    """The linear layer is cut as the image is: its inputs stay where they are, and only its outputs are added up."""
-    x, P = np.random.default_rng(0).standard_normal((3, 2, 12, 11)), dims[0] * dims[1]
+    """The linear layer is cut as the image is: its inputs stay where they are, and only its outputs
+    are added up.
+    """
+    x = np.random.default_rng(0).standard_normal((3, 2, 12, 11))
+    P = dims[0] * dims[1]
 
     def network(conv, fc, *shapes):
         mnpar.random.seed(3)
@@ -222,11 +246,17 @@ def test_between_a_convolution_and_the_linear_layer_after_it_nothing_travels(dim
 
     def program(comm):
         grid = mnpar.SpatialGrid(comm, dims)
-        conv, fc = lambda: L.SpatialConvolution2D(grid, 2, 3, 5), lambda: L.SpatialLinear(grid, (3, 8, 7), 10)
-        net, cells = network(conv, fc, (12, 11), (8, 7)), (..., *grid.block((12, 11)).index)
-        h, before = F.relu(net[0](x[cells], (12, 11))), copy.copy(comm.traffic)
+        conv = lambda: L.SpatialConvolution2D(grid, 2, 3, 5)
+        fc = lambda: L.SpatialLinear(grid, (3, 8, 7), 10)
+        net = network(conv, fc, (12, 11), (8, 7))
+        cells = (..., *grid.block((12, 11)).index)
+        h = F.relu(net[0](x[cells], (12, 11)))
+        before = copy.copy(comm.traffic)
         net[2](h, (8, 7)).unchain_backward()
-        sent = [getattr(comm.traffic, name) - getattr(before, name) for name in ("messages", "collectives", "collective_bytes")]
+        sent = [
+            getattr(comm.traffic, name) - getattr(before, name)
+            for name in ("messages", "collectives", "collective_bytes")
+        ]
         return cells, sent, found(net, x[cells])
 
     for cells, sent, own in mnpar.run(program, ranks=P):

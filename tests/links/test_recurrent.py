@@ -17,8 +17,11 @@ def sig(x):
 
 
 def test_an_lstm_remembers_and_is_the_stateless_one_step_by_step():
-    layer, xs = L.LSTM(3, 2, upward_init=W, lateral_init=W), RNG.standard_normal((4, 5, 3))
-    twin, c, h = L.StatelessLSTM(3, 2, upward_init=W, lateral_init=W), None, None
+    layer = L.LSTM(3, 2, upward_init=W, lateral_init=W)
+    xs = RNG.standard_normal((4, 5, 3))
+    twin = L.StatelessLSTM(3, 2, upward_init=W, lateral_init=W)
+    c = None
+    h = None
     twin.copyparams(layer)
     for n, x in zip((5, 5, 3, 2), xs, strict=True):  # sequences end
         y = layer(x[:n])
@@ -42,7 +45,9 @@ def test_an_lstms_forget_gates_begin_open():
 
 @pytest.mark.parametrize("in_size", [5, None])
 def test_the_weights_of_an_lstms_gates_are_four_matrices_to_initializers(in_size):
-    layer = L.LSTM(in_size, 4, Orthogonal(1, "d"), Orthogonal(1, "d"), Normal(1, "d"), HeNormal(dtype="d"))
+    layer = L.LSTM(
+        in_size, 4, Orthogonal(1, "d"), Orthogonal(1, "d"), Normal(1, "d"), HeNormal(dtype="d")
+    )
     layer(np.ones((1, 5)))
     for W in layer.lateral.W.array, layer.upward.W.array:
         assert W.shape[0] == 16
@@ -52,7 +57,8 @@ def test_the_weights_of_an_lstms_gates_are_four_matrices_to_initializers(in_size
 
 
 def test_an_array_for_an_lstms_gates_is_one_gates_or_all():
-    one, all_ = RNG.standard_normal((2, 3)), RNG.standard_normal((8, 3))
+    one = RNG.standard_normal((2, 3))
+    all_ = RNG.standard_normal((8, 3))
     layer = L.LSTM(3, 2, upward_init=one, lateral_init=all_[:, :2])
     np.testing.assert_array_equal(layer.upward.W.array, np.tile(one, (4, 1)).astype("f4"))
     np.testing.assert_array_equal(layer.lateral.W.array, all_[:, :2].astype("f4"))
@@ -109,7 +115,9 @@ def test_sequences_come_in_any_order_and_do_not_see_each_other(kind):
     assert [path for path, _ in rnn.namedparams()][:2] == ["/0/w0", "/0/w1"]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.use_bi_direction])  # the others begin at both ends
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if not kind.use_bi_direction]
+)  # the others begin at both ends
 def test_final_states_let_a_sequence_that_was_cut_go_on(kind):
     rnn = kind(1, 3, 2, 0.0, initialW=W)
     xs = [RNG.standard_normal((6, 3)), RNG.standard_normal((6, 3))]
@@ -121,7 +129,8 @@ def test_final_states_let_a_sequence_that_was_cut_go_on(kind):
 
 
 def test_dropout_is_between_layers_and_in_training_only():
-    rnn, x = L.NStepGRU(2, 3, 50, 0.5), [np.ones((3, 3), "f4")]
+    rnn = L.NStepGRU(2, 3, 50, 0.5)
+    x = [np.ones((3, 3), "f4")]
     first, second = (rnn(None, x)[1][0].array for _ in range(2))
     assert (first != second).any()
     with mnpar.using_config("train", False):
@@ -142,7 +151,10 @@ def test_layers_on_several_ranks_are_one_after_the_other(comm, kind):
     expected = mnpar.grad([loss], list(layers[comm.rank].params()))
     mine = layers[comm.rank]
     rnn = L.create_multi_node_n_step_rnn(
-        mine, comm, comm.rank - 1 if comm.rank else None, comm.rank + 1 if comm.rank + 1 < comm.size else None
+        mine,
+        comm,
+        comm.rank - 1 if comm.rank else None,
+        comm.rank + 1 if comm.rank + 1 < comm.size else None,
     )
     *_, ys, delegate = rnn(parts[comm.rank])
     assert (delegate is None) == (comm.rank == comm.size - 1)
@@ -163,34 +175,62 @@ def test_layers_of_two_kinds_do_not_go_together(comm):
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
-@pytest.mark.parametrize("kind", [L.NStepLSTM, L.NStepGRU, L.NStepRNNTanh, L.NStepBiLSTM, L.NStepBiRNNReLU])
+@pytest.mark.parametrize(
+    "kind", [L.NStepLSTM, L.NStepGRU, L.NStepRNNTanh, L.NStepBiLSTM, L.NStepBiRNNReLU]
+)
 def test_sequences_without_a_step_leave_the_states_as_they_are(kind, n):
     """A rank's part of a batch may have no sequences, or only empty ones."""
     layer = kind(2, 3, 4, 0.0)
-    states = [mnpar.Variable(RNG.standard_normal((2 * layer.direction, n, 4))) for _ in range(layer.n_cells)]
+    states = [
+        mnpar.Variable(RNG.standard_normal((2 * layer.direction, n, 4)))
+        for _ in range(layer.n_cells)
+    ]
     *last, ys = layer(*states, [np.zeros((0, 3))] * n)
     assert [y.shape for y in ys] == [(0, 4 * layer.direction)] * n
     sum(F.sum(state * state) for state in last).backward()
     for state, end in zip(states, last, strict=True):
         np.testing.assert_array_equal(end.array, state.array)
         np.testing.assert_array_equal(state.grad, 2 * state.array)
-    assert all(h.shape == (2 * layer.direction, n, 4) for h in layer(*[None] * layer.n_cells, [np.zeros((0, 3))] * n)[:-1])
+    assert all(
+        h.shape == (2 * layer.direction, n, 4)
+        for h in layer(*[None] * layer.n_cells, [np.zeros((0, 3))] * n)[:-1]
+    )
 
 
 ALONE = mnpar.create_communicator("self")
 BAD = {
-    "no NStep": (lambda: L.create_multi_node_n_step_rnn(L.Linear(2, 2), ALONE), ValueError, "takes an NStep link"),
-    "no list": (lambda: L.NStepGRU(1, 3, 2, 0.0)(None, np.ones((2, 3))), TypeError, "takes a list of sequences"),
-    "no rows": (lambda: L.EmbedID(3, 2)(np.array([3])), ValueError, "do not all name one of 3 rows"),
+    "no NStep": (
+        lambda: L.create_multi_node_n_step_rnn(L.Linear(2, 2), ALONE),
+        ValueError,
+        "takes an NStep link",
+    ),
+    "no list": (
+        lambda: L.NStepGRU(1, 3, 2, 0.0)(None, np.ones((2, 3))),
+        TypeError,
+        "takes a list of sequences",
+    ),
+    "no rows": (
+        lambda: L.EmbedID(3, 2)(np.array([3])),
+        ValueError,
+        "do not all name one of 3 rows",
+    ),
     "floats": (lambda: L.EmbedID(3, 2)(np.array([1.0])), ValueError, "names rows by integers"),
     "sizes": (lambda: L.LSTM(0), ValueError, "sizes are 1 or more"),
-    "gates": (lambda: F.lstm(np.ones((2, 3)), np.ones((2, 3))), ValueError, "memory .N, H, …. and gates"),
+    "gates": (
+        lambda: F.lstm(np.ones((2, 3)), np.ones((2, 3))),
+        ValueError,
+        "memory .N, H, …. and gates",
+    ),
     "order": (
         lambda: F.n_step_rnn(1, 0, np.ones((1, 2, 1)), [], [], [np.ones((1, 1)), np.ones((2, 1))]),
         ValueError,
         r"not \[1, 2\]: put the longest sequence first",
     ),
-    "states": (lambda: F.n_step_rnn(1, 0, np.ones((2, 1, 1)), [], [], [np.ones((1, 1))]), ValueError, "states of 1 layers"),
+    "states": (
+        lambda: F.n_step_rnn(1, 0, np.ones((2, 1, 1)), [], [], [np.ones((1, 1))]),
+        ValueError,
+        "states of 1 layers",
+    ),
     "activation": (
         lambda: F.n_step_rnn(1, 0, np.ones((1, 1, 1)), [], [], [np.ones((1, 1))], "gelu"),
         ValueError,
@@ -224,7 +264,8 @@ def test_attention_that_may_look_nowhere_is_finite():
 def test_many_cells_in_blocks_are_what_each_sample_is_alone(dtype, room, monkeypatch):
     monkeypatch.setattr("mnpar.backend.block_bytes", lambda x: room)
     rng = np.random.default_rng(0)
-    c, x = rng.standard_normal((65, 16, 3)).astype(dtype), 9 * rng.standard_normal((65, 64, 3)).astype(dtype)
+    c = rng.standard_normal((65, 16, 3)).astype(dtype)
+    x = 9 * rng.standard_normal((65, 64, 3)).astype(dtype)
     x[0, :4] = [[1000]] * 4
     x[1, :4] = [[-1000]] * 4
     g = rng.standard_normal((2, 65, 16, 3)).astype(dtype)

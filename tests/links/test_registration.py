@@ -1,4 +1,6 @@
-"""Links, chains and lists register what they are given, in the order of definition, and copy and save it whole."""
+"""Links, chains and lists register what they are given, in the order of definition, and copy and
+save it whole.
+"""
 
 import copy
 import pickle
@@ -49,7 +51,9 @@ def test_a_constructor_that_is_not_called_is_named():
         def __init__(self):
             self.l = L.Linear(1, 1)
 
-    with pytest.raises(AttributeError, match=r"call super\(\).__init__\(\) first, before Forgetful"):
+    with pytest.raises(
+        AttributeError, match=r"call super\(\).__init__\(\) first, before Forgetful"
+    ):
         Forgetful()
 
 
@@ -62,17 +66,23 @@ def test_init_scope_is_accepted_and_not_needed():
     assert paths(model) == ["/l1/W", "/l1/b"]
 
 
-@pytest.mark.parametrize("make", [Pair, lambda: mnpar.ChainList(L.Linear(3, 2), L.Linear(2, 1)), lambda: L.Linear(3, 2)])
+@pytest.mark.parametrize(
+    "make", [Pair, lambda: mnpar.ChainList(L.Linear(3, 2), L.Linear(2, 1)), lambda: L.Linear(3, 2)]
+)
 def test_copies_share_copy_or_draw_their_arrays(make):
     model = make()
-    shared, copied, drawn = model.copy(), model.copy("copy"), model.copy("init")
+    shared = model.copy()
+    copied = model.copy("copy")
+    drawn = model.copy("init")
     for p, s, c, d in zip(*(link.params() for link in (model, shared, copied, drawn)), strict=True):
         assert s is not p
         assert s.array is p.array
         assert c.array is not p.array
         np.testing.assert_array_equal(c.array, p.array)
         assert d.array.shape == p.shape
-    assert any((p.array != d.array).any() for p, d in zip(model.params(), drawn.params(), strict=True))
+    assert any(
+        (p.array != d.array).any() for p, d in zip(model.params(), drawn.params(), strict=True)
+    )
     with pytest.raises(ValueError, match="share, copy, init"):
         model.copy("steal")
 
@@ -86,7 +96,8 @@ def test_what_is_added_to_a_copy_is_not_in_the_original():
 
 
 def test_values_and_gradients_are_copied_and_added_by_path():
-    one, two = Pair(), Pair()
+    one = Pair()
+    two = Pair()
     F.sum(two(np.ones((4, 3), "f4"))).backward()
     one.copyparams(two)
     for p, q in zip(one.params(), two.params(), strict=True):
@@ -102,7 +113,8 @@ def test_values_and_gradients_are_copied_and_added_by_path():
 
 
 def test_a_lazy_layer_takes_its_size_from_the_first_batch_or_from_a_copy():
-    lazy, sized = L.Linear(None, 2), L.Linear(6, 2)
+    lazy = L.Linear(None, 2)
+    sized = L.Linear(6, 2)
     assert not lazy.W.is_initialized
     assert paths(lazy) == ["/W", "/b"]
     assert [path for path, _ in lazy.namedparams(include_uninit=False)] == ["/b"]
@@ -114,7 +126,9 @@ def test_a_lazy_layer_takes_its_size_from_the_first_batch_or_from_a_copy():
 
 
 def test_linear_is_the_product_with_the_transpose_plus_the_bias():
-    layer = L.Linear(3, 2, initialW=np.arange(6.0).reshape(2, 3), initial_bias=np.array([1.0, -1.0]))
+    layer = L.Linear(
+        3, 2, initialW=np.arange(6.0).reshape(2, 3), initial_bias=np.array([1.0, -1.0])
+    )
     x = np.array([[1.0, 0.0, 2.0]])
     np.testing.assert_array_equal(layer(x).array, x @ np.arange(6.0).reshape(2, 3).T + [1.0, -1.0])
     with pytest.raises(ValueError, match="1 or more"):
@@ -187,7 +201,8 @@ class Book(mnpar.serializer.Serializer):
 
 
 def test_a_model_and_its_optimizer_come_back_from_what_was_saved():
-    model, other = Pair(), Pair()
+    model = Pair()
+    other = Pair()
     optimizer = mnpar.optimizers.Adam().setup(model)
     optimizer.update(lambda: F.sum(model(np.ones((4, 3), "f4"))))
     pages = {}
@@ -214,7 +229,8 @@ def test_a_classifier_reports_loss_and_accuracy_under_its_name():
     model = L.Classifier(L.Linear(2, 2, initialW=np.eye(2)))
     reporter = mnpar.Reporter()
     reporter.add_observer("main", model)
-    x, t = np.array([[3.0, 0.0], [0.0, 3.0]]), np.array([0, 0])
+    x = np.array([[3.0, 0.0], [0.0, 3.0]])
+    t = np.array([0, 0])
     with reporter:
         loss = model(x, t)
     expected = np.mean(-np.array([3.0, 0.0]) + np.log(np.exp(3) + 1))

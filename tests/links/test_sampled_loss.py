@@ -49,7 +49,9 @@ def test_negative_sampling_learns_the_words_of_its_inputs():
 def test_black_out_takes_the_samples_that_it_is_given():
     link = L.BlackOut(3, [1, 2, 3], 2)
     link.sample_data = np.array([[1, 1], [0, 1], [0, 0], [1, 0]], "i4")
-    np.testing.assert_array_equal(link(X, T).array, F.black_out(X, T, link.W, link.sample_data).array)
+    np.testing.assert_array_equal(
+        link(X, T).array, F.black_out(X, T, link.W, link.sample_data).array
+    )
 
 
 def test_a_field_takes_sequences_in_any_order():
@@ -59,7 +61,9 @@ def test_a_field_takes_sequences_in_any_order():
     ys = [random.integers(0, 3, n).astype("i4") for n in (1, 4, 2)]
     each = [field(list(x[:, None]), list(y[:, None])).item() for x, y in zip(xs, ys, strict=True)]
     np.testing.assert_allclose(field(xs, ys, transpose=True).item(), np.mean(each), rtol=1e-5)
-    np.testing.assert_allclose(field(xs, ys, "no", transpose=True).array, [each[1], each[2], each[0]], rtol=1e-5)
+    np.testing.assert_allclose(
+        field(xs, ys, "no", transpose=True).array, [each[1], each[2], each[0]], rtol=1e-5
+    )
     scores, labels = field.argmax(xs, transpose=True)
     for x, path, i in zip(xs, labels, (2, 0, 1), strict=True):
         score, alone = field.argmax(list(x[:, None]))

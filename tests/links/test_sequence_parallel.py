@@ -1,4 +1,6 @@
-"""Layers between which the sequence is cut, and the hook that makes gradients whole, against one process."""
+"""Layers between which the sequence is cut, and the hook that makes gradients whole, against one
+process.
+"""
 
 import numpy as np
 import pytest
@@ -20,9 +22,12 @@ class Block(mnpar.Chain):
     def __init__(self, comm=None):
         super().__init__()
         random = mnpar.initializers.Normal(0.5)
-        self.norm, self.last = (L.LayerNormalization(D, initial_gamma=random, initial_beta=random) for _ in range(2))
+        self.norm, self.last = (
+            L.LayerNormalization(D, initial_gamma=random, initial_beta=random) for _ in range(2)
+        )
         if comm is None:
-            self.one, self.two = L.Linear(D, H, initial_bias=random), L.Linear(H, D, initial_bias=random)
+            self.one = L.Linear(D, H, initial_bias=random)
+            self.two = L.Linear(H, D, initial_bias=random)
         else:
             cut = {"sequence_axis": 1, "initial_bias": random}
             self.one = L.ColumnParallelLinear(comm, D, H, gather_output=False, **cut)
@@ -75,7 +80,9 @@ def test_a_block_is_that_of_one_process(ranks, T):
 
 @pytest.mark.ranks(1, 2, 3)
 def test_a_language_model_cut_along_its_sequence_learns_as_one_process_does(comm):
-    """Table, block, and scores of all words: one hook for the whole model, which finds what lies whole on every rank."""
+    """Table, block, and scores of all words: one hook for the whole model, which finds what lies
+    whole on every rank.
+    """
     words = np.random.default_rng(0).integers(0, 6, (N, 5))
     following = np.roll(words, -1, axis=1)
 
@@ -88,8 +95,12 @@ def test_a_language_model_cut_along_its_sequence_learns_as_one_process_does(comm
         def loss():
             h = model.body(model.table(words))
             if not cut:
-                return F.softmax_cross_entropy(F.linear(h, table.W, n_batch_axes=2).transpose(0, 2, 1), following)
-            scores = F.linear(F.allgather(comm, h, axis=1), table.W, n_batch_axes=2).transpose(0, 2, 1)
+                return F.softmax_cross_entropy(
+                    F.linear(h, table.W, n_batch_axes=2).transpose(0, 2, 1), following
+                )
+            scores = F.linear(F.allgather(comm, h, axis=1), table.W, n_batch_axes=2).transpose(
+                0, 2, 1
+            )
             return F.vocabulary_parallel_softmax_cross_entropy(comm, scores, following)
 
         optimizer = mnpar.optimizers.MomentumSGD(0.1).setup(model)
@@ -104,7 +115,9 @@ def test_a_language_model_cut_along_its_sequence_learns_as_one_process_does(comm
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("n", [4, 2])
 def test_the_hook_makes_gradients_of_any_link_whole(comm, n):
-    """A chain of lazy layers, called with each rank's part of a batch; with n = 2 of 3 ranks one has no part."""
+    """A chain of lazy layers, called with each rank's part of a batch; with n = 2 of 3 ranks one
+    has no part.
+    """
     x0 = np.random.default_rng(3).standard_normal((n, 3))
 
     def gradients(hook):
@@ -123,7 +136,9 @@ def test_the_hook_makes_gradients_of_any_link_whole(comm, n):
 
 
 class Divided(mnpar.Chain):
-    """Layers that are divided among ranks, if not among those along which the batch is cut; or by nobody (None)."""
+    """Layers that are divided among ranks, if not among those along which the batch is cut; or by
+    nobody (None).
+    """
 
     def __init__(self, comm):
         super().__init__()
@@ -138,7 +153,9 @@ class Divided(mnpar.Chain):
 
 @pytest.mark.ranks(1, 2, 4, on="threads")
 @pytest.mark.parametrize("alone", [False, True], ids=["divided", "plain"])
-def test_the_hook_makes_gradients_whole_of_layers_that_are_divided_among_other_ranks_or_by_nobody(comm, alone):
+def test_the_hook_makes_gradients_whole_of_layers_that_are_divided_among_other_ranks_or_by_nobody(
+    comm, alone
+):
     mesh = mnpar.Mesh(comm, data=min(comm.size, 2), model=-1)
     x0 = np.random.default_rng(3).standard_normal((3, 2, 4))
 
@@ -167,14 +184,20 @@ def test_the_hook_gives_the_parameters_back_where_a_link_fails():
 
 
 def test_the_hook_is_one_links():
-    with pytest.raises(NotImplementedError, match="one link's"), WholeGradients(mnpar.create_communicator("self")):
+    with (
+        pytest.raises(NotImplementedError, match="one link's"),
+        WholeGradients(mnpar.create_communicator("self")),
+    ):
         pass
 
 
 @pytest.mark.parametrize("make", [L.ColumnParallelLinear, L.RowParallelLinear])
 def test_a_sequence_that_is_not_among_the_examples_is_named(make):
     layer = make(mnpar.create_communicator("self"), 12, 3, sequence_axis=1)
-    with pytest.raises(ValueError, match=r"sequence_axis 1 is not among the 1 axes that count examples: .*n_batch_axes=2"):
+    with pytest.raises(
+        ValueError,
+        match=r"sequence_axis 1 is not among the 1 axes that count examples: .*n_batch_axes=2",
+    ):
         layer(np.ones((2, 3, 4)))
 
 

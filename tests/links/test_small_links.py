@@ -1,4 +1,6 @@
-"""Layer and group normalization, Bias, Scale, Parameter, PReLU, Maxout, Highway: each against numpy, sized and lazy."""
+"""Layer and group normalization, Bias, Scale, Parameter, PReLU, Maxout, Highway: each against
+numpy, sized and lazy.
+"""
 
 import numpy as np
 import pytest
@@ -12,18 +14,30 @@ RNG = np.random.default_rng(0)
 X = RNG.standard_normal((5, 4))
 
 
-@pytest.mark.parametrize(("size", "shape"), [(4, (5, 4)), (None, (5, 4)), (None, (2, 5, 4)), ((3, 4), (5, 3, 4))], ids=str)
+@pytest.mark.parametrize(
+    ("size", "shape"),
+    [(4, (5, 4)), (None, (5, 4)), (None, (2, 5, 4)), ((3, 4), (5, 3, 4))],
+    ids=str,
+)
 def test_layer_normalization_is_over_the_features(size, shape):
-    layer, x = L.LayerNormalization(size, initial_gamma=2, initial_beta=1), RNG.standard_normal(shape)
-    axis = tuple(range(x.ndim - layer.gamma.ndim if layer.gamma.is_initialized else x.ndim - 1, x.ndim))
+    layer = L.LayerNormalization(size, initial_gamma=2, initial_beta=1)
+    x = RNG.standard_normal(shape)
+    axis = tuple(
+        range(x.ndim - layer.gamma.ndim if layer.gamma.is_initialized else x.ndim - 1, x.ndim)
+    )
     d = x - x.mean(axis=axis, keepdims=True)
-    np.testing.assert_allclose(layer(x).array, 2 * d / np.sqrt((d * d).mean(axis=axis, keepdims=True) + 1e-6) + 1, rtol=1e-6)
+    np.testing.assert_allclose(
+        layer(x).array,
+        2 * d / np.sqrt((d * d).mean(axis=axis, keepdims=True) + 1e-6) + 1,
+        rtol=1e-6,
+    )
     assert layer.gamma.shape == layer.beta.shape == shape[axis[0] :]
 
 
 @pytest.mark.parametrize("size", [4, None], ids=str)
 def test_group_normalization_is_over_groups_of_channels(size):
-    layer, x = L.GroupNormalization(2, size), RNG.standard_normal((3, 4, 2, 2))
+    layer = L.GroupNormalization(2, size)
+    x = RNG.standard_normal((3, 4, 2, 2))
     cut = x.reshape(3, 2, 8)
     d = cut - cut.mean(axis=2, keepdims=True)
     expected = (d / np.sqrt((d * d).mean(axis=2, keepdims=True) + 1e-5)).reshape(x.shape)
@@ -33,7 +47,9 @@ def test_group_normalization_is_over_groups_of_channels(size):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda s: L.LayerNormalization(s), lambda s: L.GroupNormalization(1, s)], ids=["layer", "group"]
+    "make",
+    [lambda s: L.LayerNormalization(s), lambda s: L.GroupNormalization(1, s)],
+    ids=["layer", "group"],
 )
 def test_normalization_without_features_is_refused(make):
     with pytest.raises(ValueError, match="not 1 or more"):
@@ -78,21 +94,29 @@ def test_a_parameter_is_returned_and_learnt():
     np.testing.assert_array_equal(layer.W.grad, [2, 2, 2])
 
 
-@pytest.mark.parametrize(("shape", "init"), [((), 0.25), ((4,), 0.1), ((4,), np.arange(4.0))], ids=["one", "some", "array"])
+@pytest.mark.parametrize(
+    ("shape", "init"),
+    [((), 0.25), ((4,), 0.1), ((4,), np.arange(4.0))],
+    ids=["one", "some", "array"],
+)
 def test_prelu_has_a_slope_for_negative_numbers(shape, init):
     layer = L.PReLU(shape, init)
     np.testing.assert_allclose(layer(X).array, np.where(X < 0, init * X, X), rtol=1e-6)
     F.sum(layer(X)).backward()
-    np.testing.assert_allclose(layer.W.grad, np.minimum(X, 0).sum(axis=0 if shape else None), rtol=1e-6)
+    np.testing.assert_allclose(
+        layer.W.grad, np.minimum(X, 0).sum(axis=0 if shape else None), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("in_size", [4, None], ids=str)
 def test_maxout_takes_the_largest_of_some_linear_functions(in_size):
-    W, b = RNG.standard_normal((2, 3, 4)).astype("f4"), RNG.standard_normal((2, 3)).astype("f4")
+    W = RNG.standard_normal((2, 3, 4)).astype("f4")
+    b = RNG.standard_normal((2, 3)).astype("f4")
     layer = L.Maxout(in_size, 2, 3, W, b) if in_size else L.Maxout(None, 2, 3)
     y = layer(X).array
     if not in_size:
-        W, b = layer.linear.W.array.reshape(2, 3, 4), layer.linear.b.array.reshape(2, 3)
+        W = layer.linear.W.array.reshape(2, 3, 4)
+        b = layer.linear.b.array.reshape(2, 3)
     np.testing.assert_allclose(y, (np.einsum("opd,nd->nop", W, X) + b).max(axis=2), rtol=1e-6)
     assert paths(layer) == ["/linear/W", "/linear/b"]
     assert paths(L.Maxout(4, 2, 3, initial_bias=None)) == ["/linear/W"]
@@ -102,16 +126,24 @@ def test_maxout_takes_the_largest_of_some_linear_functions(in_size):
 
 def test_a_highway_is_rather_closed_at_first():
     layer = L.Highway(4, activate=F.tanh)
-    W, V = layer.plain.W.array, layer.transform.W.array
+    W = layer.plain.W.array
+    V = layer.transform.W.array
     t = 1 / (1 + np.exp(1 - X @ V.T))
     np.testing.assert_allclose(layer(X).array, np.tanh(X @ W.T) * t + X * (1 - t), rtol=1e-6)
     assert paths(layer) == ["/plain/W", "/plain/b", "/transform/W", "/transform/b"]
     assert paths(L.Highway(4, nobias=True)) == ["/plain/W", "/transform/W"]
 
 
-@pytest.mark.parametrize("make", [
-    L.LayerNormalization, lambda: L.GroupNormalization(2), lambda: L.Maxout(None, 2, 2), L.BatchNormalization,
-], ids=["layer", "group", "maxout", "batch"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        L.LayerNormalization,
+        lambda: L.GroupNormalization(2),
+        lambda: L.Maxout(None, 2, 2),
+        L.BatchNormalization,
+    ],
+    ids=["layer", "group", "maxout", "batch"],
+)
 def test_lazy_links_learn_from_their_first_batch(make):
     layer = make()
     optimizer = mnpar.optimizers.SGD(1.0).setup(layer)

@@ -1,4 +1,6 @@
-"""Layers on a grid, against their serial twins: parameters, checkpoints, outputs, gradients and steps of an optimizer."""
+"""Layers on a grid, against their serial twins: parameters, checkpoints, outputs, gradients and
+steps of an optimizer.
+"""
 
 import ast
 import functools
@@ -15,7 +17,9 @@ from mnpar.initializers import Normal
 from mnpar.plans import blocks, output_shape
 
 ROOT = Path(__file__).parents[2]
-SHAPE, W, B = (9, 6), Normal(1.0, "d"), Normal(1.0, "d")
+SHAPE = (9, 6)
+W = Normal(1.0, "d")
+B = Normal(1.0, "d")
 INIT = {"initialW": W, "initial_bias": B}
 
 # the serial layer; the twin on a grid
@@ -26,7 +30,9 @@ LAYERS = {
     ),
     "convolution, sizes left to the first batch": (
         lambda: L.Convolution2D(None, 4, (3, 2), nobias=True, initialW=W, dilate=2),
-        lambda grid: L.SpatialConvolution2D(grid, None, 4, (3, 2), nobias=True, initialW=W, dilate=2),
+        lambda grid: L.SpatialConvolution2D(
+            grid, None, 4, (3, 2), nobias=True, initialW=W, dilate=2
+        ),
     ),
     "any number of axes, groups, all covered": (
         lambda: L.ConvolutionND(2, 3, 6, 2, 2, cover_all=True, groups=3, **INIT),
@@ -46,11 +52,15 @@ LAYERS = {
     ),
     "batch normalization": (
         lambda: L.BatchNormalization(3, dtype="d", initial_gamma=W, initial_beta=B),
-        lambda grid: L.SpatialBatchNormalization(grid, 3, dtype="d", initial_gamma=W, initial_beta=B),
+        lambda grid: L.SpatialBatchNormalization(
+            grid, 3, dtype="d", initial_gamma=W, initial_beta=B
+        ),
     ),
     "layer normalization": (
         lambda: L.LayerNormalization((3, *SHAPE), initial_gamma=W, initial_beta=B),
-        lambda grid: L.SpatialLayerNormalization(grid, (3, *SHAPE), initial_gamma=W, initial_beta=B),
+        lambda grid: L.SpatialLayerNormalization(
+            grid, (3, *SHAPE), initial_gamma=W, initial_beta=B
+        ),
     ),
     "group normalization": (
         lambda: L.GroupNormalization(3, initial_gamma=W, initial_beta=B),
@@ -75,7 +85,9 @@ def whole_of(pieces, shape, dims):
 
 
 def work(layer, x, *args):
-    """Output, the gradient of x, and the parameters with theirs, under their names in a checkpoint."""
+    """Output, the gradient of x, and the parameters with theirs, under their names in a
+    checkpoint.
+    """
     x = mnpar.Variable(x)
     y = layer(x, *args)
     F.sum(F.sin(y) * y).backward()
@@ -102,8 +114,12 @@ def test_a_twin_has_the_same_parameters_outputs_and_gradients(name, dims):
     y, gx, params = work(seeded(serial), x.copy())
     results = mnpar.run(program, ranks=int(np.prod(dims)))
     assert results[0][3] == y.shape[2:]
-    np.testing.assert_allclose(whole_of([r[0] for r in results], y.shape[2:], dims), y, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(whole_of([r[1] for r in results], SHAPE, dims), gx, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        whole_of([r[0] for r in results], y.shape[2:], dims), y, rtol=1e-10, atol=1e-10
+    )
+    np.testing.assert_allclose(
+        whole_of([r[1] for r in results], SHAPE, dims), gx, rtol=1e-9, atol=1e-9
+    )
     for _, _, mine, _ in results:
         assert list(mine) == list(params)
         for path, (array, grad) in mine.items():
@@ -123,7 +139,9 @@ def test_by_running_values_batch_normalization_has_the_gradients_of_one_process_
     def program(comm):
         grid = mnpar.SpatialGrid(comm, dims)
         with mnpar.using_config("train", False):
-            return work(one(LAYERS["batch normalization"][1], grid), cut(x, grid.block(SHAPE)), SHAPE)
+            return work(
+                one(LAYERS["batch normalization"][1], grid), cut(x, grid.block(SHAPE)), SHAPE
+            )
 
     with mnpar.using_config("train", False):
         y, gx, params = work(one(LAYERS["batch normalization"][0]), x.copy())
@@ -176,7 +194,11 @@ def test_the_matrix_of_a_seam_is_saved_whole_and_loaded_by_any_grid(source, targ
     x = np.random.default_rng(0).standard_normal((2, 3, *SHAPE)).astype("f4")
 
     def layer_of(grid, first_size):
-        return L.Linear(first_size, 4) if grid is None else L.SpatialLinear(grid, first_size and (3, *SHAPE), 4)
+        return (
+            L.Linear(first_size, 4)
+            if grid is None
+            else L.SpatialLinear(grid, first_size and (3, *SHAPE), 4)
+        )
 
     def outputs(layer, grid):
         with mnpar.no_backprop_mode():
@@ -184,12 +206,15 @@ def test_the_matrix_of_a_seam_is_saved_whole_and_loaded_by_any_grid(source, targ
 
     def save(comm, dims):
         grid = None if dims is None else mnpar.SpatialGrid(comm, dims)
-        layer, written = layer_of(grid, 162), Dictionary()
+        layer = layer_of(grid, 162)
+        written = Dictionary()
         y = outputs(layer, grid)
         layer.serialize(written)
         return written.values, y
 
-    values, y = mnpar.run(lambda comm: save(comm, source), ranks=1 if source is None else int(np.prod(source)))[0]
+    values, y = mnpar.run(
+        lambda comm: save(comm, source), ranks=1 if source is None else int(np.prod(source))
+    )[0]
     assert {key: value.shape for key, value in values.items()} == {"W": (4, 162), "b": (4,)}
 
     def load(comm):
@@ -219,16 +244,19 @@ class Network(mnpar.Chain):
 
     def forward(self, x, shape):
         for conv in (self.conv1, self.conv2):
-            x, shape = conv(x, shape), conv.output_shape(shape)
+            x = conv(x, shape)
+            shape = conv.output_shape(shape)
             x = F.relu(self.bn(x)) if conv is self.conv1 else F.tanh(x)
-            x, shape = F.spatial_max_pooling_nd(x, self.grid, shape, 2), output_shape(shape, 2, 2, cover_all=True)
+            x = F.spatial_max_pooling_nd(x, self.grid, shape, 2)
+            shape = output_shape(shape, 2, 2, cover_all=True)
         return self.fc2(F.relu(self.fc1(x, shape)))
 
 
 def learn(comm, dims, steps):
     """From images of 28 × 28, as in Krizhevsky's and neon's networks."""
     rng = np.random.default_rng(0)
-    images, labels = rng.standard_normal((steps, 5, 1, 28, 28)), rng.integers(0, 10, (steps, 5))
+    images = rng.standard_normal((steps, 5, 1, 28, 28))
+    labels = rng.integers(0, 10, (steps, 5))
     mnpar.random.seed(4)
     grid = mnpar.SpatialGrid(comm, dims)
     model = Network(grid)
@@ -248,7 +276,9 @@ def one_process(steps):
     return mnpar.run(learn, ranks=1, args=((1, 1), steps))[0]
 
 
-@pytest.mark.parametrize(("dims", "steps"), [((2, 2), 20), ((3, 2), 4), ((1, 5), 4), ((4, 4), 4)], ids=str)
+@pytest.mark.parametrize(
+    ("dims", "steps"), [((2, 2), 20), ((3, 2), 4), ((1, 5), 4), ((4, 4), 4)], ids=str
+)
 def test_steps_of_a_network_are_those_of_one_process(dims, steps):
     """On 4 × 4 ranks blocks shrink to a single cell."""
     for found in mnpar.run(learn, ranks=int(np.prod(dims)), args=(dims, steps)):
@@ -257,23 +287,37 @@ def test_steps_of_a_network_are_those_of_one_process(dims, steps):
 
 
 def test_grids_that_divide_a_batch_train_as_one_process_does():
-    """Eight ranks: two grids of 2 × 2, with batches of 3 and 2; batch normalization over all of them."""
+    """Eight ranks: two grids of 2 × 2, with batches of 3 and 2; batch normalization over all of
+    them.
+    """
     rng = np.random.default_rng(0)
-    images, labels = rng.standard_normal((3, 5, 1, 28, 28)), rng.integers(0, 10, (3, 5))
+    images = rng.standard_normal((3, 5, 1, 28, 28))
+    labels = rng.integers(0, 10, (3, 5))
 
     def program(comm):
         mnpar.random.seed(4)
         group, place = divmod(comm.rank, 4)
-        within, across = comm.split(group, place), comm.split(place, group)
+        within = comm.split(group, place)
+        across = comm.split(place, group)
         grid = mnpar.SpatialGrid(within, (2, 2))
         model = Network(grid)
         model.bn = L.SpatialBatchNormalization(grid, 4, dtype="d", comm=comm)
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.01), across).setup(model)
+        optimizer = mnpar.create_multi_node_optimizer(
+            mnpar.optimizers.MomentumSGD(0.01), across
+        ).setup(model)
         mine = slice(0, 3) if group == 0 else slice(3, 5)
         for x, t in zip(images, labels, strict=True):
             x = cut(x[mine], grid.block((28, 28)))
-            optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x, (28, 28)), t), x, t[mine])
-        return model.conv1.W.array, model.bn.gamma.array, model.bn.avg_var, model.fc1.whole_W(), model.fc2.W.array
+            optimizer.update(
+                lambda x, t: F.softmax_cross_entropy(model(x, (28, 28)), t), x, t[mine]
+            )
+        return (
+            model.conv1.W.array,
+            model.bn.gamma.array,
+            model.bn.avg_var,
+            model.fc1.whole_W(),
+            model.fc2.W.array,
+        )
 
     def serial(comm):
         mnpar.random.seed(4)
@@ -282,7 +326,13 @@ def test_grids_that_divide_a_batch_train_as_one_process_does():
         optimizer = mnpar.optimizers.MomentumSGD(0.01).setup(model)
         for x, t in zip(images, labels, strict=True):
             optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x, (28, 28)), t), x, t)
-        return model.conv1.W.array, model.bn.gamma.array, model.bn.avg_var, model.fc1.whole_W(), model.fc2.W.array
+        return (
+            model.conv1.W.array,
+            model.bn.gamma.array,
+            model.bn.avg_var,
+            model.fc1.whole_W(),
+            model.fc2.W.array,
+        )
 
     (truth,) = mnpar.run(serial, ranks=1)
     for found in mnpar.run(program, ranks=8):
@@ -291,7 +341,9 @@ def test_grids_that_divide_a_batch_train_as_one_process_does():
 
 
 def test_the_page_about_blocks_says_what_happens(capsys):
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "spatial.md").read_text(encoding="utf-8"), re.S)
+    programs = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "spatial.md").read_text(encoding="utf-8"), re.S
+    )
     exec("\n".join(programs), {"__name__": "page"})
     one, four, smooth = [ast.literal_eval(line) for line in capsys.readouterr().out.splitlines()]
     np.testing.assert_allclose(one, four, rtol=1e-5)
@@ -307,9 +359,14 @@ class UNet(mnpar.Chain):
         self.grid = grid
         self.first = L.SpatialConvolution2D(grid, 2, 3, 3, pad=1, initialW=W)
         self.down = mnpar.ChainList(
-            *[L.SpatialConvolution2D(grid, 3, 3, 3, pad=1, mode="reflect", initialW=W) for _ in range(2)]
+            *[
+                L.SpatialConvolution2D(grid, 3, 3, 3, pad=1, mode="reflect", initialW=W)
+                for _ in range(2)
+            ]
         )
-        self.up = mnpar.ChainList(*[L.SpatialDeconvolution2D(grid, 3, 3, 3, 2, 1, initialW=W) for _ in range(2)])
+        self.up = mnpar.ChainList(
+            *[L.SpatialDeconvolution2D(grid, 3, 3, 3, 2, 1, initialW=W) for _ in range(2)]
+        )
         self.norm = L.SpatialGroupNormalization(grid, 3, initial_gamma=W, initial_beta=B)
         self.last = L.SpatialConvolution2D(grid, 6, 2, 1, initialW=W)
 
@@ -318,24 +375,35 @@ class UNet(mnpar.Chain):
         seen = []
         for layer in self.down:
             seen.append((x, shape))
-            x, shape = F.spatial_average_pooling_nd(x, self.grid, shape, 3, 2, 1), output_shape(shape, 3, 2, 1)
+            x = F.spatial_average_pooling_nd(x, self.grid, shape, 3, 2, 1)
+            shape = output_shape(shape, 3, 2, 1)
             x = F.tanh(layer(x, shape))
         for layer, (fine, larger) in zip(self.up, reversed(seen), strict=True):
             layer.outsize = larger
-            x, shape = layer(x, shape) + F.spatial_resize_images(x, self.grid, shape, larger) * fine, larger
+            x = layer(x, shape) + F.spatial_resize_images(x, self.grid, shape, larger) * fine
+            shape = larger
         x = F.concat([x, seen[0][0]])
         return F.sum(F.square(self.last(x, shape))) * (1 / (shape[0] * shape[1]))
 
 
 class ResNet(mnpar.Chain):
-    """Two blocks of residues, the second at half the size, a mean over the image, and one matrix."""
+    """Two blocks of residues, the second at half the size, a mean over the image, and one
+    matrix.
+    """
 
     def __init__(self, grid):
         super().__init__()
         self.grid = grid
-        self.a, self.b = [L.SpatialConvolution2D(grid, 2, 2, 3, 1, 1, nobias=True, initialW=W) for _ in range(2)]
-        self.c, self.d = [L.SpatialConvolution2D(grid, 2, 4, k, 2, p, nobias=True, initialW=W) for k, p in ((3, 1), (1, 0))]
-        self.bn1, self.bn2 = [L.SpatialBatchNormalization(grid, n, dtype="d", initial_gamma=W) for n in (2, 4)]
+        self.a, self.b = [
+            L.SpatialConvolution2D(grid, 2, 2, 3, 1, 1, nobias=True, initialW=W) for _ in range(2)
+        ]
+        self.c, self.d = [
+            L.SpatialConvolution2D(grid, 2, 4, k, 2, p, nobias=True, initialW=W)
+            for k, p in ((3, 1), (1, 0))
+        ]
+        self.bn1, self.bn2 = [
+            L.SpatialBatchNormalization(grid, n, dtype="d", initial_gamma=W) for n in (2, 4)
+        ]
         self.fc = L.Linear(4, 3, initialW=W)
 
     def forward(self, x, shape):
@@ -362,9 +430,12 @@ def test_gradients_of_networks_are_those_of_one_process(network, dims):
 
     ((loss, gx, params),) = mnpar.run(lambda comm: program(comm, (1, 1)), ranks=1)
     results = mnpar.run(lambda comm: program(comm, dims), ranks=int(np.prod(dims)))
-    total = sum([found[0] for found in results])  # of the U-Net, a loss of blocks; of the ResNet, one that all have
+    # of the U-Net, a loss of blocks; of the ResNet, one that all have
+    total = sum([found[0] for found in results])
     assert (total if network is UNet else total / len(results)) == pytest.approx(loss, rel=1e-10)
-    np.testing.assert_allclose(whole_of([found[1] for found in results], shape, dims), gx, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(
+        whole_of([found[1] for found in results], shape, dims), gx, rtol=1e-8, atol=1e-8
+    )
     for _, _, mine in results:
         for name, g in params.items():
             np.testing.assert_allclose(mine[name], g, rtol=1e-8, atol=1e-8, err_msg=name)

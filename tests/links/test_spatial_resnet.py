@@ -1,4 +1,6 @@
-"""A residual network on grids: losses and weights of one process, with strides, projections and statistics over blocks."""
+"""A residual network on grids: losses and weights of one process, with strides, projections and
+statistics over blocks.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ class Residual(mnpar.Chain):
     def __init__(self, grid, channels, filters, stride):
         super().__init__()
         self.stride = stride
-        self.conv1 = L.SpatialConvolution2D(grid, channels, filters, 3, stride=stride, pad=1, nobias=True)
+        self.conv1 = L.SpatialConvolution2D(
+            grid, channels, filters, 3, stride=stride, pad=1, nobias=True
+        )
         self.bn1 = L.SpatialBatchNormalization(grid, filters)
         self.conv2 = L.SpatialConvolution2D(grid, filters, filters, 3, pad=1, nobias=True)
         self.bn2 = L.SpatialBatchNormalization(grid, filters)
@@ -34,14 +38,18 @@ class ResNet(mnpar.Chain):
         super().__init__()
         self.grid = grid
         self.stem = L.SpatialConvolution2D(grid, 2, 3, 3, pad=1)
-        self.blocks = mnpar.ChainList(Residual(grid, 3, 3, 1), Residual(grid, 3, 4, 2), Residual(grid, 4, 5, 2))
+        self.blocks = mnpar.ChainList(
+            Residual(grid, 3, 3, 1), Residual(grid, 3, 4, 2), Residual(grid, 4, 5, 2)
+        )
         self.fc = L.Linear(5, 3)
 
     def loss(self, x, shape, t):
         h = F.relu(self.stem(x, shape))
         for block in self.blocks:
             h, shape = block(h, shape)
-        return F.softmax_cross_entropy(self.fc(F.spatial_global_average_pooling(h, self.grid, shape)), t)
+        return F.softmax_cross_entropy(
+            self.fc(F.spatial_global_average_pooling(h, self.grid, shape)), t
+        )
 
 
 def learn(comm, dims, whole, t):
@@ -49,7 +57,8 @@ def learn(comm, dims, whole, t):
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(4)
     grid = mnpar.SpatialGrid(comm, dims)
-    shape, net = whole.shape[2:], ResNet(grid)
+    shape = whole.shape[2:]
+    net = ResNet(grid)
     x = mnpar.datasets.shard_image(whole, grid)
     optimizer, losses = mnpar.optimizers.MomentumSGD(lr=0.1).setup(net), []
     for _ in range(4):
@@ -61,11 +70,14 @@ def learn(comm, dims, whole, t):
     return losses, {**{k: p.array for k, p in net.namedparams()}, **dict(net.namedpersistents())}
 
 
-@pytest.mark.parametrize("dims", [(2, 2), (3, 2), (1, 4)], ids=lambda dims: "x".join(map(str, dims)))
+@pytest.mark.parametrize(
+    "dims", [(2, 2), (3, 2), (1, 4)], ids=lambda dims: "x".join(map(str, dims))
+)
 def test_four_steps_keep_the_losses_weights_and_statistics_of_one_process(dims):
     """Images of 9 × 7, then 5 × 4, then 3 × 2: on some grids the last blocks of all are empty."""
     rng = np.random.default_rng(0)
-    whole, t = rng.standard_normal((6, 2, 9, 7)), np.arange(6) % 3
+    whole = rng.standard_normal((6, 2, 9, 7))
+    t = np.arange(6) % 3
     ((losses, values),) = mnpar.run(learn, ranks=1, args=((1, 1), whole, t))
     assert losses[-1] < losses[0]
     for mine, own in mnpar.run(learn, ranks=int(np.prod(dims)), args=(dims, whole, t)):

@@ -10,16 +10,21 @@ import mnpar.optimizer_hooks as hooks
 import mnpar.optimizers as opt
 
 RNG = np.random.default_rng(0)
-P, Q = RNG.standard_normal((3, 2)), RNG.standard_normal(4)
-GP, GQ = 3 * RNG.standard_normal((3, 2)), 3 * RNG.standard_normal(4)
+P = RNG.standard_normal((3, 2))
+Q = RNG.standard_normal(4)
+GP = 3 * RNG.standard_normal((3, 2))
+GQ = 3 * RNG.standard_normal(4)
 NORM = np.sqrt((GP**2).sum() + (GQ**2).sum())
 
 
 def model(dtype="f8"):
     link = mnpar.Link()
-    link.p, link.q = mnpar.Parameter(P.astype(dtype)), mnpar.Parameter(Q.astype(dtype))
-    link.p.grad, link.q.grad = GP.astype(dtype), GQ.astype(dtype)
-    link.unused, link.lazy = mnpar.Parameter(1.0, (2,)), mnpar.Parameter()
+    link.p = mnpar.Parameter(P.astype(dtype))
+    link.q = mnpar.Parameter(Q.astype(dtype))
+    link.p.grad = GP.astype(dtype)
+    link.q.grad = GQ.astype(dtype)
+    link.unused = mnpar.Parameter(1.0, (2,))
+    link.lazy = mnpar.Parameter()
     return link
 
 
@@ -28,9 +33,14 @@ CASES = {
     "Lasso": (hooks.Lasso(0.1), lambda p, g: g + 0.1 * np.sign(p)),
     "GradientClipping above": (hooks.GradientClipping(0.5), lambda p, g: g * 0.5 / NORM),
     "GradientClipping below": (hooks.GradientClipping(1000), lambda p, g: g),
-    "GradientHardClipping": (hooks.GradientHardClipping(-0.5, 1.0), lambda p, g: np.clip(g, -0.5, 1.0)),
+    "GradientHardClipping": (
+        hooks.GradientHardClipping(-0.5, 1.0),
+        lambda p, g: np.clip(g, -0.5, 1.0),
+    ),
     "GradientNoise": (
-        hooks.GradientNoise(0.3, lambda xp, shape, dtype, hook, rule: xp.full(shape, hook.eta + rule.t, dtype)),
+        hooks.GradientNoise(
+            0.3, lambda xp, shape, dtype, hook, rule: xp.full(shape, hook.eta + rule.t, dtype)
+        ),
         lambda p, g: g + 0.3,
     ),
 }
@@ -84,7 +94,13 @@ def test_parameters_without_a_gradient_or_an_array_are_left_alone(hook):
     np.testing.assert_array_equal(link.unused.array, [1, 1])
 
 
-KINDS = (hooks.WeightDecay, hooks.Lasso, hooks.GradientClipping, hooks.GradientHardClipping, hooks.GradientNoise)
+KINDS = (
+    hooks.WeightDecay,
+    hooks.Lasso,
+    hooks.GradientClipping,
+    hooks.GradientHardClipping,
+    hooks.GradientNoise,
+)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -98,7 +114,8 @@ def test_names_and_timing_are_chainers(kind):
 def test_the_norm_does_not_overflow_in_small_floats(dtype):
     link = mnpar.Link()
     link.p = mnpar.Parameter(np.zeros(10000, dtype))
-    link.p.grad = np.full(10000, 30.0, dtype)  # the square of the norm is 9 million, more than float16 can hold
+    # the square of the norm is 9 million, more than float16 can hold
+    link.p.grad = np.full(10000, 30.0, dtype)
     hook = hooks.GradientClipping(300.0)
     hook(opt.SGD().setup(link))
     np.testing.assert_allclose(link.p.grad, np.full(10000, 3.0), rtol=1e-3)
@@ -123,7 +140,8 @@ def test_hooks_see_gradients_without_the_loss_scale():
     optimizer.add_hook(hooks.GradientClipping(1.0))
     optimizer.set_loss_scale(1024.0)
     optimizer.update(lambda: F.sum(link.p * GP) + F.sum(link.q * GQ))
-    gp, gq = GP + 0.1 * P, GQ + 0.1 * Q
+    gp = GP + 0.1 * P
+    gq = GQ + 0.1 * Q
     norm = np.sqrt((gp**2).sum() + (gq**2).sum())
     np.testing.assert_allclose(link.p.array, P - gp / norm)
     np.testing.assert_allclose(link.q.array, Q - gq / norm)
@@ -155,7 +173,9 @@ def noisy(comm, together, model, optimizer=None):
 
 @pytest.mark.ranks(1, 2, 3, on="threads")
 def test_copies_get_the_same_noise_and_other_parameters_another(comm):
-    wide = noisy(comm, True, L.ColumnParallelLinear(comm, 3, 2 * comm.size, gather_output=False, initialW=1))
+    wide = noisy(
+        comm, True, L.ColumnParallelLinear(comm, 3, 2 * comm.size, gather_output=False, initialW=1)
+    )
     row = noisy(comm, True, L.RowParallelLinear(comm, 3, 2, initialW=1))  # with a whole bias
     copy = noisy(comm, True, L.Linear(3, 2), mnpar.create_multi_node_optimizer(opt.SGD(0.1), comm))
     for same in (row.b, copy.W, copy.b):
@@ -168,7 +188,8 @@ def test_copies_get_the_same_noise_and_other_parameters_another(comm):
 @pytest.mark.ranks(2, on="threads")
 def test_parameters_with_the_same_gradient_get_different_noise(comm):
     link = mnpar.Link()
-    link.p, link.q = mnpar.Parameter(np.ones(3)), mnpar.Parameter(np.zeros(3))
+    link.p = mnpar.Parameter(np.ones(3))
+    link.q = mnpar.Parameter(np.zeros(3))
     optimizer = opt.SGD(1.0).setup(link)
     optimizer.add_hook(hooks.GradientNoise(0.3, comm=comm))
     optimizer.update(lambda: F.sum(link.p + link.q) * 0)
@@ -190,7 +211,8 @@ def test_what_was_saved_goes_on_with_the_noise_that_it_had(comm):
         optimizer.update(lambda: F.sum(optimizer.target.w))
         return optimizer.target.w.grad.tolist()
 
-    first, other = begin(1), begin(2)
+    first = begin(1)
+    other = begin(2)
     saved = mnpar.serializers.DictionarySerializer()
     saved.save(first)
     mnpar.serializers.NpzDeserializer(saved.target).load(other)
@@ -199,7 +221,9 @@ def test_what_was_saved_goes_on_with_the_noise_that_it_had(comm):
 
 @pytest.mark.ranks(2, on="threads")
 def test_noise_of_a_divided_model_needs_its_ranks_or_a_mesh(comm):
-    with pytest.raises(ValueError, match=r"GradientNoise needs the whole parameter W \(2, 3\).*give it comm="):
+    with pytest.raises(
+        ValueError, match=r"GradientNoise needs the whole parameter W \(2, 3\).*give it comm="
+    ):
         noisy(comm, False, L.RowParallelLinear(comm, 3, 2))
 
 
@@ -207,7 +231,10 @@ def test_noise_of_a_divided_model_needs_its_ranks_or_a_mesh(comm):
     ("make", "message"),
     [
         (lambda: hooks.GradientClipping(-1), "norm of -1"),
-        (lambda: hooks.GradientHardClipping(1, -1), r"\[1, -1\]: the bounds are the wrong way round"),
+        (
+            lambda: hooks.GradientHardClipping(1, -1),
+            r"\[1, -1\]: the bounds are the wrong way round",
+        ),
         (lambda: hooks.GradientNoise(-0.1), "variance, not -0.1"),
     ],
     ids=["clipping", "hard clipping", "noise"],
@@ -239,12 +266,17 @@ NORMS = {
 @pytest.mark.parametrize("sharded", [None, False, True])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_norms_of_a_divided_parameter_need_a_mesh(ranks, sharded, make, hook):
-    """A rank alone would take the norm of its part for that of the whole, and shards add up the norm of that part."""
+    """A rank alone would take the norm of its part for that of the whole, and shards add up the
+    norm of that part.
+    """
 
     def program(comm):
-        layer, optimizer = L.ColumnParallelLinear(comm, 3, 4), make()
+        layer = L.ColumnParallelLinear(comm, 3, 4)
+        optimizer = make()
         if sharded is not None:
-            optimizer = mnpar.create_multi_node_optimizer(optimizer, comm.split(comm.rank, 0), sharded=sharded)
+            optimizer = mnpar.create_multi_node_optimizer(
+                optimizer, comm.split(comm.rank, 0), sharded=sharded
+            )
         optimizer.setup(layer)
         if hook is not None:
             optimizer.add_hook(hook)
@@ -253,5 +285,8 @@ def test_norms_of_a_divided_parameter_need_a_mesh(ranks, sharded, make, hook):
     if ranks == 1:
         mnpar.run(program, ranks=1)
     else:
-        with pytest.raises(ValueError, match=r"whole parameter W \(4, 3\), of which this rank has \(2, 3\): give .* a mesh"):
+        with pytest.raises(
+            ValueError,
+            match=r"whole parameter W \(4, 3\), of which this rank has \(2, 3\): give .* a mesh",
+        ):
             mnpar.run(program, ranks=2)

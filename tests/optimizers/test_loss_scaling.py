@@ -1,4 +1,6 @@
-"""Half precision: losses that are scaled, steps that are left out, parameters that are updated in 32 bits."""
+"""Half precision: losses that are scaled, steps that are left out, parameters that are updated in
+32 bits.
+"""
 
 import copy
 import pickle
@@ -21,7 +23,8 @@ def model_of(dtype="f4", n=3):
 
 
 def test_a_scaled_loss_gives_the_same_step():
-    plain, scaled = model_of(), model_of()
+    plain = model_of()
+    scaled = model_of()
     for model, scale in ((plain, None), (scaled, 128.0)):
         optimizer = opt.SGD(0.5).setup(model)
         if scale:
@@ -77,7 +80,8 @@ def test_hooks_see_no_gradients_that_are_not_finite():
 def test_ranks_that_step_together_leave_a_step_out_together(comm):
     model = model_of()
     optimizer = opt.SGD(1.0).setup(model)
-    optimizer.add_hook(GradientClipping(1.0, comm))  # would wait for a rank that left the step out alone
+    # would wait for a rank that left the step out alone
+    optimizer.add_hook(GradientClipping(1.0, comm))
     optimizer.loss_scaling(interval=5, comm=comm)
     for bad, scale in ((None, 2), (1, 1)):
         model.p.grad = np.full(3, np.inf if comm.rank == bad else 0.0, "f4")
@@ -116,14 +120,16 @@ def test_a_parameter_that_somebody_changed_is_taken_as_it_is():
 
 @pytest.mark.parametrize("first", [True, False], ids=["before setup", "after setup"])
 def test_what_is_added_later_is_updated_in_32_bits_too(first):
-    model, optimizer = model_of("e"), opt.SGD(1e-4)
+    model = model_of("e")
+    optimizer = opt.SGD(1e-4)
     if first:
         optimizer.use_fp32_update()
     optimizer.setup(model)
     optimizer.use_fp32_update()
     model.q = mnpar.Parameter(np.ones(3, "e"))
     for _ in range(20):
-        model.p.grad, model.q.grad = np.ones(3, "e"), np.ones(3, "e")
+        model.p.grad = np.ones(3, "e")
+        model.q.grad = np.ones(3, "e")
         optimizer.update()
     for p in model.params():
         np.testing.assert_array_equal(p.array, np.full(3, 1 - 20e-4, "e"))
@@ -147,7 +153,8 @@ def test_the_float32_copy_is_what_hooks_see_and_float16_comes_back_in_its_place(
     model, seen = model_of("e"), []
     model.p.grad = np.full(3, 2.0, "e")
     optimizer = opt.SGD(0.5).setup(model)
-    array, grad = model.p.array, model.p.grad
+    array = model.p.array
+    grad = model.p.grad
     optimizer.use_fp32_update()
 
     def look(rule, param):
@@ -186,7 +193,9 @@ def test_parameters_of_32_bits_have_no_copy():
     assert set(model.p.update_rule.state) == {"v"}
 
 
-@pytest.mark.parametrize("make", [lambda: opt.SGD(1e-4), lambda: opt.Adam(1e-4)], ids=["SGD", "Adam"])
+@pytest.mark.parametrize(
+    "make", [lambda: opt.SGD(1e-4), lambda: opt.Adam(1e-4)], ids=["SGD", "Adam"]
+)
 def test_training_in_32_bits_goes_on_from_what_was_saved(make):
     def learner():
         optimizer = make().setup(model_of("e"))
@@ -198,14 +207,18 @@ def test_training_in_32_bits_goes_on_from_what_was_saved(make):
             optimizer.target.p.grad = np.array([1, 2, 3 + i], "e")
             optimizer.update()
 
-    pages, going, loaded = {}, learner(), learner()
+    pages = {}
+    going = learner()
+    loaded = learner()
     step(going, 3)
     Writer(pages).save(going)
     Reader(pages).load(loaded)
     loaded.target.p.array[...] = going.target.p.array
     step(going, 3)
     step(loaded, 3)
-    np.testing.assert_array_equal(loaded.target.p.update_rule.state["fp32"], going.target.p.update_rule.state["fp32"])
+    np.testing.assert_array_equal(
+        loaded.target.p.update_rule.state["fp32"], going.target.p.update_rule.state["fp32"]
+    )
     assert (going.target.p.update_rule.state["fp32"] != going.target.p.array).any()
 
 
@@ -234,7 +247,9 @@ def test_mixed16_makes_halves_but_for_statistics():
     assert mnpar.get_dtype(mnpar.mixed16, "f4") == np.float32
     assert mnpar.get_dtype(map_mixed16="f8") == np.float32  # of mixed16 alone
     assert np.dtype(mnpar.mixed16) == np.float16
-    assert pickle.loads(pickle.dumps(mnpar.mixed16)) is copy.deepcopy(mnpar.mixed16) is mnpar.mixed16
+    assert (
+        pickle.loads(pickle.dumps(mnpar.mixed16)) is copy.deepcopy(mnpar.mixed16) is mnpar.mixed16
+    )
 
 
 @pytest.mark.ranks(1, 2, 3)
@@ -246,24 +261,36 @@ def test_parts_of_a_model_on_several_ranks_are_clipped_by_their_common_norm(comm
     optimizer.add_hook(GradientClipping(2.0, comm))
     optimizer.update()
     whole = np.concatenate(gs)  # the gradient of one process that has all parts
-    np.testing.assert_allclose(model.p.array, 1 - gs[comm.rank] * 2 / np.linalg.norm(whole), rtol=1e-6)
+    np.testing.assert_allclose(
+        model.p.array, 1 - gs[comm.rank] * 2 / np.linalg.norm(whole), rtol=1e-6
+    )
 
 
 def clipped(net, optimizer, comm):
     optimizer.setup(net).add_hook(GradientClipping(0.5, comm))
     for _ in range(3):
-        optimizer.update(lambda x: F.mean(F.sin(net(x))), np.random.default_rng(0).standard_normal((4, 3)))
+        optimizer.update(
+            lambda x: F.mean(F.sin(net(x))), np.random.default_rng(0).standard_normal((4, 3))
+        )
     return net
 
 
-@pytest.mark.parametrize("sharded", [None, False, True], ids=["alone", "with data parallelism", "in shards"])
+@pytest.mark.parametrize(
+    "sharded", [None, False, True], ids=["alone", "with data parallelism", "in shards"]
+)
 @pytest.mark.ranks(1, 2, 4, on="threads")
-def test_what_several_ranks_hold_of_a_divided_model_counts_once_in_the_common_norm(comm, sharded, float64):
+def test_what_several_ranks_hold_of_a_divided_model_counts_once_in_the_common_norm(
+    comm, sharded, float64
+):
     """Two weights and a bias are divided, the other bias is whole on every rank."""
-    rng, optimizer, model = np.random.default_rng(1), opt.MomentumSGD(1.0), comm
-    W, V = rng.standard_normal((5, 3)), rng.standard_normal((2, 5))
+    rng = np.random.default_rng(1)
+    optimizer = opt.MomentumSGD(1.0)
+    model = comm
+    W = rng.standard_normal((5, 3))
+    V = rng.standard_normal((2, 5))
     if sharded is not None:
-        model, data = comm.split(comm.rank // 2, comm.rank), comm.split(comm.rank % 2, comm.rank)
+        model = comm.split(comm.rank // 2, comm.rank)
+        data = comm.split(comm.rank % 2, comm.rank)
         optimizer = mnpar.create_multi_node_optimizer(optimizer, data, sharded=sharded)
     wide = L.ColumnParallelLinear(model, 3, 5, gather_output=False, initialW=W)
     out = L.RowParallelLinear(model, 5, 2, input_is_parallel=True, initialW=V)
@@ -271,7 +298,11 @@ def test_what_several_ranks_hold_of_a_divided_model_counts_once_in_the_common_no
     twin = mnpar.Sequential(L.Linear(3, 5, initialW=W), F.tanh, L.Linear(5, 2, initialW=V))
     twin = clipped(twin, opt.MomentumSGD(1.0), None)
     for param, whole in zip(mine.params(), twin.params(), strict=True):
-        np.testing.assert_allclose(param.array, whole.array if param.box is None else whole.array[param.box.index], rtol=1e-9)
+        np.testing.assert_allclose(
+            param.array,
+            whole.array if param.box is None else whole.array[param.box.index],
+            rtol=1e-9,
+        )
 
 
 @pytest.mark.ranks(2, 3, on="threads")
@@ -288,18 +319,24 @@ def test_other_last_digits_do_not_make_another_parameter_in_the_common_norm(comm
 
 
 @pytest.mark.parametrize(
-    "make", [lambda comm: L.Linear(2, 1, initialW=1), lambda comm: divided(comm)], ids=["stage", "divided"]
+    "make",
+    [lambda comm: L.Linear(2, 1, initialW=1), lambda comm: divided(comm)],
+    ids=["stage", "divided"],
 )
 @pytest.mark.ranks(2, 3, on="threads")
 def test_parameters_that_look_alike_on_several_ranks_count_each(comm, make):
-    """Of stages, and of parts: both have the same path on all ranks, here the same values and gradients, too."""
+    """Of stages, and of parts: both have the same path on all ranks, here the same values and
+    gradients, too.
+    """
     model = make(comm)
     model.W.grad = np.full_like(model.W.array, 3.0)
     before = model.W.array.copy()
     optimizer = opt.SGD(1.0).setup(model)
     optimizer.add_hook(GradientClipping(1.0, comm))
     optimizer.update()
-    np.testing.assert_allclose(before - model.W.array, 1 / np.sqrt(comm.size * model.W.size), rtol=1e-6)
+    np.testing.assert_allclose(
+        before - model.W.array, 1 / np.sqrt(comm.size * model.W.size), rtol=1e-6
+    )
 
 
 def divided(comm):
@@ -321,14 +358,23 @@ def test_a_rank_without_gradients_takes_part_in_the_common_norm(comm):
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("p", [2.0, 1e-3], ids=["long", "short"])
-def test_lars_makes_gradients_as_long_as_the_parameter_if_that_is_longer_than_the_threshold(p, dtype):
-    model, g = model_of(dtype), np.array([1.0, 2.0, 2.0])
+def test_lars_makes_gradients_as_long_as_the_parameter_if_that_is_longer_than_the_threshold(
+    p, dtype
+):
+    model = model_of(dtype)
+    g = np.array([1.0, 2.0, 2.0])
     model.p.array[...], model.p.grad = p, g.astype(dtype)
     GradientLARS(0.01, weight_decay=0.1)(None, model.p)
     norm = p * np.sqrt(3)
     rate = norm / (1e-9 + 3 + 0.1 * norm) if norm > 0.01 else 1
-    np.testing.assert_allclose(model.p.grad, rate * (g + 0.1 * p), rtol=5e-3 if dtype == "f2" else 1e-6)
-    assert (GradientLARS().threshold, GradientLARS().weight_decay, GradientLARS().eps) == (1e-2, 0.0, 1e-9)
+    np.testing.assert_allclose(
+        model.p.grad, rate * (g + 0.1 * p), rtol=5e-3 if dtype == "f2" else 1e-6
+    )
+    assert (GradientLARS().threshold, GradientLARS().weight_decay, GradientLARS().eps) == (
+        1e-2,
+        0.0,
+        1e-9,
+    )
 
 
 def test_a_scale_that_changes_goes_on_where_it_was_saved():
@@ -337,7 +383,9 @@ def test_a_scale_that_changes_goes_on_where_it_was_saved():
         made.loss_scaling(interval=3)
         return made
 
-    first, second, target = optimizer(), optimizer(), {}
+    first = optimizer()
+    second = optimizer()
+    target = {}
     first._scaling.accept([np.array([np.inf])])
     for _ in range(2):
         first._scaling.accept([np.ones(1)])
@@ -351,7 +399,8 @@ def test_a_scale_that_changes_goes_on_where_it_was_saved():
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_snapshot_without_float32_copies_is_read_as_chainers_are(steps):
     def trained(steps):
-        link, optimizer = mnpar.Link(), mnpar.optimizers.Adam(0.1)
+        link = mnpar.Link()
+        optimizer = mnpar.optimizers.Adam(0.1)
         link.p = mnpar.Parameter(np.ones(2, "f2"))
         optimizer.use_fp32_update()
         optimizer.setup(link)
@@ -361,11 +410,14 @@ def test_a_snapshot_without_float32_copies_is_read_as_chainers_are(steps):
         return link, optimizer
 
     link, optimizer = trained(3)
-    saved, values = mnpar.serializers.DictionarySerializer(), mnpar.serializers.DictionarySerializer()
+    saved = mnpar.serializers.DictionarySerializer()
+    values = mnpar.serializers.DictionarySerializer()
     saved.save(optimizer)
     values.save(link)
     other, resumed = trained(steps)
-    mnpar.serializers.NpzDeserializer({name: x for name, x in saved.target.items() if "fp32" not in name}).load(resumed)
+    mnpar.serializers.NpzDeserializer(
+        {name: x for name, x in saved.target.items() if "fp32" not in name}
+    ).load(resumed)
     mnpar.serializers.NpzDeserializer(values.target).load(other)
     for model, each in ((link, optimizer), (other, resumed)):
         model.p.grad = np.full(2, 0.5, "f2")

@@ -1,4 +1,6 @@
-"""The parameters of a link are walked through again whenever they may have become others, and only then."""
+"""The parameters of a link are walked through again whenever they may have become others, and only
+then.
+"""
 
 import copy
 
@@ -50,7 +52,8 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_after_a_change_the_list_is_another_one_and_right(change):
-    net, members = model(), Members()
+    net = model()
+    members = Members()
     before = members.of(net)
     assert members.of(net) is before
     change(net)
@@ -61,7 +64,8 @@ def test_after_a_change_the_list_is_another_one_and_right(change):
 
 
 def test_gradients_persistents_and_names_change_nothing():
-    net, members = model(), Members()
+    net = model()
+    members = Members()
     before = members.of(net)
     F.sum(net.b(net.a(np.ones((2, 2), "f4")))).backward()
     net.cleargrads()
@@ -73,7 +77,8 @@ def test_gradients_persistents_and_names_change_nothing():
 
 
 def test_another_link_has_others():
-    one, members = model(), Members()
+    one = model()
+    members = Members()
     other = copy.deepcopy(one)
     assert list(map(id, members.of(one))) != list(map(id, members.of(other)))
     assert list(map(id, copy.deepcopy(members).of(other))) == list(map(id, other.params()))
@@ -86,7 +91,8 @@ def test_a_link_that_says_itself_what_it_has_is_asked_each_time():
         def params(self, include_uninit=True):
             return iter([p for p in super().params(include_uninit) if self.every or p.name == "W"])
 
-    net, members = mnpar.Chain(inner=Some(a=L.Linear(2, 3))), Members()
+    net = mnpar.Chain(inner=Some(a=L.Linear(2, 3)))
+    members = Members()
     assert len(members.of(net.inner)) == 2
     net.inner.every = False
     assert len(members.of(net.inner)) == 1
@@ -96,7 +102,12 @@ def test_an_optimizer_steps_with_what_its_model_has_now():
     net = model()
     optimizer = mnpar.optimizers.SGD(0.1).setup(net)
     x = np.ones((2, 2), "f4")
-    for change in (lambda n: None, lambda n: n.b.append(L.Linear(1, 1, initialW=2)), lambda n: n.b.pop(), lambda n: None):
+    for change in (
+        lambda n: None,
+        lambda n: n.b.append(L.Linear(1, 1, initialW=2)),
+        lambda n: n.b.pop(),
+        lambda n: None,
+    ):
         change(net)
         twin = copy.deepcopy(net)
         twin.cleargrads()

@@ -1,4 +1,6 @@
-"""What an optimizer does around its rules: losses of all forms, growing links, hooks, saving, copying, errors."""
+"""What an optimizer does around its rules: losses of all forms, growing links, hooks, saving,
+copying, errors.
+"""
 
 import copy
 import pickle
@@ -57,13 +59,19 @@ def test_the_loss_function_may_return_nothing():
 @pytest.mark.parametrize("loss", [1.0, np.ones(()), (1, 2)], ids=["float", "array", "tuple"])
 def test_what_is_no_loss_is_named(loss):
     _, optimizer = model_and(opt.SGD())
-    with pytest.raises(TypeError, match=f"the loss function returned a {type(loss).__name__}: return a Variable, or None"):
+    with pytest.raises(
+        TypeError,
+        match=f"the loss function returned a {type(loss).__name__}: return a Variable, or None",
+    ):
         optimizer.update(lambda: loss)
 
 
 def test_a_loss_in_the_place_of_the_loss_function_is_told_what_to_write():
     model, optimizer = model_and(opt.SGD())
-    with pytest.raises(TypeError, match=r"the function that returns the loss, .* not a Variable: update\(model, x, t\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"the function that returns the loss, .* not a Variable: update\(model, x, t\)",
+    ):
         optimizer.update(F.sum(model(np.ones((1, 2), "f4"))))
 
 
@@ -97,7 +105,9 @@ def test_a_rank_may_return_what_send_or_pseudo_connect_returns(comm, rank_of_los
         np.testing.assert_array_equal(model.W.array, [[-3.0, -3.0]])
 
 
-@pytest.mark.parametrize("make", [lambda: opt.SGD(1.0), lambda: opt.MomentumSGD(1.0), lambda: opt.Adam(1.0)])
+@pytest.mark.parametrize(
+    "make", [lambda: opt.SGD(1.0), lambda: opt.MomentumSGD(1.0), lambda: opt.Adam(1.0)]
+)
 def test_a_parameter_without_a_gradient_is_not_updated_and_counts_no_step(make):
     model, optimizer = model_and(make())
     model.unused = mnpar.Parameter(1.0, (2,))
@@ -183,7 +193,9 @@ def test_hooks_run_in_order_around_the_step():
     seen = []
     optimizer.add_hook(lambda o: seen.append(("post", o.t, model.W.array[0, 0])), "last", "post")
     optimizer.add_hook(lambda o: seen.append(("pre", o.t, model.W.array[0, 0])), "first")
-    optimizer.add_hook(lambda o: seen.append(("pre too", o.t, model.W.array[0, 0])), "second", "pre")
+    optimizer.add_hook(
+        lambda o: seen.append(("pre too", o.t, model.W.array[0, 0])), "second", "pre"
+    )
     optimizer.update(lambda: F.sum(model(X)))
     assert seen == [("pre", 0, 0.0), ("pre too", 0, 0.0), ("post", 1, -1.0)]
 
@@ -209,7 +221,9 @@ def test_a_rules_hooks_run_around_the_update_of_its_parameter():
     model, optimizer = model_and(opt.SGD(1.0))
     seen = []
     model.W.update_rule.add_hook(lambda rule, p: seen.append(("pre", rule.t, p.array[0, 0])), "a")
-    model.W.update_rule.add_hook(lambda rule, p: seen.append(("post", rule.t, p.array[0, 0])), "b", "post")
+    model.W.update_rule.add_hook(
+        lambda rule, p: seen.append(("post", rule.t, p.array[0, 0])), "b", "post"
+    )
     optimizer.update(lambda: F.sum(model(X)))
     assert seen == [("pre", 1, 0.0), ("post", 1, -1.0)]
     model.W.update_rule.remove_hook("a")
@@ -232,7 +246,9 @@ def test_hooks_for_each_parameter_see_those_with_a_gradient():
     assert names == ["W", "b"]
 
 
-@pytest.mark.parametrize("owner", [lambda: opt.SGD(), lambda: opt.UpdateRule()], ids=["optimizer", "rule"])
+@pytest.mark.parametrize(
+    "owner", [lambda: opt.SGD(), lambda: opt.UpdateRule()], ids=["optimizer", "rule"]
+)
 def test_hooks_that_cannot_be_are_refused(owner):
     owner = owner()
     owner.add_hook(print, "name")
@@ -265,7 +281,9 @@ def test_hyperparameters_are_inherited_until_they_are_set():
 
 
 @pytest.mark.parametrize(
-    "how", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "deep", "pickle"]
+    "how",
+    [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))],
+    ids=["copy", "deep", "pickle"],
 )
 def test_hyperparameters_are_copied_with_what_they_inherit(how):
     general = opt.Hyperparameter()
@@ -274,9 +292,17 @@ def test_hyperparameters_are_copied_with_what_they_inherit(how):
 
 
 ADAM = {
-    "alpha": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "eta": 1.0, "weight_decay_rate": 0.0, "amsgrad": False,
-    "adabound": False, "final_lr": 0.1, "gamma": 1e-3,
-}  # fmt: skip
+    "alpha": 1e-3,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "eps": 1e-8,
+    "eta": 1.0,
+    "weight_decay_rate": 0.0,
+    "amsgrad": False,
+    "adabound": False,
+    "final_lr": 0.1,
+    "gamma": 1e-3,
+}
 DEFAULTS = {
     "SGD": {"lr": 0.01},
     "MomentumSGD": {"lr": 0.01, "momentum": 0.9},
@@ -315,7 +341,9 @@ def test_adams_step_size_has_the_bias_taken_out():
     for t in (1, 2, 3):
         optimizer.update(lambda: F.sum(model(X)))
         expected = 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
-        np.testing.assert_allclose([optimizer.alpha_t, optimizer.lr, model.W.update_rule.alpha_t], expected)
+        np.testing.assert_allclose(
+            [optimizer.alpha_t, optimizer.lr, model.W.update_rule.alpha_t], expected
+        )
     with pytest.raises(AttributeError, match="the lr of Adam is computed, from alpha"):
         optimizer.lr = 0.01
 
@@ -387,7 +415,9 @@ def test_training_goes_on_from_what_was_saved(make, optimizer_first, lazy):
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_what_was_saved_before_the_first_step_starts_from_the_beginning(make):
-    pages, fresh, loaded = {}, make().setup(deep(True)), make().setup(deep(True))
+    pages = {}
+    fresh = make().setup(deep(True))
+    loaded = make().setup(deep(True))
     Writer(pages).save(fresh)
     Reader(pages).load(loaded)
     loaded.target(X)
@@ -398,8 +428,12 @@ def test_what_was_saved_before_the_first_step_starts_from_the_beginning(make):
         np.testing.assert_array_equal(p.array, q.array)
 
 
-@pytest.mark.parametrize("other", [lambda: opt.SGD(0.25), lambda: opt.MomentumSGD(0.25)], ids=["SGD", "MomentumSGD"])
-@pytest.mark.parametrize("before", [lambda: opt.SGD(1), lambda: opt.CorrectedMomentumSGD(1)], ids=["SGD", "Corrected"])
+@pytest.mark.parametrize(
+    "other", [lambda: opt.SGD(0.25), lambda: opt.MomentumSGD(0.25)], ids=["SGD", "MomentumSGD"]
+)
+@pytest.mark.parametrize(
+    "before", [lambda: opt.SGD(1), lambda: opt.CorrectedMomentumSGD(1)], ids=["SGD", "Corrected"]
+)
 def test_parameters_that_get_rules_of_another_optimizer_follow_these(before, other):
     model, optimizer = model_and(before())
     for second in (False, True):
@@ -422,7 +456,9 @@ def test_an_epoch_is_counted():
     assert optimizer.epoch == 2
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"]
+)
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_a_copied_optimizer_learns_on_its_own_copy_of_the_model(make, how):
     optimizer = make().setup(deep(False))
@@ -452,7 +488,9 @@ def test_the_rules_of_a_copied_optimizer_listen_to_the_copy():
 
 
 @pytest.mark.parametrize(
-    "call", [lambda o: o.update(), lambda o: o.step(), lambda o: o.serialize(Writer({}))], ids=["update", "step", "serialize"]
+    "call",
+    [lambda o: o.update(), lambda o: o.step(), lambda o: o.serialize(Writer({}))],
+    ids=["update", "step", "serialize"],
 )
 def test_an_optimizer_without_a_link_says_what_is_missing(call):
     with pytest.raises(RuntimeError, match=r"Adam: call setup\(link\) before"):
@@ -460,11 +498,15 @@ def test_an_optimizer_without_a_link_says_what_is_missing(call):
 
 
 def test_a_link_is_no_hyperparameter():
-    with pytest.raises(TypeError, match=r"alpha is a number, not Linear: an optimizer gets .* by setup\(model\)"):
+    with pytest.raises(
+        TypeError, match=r"alpha is a number, not Linear: an optimizer gets .* by setup\(model\)"
+    ):
         opt.Adam(L.Linear(1, 1))
 
 
-@pytest.mark.parametrize("target", [[], None, mnpar.Parameter(1.0, (1,))], ids=["list", "None", "Parameter"])
+@pytest.mark.parametrize(
+    "target", [[], None, mnpar.Parameter(1.0, (1,))], ids=["list", "None", "Parameter"]
+)
 def test_only_links_are_set_up(target):
     with pytest.raises(TypeError, match=f"set up for a link, not for {type(target).__name__}"):
         opt.SGD().setup(target)
@@ -472,7 +514,9 @@ def test_only_links_are_set_up(target):
 
 @pytest.mark.parametrize("what", ["states", "scalars"])
 def test_names_of_states_are_no_string(what):
-    with pytest.raises(TypeError, match=rf"Rule.{what} is a tuple of names, \('velocity',\), not the string"):
+    with pytest.raises(
+        TypeError, match=rf"Rule.{what} is a tuple of names, \('velocity',\), not the string"
+    ):
         type("Rule", (opt.UpdateRule,), {what: "velocity"})
 
 
@@ -498,7 +542,10 @@ def test_a_model_that_thread_ranks_share_is_told():
         mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(model)
         return mnpar.optimizers.SGD().setup(model).t
 
-    with pytest.raises(RuntimeError, match=r"rank 1: this Linear is rank 0's too\. Thread ranks share .* make the model"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"rank 1: this Linear is rank 0's too\. Thread ranks share .* make the model",
+    ):
         mnpar.run(program, 2, (False,))
     assert mnpar.run(program, 2, (True,)) == [0, 0]
     assert mnpar.run(program, 1, (False,)) == [0]  # another program
@@ -518,26 +565,34 @@ def test_an_optimizer_that_thread_ranks_share_is_told(before):
     for _ in range(before):
         optimizer.update(lambda: F.sum(net(np.ones((1, 2), "f4"))))
     assert mnpar.run(program, 1, (False,)) == [before + 2]
-    with pytest.raises(RuntimeError, match=r"rank 1: this SGD is rank 0's too\. Thread ranks share .*, or take a copy"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"rank 1: this SGD is rank 0's too\. Thread ranks share .*, or take a copy",
+    ):
         mnpar.run(program, 2, (False,))
     assert mnpar.run(program, 2, (True,)) == [before + 6] * 2
 
 
 @pytest.mark.parametrize(
-    "kind", [list, lambda links: dict(enumerate(links)), lambda links: links[0]], ids=["list", "dict", "link"]
+    "kind",
+    [list, lambda links: dict(enumerate(links)), lambda links: links[0]],
+    ids=["list", "dict", "link"],
 )
 @pytest.mark.parametrize("case", ["forgotten", "another's", "registered", "frozen", "ChainList"])
 def test_links_in_a_list_are_told_if_they_learn_nothing(kind, case, recwarn):
     class Model(mnpar.Chain):
         def __init__(self):
             super().__init__()
-            self.top, layer = L.Linear(2, 1), L.Linear(3, 2)
+            self.top = L.Linear(2, 1)
+            layer = L.Linear(3, 2)
             if case == "registered":
                 self.add_link("layer", layer)
             self.layer_of = mnpar.ChainList(layer) if case == "ChainList" else 0
-            self.__dict__["layers"] = kind([layer])  # a link that is an attribute registers itself in a Chain, not in a Link
+            # a link that is an attribute registers itself in a Chain, not in a Link
+            self.__dict__["layers"] = kind([layer])
 
-    model, x = Model(), np.ones((1, 3), "f4")
+    model = Model()
+    x = np.ones((1, 3), "f4")
     layer = model.layers if isinstance(model.layers, L.Linear) else model.layers[0]
     if case == "another's":
         mnpar.optimizers.SGD().setup(layer)
@@ -546,5 +601,7 @@ def test_links_in_a_list_are_told_if_they_learn_nothing(kind, case, recwarn):
         optimizer.update(lambda: F.sum(model.top(layer(x).array if case == "frozen" else layer(x))))
     told = [str(one.message) for one in recwarn]
     assert len(told) == (case == "forgotten")
-    assert case != "forgotten" or re.match(r"the parameters in /layers, a \w+ of a Model, have .* mnpar\.ChainList", told[0])
+    assert case != "forgotten" or re.match(
+        r"the parameters in /layers, a \w+ of a Model, have .* mnpar\.ChainList", told[0]
+    )
     assert case != "forgotten" or recwarn[0].filename == __file__

@@ -56,7 +56,8 @@ def adagrad(p, gs, hs):
 
 
 def adadelta(p, gs, hs):
-    s, x = 0 * p, 0 * p
+    s = 0 * p
+    x = 0 * p
     for g, h in zip(gs, hs, strict=True):
         s = h.rho * s + (1 - h.rho) * g**2
         d = np.sqrt((x + h.eps) / (s + h.eps)) * g
@@ -74,19 +75,25 @@ def rmsprop(p, gs, hs):
 
 
 def graves(p, gs, hs):
-    n, m, d = 0 * p, 0 * p, 0 * p
+    n = 0 * p
+    m = 0 * p
+    d = 0 * p
     for g, h in zip(gs, hs, strict=True):
-        n, m = h.alpha * n + (1 - h.alpha) * g**2, h.alpha * m + (1 - h.alpha) * g
+        n = h.alpha * n + (1 - h.alpha) * g**2
+        m = h.alpha * m + (1 - h.alpha) * g
         d = h.momentum * d - h.lr * g / np.sqrt(n - m**2 + h.eps)
         p = p + d
     return p
 
 
 def smorms3(p, gs, hs):
-    k, m, v = 0 * p + 1, 0 * p, 0 * p
+    k = 0 * p + 1
+    m = 0 * p
+    v = 0 * p
     for g, h in zip(gs, hs, strict=True):
         r = 1 / (k + 1)
-        m, v = (1 - r) * m + r * g, (1 - r) * v + r * g**2
+        m = (1 - r) * m + r * g
+        v = (1 - r) * v + r * g**2
         x = m**2 / (v + h.eps)
         p = p - g * np.minimum(h.lr, x) / (np.sqrt(v) + h.eps)
         k = 1 + k * (1 - x)
@@ -94,22 +101,34 @@ def smorms3(p, gs, hs):
 
 
 def adam(p, gs, hs):
-    m, v, top = 0 * p, 0 * p, 0 * p
+    m = 0 * p
+    v = 0 * p
+    top = 0 * p
     for t, (g, h) in enumerate(zip(gs, hs, strict=True), 1):
-        m, v = h.beta1 * m + (1 - h.beta1) * g, h.beta2 * v + (1 - h.beta2) * g**2
+        m = h.beta1 * m + (1 - h.beta1) * g
+        v = h.beta2 * v + (1 - h.beta2) * g**2
         top = np.maximum(top, v)
-        rate = h.alpha * np.sqrt(1 - h.beta2**t) / (1 - h.beta1**t) / (np.sqrt(top if h.amsgrad else v) + h.eps)
+        rate = (
+            h.alpha
+            * np.sqrt(1 - h.beta2**t)
+            / (1 - h.beta1**t)
+            / (np.sqrt(top if h.amsgrad else v) + h.eps)
+        )
         if h.adabound:
             final = h.final_lr * h.alpha / hs[0].alpha
-            rate = np.clip(rate, final * (1 - 1 / (h.gamma * t + 1)), final * (1 + 1 / (h.gamma * t)))
+            rate = np.clip(
+                rate, final * (1 - 1 / (h.gamma * t + 1)), final * (1 + 1 / (h.gamma * t))
+            )
         p = p - h.eta * (rate * m + h.weight_decay_rate * p)
     return p
 
 
 def adamax(p, gs, hs):
-    m, u = 0 * p, 0 * p
+    m = 0 * p
+    u = 0 * p
     for t, (g, h) in enumerate(zip(gs, hs, strict=True), 1):
-        m, u = h.beta1 * m + (1 - h.beta1) * g, np.maximum(h.beta2 * u, abs(g) + h.eps)
+        m = h.beta1 * m + (1 - h.beta1) * g
+        u = np.maximum(h.beta2 * u, abs(g) + h.eps)
         p = p - h.alpha / (1 - h.beta1**t) * m / u
     return p
 
@@ -124,31 +143,42 @@ def novograd(p, gs, hs):
 
 
 def lamb(p, gs, hs):
-    m, v = 0 * p, 0 * p
+    m = 0 * p
+    v = 0 * p
     for t, (g, h) in enumerate(zip(gs, hs, strict=True), 1):
-        m, v = h.beta1 * m + (1 - h.beta1) * g, h.beta2 * v + (1 - h.beta2) * g**2
+        m = h.beta1 * m + (1 - h.beta1) * g
+        v = h.beta2 * v + (1 - h.beta2) * g**2
         r = m / (1 - h.beta1**t) / (np.sqrt(v / (1 - h.beta2**t)) + h.eps) + h.weight_decay_rate * p
         p = p - h.alpha * np.sqrt((p**2).sum() / (r**2).sum()) * r
     return p
 
 
 def msvag(p, gs, hs):
-    m, v = 0 * p, 0 * p
+    m = 0 * p
+    v = 0 * p
     for t, (g, h) in enumerate(zip(gs, hs, strict=True), 1):
         b = h.beta
-        m, v = b * m + (1 - b) * g, b * v + (1 - b) * g**2
-        rho = (1 - b) * (1 + b**t) / ((1 + b) * (1 - b**t)) if t > 1 else 0  # one gradient has no variance
-        mean, square = m / (1 - b**t), v / (1 - b**t)
+        m = b * m + (1 - b) * g
+        v = b * v + (1 - b) * g**2
+        # one gradient has no variance
+        rho = (1 - b) * (1 + b**t) / ((1 + b) * (1 - b**t)) if t > 1 else 0
+        mean = m / (1 - b**t)
+        square = v / (1 - b**t)
         s = (square - mean**2) / (1 - rho)
-        p = p - h.eta * (h.lr * mean * np.clip(mean**2 / (mean**2 + rho * s), 0, 1) + h.weight_decay_rate * p)
+        p = p - h.eta * (
+            h.lr * mean * np.clip(mean**2 / (mean**2 + rho * s), 0, 1) + h.weight_decay_rate * p
+        )
     return p
 
 
 def applied(closed):
-    """Momentum over a rule whose steps do not depend on the parameter: they are the differences of its path from 0."""
+    """Momentum over a rule whose steps do not depend on the parameter: they are the differences of
+    its path from 0.
+    """
 
     def path(p, gs, hs):
-        at, v = [closed(0 * p, gs[:t], hs[:t]) for t in range(len(gs) + 1)], 0 * p
+        at = [closed(0 * p, gs[:t], hs[:t]) for t in range(len(gs) + 1)]
+        v = 0 * p
         for before, after, h in zip(at, at[1:], hs, strict=False):
             v = h.momentum * v + (after - before)
             p = p + (h.momentum * v + (after - before) if h.nesterov else v)
@@ -161,13 +191,25 @@ def applied(closed):
 CASES = {
     "SGD": (lambda: opt.SGD(0.1), sgd, {"lr": 0.02}),
     "MomentumSGD": (lambda: opt.MomentumSGD(0.1, 0.9), momentum, {"lr": 0.02, "momentum": 0.5}),
-    "CorrectedMomentumSGD": (lambda: opt.CorrectedMomentumSGD(0.1, 0.8), corrected, {"lr": 0.02, "momentum": 0.5}),
+    "CorrectedMomentumSGD": (
+        lambda: opt.CorrectedMomentumSGD(0.1, 0.8),
+        corrected,
+        {"lr": 0.02, "momentum": 0.5},
+    ),
     "NesterovAG": (lambda: opt.NesterovAG(0.1, 0.8), nesterov, {"lr": 0.02}),
     "AdaGrad": (lambda: opt.AdaGrad(0.1), adagrad, {"lr": 0.02, "eps": 0.1}),
     "AdaGrad, inside": (lambda: opt.AdaGrad(0.1, 0.1, True), adagrad, {"eps_inside_sqrt": False}),
     "AdaDelta": (lambda: opt.AdaDelta(0.9), adadelta, {"rho": 0.8, "eps": 1e-2}),
-    "RMSprop": (lambda: opt.RMSprop(0.1, 0.9, 1e-3), rmsprop, {"lr": 0.02, "alpha": 0.8, "eps": 0.1}),
-    "RMSprop, inside": (lambda: opt.RMSprop(0.1, 0.9, 0.1, True), rmsprop, {"eps_inside_sqrt": False}),
+    "RMSprop": (
+        lambda: opt.RMSprop(0.1, 0.9, 1e-3),
+        rmsprop,
+        {"lr": 0.02, "alpha": 0.8, "eps": 0.1},
+    ),
+    "RMSprop, inside": (
+        lambda: opt.RMSprop(0.1, 0.9, 0.1, True),
+        rmsprop,
+        {"eps_inside_sqrt": False},
+    ),
     "RMSpropGraves": (
         lambda: opt.RMSpropGraves(0.1, 0.9, 0.8),
         graves,
@@ -181,12 +223,32 @@ CASES = {
         {"eta": 0.2, "weight_decay_rate": 0.1},
     ),
     "Adam, AMSGrad": (lambda: opt.Adam(0.1, beta2=0.9, amsgrad=True), adam, {"alpha": 0.02}),
-    "AdamW": (lambda: opt.AdamW(0.1, weight_decay_rate=0.01), adam, {"alpha": 0.02, "weight_decay_rate": 0.0}),
+    "AdamW": (
+        lambda: opt.AdamW(0.1, weight_decay_rate=0.01),
+        adam,
+        {"alpha": 0.02, "weight_decay_rate": 0.0},
+    ),
     "AMSGrad": (lambda: opt.AMSGrad(0.1, beta2=0.9), adam, {"alpha": 0.02}),
-    "AdaBound": (lambda: opt.AdaBound(0.1, final_lr=0.05, gamma=0.1), adam, {"alpha": 0.02, "gamma": 0.5}),
-    "AMSBound": (lambda: opt.AMSBound(0.1, beta2=0.9, final_lr=0.05, gamma=0.1, eta=0.5), adam, {"final_lr": 0.1, "eta": 0.9}),
-    "AdaMax": (lambda: opt.AdaMax(0.1, 0.9, 0.99), adamax, {"alpha": 0.02, "beta1": 0.8, "beta2": 0.9, "eps": 0.1}),
-    "MSVAG": (lambda: opt.MSVAG(weight_decay_rate=0.01), msvag, {"lr": 0.02, "eta": 0.5, "weight_decay_rate": 0.0}),
+    "AdaBound": (
+        lambda: opt.AdaBound(0.1, final_lr=0.05, gamma=0.1),
+        adam,
+        {"alpha": 0.02, "gamma": 0.5},
+    ),
+    "AMSBound": (
+        lambda: opt.AMSBound(0.1, beta2=0.9, final_lr=0.05, gamma=0.1, eta=0.5),
+        adam,
+        {"final_lr": 0.1, "eta": 0.9},
+    ),
+    "AdaMax": (
+        lambda: opt.AdaMax(0.1, 0.9, 0.99),
+        adamax,
+        {"alpha": 0.02, "beta1": 0.8, "beta2": 0.9, "eps": 0.1},
+    ),
+    "MSVAG": (
+        lambda: opt.MSVAG(weight_decay_rate=0.01),
+        msvag,
+        {"lr": 0.02, "eta": 0.5, "weight_decay_rate": 0.0},
+    ),
     "Novograd": (
         lambda: opt.Novograd(0.1, 0.9, 0.9, weight_decay_rate=0.01),
         novograd,
@@ -233,9 +295,12 @@ def numbers(shape, dtype="d", order="C"):
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (220, 150)], ids=str)
 @pytest.mark.parametrize(("make", "closed", "changes"), CASES.values(), ids=CASES)
-def test_five_steps_equal_the_closed_form_while_hyperparameters_change(make, closed, changes, shape):
+def test_five_steps_equal_the_closed_form_while_hyperparameters_change(
+    make, closed, changes, shape
+):
     start, *gs = numbers(shape)
-    array, optimizer = start.copy(), make()
+    array = start.copy()
+    optimizer = make()
     with np.errstate(invalid="ignore"):  # 0 / 0 in the closed form of an empty LAMB
         p, hs = five_steps(optimizer, array, gs, changes)
         expected = closed(start, gs, hs)
@@ -246,9 +311,13 @@ def test_five_steps_equal_the_closed_form_while_hyperparameters_change(make, clo
 
 @pytest.mark.grid
 @pytest.mark.parametrize("shape", [(7,), (220, 150)], ids=str)
-@pytest.mark.parametrize(("dtype", "fp32", "atol"), [("f2", False, 1e-2), ("f2", True, 2e-3), ("f4", False, 1e-5)])
+@pytest.mark.parametrize(
+    ("dtype", "fp32", "atol"), [("f2", False, 1e-2), ("f2", True, 2e-3), ("f4", False, 1e-5)]
+)
 @pytest.mark.parametrize(("make", "closed", "changes"), CASES.values(), ids=CASES)
-def test_five_steps_are_as_near_to_the_closed_form_as_the_dtype_allows(make, closed, changes, dtype, fp32, atol, shape):
+def test_five_steps_are_as_near_to_the_closed_form_as_the_dtype_allows(
+    make, closed, changes, dtype, fp32, atol, shape
+):
     start, *gs = numbers(shape, dtype)
     optimizer = make()
     optimizer.use_fp32_update(fp32)
@@ -256,7 +325,8 @@ def test_five_steps_are_as_near_to_the_closed_form_as_the_dtype_allows(make, clo
     wide = [x.astype("d") for x in (start, *gs)]
     np.testing.assert_allclose(p.array, closed(wide[0], wide[1:], hs), rtol=0, atol=atol)
     assert p.dtype == p.array.dtype == dtype
-    assert all(value.dtype.itemsize >= 4 for value in p.update_rule.state.values())  # squares of float16 vanish
+    # squares of float16 vanish
+    assert all(value.dtype.itemsize >= 4 for value in p.update_rule.state.values())
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
@@ -267,51 +337,85 @@ def test_the_order_in_memory_does_not_matter(make):
     np.testing.assert_allclose(p.array, expected.array, rtol=1e-12)
 
 
-# Computed by five steps of PyTorch 2.13 from this parameter by these gradients in float64; the comments name the torch.optim.
-# Its ε stands elsewhere in Adam and centered RMSprop: they are compared with next to none. Its decay is lr · weight_decay.
+# Computed by five steps of PyTorch 2.13 from this parameter by these gradients in float64; the
+# comments name the torch.optim. Its ε stands elsewhere in Adam and centered RMSprop: they are
+# compared with next to none. Its decay is lr · weight_decay.
 P = [1.0, -2.0, 0.5]
-GS = [[0.5, -1.0, 2.0], [-0.25, 0.75, 1.5], [1.0, -0.5, -0.125], [0.0, 2.0, -1.0], [-1.5, 0.25, 0.5]]
+GS = [
+    [0.5, -1.0, 2.0],
+    [-0.25, 0.75, 1.5],
+    [1.0, -0.5, -0.125],
+    [0.0, 2.0, -1.0],
+    [-1.5, 0.25, 0.5],
+]
 TORCH = {
     # SGD(lr=0.1)
     "SGD": (lambda: opt.SGD(0.1), [1.025, -2.15, 0.21249999999999997]),
     # SGD(lr=0.1, momentum=0.9)
     "MomentumSGD": (lambda: opt.MomentumSGD(0.1), [0.76022, -2.117915, -0.660995]),
-    "CorrectedMomentumSGD": (lambda: opt.CorrectedMomentumSGD(0.1), [0.76022, -2.117915, -0.660995]),
+    "CorrectedMomentumSGD": (
+        lambda: opt.CorrectedMomentumSGD(0.1),
+        [0.76022, -2.117915, -0.660995],
+    ),
     # SGD(lr=0.1, momentum=0.9, nesterov=True)
     "NesterovAG": (lambda: opt.NesterovAG(0.1), [0.809198, -2.2561235, -0.8323955]),
     # Adagrad(lr=0.1, eps=1e-8)
-    "AdaGrad": (lambda: opt.AdaGrad(0.1), [0.9369061464203536, -2.016131280814834, 0.3638544439006441]),
+    "AdaGrad": (
+        lambda: opt.AdaGrad(0.1),
+        [0.9369061464203536, -2.016131280814834, 0.3638544439006441],
+    ),
     # Adadelta(lr=1.0, rho=0.95, eps=1e-6)
-    "AdaDelta": (lambda: opt.AdaDelta(), [0.9995957350795657, -2.0041965500847545, 0.4933806289562712]),
+    "AdaDelta": (
+        lambda: opt.AdaDelta(),
+        [0.9995957350795657, -2.0041965500847545, 0.4933806289562712],
+    ),
     # RMSprop(lr=0.1, alpha=0.9, eps=1e-3)
-    "RMSprop": (lambda: opt.RMSprop(0.1, 0.9, 1e-3), [0.8131415347991386, -2.061457292344392, 0.06948440249929795]),
+    "RMSprop": (
+        lambda: opt.RMSprop(0.1, 0.9, 1e-3),
+        [0.8131415347991386, -2.061457292344392, 0.06948440249929795],
+    ),
     # RMSprop(lr=0.1, alpha=0.9, eps=1e-30, momentum=0.8, centered=True)
     "RMSpropGraves": (
         lambda: opt.RMSpropGraves(0.1, 0.9, 0.8, 1e-30),
         [-0.147949617455518, -1.6819799706838705, -1.0444052532396733],
     ),
     # Adam(lr=0.1, betas=(0.9, 0.99), eps=1e-30)
-    "Adam": (lambda: opt.Adam(0.1, beta2=0.99, eps=1e-30), [0.7694533228786152, -1.929731383207525, 0.15684907414663435]),
+    "Adam": (
+        lambda: opt.Adam(0.1, beta2=0.99, eps=1e-30),
+        [0.7694533228786152, -1.929731383207525, 0.15684907414663435],
+    ),
     # AdamW(lr=0.1, betas=(0.9, 0.99), eps=1e-30, weight_decay=0.2)
     "AdamW": (
         lambda: opt.AdamW(0.1, beta2=0.99, eps=1e-30, weight_decay_rate=0.1 * 0.2),
         [0.686382942982299, -1.746371472968353, 0.12591653115475498],
     ),
     # Adam(lr=0.1, betas=(0.9, 0.9), eps=1e-30, amsgrad=True)
-    "AMSGrad": (lambda: opt.AMSGrad(0.1, beta2=0.9, eps=1e-30), [0.7728794349667575, -1.9259259374103566, 0.15586338575795475]),
+    "AMSGrad": (
+        lambda: opt.AMSGrad(0.1, beta2=0.9, eps=1e-30),
+        [0.7728794349667575, -1.9259259374103566, 0.15586338575795475],
+    ),
     # Adamax(lr=0.1, betas=(0.9, 0.99), eps=1e-8)
-    "AdaMax": (lambda: opt.AdaMax(0.1, 0.9, 0.99), [0.8128586517003492, -1.907826384731111, 0.2111347520832721]),
+    "AdaMax": (
+        lambda: opt.AdaMax(0.1, 0.9, 0.99),
+        [0.8128586517003492, -1.907826384731111, 0.2111347520832721],
+    ),
 }
 
 
 # Computed by the same five steps of Chainer 7.8.1, with the same arguments.
 CHAINER = {
-    "RMSprop": (lambda: opt.RMSprop(0.1, 0.9, 0.1, True), [0.9474032691145575, -2.111104089405789, 0.11101938480782603]),
+    "RMSprop": (
+        lambda: opt.RMSprop(0.1, 0.9, 0.1, True),
+        [0.9474032691145575, -2.111104089405789, 0.11101938480782603],
+    ),
     "RMSpropGraves": (
         lambda: opt.RMSpropGraves(0.1, 0.9, 0.8),
         [-0.1459539809166896, -1.6824541709346426, -1.0442024433219435],
     ),
-    "SMORMS3": (lambda: opt.SMORMS3(0.1), [0.7881589050227713, -2.018816892754966, 0.2516925731996206]),
+    "SMORMS3": (
+        lambda: opt.SMORMS3(0.1),
+        [0.7881589050227713, -2.018816892754966, 0.2516925731996206],
+    ),
     "Adam": (
         lambda: opt.Adam(0.1, eta=0.5, weight_decay_rate=0.01, eps=0.1),
         [0.9537369438043645, -1.9479348072152798, 0.4148778186787258],
@@ -324,9 +428,16 @@ CHAINER = {
         lambda: opt.AMSBound(0.1, beta2=0.9, final_lr=0.05, gamma=0.1, eta=0.5),
         [0.9652556666666665, -1.987387583333333, 0.3417500783310628],
     ),
-    "MSVAG": (lambda: opt.MSVAG(0.1, 0.8, 0.5, 0.01), [0.9315897464978601, -1.918252595271339, 0.2666144099175083]),
+    "MSVAG": (
+        lambda: opt.MSVAG(0.1, 0.8, 0.5, 0.01),
+        [0.9315897464978601, -1.918252595271339, 0.2666144099175083],
+    ),
 }
-PEERS = {f"{peer} {name}": row for peer, rows in (("PyTorch", TORCH), ("Chainer", CHAINER)) for name, row in rows.items()}
+PEERS = {
+    f"{peer} {name}": row
+    for peer, rows in (("PyTorch", TORCH), ("Chainer", CHAINER))
+    for name, row in rows.items()
+}
 
 
 @pytest.mark.parametrize(("make", "expected"), PEERS.values(), ids=PEERS)
@@ -338,24 +449,39 @@ def test_five_steps_equal_those_of_pytorch_and_chainer(make, expected):
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 @pytest.mark.parametrize(("twin", "nesterov"), [(opt.MomentumSGD, False), (opt.NesterovAG, True)])
 def test_momentum_applied_to_sgd_is_momentum_sgd(twin, nesterov, dtype):
-    """To the last bit where 64 bits hold what a parameter and a step need: small steps add up in the velocity."""
+    """To the last bit where 64 bits hold what a parameter and a step need: small steps add up in
+    the velocity.
+    """
     start, *gs = numbers((220, 150), dtype)
-    p, _ = five_steps(opt.apply_momentum(opt.SGD(0.001), 0.8, nesterov), start.copy(), gs, {"lr": 0.01, "momentum": 0.5})
+    p, _ = five_steps(
+        opt.apply_momentum(opt.SGD(0.001), 0.8, nesterov),
+        start.copy(),
+        gs,
+        {"lr": 0.01, "momentum": 0.5},
+    )
     expected, _ = five_steps(twin(0.001, 0.8), start.copy(), gs, {"lr": 0.01, "momentum": 0.5})
     rounding = 1e-15 * (dtype == "f8")
     np.testing.assert_allclose(p.array, expected.array, rtol=rounding, atol=rounding)
-    np.testing.assert_allclose(p.update_rule.state["velocity"], expected.update_rule.state["v"], rtol=0, atol=rounding)
+    np.testing.assert_allclose(
+        p.update_rule.state["velocity"], expected.update_rule.state["v"], rtol=0, atol=rounding
+    )
 
 
 def test_momentum_is_applied_once_and_before_setup():
     for optimizer in (opt.MomentumSGD(), opt.RMSpropGraves(), opt.apply_momentum(opt.SGD())):
-        with pytest.raises(ValueError, match=r"has momentum already \(0\.9\): set its attribute momentum"):
+        with pytest.raises(
+            ValueError, match=r"has momentum already \(0\.9\): set its attribute momentum"
+        ):
             opt.apply_momentum(optimizer)
-    with pytest.raises(RuntimeError, match=r"SGD was set up, .*: apply_momentum\(optimizer\)\.setup\(model\)"):
+    with pytest.raises(
+        RuntimeError, match=r"SGD was set up, .*: apply_momentum\(optimizer\)\.setup\(model\)"
+    ):
         opt.apply_momentum(opt.SGD().setup(L.Linear(1, 1)))
 
 
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"]
+)
 def test_an_optimizer_with_momentum_can_be_copied_and_pickled(again):
     model = L.Linear(2, 1, initialW=1)
     optimizer = opt.apply_momentum(opt.Adam(0.1), 0.5).setup(model)
@@ -378,12 +504,15 @@ def test_zero_gradients_divide_nothing_by_zero(make):
 
 def test_a_rule_may_have_hyperparameters_of_its_own():
     start, *gs = numbers((3,))
-    link, optimizer = mnpar.Link(), opt.AdaGrad(0.1)
-    link.p, link.q = mnpar.Parameter(start.copy()), mnpar.Parameter(start.copy())
+    link = mnpar.Link()
+    optimizer = opt.AdaGrad(0.1)
+    link.p = mnpar.Parameter(start.copy())
+    link.q = mnpar.Parameter(start.copy())
     optimizer.setup(link)
     link.q.update_rule.hyperparam.lr = 0.2
     for g in gs:
-        link.p.grad, link.q.grad = g.copy(), g.copy()
+        link.p.grad = g.copy()
+        link.q.grad = g.copy()
         optimizer.update()
     np.testing.assert_allclose(link.q.array - start, 2 * (link.p.array - start))
 
@@ -447,7 +576,9 @@ def test_hooks_run_before_and_after_once_or_for_each_parameter():
 
     each.call_for_each_param = True
     optimizer.add_hook(each)
-    optimizer.add_hook(lambda optimizer: calls.append(("after", optimizer.t)), name="after", timing="post")
+    optimizer.add_hook(
+        lambda optimizer: calls.append(("after", optimizer.t)), name="after", timing="post"
+    )
     optimizer.update(lambda: F.sum(model(X)))
     assert calls == ["W", "b", ("after", 1)]
     optimizer.remove_hook("after")
@@ -475,7 +606,9 @@ def test_an_optimizer_without_a_link_says_what_is_missing():
 
 @pytest.mark.ranks(2)
 def test_a_rank_without_a_loss_takes_part_in_the_backward_of_the_others(comm):
-    """Rank 0 has the data and the loss, rank 1 the layer between; it returns None, a delegate, or what pseudo_connect gives."""
+    """Rank 0 has the data and the loss, rank 1 the layer between; it returns None, a delegate, or
+    what pseudo_connect gives.
+    """
     endings = [lambda phi: None, lambda phi: phi, lambda phi: F.pseudo_connect(phi)]
     for ending in endings:
         model, optimizer = model_and(opt.SGD(1.0))

@@ -1,4 +1,6 @@
-"""A transformer language model and a CNN, each written once: for any mesh, and, without one, for one process."""
+"""A transformer language model and a CNN, each written once: for any mesh, and, without one, for
+one process.
+"""
 
 import functools
 
@@ -9,17 +11,29 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.initializers import initialize_by_path
 
-V, T, D, HEADS = 11, 5, 16, 8  # words, length, features, heads
+# words, length, features, heads
+V = 11
+T = 5
+D = 16
+HEADS = 8
 GRIDS = {1: (1, 1), 2: (1, 2), 4: (2, 2), 8: (4, 2)}
 IMAGE, CLASSES = (8, 7), 5
 
 
 def columns(mesh, n_in, n_out):
-    return L.Linear(n_in, n_out) if mesh is None else L.ColumnParallelLinear(mesh.model, n_in, n_out, gather_output=False)
+    return (
+        L.Linear(n_in, n_out)
+        if mesh is None
+        else L.ColumnParallelLinear(mesh.model, n_in, n_out, gather_output=False)
+    )
 
 
 def rows(mesh, n_in, n_out):
-    return L.Linear(n_in, n_out) if mesh is None else L.RowParallelLinear(mesh.model, n_in, n_out, input_is_parallel=True)
+    return (
+        L.Linear(n_in, n_out)
+        if mesh is None
+        else L.RowParallelLinear(mesh.model, n_in, n_out, input_is_parallel=True)
+    )
 
 
 def table(mesh):
@@ -44,7 +58,9 @@ class Attention(mnpar.Chain):
         super().__init__()
         self.norm = L.LayerNormalization(D)
         model, sequence = (None, None) if mesh is None else (mesh.model, mesh.sequence)
-        self.heads = L.MultiHeadAttention(HEADS, D, model, True, sequence_comm=sequence, whole_gradients=False)
+        self.heads = L.MultiHeadAttention(
+            HEADS, D, model, True, sequence_comm=sequence, whole_gradients=False
+        )
 
     def forward(self, x):
         return x + self.heads(self.norm(x))
@@ -54,7 +70,8 @@ class MLP(mnpar.Chain):
     def __init__(self, mesh):
         super().__init__()
         self.norm = L.LayerNormalization(D)
-        self.wide, self.out = columns(mesh, D, 2 * D), rows(mesh, 2 * D, D)
+        self.wide = columns(mesh, D, 2 * D)
+        self.out = rows(mesh, 2 * D, D)
 
     def forward(self, x):
         return x + self.out(F.tanh(self.wide(self.norm(x), 2)), 2)
@@ -65,20 +82,31 @@ class Head(mnpar.Chain):
 
     def __init__(self, mesh):
         super().__init__()
-        self.norm, self.table = L.LayerNormalization(D), table(mesh)
+        self.norm = L.LayerNormalization(D)
+        self.table = table(mesh)
         self.comm = None if mesh is None else mesh.model
 
     def forward(self, x, t):
-        h, W, t = self.norm(x).reshape((-1, D)), self.table.W, t.ravel()
+        h = self.norm(x).reshape((-1, D))
+        W = self.table.W
+        t = t.ravel()
         if self.comm is None:
             return F.softmax_cross_entropy(F.linear(h, W), t)
-        return F.vocabulary_parallel_softmax_cross_entropy(self.comm, F.linear(F.copy_to(self.comm, h), W), t)
+        return F.vocabulary_parallel_softmax_cross_entropy(
+            self.comm, F.linear(F.copy_to(self.comm, h), W), t
+        )
 
 
 def transformer(mesh):
     part = functools.partial
-    blocks = [(f"{name}{i}", part(kind, mesh)) for i in range(3) for name, kind in (("att", Attention), ("mlp", MLP))]
-    return {"embed": part(Embedding, mesh), **dict(blocks), "head": part(Head, mesh)}, {"/head/table/W": "/embed/words/W"}
+    blocks = [
+        (f"{name}{i}", part(kind, mesh))
+        for i in range(3)
+        for name, kind in (("att", Attention), ("mlp", MLP))
+    ]
+    return {"embed": part(Embedding, mesh), **dict(blocks), "head": part(Head, mesh)}, {
+        "/head/table/W": "/embed/words/W"
+    }
 
 
 class Conv(mnpar.Chain):
@@ -88,10 +116,18 @@ class Conv(mnpar.Chain):
         super().__init__()
         self.shape = shape
         args = (n_in, n_out, 3)
-        self.conv = L.Convolution2D(*args, pad=1) if mesh is None else L.SpatialConvolution2D(grid(mesh), *args, pad=1)
+        self.conv = (
+            L.Convolution2D(*args, pad=1)
+            if mesh is None
+            else L.SpatialConvolution2D(grid(mesh), *args, pad=1)
+        )
 
     def forward(self, x):
-        return F.tanh(self.conv(x, self.shape) if isinstance(self.conv, L.SpatialConvolution2D) else self.conv(x))
+        return F.tanh(
+            self.conv(x, self.shape)
+            if isinstance(self.conv, L.SpatialConvolution2D)
+            else self.conv(x)
+        )
 
 
 def grid(mesh):
@@ -99,7 +135,11 @@ def grid(mesh):
 
 
 def norm(mesh):
-    return L.BatchNormalization(4) if mesh is None else L.SpatialBatchNormalization(grid(mesh), 4, comm=mesh["data", "space"])
+    return (
+        L.BatchNormalization(4)
+        if mesh is None
+        else L.SpatialBatchNormalization(grid(mesh), 4, comm=mesh["data", "space"])
+    )
 
 
 def pool(mesh):
@@ -117,7 +157,8 @@ def average(mesh, shape):
 class Classes(mnpar.Chain):
     def __init__(self, mesh):
         super().__init__()
-        self.wide, self.out = columns(mesh, 4, 6), rows(mesh, 6, CLASSES)
+        self.wide = columns(mesh, 4, 6)
+        self.out = rows(mesh, 6, CLASSES)
 
     def forward(self, x, t):
         return F.softmax_cross_entropy(self.out(F.tanh(self.wide(x))), t)
@@ -127,14 +168,23 @@ def cnn(mesh):
     half = (IMAGE[0] // 2, IMAGE[1] // 2)
     part = functools.partial
     layers = {
-        "conv1": part(Conv, mesh, IMAGE, 2, 4), "bn1": part(norm, mesh), "pool": part(pool, mesh),
-        "conv2": part(Conv, mesh, half, 4, 4), "bn2": part(norm, mesh), "conv3": part(Conv, mesh, half, 4, 4),
-        "average": part(average, mesh, half), "head": part(Classes, mesh),
-    }  # fmt: skip
+        "conv1": part(Conv, mesh, IMAGE, 2, 4),
+        "bn1": part(norm, mesh),
+        "pool": part(pool, mesh),
+        "conv2": part(Conv, mesh, half, 4, 4),
+        "bn2": part(norm, mesh),
+        "conv3": part(Conv, mesh, half, 4, 4),
+        "average": part(average, mesh, half),
+        "head": part(Classes, mesh),
+    }
     return layers, {}
 
 
-MODELS = {"transformer": (transformer, 2), "cnn": (cnn, 1)}  # with micro-batches; batch statistics are of whole batches
+# with micro-batches; batch statistics are of whole batches
+MODELS = {
+    "transformer": (transformer, 2),
+    "cnn": (cnn, 1),
+}
 N = 10  # samples of a batch, of which 4 or 8 ranks have unequal shares
 
 
@@ -183,17 +233,23 @@ def step(mesh, name, model, optimizer, i):
     optimizer.update(model, x, t)
     if mesh.pipe.rank != model.schedule.where[-1]:
         return None
-    total = mesh["data", "sequence"].allreduce(np.array([model.loss * t.size if t.size else 0.0, t.size]))
+    total = mesh["data", "sequence"].allreduce(
+        np.array([model.loss * t.size if t.size else 0.0, t.size])
+    )
     return float(total[0] / total[1])
 
 
 def reference(name, optimizer, steps, hooks=()):
-    """Losses, first gradients and last weights of one process, written without pipelines, meshes and parallel layers."""
+    """Losses, first gradients and last weights of one process, written without pipelines, meshes
+    and parallel layers.
+    """
     layers, tied = MODELS[name][0](None)
     made = {layer: make() for layer, make in layers.items()}
     if tied:
         made["head"].table.W = made["embed"].words.W
-    model = initialize_by_path(mnpar.Chain(**{k: v for k, v in made.items() if isinstance(v, mnpar.Link)}), seed=5)
+    model = initialize_by_path(
+        mnpar.Chain(**{k: v for k, v in made.items() if isinstance(v, mnpar.Link)}), seed=5
+    )
 
     def loss(x, t):
         *body, head = made.values()
@@ -209,12 +265,19 @@ def reference(name, optimizer, steps, hooks=()):
     for i in range(steps):
         optimizer.update(loss, *batch(name, i))
         gradients = gradients or {path: param.grad.copy() for path, param in model.namedparams()}
-    return [loss.item() for loss in losses], gradients, {path: param.array for path, param in model.namedparams()}
+    return (
+        [loss.item() for loss in losses],
+        gradients,
+        {path: param.array for path, param in model.namedparams()},
+    )
 
 
 def pieces(model, what):
     """What this rank has, with where it lies."""
-    return [(path, param.whole, param.box, getattr(param, what).copy()) for path, param in model.namedparams()]
+    return [
+        (path, param.whole, param.box, getattr(param, what).copy())
+        for path, param in model.namedparams()
+    ]
 
 
 def train(comm, axes, name, optimizer, steps, hooks=(), **options):
@@ -235,9 +298,19 @@ def check_pieces(ranks, expected, tolerance):
         for path, whole, box, array in parts:
             want = expected[path]
             assert whole in (None, want.shape)
-            want = want if box is None else want[tuple(slice(a, b) for a, b in zip(box.start, box.stop, strict=True))]
-            if array.shape != want.shape or not (abs(array - want) <= tolerance * (1 + abs(want))).all():
-                np.testing.assert_allclose(array, want, rtol=tolerance, atol=tolerance, err_msg=path)  # which takes long
+            want = (
+                want
+                if box is None
+                else want[tuple(slice(a, b) for a, b in zip(box.start, box.stop, strict=True))]
+            )
+            if (
+                array.shape != want.shape
+                or not (abs(array - want) <= tolerance * (1 + abs(want))).all()
+            ):
+                # which takes long
+                np.testing.assert_allclose(
+                    array, want, rtol=tolerance, atol=tolerance, err_msg=path
+                )
             found.setdefault(path, set()).add(box)
     assert sorted(found) == sorted(expected)
 

@@ -1,4 +1,6 @@
-"""Backwards of the last stage that go abreast give the gradients of one process, with one product for several micro-batches."""
+"""Backwards of the last stage that go abreast give the gradients of one process, with one product
+for several micro-batches.
+"""
 
 from collections import Counter
 
@@ -20,7 +22,7 @@ from tests.parallel.test_pipeline import (
     data,
     layer_or_loss,
     train_once,
-)  # fmt: skip
+)
 
 PAIRS = ["F0 F1 F2 F3 I0 I1 W0 W1 I2 I3 W2 W3", "F0 F1 I0 I1 F2 F3 I2 I3 W0 W1 W2 W3"]
 TOGETHER = {
@@ -54,7 +56,10 @@ def deep_at_the_end(stage, stages):
 def test_gradients_are_those_of_one_process_in_known_schedules(schedule, late, ranks):
     x, t = data()
     results = mnpar.run(
-        lambda comm: train_once(comm, schedule, 4, deep_at_the_end, x, t, late_weights=late, abreast=True), ranks
+        lambda comm: train_once(
+            comm, schedule, 4, deep_at_the_end, x, t, late_weights=late, abreast=True
+        ),
+        ranks,
     )
     stages = make_schedule(schedule, ranks, 4).stages
     check(results, [deep_at_the_end(stage, stages) for stage in range(stages)], x, t)
@@ -63,9 +68,13 @@ def test_gradients_are_those_of_one_process_in_known_schedules(schedule, late, r
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("n", [10, 3])
 @together
-def test_gradients_are_those_of_one_process_with_uneven_and_empty_micro_batches(schedule, n, recompute):
+def test_gradients_are_those_of_one_process_with_uneven_and_empty_micro_batches(
+    schedule, n, recompute
+):
     x, t = data(n)
-    program = lambda comm: train_once(comm, schedule, 4, deep_at_the_end, x, t, abreast=True, recompute=recompute)
+    program = lambda comm: train_once(
+        comm, schedule, 4, deep_at_the_end, x, t, abreast=True, recompute=recompute
+    )
     check(mnpar.run(program, 2), [deep_at_the_end(stage, 2) for stage in range(2)], x, t)
 
 
@@ -96,17 +105,25 @@ def test_micro_batches_may_go_through_different_functions():
     def program(comm):
         last = Choosy(1)
         pipeline = Pipeline(
-            comm, Layer(0) if comm.rank == 0 else lambda y, t: last(y, mnpar.Variable(t)), "gpipe", 4, abreast=True
+            comm,
+            Layer(0) if comm.rank == 0 else lambda y, t: last(y, mnpar.Variable(t)),
+            "gpipe",
+            4,
+            abreast=True,
         )
         pipeline(*arguments(comm, pipeline, x, t)).backward()
-        return pipeline, {comm.rank: [p.grad for p in (pipeline if comm.rank == 0 else last).params()]}
+        return pipeline, {
+            comm.rank: [p.grad for p in (pipeline if comm.rank == 0 else last).params()]
+        }
 
     check(mnpar.run(program, 2), [Layer(0), Each(1)], x, t)
 
 
 def test_skip_connections_into_the_last_stage_go_back_too():
     x, t = data()
-    first, middle, last = Layer(0), Layer(1), Loss(2)
+    first = Layer(0)
+    middle = Layer(1)
+    last = Loss(2)
     h = first(x)
     last(middle(h) + h, t).backward()
     expected = [[p.grad for p in link.params()] for link in (first, middle, last)]
@@ -131,7 +148,8 @@ def test_skip_connections_into_the_last_stage_go_back_too():
 @pytest.mark.parametrize(("abreast", "inputs"), [(False, 4), (True, 1)])
 def test_a_layer_has_one_product_for_the_inputs_of_all_that_go_abreast(abreast, inputs):
     rng = np.random.default_rng(0)
-    x, t = rng.standard_normal((8, D)), rng.integers(0, D, 8)
+    x = rng.standard_normal((8, D))
+    t = rng.integers(0, D, 8)
 
     class Count(mnpar.FunctionHook):
         def __init__(self):
@@ -142,21 +160,28 @@ def test_a_layer_has_one_product_for_the_inputs_of_all_that_go_abreast(abreast, 
 
     def program(comm):
         stage = mnpar.Sequential(L.Linear(D, D), F.tanh, L.Linear(D, D))
-        pipeline = Pipeline(comm, L.Classifier(stage) if comm.rank else stage, "gpipe", 4, abreast=abreast)
+        pipeline = Pipeline(
+            comm, L.Classifier(stage) if comm.rank else stage, "gpipe", 4, abreast=abreast
+        )
         with Count() as hook:
             pipeline([x.astype("f4"), t][comm.rank]).backward()
         return hook.seen["Linear"]
 
-    weights = 1  # of each layer, at the end of the batch; the inputs of the first layer have no gradients
+    weights = (
+        1  # of each layer, at the end of the batch; the inputs of the first layer have no gradients
+    )
     assert mnpar.run(program, 2) == [2 * weights + 4, 2 * weights + 2 * inputs]
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_products_whose_columns_lie_together_are_joined_and_cut_apart_too(schedule):
-    """Of float32 and more rows in W than in a micro-batch: linear layers compute those turned round."""
+    """Of float32 and more rows in W than in a micro-batch: linear layers compute those turned
+    round.
+    """
     D, N = 64, 4 * 25
     rng = np.random.default_rng(0)
-    x, t = rng.standard_normal((N, D)).astype("f4"), rng.integers(0, D, N)
+    x = rng.standard_normal((N, D)).astype("f4")
+    t = rng.integers(0, D, N)
 
     def stages():
         made = [mnpar.Sequential(L.Linear(D, D), F.relu, L.Linear(D, D), F.relu) for _ in range(2)]
@@ -180,7 +205,8 @@ def test_a_last_stage_that_is_divided_over_ranks_speaks_to_them_in_one_order():
     x, t = data()
 
     def program(comm, abreast):
-        line, model = comm.split(comm.rank % 2, comm.rank), comm.split(comm.rank // 2, comm.rank)
+        line = comm.split(comm.rank % 2, comm.rank)
+        model = comm.split(comm.rank // 2, comm.rank)
         links = Layer(line.rank), Layer(10 + comm.rank)
 
         def last(h, t):
@@ -191,6 +217,8 @@ def test_a_last_stage_that_is_divided_over_ranks_speaks_to_them_in_one_order():
         pipeline((x, t)[line.rank]).backward()
         return [p.grad for link in links[: 1 + line.rank] for p in link.params()]
 
-    for found, expected in zip(mnpar.run(program, 4, (True,)), mnpar.run(program, 4, (False,)), strict=True):
+    for found, expected in zip(
+        mnpar.run(program, 4, (True,)), mnpar.run(program, 4, (False,)), strict=True
+    ):
         for g, h in zip(found, expected, strict=True):
             np.testing.assert_allclose(g, h, rtol=1e-12, atol=1e-14)

@@ -19,7 +19,8 @@ LR = 0.1
 
 def link(value):
     model = mnpar.Link()
-    model.w, model.v = mnpar.Parameter(np.full((2, 2), float(value))), mnpar.Parameter(np.full(3, 10.0 * value))
+    model.w = mnpar.Parameter(np.full((2, 2), float(value)))
+    model.v = mnpar.Parameter(np.full(3, 10.0 * value))
     return model
 
 
@@ -34,7 +35,8 @@ def test_local_steps_and_means_in_between(comm, every):
     model = link(comm.rank)
     optimizer = mnpar.optimizers.SGD(LR).setup(model)
     optimizer.add_hook(ParameterAveraging(comm, every))
-    w = np.arange(comm.size, dtype="d")  # one number for each rank: all elements of a parameter are alike
+    # one number for each rank: all elements of a parameter are alike
+    w = np.arange(comm.size, dtype="d")
     targets = np.arange(comm.size) ** 2 + 1.0
     for t in range(1, 8):
         optimizer.update(lambda: loss(model, targets[comm.rank]))
@@ -51,7 +53,9 @@ def test_elastic_averaging_is_the_papers(comm, every):
     model = link(comm.rank)
     optimizer = mnpar.optimizers.SGD(LR).setup(model)
     optimizer.add_hook(ElasticAveraging(comm, alpha, every))
-    x, c, targets = np.arange(comm.size, dtype="d"), None, np.arange(comm.size) + 5.0
+    x = np.arange(comm.size, dtype="d")
+    c = None
+    targets = np.arange(comm.size) + 5.0
     for t in range(1, 6):
         optimizer.update(lambda: loss(model, targets[comm.rank]))
         x = x - LR * (x - targets)
@@ -63,13 +67,15 @@ def test_elastic_averaging_is_the_papers(comm, every):
 
 @pytest.mark.ranks(2, 3, 4, on="threads")
 def test_a_server_steps_by_each_workers_gradients(comm):
-    model, server = link(1), ParameterServer(comm, server=comm.size - 1)
+    model = link(1)
+    server = ParameterServer(comm, server=comm.size - 1)
     optimizer = mnpar.optimizers.SGD(LR).setup(model)
     steps = 4
     if comm.rank == server.server:
         server.serve(optimizer)
         assert optimizer.t == steps * (comm.size - 1)
-        # the gradient of ⟨p, 1⟩ is 1 whoever computes it: what the order of arrival was does not matter
+        # the gradient of ⟨p, 1⟩ is 1 whoever computes it: what the order of arrival was does not
+        # matter
         np.testing.assert_allclose(model.w.array, 1 - LR * optimizer.t)
         np.testing.assert_allclose(model.v.array, 10 - LR * optimizer.t)
         return
@@ -83,7 +89,9 @@ def test_a_server_steps_by_each_workers_gradients(comm):
 
 @pytest.mark.ranks(2, on="threads")
 def test_worker_and_server_pull_at_each_other(comm):
-    model, server, alpha = link(comm.rank), ParameterServer(comm), 0.25
+    model = link(comm.rank)
+    server = ParameterServer(comm)
+    alpha = 0.25
     optimizer = mnpar.optimizers.SGD(LR).setup(model)
     if comm.rank == 0:
         server.serve(optimizer)
@@ -111,7 +119,8 @@ def test_elastic_averaging_goes_on_with_its_centre(comm, moment):
         for _ in range(n):
             optimizer.update(lambda: loss(model, comm.rank + 5.0))
 
-    one, other = made(), made()
+    one = made()
+    other = made()
     steps(*one, moment)
     for saved, loaded in zip(one, other, strict=True):
         NpzDeserializer(serialize(saved)).load(loaded)
@@ -122,7 +131,8 @@ def test_elastic_averaging_goes_on_with_its_centre(comm, moment):
 
 @pytest.mark.ranks(3)
 def test_a_slow_worker_keeps_nobody_waiting(comm):
-    model, server = link(1), ParameterServer(comm)
+    model = link(1)
+    server = ParameterServer(comm)
     optimizer = mnpar.optimizers.SGD(LR).setup(model)
     if comm.rank == 0:
         server.serve(optimizer)
@@ -141,7 +151,10 @@ def test_a_slow_worker_keeps_nobody_waiting(comm):
 def test_a_worker_with_another_model_is_told_so_by_the_server(comm):
     server = ParameterServer(comm)
     if comm.rank == 0:
-        with pytest.raises(mnpar.errors.MismatchError, match=r"rank 1's model has \[2\] parameters, the server's \[7\]"):
+        with pytest.raises(
+            mnpar.errors.MismatchError,
+            match=r"rank 1's model has \[2\] parameters, the server's \[7\]",
+        ):
             server.serve(mnpar.optimizers.SGD(LR).setup(link(1)))
         comm.send((np.zeros(2),), 1)
     else:

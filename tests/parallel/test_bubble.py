@@ -1,4 +1,6 @@
-"""The bubbles of schedules as they are: known waits stand for computing, so that ranks need no cores of their own."""
+"""The bubbles of schedules as they are: known waits stand for computing, so that ranks need no
+cores of their own.
+"""
 
 import importlib.util
 from pathlib import Path

@@ -37,13 +37,21 @@ def test_more_than_a_bucket_holds_goes_in_several(comm):
 @pytest.mark.parametrize("bucket_bytes", [1, 100, 2**20])
 def test_dtypes_shapes_and_layouts_may_be_mixed_whatever_the_bucket(comm, bucket_bytes):
     rng = np.random.default_rng(0)
-    given = [(rng.standard_normal((comm.size, *shape)) * 9).astype(dtype)
-             for shape in ((3, 4), (), (0, 2), (50,)) for dtype in ("f2", "f4", "f8", "i4")]  # fmt: skip
+    given = [
+        (rng.standard_normal((comm.size, *shape)) * 9).astype(dtype)
+        for shape in ((3, 4), (), (0, 2), (50,))
+        for dtype in ("f2", "f4", "f8", "i4")
+    ]
     mine = [x[comm.rank].copy(order="F") if x.ndim > 1 else np.array(x[comm.rank]) for x in given]
     mine.append(np.ones((4, 6))[:, ::2])
     allreduce_multiple(comm, mine, bucket_bytes=bucket_bytes)
     for x, total in zip(given, mine, strict=False):
-        np.testing.assert_allclose(total, x.sum(axis=0, dtype=x.dtype), rtol=5e-3 if x.dtype == np.float16 else 1e-6, atol=1e-2)
+        np.testing.assert_allclose(
+            total,
+            x.sum(axis=0, dtype=x.dtype),
+            rtol=5e-3 if x.dtype == np.float16 else 1e-6,
+            atol=1e-2,
+        )
     np.testing.assert_array_equal(mine[-1], comm.size)
 
 
@@ -59,7 +67,9 @@ def test_coalesced_means_do_not_depend_on_the_bucket(comm, bucket_bytes):
         if i % 10 == 9:
             reducer.finalize()
             np.testing.assert_array_equal(one, other)
-            drawn = [np.random.default_rng((i, rank)).standard_normal(100) for rank in range(comm.size)]
+            drawn = [
+                np.random.default_rng((i, rank)).standard_normal(100) for rank in range(comm.size)
+            ]
             np.testing.assert_allclose(one, np.mean(drawn, axis=0), rtol=1e-12, atol=1e-15)
 
 
@@ -91,7 +101,11 @@ def test_gradients_that_some_ranks_lack_count_as_zeros_and_those_that_all_lack_s
 
 @RANKS
 def test_parameters_become_their_mean(comm):
-    model = mnpar.Chain(a=L.Linear(2, 2, initialW=comm.rank), b=L.Linear(2, 1, initialW=10 * comm.rank), c=L.Linear(None, 1))
+    model = mnpar.Chain(
+        a=L.Linear(2, 2, initialW=comm.rank),
+        b=L.Linear(2, 1, initialW=10 * comm.rank),
+        c=L.Linear(None, 1),
+    )
     allreduce_parameters(model, comm)
     np.testing.assert_allclose(model.b.W.array, 10 * (comm.size - 1) / 2)
     np.testing.assert_allclose(model.a.W.array, (comm.size - 1) / 2)

@@ -1,8 +1,10 @@
-"""Compositions of parallelism that went wrong elsewhere, and silently (Megatron-LM issue 7452 and others), against one process:
-right ones learn alike, and wrong ones, composed as they were there, are told.
+"""Compositions of parallelism that went wrong elsewhere, and silently (Megatron-LM issue 7452 and
+others), against one process: right ones learn alike, and wrong ones, composed as they were there,
+are told.
 
-A program is called with a mesh and the name of a mistake, or none; it gives a model, a loss function and its arguments. All
-updates clip the norm of the whole gradient and let weights decay, so that what is counted twice in either shows too.
+A program is called with a mesh and the name of a mistake, or none; it gives a model, a loss
+function and its arguments. All updates clip the norm of the whole gradient and let weights decay,
+so that what is counted twice in either shows too.
 """
 
 import functools
@@ -22,10 +24,18 @@ from tests.parallel.mesh_models import check_pieces, pieces
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-N, T, D, V, H = 5, 4, 6, 7, 6  # samples, length, features, words, heads
+# samples, length, features, words, heads
+N = 5
+T = 4
+D = 6
+V = 7
+H = 6
 _rng = np.random.default_rng(0)
-X, WORDS, LABELS = _rng.normal(size=(N, T, D)), _rng.integers(V, size=(N, T)), _rng.integers(V, size=(N, T))
-MASKED = np.where(_rng.random((N, T)) < [[0.1], [0.9], [0.2], [0.6], [0.0]], -1, LABELS)  # -1: padding
+X = _rng.normal(size=(N, T, D))
+WORDS = _rng.integers(V, size=(N, T))
+LABELS = _rng.integers(V, size=(N, T))
+# -1: padding
+MASKED = np.where(_rng.random((N, T)) < [[0.1], [0.9], [0.2], [0.6], [0.0]], -1, LABELS)
 
 
 def mine(comm, x, axis=0):
@@ -36,7 +46,8 @@ def mine(comm, x, axis=0):
 def divided(comm, shape, axis=0, initializer=None):
     """A parameter of which each rank has a block."""
     first, last = block(shape[axis], comm.size, comm.rank)
-    start, stop = [0] * len(shape), [*shape]
+    start = [0] * len(shape)
+    stop = [*shape]
     start[axis], stop[axis] = first, last
     param = mnpar.Parameter(Normal(0.5) if initializer is None else initializer)
     initialize_part(param, shape, Box(tuple(start), tuple(stop)))
@@ -70,7 +81,10 @@ def smoothed_labels(mesh, wrong):
         x = part()
         log_sum = F.log(total(F.sum(F.exp(x), axis=1)))
         smooth = F.mean(log_sum - total(F.sum(x, axis=1)) / (V if not wrong else x.shape[1]))
-        return 0.9 * F.vocabulary_parallel_softmax_cross_entropy(mesh.model, x, LABELS.ravel()) + 0.1 * smooth
+        return (
+            0.9 * F.vocabulary_parallel_softmax_cross_entropy(mesh.model, x, LABELS.ravel())
+            + 0.1 * smooth
+        )
 
     return m, lossfun
 
@@ -83,14 +97,21 @@ def squared_normalizer(mesh, wrong):
         x = part()
         z = F.sum(F.exp(x), axis=1)
         z = F.log(z if wrong else F.reduce_from(mesh.model, z))
-        return F.vocabulary_parallel_softmax_cross_entropy(mesh.model, x, LABELS.ravel()) + 0.01 * F.mean(z * z)
+        return F.vocabulary_parallel_softmax_cross_entropy(
+            mesh.model, x, LABELS.ravel()
+        ) + 0.01 * F.mean(z * z)
 
     return m, lossfun
 
 
 def gathered_scores(mesh, wrong):
-    """All scores on each rank, taken for blocks of them: log P too much, and another gradient (finding 2)."""
-    m = mnpar.Chain(body=L.Linear(D, D), head=L.ColumnParallelLinear(mesh.model, D, V, gather_output=bool(wrong)))
+    """All scores on each rank, taken for blocks of them: log P too much, and another gradient
+    (finding 2).
+    """
+    m = mnpar.Chain(
+        body=L.Linear(D, D),
+        head=L.ColumnParallelLinear(mesh.model, D, V, gather_output=bool(wrong)),
+    )
     x = lambda: F.reshape(m.head(m.body(X, 2), 2), (N * T, -1))
     return m, lambda: F.vocabulary_parallel_softmax_cross_entropy(mesh.model, x(), LABELS.ravel())
 
@@ -128,12 +149,18 @@ def masked_tokens(mesh, wrong):
 
 
 def masked_attention(mesh, wrong):
-    """Attention over a divided sequence, and a mean over its tokens without padding, of which there are other numbers."""
-    heads = L.MultiHeadAttention(3, D, mesh.model, True, sequence_comm=mesh.sequence, whole_gradients=False)
+    """Attention over a divided sequence, and a mean over its tokens without padding, of which there
+    are other numbers.
+    """
+    heads = L.MultiHeadAttention(
+        3, D, mesh.model, True, sequence_comm=mesh.sequence, whole_gradients=False
+    )
     m = mnpar.Chain(heads=heads, out=L.Linear(D, V))
     part = lambda a: mine(mesh.sequence, mine(mesh.data, a), 1)
     keys = np.arange(T)[None, None, None, :] < [[[[T]]], [[[1]]], [[[3]]], [[[2]]], [[[T]]]]
-    x, t, mask = part(X), part(MASKED), mine(mesh.data, np.broadcast_to(keys, (N, 1, T, T)))
+    x = part(X)
+    t = part(MASKED)
+    mask = mine(mesh.data, np.broadcast_to(keys, (N, 1, T, T)))
     mask = mine(mesh.sequence, mask, 2)
 
     def lossfun(x, t):
@@ -148,10 +175,17 @@ def masked_attention(mesh, wrong):
 def norm_of_heads(mesh, wrong):
     """One weight for all heads, of which each rank has some (finding 11)."""
     m = mnpar.Chain(out=L.RowParallelLinear(mesh.model, H * D, V, input_is_parallel=True))
-    m.W, m.gamma = divided(mesh.model, (H, D, D)), replicated(D)
+    m.W = divided(mesh.model, (H, D, D))
+    m.gamma = replicated(D)
 
     def lossfun():
-        h = F.stack([F.linear(F.copy_to(mesh.model, X), m.W[i], n_batch_axes=2) for i in range(len(m.W.array))], axis=2)
+        h = F.stack(
+            [
+                F.linear(F.copy_to(mesh.model, X), m.W[i], n_batch_axes=2)
+                for i in range(len(m.W.array))
+            ],
+            axis=2,
+        )
         gamma = m.gamma if wrong else F.copy_to(mesh.model, m.gamma)
         return loss(m.out(F.tanh(h) * gamma, 2))
 
@@ -161,24 +195,35 @@ def norm_of_heads(mesh, wrong):
 def shared_keys(mesh, wrong):
     """Queries of own heads with keys that all of them share."""
     m = mnpar.Chain(out=L.RowParallelLinear(mesh.model, H * T, V, input_is_parallel=True))
-    m.queries, m.keys = divided(mesh.model, (H, D, D)), replicated(D, D)
+    m.queries = divided(mesh.model, (H, D, D))
+    m.keys = replicated(D, D)
 
     def lossfun():
         x = F.copy_to(mesh.model, X)
-        k = F.linear(X, m.keys, n_batch_axes=2) if wrong == "before" else F.linear(x, m.keys, n_batch_axes=2)
+        k = (
+            F.linear(X, m.keys, n_batch_axes=2)
+            if wrong == "before"
+            else F.linear(x, m.keys, n_batch_axes=2)
+        )
         if not wrong:
             k = F.copy_to(mesh.model, F.linear(X, m.keys, n_batch_axes=2))
-        each = [F.matmul(F.linear(x, m.queries[i], n_batch_axes=2), k, transb=True) for i in range(len(m.queries.array))]
+        each = [
+            F.matmul(F.linear(x, m.queries[i], n_batch_axes=2), k, transb=True)
+            for i in range(len(m.queries.array))
+        ]
         return loss(m.out(F.stack(each, axis=2), 2))
 
     return m, lossfun
 
 
 def low_rank_update(mesh, wrong):
-    """A layer's outputs are divided, and so is one of the two factors that are added to it; the other one is not."""
+    """A layer's outputs are divided, and so is one of the two factors that are added to it; the
+    other one is not.
+    """
     m = mnpar.Chain(wide=L.ColumnParallelLinear(mesh.model, D, H * D, gather_output=False))
     m.out = L.RowParallelLinear(mesh.model, H * D, V, input_is_parallel=True)
-    m.A, m.B = replicated(2, D), divided(mesh.model, (H * D, 2))
+    m.A = replicated(2, D)
+    m.B = divided(mesh.model, (H * D, 2))
 
     def lossfun():
         a = F.linear(X, m.A, n_batch_axes=2)
@@ -189,10 +234,16 @@ def low_rank_update(mesh, wrong):
 
 
 def norm_of_a_cut_sequence(mesh, wrong):
-    """Norms and embeddings of places between layers with a divided sequence (Megatron-LM issue 1446)."""
+    """Norms and embeddings of places between layers with a divided sequence (Megatron-LM issue
+    1446).
+    """
     comm = mesh.model
-    m = mnpar.Chain(norm=L.LayerNormalization(D), wide=L.ColumnParallelLinear(comm, D, 8, gather_output=False, sequence_axis=1))
-    m.out, m.places = L.RowParallelLinear(comm, 8, D, input_is_parallel=True, sequence_axis=1), replicated(T, D)
+    m = mnpar.Chain(
+        norm=L.LayerNormalization(D),
+        wide=L.ColumnParallelLinear(comm, D, 8, gather_output=False, sequence_axis=1),
+    )
+    m.out = L.RowParallelLinear(comm, 8, D, input_is_parallel=True, sequence_axis=1)
+    m.places = replicated(T, D)
     m.last = L.Linear(D, V)
     for link in (m.norm, m.last):
         if wrong != link.name:
@@ -210,7 +261,8 @@ def norm_of_a_cut_sequence(mesh, wrong):
 def row_parallel_bias(mesh, wrong):
     """A bias that each rank adds to its part of the sum."""
     m = mnpar.Chain(wide=L.ColumnParallelLinear(mesh.model, D, 8, gather_output=False))
-    m.W, m.b = divided(mesh.model, (V, 8), 1), replicated(V)
+    m.W = divided(mesh.model, (V, 8), 1)
+    m.b = replicated(V)
 
     def lossfun():
         y = F.linear(F.tanh(m.wide(X, 2)), m.W, m.b if wrong else None, n_batch_axes=2)
@@ -221,20 +273,32 @@ def row_parallel_bias(mesh, wrong):
 
 
 def adapter_of_a_whole_layer(mesh, wrong):
-    """A layer that is whole, with two low-rank factors, on tokens of which each rank has others (finding 13)."""
+    """A layer that is whole, with two low-rank factors, on tokens of which each rank has others
+    (finding 13).
+    """
     comm = mesh.model
     m = mnpar.Chain(down=L.Linear(D, D), last=L.Linear(D, V))
-    m.A, m.B = (divided(comm, (2, D)), divided(comm, (D, 2), 1)) if wrong == "divided" else (replicated(2, D), replicated(D, 2))
+    m.A, m.B = (
+        (divided(comm, (2, D)), divided(comm, (D, 2), 1))
+        if wrong == "divided"
+        else (replicated(2, D), replicated(D, 2))
+    )
 
     def lossfun():
         h = F.scatter_to(comm, X, axis=1)
-        W, b = F.copy_to(comm, m.down.W), F.copy_to(comm, m.down.b)
+        W = F.copy_to(comm, m.down.W)
+        b = F.copy_to(comm, m.down.b)
         if wrong == "divided":
-            low = F.reduce_from(comm, F.linear(F.linear(F.copy_to(comm, h), m.A, n_batch_axes=2), m.B, n_batch_axes=2))
+            low = F.reduce_from(
+                comm,
+                F.linear(F.linear(F.copy_to(comm, h), m.A, n_batch_axes=2), m.B, n_batch_axes=2),
+            )
         else:
             A, B = (m.A, m.B) if wrong else (F.copy_to(comm, m.A), F.copy_to(comm, m.B))
             low = F.linear(F.linear(h, A, n_batch_axes=2), B, n_batch_axes=2)
-        return loss(m.last(F.gather_from(comm, F.tanh(F.linear(h, W, b, n_batch_axes=2) + low), axis=1), 2))
+        return loss(
+            m.last(F.gather_from(comm, F.tanh(F.linear(h, W, b, n_batch_axes=2) + low), axis=1), 2)
+        )
 
     return m, lossfun
 
@@ -243,7 +307,9 @@ def adapter_of_a_whole_layer(mesh, wrong):
 
 
 def embeddings_of_another_line(mesh, wrong):
-    """What enters a layer is cut among the ranks of its axis, and not of another one with as many (findings 5 and 7)."""
+    """What enters a layer is cut among the ranks of its axis, and not of another one with as many
+    (findings 5 and 7).
+    """
     m = mnpar.Chain(table=L.EmbedID(V, D), last=L.Linear(D, V))
     m.wide = L.ColumnParallelLinear(mesh.model, D, 8, gather_output=False, sequence_axis=1)
     m.out = L.RowParallelLinear(mesh.model, 8, D, input_is_parallel=True, sequence_axis=1)
@@ -277,21 +343,29 @@ def penalty_of_weights(mesh, wrong):
 
     def lossfun():
         penalty = total(mesh.model, F.sum(m.W * m.W)) + F.sum(m.body.W * m.body.W)
-        return F.vocabulary_parallel_softmax_cross_entropy(mesh.model, part(), LABELS.ravel()) + 0.1 * penalty
+        return (
+            F.vocabulary_parallel_softmax_cross_entropy(mesh.model, part(), LABELS.ravel())
+            + 0.1 * penalty
+        )
 
     return m, lossfun
 
 
 def attention_sinks(mesh, wrong):
-    """A number for each head, that begins with 0: its part in the norm of all gradients (finding 8)."""
+    """A number for each head, that begins with 0: its part in the norm of all gradients (finding
+    8).
+    """
     m = mnpar.Chain(out=L.RowParallelLinear(mesh.model, H * D, V, input_is_parallel=True))
-    m.W, m.sinks = divided(mesh.model, (H, D, D)), divided(mesh.model, (H,), initializer=0)
+    m.W = divided(mesh.model, (H, D, D))
+    m.sinks = divided(mesh.model, (H,), initializer=0)
     if wrong:
         m.sinks = mnpar.Parameter(0, m.sinks.shape)
 
     def lossfun():
         x = F.copy_to(mesh.model, X)
-        h = [F.tanh(F.linear(x, m.W[i], n_batch_axes=2) + m.sinks[i]) for i in range(len(m.W.array))]
+        h = [
+            F.tanh(F.linear(x, m.W[i], n_batch_axes=2) + m.sinks[i]) for i in range(len(m.W.array))
+        ]
         return loss(m.out(F.stack(h, axis=2), 2))
 
     return m, lossfun
@@ -299,7 +373,9 @@ def attention_sinks(mesh, wrong):
 
 def recomputed_block(mesh, wrong):
     """What is forgotten and computed again speaks to the ranks of its own axis (finding 4)."""
-    m = mnpar.Chain(wide=L.ColumnParallelLinear(mesh.model, D, 8, gather_output=False), last=L.Linear(D, V))
+    m = mnpar.Chain(
+        wide=L.ColumnParallelLinear(mesh.model, D, 8, gather_output=False), last=L.Linear(D, V)
+    )
     m.out = L.RowParallelLinear(mesh.model, 8, D, input_is_parallel=True)
     run = lambda h: h + m.out(F.tanh(m.wide(h, 2)), 2)
     x = mnpar.Variable(X)
@@ -308,7 +384,9 @@ def recomputed_block(mesh, wrong):
 
 def dropout(mesh, wrong):
     """What ranks hold alike has one mask, and each part its own."""
-    m = mnpar.Chain(wide=L.ColumnParallelLinear(mesh.model, D, 8, gather_output=False), before=L.Linear(D, D))
+    m = mnpar.Chain(
+        wide=L.ColumnParallelLinear(mesh.model, D, 8, gather_output=False), before=L.Linear(D, D)
+    )
     m.out = L.RowParallelLinear(mesh.model, 8, V, input_is_parallel=True)
     masks = [np.random.default_rng(i).random((N, T, n)) < 0.5 for i, n in enumerate((D, 8))]
 
@@ -327,8 +405,13 @@ def expert(i):
 
 
 def shared_expert(mesh, wrong):
-    """Experts with a load balancing loss, and one that all tokens pass (findings 10; Megatron-LM issues 1652 and 5047)."""
-    m = mnpar.Chain(experts=L.MixtureOfExperts(mesh.model, expert, 3, D, data_comm=mesh.data), last=L.Linear(D, V))
+    """Experts with a load balancing loss, and one that all tokens pass (findings 10; Megatron-LM
+    issues 1652 and 5047).
+    """
+    m = mnpar.Chain(
+        experts=L.MixtureOfExperts(mesh.model, expert, 3, D, data_comm=mesh.data),
+        last=L.Linear(D, V),
+    )
     m.wide = L.ColumnParallelLinear(mesh.model, D, 8, gather_output=False)
     m.out = L.RowParallelLinear(mesh.model, 8, D, input_is_parallel=True)
 
@@ -340,7 +423,9 @@ def shared_expert(mesh, wrong):
 
 
 def router_of_a_cut_sequence(mesh, wrong):
-    """Tokens of each rank's part of the sequence; the router is the same, and its gradient of a part of the tokens."""
+    """Tokens of each rank's part of the sequence; the router is the same, and its gradient of a
+    part of the tokens.
+    """
     comm = mesh.model
     own = {"input_is_parallel": True, "whole_gradients": wrong != "share"}
     m = mnpar.Chain(experts=L.MixtureOfExperts(comm, expert, 3, D, **own), last=L.Linear(D, V))
@@ -351,15 +436,21 @@ def router_of_a_cut_sequence(mesh, wrong):
         h = F.scatter_to(comm, X, axis=1)
         gate = m.gate if wrong == "gate" else F.copy_to(comm, m.gate)
         z = F.logsumexp(F.linear(h, gate, n_batch_axes=2), axis=2)
-        return loss(m.last(F.gather_from(comm, m.experts(h), axis=1), 2)) + 0.1 * total(comm, F.sum(z * z)) / (N * T)
+        return loss(m.last(F.gather_from(comm, m.experts(h), axis=1), 2)) + 0.1 * total(
+            comm, F.sum(z * z)
+        ) / (N * T)
 
     return m, lossfun
 
 
 def balance_of_own_tokens(mesh, wrong):
-    """Ranks with other numbers of tokens: a balance is weighted as a loss is, and its shares are of all tokens."""
+    """Ranks with other numbers of tokens: a balance is weighted as a loss is, and its shares are of
+    all tokens.
+    """
     own = {"input_is_parallel": True, "whole_gradients": False, "data_comm": mesh.data}
-    m = mnpar.Chain(experts=L.MixtureOfExperts(mesh.expert, expert, 3, D, **own), last=L.Linear(D, V))
+    m = mnpar.Chain(
+        experts=L.MixtureOfExperts(mesh.expert, expert, 3, D, **own), last=L.Linear(D, V)
+    )
     part = lambda a: mine(mesh["data", "expert"], a)
 
     def lossfun(x, t):
@@ -369,9 +460,13 @@ def balance_of_own_tokens(mesh, wrong):
 
 
 def experts_without_padding(mesh, wrong):
-    """Padding goes to no expert, and counts in no balance: ranks have other numbers of tokens, or none (finding 5)."""
+    """Padding goes to no expert, and counts in no balance: ranks have other numbers of tokens, or
+    none (finding 5).
+    """
     own = {"input_is_parallel": True, "whole_gradients": False, "data_comm": mesh.data}
-    m = mnpar.Chain(experts=L.MixtureOfExperts(mesh.expert, expert, 3, D, **own), last=L.Linear(D, V))
+    m = mnpar.Chain(
+        experts=L.MixtureOfExperts(mesh.expert, expert, 3, D, **own), last=L.Linear(D, V)
+    )
     part = lambda a: mine(mesh["data", "expert"], a)
 
     def lossfun(x, t):
@@ -389,10 +484,14 @@ class Head(mnpar.Chain):
 
     def __init__(self):
         super().__init__(body=L.Linear(D, D))
-        self.W, self.after = replicated(V, D), replicated(V, D)
+        self.W = replicated(V, D)
+        self.after = replicated(V, D)
 
     def forward(self, h, t):
-        x = [F.linear(h, self.W, n_batch_axes=2), F.linear(F.tanh(self.body(h, 2)), self.after, n_batch_axes=2)]
+        x = [
+            F.linear(h, self.W, n_batch_axes=2),
+            F.linear(F.tanh(self.body(h, 2)), self.after, n_batch_axes=2),
+        ]
         return loss(x[0], t) + 0.3 * loss(x[1][:, :-1], t[:, 1:])
 
 
@@ -424,13 +523,19 @@ class BalancedHead(mnpar.Chain):
 
 def experts_in_a_stage(mesh, wrong):
     """A balance goes to the stage that has the loss."""
-    layers = {"embed": lambda: L.EmbedID(V, D), "experts": lambda: ExpertsBetween(mesh), "head": BalancedHead}
+    layers = {
+        "embed": lambda: L.EmbedID(V, D),
+        "experts": lambda: ExpertsBetween(mesh),
+        "head": BalancedHead,
+    }
     m = mnpar.Pipeline.of(mesh.pipe, layers)
     return m, m, mine(mesh.data, WORDS), mine(mesh.data, LABELS)
 
 
 class WeightedHead(mnpar.Chain):
-    """The loss of each word is multiplied by a number; the mean over sequences of the sums of these."""
+    """The loss of each word is multiplied by a number; the mean over sequences of the sums of
+    these.
+    """
 
     def __init__(self):
         super().__init__(last=L.Linear(D, V))
@@ -457,20 +562,37 @@ def size(x, t):
     return t.size
 
 
-# Meshes, options of the optimizer, and mistakes with what is told of them (of None, nothing: docs/mesh.md).
-MODEL, TOKENS = ({"model": 2}, {"model": 3}), {"axes": ("data", "sequence"), "samples": tokens}
+# Meshes, options of the optimizer, and mistakes with what is told of them (of None, nothing:
+# docs/mesh.md).
+MODEL = ({"model": 2}, {"model": 3})
+TOKENS = {"axes": ("data", "sequence"), "samples": tokens}
 SEQUENCE = ({"sequence": 2}, {"data": 2, "sequence": 2})
 BOTH = ({"data": 2, "model": 2}, {"data": 2, "model": 3})
 OWN = "losses of their own"  # in debug mode, where it is a warning
 COMPOSITIONS = {
     smoothed_labels: (MODEL, {}, {"local": OWN}),
     squared_normalizer: (MODEL, {}, {"local": OWN}),
-    gathered_scores: (MODEL, {}, {"gathered": "each of 2 ranks has the same scores, and not a block"}),
-    tied_table: (MODEL, {}, {"not copied": "the gradients of /body/|reduce_from at .*: the gradient of its output"}),
+    gathered_scores: (
+        MODEL,
+        {},
+        {"gathered": "each of 2 ranks has the same scores, and not a block"},
+    ),
+    tied_table: (
+        MODEL,
+        {},
+        {"not copied": "the gradients of /body/|reduce_from at .*: the gradient of its output"},
+    ),
     masked_tokens: (SEQUENCE, {"axes": ("data", "sequence"), "reduce": "sum"}, {}),
     masked_attention: (({"sequence": 2, "model": 2}, {"data": 2, "sequence": 2}), TOKENS, {}),
     norm_of_heads: (MODEL, {}, {"not copied": "the gradients of /gamma are not the same"}),
-    shared_keys: (MODEL, {}, {"not copied": "the gradients of /keys are not", "before": "the gradients of /keys are not"}),
+    shared_keys: (
+        MODEL,
+        {},
+        {
+            "not copied": "the gradients of /keys are not",
+            "before": "the gradients of /keys are not",
+        },
+    ),
     low_rank_update: (MODEL, {}, {"not copied": "the gradients of /A are not the same"}),
     norm_of_a_cut_sequence: (
         MODEL,
@@ -485,11 +607,26 @@ COMPOSITIONS = {
     adapter_of_a_whole_layer: (
         MODEL,
         {},
-        {"divided": "copy_to at .*: its input is", "not copied": "the gradients of /A are not the same"},
+        {
+            "divided": "copy_to at .*: its input is",
+            "not copied": "the gradients of /A are not the same",
+        },
     ),
-    embeddings_of_another_line: (BOTH, {"samples": size}, {"cut": "scatter_to at .* has ranks with samples of their own"}),
-    joined_on_another_line: (BOTH, {"samples": size}, {"joined": r"gather_from at .* shapes \[\(3, 4, 3\), \(2, 4, 3\)\]"}),
-    penalty_of_weights: (MODEL, {}, {"summed": "allreduce at .*: each of 2 ranks has the same loss, of which it is a term"}),
+    embeddings_of_another_line: (
+        BOTH,
+        {"samples": size},
+        {"cut": "scatter_to at .* has ranks with samples of their own"},
+    ),
+    joined_on_another_line: (
+        BOTH,
+        {"samples": size},
+        {"joined": r"gather_from at .* shapes \[\(3, 4, 3\), \(2, 4, 3\)\]"},
+    ),
+    penalty_of_weights: (
+        MODEL,
+        {},
+        {"summed": "allreduce at .*: each of 2 ranks has the same loss, of which it is a term"},
+    ),
     attention_sinks: (MODEL, {}, {"whole": "the gradients of /sinks are not the same"}),
     recomputed_block: (MODEL, {}, {}),
     dropout: (MODEL, {}, {"others": "copy_to at .*: its input"}),
@@ -498,13 +635,22 @@ COMPOSITIONS = {
         MODEL,
         {},
         {
-            "share": r"MixtureOfExperts: it is over ranks along \['model'\], where its gradients are each rank's share",
+            "share": r"MixtureOfExperts: it is over ranks along \['model'\], where its gradients "
+            r"are each rank's share",
             "gate": "the gradients of /gate are not the same",
             "penalty": "allreduce at .*: each of 2 ranks has the same loss",
         },
     ),
-    balance_of_own_tokens: (({"expert": 4}, {"data": 3, "expert": 2}), {"axes": ("data", "expert"), "samples": size}, {}),
-    experts_without_padding: (({"expert": 6}, {"data": 3, "expert": 2}), {"axes": ("data", "expert"), "samples": tokens}, {}),
+    balance_of_own_tokens: (
+        ({"expert": 4}, {"data": 3, "expert": 2}),
+        {"axes": ("data", "expert"), "samples": size},
+        {},
+    ),
+    experts_without_padding: (
+        ({"expert": 6}, {"data": 3, "expert": 2}),
+        {"axes": ("data", "expert"), "samples": tokens},
+        {},
+    ),
     experts_in_a_stage: (({"pipe": 3}, {"data": 2, "pipe": 2, "model": 2}), {"samples": size}, {}),
     masked_micro_batches: (({"pipe": 2}, {"pipe": 2, "data": 2}), {}, {}),
     tied_heads_in_stages: (({"pipe": 2}, {"pipe": 2, "data": 2}), {"samples": size}, {}),
@@ -518,7 +664,9 @@ def train(comm, axes, program, options, wrong=None):
         mnpar.random.seed(0)
         model, *call = program(mesh, wrong)
         initialize_by_path(model, 1)
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.3), mesh, **options).setup(model)
+        optimizer = mnpar.create_multi_node_optimizer(
+            mnpar.optimizers.MomentumSGD(0.3), mesh, **options
+        ).setup(model)
         optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(0.05))
         optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(0.01))
         gradients = None
@@ -542,33 +690,43 @@ def cases(of):
 
 
 @pytest.mark.parametrize(
-    ("program", "axes"), cases([(p, axes) for p, (meshes, _, _) in COMPOSITIONS.items() for axes in meshes])
+    ("program", "axes"),
+    cases([(p, axes) for p, (meshes, _, _) in COMPOSITIONS.items() for axes in meshes]),
 )
 def test_what_is_composed_rightly_learns_as_one_process(program, axes):
-    ranks = mnpar.run(train, ranks=int(np.prod([*axes.values()])), args=(axes, program, COMPOSITIONS[program][1]))
+    ranks = mnpar.run(
+        train, ranks=int(np.prod([*axes.values()])), args=(axes, program, COMPOSITIONS[program][1])
+    )
     for found, expected in zip(zip(*ranks, strict=True), alone(program), strict=True):
         check_pieces(found, expected, 1e-9)
 
 
 @pytest.mark.parametrize(
-    ("program", "wrong"), cases([(p, wrong) for p, (_, _, mistakes) in COMPOSITIONS.items() for wrong in mistakes])
+    ("program", "wrong"),
+    cases([(p, wrong) for p, (_, _, mistakes) in COMPOSITIONS.items() for wrong in mistakes]),
 )
 def test_what_is_composed_wrongly_is_told(program, wrong):
     (axes, *_), options, mistakes = COMPOSITIONS[program]
     warns = mistakes[wrong] is OWN
-    with mnpar.using_config("debug", warns), pytest.raises(UserWarning if warns else MismatchError, match=mistakes[wrong]):
+    with (
+        mnpar.using_config("debug", warns),
+        pytest.raises(UserWarning if warns else MismatchError, match=mistakes[wrong]),
+    ):
         mnpar.run(train, ranks=int(np.prod([*axes.values()])), args=(axes, program, options, wrong))
 
 
 def go_on(comm, axes, program, options, folder, begin):
-    """The first update, which leaves a checkpoint, or the second one, which begins with it; the weights."""
+    """The first update, which leaves a checkpoint, or the second one, which begins with it; the
+    weights.
+    """
     with mnpar.using_config("dtype", np.dtype("f8")):
         mesh = mnpar.Mesh(comm, **axes)
         mnpar.random.seed(begin)
         model, *call = program(mesh, None)
         initialize_by_path(model, 1 + begin)
         mnpar.random.seed(0)  # alike on all ranks, whatever they drew for their parts
-        rule = mnpar.optimizers.Adam(0.05, eps=0.1)  # (the gradient of a key's bias is 0 but for rounding)
+        # (the gradient of a key's bias is 0 but for rounding)
+        rule = mnpar.optimizers.Adam(0.05, eps=0.1)
         optimizer = mnpar.create_multi_node_optimizer(rule, mesh, **options).setup(model)
         optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(0.05))
         everything = {"model": model, "optimizer": optimizer}
@@ -579,12 +737,16 @@ def go_on(comm, axes, program, options, folder, begin):
         return pieces(model, "array")
 
 
-@pytest.mark.parametrize("program", COMPOSITIONS, ids=[program.__name__ for program in COMPOSITIONS])
+@pytest.mark.parametrize(
+    "program", COMPOSITIONS, ids=[program.__name__ for program in COMPOSITIONS]
+)
 def test_what_is_composed_rightly_goes_on_on_another_mesh(program, tmp_path):
     meshes, options, _ = COMPOSITIONS[program]
     at = lambda axes: {name: value for name, value in options.items() if axes or name != "axes"}
     learn = lambda axes, folder, begin: mnpar.run(
-        go_on, ranks=int(np.prod([*axes.values()])), args=(axes, program, at(axes), tmp_path / folder, begin)
+        go_on,
+        ranks=int(np.prod([*axes.values()])),
+        args=(axes, program, at(axes), tmp_path / folder, begin),
     )
     for begin in (0, 1):
         (alone,) = learn({}, "alone", begin)

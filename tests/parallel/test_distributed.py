@@ -1,4 +1,6 @@
-"""A model whose backward ends with the gradients of all ranks, and the hooks by which a user writes such a model himself."""
+"""A model whose backward ends with the gradients of all ranks, and the hooks by which a user writes
+such a model himself.
+"""
 
 import copy
 
@@ -47,7 +49,10 @@ def serial(data, size):
 
 def samples(shards, steps=STEPS):
     rng = np.random.default_rng(1)
-    return [(rng.standard_normal((sum(shards), 4)), rng.integers(0, 3, sum(shards))) for _ in range(steps)]
+    return [
+        (rng.standard_normal((sum(shards), 4)), rng.integers(0, 3, sum(shards)))
+        for _ in range(steps)
+    ]
 
 
 def part(comm, shards, x, t):
@@ -59,7 +64,9 @@ def part(comm, shards, x, t):
 @RANKS
 @pytest.mark.parametrize("bucket_bytes", [None, 1, 200])
 @pytest.mark.parametrize("size", [4, None], ids=["sized", "lazily sized"])
-@pytest.mark.parametrize("shards", [[3, 3, 3], [2, 5, 1], [4, 0, 3]], ids=["even", "uneven", "one empty"])
+@pytest.mark.parametrize(
+    "shards", [[3, 3, 3], [2, 5, 1], [4, 0, 3]], ids=["even", "uneven", "one empty"]
+)
 def test_descent_by_hand_equals_one_process_with_all_samples(comm, shards, size, bucket_bytes):
     shards = shards[: comm.size]
     data = samples(shards)
@@ -156,7 +163,9 @@ def test_a_second_backward_of_one_forward_is_reduced_too_or_refused(comm, retain
     F.mean(y).backward(retain_tape=retain_tape)
     if retain_tape:
         F.mean(y * y).backward()
-        np.testing.assert_allclose(model.module.W.grad[0], (x + 2 * x * x.sum(1, keepdims=True)).mean(0))
+        np.testing.assert_allclose(
+            model.module.W.grad[0], (x + 2 * x * x.sum(1, keepdims=True)).mean(0)
+        )
     else:
         with pytest.raises(RuntimeError, match=r"has reduced already.*retain_tape=True"):
             F.mean(y * y).backward()
@@ -174,10 +183,16 @@ def test_forwards_whose_results_were_dropped_have_no_weight(comm):
 
 @RANKS
 @pytest.mark.parametrize("bucket_bytes", [None, 1])
-def test_gradients_of_what_read_the_parameters_before_the_forward_are_reduced_too(comm, bucket_bytes):
+def test_gradients_of_what_read_the_parameters_before_the_forward_are_reduced_too(
+    comm, bucket_bytes
+):
     def gradient(comm, x):
         link = L.Linear(4, 1, initialW=1, nobias=True)
-        model = link if comm is None else mnpar.DistributedDataParallel(link, comm, bucket_bytes=bucket_bytes)
+        model = (
+            link
+            if comm is None
+            else mnpar.DistributedDataParallel(link, comm, bucket_bytes=bucket_bytes)
+        )
         penalty = F.sum(link.W**4)
         (F.mean(model(x) ** 2) + penalty).backward()
         return link.W.grad
@@ -193,7 +208,11 @@ def test_parameters_that_share_an_array_are_reduced_each(comm, bucket_bytes):
     def gradients(comm, x):
         link = L.Linear(4, 4, initialW=0.5 * np.eye(4))
         both = mnpar.Sequential(link, F.tanh, link.copy())
-        model = both if comm is None else mnpar.DistributedDataParallel(both, comm, bucket_bytes=bucket_bytes)
+        model = (
+            both
+            if comm is None
+            else mnpar.DistributedDataParallel(both, comm, bucket_bytes=bucket_bytes)
+        )
         for _ in range(2):
             both.cleargrads()
             F.mean(model(x) ** 2).backward()
@@ -201,14 +220,18 @@ def test_parameters_that_share_an_array_are_reduced_each(comm, bucket_bytes):
 
     shards = [2, 5, 1][: comm.size]
     x, t = samples(shards)[0]
-    for mine, expected in zip(gradients(comm, part(comm, shards, x, t)[0]), gradients(None, x), strict=True):
+    for mine, expected in zip(
+        gradients(comm, part(comm, shards, x, t)[0]), gradients(None, x), strict=True
+    ):
         np.testing.assert_allclose(mine, expected)
 
 
 @pytest.mark.ranks(2, on="threads")
 def test_two_models_that_have_parameters_in_common_are_refused_in_one_backward(comm):
     link = L.Linear(4, 4)
-    one, other = (mnpar.DistributedDataParallel(mnpar.Sequential(link, f), comm) for f in (F.tanh, F.sigmoid))
+    one, other = (
+        mnpar.DistributedDataParallel(mnpar.Sequential(link, f), comm) for f in (F.tanh, F.sigmoid)
+    )
     y = one(np.ones((1, 4)))
     with pytest.raises(RuntimeError, match="parameters in common"):
         other(y)
@@ -234,7 +257,9 @@ def test_uneven_shards_are_refused_where_the_model_communicates_among_the_same_r
     model = mnpar.Sequential(L.Linear(4, 4), L.MultiNodeBatchNormalization(4, comm))
     model = mnpar.DistributedDataParallel(model, comm)
     F.sum(model(np.ones((3, 4)))).backward()
-    with pytest.raises(RuntimeError, match=r"ranks of \[1.0, 2.0\] samples.*create_multi_node_optimizer"):
+    with pytest.raises(
+        RuntimeError, match=r"ranks of \[1.0, 2.0\] samples.*create_multi_node_optimizer"
+    ):
         model(np.ones((comm.rank + 1, 4)))
 
 
@@ -244,7 +269,9 @@ def test_uneven_shards_are_refused_where_the_loss_communicates_among_the_same_ra
     F.sum(F.allgather(comm, model(np.ones((3, 4))), axis=0)).backward()
     F.sum(F.allreduce(comm, np.ones(3))).backward()  # concerns no model
     loss = F.mean(F.allgather(comm, model(np.ones((comm.rank + 1, 4))), axis=0))
-    with pytest.raises(RuntimeError, match=r"ranks of \[1.0, 2.0\] samples.*create_multi_node_optimizer"):
+    with pytest.raises(
+        RuntimeError, match=r"ranks of \[1.0, 2.0\] samples.*create_multi_node_optimizer"
+    ):
         loss.backward()
     F.sum(model(np.ones((comm.rank + 1, 4)))).backward()  # goes on
 
@@ -274,7 +301,13 @@ def test_a_copy_has_parameters_of_its_own(comm):
 
 def test_one_rank_alone_can_copy_it_as_nothing_is_measured_again():
     def program(comm):
-        comm.transport.places = lambda: (0, 1, comm.rank, 2)  # each rank on a machine of its own: there it would be measured
+        # each rank on a machine of its own: there it would be measured
+        comm.transport.places = lambda: (
+            0,
+            1,
+            comm.rank,
+            2,
+        )
         model = mnpar.DistributedDataParallel(MLP(), comm, bucket_bytes=64)
         return None if comm.rank else copy.deepcopy(model)._reducer.bucket_bytes
 
@@ -307,7 +340,9 @@ def test_a_users_own_wrapper_by_hooks_equals_the_built_in_one(comm, mean):
             model.cleargrads()
             loss_of(model, x, t).backward()
         for param, other in zip(own.params(), built_in.params(), strict=True):
-            np.testing.assert_allclose(param.grad, other.grad * (1 if mean else comm.size), rtol=1e-10, atol=1e-13)
+            np.testing.assert_allclose(
+                param.grad, other.grad * (1 if mean else comm.size), rtol=1e-10, atol=1e-13
+            )
             other.array[...] = param.array = param.array - LR * other.grad
 
 
@@ -380,13 +415,16 @@ def test_a_parameter_read_by_an_early_function_is_heard_after_it():
 def test_a_hook_that_changes_the_shape_is_told_so():
     x = mnpar.Variable(np.ones(3))
     x.register_hook(lambda g: g.sum())
-    with pytest.raises(ValueError, match=r"a hook made a \(\) float64 of the \(3,\) float64 gradient"):
+    with pytest.raises(
+        ValueError, match=r"a hook made a \(\) float64 of the \(3,\) float64 gradient"
+    ):
         F.sum(x).backward()
 
 
 @RANKS
 def test_gradients_from_no_sync_are_part_of_the_mean_where_the_backward_is_another_optimizers(comm):
-    model, head = mnpar.DistributedDataParallel(L.Linear(3, 2, initialW=0.5), comm), L.Linear(2, 1, initialW=0.25)
+    model = mnpar.DistributedDataParallel(L.Linear(3, 2, initialW=0.5), comm)
+    head = L.Linear(2, 1, initialW=0.25)
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(head)
     x = np.random.default_rng(comm.rank).standard_normal((4, 3))
     for held in (False, True):
@@ -400,12 +438,18 @@ def test_gradients_from_no_sync_are_part_of_the_mean_where_the_backward_is_anoth
 
 
 @RANKS
-def test_gradients_from_no_sync_are_part_of_the_mean_where_the_other_optimizer_has_not_met_the_model_yet(comm):
-    """Its ranks have met with their gradients so far, and learn only from these that this backward reduces others."""
+def test_gradients_from_no_sync_are_part_of_the_mean_where_the_other_optimizer_has_not_met_the_model_yet(
+    comm,
+):
+    """Its ranks have met with their gradients so far, and learn only from these that this backward
+    reduces others.
+    """
 
     def gradient(before):
         model = mnpar.DistributedDataParallel(L.Linear(2, 1, initialW=0.5), comm)
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(head := L.Linear(2, 1, initialW=1))
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(
+            head := L.Linear(2, 1, initialW=1)
+        )
         x = np.full((1 + comm.rank, 2), 1.0 + comm.rank)
         for _ in range(before):
             optimizer.update(lambda x: F.mean(head(x)), x)
@@ -414,6 +458,7 @@ def test_gradients_from_no_sync_are_part_of_the_mean_where_the_other_optimizer_h
         optimizer.update(lambda x: F.mean(head(x)) + F.mean(model(x)), x)
         return model.module.W.grad
 
-    met, unmet = gradient(0), gradient(3)
+    met = gradient(0)
+    unmet = gradient(3)
     np.testing.assert_allclose(unmet, met, rtol=1e-6)
     assert len({one.tobytes() for one in comm.allgather(unmet)}) == 1

@@ -1,4 +1,6 @@
-"""Ensembles over ranks against the one on one rank; tournaments; and what a member's end does to the others."""
+"""Ensembles over ranks against the one on one rank; tournaments; and what a member's end does to
+the others.
+"""
 
 import numpy as np
 import pytest
@@ -42,7 +44,9 @@ class Relay(mnpar.Chain):
 
 def whole(comm, ensemble):
     """All members' weights, whole, of whatever ranks have them."""
-    mine = {path: L.gather_parameter(ensemble.group, param) for path, param in ensemble.namedparams()}
+    mine = {
+        path: L.gather_parameter(ensemble.group, param) for path, param in ensemble.namedparams()
+    }
     return {path: array for some in comm.allgather_obj(mine) for path, array in some.items()}
 
 
@@ -58,10 +62,16 @@ def trained(comm, groups, steps=3):
         optimizer.update()
         losses.append(loss.item())
     answers = ensemble.answers(X)
-    return losses, whole(comm, ensemble), [answers.mean().array, answers.spread().array, answers.vote()]
+    return (
+        losses,
+        whole(comm, ensemble),
+        [answers.mean().array, answers.spread().array, answers.vote()],
+    )
 
 
-@pytest.mark.parametrize(("ranks", "groups"), [(2, 2), (3, 3), (4, 2), (4, 4), (2, 5), (3, 1), (4, 6)], ids=str)
+@pytest.mark.parametrize(
+    ("ranks", "groups"), [(2, 2), (3, 3), (4, 2), (4, 4), (2, 5), (3, 1), (4, 6)], ids=str
+)
 def test_joint_training_is_that_of_one_rank(ranks, groups):
     losses, weights, said = mnpar.run(trained, ranks=1, args=(groups,))[0]
     for other, some, answers in mnpar.run(trained, ranks=ranks, args=(groups,)):
@@ -91,7 +101,9 @@ def test_members_of_two_ranks_that_hand_on_answer_where_they_end():
             mnpar.backward()
         else:
             F.sum(y * y).backward()
-        return None if y is None else y.array, all(param.grad is not None for param in ensemble.params())
+        return None if y is None else y.array, all(
+            param.grad is not None for param in ensemble.params()
+        )
 
     results = mnpar.run(program, ranks=4)
     assert [y is None for y, _ in results] == [True, False, True, False]
@@ -129,7 +141,14 @@ def test_mean_variance_and_spread_are_numpys():
 
 
 def test_of_classes_with_as_many_votes_the_larger_mean_wins():
-    ys = np.array([[[5, 1, 0], [0, 1, 2]], [[0, 1, 0], [0, 9, 2]], [[0, 0, 1], [0, 1, 2.5]], [[0, 3, 2], [3, 1, 2]]])
+    ys = np.array(
+        [
+            [[5, 1, 0], [0, 1, 2]],
+            [[0, 1, 0], [0, 9, 2]],
+            [[0, 0, 1], [0, 1, 2.5]],
+            [[0, 3, 2], [3, 1, 2]],
+        ]
+    )
     votes = Answers(mnpar.Variable(ys)).vote()  # 0 1 2 1; 2 1 2 0
     assert votes.tolist() == [1, 2]
     tie = Answers(mnpar.Variable(np.array([[[0.0, 5.0]], [[1.0, 0.0]]]))).vote()
@@ -140,9 +159,15 @@ def test_a_link_is_this_ranks_member_as_it_is():
     def program(comm):
         layer = L.Linear(4, 3, initialW=comm.rank)
         ensemble = Ensemble(comm, layer)
-        return ensemble.member is layer, [path for path, _ in ensemble.namedparams()], ensemble(np.ones((1, 4))).array[0, 0]
+        return (
+            ensemble.member is layer,
+            [path for path, _ in ensemble.namedparams()],
+            ensemble(np.ones((1, 4))).array[0, 0],
+        )
 
-    assert mnpar.run(program, ranks=3) == [(True, [f"/members/{i}/W", f"/members/{i}/b"], 4.0) for i in range(3)]
+    assert mnpar.run(program, ranks=3) == [
+        (True, [f"/members/{i}/W", f"/members/{i}/b"], 4.0) for i in range(3)
+    ]
 
 
 def test_a_checkpoint_is_loaded_by_other_ranks(tmp_path):
@@ -162,9 +187,17 @@ def test_a_checkpoint_is_loaded_by_other_ranks(tmp_path):
 
 
 WRONG = {
-    "ranks that do not divide": (3, (lambda group, i: L.Linear(1, 1), 2), "3 ranks do not make 2 members"),
+    "ranks that do not divide": (
+        3,
+        (lambda group, i: L.Linear(1, 1), 2),
+        "3 ranks do not make 2 members",
+    ),
     "no member": (2, (lambda group, i: L.Linear(1, 1), 0), "2 ranks do not make 0 members"),
-    "a link for several": (1, (L.Linear(1, 1), 2), "a link is one member, and 1 ranks have 2: give a function"),
+    "a link for several": (
+        1,
+        (L.Linear(1, 1), 2),
+        "a link is one member, and 1 ranks have 2: give a function",
+    ),
 }
 
 
@@ -197,7 +230,9 @@ def test_in_pairs_the_worse_takes_from_the_better_and_each_member_is_in_one_pair
     assert winners[lots[6]] == lots[6]
 
 
-@pytest.mark.parametrize(("M", "share", "n"), [(1, 0.5, 0), (2, 0.1, 1), (5, 0.5, 2), (8, 0.25, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("M", "share", "n"), [(1, 0.5, 0), (2, 0.1, 1), (5, 0.5, 2), (8, 0.25, 2)], ids=str
+)
 def test_by_truncation_the_worst_take_from_the_best(M, share, n):
     scores = np.random.default_rng(2).permutation(M).astype(float).tolist()
     winners = decide(scores, "truncation", share, rng()).winners
@@ -225,7 +260,8 @@ def grown(comm, groups):
     ensemble = Ensemble(comm, perceptron, groups)
     links = list(ensemble.members)
     optimizers = [
-        mnpar.optimizers.Adam(10.0 ** -(i % 3) / 5).setup(link) for i, link in zip(ensemble.numbers, links, strict=True)
+        mnpar.optimizers.Adam(10.0 ** -(i % 3) / 5).setup(link)
+        for i, link in zip(ensemble.numbers, links, strict=True)
     ]
     found = []
     for _ in range(2):
@@ -234,14 +270,25 @@ def grown(comm, groups):
                 optimizer.update(lambda x, link=link: F.softmax_cross_entropy(link(x), T), X)
         scores = [-F.softmax_cross_entropy(link(X), T).item() for link in links]
         result = ensemble.tournament(
-            scores, optimizers, perturb=lambda one, rng: setattr(one, "alpha", one.alpha * rng.uniform(0.5, 2))
+            scores,
+            optimizers,
+            perturb=lambda one, rng: setattr(one, "alpha", one.alpha * rng.uniform(0.5, 2)),
         )
         found.append((result.winners, np.round(result.scores, 9).tolist()))
-    rates = comm.allgather_obj({i: (one.alpha, one.t) for i, one in zip(ensemble.numbers, optimizers, strict=True)})
-    return found, whole(comm, ensemble), {i: rate for some in rates for i, rate in some.items()}, ensemble.rounds
+    rates = comm.allgather_obj(
+        {i: (one.alpha, one.t) for i, one in zip(ensemble.numbers, optimizers, strict=True)}
+    )
+    return (
+        found,
+        whole(comm, ensemble),
+        {i: rate for some in rates for i, rate in some.items()},
+        ensemble.rounds,
+    )
 
 
-@pytest.mark.parametrize(("ranks", "groups"), [(4, 4), (2, 4), (8, 4), (3, 3), (3, 5), (4, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("ranks", "groups"), [(4, 4), (2, 4), (8, 4), (3, 3), (3, 5), (4, 2)], ids=str
+)
 def test_tournaments_decide_and_copy_as_on_one_rank(ranks, groups):
     found, weights, rates, rounds = mnpar.run(grown, ranks=1, args=(groups,))[0]
     assert rounds == 2
@@ -256,7 +303,9 @@ def test_tournaments_decide_and_copy_as_on_one_rank(ranks, groups):
 def test_a_loser_goes_on_exactly_as_the_winner_does():
     def program(comm):
         mnpar.random.seed(comm.rank)
-        ensemble = Ensemble(comm, lambda group, i: mnpar.Sequential(L.Linear(4, 3), L.BatchNormalization(3)))
+        ensemble = Ensemble(
+            comm, lambda group, i: mnpar.Sequential(L.Linear(4, 3), L.BatchNormalization(3))
+        )
         optimizer = mnpar.optimizers.Adam(0.1 if comm.rank else 0.01).setup(ensemble.member)
         for _ in range(2 + comm.rank):
             optimizer.update(lambda: F.sum(ensemble.member(X + comm.rank) ** 2))
@@ -280,11 +329,18 @@ def test_a_score_that_only_one_rank_of_a_member_knows_is_enough():
 
 ERRORS = {
     "no score": (lambda ensemble: ensemble.tournament(None), "nobody knows the score of member 0"),
-    "no such way": (lambda ensemble: ensemble.tournament(1, how="lots"), "by 'pairs', or by 'truncation'"),
-    "a share": (lambda ensemble: ensemble.tournament(1, how="truncation", share=0.6), "up to a half"),
+    "no such way": (
+        lambda ensemble: ensemble.tournament(1, how="lots"),
+        "by 'pairs', or by 'truncation'",
+    ),
+    "a share": (
+        lambda ensemble: ensemble.tournament(1, how="truncation", share=0.6),
+        "up to a half",
+    ),
     "one optimizer": (
         lambda ensemble: ensemble.tournament([1, 2], mnpar.optimizers.SGD().setup(ensemble)),
-        r"the optimizer of member [02] has 2 parameters of others: .*set up with ensemble.members\[i\]",
+        r"the optimizer of member [02] has 2 parameters of others: .*set up with "
+        r"ensemble.members\[i\]",
     ),
 }
 
@@ -303,31 +359,60 @@ def on_a_mesh(comm, axes, over, whole, member=perceptron):
     mesh = mnpar.Mesh(comm, **axes)
     mnpar.random.seed(0)
     ensemble = Ensemble(mesh[over], member, 2)
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), mesh).setup(ensemble if whole else ensemble.member)
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), mesh).setup(
+        ensemble if whole else ensemble.member
+    )
     mine = slice(*mnpar.plans.block(len(X), mesh.data.size, mesh.data.rank))
     for _ in range(2):
-        optimizer.update(lambda x, t: sum([F.softmax_cross_entropy(link(x), t) for link in ensemble.members]), X[mine], T[mine])
+        optimizer.update(
+            lambda x, t: sum([F.softmax_cross_entropy(link(x), t) for link in ensemble.members]),
+            X[mine],
+            T[mine],
+        )
     return ensemble(X).array
 
 
-@pytest.mark.parametrize("axes", [{"member": 2, "model": 2}, {"data": 2, "member": 2}, {"member": 2, "model": 3}], ids=str)
+@pytest.mark.parametrize(
+    "axes",
+    [{"member": 2, "model": 2}, {"data": 2, "member": 2}, {"member": 2, "model": 3}],
+    ids=str,
+)
 def test_members_are_an_axis_of_a_mesh(axes):
     with mnpar.using_config("dtype", np.dtype("f8")):
         (expected,) = mnpar.run(on_a_mesh, ranks=1, args=({}, (), True))
-        for answer in mnpar.run(on_a_mesh, ranks=int(np.prod([*axes.values()])), args=(axes, ("member", "model"), True)):
+        for answer in mnpar.run(
+            on_a_mesh, ranks=int(np.prod([*axes.values()])), args=(axes, ("member", "model"), True)
+        ):
             np.testing.assert_allclose(answer, expected, rtol=1e-10)
 
 
 APART = {
     "no axis": ({"model": 4}, "model", True, r"ranks \[2, 3\] have no part", perceptron),
-    "not before": ({"model": 3, "member": 2}, ("member", "model"), True, r"ranks \[4\] have no part", perceptron),
-    "one path": ({"member": 2, "model": 2}, ("member", "model"), False, "have drawn their parts", perceptron),
+    "not before": (
+        {"model": 3, "member": 2},
+        ("member", "model"),
+        True,
+        r"ranks \[4\] have no part",
+        perceptron,
+    ),
+    "one path": (
+        {"member": 2, "model": 2},
+        ("member", "model"),
+        False,
+        "have drawn their parts",
+        perceptron,
+    ),
     "one path, whole": ({"member": 2}, "member", False, "/W is not the same", plain),
 }
-REMEDY = r".*Mesh\(comm, member=2, model=-1\), Ensemble\(mesh\['member', 'model'\], …, groups=2\), optimizer.setup\(ensemble\)"
+REMEDY = (
+    r".*Mesh\(comm, member=2, model=-1\), Ensemble\(mesh\['member', 'model'\], …, groups=2\), "
+    r"optimizer.setup\(ensemble\)"
+)
 
 
 @pytest.mark.parametrize(("axes", "over", "whole", "text", "member"), APART.values(), ids=APART)
-def test_members_that_are_no_axis_are_refused_and_the_remedy_is_named(axes, over, whole, text, member):
+def test_members_that_are_no_axis_are_refused_and_the_remedy_is_named(
+    axes, over, whole, text, member
+):
     with pytest.raises(mnpar.errors.MismatchError, match=text + REMEDY):
         mnpar.run(on_a_mesh, ranks=int(np.prod([*axes.values()])), args=(axes, over, whole, member))

@@ -1,4 +1,6 @@
-"""An ensemble goes on without members that are lost: by errors on thread ranks, by death under Open MPI's ULFM."""
+"""An ensemble goes on without members that are lost: by errors on thread ranks, by death under Open
+MPI's ULFM.
+"""
 
 import os
 import subprocess
@@ -67,7 +69,9 @@ WAYS = {"at once": fail_forward, "after an answer": fail_late, "in backward": fa
 
 
 def train(comm, groups, step, fail=None, culprit=None, when=2, rounds=4):
-    """Rounds of two steps each; on the culprit one of them fails. The members' weights, and who is lost."""
+    """Rounds of two steps each; on the culprit one of them fails. The members' weights, and who is
+    lost.
+    """
     mnpar.random.seed(0)
     ensemble = mnpar.Ensemble(comm, perceptron, groups)
     optimizer = mnpar.optimizers.MomentumSGD(0.1).setup(ensemble.member)
@@ -84,13 +88,19 @@ def train(comm, groups, step, fail=None, culprit=None, when=2, rounds=4):
         number += ensemble.attempt(work, optimizer)
     if not ensemble.alive:
         return str(ensemble.error)
-    weights = {path: L.gather_parameter(ensemble.group, param) for path, param in ensemble.namedparams()}
+    weights = {
+        path: L.gather_parameter(ensemble.group, param) for path, param in ensemble.namedparams()
+    }
     return ensemble.lost, tries, weights, ensemble(X).shape, ensemble.comm.size
 
 
 @pytest.mark.parametrize("fail", [fail_forward, fail_in_its_own_backward])
-@pytest.mark.parametrize(("ranks", "groups", "culprit"), [(3, 3, 1), (2, 2, 0), (4, 2, 3), (6, 3, 2)], ids=str)
-def test_members_that_learn_by_themselves_go_on_as_if_nothing_had_been(ranks, groups, culprit, fail):
+@pytest.mark.parametrize(
+    ("ranks", "groups", "culprit"), [(3, 3, 1), (2, 2, 0), (4, 2, 3), (6, 3, 2)], ids=str
+)
+def test_members_that_learn_by_themselves_go_on_as_if_nothing_had_been(
+    ranks, groups, culprit, fail
+):
     each = ranks // groups
     dead = culprit // each
     truth = mnpar.run(train, ranks=ranks, args=(groups, alone))
@@ -110,7 +120,8 @@ def test_members_that_learn_by_themselves_go_on_as_if_nothing_had_been(ranks, gr
 def test_members_that_learn_together_go_on_together(ranks, groups, culprit, fail):
     each = ranks // groups
     dead = culprit // each
-    results = mnpar.run(train, ranks=ranks, args=(groups, together, fail, culprit, 0))  # in the first round
+    # in the first round
+    results = mnpar.run(train, ranks=ranks, args=(groups, together, fail, culprit, 0))
     left = [result for rank, result in enumerate(results) if rank // each != dead]
 
     def program(comm):
@@ -119,7 +130,11 @@ def test_members_that_learn_together_go_on_together(ranks, groups, culprit, fail
         others = [ensemble.members[str(i)] for i in range(groups) if i != dead]
         optimizer = mnpar.optimizers.MomentumSGD(0.1).setup(mnpar.ChainList(*others))
         for _ in range(8):
-            optimizer.update(lambda: F.softmax_cross_entropy(F.average(F.stack([link(X) for link in others]), axis=0), T))
+            optimizer.update(
+                lambda: F.softmax_cross_entropy(
+                    F.average(F.stack([link(X) for link in others]), axis=0), T
+                )
+            )
         return {path: param.array for path, param in ensemble.namedparams()}
 
     truth = mnpar.run(program, ranks=1)[0]
@@ -144,13 +159,17 @@ def test_one_after_another_can_be_lost_and_tournaments_go_on():
             if not ensemble.alive:
                 return number
             result = ensemble.tournament(float(comm.rank))
-            found.append((ensemble.lost, result.winners, result.best, ensemble.answers(X).members.shape[0]))
+            found.append(
+                (ensemble.lost, result.winners, result.best, ensemble.answers(X).members.shape[0])
+            )
         return found
 
     results = mnpar.run(program, ranks=6)
     assert results[:4] == [0, 1, 2, 3]
     for found in results[4:]:
-        assert [(lost, best, left) for lost, _, best, left in found] == [(tuple(range(n + 1)), 5, 5 - n) for n in range(4)]
+        assert [(lost, best, left) for lost, _, best, left in found] == [
+            (tuple(range(n + 1)), 5, 5 - n) for n in range(4)
+        ]
         for n, (_, winners, _, _) in enumerate(found):
             assert winners[: n + 1] == list(range(n + 1))
             assert all(winner > n for winner in winners[n + 1 :])
@@ -199,8 +218,11 @@ def test_a_mesh_inside_of_a_member_goes_on_with_it(at, dead):
 
     def program(comm, dead):
         ensemble = mnpar.Ensemble(comm, member, 2)
-        mesh, net = ensemble.member.mesh, ensemble.member.net
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.5), mesh).setup(ensemble.member)
+        mesh = ensemble.member.mesh
+        net = ensemble.member.net
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.5), mesh).setup(
+            ensemble.member
+        )
         mine = slice(mesh.data.rank, None, 2)
 
         def work():
@@ -215,8 +237,11 @@ def test_a_mesh_inside_of_a_member_goes_on_with_it(at, dead):
             pass
         return ensemble.lost, [param.array for param in net.params()], type(ensemble.error)
 
-    truth, found = mnpar.run(program, ranks=8, args=(None,)), mnpar.run(program, ranks=8, args=(dead,))
-    for rank, ((lost, arrays, error), (_, expected, _)) in enumerate(zip(found, truth, strict=True)):
+    truth = mnpar.run(program, ranks=8, args=(None,))
+    found = mnpar.run(program, ranks=8, args=(dead,))
+    for rank, ((lost, arrays, error), (_, expected, _)) in enumerate(
+        zip(found, truth, strict=True)
+    ):
         if rank // 4 == dead // 4:
             assert error is (MemoryError if rank == dead else mnpar.errors.RankFailedError)
             continue
@@ -274,15 +299,28 @@ def test_processes_go_on_where_the_mpi_lets_them_and_say_so_where_not(how, ranks
     python = os.environ.get("MNPAR_TEST_PYTHON", sys.executable)
     (tmp_path / "program.py").write_text(PROGRAM)
     command, environment = mpiexec_command(ranks, python)
-    version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False).stdout
+    version = subprocess.run(
+        [command[0], "--version"], capture_output=True, text=True, check=False
+    ).stdout
     ulfm = "Open MPI" in version
     command[1:1] = ["--with-ft", "ulfm"] if ulfm else []
     environment = {**environment, "PYTHONPATH": str(Path(__file__).parents[2])}
     program = [tmp_path / "program.py", how, each]
     done = subprocess.run(
-        [*command, *([python, *map(str, program)] if ulfm or python != sys.executable else stand_in_for(*program))],
-        capture_output=True, text=True, env=environment, timeout=100, check=False,
-    )  # fmt: skip
+        [
+            *command,
+            *(
+                [python, *map(str, program)]
+                if ulfm or python != sys.executable
+                else stand_in_for(*program)
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=100,
+        check=False,
+    )
     if not ulfm:
         assert done.returncode != 0
         assert "under Open MPI started by 'mpiexec --with-ft ulfm'" in done.stderr
@@ -297,4 +335,5 @@ def test_processes_go_on_where_the_mpi_lets_them_and_say_so_where_not(how, ranks
     for start in lost:
         assert start in "\n".join(lines)
     finalized = done.stdout.count("finalized")
-    assert finalized == (ranks if how == "raises" else 0)  # Open MPI may wait there for ever for a rank that was killed
+    # Open MPI may wait there for ever for a rank that was killed
+    assert finalized == (ranks if how == "raises" else 0)

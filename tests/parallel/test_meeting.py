@@ -1,4 +1,6 @@
-"""The ranks' meeting in each update: with the gradients where nothing travels in backward, before it where something does."""
+"""The ranks' meeting in each update: with the gradients where nothing travels in backward, before
+it where something does.
+"""
 
 from contextlib import nullcontext
 from itertools import pairwise
@@ -22,7 +24,9 @@ D = 3
 def model(seed=0):
     rng = np.random.default_rng(seed)
     return mnpar.Sequential(
-        L.Linear(D, 4, initialW=rng.standard_normal((4, D))), F.tanh, L.Linear(4, 1, initialW=rng.standard_normal((1, 4)))
+        L.Linear(D, 4, initialW=rng.standard_normal((4, D))),
+        F.tanh,
+        L.Linear(4, 1, initialW=rng.standard_normal((1, 4))),
     )
 
 
@@ -33,7 +37,9 @@ def batches(counts, seed=0):
 
 
 def counts_of(ranks, steps=6):
-    return [[(3 * step + 2 * rank) % 5 + (rank == 0) for rank in range(ranks)] for step in range(steps)]
+    return [
+        [(3 * step + 2 * rank) % 5 + (rank == 0) for rank in range(ranks)] for step in range(steps)
+    ]
 
 
 def values(net):
@@ -49,7 +55,9 @@ def alone(steps, make, net=None):
 
 
 def openings(optimizer, comm):
-    """Counts the exchanges of this rank on the communicator and on the optimizer's own, from here on."""
+    """Counts the exchanges of this rank on the communicator and on the optimizer's own, from here
+    on.
+    """
     ways = {"comm": comm, "own": optimizer.team.reducer.channel}
     before = {name: way.traffic.collectives for name, way in ways.items()}
     return lambda: {name: way.traffic.collectives - before[name] for name, way in ways.items()}
@@ -77,14 +85,19 @@ def test_an_update_more_is_told_with_what_to_do():
         for _ in range(3 + comm.rank):
             optimizer.update(lambda x: F.mean(optimizer.target(x) ** 2), np.ones((2, D)))
 
-    with pytest.raises(DeadlockError, match=r"as many updates: one that has no more batches calls optimizer\.join\(\)") as told:
+    with pytest.raises(
+        DeadlockError,
+        match=r"as many updates: one that has no more batches calls optimizer\.join\(\)",
+    ) as told:
         mnpar.run(program, 2)
     assert "rank 1: waits in optimizer.update of float64 (21,) at " in str(told.value)
 
 
 def small(comm, **options):
     net = model(comm.rank)
-    return net, mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.1), comm, **options).setup(net)
+    return net, mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.MomentumSGD(0.1), comm, **options
+    ).setup(net)
 
 
 def error_of(net):
@@ -99,7 +112,9 @@ def test_sample_counts_that_change_in_each_step_count_as_on_one_process(comm, bu
     steps = batches(counts_of(comm.size))
     net = model(comm.rank)
     make = getattr(mnpar.optimizers, rule)
-    optimizer = mnpar.create_multi_node_optimizer(make(), comm, bucket_bytes=bucket_bytes).setup(net)
+    optimizer = mnpar.create_multi_node_optimizer(make(), comm, bucket_bytes=bucket_bytes).setup(
+        net
+    )
     for parts in steps:
         optimizer.update(error_of(net), parts[comm.rank])
     np.testing.assert_allclose(values(net), alone(steps, make), rtol=1e-12)
@@ -111,7 +126,9 @@ def test_processes_meet_alike(comm):
     net, optimizer = small(comm)
     for parts in steps:
         optimizer.update(error_of(net), parts[comm.rank])
-    np.testing.assert_allclose(values(net), alone(steps, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12)
+    np.testing.assert_allclose(
+        values(net), alone(steps, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12
+    )
 
 
 @RANKS
@@ -123,7 +140,10 @@ def test_an_update_of_a_small_model_is_one_message(comm, monkeypatch):
     sums = []
     real = type(comm.transport).reduce
     monkeypatch.setattr(
-        optimizer.team.reducer.channel.transport, "reduce", lambda *a: sums.append(a) or real(*a), raising=False
+        optimizer.team.reducer.channel.transport,
+        "reduce",
+        lambda *a: sums.append(a) or real(*a),
+        raising=False,
     )
     for _ in range(3):
         optimizer.update(error_of(net), x)
@@ -147,7 +167,9 @@ def test_a_model_that_communicates_is_met_before_its_backward(comm):
 @RANKS
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_model_that_begins_to_communicate_goes_on_or_says_that_it_cannot(comm, changes):
-    """Where counts change in that very update, what travels in backward would have wrong weights: no step is taken."""
+    """Where counts change in that very update, what travels in backward would have wrong weights:
+    no step is taken.
+    """
     changes = changes and comm.size > 1  # one rank knows all counts
     net, optimizer = small(comm)
     peers = comm.split(0, comm.rank)
@@ -168,7 +190,9 @@ def test_a_model_that_begins_to_communicate_goes_on_or_says_that_it_cannot(comm,
     optimizer.update(talking, second[comm.rank])
     assert optimizer.t == 4 - changes
     steps = [first, first, second] if changes else [first, first, second, second]
-    np.testing.assert_allclose(values(net), alone(steps, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12)
+    np.testing.assert_allclose(
+        values(net), alone(steps, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12
+    )
 
 
 @RANKS
@@ -212,11 +236,15 @@ def test_gradients_added_up_with_changing_counts_are_the_mean_of_all(comm):
     for i, parts in enumerate(steps):
         if i % 3:
             with optimizer.no_sync():
-                optimizer.update(lambda x: F.mean(net(x) ** 2) if len(x) else None, parts[comm.rank])
+                optimizer.update(
+                    lambda x: F.mean(net(x) ** 2) if len(x) else None, parts[comm.rank]
+                )
         else:
             optimizer.update(error_of(net), parts[comm.rank])
     joined = [steps[0], [*steps[1], *steps[2], *steps[3]]]
-    np.testing.assert_allclose(values(net), alone(joined, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12)
+    np.testing.assert_allclose(
+        values(net), alone(joined, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12
+    )
 
 
 @RANKS
@@ -227,10 +255,13 @@ def test_what_is_loaded_goes_on_with_the_same_weights_to_the_last_digit(comm, ad
     def run(net, optimizer, steps):
         for first, second in pairwise(steps):
             with optimizer.no_sync() if adds_up else nullcontext():
-                optimizer.update(lambda x: F.mean(net(x) ** 2) if len(x) else None, first[comm.rank])
+                optimizer.update(
+                    lambda x: F.mean(net(x) ** 2) if len(x) else None, first[comm.rank]
+                )
             optimizer.update(error_of(net), second[comm.rank])
 
-    one, other = small(comm), small(comm)
+    one = small(comm)
+    other = small(comm)
     run(*one, steps)
     for saved, loaded in zip(one, other, strict=True):
         NpzDeserializer(serialize(saved)).load(loaded)
@@ -245,7 +276,10 @@ def test_gradients_that_were_added_up_are_not_saved_and_that_is_said(comm):
     optimizer.update(error_of(net), np.ones((2, D)))
     with optimizer.no_sync():
         optimizer.update(error_of(net), np.ones((2, D)))
-    with pytest.warns(UserWarning, match=f"rank {comm.rank}: the gradients that no_sync has added up are not saved"):
+    with pytest.warns(
+        UserWarning,
+        match=f"rank {comm.rank}: the gradients that no_sync has added up are not saved",
+    ):
         serialize(optimizer)
 
 
@@ -264,7 +298,9 @@ def test_a_backward_that_fails_on_all_ranks_leaves_the_next_update_as_ever(comm)
         optimizer.update(failing, steps[1][comm.rank])
     for parts in steps[1:]:
         optimizer.update(error_of(net), parts[comm.rank])
-    np.testing.assert_allclose(values(net), alone(steps, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12)
+    np.testing.assert_allclose(
+        values(net), alone(steps, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12
+    )
 
 
 @pytest.mark.ranks(2, 3, on="threads")
@@ -298,9 +334,15 @@ def test_each_bucket_is_updated_as_soon_as_it_is_there(comm, monkeypatch):
     net, optimizer = small(comm, bucket_bytes=8)
     x = np.ones((2, D))
     optimizer.update(error_of(net), x)
-    events, bucket, rule = [], type(optimizer.team.reducer.buckets[0]), type(net[0].W.update_rule)
+    events = []
+    bucket = type(optimizer.team.reducer.buckets[0])
+    rule = type(net[0].W.update_rule)
     update, unpack = rule.update_core, bucket.unpack
-    monkeypatch.setattr(rule, "update_core", lambda self, param: events.append(param.array.size) or update(self, param))
+    monkeypatch.setattr(
+        rule,
+        "update_core",
+        lambda self, param: events.append(param.array.size) or update(self, param),
+    )
     monkeypatch.setattr(bucket, "unpack", lambda self: events.append("arrives") or unpack(self))
     optimizer.update(error_of(net), x)
     assert events == ["arrives", 1, "arrives", 4, "arrives", 4, "arrives", 12]
@@ -310,12 +352,17 @@ def test_each_bucket_is_updated_as_soon_as_it_is_there(comm, monkeypatch):
 def test_a_hook_sees_all_gradients_before_the_first_bucket_is_updated(comm):
     net, optimizer = small(comm, bucket_bytes=8)
     norms = []
-    optimizer.add_hook(lambda opt: norms.append(sum(float((p.grad**2).sum()) for p in opt.target.params())), name="norm")
+    optimizer.add_hook(
+        lambda opt: norms.append(sum(float((p.grad**2).sum()) for p in opt.target.params())),
+        name="norm",
+    )
     steps = batches([[2] * comm.size])
     optimizer.update(error_of(net), steps[0][comm.rank])
     twin = model()
     F.mean(twin(np.concatenate(steps[0])) ** 2).backward()
-    np.testing.assert_allclose(norms, [sum(float((p.grad**2).sum()) for p in twin.params())], rtol=1e-12)
+    np.testing.assert_allclose(
+        norms, [sum(float((p.grad**2).sum()) for p in twin.params())], rtol=1e-12
+    )
 
 
 def test_a_row_travels_as_bytes():

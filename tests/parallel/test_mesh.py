@@ -1,4 +1,6 @@
-"""A mesh: its communicators; and what does not fit together on it, which is reported and never a wrong number."""
+"""A mesh: its communicators; and what does not fit together on it, which is reported and never a
+wrong number.
+"""
 
 import argparse
 import re
@@ -21,7 +23,12 @@ def check_axes(comm, n):
     mesh = mnpar.Mesh(comm, **axes)
     d, m = divmod(comm.rank, n)
     assert mesh.coordinates == {"data": d, "pipe": 0, "model": m}
-    assert [(c.rank, c.size) for c in (mesh.data, mesh.pipe, mesh.model, mesh.space)] == [(d, 2), (0, 1), (m, n), (0, 1)]
+    assert [(c.rank, c.size) for c in (mesh.data, mesh.pipe, mesh.model, mesh.space)] == [
+        (d, 2),
+        (0, 1),
+        (m, n),
+        (0, 1),
+    ]
     assert list(mesh.model.allgather_obj(comm.rank)) == list(range(n * d, n * d + n))
     assert list(mesh.data.allgather_obj(comm.rank)) == [m, m + n]
     assert mesh["data", "model"] is mesh.comm is comm
@@ -30,7 +37,10 @@ def check_axes(comm, n):
     assert mesh.axes_of(comm) == ("data", "model")
     assert mesh.rank_at(model=n - 1, data=0) == n - 1
     assert str(mesh) == f"data=2,pipe=1,model={n}"
-    assert repr(mesh) == f"Mesh(data=2, pipe=1, model={n}; rank {comm.rank} at data {d}, pipe 0, model {m})"
+    assert (
+        repr(mesh)
+        == f"Mesh(data=2, pipe=1, model={n}; rank {comm.rank} at data {d}, pipe 0, model {m})"
+    )
     assert mnpar.Mesh.parse(str(mesh)) == axes
 
 
@@ -60,7 +70,9 @@ def test_several_axes_are_one_communicator_and_a_tuple_is_a_grid():
 
 
 def test_a_stage_alone_may_ask_for_several_axes():
-    """A pipeline makes a layer on the ranks of its stage only, and the layer may want such a communicator."""
+    """A pipeline makes a layer on the ranks of its stage only, and the layer may want such a
+    communicator.
+    """
 
     def program(comm):
         mesh = mnpar.Mesh(comm, data=2, pipe=2, model=2, space=(1, 2))
@@ -74,9 +86,17 @@ def test_a_stage_alone_may_ask_for_several_axes():
 
 
 WRONG_SIZES = {
-    "a wrong product": ({"data": 2, "model": 3}, ValueError, "data=2, model=3 has 6 ranks, but the communicator has 4"),
+    "a wrong product": (
+        {"data": 2, "model": 3},
+        ValueError,
+        "data=2, model=3 has 6 ranks, but the communicator has 4",
+    ),
     "no axes": ({}, ValueError, "no axes has 1 ranks, but the communicator has 4"),
-    "what is left is no number": ({"data": 3, "model": -1}, ValueError, "3 times 1 that are left open"),
+    "what is left is no number": (
+        {"data": 3, "model": -1},
+        ValueError,
+        "3 times 1 that are left open",
+    ),
     "two are left open": ({"data": -1, "model": -1}, ValueError, "1 times 2 that are left open"),
     "zero": ({"data": 0}, ValueError, "not data=0"),
     "a method's name": ({"grid": 4}, ValueError, "cannot be called 'grid'"),
@@ -90,7 +110,9 @@ def test_sizes_that_do_not_fit_are_refused(axes, kind, message):
 
 
 def test_ranks_that_make_different_meshes_are_told():
-    with pytest.raises(mnpar.errors.MismatchError, match=r"rank 0 made data=2 and others \['model=2'\]"):
+    with pytest.raises(
+        mnpar.errors.MismatchError, match=r"rank 0 made data=2 and others \['model=2'\]"
+    ):
         mnpar.run(lambda comm: mnpar.Mesh(comm, **{["data", "model"][comm.rank]: 2}), ranks=2)
 
 
@@ -99,7 +121,10 @@ def test_an_axis_that_is_not_there_is_refused():
         mnpar.run(lambda comm: mnpar.Mesh(comm, model=2)["modle"], ranks=2)
 
 
-@pytest.mark.parametrize("text", ["data", "data=0", "data=2,data=2", "=2", "data=2 x", "space=1x-1", "2", "data=-1,model=-1"])
+@pytest.mark.parametrize(
+    "text",
+    ["data", "data=0", "data=2,data=2", "=2", "data=2 x", "space=1x-1", "2", "data=-1,model=-1"],
+)
 def test_a_flag_that_is_no_mesh_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match=r"names and sizes|may be -1"):
         mnpar.Mesh.parse(text)
@@ -113,7 +138,13 @@ def test_initial_weights_depend_on_path_and_seed_only():
         assert mnpar.random.get_state() == before
         return {path: param.array for path, param in model.namedparams()}
 
-    whole = values(mnpar.Chain(a=L.Linear(3, 4), b=L.BatchNormalization(4), c=mnpar.Sequential(L.Linear(4, 4), L.Linear(4, 4))))
+    whole = values(
+        mnpar.Chain(
+            a=L.Linear(3, 4),
+            b=L.BatchNormalization(4),
+            c=mnpar.Sequential(L.Linear(4, 4), L.Linear(4, 4)),
+        )
+    )
     part = values(mnpar.Chain(c=mnpar.Sequential(L.Linear(4, 4), L.Linear(4, 4)), a=L.Linear(3, 4)))
     assert all((whole[path] == array).all() for path, array in part.items())
     assert (whole["/c/0/W"] != whole["/c/1/W"]).any()
@@ -129,7 +160,9 @@ def test_divided_and_lazy_parameters_begin_as_the_whole(ranks):
         mnpar.random.seed(comm.rank)  # does not matter
         grid = mnpar.SpatialGrid(comm, (comm.size,))
         model = mnpar.Chain(
-            a=L.ColumnParallelLinear(comm, None, 4), b=L.RowParallelLinear(comm, 4, 2), c=L.SpatialLinear(grid, None, 2)
+            a=L.ColumnParallelLinear(comm, None, 4),
+            b=L.RowParallelLinear(comm, 4, 2),
+            c=L.SpatialLinear(grid, None, 2),
         )
         initialize_by_path(model, 7)
         model.b(model.a(np.zeros((1, 3), "f4")))
@@ -151,12 +184,16 @@ def part(x, comm):
 
 def plain_normalization_of_a_part(mesh):
     model = mnpar.Chain(norm=L.LayerNormalization(3))
-    return model, lambda x: F.reduce_from(mesh.model, F.sum(model.norm(F.scatter_to(mesh.model, x, axis=1)) ** 3))
+    return model, lambda x: F.reduce_from(
+        mesh.model, F.sum(model.norm(F.scatter_to(mesh.model, x, axis=1)) ** 3)
+    )
 
 
 def whole_weights_of_a_part(mesh):
     model = mnpar.Chain(l=L.Linear(3, 3, initialW=np.eye(3)))
-    return model, lambda x: F.sum(F.gather_from(mesh.model, model.l(F.scatter_to(mesh.model, x, axis=1), 2), axis=1) ** 2)
+    return model, lambda x: F.sum(
+        F.gather_from(mesh.model, model.l(F.scatter_to(mesh.model, x, axis=1), 2), axis=1) ** 2
+    )
 
 
 def other_values(mesh):
@@ -188,7 +225,8 @@ def boxed(mesh, start, stop, whole=6, path="W"):
     model = mnpar.Chain(l=mnpar.Link())
     setattr(model.l, path, mnpar.Parameter(np.ones(stop - start)))
     param = getattr(model.l, path)
-    param.whole, param.box = (whole,), Box((start,), (stop,))
+    param.whole = (whole,)
+    param.box = Box((start,), (stop,))
     return model, lambda x: F.sum(param)
 
 
@@ -201,7 +239,11 @@ def an_overlap(mesh):
 
 
 def a_part_that_is_missing(mesh):
-    return boxed(mesh, 0, 6, path=f"W{mesh.model.rank}") if mesh.data.rank else boxed(mesh, 0, 6, path="W0")
+    return (
+        boxed(mesh, 0, 6, path=f"W{mesh.model.rank}")
+        if mesh.data.rank
+        else boxed(mesh, 0, 6, path="W0")
+    )
 
 
 def other_shapes(mesh):
@@ -214,7 +256,9 @@ def whole_here_and_a_part_there(mesh):
 
 
 def attention_whose_shares_nobody_sums(mesh):
-    model = mnpar.Chain(l=L.MultiHeadAttention(1, 3, sequence_comm=mesh.model, whole_gradients=False))
+    model = mnpar.Chain(
+        l=L.MultiHeadAttention(1, 3, sequence_comm=mesh.model, whole_gradients=False)
+    )
     return model, lambda x: F.sum(model.l(x))
 
 
@@ -250,7 +294,9 @@ def update(comm, combination):
         optimizer.update(lossfun, np.random.default_rng(mesh.data.rank).normal(size=(2, 4, 3)))
 
 
-@pytest.mark.parametrize(("combination", "message"), COMBINATIONS.items(), ids=[c.__name__ for c in COMBINATIONS])
+@pytest.mark.parametrize(
+    ("combination", "message"), COMBINATIONS.items(), ids=[c.__name__ for c in COMBINATIONS]
+)
 def test_a_wrong_combination_is_an_error(combination, message):
     with pytest.raises(MismatchError, match=message):
         mnpar.run(update, ranks=4, args=(combination,))
@@ -265,7 +311,9 @@ def test_a_weight_in_two_stages_has_to_be_shared():
             link.l = stages[1].predictor[0]  # the same path
         initialize_by_path(link, 0)
         stage = stages[comm.rank]
-        pipeline = mnpar.Pipeline(comm, stage, shared={"W": link.l.W, "b": link.l.b} if tied else None)
+        pipeline = mnpar.Pipeline(
+            comm, stage, shared={"W": link.l.W, "b": link.l.b} if tied else None
+        )
         model = mnpar.Chain(l=link.l, pipeline=pipeline)
         optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh).setup(model)
         optimizer.update(pipeline, np.ones((2, 3), "f4") if comm.rank == 0 else np.array([0, 1]))
@@ -273,7 +321,9 @@ def test_a_weight_in_two_stages_has_to_be_shared():
 
     a, b = mnpar.run(program, ranks=2, args=(True,))
     np.testing.assert_array_equal(a, b)
-    with pytest.raises(MismatchError, match=r"/l/W is on ranks \[0, 1\] of pipe=2, in several stages along 'pipe'"):
+    with pytest.raises(
+        MismatchError, match=r"/l/W is on ranks \[0, 1\] of pipe=2, in several stages along 'pipe'"
+    ):
         mnpar.run(program, ranks=2, args=(False,))
 
 
@@ -281,7 +331,9 @@ def test_values_that_drift_apart_are_found_when_they_are_looked_at():
     def program(comm):
         mesh = mnpar.Mesh(comm, model=2)
         model = L.Linear(3, 2, initialW=1)
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh, check=3).setup(model)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh, check=3).setup(
+            model
+        )
         for i in range(5):
             optimizer.update(lambda: F.sum(model(np.ones((1, 3), "f4"))))
             model.W.array[...] += 0.1 * comm.rank * (i > 1)
@@ -294,14 +346,18 @@ def test_values_that_drift_apart_are_found_when_they_are_looked_at():
 
 
 def test_copies_stay_the_same_to_the_last_bit_where_norms_are_summed_over_pieces_of_uneven_models():
-    """The ranks of ``model`` have 9 and 6 numbers of one weight, so their pieces of the other one end elsewhere."""
+    """The ranks of ``model`` have 9 and 6 numbers of one weight, so their pieces of the other one
+    end elsewhere.
+    """
 
     def program(comm):
         mesh = mnpar.Mesh(comm, model=2, data=2)
         mnpar.random.seed(0)
         model = mnpar.Sequential(L.ColumnParallelLinear(mesh.model, 3, 5), F.tanh, L.Linear(5, 7))
         optimizer = mnpar.optimizers.LAMB(0.1)
-        optimizer = mnpar.create_multi_node_optimizer(optimizer, mesh, sharded=True, check=1).setup(model)
+        optimizer = mnpar.create_multi_node_optimizer(optimizer, mesh, sharded=True, check=1).setup(
+            model
+        )
         x = np.random.default_rng(mesh.data.rank).standard_normal((4, 3)).astype("f4")
         for _ in range(8):
             optimizer.update(lambda: F.mean(F.sin(model(x))))
@@ -312,15 +368,21 @@ def test_copies_stay_the_same_to_the_last_bit_where_norms_are_summed_over_pieces
 
 
 @pytest.mark.parametrize("rule", ["LAMB", "LARS"])
-def test_weights_that_stages_share_stay_the_same_to_the_last_bit_where_norms_are_summed_over_pieces(rule):
-    """The first and the last stage have other weights besides, so their pieces of the shared one end elsewhere."""
+def test_weights_that_stages_share_stay_the_same_to_the_last_bit_where_norms_are_summed_over_pieces(
+    rule,
+):
+    """The first and the last stage have other weights besides, so their pieces of the shared one
+    end elsewhere.
+    """
     layers = {"a": (7, 7), "b": (7, 5), "c": (5, 7), "d": (7, 7)}
     layers = {name: lambda n=n, m=m: L.Linear(n, m) for name, (n, m) in layers.items()}
     layers["loss"] = lambda: lambda y, t: F.mean(F.sin(y - t))
 
     def program(comm):
         mesh = mnpar.Mesh(comm, pipe=3, data=2)
-        pipeline = mnpar.Pipeline.of(mesh.pipe, layers, micro_batches=2, tied={"/d/W": "/a/W"}, sizes=[2, 1, 2])
+        pipeline = mnpar.Pipeline.of(
+            mesh.pipe, layers, micro_batches=2, tied={"/d/W": "/a/W"}, sizes=[2, 1, 2]
+        )
         model = initialize_by_path(pipeline, seed=3)
         optimizer = mnpar.optimizers.SGD(0.1) if rule == "LARS" else mnpar.optimizers.LAMB(0.1)
         mnpar.create_multi_node_optimizer(optimizer, mesh, sharded=True).setup(model)
@@ -338,7 +400,9 @@ def test_weights_that_stages_share_stay_the_same_to_the_last_bit_where_norms_are
 
 
 def shared_by_stages(comm, rule, sharded=True, **axes):
-    """An optimizer of a pipeline of two stages that share a weight, the weight on this rank, and a batch."""
+    """An optimizer of a pipeline of two stages that share a weight, the weight on this rank, and a
+    batch.
+    """
     mesh = mnpar.Mesh(comm, pipe=2, **axes)
     layers = {
         "a": lambda: L.Linear(4, 4),
@@ -350,11 +414,18 @@ def shared_by_stages(comm, rule, sharded=True, **axes):
     pipeline = mnpar.Pipeline.of(mesh.pipe, layers, tied={"/d/W": "/a/W"}, sizes=[2, 3])
     model = initialize_by_path(pipeline, seed=3)
     optimizer = mnpar.create_multi_node_optimizer(rule, mesh, sharded=sharded).setup(model)
-    return mesh, optimizer, pipeline.tied[0], np.random.default_rng(mesh.data.rank).standard_normal((2, 4, 4)).astype("f4")
+    return (
+        mesh,
+        optimizer,
+        pipeline.tied[0],
+        np.random.default_rng(mesh.data.rank).standard_normal((2, 4, 4)).astype("f4"),
+    )
 
 
 @pytest.mark.parametrize("rule", [mnpar.optimizers.LAMB, mnpar.optimizers.Adam])
-def test_a_shared_weight_that_is_disabled_in_one_stage_only_is_told_when_it_is_looked_at_and_nobody_waits_for_it(rule):
+def test_a_shared_weight_that_is_disabled_in_one_stage_only_is_told_when_it_is_looked_at_and_nobody_waits_for_it(
+    rule,
+):
     steps = []
 
     def program(comm):
@@ -364,7 +435,10 @@ def test_a_shared_weight_that_is_disabled_in_one_stage_only_is_told_when_it_is_l
             optimizer.update(optimizer.target, *batch)
             steps.append(i)
 
-    message = r"update 9: /a/W is one parameter of pipe=2, and rank 1 updates it, but on rank 0 its update is disabled"
+    message = (
+        r"update 9: /a/W is one parameter of pipe=2, and rank 1 updates it, but on rank 0 its "
+        r"update is disabled"
+    )
     with pytest.raises(MismatchError, match=message):
         mnpar.run(program, ranks=2)
     assert max(steps) == 7
@@ -381,14 +455,22 @@ def test_a_weight_that_stages_share_is_sent_only_where_norms_of_its_pieces_were_
         return collectives[5:]
 
     rules = mnpar.optimizers.Adam, mnpar.optimizers.LAMB
-    elementwise, by_norms = (mnpar.run(lambda comm, rule=rule: program(comm, rule), ranks=2) for rule in rules)
-    assert (elementwise, by_norms) == ([[1, 1]] * 2, [[2, 2]] * 2)  # the sum of the gradients; and the values
+    elementwise, by_norms = (
+        mnpar.run(lambda comm, rule=rule: program(comm, rule), ranks=2) for rule in rules
+    )
+    # the sum of the gradients; and the values
+    assert (elementwise, by_norms) == (
+        [[1, 1]] * 2,
+        [[2, 2]] * 2,
+    )
 
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_weight_that_is_disabled_on_one_of_the_ranks_with_other_samples_is_told(sharded):
     def program(comm):
-        mesh, optimizer, weight, batch = shared_by_stages(comm, mnpar.optimizers.LAMB(), sharded, data=2)
+        mesh, optimizer, weight, batch = shared_by_stages(
+            comm, mnpar.optimizers.LAMB(), sharded, data=2
+        )
         for i in range(5):
             weight.update_rule.enabled = i < 3 or mesh.data.rank == 1
             optimizer.update(optimizer.target, *batch)
@@ -401,7 +483,9 @@ def test_a_weight_that_is_disabled_on_one_of_the_ranks_with_other_samples_is_tol
 @pytest.mark.ranks(2, on="threads")
 def test_gradients_that_are_not_finite_are_not_what_is_looked_for(comm, value):
     model = L.Linear(3, 2, initialW=1, nobias=True)
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.0), mnpar.Mesh(comm, model=2)).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(0.0), mnpar.Mesh(comm, model=2)
+    ).setup(model)
     optimizer.loss_scaling(scale=2.0)
     optimizer.update(lambda: F.sum(model.W) * value)
     assert optimizer.t == 0
@@ -412,18 +496,26 @@ def test_copies_along_the_data_axis_that_drift_apart_are_told(axes):
     def program(comm):
         mesh = mnpar.Mesh(comm, **axes)
         model = L.Linear(3, 2, initialW=1)
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh, check=3).setup(model)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh, check=3).setup(
+            model
+        )
         for i in range(4):
             optimizer.update(lambda: F.sum(model(np.ones((1, 3), "f4"))))
             model.W.array[...] += 0.1 * (mesh.data.rank == 1) * (i > 1)
 
-    with pytest.raises(MismatchError, match=r"update 4: the values of /W are not the same on ranks \[0, 1\].*drifted apart"):
+    with pytest.raises(
+        MismatchError,
+        match=r"update 4: the values of /W are not the same on ranks \[0, 1\].*drifted apart",
+    ):
         mnpar.run(program, ranks=int(np.prod(list(axes.values()))))
 
 
 @pytest.mark.ranks(2, 3)
 def test_on_a_mesh_whose_ranks_all_have_whole_copies_updates_meet_with_their_gradients(comm):
-    steps = [np.random.default_rng(step).standard_normal((2 * comm.size - (step == 3), 3)) for step in range(6)]
+    steps = [
+        np.random.default_rng(step).standard_normal((2 * comm.size - (step == 3), 3))
+        for step in range(6)
+    ]
 
     def train(mesh, rank):
         with mnpar.using_config("dtype", np.float64):
@@ -433,7 +525,9 @@ def test_on_a_mesh_whose_ranks_all_have_whole_copies_updates_meet_with_their_gra
                 mnpar.create_multi_node_optimizer(optimizer, mesh)
             optimizer.setup(model)
             for x in steps:
-                optimizer.update(lambda x: F.mean(model(x) ** 2), x[2 * rank :][:2] if mesh is not None else x)
+                optimizer.update(
+                    lambda x: F.mean(model(x) ** 2), x[2 * rank :][:2] if mesh is not None else x
+                )
         return model, optimizer
 
     model, optimizer = train(mnpar.Mesh(comm, data=comm.size, model=1), comm.rank)
@@ -452,7 +546,10 @@ def test_many_gradients_of_a_divided_model_are_summed_where_they_live(comm):
     def train(comm, **axes):
         mesh = mnpar.Mesh(comm, **axes)
         with mnpar.using_config("dtype", np.dtype("f8")):
-            model = mnpar.Chain(a=L.ColumnParallelLinear(mesh.model, 60, 200), b=L.RowParallelLinear(mesh.model, 200, 60))
+            model = mnpar.Chain(
+                a=L.ColumnParallelLinear(mesh.model, 60, 200),
+                b=L.RowParallelLinear(mesh.model, 200, 60),
+            )
             initialize_by_path(model, 7)
         rule = mnpar.optimizers.MomentumSGD(0.1)
         optimizer = mnpar.create_multi_node_optimizer(rule, mesh).setup(model)
@@ -475,7 +572,9 @@ def test_many_gradients_of_a_divided_model_are_summed_where_they_live(comm):
 def test_clipping_by_a_communicator_beside_a_mesh_is_refused():
     def program(comm):
         model = L.Linear(3, 2, initialW=1)
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mnpar.Mesh(comm, model=2)).setup(model)
+        optimizer = mnpar.create_multi_node_optimizer(
+            mnpar.optimizers.SGD(), mnpar.Mesh(comm, model=2)
+        ).setup(model)
         optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(1.0, comm))
         optimizer.update(lambda: F.sum(model(np.ones((1, 3), "f4"))))
 
@@ -489,7 +588,8 @@ def test_right_combinations_of_batch_statistics_pass():
     def program(comm):
         mesh = mnpar.Mesh(comm, data=2, space=(2,))
         model = mnpar.Chain(
-            a=L.SpatialBatchNormalization(mesh.grid(), 3, comm=comm), b=L.MultiNodeBatchNormalization(3, mesh.data)
+            a=L.SpatialBatchNormalization(mesh.grid(), 3, comm=comm),
+            b=L.MultiNodeBatchNormalization(3, mesh.data),
         )
         x = np.random.default_rng(comm.rank).normal(size=(2, 3, 2))
 
@@ -497,7 +597,9 @@ def test_right_combinations_of_batch_statistics_pass():
             y = F.spatial_global_average_pooling(model.a(x, (4,)) ** 3, mesh.grid(), (4,))
             return F.sum(model.b(y) ** 3)
 
-        mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh, reduce="sum").setup(model).update(loss)
+        mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh, reduce="sum").setup(
+            model
+        ).update(loss)
         return model.a.gamma.array.tolist()
 
     first, *others = mnpar.run(program, ranks=4)
@@ -507,7 +609,10 @@ def test_right_combinations_of_batch_statistics_pass():
 def test_what_a_parameter_is_on_each_axis_can_be_asked():
     def program(comm):
         mesh = mnpar.Mesh(comm, data=2, pipe=2, model=2)
-        layers = {"a": lambda: L.ColumnParallelLinear(mesh.model, 3, 4), "b": lambda: L.Classifier(L.Linear(4, 3))}
+        layers = {
+            "a": lambda: L.ColumnParallelLinear(mesh.model, 3, 4),
+            "b": lambda: L.Classifier(L.Linear(4, 3)),
+        }
         placement = mnpar.parallel.Placement(mesh)
         placement.settle(initialize_by_path(mnpar.Pipeline.of(mesh.pipe, layers), 0))
         return placement.kinds
@@ -518,7 +623,9 @@ def test_what_a_parameter_is_on_each_axis_can_be_asked():
 
 
 def test_lazy_parameters_that_begin_alike_lose_no_step():
-    """In the first forward, which communicates: it need not run again, as there is nothing to be made equal."""
+    """In the first forward, which communicates: it need not run again, as there is nothing to be
+    made equal.
+    """
     x = np.random.default_rng(0).normal(size=(6, 3))
 
     def program(comm, axes):
@@ -526,7 +633,9 @@ def test_lazy_parameters_that_begin_alike_lose_no_step():
             mesh = mnpar.Mesh(comm, **axes)
             model = mnpar.Chain(a=L.ColumnParallelLinear(mesh.model, None, 4), b=L.Linear(None, 2))
             initialize_by_path(model, 0)
-            optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh).setup(model)
+            optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh).setup(
+                model
+            )
             for _ in range(2):
                 mine = x[slice(*mnpar.plans.block(6, mesh.data.size, mesh.data.rank))]
                 optimizer.update(lambda x: F.mean(model.b(F.tanh(model.a(x))) ** 2), mine)
@@ -540,19 +649,29 @@ def test_lazy_parameters_that_begin_alike_lose_no_step():
 
 
 def test_gradients_that_are_added_up_and_ranks_that_join_early():
-    """``no_sync`` and ``join`` with ranks that have a layer together: the weights of one process with all samples."""
+    """``no_sync`` and ``join`` with ranks that have a layer together: the weights of one process
+    with all samples.
+    """
     x = np.random.default_rng(0).normal(size=(10, 3))
 
     def program(comm, axes):
         with mnpar.using_config("dtype", np.dtype("f8")):
             mesh = mnpar.Mesh(comm, **axes)
-            model = initialize_by_path(mnpar.Chain(a=L.ColumnParallelLinear(mesh.model, 3, 4), b=L.Linear(4, 2)), 0)
-            optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh).setup(model)
+            model = initialize_by_path(
+                mnpar.Chain(a=L.ColumnParallelLinear(mesh.model, 3, 4), b=L.Linear(4, 2)), 0
+            )
+            optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh).setup(
+                model
+            )
 
             def loss(x):
                 return F.mean(model.b(F.tanh(model.a(x))) ** 2)
 
-            parts = [x[:6], x[6:]] if mesh.data.size == 1 else [[x[:4], x[6:]], [x[4:6]]][mesh.data.rank]
+            parts = (
+                [x[:6], x[6:]]
+                if mesh.data.size == 1
+                else [[x[:4], x[6:]], [x[4:6]]][mesh.data.rank]
+            )
             with optimizer.no_sync():
                 optimizer.update(loss, parts[0][:1])
             optimizer.update(loss, parts[0][1:])
@@ -569,16 +688,24 @@ def test_gradients_that_are_added_up_and_ranks_that_join_early():
 
 @pytest.mark.ranks(2, 4, on="threads")
 @pytest.mark.parametrize("check", [1, 3])
-def test_buckets_of_a_mesh_are_stepped_as_they_arrive_but_where_gradients_are_compared(comm, check, monkeypatch):
+def test_buckets_of_a_mesh_are_stepped_as_they_arrive_but_where_gradients_are_compared(
+    comm, check, monkeypatch
+):
     def train(**options):
         mesh = mnpar.Mesh(comm, data=2, model=comm.size // 2)
-        model = mnpar.Chain(a=L.ColumnParallelLinear(mesh.model, 3, 4), b=L.RowParallelLinear(mesh.model, 4, 2))
+        model = mnpar.Chain(
+            a=L.ColumnParallelLinear(mesh.model, 3, 4), b=L.RowParallelLinear(mesh.model, 4, 2)
+        )
         for param in initialize_by_path(model, 7).params():
             param.array = param.array.astype("f8")
         rule = mnpar.optimizers.MomentumSGD(0.1)
-        optimizer = mnpar.create_multi_node_optimizer(rule, mesh, check=check, **options).setup(model)
+        optimizer = mnpar.create_multi_node_optimizer(rule, mesh, check=check, **options).setup(
+            model
+        )
         pieces, change = [], optimizer._change_by
-        monkeypatch.setattr(optimizer, "_change_by", lambda given: pieces.append(optimizer.t) or change(given))
+        monkeypatch.setattr(
+            optimizer, "_change_by", lambda given: pieces.append(optimizer.t) or change(given)
+        )
         for step in range(5):
             n = 1 + (step + mesh.data.rank) % 3  # of samples
             x = np.random.default_rng([step, mesh.data.rank]).standard_normal((n, 3))

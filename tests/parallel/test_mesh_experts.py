@@ -1,5 +1,6 @@
-"""Parameters that a summed axis divides: experts on ranks that have samples of their own. Each gradient is summed just there
-where its copies are."""
+"""Parameters that a summed axis divides: experts on ranks that have samples of their own. Each
+gradient is summed just there where its copies are.
+"""
 
 import numpy as np
 import pytest
@@ -13,11 +14,16 @@ from mnpar.links.divided import initialize_part
 from mnpar.plans import Box, block
 from tests.parallel.mesh_models import check_pieces, pieces
 
-D, E, N, STEPS = 3, 5, 8, 3
+D = 3
+E = 5
+N = 8
+STEPS = 3
 
 
 class Experts(mnpar.Link):
-    """Each sample goes to one of E matrices, by its content; ranks have some of them, and all see the samples of all."""
+    """Each sample goes to one of E matrices, by its content; ranks have some of them, and all see
+    the samples of all.
+    """
 
     def __init__(self, comm):
         super().__init__()
@@ -38,7 +44,9 @@ class Experts(mnpar.Link):
 class Model(mnpar.Chain):
     def __init__(self, mesh):
         super().__init__()
-        self.a, self.experts, self.b = L.Linear(D, D), Experts(mesh and mesh.expert), L.Linear(D, 2)
+        self.a = L.Linear(D, D)
+        self.experts = Experts(mesh and mesh.expert)
+        self.b = L.Linear(D, 2)
 
     def forward(self, x, t):
         h = F.tanh(self.a(x))
@@ -64,7 +72,9 @@ def train(comm, axes, make, hooks, options):
     mnpar.config.dtype = np.dtype("f8")
     mesh = mnpar.Mesh(comm, **axes)
     model = initialize_by_path(Model(mesh), 0)
-    optimizer = mnpar.create_multi_node_optimizer(make(), mesh, axes=("data", "expert"), **options).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        make(), mesh, axes=("data", "expert"), **options
+    ).setup(model)
     for hook in hooks:
         optimizer.add_hook(hook())
     both = mesh["data", "expert"]
@@ -78,7 +88,12 @@ WHOLE = {
     "clipping": (lambda: optimizers.SGD(0.3), (lambda: optimizer_hooks.GradientClipping(0.05),)),
     "LAMB": (lambda: optimizers.LAMB(0.01), ()),
 }
-MESHES = [{"data": 2, "expert": 2}, {"expert": 4}, {"expert": 2, "model": 2}, {"data": 2, "expert": 2, "model": 2}]
+MESHES = [
+    {"data": 2, "expert": 2},
+    {"expert": 4},
+    {"expert": 2, "model": 2},
+    {"data": 2, "expert": 2, "model": 2},
+]
 OPTIONS = {"": {}, "buckets": {"bucket_bytes": 64}, "sharded": {"sharded": True}}
 
 

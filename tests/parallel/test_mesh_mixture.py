@@ -1,5 +1,6 @@
-"""A mixture of experts on one axis of a mesh, whose ranks have the same samples or their own, and copies on another, against
-one process."""
+"""A mixture of experts on one axis of a mesh, whose ranks have the same samples or their own, and
+copies on another, against one process.
+"""
 
 import functools
 
@@ -12,7 +13,11 @@ import mnpar.links as L
 from mnpar import optimizer_hooks, optimizers
 from mnpar.plans import block
 
-N, D, E, CLASSES, STEPS = 11, 4, 5, 3, 3
+N = 11
+D = 4
+E = 5
+CLASSES = 3
+STEPS = 3
 
 
 def expert(i):
@@ -42,17 +47,23 @@ def train(comm, axes, k, make, hooks, options):
         mnpar.random.seed(3)
         mesh = mnpar.Mesh(comm, **axes)
         if "expert" in axes:  # its ranks have samples of their own
-            model, summed = Model(mesh.expert, k, input_is_parallel=True, whole_gradients=False), ("data", "expert")
+            model = Model(mesh.expert, k, input_is_parallel=True, whole_gradients=False)
+            summed = ("data", "expert")
         else:
-            model, summed = Model(mesh.model, k), ("data",)
-        optimizer = mnpar.create_multi_node_optimizer(make(), mesh, axes=summed, **options).setup(model)
+            model = Model(mesh.model, k)
+            summed = ("data",)
+        optimizer = mnpar.create_multi_node_optimizer(make(), mesh, axes=summed, **options).setup(
+            model
+        )
         for hook in hooks:
             optimizer.add_hook(hook())
         gradients = {}
         for step in range(STEPS):
             mine = slice(*block(N, mesh[summed].size, mesh[summed].rank))
             optimizer.update(model, *[a[mine] for a in batch(step)])
-            gradients = gradients or {path: param.grad.copy() for path, param in model.namedparams()}
+            gradients = gradients or {
+                path: param.grad.copy() for path, param in model.namedparams()
+            }
         return gradients, {path: param.array.copy() for path, param in model.namedparams()}
 
 
@@ -62,8 +73,18 @@ RULES = {
     "Adam": (optimizers.Adam, ()),
     "LAMB": (lambda: optimizers.LAMB(0.01), ()),
 }
-MESHES = [({"data": 2, "model": 2}, 1), ({"data": 3, "model": 1}, 2), ({"data": 2, "model": 3}, 2)]  # and k
-MESHES += [({"data": 2, "expert": 2}, 1), ({"expert": 3}, 2), ({"data": 2, "expert": 3}, 2), ({"expert": 6}, 1)]
+# and k
+MESHES = [
+    ({"data": 2, "model": 2}, 1),
+    ({"data": 3, "model": 1}, 2),
+    ({"data": 2, "model": 3}, 2),
+]
+MESHES += [
+    ({"data": 2, "expert": 2}, 1),
+    ({"expert": 3}, 2),
+    ({"data": 2, "expert": 3}, 2),
+    ({"expert": 6}, 1),
+]
 OPTIONS = {"": {}, "buckets": {"bucket_bytes": 64}, "sharded": {"sharded": True}}
 
 
@@ -79,11 +100,17 @@ def alone(k, make, hooks):
 @pytest.mark.parametrize(("make", "hooks"), RULES.values(), ids=RULES)
 def test_a_mixture_learns_as_in_one_process(make, hooks, axes, k, options):
     gradients, weights = alone(k, make, hooks)
-    ranks = mnpar.run(train, ranks=int(np.prod(list(axes.values()))), args=(axes, k, make, hooks, options))
-    for found, expected in [(0, gradients), (1, weights)] if not options.get("sharded") else [(1, weights)]:
+    ranks = mnpar.run(
+        train, ranks=int(np.prod(list(axes.values()))), args=(axes, k, make, hooks, options)
+    )
+    for found, expected in (
+        [(0, gradients), (1, weights)] if not options.get("sharded") else [(1, weights)]
+    ):
         for rank in ranks:
             for path, array in rank[found].items():
-                np.testing.assert_allclose(array, expected[path], rtol=1e-10, atol=1e-10, err_msg=path)
+                np.testing.assert_allclose(
+                    array, expected[path], rtol=1e-10, atol=1e-10, err_msg=path
+                )
         assert set().union(*[rank[found] for rank in ranks]) == set(expected)
 
 
@@ -91,9 +118,12 @@ def test_gradients_that_would_be_summed_twice_are_refused_and_the_remedy_is_name
     def program(comm):
         mesh = mnpar.Mesh(comm, data=1, expert=2)
         model = Model(mesh.expert, 1, input_is_parallel=True)
-        optimizer = mnpar.create_multi_node_optimizer(optimizers.SGD(), mesh, axes=("data", "expert")).setup(model)
+        optimizer = mnpar.create_multi_node_optimizer(
+            optimizers.SGD(), mesh, axes=("data", "expert")
+        ).setup(model)
         with pytest.raises(
-            mnpar.errors.MismatchError, match=r"MixtureOfExperts\(…, input_is_parallel=True, whole_gradients=False\)"
+            mnpar.errors.MismatchError,
+            match=r"MixtureOfExperts\(…, input_is_parallel=True, whole_gradients=False\)",
         ):
             optimizer.update(model, *[a.astype("f4") if a.dtype == "f8" else a for a in batch(0)])
 
@@ -107,7 +137,9 @@ def test_gradients_are_added_up_where_a_rank_has_no_samples_of_a_divided_layer()
         mnpar.random.seed(3)
         mesh = mnpar.Mesh(comm, expert=comm.size)
         model = Model(mesh.expert, 1, input_is_parallel=True, whole_gradients=False)
-        optimizer = mnpar.create_multi_node_optimizer(optimizers.SGD(0.3), mesh, axes=("expert",)).setup(model)
+        optimizer = mnpar.create_multi_node_optimizer(
+            optimizers.SGD(0.3), mesh, axes=("expert",)
+        ).setup(model)
         optimizer.update(model, *batch(2))  # of all ranks, the same
         mine = [[a[slice(*block(len(a), comm.size, comm.rank))] for a in one] for one in batches]
         with optimizer.no_sync():

@@ -1,4 +1,6 @@
-"""A network described part by part on ranks has the outputs and gradients of the same network in one process."""
+"""A network described part by part on ranks has the outputs and gradients of the same network in
+one process.
+"""
 
 import copy
 from collections import defaultdict, deque
@@ -18,7 +20,9 @@ class Part(mnpar.Link):
     def __init__(self, name, two=False):
         super().__init__()
         self.two = two
-        self.W = mnpar.Parameter(np.random.default_rng(sum(name.encode())).standard_normal((SIZE, SIZE)))
+        self.W = mnpar.Parameter(
+            np.random.default_rng(sum(name.encode())).standard_normal((SIZE, SIZE))
+        )
 
     def forward(self, *xs):
         flat = [v for x in xs for v in (x if isinstance(x, tuple) else (x,))]
@@ -30,20 +34,41 @@ class Part(mnpar.Link):
 MODELS = {
     "cycle of two": {0: [("a", None, 1), ("c", 1, None)], 1: [("b", 0, 0)]},
     "cycle of three": {0: [("a", None, 1), ("d", 2, None)], 1: [("b", 0, 2)], 2: [("c", 1, 0)]},
-    "crossing, both with a loss": {0: [("a", None, 1), ("c", 1, None)], 1: [("b", None, 0), ("d", 0, None)]},
-    "branching to children": {0: [("a", None, [1, 2]), ("d", [1, 2], None)], 1: [("b", 0, 0)], 2: [("c", 0, 0)]},
+    "crossing, both with a loss": {
+        0: [("a", None, 1), ("c", 1, None)],
+        1: [("b", None, 0), ("d", 0, None)],
+    },
+    "branching to children": {
+        0: [("a", None, [1, 2]), ("d", [1, 2], None)],
+        1: [("b", 0, 0)],
+        2: [("c", 0, 0)],
+    },
     "branching, itself first": {0: [("a", None, [0, 1]), ("d", [0, 1], None)], 1: [("b", 0, 0)]},
-    "branching, itself between": {0: [("a", None, [1, 0, 2]), ("d", [1, 0, 2], None)], 1: [("b", 0, 0)], 2: [("c", 0, 0)]},
+    "branching, itself between": {
+        0: [("a", None, [1, 0, 2]), ("d", [1, 0, 2], None)],
+        1: [("b", 0, 0)],
+        2: [("c", 0, 0)],
+    },
     "branching, itself last": {0: [("a", None, [1, 0]), ("d", [1, 0], None)], 1: [("b", 0, 0)]},
     "twisting": {
         0: [("a", None, 1), ("f", 1, None)],
         1: [("b", None, [2, 1]), ("c", [0, 1], 0), ("g", 2, None)],
         2: [("d", 1, 1)],
     },
-    "the same peer twice": {0: [("a", None, [1, 1]), ("c", [1, 1], None)], 1: [("b", [0, 0], [0, 0])]},
+    "the same peer twice": {
+        0: [("a", None, [1, 1]), ("c", [1, 1], None)],
+        1: [("b", [0, 0], [0, 0])],
+    },
     "tuples between two": {0: [("A", None, 1), ("c", 1, None)], 1: [("B", 0, 0)]},
-    "a tuple to several ranks": {0: [("A", None, [1, 2]), ("d", [1, 2], None)], 1: [("b", 0, 0)], 2: [("c", 0, 0)]},
-    "a later part with the model's inputs": {0: [("a", None, 1), ("b", None, 1), ("d", 1, None)], 1: [("c", [0, 0], 0)]},
+    "a tuple to several ranks": {
+        0: [("A", None, [1, 2]), ("d", [1, 2], None)],
+        1: [("b", 0, 0)],
+        2: [("c", 0, 0)],
+    },
+    "a later part with the model's inputs": {
+        0: [("a", None, 1), ("b", None, 1), ("d", 1, None)],
+        1: [("c", [0, 0], 0)],
+    },
 }
 CASES = [pytest.param(model, id=name) for name, model in MODELS.items()]
 
@@ -56,8 +81,13 @@ def build(comm, parts):
 
 
 def serial(model, inputs):
-    """The outputs of each rank and the parts by name, run in one process with a queue for each pair of ranks."""
-    queues, todo, outputs, links = defaultdict(deque), {rank: deque(parts) for rank, parts in model.items()}, {}, {}
+    """The outputs of each rank and the parts by name, run in one process with a queue for each pair
+    of ranks.
+    """
+    queues = defaultdict(deque)
+    todo = {rank: deque(parts) for rank, parts in model.items()}
+    outputs = {}
+    links = {}
     while any(todo.values()):
         for rank, parts in todo.items():
             while parts:
@@ -67,7 +97,13 @@ def serial(model, inputs):
                     break
                 parts.popleft()
                 links[name] = Part(name, two=name.isupper())
-                y = links[name](*(inputs[rank] if rank_in is None else [queues[s, rank].popleft() for s in sources]))
+                y = links[name](
+                    *(
+                        inputs[rank]
+                        if rank_in is None
+                        else [queues[s, rank].popleft() for s in sources]
+                    )
+                )
                 if rank_out is None:
                     outputs[rank] = y
                 for dest in [] if rank_out is None else np.atleast_1d(rank_out).tolist():
@@ -78,7 +114,10 @@ def serial(model, inputs):
 @pytest.mark.parametrize("model", CASES)
 @pytest.mark.ranks(3)
 def test_outputs_and_gradients_equal_those_of_one_process(comm, model):
-    inputs = {rank: [np.random.default_rng(rank).standard_normal((4, SIZE)) for _ in range(2)] for rank in model}
+    inputs = {
+        rank: [np.random.default_rng(rank).standard_normal((4, SIZE)) for _ in range(2)]
+        for rank in model
+    }
     outputs, links = serial(model, inputs)
     mnpar.backward([F.sum(y * y) for y in outputs.values()])
     if comm.rank not in model:

@@ -1,4 +1,6 @@
-"""Synkhronos' documented sequences (S1 to S4), to the digit; and its means where its own are wrong."""
+"""Synkhronos' documented sequences (S1 to S4), to the digit; and its means where its own are
+wrong.
+"""
 
 import functools
 
@@ -12,7 +14,8 @@ from mnpar.parallel import SharedVariable
 
 RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
 RNG = np.random.default_rng(0)
-X, W = RNG.standard_normal((1000, 10)), RNG.standard_normal((10, 5))
+X = RNG.standard_normal((1000, 10))
+W = RNG.standard_normal((10, 5))
 REDUCED = {"avg": np.mean, "sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
@@ -57,7 +60,9 @@ def test_every_mode_gives_what_one_process_gives(comm, num_slices, rows):
 @pytest.mark.parametrize("dtype", ["f2", "f4", "i4"])
 def test_means_keep_a_floating_dtype_and_make_float64_of_integers(comm, dtype):
     (x,) = on_root(comm, np.arange(10).astype(dtype))
-    mean = one(comm, lambda x: np.asarray(x.mean(dtype="f8" if dtype == "i4" else dtype)), ["x"])(x=x, num_slices=2)
+    mean = one(comm, lambda x: np.asarray(x.mean(dtype="f8" if dtype == "i4" else dtype)), ["x"])(
+        x=x, num_slices=2
+    )
     assert (float(mean), mean.dtype) == (4.5, "f8" if dtype == "i4" else dtype)
 
 
@@ -71,7 +76,9 @@ def test_integer_sums_stay_integers(comm):
 @RANKS
 def test_outputs_may_be_named_chosen_and_all_wanted_again(comm):
     (x,) = on_root(comm, np.arange(4.0))
-    f = one(comm, lambda x: {"b": x.max(), "a": F.sum(x)}, ["x"], outputs=[("a", "sum"), ("b", "max")])
+    f = one(
+        comm, lambda x: {"b": x.max(), "a": F.sum(x)}, ["x"], outputs=[("a", "sum"), ("b", "max")]
+    )
     assert f(x=x) == (6, 3)
     assert f(x=x, output_subset=["b"]) == 3
     assert f(x=x, output_subset=None) == (6, 3)
@@ -109,12 +116,16 @@ def test_the_documented_sequence_of_shared_variables(comm):
 def test_the_documented_sequence_on_one_rank():
     s = SharedVariable(np.ones(2))
     x = np.array([[1.0, 1], [2, 2], [3, 3], [4, 4]])
-    mnpar.parallel_function(lambda x: (x * s.array).sum(axis=0), ["x"], outputs=[], updates=[s])(x=x)
+    mnpar.parallel_function(lambda x: (x * s.array).sum(axis=0), ["x"], outputs=[], updates=[s])(
+        x=x
+    )
     np.testing.assert_array_equal(s.array, [10, 10])
 
 
 @pytest.mark.ranks(3, on="threads")
-@pytest.mark.parametrize(("op", "second"), [("avg", 2), ("sum", 6), ("prod", 6), ("min", 1), ("max", 3)])
+@pytest.mark.parametrize(
+    ("op", "second"), [("avg", 2), ("sum", 6), ("prod", 6), ("min", 1), ("max", 3)]
+)
 def test_the_reductions_of_variables(comm, op, second):
     own = [2.0, comm.rank + 1.0]
     truth = [{"sum": 6, "prod": 8}.get(op, 2), second]
@@ -179,7 +190,9 @@ def test_variables_and_arguments_are_cut_in_one_way(comm, rows):
 @RANKS
 def test_unequal_lengths_are_gathered_whole(comm):
     s = SharedVariable(np.full((comm.rank, 2), comm.rank), comm)
-    np.testing.assert_array_equal(s.all_gather()[:, 0], np.repeat(range(comm.size), range(comm.size)))
+    np.testing.assert_array_equal(
+        s.all_gather()[:, 0], np.repeat(range(comm.size), range(comm.size))
+    )
 
 
 # ---- S3 ----
@@ -202,7 +215,12 @@ def test_a_batch_is_chosen_before_the_rows_are_handed_out(comm, shared, batch, r
     x, y = on_root(comm, X, truth)
     y = mnpar.SharedData(y, comm=comm, minibatch=True)
     x = mnpar.SharedData(x, comm=comm) if shared else x
-    f = one(comm, lambda x, y: (x, (x * y).sum(axis=1).mean()), ["x", "y"], outputs=[("x", "gather"), "mean"])
+    f = one(
+        comm,
+        lambda x, y: (x, (x * y).sum(axis=1).mean()),
+        ["x", "y"],
+        outputs=[("x", "gather"), "mean"],
+    )
     for num_slices in (1, 3):
         got, mean = f(x=x, y=y, batch=batch if comm.rank == 0 else None, num_slices=num_slices)
         np.testing.assert_array_equal(got, truth)
@@ -210,7 +228,9 @@ def test_a_batch_is_chosen_before_the_rows_are_handed_out(comm, shared, batch, r
 
 
 @RANKS
-@pytest.mark.parametrize("batch", [1001, [0, 1000], [-1], slice(990, 1001), slice(0, 9, -1)], ids=str)
+@pytest.mark.parametrize(
+    "batch", [1001, [0, 1000], [-1], slice(990, 1001), slice(0, 9, -1)], ids=str
+)
 def test_a_batch_beyond_the_rows_is_an_error_on_all_ranks(comm, batch):
     (x,) = on_root(comm, X)
     with pytest.raises(IndexError):
@@ -235,7 +255,9 @@ def test_a_batch_of_resident_rows_is_chosen_on_each_rank(comm, form, num_slices)
     each = batches if form.endswith("s") else [batches] * P
     truth = np.concatenate([part[batch] for part, batch in zip(parts, each, strict=True)])
     s = SharedVariable(parts[comm.rank], comm)
-    f = one(comm, lambda s: (s.mean(axis=0), s), outputs=["mean", ("rows", "gather")], resident=["s"])
+    f = one(
+        comm, lambda s: (s.mean(axis=0), s), outputs=["mean", ("rows", "gather")], resident=["s"]
+    )
     mean, rows = f(s=s, batch_s=batches, num_slices=num_slices)
     np.testing.assert_array_equal(rows, truth)
     np.testing.assert_allclose(mean, truth.mean(axis=0), rtol=1e-12)
@@ -275,7 +297,19 @@ def test_updates_of_pieces_are_computed_from_the_old_value_and_applied_once(comm
         lambda one: one(lambda x: x, ["x"], outputs=[("y", "sum", 1)]),
         lambda one: one(lambda x: x, ["x"])(x=np.ones(3), num_slices=1.5),
     ],
-    ids=["twice", "mode", "names", "results", "lengths", "no rows", "no slices", "batch_s", "no argument", "three", "fraction"],
+    ids=[
+        "twice",
+        "mode",
+        "names",
+        "results",
+        "lengths",
+        "no rows",
+        "no slices",
+        "batch_s",
+        "no argument",
+        "three",
+        "fraction",
+    ],
 )
 def test_bad_arguments_are_errors_on_all_ranks(comm, call):
     with pytest.raises((ValueError, TypeError)):
@@ -283,20 +317,30 @@ def test_bad_arguments_are_errors_on_all_ranks(comm, call):
 
 
 SAID = {
-    "mode": lambda comm: one(comm, lambda x: x.sum(), ["x"], outputs=[("y", ["sum", "avg"][comm.rank])])(x=X),
-    "resident": lambda comm: one(comm, lambda x: x.sum(), outputs=[("y", ["sum", "avg"][comm.rank])], resident=["x"])(x=X),
-    "order": lambda comm: one(comm, lambda x, y: (x - y).sum(), [["x", "y"], ["y", "x"]][comm.rank])(x=X, y=X),
+    "mode": lambda comm: one(
+        comm, lambda x: x.sum(), ["x"], outputs=[("y", ["sum", "avg"][comm.rank])]
+    )(x=X),
+    "resident": lambda comm: one(
+        comm, lambda x: x.sum(), outputs=[("y", ["sum", "avg"][comm.rank])], resident=["x"]
+    )(x=X),
+    "order": lambda comm: one(
+        comm, lambda x, y: (x - y).sum(), [["x", "y"], ["y", "x"]][comm.rank]
+    )(x=X, y=X),
     "subset": lambda comm: one(comm, lambda x: (x.sum(), x.max()), ["x"], outputs=["y", "z"])(
         x=X, output_subset="yz"[comm.rank]
     ),
-    "SharedData": lambda comm: one(comm, lambda x: x.sum(), ["x"])(x=[mnpar.SharedData(X, comm=comm), X][comm.rank]),
+    "SharedData": lambda comm: one(comm, lambda x: x.sum(), ["x"])(
+        x=[mnpar.SharedData(X, comm=comm), X][comm.rank]
+    ),
 }
 
 
 @pytest.mark.parametrize("program", SAID.values(), ids=SAID)
 def test_what_another_rank_says_otherwise_is_told(program):
     with pytest.raises(
-        MismatchError, match=r"a parallel_function has (outputs|scatter|SharedData) .* on rank 0, and .* on rank 1"
+        MismatchError,
+        match=r"a parallel_function has (outputs|scatter|SharedData) .* on rank 0, and .* on "
+        r"rank 1",
     ):
         mnpar.run(program, ranks=2)
 
@@ -311,7 +355,9 @@ def test_what_has_no_rows_is_told_by_name(comm, x):
 @RANKS
 def test_a_shared_variable_is_no_argument_to_be_scattered_but_its_array_is(comm):
     shared = SharedVariable(X[:7], comm)
-    with pytest.raises(TypeError, match=r"x is a SharedVariable, of which each rank has its own: give its \.array"):
+    with pytest.raises(
+        TypeError, match=r"x is a SharedVariable, of which each rank has its own: give its \.array"
+    ):
         one(comm, lambda x: x.sum(), ["x"], outputs=[("y", "sum")])(x=shared)
     result = one(comm, lambda x: x.sum(), ["x"], outputs=[("y", "sum")])(x=shared.array)
     assert result is None or np.allclose(result, X[:7].sum())
@@ -342,7 +388,12 @@ def test_what_was_gathered_is_not_the_argument(comm):
 @pytest.mark.ranks(2, on="threads")
 @pytest.mark.parametrize(
     ("values", "nd_up"),
-    [((np.ones(2), np.ones(3)), 1), ((np.ones((2, 2)), np.ones((2, 3))), 0), ((1.0, 2.0), 0), ((1.0, 2.0), 2)],
+    [
+        ((np.ones(2), np.ones(3)), 1),
+        ((np.ones((2, 2)), np.ones((2, 3))), 0),
+        ((1.0, 2.0), 0),
+        ((1.0, 2.0), 2),
+    ],
     ids=["lengths", "columns", "numbers", "axes"],
 )
 def test_variables_that_cannot_be_joined_are_told_on_all_ranks(comm, values, nd_up):
@@ -354,5 +405,7 @@ def test_variables_that_cannot_be_joined_are_told_on_all_ranks(comm, values, nd_
 
 @RANKS
 def test_a_variable_without_a_value_is_told(comm):
-    with pytest.raises(TypeError, match=f"rank {comm.rank}: s holds an array or a number, not None"):
+    with pytest.raises(
+        TypeError, match=f"rank {comm.rank}: s holds an array or a number, not None"
+    ):
         SharedVariable(None, comm, "s")

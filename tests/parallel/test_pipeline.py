@@ -1,4 +1,6 @@
-"""A pipeline has the losses, gradients and reports of the same network in one process, whatever its schedule and its graph."""
+"""A pipeline has the losses, gradients and reports of the same network in one process, whatever its
+schedule and its graph.
+"""
 
 import copy
 
@@ -8,7 +10,14 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.parallel import Pipeline, make_schedule, own_schedule, recv_from_stage, send_to_stage, simulate
+from mnpar.parallel import (
+    Pipeline,
+    make_schedule,
+    own_schedule,
+    recv_from_stage,
+    send_to_stage,
+    simulate,
+)
 
 D, N = 3, 10
 SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb1p", "zbv", "eager"]
@@ -32,7 +41,8 @@ class Loss(mnpar.Link):
     def __init__(self, seed):
         super().__init__()
         self.layer = Layer(seed)
-        self.W, self.b = self.layer.W, self.layer.b
+        self.W = self.layer.W
+        self.b = self.layer.b
 
     def forward(self, y, t):
         return F.mean_squared_error(self.layer(y), t)
@@ -66,7 +76,8 @@ def train_once(comm, schedule, M, make, x, t, loss_scale=None, **options):
     pipeline = Pipeline(comm, mine, plan, M, **options)
     pipeline(*arguments(comm, pipeline, x, t)).backward(loss_scale=loss_scale)
     return pipeline, {
-        stage: [p.grad for p in link.params()] for stage, link in zip(plan.stages_of(comm.rank), mine, strict=True)
+        stage: [p.grad for p in link.params()]
+        for stage, link in zip(plan.stages_of(comm.rank), mine, strict=True)
     }
 
 
@@ -102,7 +113,9 @@ def test_gradients_are_those_of_one_process(schedule, ranks, M):
 @pytest.mark.parametrize("late", [False, True])
 def test_weights_can_wait_for_the_end_of_the_batch(schedule, late, recompute):
     x, t = data()
-    program = lambda comm: train_once(comm, schedule, 4, layer_or_loss, x, t, late_weights=late, recompute=recompute)
+    program = lambda comm: train_once(
+        comm, schedule, 4, layer_or_loss, x, t, late_weights=late, recompute=recompute
+    )
     stages = make_schedule(schedule, 2, 4).stages
     check(mnpar.run(program, 2), [layer_or_loss(stage, stages) for stage in range(stages)], x, t)
 
@@ -112,7 +125,9 @@ def test_weights_can_wait_for_the_end_of_the_batch(schedule, late, recompute):
 def test_gradients_are_those_of_one_process_on_mpi_too(comm, schedule):
     x, t = data()
     pipeline, mine = train_once(comm, schedule, 4, layer_or_loss, x, t)
-    stages = [layer_or_loss(stage, pipeline.schedule.stages) for stage in range(pipeline.schedule.stages)]
+    stages = [
+        layer_or_loss(stage, pipeline.schedule.stages) for stage in range(pipeline.schedule.stages)
+    ]
     _, expected = alone(stages, x, t)
     for stage, gradients in mine.items():
         for g, truth in zip(gradients, expected[stage], strict=True):
@@ -123,7 +138,9 @@ def test_gradients_are_those_of_one_process_on_mpi_too(comm, schedule):
 @pytest.mark.parametrize("M", [2, 5])
 def test_recomputation_changes_no_gradient(schedule, M):
     x, t = data()
-    results = mnpar.run(lambda comm: train_once(comm, schedule, M, layer_or_loss, x, t, recompute=True), 3)
+    results = mnpar.run(
+        lambda comm: train_once(comm, schedule, M, layer_or_loss, x, t, recompute=True), 3
+    )
     stages = make_schedule(schedule, 3, M).stages
     check(results, [layer_or_loss(stage, stages) for stage in range(stages)], x, t)
 
@@ -133,7 +150,10 @@ OWN = {
     "another order on each rank": ["F0 F1 F2 B2 B0 B1", "F2 F0 F1 B0 B2 B1"],
     "weights last": ["F0 F1 F2 I0 I1 I2 W2 W1 W0", "F0 I0 F1 I1 F2 I2 W0 W1 W2"],
     "halves on one rank only": ["F0 F1 F2 B0 B1 B2", "F0 I0 F1 I1 W0 F2 W1 B2"],
-    "two stages on one rank, apart": ["0F0 2F0 2B0 0F1 2F1 2B1 0F2 2F2 2B2 0B0 0B1 0B2", "1F0 1F1 1B0 1F2 1B1 1B2"],
+    "two stages on one rank, apart": [
+        "0F0 2F0 2B0 0F1 2F1 2B1 0F2 2F2 2B2 0B0 0B1 0B2",
+        "1F0 1F1 1B0 1F2 1B1 1B2",
+    ],
 }
 
 
@@ -145,7 +165,12 @@ def test_a_list_of_ones_own_has_the_same_gradients(actions):
     check(results, [layer_or_loss(stage, plan.stages) for stage in range(plan.stages)], x, t)
 
 
-SIZES = {"uneven": (10, 4), "explicit": (10, [5, 1, 4]), "one each": (3, 3), "fewer examples than pieces": (2, 3)}
+SIZES = {
+    "uneven": (10, 4),
+    "explicit": (10, [5, 1, 4]),
+    "one each": (3, 3),
+    "fewer examples than pieces": (2, 3),
+}
 
 
 @pytest.mark.parametrize(("n", "M"), SIZES.values(), ids=SIZES)
@@ -190,7 +215,9 @@ def test_a_micro_batch_without_examples_is_not_computed(n, recompute):
 
 
 class UNet(mnpar.ChainList):
-    """Four stages: down, down, up, up; the outer two and the inner two are joined past the next stage."""
+    """Four stages: down, down, up, up; the outer two and the inner two are joined past the next
+    stage.
+    """
 
     def __init__(self, stage):
         super().__init__(Layer(stage), Layer(stage + 10))
@@ -232,7 +259,9 @@ def test_skip_connections_pass_over_stages(schedule, M, recompute):
     ranks = 4 if schedule in ("gpipe", "1f1b", "zb1p") else 2
 
     def program(comm):
-        return train_once(comm, schedule, M, lambda stage, _: StageOfUNet(stage), x, t, recompute=recompute)
+        return train_once(
+            comm, schedule, M, lambda stage, _: StageOfUNet(stage), x, t, recompute=recompute
+        )
 
     loss, expected = unet_alone(x, t)
     results = mnpar.run(program, ranks)
@@ -252,7 +281,9 @@ class Split(Layer):
 
 
 def several_alone(x, u, t):
-    first, middle, last = Layer(0), Split(1), Layer(2)
+    first = Layer(0)
+    middle = Split(1)
+    last = Layer(2)
     h = first(x)
     a, b, mask = middle(h, h * u)
     loss = F.mean_squared_error(last(a * mask) - b, t)
@@ -286,10 +317,13 @@ def test_a_stage_has_several_inputs_and_outputs(schedule, recompute):
 def test_shapes_change_from_batch_to_batch_and_within_one():
     """Sequences of other lengths in each micro-batch, padded to the longest of it."""
     rng = np.random.default_rng(0)
-    links, twins = [Layer(0), Layer(1)], [Layer(0), Layer(1)]
+    links = [Layer(0), Layer(1)]
+    twins = [Layer(0), Layer(1)]
 
     def encode(layer, xs):
-        return F.stack([F.sum(layer(x), axis=0) for x in xs]), F.pad_sequence([layer(x) for x in xs], padding=0.0)
+        return F.stack([F.sum(layer(x), axis=0) for x in xs]), F.pad_sequence(
+            [layer(x) for x in xs], padding=0.0
+        )
 
     def program(comm, sequences, t):
         def first(*xs):
@@ -328,10 +362,14 @@ def test_two_encoders_feed_one_decoder(schedule):
         return F.mean_squared_error(links[2](h * recv_from_stage(0)), t)
 
     def program(comm):
-        Pipeline(comm, [left, right, decoder][comm.rank], schedule, 4)([x, u, t][comm.rank]).backward()
+        Pipeline(comm, [left, right, decoder][comm.rank], schedule, 4)(
+            [x, u, t][comm.rank]
+        ).backward()
 
     mnpar.run(program, 3)
-    a, b, c = Layer(0), Layer(1), Layer(2)
+    a = Layer(0)
+    b = Layer(1)
+    c = Layer(2)
     F.mean_squared_error(c(b(u) * a(x)), t).backward()
     for link, twin in zip(links, (a, b, c), strict=True):
         for p, q in zip(link.params(), twin.params(), strict=True):
@@ -343,7 +381,8 @@ def test_stages_on_several_ranks_share_a_parameter(schedule):
     x, t = data()
 
     def program(comm):
-        link = Layer(comm.rank if comm.rank < 2 else 7)  # rank 2 begins elsewhere, and gets rank 0's
+        # rank 2 begins elsewhere, and gets rank 0's
+        link = Layer(comm.rank if comm.rank < 2 else 7)
         shared = {"W": link.W} if comm.rank != 1 else {}
         stage = link if comm.rank < 2 else lambda h, t: F.mean_squared_error(link(h), t)
         pipeline = Pipeline(comm, stage, schedule, 3, shared=shared)
@@ -351,7 +390,9 @@ def test_stages_on_several_ranks_share_a_parameter(schedule):
         return link.W.grad, link.W.array
 
     found = mnpar.run(program, 3)
-    first, middle, last = Layer(0), Layer(1), Layer(7)
+    first = Layer(0)
+    middle = Layer(1)
+    last = Layer(7)
     last.W = first.W
     F.mean_squared_error(last(middle(first(x))), t).backward()
     np.testing.assert_allclose(found[0][0], first.W.grad, rtol=1e-12)
@@ -403,8 +444,14 @@ def test_a_parameter_can_be_sent_to_a_stage_that_uses_it_too():
     def last(h, t):
         return F.mean_squared_error(links[1](h @ recv_from_stage(0)), t)
 
-    mnpar.run(lambda comm: Pipeline(comm, [first, last][comm.rank], "zb1p", 3)([x, t][comm.rank]).backward(), 2)
-    a, b = Layer(0), Layer(1)
+    mnpar.run(
+        lambda comm: Pipeline(comm, [first, last][comm.rank], "zb1p", 3)(
+            [x, t][comm.rank]
+        ).backward(),
+        2,
+    )
+    a = Layer(0)
+    b = Layer(1)
     F.mean_squared_error(b(a(x) @ a.W), t).backward()
     np.testing.assert_allclose(links[0].W.grad, a.W.grad, rtol=1e-12)
 
@@ -420,7 +467,8 @@ def test_two_stages_of_a_rank_use_one_link():
         return [p.grad for p in link.params()]
 
     found = mnpar.run(program, 2)
-    a, b = Layer(0), Layer(1)
+    a = Layer(0)
+    b = Layer(1)
     F.mean_squared_error(a(b(b(a(x)))), t).backward()
     for link, gradients in zip((a, b), found, strict=True):
         for p, g in zip(link.params(), gradients, strict=True):
@@ -434,12 +482,16 @@ def test_recomputed_dropout_drops_the_same():
         mnpar.random.seed(comm.rank)
         link = Layer(comm.rank)
         stage = (
-            (lambda x: F.dropout(link(x), 0.5)) if comm.rank == 0 else lambda h, t: F.mean_squared_error(link(F.dropout(h)), t)
+            (lambda x: F.dropout(link(x), 0.5))
+            if comm.rank == 0
+            else lambda h, t: F.mean_squared_error(link(F.dropout(h)), t)
         )
         Pipeline(comm, stage, "gpipe", 3, recompute=recompute)([x, t][comm.rank]).backward()
         return [p.grad for p in link.params()], mnpar.random.generator().random()
 
-    for (kept, a), (again, b) in zip(mnpar.run(program, 2, (False,)), mnpar.run(program, 2, (True,)), strict=True):
+    for (kept, a), (again, b) in zip(
+        mnpar.run(program, 2, (False,)), mnpar.run(program, 2, (True,)), strict=True
+    ):
         assert a == b
         for g, h in zip(kept, again, strict=True):
             np.testing.assert_allclose(g, h, rtol=1e-12)
@@ -456,7 +508,10 @@ def test_an_optimizer_takes_the_steps_of_one_process(schedule):
         optimizer = mnpar.optimizers.MomentumSGD(lr=0.1).setup(pipeline)
         for _ in range(3):
             optimizer.update(pipeline, *arguments(comm, pipeline, x, t))
-        return {stage: [p.array for p in link.params()] for stage, link in zip(plan.stages_of(comm.rank), links, strict=True)}
+        return {
+            stage: [p.array for p in link.params()]
+            for stage, link in zip(plan.stages_of(comm.rank), links, strict=True)
+        }
 
     found = {stage: arrays for one in mnpar.run(program, 2) for stage, arrays in one.items()}
     model = mnpar.ChainList(*[layer_or_loss(stage, len(found)) for stage in range(len(found))])
@@ -478,7 +533,9 @@ def test_an_optimizer_takes_the_steps_of_one_process(schedule):
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 def test_a_loss_scale_multiplies_all_gradients_and_the_optimizer_divides_it_out(recompute):
     x, t = data()
-    results = mnpar.run(lambda comm: train_once(comm, "zb1p", 3, layer_or_loss, x, t, 64.0, recompute=recompute), 2)
+    results = mnpar.run(
+        lambda comm: train_once(comm, "zb1p", 3, layer_or_loss, x, t, 64.0, recompute=recompute), 2
+    )
     check(results, [layer_or_loss(stage, 2) for stage in range(2)], x, t, 64.0)
     assert {p.node.loss_scale for pipeline, _ in results for p in pipeline.params()} == {64.0}
 
@@ -487,14 +544,21 @@ MIDDLES = {
     "": lambda comm: Layer(1),
     "normalized over the copies": lambda comm: L.MultiNodeBatchNormalization(D, comm, decay=0.5),
     "experts whose choices the copies count": lambda comm: L.MixtureOfExperts(
-        comm.split(comm.rank, 0), lambda i: L.Linear(D, D, initialW=i), 3, D, initialW=np.eye(3, D), data_comm=comm
+        comm.split(comm.rank, 0),
+        lambda i: L.Linear(D, D, initialW=i),
+        3,
+        D,
+        initialW=np.eye(3, D),
+        data_comm=comm,
     ),
 }
 
 
 @pytest.mark.parametrize("name", MIDDLES)
 def test_a_copy_of_a_pipeline_may_have_no_samples(name):
-    """Three stages; of the three copies one has 5 samples in 4 micro-batches, one has 2, and one has none."""
+    """Three stages; of the three copies one has 5 samples in 4 micro-batches, one has 2, and one
+    has none.
+    """
     x, t = data(7)
     norm = "normalized" in name
 
@@ -502,10 +566,15 @@ def test_a_copy_of_a_pipeline_may_have_no_samples(name):
         return [Layer(0), MIDDLES[name](comm), Loss(2)]
 
     def program(comm):
-        rank, copy, mine = comm.rank % 3, comm.rank // 3, [slice(5), slice(5, 5), slice(5, 7)][comm.rank // 3]
-        line, copies = comm.split(copy, comm.rank), comm.split(rank, comm.rank)
+        rank = comm.rank % 3
+        copy = comm.rank // 3
+        mine = [slice(5), slice(5, 5), slice(5, 7)][comm.rank // 3]
+        line = comm.split(copy, comm.rank)
+        copies = comm.split(rank, comm.rank)
         pipeline = Pipeline(line, stages(copies)[rank], "1f1b", 1 if norm else 4)
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), copies).setup(pipeline)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), copies).setup(
+            pipeline
+        )
         for _ in range(2):
             optimizer.update(pipeline, *[(x[mine],), (), (t[mine],)][rank])
         return [p.array for p in pipeline.params()], pipeline.loss is None
@@ -517,7 +586,9 @@ def test_a_copy_of_a_pipeline_may_have_no_samples(name):
     for rank, (arrays, none) in enumerate(mnpar.run(program, 9)):
         assert none == (rank not in (2, 8))
         for array, param in zip(arrays, whole[rank % 3].params(), strict=True):
-            np.testing.assert_allclose(array, param.array, rtol=1e-5 if name else 1e-12, atol=1e-9 * bool(name))
+            np.testing.assert_allclose(
+                array, param.array, rtol=1e-5 if name else 1e-12, atol=1e-9 * bool(name)
+            )
 
 
 @pytest.mark.parametrize("bucket", [None, 100], ids=["after backward", "in buckets"])
@@ -528,10 +599,13 @@ def test_copies_of_a_pipeline_learn_together(schedule, bucket):
     shards = [slice(0, 7), slice(7, 10)]
 
     def program(comm):
-        line, copies = comm.split(comm.rank // 2, comm.rank), comm.split(comm.rank % 2, comm.rank)
+        line = comm.split(comm.rank // 2, comm.rank)
+        copies = comm.split(comm.rank % 2, comm.rank)
         pipeline = Pipeline(line, layer_or_loss(line.rank, 2), schedule, 3)
         options = {} if bucket is None else {"bucket_bytes": bucket}
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), copies, **options).setup(pipeline)
+        optimizer = mnpar.create_multi_node_optimizer(
+            mnpar.optimizers.SGD(1.0), copies, **options
+        ).setup(pipeline)
         optimizer.update(pipeline, (x, t)[line.rank][shards[copies.rank]])
         return [p.array for p in pipeline.params()]
 
@@ -563,11 +637,15 @@ def test_hooks_hear_of_a_gradient_once_in_a_batch():
 
 
 class Mixed(mnpar.Chain):
-    """A weight that is sent; two of a norm, whose gradients come with that of its input; one that a function reads again."""
+    """A weight that is sent; two of a norm, whose gradients come with that of its input; one that a
+    function reads again.
+    """
 
     def __init__(self, comm):
         super().__init__()
-        self.comm, self.W, self.last = comm, mnpar.Parameter(data(D)[0]), mnpar.Parameter(data(D)[1])
+        self.comm = comm
+        self.W = mnpar.Parameter(data(D)[0])
+        self.last = mnpar.Parameter(data(D)[1])
         self.norm, self.runs = L.LayerNormalization(D), 0
 
     def again(self, y):
@@ -585,7 +663,8 @@ def test_gradients_that_do_not_wait_are_found_once_and_hooks_hear_of_them_once(a
 
     def program(comm):
         with mnpar.using_config("dtype", np.dtype("f8")):
-            model, truth = Mixed(comm), Mixed(comm)
+            model = Mixed(comm)
+            truth = Mixed(comm)
         truth(x, t).backward()
         for p in model.params():
             p.register_hook(lambda g: 2 * g)
@@ -593,7 +672,9 @@ def test_gradients_that_do_not_wait_are_found_once_and_hooks_hear_of_them_once(a
             Pipeline(comm, model, "1f1b", 3, abreast=abreast)(x, t).backward()
         for p, q in zip(model.params(), truth.params(), strict=True):
             np.testing.assert_allclose(p.grad, 2 * q.grad, rtol=1e-12, atol=1e-15)
-        return len([function for function, _ in hook.call_history if "LayerNorm" in str(function)]), model.runs
+        return len(
+            [function for function, _ in hook.call_history if "LayerNorm" in str(function)]
+        ), model.runs
 
     assert mnpar.run(program, 1) == [(6, 6)]  # forward and backward of three micro-batches
 
@@ -608,7 +689,8 @@ def test_function_hooks_see_the_weights_gradients_too(late):
             pipeline([x, t][comm.rank]).backward()
         return len([function for function, _ in hook.call_history if "Linear" in str(function)])
 
-    assert mnpar.run(program, 2) == ([4, 7] if late else [6, 9])  # forward 3, inputs' gradients 0 and 3, weights' 1 or 3
+    # forward 3, inputs' gradients 0 and 3, weights' 1 or 3
+    assert mnpar.run(program, 2) == ([4, 7] if late else [6, 9])
 
 
 def test_gradients_add_to_those_that_are_there():
@@ -646,14 +728,17 @@ def test_evaluation_gives_the_whole_batchs_outputs_or_its_mean_loss(schedule):
     h = x
     for stage in range(stages - 1):
         h = Layer(stage)(h)
-    (loss,), (y,) = [[one for one in column if one is not None] for column in zip(*found, strict=True)]
+    (loss,), (y,) = [
+        [one for one in column if one is not None] for column in zip(*found, strict=True)
+    ]
     assert loss == pytest.approx(float(Loss(stages - 1)(h, t).array), rel=1e-12)
     np.testing.assert_allclose(y, Layer(stages - 1)(h).array, rtol=1e-12)
 
 
 def test_reports_are_the_means_of_the_whole_batch():
     rng = np.random.default_rng(0)
-    x, t = rng.standard_normal((10, D)), rng.integers(0, D, 10)
+    x = rng.standard_normal((10, D))
+    t = rng.integers(0, D, 10)
 
     def program(comm, evaluate):
         stage = Layer(0) if comm.rank == 0 else L.Classifier(Layer(1))
@@ -668,11 +753,14 @@ def test_reports_are_the_means_of_the_whole_batch():
         return {name: float(value) for name, value in reporter.observation.items()}
 
     y = Layer(1)(Layer(0)(x))
-    loss, accuracy = float(F.softmax_cross_entropy(y, t).array), float(F.accuracy(y, t).array)
+    loss = float(F.softmax_cross_entropy(y, t).array)
+    accuracy = float(F.accuracy(y, t).array)
     for evaluate in (False, True):
         first, last = mnpar.run(program, 2, (evaluate,))
         assert first == {}
-        assert last == pytest.approx({"main/loss": loss, "main/0/loss": loss, "main/0/accuracy": accuracy})
+        assert last == pytest.approx(
+            {"main/loss": loss, "main/0/loss": loss, "main/0/accuracy": accuracy}
+        )
 
 
 def test_the_ranks_between_are_called_without_arguments():
@@ -715,12 +803,30 @@ WRONG = {
         lambda comm: Pipeline(comm, [Layer(0)] * 2, "1f1b", 2),
         r"puts the stages \[\d\] here, but 2 were given",
     ),
-    "for other ranks": (lambda comm: one_layer(comm, make_schedule("1f1b", 3, 2)), "is for 3 ranks and 2 micro-batches"),
-    "a schedule that cannot end": (lambda comm: one_layer(comm, STUCK), "its ranks wait for each other"),
-    "lengths": (lambda comm: one_layer(comm)(np.ones((2, D)), np.ones((3, D))), r"different lengths: \[2, 3\]"),
-    "sizes": (lambda comm: one_layer(comm, M=[1, 2])(np.ones((4, D))), r"not cut into micro-batches of \[1, 2\]"),
-    "no loss": (lambda comm: one_layer(comm)(*[np.ones((2, D))][comm.rank :]).backward(), "returns a loss, a scalar"),
-    "double backprop": (lambda comm: one_layer(comm)().backward(enable_double_backprop=True), "neither graphs nor"),
+    "for other ranks": (
+        lambda comm: one_layer(comm, make_schedule("1f1b", 3, 2)),
+        "is for 3 ranks and 2 micro-batches",
+    ),
+    "a schedule that cannot end": (
+        lambda comm: one_layer(comm, STUCK),
+        "its ranks wait for each other",
+    ),
+    "lengths": (
+        lambda comm: one_layer(comm)(np.ones((2, D)), np.ones((3, D))),
+        r"different lengths: \[2, 3\]",
+    ),
+    "sizes": (
+        lambda comm: one_layer(comm, M=[1, 2])(np.ones((4, D))),
+        r"not cut into micro-batches of \[1, 2\]",
+    ),
+    "no loss": (
+        lambda comm: one_layer(comm)(*[np.ones((2, D))][comm.rank :]).backward(),
+        "returns a loss, a scalar",
+    ),
+    "double backprop": (
+        lambda comm: one_layer(comm)().backward(enable_double_backprop=True),
+        "neither graphs nor",
+    ),
     "no such stage": (
         lambda comm: Pipeline(comm, lambda *x: send_to_stage(x, 5))().backward(),
         "of 0 to 1 gives to later stages, not to 5",
@@ -732,7 +838,9 @@ WRONG = {
         "stage 1 of 0 to 1 gives to later stages, not to 0",
     ),
     "a tag below 0": (
-        lambda comm: Pipeline(comm, [lambda: send_to_stage((), 1, -1), F.tanh][comm.rank])().backward(),
+        lambda comm: Pipeline(
+            comm, [lambda: send_to_stage((), 1, -1), F.tanh][comm.rank]
+        )().backward(),
         "tags are numbers from 0 on",
     ),
     "half a micro-batch": (lambda comm: one_layer(comm, M=2.5), "not 2.5"),
@@ -800,12 +908,19 @@ def test_named_layers_have_the_paths_and_gradients_of_the_whole_model(ranks, sch
     for layer in list(made.values())[:-1]:
         h = layer(h)
     made["last"](h, t).backward()
-    expected = {path: p.grad for path, p in mnpar.Chain(**{k: v for k, v in made.items() if k != "tanh"}).namedparams()}
+    expected = {
+        path: p.grad
+        for path, p in mnpar.Chain(**{k: v for k, v in made.items() if k != "tanh"}).namedparams()
+    }
 
     def program(comm):
         pipeline = Pipeline.of(comm, LAYERS, schedule, 3, tied={"/last/inner/W": "/first/W"})
         where = pipeline.schedule.where
-        mine = (x, t) if given == "all" else (x if comm.rank == where[0] else None, t if comm.rank == where[-1] else None)
+        mine = (
+            (x, t)
+            if given == "all"
+            else (x if comm.rank == where[0] else None, t if comm.rank == where[-1] else None)
+        )
         pipeline(*mine).backward()
         gradients = {path: p.grad for path, p in pipeline.namedparams()}
         with mnpar.no_backprop_mode():
@@ -825,7 +940,10 @@ def test_named_layers_have_the_paths_and_gradients_of_the_whole_model(ranks, sch
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_shared_weights_begin_as_the_owners(ranks, schedule):
     """The other layer draws in another way."""
-    links = {name: lambda i=i: L.Linear(D, D, initialW=mnpar.initializers.Normal(i)) for i, name in enumerate("abcdef")}
+    links = {
+        name: lambda i=i: L.Linear(D, D, initialW=mnpar.initializers.Normal(i))
+        for i, name in enumerate("abcdef")
+    }
 
     def program(comm):
         pipeline = Pipeline.of(comm, links, schedule, tied={"/e/W": "/b/W"})
@@ -841,8 +959,16 @@ def test_shared_weights_begin_as_the_owners(ranks, schedule):
 BAD_LAYERS = {
     "too few": (dict(list(LAYERS.items())[:1]), {}, "1 layers cannot be cut into 2 stages"),
     "wrong sizes": (LAYERS, {"sizes": [5, 0]}, r"cannot be cut into 2 stages of \[5, 0\]"),
-    "no such weight": (LAYERS, {"tied": {"/last/inner/V": "/first/W"}}, "there is no parameter '/last/inner/V'"),
-    "an owner that comes last": (LAYERS, {"tied": {"/first/W": "/last/inner/W"}}, "the layer 'last' comes after 'first'"),
+    "no such weight": (
+        LAYERS,
+        {"tied": {"/last/inner/V": "/first/W"}},
+        "there is no parameter '/last/inner/V'",
+    ),
+    "an owner that comes last": (
+        LAYERS,
+        {"tied": {"/first/W": "/last/inner/W"}},
+        "the layer 'last' comes after 'first'",
+    ),
     "no such layer": (LAYERS, {"tied": {"/lost/W": "/first/W"}}, "there is no layer 'lost'"),
     "a link's name": ({"params": lambda: Layer(0), "b": Tied}, {}, "cannot be called 'params'"),
 }
@@ -855,23 +981,35 @@ def test_layers_that_cannot_be_cut_are_refused(layers, options, message):
 
 
 def test_shared_gradients_are_added_up_before_buckets_leave():
-    """Two copies of a pipeline whose first and last stage share a weight, reduced while backward goes on."""
+    """Two copies of a pipeline whose first and last stage share a weight, reduced while backward
+    goes on.
+    """
 
     def program(comm, bucket_bytes):
         mesh = mnpar.Mesh(comm, data=2, pipe=2)
         pipeline = Pipeline.of(mesh.pipe, LAYERS, "1f1b", 2, tied={"/last/inner/W": "/first/W"})
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh, bucket_bytes=bucket_bytes)
+        optimizer = mnpar.create_multi_node_optimizer(
+            mnpar.optimizers.SGD(0.1), mesh, bucket_bytes=bucket_bytes
+        )
         optimizer.setup(pipeline)
         for i in range(3):
             optimizer.update(pipeline, *data(seed=2 * i + mesh.data.rank))
         return {path: p.array for path, p in pipeline.namedparams()}
 
-    for one, other in zip(*(mnpar.run(program, ranks=4, args=(size,)) for size in (None, 64)), strict=True):
+    for one, other in zip(
+        *(mnpar.run(program, ranks=4, args=(size,)) for size in (None, 64)), strict=True
+    ):
         for path, array in one.items():
             np.testing.assert_allclose(other[path], array, rtol=1e-12, err_msg=path)
 
 
-@pytest.mark.parametrize(("given", "sizes"), [(np.int64(2), None), (np.array([3, 1]), [3, 1]), (range(2), [0, 1])], ids=repr)
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [(np.int64(2), None), (np.array([3, 1]), [3, 1]), (range(2), [0, 1])],
+    ids=repr,
+)
 def test_the_number_of_micro_batches_and_their_sizes_may_be_numpys(given, sizes):
-    pipeline = mnpar.Pipeline(mnpar.create_communicator("self"), L.Linear(2, 2), "1f1b", micro_batches=given)
+    pipeline = mnpar.Pipeline(
+        mnpar.create_communicator("self"), L.Linear(2, 2), "1f1b", micro_batches=given
+    )
     assert (pipeline.sizes, pipeline.schedule.micro_batches) == (sizes, 2)

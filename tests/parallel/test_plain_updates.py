@@ -1,4 +1,6 @@
-"""Updates that are like the one before take a short way: whatever is different in one of them is heeded all the same."""
+"""Updates that are like the one before take a short way: whatever is different in one of them is
+heeded all the same.
+"""
 
 import numpy as np
 import pytest
@@ -24,14 +26,18 @@ def sample(update, rank, n):
 
 
 def train(comm, sizes, change, ranks):
-    """Parameters after updates with ``sizes[update][rank]`` samples; without a communicator of those of all ``ranks``."""
+    """Parameters after updates with ``sizes[update][rank]`` samples; without a communicator of
+    those of all ``ranks``.
+    """
     model = Model()
     optimizer = mnpar.optimizers.MomentumSGD(0.1)
     if comm is not None:
         optimizer = mnpar.create_multi_node_optimizer(optimizer, comm)
     optimizer.setup(model)
     for update, given in enumerate(sizes):
-        parts = [sample(update, rank, given[rank]) for rank in (ranks if comm is None else [comm.rank])]
+        parts = [
+            sample(update, rank, given[rank]) for rank in (ranks if comm is None else [comm.rank])
+        ]
         x, t = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         loss = lambda x, t: F.mean_squared_error(model.l(x), t)
         optimizer.update(change(optimizer, update, loss), x, t)
@@ -88,7 +94,9 @@ def halved(optimizer, update, loss):
 @pytest.mark.grid
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("sizes", ["alike", "other", "empty"])
-@pytest.mark.parametrize("change", [same, by_a_gradient, of_another_form, by_another_rate, scaled, halved])
+@pytest.mark.parametrize(
+    "change", [same, by_a_gradient, of_another_form, by_another_rate, scaled, halved]
+)
 def test_updates_are_those_of_one_process(comm, change, sizes):
     ranks = range(comm.size)
     counts = {
@@ -96,7 +104,12 @@ def test_updates_are_those_of_one_process(comm, change, sizes):
         "other": [[2 + (update in (4, 5)) * rank for rank in ranks] for update in range(8)],
         "empty": [[2 * (update != 4 or rank == 0) for rank in ranks] for update in range(8)],
     }[sizes]
-    assert_allclose(train(comm, counts, change, ranks), train(None, counts, change, ranks), atol=1e-12, rtol=1e-12)
+    assert_allclose(
+        train(comm, counts, change, ranks),
+        train(None, counts, change, ranks),
+        atol=1e-12,
+        rtol=1e-12,
+    )
 
 
 @pytest.mark.ranks(2)
@@ -108,7 +121,9 @@ def test_a_parameter_that_comes_in_between_and_updates_without_a_step_are_heeded
             optimizer = mnpar.create_multi_node_optimizer(optimizer, comm)
         optimizer.setup(model)
         for update in range(9):
-            parts = [sample(update, rank, 2) for rank in (range(2) if comm is None else [comm.rank])]
+            parts = [
+                sample(update, rank, 2) for rank in (range(2) if comm is None else [comm.rank])
+            ]
             x, t = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
             if update == 3:
                 with model.init_scope():

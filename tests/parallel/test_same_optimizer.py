@@ -1,4 +1,6 @@
-"""Ranks that update different optimizers, or by different hyperparameters, are told in the very update."""
+"""Ranks that update different optimizers, or by different hyperparameters, are told in the very
+update.
+"""
 
 import contextlib
 import copy
@@ -11,13 +13,20 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.errors import MismatchError
 
-OTHERS = r"the ranks update different optimizers:\n  rank 0: optimizer 1, of a Linear with (.*)\n  rank 1: optimizer 2, of a "
-WAYS = pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}, {"sharded": True}, {"double_buffering": True}], ids=str)
+OTHERS = (
+    r"the ranks update different optimizers:\n  rank 0: optimizer 1, of a Linear with (.*)\n  "
+    r"rank 1: optimizer 2, of a "
+)
+WAYS = pytest.mark.parametrize(
+    "options", [{}, {"bucket_bytes": 100}, {"sharded": True}, {"double_buffering": True}], ids=str
+)
 
 
 def made(comm, **options):
     net = L.Linear(3, 2)
-    return mnpar.create_multi_node_optimizer(mnpar.optimizers.MomentumSGD(0.1), comm, **options).setup(net)
+    return mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.MomentumSGD(0.1), comm, **options
+    ).setup(net)
 
 
 def update(optimizer, n=2):
@@ -43,7 +52,9 @@ def test_two_optimizers_in_another_order_on_one_rank_are_told(comm, before, opti
     values = [param.array.copy() for optimizer in both for param in optimizer.target.params()]
     with pytest.raises(MismatchError, match=OTHERS + r"(.|\n)*in the same order on all ranks"):
         update(both[comm.rank])
-    for value, param in zip(values, [p for optimizer in both for p in optimizer.target.params()], strict=True):
+    for value, param in zip(
+        values, [p for optimizer in both for p in optimizer.target.params()], strict=True
+    ):
         np.testing.assert_array_equal(param.array, value)
 
 
@@ -73,7 +84,10 @@ def test_copies_in_another_order_on_one_rank_are_told(comm, before, options):
         update(optimizer)
     for one in range(4):
         other = (one + 1) % 4
-        with pytest.raises(MismatchError, match=r"the ranks update different optimizers:\n  rank 0: .*optimizer 1, of a L"):
+        with pytest.raises(
+            MismatchError,
+            match=r"the ranks update different optimizers:\n  rank 0: .*optimizer 1, of a L",
+        ):
             update(copies[(one, other)[comm.rank]])
 
 
@@ -86,7 +100,10 @@ def test_a_copy_on_one_rank_only_is_nobodys_business(comm, options):
     for optimizer in (first, updated(comm, 2, **options)):
         update(optimizer)
     last = copy.deepcopy(first)
-    with pytest.raises(MismatchError, match=r"rank 0: copy 1 of optimizer 1, of a (.|\n)*rank 1: copy 2 of optimizer 1, of a "):
+    with pytest.raises(
+        MismatchError,
+        match=r"rank 0: copy 1 of optimizer 1, of a (.|\n)*rank 1: copy 2 of optimizer 1, of a ",
+    ):
         update(last)
 
 
@@ -96,7 +113,10 @@ def test_a_copy_on_one_rank_only_is_nobodys_business(comm, options):
 def test_a_learning_rate_that_differs_is_told_in_the_next_update(comm, before, options):
     optimizer = updated(comm, before, **options)
     optimizer.lr = 0.5 if comm.rank == 2 else 0.25
-    with pytest.raises(MismatchError, match=r"not the same on all ranks .*\n  lr: 0\.25, 0\.25, 0\.5\n(.|\n)*optimizer\.t"):
+    with pytest.raises(
+        MismatchError,
+        match=r"not the same on all ranks .*\n  lr: 0\.25, 0\.25, 0\.5\n(.|\n)*optimizer\.t",
+    ):
         update(optimizer)
 
 
@@ -118,7 +138,9 @@ def test_a_loss_scale_that_differs_is_told_in_the_next_update(comm, before, opti
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.ranks(2, on="threads")
 def test_a_hook_that_one_rank_has_not_is_told_in_the_next_update(comm, before, options):
-    """One that changes gradients; what a user's hook does nobody knows, and it may be on one rank only."""
+    """One that changes gradients; what a user's hook does nobody knows, and it may be on one rank
+    only.
+    """
     optimizer = updated(comm, before, **options)
     if comm.rank:
         optimizer.add_hook(lambda optimizer: None, "only looks")
@@ -126,7 +148,9 @@ def test_a_hook_that_one_rank_has_not_is_told_in_the_next_update(comm, before, o
     optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(0.1))
     if comm.rank:
         optimizer.remove_hook("WeightDecay")
-    with pytest.raises(MismatchError, match=r"not the same on all ranks .*\n  hooks: WeightDecay, none\n"):
+    with pytest.raises(
+        MismatchError, match=r"not the same on all ranks .*\n  hooks: WeightDecay, none\n"
+    ):
         update(optimizer)
 
 
@@ -134,7 +158,9 @@ def test_a_hook_that_one_rank_has_not_is_told_in_the_next_update(comm, before, o
 @pytest.mark.ranks(3, on="threads")
 def test_gradients_that_are_reduced_in_another_way_on_one_rank_are_told(comm, options):
     optimizer = made(comm, reduce="sum" if comm.rank == 1 else "weighted", **options)
-    with pytest.raises(MismatchError, match=r"not the same on all ranks .*\n  reduce: weighted, sum, weighted\n"):
+    with pytest.raises(
+        MismatchError, match=r"not the same on all ranks .*\n  reduce: weighted, sum, weighted\n"
+    ):
         update(optimizer)
 
 
@@ -158,7 +184,9 @@ def test_whatever_came_between_it_is_told(comm, between, change):
             del rule.hyperparam.momentum
     for _ in range(2):  # it stays so
         with pytest.raises(MismatchError, match="hyperparameters are not the same"):
-            optimizer.update() if between == "gradients by hand" else update(optimizer, 1 + comm.rank * (between == "samples"))
+            optimizer.update() if between == "gradients by hand" else update(
+                optimizer, 1 + comm.rank * (between == "samples")
+            )
 
 
 @WAYS
@@ -187,10 +215,15 @@ def fails_on_rank_1(comm, optimizer, timing):
 
 
 @pytest.mark.parametrize("before", [0, 3])
-@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}, {"double_buffering": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"bucket_bytes": 100}, {"double_buffering": True}], ids=str
+)
 @pytest.mark.ranks(2, on="threads")
-def test_a_copy_that_lacks_a_step_after_an_error_that_was_caught_is_told_until_all_load_a_snapshot(comm, before, options):
-    optimizer, saved = made(comm, **options), mnpar.serializers.DictionarySerializer()
+def test_a_copy_that_lacks_a_step_after_an_error_that_was_caught_is_told_until_all_load_a_snapshot(
+    comm, before, options
+):
+    optimizer = made(comm, **options)
+    saved = mnpar.serializers.DictionarySerializer()
     for _ in range(before + 1):
         update(optimizer)
     for thing in (optimizer, optimizer.target):
@@ -199,7 +232,9 @@ def test_a_copy_that_lacks_a_step_after_an_error_that_was_caught_is_told_until_a
     fails_on_rank_1(comm, optimizer, "pre")
     for _ in range(2):
         with pytest.raises(
-            MismatchError, match=r"an error has interrupted .*\n  interrupted updates: 0, 1\n(.|\n)*load a snapshot"
+            MismatchError,
+            match=r"an error has interrupted .*\n  interrupted updates: 0, 1\n(.|\n)*load a "
+            r"snapshot",
         ):
             update(optimizer)
     for thing in (optimizer, optimizer.target):
@@ -208,10 +243,13 @@ def test_a_copy_that_lacks_a_step_after_an_error_that_was_caught_is_told_until_a
     assert mnpar.check_parameter_closeness(optimizer.target, comm)
 
 
-@pytest.mark.parametrize("options", [{}, {"bucket_bytes": 100}, {"double_buffering": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"bucket_bytes": 100}, {"double_buffering": True}], ids=str
+)
 @pytest.mark.ranks(2, on="threads")
 def test_after_an_error_that_came_when_the_step_was_done_the_copies_go_on(comm, options):
-    optimizer, twin = made(comm, **options), made(comm, **options)
+    optimizer = made(comm, **options)
+    twin = made(comm, **options)
     twin.target.copyparams(optimizer.target)
     for step in range(6):
         update(twin)

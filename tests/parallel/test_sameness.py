@@ -1,4 +1,6 @@
-"""Programs on a mesh that compute wrong numbers, and are told so: what ranks own together is not alike, or is counted again."""
+"""Programs on a mesh that compute wrong numbers, and are told so: what ranks own together is not
+alike, or is counted again.
+"""
 
 import numpy as np
 import pytest
@@ -23,7 +25,9 @@ def loss(y, t=T):
 
 
 def pair(comm, **options):
-    """Two layers with a layer's work divided between them, and one before, whose gradients pass them."""
+    """Two layers with a layer's work divided between them, and one before, whose gradients pass
+    them.
+    """
     return mnpar.Chain(
         before=L.Linear(6, 6),
         wide=L.ColumnParallelLinear(comm, 6, 8, gather_output=False, **options),
@@ -35,7 +39,8 @@ def run(m, x=X):
     return m.out(F.tanh(m.wide(m.before(x))))
 
 
-# Each is called with a mesh of model=2 and space=2 or, as PLACES says, another one; it gives a model and a loss function.
+# Each is called with a mesh of model=2 and space=2 or, as PLACES says, another one; it gives a
+# model and a loss function.
 
 
 def other_samples(mesh):
@@ -67,16 +72,25 @@ def other_words(mesh):
 
 def other_words_in_a_cut_sequence(mesh):
     m = L.VocabularyParallelEmbedID(mesh.model, 9, 6, sequence_axis=1)
-    return m, lambda: F.sum(F.gather_from(mesh.model, m((WORDS + mesh.model.rank) % 9), axis=1) ** 2)
+    return m, lambda: F.sum(
+        F.gather_from(mesh.model, m((WORDS + mesh.model.rank) % 9), axis=1) ** 2
+    )
 
 
 def other_labels_of_a_vocabulary(mesh):
     m = L.ColumnParallelLinear(mesh.model, 6, 9, gather_output=False)
-    return m, lambda: F.vocabulary_parallel_softmax_cross_entropy(mesh.model, m(X), T + mesh.model.rank)
+    return m, lambda: F.vocabulary_parallel_softmax_cross_entropy(
+        mesh.model, m(X), T + mesh.model.rank
+    )
 
 
 def other_batches_in_the_stages(mesh):
-    m = mnpar.Pipeline.of(mesh.pipe, {"a": lambda: L.Linear(6, 6), "b": lambda: L.Classifier(L.Linear(6, 3))}, "1f1b", 2)
+    m = mnpar.Pipeline.of(
+        mesh.pipe,
+        {"a": lambda: L.Linear(6, 6), "b": lambda: L.Classifier(L.Linear(6, 3))},
+        "1f1b",
+        2,
+    )
     return m, lambda: m(X + mesh.pipe.rank, T)
 
 
@@ -120,17 +134,23 @@ def other_scales(mesh):
 
 def cut_along_another_axis(mesh):
     m = L.Linear(6, 6)
-    return m, lambda: loss(F.gather_from(mesh.model, F.tanh(F.scatter_to(mesh.space, m(X), axis=0)), axis=0))
+    return m, lambda: loss(
+        F.gather_from(mesh.model, F.tanh(F.scatter_to(mesh.space, m(X), axis=0)), axis=0)
+    )
 
 
 def joined_along_another_axis(mesh):
     m = L.Linear(6, 6)
-    return m, lambda: loss(F.gather_from(mesh.space, F.tanh(F.scatter_to(mesh.model, m(X), axis=0)), axis=0))
+    return m, lambda: loss(
+        F.gather_from(mesh.space, F.tanh(F.scatter_to(mesh.model, m(X), axis=0)), axis=0)
+    )
 
 
 def summed_along_another_axis(mesh):
     m = L.Linear(6, 6)
-    return m, lambda: F.reduce_from(mesh.model, F.sum(F.tanh(F.scatter_to(mesh.space, m(X), axis=0))))
+    return m, lambda: F.reduce_from(
+        mesh.model, F.sum(F.tanh(F.scatter_to(mesh.space, m(X), axis=0)))
+    )
 
 
 def cut_among_other_samples(mesh):
@@ -150,7 +170,9 @@ def summed_with_other_samples(mesh):
 
 def layers_of_other_axes(mesh):
     wide = L.ColumnParallelLinear(mesh.space, 6, 8, nobias=True, gather_output=False)
-    m = mnpar.Chain(wide=wide, out=L.RowParallelLinear(mesh.model, 8, 6, nobias=True, input_is_parallel=True))
+    m = mnpar.Chain(
+        wide=wide, out=L.RowParallelLinear(mesh.model, 8, 6, nobias=True, input_is_parallel=True)
+    )
     return m, lambda: loss(m.out(m.wide(X)))
 
 
@@ -190,7 +212,8 @@ def a_part_of_a_weight(mesh):
     m = pair(mesh.model, nobias=True)
     r = mesh.model.rank
     m.W = mnpar.Parameter(np.random.default_rng(r).normal(size=(6, 6)))
-    m.W.whole, m.W.box = (12, 6), Box((6 * r, 0), (6 * r + 6, 6))
+    m.W.whole = (12, 6)
+    m.W.box = Box((6 * r, 0), (6 * r + 6, 6))
     return m
 
 
@@ -209,7 +232,9 @@ def not_copied_behind_a_layer(mesh):
 
 def scores_of_what_is_not_copied(mesh):
     m = L.VocabularyParallelEmbedID(mesh.model, 8, 6)
-    return m, lambda: F.vocabulary_parallel_softmax_cross_entropy(mesh.model, F.linear(m(T), m.W), T)
+    return m, lambda: F.vocabulary_parallel_softmax_cross_entropy(
+        mesh.model, F.linear(m(T), m.W), T
+    )
 
 
 def a_whole_loss_summed(mesh):
@@ -256,7 +281,9 @@ def a_weight_inside_and_outside(mesh):
 
 def statistics_of_a_part(mesh):
     m = L.BatchNormalization(6)
-    return m, lambda: loss(F.gather_from(mesh.model, m(F.scatter_to(mesh.model, X, axis=0)), axis=0))
+    return m, lambda: loss(
+        F.gather_from(mesh.model, m(F.scatter_to(mesh.model, X, axis=0)), axis=0)
+    )
 
 
 def experts_of_other_samples(mesh):
@@ -288,17 +315,25 @@ def a_fraction_of_the_bias_in_each_part(mesh):
 
 def a_bias_in_each_part_of_a_layer(mesh):
     m, _ = biased(mesh)
-    return m, lambda: loss(F.reduce_from(mesh.model, F.linear(F.tanh(m.wide(m.before(X))), m.out.W, m.out.b)))
+    return m, lambda: loss(
+        F.reduce_from(mesh.model, F.linear(F.tanh(m.wide(m.before(X))), m.out.W, m.out.b))
+    )
 
 
 def a_bias_in_each_part_of_a_cut_sequence(mesh):
     m, part = biased(mesh)
-    return m, lambda: F.sum(F.gather_from(mesh.model, F.reduce_scatter(mesh.model, part() + m.out.b, axis=0), axis=0) ** 2)
+    return m, lambda: F.sum(
+        F.gather_from(mesh.model, F.reduce_scatter(mesh.model, part() + m.out.b, axis=0), axis=0)
+        ** 2
+    )
 
 
 def a_penalty_in_each_part(mesh):
     m = pair(mesh.model)
-    return m, lambda: loss(run(m)) + F.reduce_from(mesh.model, F.sum(m.wide.W**2) + F.sum(m.before.W**2))
+    return (
+        m,
+        lambda: loss(run(m)) + F.reduce_from(mesh.model, F.sum(m.wide.W**2) + F.sum(m.before.W**2)),
+    )
 
 
 def an_allreduce_that_is_awaited_later(mesh):
@@ -308,7 +343,9 @@ def an_allreduce_that_is_awaited_later(mesh):
 
 def a_mean_that_is_awaited_later(mesh):
     m = pair(mesh.model)
-    return m, lambda: loss(F.iallreduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W), op="mean"))
+    return m, lambda: loss(
+        F.iallreduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W), op="mean")
+    )
 
 
 def an_allgather_that_is_awaited_later(mesh):
@@ -318,12 +355,16 @@ def an_allgather_that_is_awaited_later(mesh):
 
 def a_broadcast_where_a_loss_follows(mesh):
     m = pair(mesh.model, nobias=True)
-    return m, lambda: loss(F.bcast(mesh.model, F.reduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W))))
+    return m, lambda: loss(
+        F.bcast(mesh.model, F.reduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W)))
+    )
 
 
 def a_broadcast_that_is_awaited_later(mesh):
     m = pair(mesh.model, nobias=True)
-    return m, lambda: loss(F.ibcast(mesh.model, F.reduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W))))
+    return m, lambda: loss(
+        F.ibcast(mesh.model, F.reduce(mesh.model, F.linear(F.tanh(m.wide(X)), m.out.W)))
+    )
 
 
 def squares(mesh):
@@ -358,8 +399,10 @@ def a_loss_that_is_sent(mesh):
 
 
 WRONG = {
-    other_samples: r"copy_to at .*: its input is 24 numbers, .* on rank 0 and .* on rank 1 of .*the same samples",
-    other_labels: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on rank 1",
+    other_samples: r"copy_to at .*: its input is 24 numbers, .* on rank 0 and .* on rank 1 of .*the same "
+    r"samples",
+    other_labels: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on "
+    r"rank 1",
     another_gradient_of_what_was_gathered: r"gather_from at .*: the gradient of its output",
     other_words: r"VocabularyParallelEmbedID at .*: its argument x is 4 numbers, 3 in all, on rank 0",
     other_words_in_a_cut_sequence: r"VocabularyParallelEmbedID at .*: its argument x",
@@ -367,10 +410,14 @@ WRONG = {
     other_batches_in_the_stages: r"Pipeline at .*: its argument 0 is 24 numbers",
     other_micro_batches: r"copy_to at .*: its input is 12 numbers, .* on rank 0 and 6 numbers, ",
     other_masks_before: r"copy_to at .*: its input is .*random numbers",
-    other_masks_after: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on rank 1",
-    other_weights_drawn: r"ranks \[0, 2\] of .*along 'model', have drawn their parts of /wide/W from different whole arrays",
-    other_scales: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on rank 1",
-    cut_along_another_axis: r"gather_from at .*: each of 2 ranks has the same part: cut and join along the same axis",
+    other_masks_after: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on "
+    r"rank 1",
+    other_weights_drawn: r"ranks \[0, 2\] of .*along 'model', have drawn their parts of /wide/W from different "
+    r"whole arrays",
+    other_scales: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on "
+    r"rank 1",
+    cut_along_another_axis: r"gather_from at .*: each of 2 ranks has the same part: cut and join along the same "
+    r"axis",
     joined_along_another_axis: r"gather_from at .*: each of 2 ranks has the same part",
     summed_along_another_axis: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times",
     cut_among_other_samples: r"scatter_to at .* has ranks with samples of their own",
@@ -378,7 +425,8 @@ WRONG = {
     summed_with_other_samples: r"reduce_from at .* has ranks with samples of their own",
     layers_of_other_axes: r"the gradients of /wide/W are not the same on ranks .0, 2. of model=2,space=2",
     words_and_scores_of_other_axes: r"cross_entropy at .*: each of 2 ranks has the same scores, and not a block",
-    copied_twice: r"copy_to at .*: each of 2 ranks has the same gradient of its result, so that it would count 2 times",
+    copied_twice: r"copy_to at .*: each of 2 ranks has the same gradient of its result, so that it would "
+    r"count 2 times",
     copied_twice_in_what_is_forgotten: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
     copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
     a_weight_copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
@@ -386,9 +434,12 @@ WRONG = {
     not_copied_behind_a_sum: r"reduce_from at .*: the gradient of its output is .*copy_to or scatter_to",
     not_copied_behind_a_layer: r"the gradients of /before/W are not the same",
     scores_of_what_is_not_copied: r"reduce_from at .*: the gradient of its output is",
-    a_whole_loss_summed: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it should be",
-    summed_twice: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it should be",
-    copies_summed: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it should be",
+    a_whole_loss_summed: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it "
+    r"should be",
+    summed_twice: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it "
+    r"should be",
+    copies_summed: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it "
+    r"should be",
     not_summed_before_a_layer: r"copy_to at .*: its input is",
     a_mean_where_a_loss_follows: r"allreduce at .*: each of 2 ranks has the same gradient .*for a mean divide",
     an_allreduce_where_a_loss_follows: r"allreduce at .*: each of 2 ranks has the same gradient .*take reduce_from",
@@ -396,7 +447,8 @@ WRONG = {
     a_weight_inside_and_outside: r"the gradients of /W are not the same",
     statistics_of_a_part: r"the gradients of /gamma are not the same",
     scores_that_were_gathered: r"cross_entropy at .*: each of 2 ranks has the same scores, .*gather_output=False",
-    a_bias_in_each_part: r"reduce_from at .*: each of 2 ranks adds the same /out/b to its part, so that the sum has it 2 times",
+    a_bias_in_each_part: r"reduce_from at .*: each of 2 ranks adds the same /out/b to its part, so that the sum "
+    r"has it 2 times",
     a_fraction_of_the_bias_in_each_part: r"reduce_from at .*: each of 2 ranks adds the same /out/b",
     a_bias_in_each_part_of_a_layer: r"reduce_from at .*: each of 2 ranks adds the same /out/b",
     a_bias_in_each_part_of_a_cut_sequence: r"reduce_scatter at .*: each of 2 ranks adds the same /out/b",
@@ -406,34 +458,45 @@ WRONG = {
     an_allgather_that_is_awaited_later: r"allgather at .*: each of 2 ranks has the same gradient",
     a_broadcast_where_a_loss_follows: r"bcast at .*: each of 2 ranks has the same gradient",
     a_broadcast_that_is_awaited_later: r"bcast at .*: each of 2 ranks has the same gradient",
-    a_sum_that_is_the_loss: r"allreduce at .*: each of 2 ranks has the same loss, of which it is a term, and so the gradient",
+    a_sum_that_is_the_loss: r"allreduce at .*: each of 2 ranks has the same loss, of which it is a term, and so "
+    r"the gradient",
     a_later_sum_that_is_the_loss: r"allreduce at .*: each of 2 ranks has the same loss",
     a_sum_in_the_loss: r"allreduce at .*: each of 2 ranks has the same loss",
     a_loss_that_is_sent: r"bcast at .*: each of 2 ranks has the same loss",
     experts_of_other_samples: r"scatter_to at .*: its input is 24 numbers",
 }
-MODEL_AND_SPACE, DATA_AND_MODEL, PIPE_AND_MODEL = {"model": 2, "space": 2}, {"data": 2, "model": 2}, {"pipe": 2, "model": 2}
+MODEL_AND_SPACE = {"model": 2, "space": 2}
+DATA_AND_MODEL = {"data": 2, "model": 2}
+PIPE_AND_MODEL = {"pipe": 2, "model": 2}
 PLACES = {
-    cut_among_other_samples: DATA_AND_MODEL, joined_with_other_samples: DATA_AND_MODEL,
-    summed_with_other_samples: DATA_AND_MODEL, other_batches_in_the_stages: {"pipe": 2},
+    cut_among_other_samples: DATA_AND_MODEL,
+    joined_with_other_samples: DATA_AND_MODEL,
+    summed_with_other_samples: DATA_AND_MODEL,
+    other_batches_in_the_stages: {"pipe": 2},
     other_micro_batches: PIPE_AND_MODEL,
-}  # fmt: skip
+}
 
 
 def update(comm, axes, program, times=1, check=100):
-    """Updates of a model; the bytes that this rank has sent in the last of them among the ranks of ``model``."""
+    """Updates of a model; the bytes that this rank has sent in the last of them among the ranks of
+    ``model``.
+    """
     with mnpar.using_config("dtype", np.dtype("f8")):
         mesh = mnpar.Mesh(comm, **axes)
         mnpar.random.seed(0)
         model, lossfun = program(mesh)
-        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh, check=check).setup(model)
+        optimizer = mnpar.create_multi_node_optimizer(
+            mnpar.optimizers.SGD(), mesh, check=check
+        ).setup(model)
         for _ in range(times):
             before = mesh.model.traffic.collective_bytes
             optimizer.update(lossfun)
         return mesh.model.traffic.collective_bytes - before
 
 
-@pytest.mark.parametrize(("program", "message"), WRONG.items(), ids=[program.__name__ for program in WRONG])
+@pytest.mark.parametrize(
+    ("program", "message"), WRONG.items(), ids=[program.__name__ for program in WRONG]
+)
 def test_a_wrong_number_is_told(program, message):
     axes = PLACES.get(program, MODEL_AND_SPACE)
     with pytest.raises(MismatchError, match=message):
@@ -447,7 +510,9 @@ def right_pair(mesh):
 
 def right_parts(mesh):
     m = L.Linear(6, 6)
-    return m, lambda: loss(F.gather_from(mesh.model, F.tanh(F.scatter_to(mesh.model, m(X), axis=0)), axis=0))
+    return m, lambda: loss(
+        F.gather_from(mesh.model, F.tanh(F.scatter_to(mesh.model, m(X), axis=0)), axis=0)
+    )
 
 
 def right_sums_over_two_axes(mesh):
@@ -457,7 +522,9 @@ def right_sums_over_two_axes(mesh):
 
 
 def right_losses_of_parts(mesh):
-    """Of parts of the sequence: nothing is owned together after the last layer, and the sum of the losses is meant (law 1)."""
+    """Of parts of the sequence: nothing is owned together after the last layer, and the sum of the
+    losses is meant (law 1).
+    """
     m = mnpar.Chain(pair=pair(mesh.model, sequence_axis=1))
     m.pair.before.add_hook(WholeGradients(mesh.model))
     part = lambda: m.pair.before(F.scatter_to(mesh.model, SEQUENCES, axis=1), 2)
@@ -467,7 +534,9 @@ def right_losses_of_parts(mesh):
 def right_by_chance(mesh):
     """Constant weights and samples: all ranks have the same parts."""
     wide = L.ColumnParallelLinear(mesh.model, 6, 8, initialW=0.1, gather_output=False)
-    m = mnpar.Chain(wide=wide, out=L.RowParallelLinear(mesh.model, 8, 6, initialW=0.1, input_is_parallel=True))
+    m = mnpar.Chain(
+        wide=wide, out=L.RowParallelLinear(mesh.model, 8, 6, initialW=0.1, input_is_parallel=True)
+    )
     return m, lambda: loss(m.out(F.tanh(m.wide(np.full((4, 6), 0.3)))))
 
 
@@ -527,7 +596,12 @@ def right_counts_as_gradients(mesh):
     m = mnpar.Chain(l=L.Linear(6, 6))
     m.b = mnpar.Parameter(np.zeros(3))
     passes = np.roll([[1, 0, 1], [1, 1, 0], [1, 0, 1]], mesh.model.rank, axis=0)
-    return m, lambda: loss(m.l(X)) + F.reduce_from(mesh.model, F.sum(F.copy_to(mesh.model, m.b) * passes))
+    return (
+        m,
+        lambda: (
+            loss(m.l(X)) + F.reduce_from(mesh.model, F.sum(F.copy_to(mesh.model, m.b) * passes))
+        ),
+    )
 
 
 def right_gradient_of_a_sum_of_gradients(mesh):
@@ -546,7 +620,9 @@ def right_gradient_of_a_sum_of_gradients(mesh):
 
 
 def right_sums_in_losses_that_differ(mesh):
-    """Losses that add up, to each of which a P-th of a sum is added: its gradient is the same on all ranks, and whole."""
+    """Losses that add up, to each of which a P-th of a sum is added: its gradient is the same on
+    all ranks, and whole.
+    """
     head = L.Linear(6, 3)
     m = mnpar.Chain(trunk=L.Linear(6, 6), **{f"head{mesh.model.rank}": head})
 
@@ -563,7 +639,9 @@ def right_sum_in_a_part(mesh):
 
     def lossfun():
         total = F.allreduce(mesh.model, F.sum(m.wide.W**2))
-        return F.reduce_from(mesh.model, F.sum(m.wide(m.before(X)) ** 2) + 0.3 * total / mesh.model.size)
+        return F.reduce_from(
+            mesh.model, F.sum(m.wide(m.before(X)) ** 2) + 0.3 * total / mesh.model.size
+        )
 
     return m, lossfun
 
@@ -576,7 +654,9 @@ def right_bias_added_once_by_hand(mesh):
 
 def right_bias_copied(mesh):
     m, part = biased(mesh)
-    return m, lambda: loss(F.reduce_from(mesh.model, part() + F.copy_to(mesh.model, m.out.b) / mesh.model.size))
+    return m, lambda: loss(
+        F.reduce_from(mesh.model, part() + F.copy_to(mesh.model, m.out.b) / mesh.model.size)
+    )
 
 
 def right_ensemble_in_a_sum(mesh):
@@ -593,7 +673,9 @@ def right_blocks_of_scores(mesh):
 
 
 def right_sums_that_are_awaited_in_another_order(mesh):
-    """Of what is alike, and divided; one is used first on one rank, and the other one on another."""
+    """Of what is alike, and divided; one is used first on one rank, and the other one on
+    another.
+    """
     m = pair(mesh.model)
 
     def lossfun():
@@ -608,7 +690,8 @@ def right_sums_that_are_awaited_in_another_order(mesh):
 
 def right_message_between_the_start_and_the_end_of_a_sum(mesh):
     """One rank starts a sum before, the other one after the first has sent it something."""
-    m, r = pair(mesh.model), mesh.model.rank
+    m = pair(mesh.model)
+    r = mesh.model.rank
 
     def lossfun():
         y = run(m)
@@ -638,7 +721,12 @@ def right_number_in_each_part(mesh):
     """Its gradient may be the same on all ranks by chance; and terms of each rank's own weights."""
     m = pair(mesh.model)
     m.scale = mnpar.Parameter(np.array(1.3))
-    part = lambda: F.sum(m.wide(m.before(X)) ** 2) + F.sum(m.wide.W**2) + F.sum(m.wide.b) + np.arange(6.0).sum() / 7
+    part = lambda: (
+        F.sum(m.wide(m.before(X)) ** 2)
+        + F.sum(m.wide.W**2)
+        + F.sum(m.wide.b)
+        + np.arange(6.0).sum() / 7
+    )
     return m, lambda: F.reduce_from(mesh.model, part() + F.copy_to(mesh.model, m.scale) / 3)
 
 
@@ -660,8 +748,12 @@ def right_sums_of_data(mesh):
 
     def lossfun():
         given = lambda: mnpar.Variable(X * (mesh.model.rank + 1))
-        sums = [F.sum(kind(mesh.model, given() ** 2)) for kind in (F.allreduce, F.iallreduce, F.bcast)]
-        scale = F.tanh(F.allreduce(mesh.model, given(), op="mean")) + F.copy_to(mesh.model, mnpar.Variable(X))
+        sums = [
+            F.sum(kind(mesh.model, given() ** 2)) for kind in (F.allreduce, F.iallreduce, F.bcast)
+        ]
+        scale = F.tanh(F.allreduce(mesh.model, given(), op="mean")) + F.copy_to(
+            mesh.model, mnpar.Variable(X)
+        )
         joined = F.allgather(mesh.model, given(), axis=0)
         return loss(run(m) * scale) + 0.1 * sum(sums) + 0.1 * F.sum(joined**2)
 
@@ -671,16 +763,33 @@ def right_sums_of_data(mesh):
 @pytest.mark.parametrize(
     "program",
     [
-        right_sums_of_data, right_losses_that_are_shown, right_number_in_each_part,
+        right_sums_of_data,
+        right_losses_that_are_shown,
+        right_number_in_each_part,
         right_gradient_penalty_that_is_awaited_later,
-        right_sums_in_losses_that_differ, right_sum_in_a_part, right_bias_added_once_by_hand, right_bias_copied,
-        right_ensemble_in_a_sum, right_blocks_of_scores, right_sums_that_are_awaited_in_another_order,
+        right_sums_in_losses_that_differ,
+        right_sum_in_a_part,
+        right_bias_added_once_by_hand,
+        right_bias_copied,
+        right_ensemble_in_a_sum,
+        right_blocks_of_scores,
+        right_sums_that_are_awaited_in_another_order,
         right_message_between_the_start_and_the_end_of_a_sum,
-        right_pair, right_parts, right_sums_over_two_axes, right_losses_of_parts, right_by_chance, right_scalars_by_chance,
-        right_penalty_of_parts, right_task_for_each_rank, right_means_of_what_is_alike, right_counts, right_gradient_penalty,
-        right_counts_as_gradients, right_gradient_of_a_sum_of_gradients,
+        right_pair,
+        right_parts,
+        right_sums_over_two_axes,
+        right_losses_of_parts,
+        right_by_chance,
+        right_scalars_by_chance,
+        right_penalty_of_parts,
+        right_task_for_each_rank,
+        right_means_of_what_is_alike,
+        right_counts,
+        right_gradient_penalty,
+        right_counts_as_gradients,
+        right_gradient_of_a_sum_of_gradients,
     ],
-)  # fmt: skip
+)
 def test_right_programs_pass(program):
     mnpar.run(update, ranks=4, args=(MODEL_AND_SPACE, program, 2))
 
@@ -690,7 +799,9 @@ def test_batches_that_are_cut_and_losses_that_are_shown_along_the_data_axis_pass
         m = pair(mesh.model)
 
         def lossfun():
-            mine = loss(run(m, F.scatter_to(mesh.data, X, axis=0)), F.scatter_to(mesh.data, T, axis=0).array)
+            mine = loss(
+                run(m, F.scatter_to(mesh.data, X, axis=0)), F.scatter_to(mesh.data, T, axis=0).array
+            )
             F.reduce_from(mesh.data, mine), F.gather_from(mesh.data, F.reshape(mine, (1,)))
             return mine
 
@@ -701,7 +812,12 @@ def test_batches_that_are_cut_and_losses_that_are_shown_along_the_data_axis_pass
 
 def test_stages_may_be_given_zeros_for_what_they_do_not_need():
     def program(mesh):
-        m = mnpar.Pipeline.of(mesh.pipe, {"a": lambda: L.Linear(6, 6), "b": lambda: L.Classifier(L.Linear(6, 3))}, "1f1b", 2)
+        m = mnpar.Pipeline.of(
+            mesh.pipe,
+            {"a": lambda: L.Linear(6, 6), "b": lambda: L.Classifier(L.Linear(6, 3))},
+            "1f1b",
+            2,
+        )
         return m, lambda: m(X * (mesh.pipe.rank == 0), T * (mesh.pipe.rank == 1))
 
     mnpar.run(update, ranks=2, args=({"pipe": 2}, program))
@@ -709,7 +825,9 @@ def test_stages_may_be_given_zeros_for_what_they_do_not_need():
 
 def test_updates_that_are_not_compared_send_nothing_for_it():
     """The fourth of them: it is after 0, 1, 2 and 4 updates that gradients are compared."""
-    few, more = (sum(mnpar.run(update, ranks=2, args=({"model": 2}, right_pair, times))) for times in (4, 5))
+    few, more = (
+        sum(mnpar.run(update, ranks=2, args=({"model": 2}, right_pair, times))) for times in (4, 5)
+    )
     assert few < more
 
 
@@ -723,13 +841,20 @@ def test_in_debug_mode_each_update_is_looked_at():
 
         def lossfun():
             calls.append(mesh.comm.rank)
-            return loss((F.reduce_from if calls.count(mesh.comm.rank) < 4 else F.allreduce)(mesh.model, part()))
+            return loss(
+                (F.reduce_from if calls.count(mesh.comm.rank) < 4 else F.allreduce)(
+                    mesh.model, part()
+                )
+            )
 
         return m, lossfun
 
     mnpar.run(update, ranks=2, args=({"model": 2}, program, 4))
     calls.clear()
-    with mnpar.using_config("debug", True), pytest.raises(MismatchError, match=r"allreduce at .*: each of 2 ranks has"):
+    with (
+        mnpar.using_config("debug", True),
+        pytest.raises(MismatchError, match=r"allreduce at .*: each of 2 ranks has"),
+    ):
         mnpar.run(update, ranks=2, args=({"model": 2}, program, 4))
 
 
@@ -742,7 +867,9 @@ def test_in_debug_mode_losses_of_their_own_are_told_but_not_of_models_of_their_o
         mnpar.run(update, ranks=2, args=({"model": 2}, right_task_for_each_rank))
         assert not recwarn.list
         mnpar.run(update, ranks=2, args=({"model": 2}, own_losses))
-    assert [str(w.message)[:48] for w in recwarn] == ["ranks [0, 1] have samples in common, and losses "]
+    assert [str(w.message)[:48] for w in recwarn] == [
+        "ranks [0, 1] have samples in common, and losses "
+    ]
 
 
 def test_in_debug_mode_it_is_told_without_a_mesh():
@@ -762,7 +889,10 @@ def test_a_gradient_that_one_rank_alone_begins_is_told_in_debug_mode():
             y = F.sum(F.reduce_from(comm, x) ** 2)
             y.backward() if comm.rank == 0 else mnpar.backward()
 
-    with pytest.raises(MismatchError, match=r"reduce_from at .*: the gradient of its output is 24 numbers.*missing on rank 1"):
+    with pytest.raises(
+        MismatchError,
+        match=r"reduce_from at .*: the gradient of its output is 24 numbers.*missing on rank 1",
+    ):
         mnpar.run(program, ranks=2)
 
 

@@ -1,4 +1,6 @@
-"""Schedules do each action once, end, and have the bubbles and the memory that their formulas say."""
+"""Schedules do each action once, end, and have the bubbles and the memory that their formulas
+say.
+"""
 
 import itertools
 import random
@@ -6,13 +8,23 @@ import random
 import pytest
 from matplotlib.figure import Figure
 
-from mnpar.parallel import SCHEDULES, Action, Schedule, balance, draw, make_schedule, own_schedule, simulate
+from mnpar.parallel import (
+    SCHEDULES,
+    Action,
+    Schedule,
+    balance,
+    draw,
+    make_schedule,
+    own_schedule,
+    simulate,
+)
 from tests.tables import together
 
 SIZES = list(itertools.product(range(1, 5), range(1, 10)))
 FULL = [(P, M) for P, M in SIZES if M >= P]
 
-# The share of time in which ranks wait, for stages of one unit, with M >= P: here, and in the literature.
+# The share of time in which ranks wait, for stages of one unit, with M >= P: here, and in the
+# literature.
 BUBBLES = {
     "gpipe": lambda P, M: 2 * (P - 1) / (3 * M + 2 * (P - 1)),
     "1f1b": lambda P, M: 2 * (P - 1) / (3 * M + 2 * (P - 1)),
@@ -39,7 +51,9 @@ GRAPHS = {
 def test_the_bubble_is_the_formulas(name, ranks_and_batches):
     P, M = ranks_and_batches
     assert simulate(make_schedule(name, P, M)).bubble == pytest.approx(BUBBLES[name](P, M))
-    assert simulate(make_schedule(name, P, M), early=False).bubble == pytest.approx(LITERATURE[name](P, M))
+    assert simulate(make_schedule(name, P, M), early=False).bubble == pytest.approx(
+        LITERATURE[name](P, M)
+    )
 
 
 @together(name=GRAPHS, ranks_and_batches=FULL)
@@ -51,7 +65,8 @@ def test_the_graphs_in_flight_are_the_formulas(name, ranks_and_batches):
 
 @pytest.mark.parametrize(("P", "M"), SIZES, ids=[f"{P} ranks, {M}" for P, M in SIZES])
 def test_zbv_keeps_no_more_than_1f1b(P, M):
-    assert max(simulate(make_schedule("zbv", P, M)).in_flight) == min(2 * P, 2 * M)  # of half the size
+    # of half the size
+    assert max(simulate(make_schedule("zbv", P, M)).in_flight) == min(2 * P, 2 * M)
 
 
 @together(name=BUBBLES, ranks_and_batches=[*SIZES, (6, 13), (8, 5), (7, 20)])
@@ -67,11 +82,17 @@ def test_zbv_on_many_ranks_takes_at_most_two_units_more(P, M):
 
 def test_costs_differ_between_stages_and_messages_take_time():
     schedule = make_schedule("gpipe", 2, 1)
-    assert simulate(schedule, forward=[1, 5], inputs=0, weights=2, message=0.5).duration == 1 + 0.5 + 5 + 0.5 + 2
+    assert (
+        simulate(schedule, forward=[1, 5], inputs=0, weights=2, message=0.5).duration
+        == 1 + 0.5 + 5 + 0.5 + 2
+    )
 
 
 def test_eager_hides_messages_that_take_as_long_as_an_action():
-    assert [simulate(make_schedule(name, 4, 8), message=1).duration for name in ("1f1b", "zb1p", "eager")] == [41, 41, 31]
+    assert [
+        simulate(make_schedule(name, 4, 8), message=1).duration
+        for name in ("1f1b", "zb1p", "eager")
+    ] == [41, 41, 31]
 
 
 WRONG = {
@@ -79,7 +100,10 @@ WRONG = {
     "weights without inputs": (["F0 W0", "F0 B0"], "stage 0 has ['F', 'W']"),
     "backward first": (["B0 F0"], "stage 0 has ['B', 'F']"),
     "twice": (["F0 B0 B0"], "0B0 is there 2 times on rank 0"),
-    "ranks wait for each other": (["F0 B0 F1 B1", "F1 B1 F0 B0"], "0B0, which waits for 1I0 on rank 1"),
+    "ranks wait for each other": (
+        ["F0 B0 F1 B1", "F1 B1 F0 B0"],
+        "0B0, which waits for 1I0 on rank 1",
+    ),
 }
 
 
@@ -156,5 +180,7 @@ def test_no_other_cut_has_a_cheaper_dearest_stage(seed):
     rng = random.Random(seed)
     costs = [rng.random() for _ in range(7)]
     ends = [0, *itertools.accumulate(balance(costs, 3))]
-    best = min(max(sum(costs[:a]), sum(costs[a:b]), sum(costs[b:])) for a in range(8) for b in range(a, 8))
+    best = min(
+        max(sum(costs[:a]), sum(costs[a:b]), sum(costs[b:])) for a in range(8) for b in range(a, 8)
+    )
     assert max(sum(costs[a:b]) for a, b in itertools.pairwise(ends)) == pytest.approx(best)

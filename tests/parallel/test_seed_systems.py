@@ -1,4 +1,6 @@
-"""Synkhronos' update rules over ranks (S6), pathway2ai's wrappers (X3, X4), flashlight's all-reduces and barrier (F1, F4)."""
+"""Synkhronos' update rules over ranks (S6), pathway2ai's wrappers (X3, X4), flashlight's
+all-reduces and barrier (F1, F4).
+"""
 
 import tempfile
 import time
@@ -29,13 +31,17 @@ RULES |= {  # those that have no momentum of their own
     for kind in ("momentum", "nesterov")
 }
 RNG = np.random.default_rng(0)
-X, T = RNG.standard_normal((50, 7, 3)), RNG.standard_normal((50, 7, 2))  # steps of seven rows
+# steps of seven rows
+X = RNG.standard_normal((50, 7, 3))
+T = RNG.standard_normal((50, 7, 2))
 WEIGHTS = [RNG.standard_normal(shape) for shape in ((4, 3), (4,), (2, 4), (2,))]
 
 
 def chain():
     with mnpar.using_config("dtype", np.dtype("f8")):
-        return mnpar.Sequential(L.Linear(3, 4, False, *WEIGHTS[:2]), F.tanh, L.Linear(4, 2, False, *WEIGHTS[2:]))
+        return mnpar.Sequential(
+            L.Linear(3, 4, False, *WEIGHTS[:2]), F.tanh, L.Linear(4, 2, False, *WEIGHTS[2:])
+        )
 
 
 def values(link):
@@ -59,7 +65,9 @@ def taught(optimizer, steps, rows):
 
 @pytest.mark.ranks(1, 2, 3, on="threads")
 @pytest.mark.parametrize("make", RULES.values(), ids=RULES)
-def test_five_steps_of_uneven_ranks_are_those_of_one_with_one_reduction_each(comm, make, monkeypatch):
+def test_five_steps_of_uneven_ranks_are_those_of_one_with_one_reduction_each(
+    comm, make, monkeypatch
+):
     optimizer = mnpar.create_multi_node_optimizer(make(), comm, bucket_bytes=None)
     channel, sent = optimizer.team.reducer.channel, []
 
@@ -71,7 +79,9 @@ def test_five_steps_of_uneven_ranks_are_those_of_one_with_one_reduction_each(com
     mine = taught(optimizer, 5, lambda step: part(comm, step))
     assert comm.size == 1 or sent == [4 * 3 + 4 + 2 * 4 + 2] * 5
     comm.barrier()
-    np.testing.assert_allclose(mine, taught(make(), 5, lambda step: slice(0, 7)), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        mine, taught(make(), 5, lambda step: slice(0, 7)), rtol=1e-10, atol=1e-12
+    )
 
 
 @pytest.mark.ranks(2, 3, on="threads")
@@ -84,7 +94,11 @@ def test_a_wrapped_model_with_every_pth_batch_learns_what_one_does_from_the_join
     optimizer = mnpar.optimizers.SGD(0.05).setup(twin)
     for i in range(50 // comm.size):
         rows = slice(i * comm.size, (i + 1) * comm.size)
-        optimizer.update(lambda x, t: F.mean_squared_error(twin(x), t), X[rows].reshape(-1, 3), T[rows].reshape(-1, 2))
+        optimizer.update(
+            lambda x, t: F.mean_squared_error(twin(x), t),
+            X[rows].reshape(-1, 3),
+            T[rows].reshape(-1, 2),
+        )
     np.testing.assert_allclose(values(net), values(twin), rtol=1e-10)
     assert mnpar.check_parameter_closeness(net, comm, tolerance=1e-6)
 
@@ -93,7 +107,11 @@ def test_a_wrapped_model_with_every_pth_batch_learns_what_one_does_from_the_join
 @pytest.mark.parametrize("make", RULES.values(), ids=RULES)
 def test_one_flat_vector_and_a_message_for_each_parameter_are_the_same_to_the_last_bit(comm, make):
     flat, each = [
-        taught(mnpar.create_multi_node_optimizer(make(), comm, bucket_bytes=bucket_bytes), 5, lambda step: part(comm, step))
+        taught(
+            mnpar.create_multi_node_optimizer(make(), comm, bucket_bytes=bucket_bytes),
+            5,
+            lambda step: part(comm, step),
+        )
         for bucket_bytes in (None, 1)
     ]
     np.testing.assert_array_equal(flat, each)
@@ -137,7 +155,9 @@ def adadelta(p, g, s, t, rate):
     return p - rate * step
 
 
-FORMULAS = {  # as Synkhronos documents them, on one flat vector: p, its gradient, what is kept, the step from 1; and the rate
+# as Synkhronos documents them, on one flat vector: p, its gradient, what is kept, the step from 1;
+# and the rate
+FORMULAS = {
     "sgd": (lambda p, g, s, t, rate: p - rate * g, 0.1),
     "momentum": (momentum, 0.1),
     "nesterov": (nesterov, 0.1),
@@ -168,13 +188,20 @@ FORMULAS |= {
 @pytest.mark.parametrize("name", RULES)
 def test_five_steps_are_those_of_synkhronos_formulas(name):
     formula, rate = FORMULAS[name]
-    net, kept = chain(), [0, 0, 0]
+    net = chain()
+    kept = [0, 0, 0]
     p = values(net)
     for step in range(5):
         net.cleargrads()
         F.mean_squared_error(net(X[step]), T[step]).backward()
-        p = formula(p, np.concatenate([param.grad.ravel() for param in net.params()]), kept, step + 1, rate)
-        for param, part in zip(net.params(), np.split(p, np.cumsum([param.size for param in net.params()])), strict=False):
+        p = formula(
+            p, np.concatenate([param.grad.ravel() for param in net.params()]), kept, step + 1, rate
+        )
+        for param, part in zip(
+            net.params(),
+            np.split(p, np.cumsum([param.size for param in net.params()])),
+            strict=False,
+        ):
             param.array[...] = part.reshape(param.shape)
     np.testing.assert_allclose(taught(RULES[name](), 5, lambda step: slice(0, 7)), p, rtol=1e-7)
 
@@ -218,21 +245,27 @@ def test_a_wrapper_of_fifteen_lines_sums_or_averages_gradients(comm, how):
 
 
 @pytest.mark.ranks(1, 2, 3, 4, on="threads")
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "c8", "c16"])
+@pytest.mark.parametrize(
+    "dtype", ["f2", "f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "c8", "c16"]
+)
 def test_sums_over_ranks_scaled_now_or_later_in_every_layout(comm, dtype):
     P = comm.size
     for shape in ((10,), (3, 3), (0, 4), ()):
         x = np.full(shape, comm.rank, dtype)
         operation = comm.iallreduce(x)  # started, and waited for after other work
         strided = comm.iallreduce(np.full((4, 6), comm.rank, dtype)[::2, 1::2])
-        np.testing.assert_array_equal(comm.allreduce(np.full((4, 6), comm.rank, dtype)[::2, 1::2]) * 2, P * (P - 1))
+        np.testing.assert_array_equal(
+            comm.allreduce(np.full((4, 6), comm.rank, dtype)[::2, 1::2]) * 2, P * (P - 1)
+        )
         np.testing.assert_array_equal(operation.wait() * 2, np.full(shape, P * (P - 1)))
         np.testing.assert_array_equal(strided.wait() * 2, np.full((2, 3), P * (P - 1)))
 
 
 @pytest.mark.ranks(3, on="threads")
 def test_one_of_several_truths_is_a_truth(comm):
-    np.testing.assert_array_equal(comm.allreduce(np.array([comm.rank == 1, False]), "max"), [True, False])
+    np.testing.assert_array_equal(
+        comm.allreduce(np.array([comm.rank == 1, False]), "max"), [True, False]
+    )
 
 
 # ---- F4 ----

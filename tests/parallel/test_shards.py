@@ -1,4 +1,6 @@
-"""States in shards: the steps are those of whole states, by every rule, hook and scale; the memory is a share."""
+"""States in shards: the steps are those of whole states, by every rule, hook and scale; the memory
+is a share.
+"""
 
 import numpy as np
 import pytest
@@ -14,9 +16,12 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 RANKS = pytest.mark.ranks(1, 2, 3, 4, on="threads")
 CLASSES = [getattr(opt, name) for name in opt.__all__]
-OPTIMIZERS = {c.__name__: c for c in CLASSES if isinstance(c, type) and issubclass(c, opt.GradientMethod)}
+OPTIMIZERS = {
+    c.__name__: c for c in CLASSES if isinstance(c, type) and issubclass(c, opt.GradientMethod)
+}
 del OPTIMIZERS["GradientMethod"]
-OPTIMIZERS["LAMB with momentum"] = lambda: opt.apply_momentum(opt.LAMB())  # reads the parameter, and its norm
+# reads the parameter, and its norm
+OPTIMIZERS["LAMB with momentum"] = lambda: opt.apply_momentum(opt.LAMB())
 OPTIMIZERS["Adam with momentum"] = lambda: opt.apply_momentum(opt.Adam(), nesterov=True)
 HOOKS = {
     "WeightDecay": lambda: hooks.WeightDecay(0.1),
@@ -31,7 +36,9 @@ class Net(mnpar.Chain):
     def __init__(self):
         super().__init__()
         rng = np.random.default_rng(3)
-        self.a, self.b = (L.Linear(i, o, initialW=rng.standard_normal((o, i))) for i, o in ((3, 5), (5, 2)))
+        self.a, self.b = (
+            L.Linear(i, o, initialW=rng.standard_normal((o, i))) for i, o in ((3, 5), (5, 2))
+        )
         self.scale = mnpar.Parameter(np.ones(()))
 
     def forward(self, x):
@@ -48,7 +55,11 @@ def data(n=9, steps=4):
 
 def run(optimizer, comm=None, steps=4):
     for x, t in data(steps=steps):
-        mine = slice(None) if comm is None else slice(9 * comm.rank // comm.size, 9 * (comm.rank + 1) // comm.size)
+        mine = (
+            slice(None)
+            if comm is None
+            else slice(9 * comm.rank // comm.size, 9 * (comm.rank + 1) // comm.size)
+        )
         optimizer.update(optimizer.target.loss, x[mine], t[mine])
     return optimizer
 
@@ -80,7 +91,11 @@ def test_every_hook_sees_the_whole_by_its_norm(comm, make):
 @RANKS
 def test_the_states_take_a_share_of_the_memory(comm):
     optimizer = run(sharded(comm, opt.Adam()).setup(Net()), comm)
-    mine = sum(value.size for param in optimizer.target.params() for value in param.update_rule.state.values())
+    mine = sum(
+        value.size
+        for param in optimizer.target.params()
+        for value in param.update_rule.state.values()
+    )
     total = 2 * optimizer.target.count_params()
     assert comm.allreduce_obj(mine) == total
     assert mine <= 2 * -(-optimizer.target.count_params() // comm.size)
@@ -108,7 +123,9 @@ class Loaded(Saved, mnpar.serializer.Deserializer):
 
 
 @RANKS
-@pytest.mark.parametrize("make", [opt.Adam, opt.Novograd, opt.LAMB, OPTIMIZERS["Adam with momentum"]])
+@pytest.mark.parametrize(
+    "make", [opt.Adam, opt.Novograd, opt.LAMB, OPTIMIZERS["Adam with momentum"]]
+)
 def test_what_is_saved_is_whole_and_continues_on_any_number_of_ranks(comm, make):
     optimizer = run(sharded(comm, make()).setup(Net()), comm, steps=2)
     saved = Saved()
@@ -161,7 +178,9 @@ def test_a_rules_hook_after_the_step_sees_the_whole_parameter(comm):
     twins = sharded(comm, opt.Adam(0.1)), opt.Adam(0.1)
     for optimizer in twins:
         for param in optimizer.setup(Net()).target.params():
-            param.update_rule.add_hook(lambda rule, p: np.divide(p.array, abs(p.array).max(), out=p.array), "norm", "post")
+            param.update_rule.add_hook(
+                lambda rule, p: np.divide(p.array, abs(p.array).max(), out=p.array), "norm", "post"
+            )
         run(optimizer, comm if optimizer.team else None)
     same(*twins)
 
@@ -233,7 +252,9 @@ def test_links_may_come_and_go_while_states_are_in_pieces(comm):
 @pytest.mark.parametrize("by", ["hand", "another array"])
 @pytest.mark.ranks(2, 3, on="threads")
 def test_values_that_are_changed_between_steps_are_compared_at_once(comm, by, alike):
-    """Whatever stretch they are in: a step makes them alike, and would spread one part of the change and lose the other."""
+    """Whatever stretch they are in: a step makes them alike, and would spread one part of the
+    change and lose the other.
+    """
     optimizer = run(sharded(comm, opt.SGD(0.1), check=1000).setup(Net()), comm, steps=4)
     run(optimizer, comm, steps=1)
     weight = optimizer.target.a.W
@@ -247,7 +268,9 @@ def test_values_that_are_changed_between_steps_are_compared_at_once(comm, by, al
         assert len({param.tobytes() for param in comm.allgather(weight.array)}) == 1
     else:
         with pytest.raises(
-            MismatchError, match=r"update 6: the values of /a/W are not the same on ranks \[0, 1\].*changed by hand"
+            MismatchError,
+            match=r"update 6: the values of /a/W are not the same on ranks \[0, 1\].*changed by "
+            r"hand",
         ):
             run(optimizer, comm, steps=1)
 
@@ -260,4 +283,13 @@ def test_values_that_are_changed_alike_before_each_step_are_compared_seldom(comm
     for _ in range(12):
         optimizer.target.a.W.array *= 0.9
         run(optimizer, comm, steps=1)
-    assert compared == [4, 5, 7, 8, 11, 12, 15]  # the 1st, 2nd, 4th, 8th and 12th change, and updates 4, 8, 12
+    # the 1st, 2nd, 4th, 8th and 12th change, and updates 4, 8, 12
+    assert compared == [
+        4,
+        5,
+        7,
+        8,
+        11,
+        12,
+        15,
+    ]

@@ -1,4 +1,6 @@
-"""One array for the ranks of a machine: its life, as Synkhronos documents it, and what it forgets there."""
+"""One array for the ranks of a machine: its life, as Synkhronos documents it, and what it forgets
+there.
+"""
 
 import numpy as np
 import pytest
@@ -63,7 +65,11 @@ def test_growing_keeps_the_rows_and_new_ones_are_zeros(comm):
 @THREADS
 @pytest.mark.parametrize(
     ("given", "error"),
-    [(np.ones((2, 2), "f8"), TypeError), (np.ones(3, "f4"), ValueError), (np.ones((2, 2), "i8"), TypeError)],
+    [
+        (np.ones((2, 2), "f8"), TypeError),
+        (np.ones(3, "f4"), ValueError),
+        (np.ones((2, 2), "i8"), TypeError),
+    ],
     ids=["float64", "one axis", "int64"],
 )
 def test_what_does_not_fit_is_refused_on_all_ranks(comm, given, error):
@@ -121,8 +127,14 @@ def test_bad_arguments_are_errors_on_all_ranks(comm, arguments):
 
 @pytest.mark.ranks(4, on="threads")
 def test_each_machine_gets_the_values_once(comm, monkeypatch):
-    monkeypatch.setattr(ThreadTransport, "places", lambda self: (self.rank % 2, 2, self.rank // 2, 2))
-    monkeypatch.setattr(ThreadTransport, "share", lambda self, nbytes, share=ThreadTransport.share: share(self, nbytes))
+    monkeypatch.setattr(
+        ThreadTransport, "places", lambda self: (self.rank % 2, 2, self.rank // 2, 2)
+    )
+    monkeypatch.setattr(
+        ThreadTransport,
+        "share",
+        lambda self, nbytes, share=ThreadTransport.share: share(self, nbytes),
+    )
     data = mnpar.SharedData(on_root(comm, np.arange(5.0)), comm=comm)
     for root in (3, 2, 1):
         data.set_value(np.full(7, root) if comm.rank == root else None, root=root, force_cast=True)
@@ -164,7 +176,9 @@ def test_no_shape_is_told(comm, shape):
 @pytest.mark.parametrize("lengths", [(2, 2, 1), (2, 9, 2)], ids=["in its room", "beyond it"])
 def test_another_length_on_one_rank_is_told_on_all(comm, lengths):
     data = mnpar.SharedData(shape=(4, 2), dtype="i4", comm=comm)
-    with pytest.raises(MismatchError, match=r"\(2, 2\) .* on rank 0, and \([19], 2\) .* on rank [12]"):
+    with pytest.raises(
+        MismatchError, match=r"\(2, 2\) .* on rank 0, and \([19], 2\) .* on rank [12]"
+    ):
         data.set_length(lengths[comm.rank])
     assert data.shape == (4, 2)
 

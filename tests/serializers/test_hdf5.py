@@ -31,7 +31,13 @@ VALUES = {
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_values_come_back_as_they_were(value, tmp_path):
     save_hdf5(tmp_path / "f.h5", Bag(v=value))
-    fresh = Bag(v=np.zeros_like(value) if isinstance(value, np.ndarray) else None if value is None else type(value)())
+    fresh = Bag(
+        v=np.zeros_like(value)
+        if isinstance(value, np.ndarray)
+        else None
+        if value is None
+        else type(value)()
+    )
     load_hdf5(tmp_path / "f.h5", fresh)
     assert type(fresh.values["v"]) is type(value)
     np.testing.assert_array_equal(fresh.values["v"], value)
@@ -42,13 +48,18 @@ def test_links_are_groups_arrays_are_datasets_and_none_is_empty(tmp_path):
     with h5py.File(tmp_path / "f.h5") as file:
         assert sorted(file) == ["bn", "l1", "unused"]
         assert sorted(file["bn"]) == ["N", "avg_mean", "avg_var", "beta", "gamma"]
-        assert (file["l1/W"].shape, file["l1/W"].dtype, file["l1/W"].compression) == ((3, 2), np.float32, "gzip")
+        assert (file["l1/W"].shape, file["l1/W"].dtype, file["l1/W"].compression) == (
+            (3, 2),
+            np.float32,
+            "gzip",
+        )
         assert file["bn/N"].shape == ()
         assert file["unused/W"].shape is None
 
 
 def test_a_model_and_its_optimizer_come_back(tmp_path):
-    nets, optimizers = [Net(), Net()], [mnpar.optimizers.Adam(), mnpar.optimizers.Adam()]
+    nets = [Net(), Net()]
+    optimizers = [mnpar.optimizers.Adam(), mnpar.optimizers.Adam()]
     for net, optimizer in zip(nets, optimizers, strict=True):
         optimizer.setup(net)
     mnpar.functions.sum(nets[0].bn(nets[0].l1(np.eye(2, dtype="f4"))) ** 3).backward()
@@ -56,7 +67,8 @@ def test_a_model_and_its_optimizer_come_back(tmp_path):
     for name, objects in (("net", nets), ("optimizer", optimizers)):
         save_hdf5(tmp_path / name, objects[0])
         load_hdf5(tmp_path / name, objects[1])
-        a, b = serialize(objects[0]), serialize(objects[1])
+        a = serialize(objects[0])
+        b = serialize(objects[1])
         assert list(a) == list(b)
         for key in a:
             np.testing.assert_array_equal(a[key], b[key])
@@ -64,7 +76,9 @@ def test_a_model_and_its_optimizer_come_back(tmp_path):
 
 
 def test_several_objects_share_a_file(tmp_path):
-    a, b, c = L.Linear(2, 1), L.Linear(2, 1), L.Linear(2, 1)
+    a = L.Linear(2, 1)
+    b = L.Linear(2, 1)
+    c = L.Linear(2, 1)
     with h5py.File(tmp_path / "f.h5", "w") as file:
         HDF5Serializer(file.create_group("a"), compression=None).save(a)
         HDF5Serializer(file)["b"].save(b)

@@ -1,4 +1,6 @@
-"""npz files: Chainer's own are read, ours are Chainer's; nothing in a file is ever executed or believed about its size."""
+"""npz files: Chainer's own are read, ours are Chainer's; nothing in a file is ever executed or
+believed about its size.
+"""
 
 import io
 import os
@@ -17,7 +19,8 @@ from mnpar.errors import CheckpointError
 from mnpar.serializers import DictionarySerializer, NpzDeserializer, NpzFile, load_npz, save_npz
 from tests.serialized import Bag, Net
 
-CHAINER = Path(__file__).parent / "chainer7.npz"  # a Trainer of 3 iterations, written by Chainer 7.8.1
+# a Trainer of 3 iterations, written by Chainer 7.8.1
+CHAINER = Path(__file__).parent / "chainer7.npz"
 
 
 def written(compression=True, **values):
@@ -35,7 +38,9 @@ def member(data, name="a.npy", **arguments):
 
 def npy(shape, dtype, body):
     file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": dtype, "fortran_order": False, "shape": shape}
+    )
     return file.getvalue() + body
 
 
@@ -48,36 +53,57 @@ def test_a_model_and_its_optimizer_are_read_from_a_snapshot_of_chainer():
     load_npz(CHAINER, optimizer, path="updater/optimizer:main/")
     load_npz(CHAINER, model, path="updater/model:main/")
     assert model.l1.W.array.tolist()[0] == [1.248083233833313, 0.2840627133846283]
-    assert model.bn.avg_mean.tolist() == [1.2992198467254639, 3.3977954387664795, -0.4832386374473572]
+    assert model.bn.avg_mean.tolist() == [
+        1.2992198467254639,
+        3.3977954387664795,
+        -0.4832386374473572,
+    ]
     assert not model.unused.W.is_initialized
     assert optimizer.t == 3
-    assert model.bn.beta.update_rule.state["m"].tolist() == [1.6268689632415771, 1.626887559890747, 1.6267846822738647]
+    assert model.bn.beta.update_rule.state["m"].tolist() == [
+        1.6268689632415771,
+        1.626887559890747,
+        1.6267846822738647,
+    ]
 
 
-# The numbers that Chainer 7.8.1 gives to the links of a Sequential in its files, by the functions before the first link.
-@pytest.mark.parametrize(("functions", "numbers"), [(0, "0 4 3 2 1"), (1, "0 1 4 3 2"), (2, "0 1 2 4 3"), (5, "0 1 2 3 4")])
+# The numbers that Chainer 7.8.1 gives to the links of a Sequential in its files, by the functions
+# before the first link.
+@pytest.mark.parametrize(
+    ("functions", "numbers"),
+    [(0, "0 4 3 2 1"), (1, "0 1 4 3 2"), (2, "0 1 2 4 3"), (5, "0 1 2 3 4")],
+)
 def test_the_links_of_a_sequential_have_chainers_numbers(functions, numbers):
     layers = [L.Linear(1, 1, initialW=10 + i, initial_bias=i) for i in range(5)]
-    model = mnpar.Sequential(*[F.tanh] * functions, *[layer for one in layers for layer in (one, F.relu)])
+    model = mnpar.Sequential(
+        *[F.tanh] * functions, *[layer for one in layers for layer in (one, F.relu)]
+    )
     optimizer = mnpar.optimizers.MomentumSGD().setup(model)
     for i, layer in enumerate(layers):
         layer.W.update_rule.prepare(layer.W)
         layer.W.update_rule.state["v"][...] = 20 + i
     files = [f"{name}/{key}" for name in numbers.split() for key in ("W", "b")]
-    of_model, of_optimizer = mnpar.serializers.serialize(model), mnpar.serializers.serialize(optimizer)
+    of_model = mnpar.serializers.serialize(model)
+    of_optimizer = mnpar.serializers.serialize(optimizer)
     assert sorted(of_model) == sorted(files)
     for i, name in enumerate(numbers.split()):
-        assert (of_model[f"{name}/W"], of_model[f"{name}/b"], of_optimizer[f"{name}/W/v"]) == (10 + i, i, 20 + i)
+        assert (of_model[f"{name}/W"], of_model[f"{name}/b"], of_optimizer[f"{name}/W/v"]) == (
+            10 + i,
+            i,
+            20 + i,
+        )
     other = model.copy("init")
     NpzDeserializer(of_model).load(other)
-    assert [(one.W.array.item(), one.b.array.item()) for one in other if one not in (F.tanh, F.relu)] == [
-        (10 + i, i) for i in range(5)
-    ]
-    assert [path for path, _ in model.namedparams()][::2] == [f"/{i}/W" for i in range(5)]  # in programs as they stand
+    assert [
+        (one.W.array.item(), one.b.array.item()) for one in other if one not in (F.tanh, F.relu)
+    ] == [(10 + i, i) for i in range(5)]
+    # in programs as they stand
+    assert [path for path, _ in model.namedparams()][::2] == [f"/{i}/W" for i in range(5)]
 
 
 def test_other_formats_number_the_links_of_a_sequential_as_they_stand():
-    model, file = mnpar.Sequential(*[L.Linear(1, 1, initialW=i) for i in range(4)]), io.BytesIO()
+    model = mnpar.Sequential(*[L.Linear(1, 1, initialW=i) for i in range(4)])
+    file = io.BytesIO()
     mnpar.serializers.save_safetensors(file, model)
     arrays = mnpar.serializers.read_safetensors(file)
     assert [arrays[f"{i}/W"].item() for i in range(4)] == [0, 1, 2, 3]
@@ -92,7 +118,11 @@ def test_chainer_writes_no_state_of_what_was_never_updated():
     file = {"t": 3, "epoch": 0, "a/W/t": 0, "b/W/t": 3, "b/W/v": [[7.0]]}
     model.a.disable_update()
     NpzDeserializer({key: np.array(value) for key, value in file.items()}).load(optimizer)
-    assert (model.a.W.update_rule.t, model.b.W.update_rule.t, model.b.W.update_rule.state["v"].item()) == (0, 3, 7)
+    assert (
+        model.a.W.update_rule.t,
+        model.b.W.update_rule.t,
+        model.b.W.update_rule.state["v"].item(),
+    ) == (0, 3, 7)
     file["a/W/t"] = 1
     with pytest.raises(KeyError, match="a/W/v"):
         NpzDeserializer({key: np.array(value) for key, value in file.items()}).load(optimizer)
@@ -169,7 +199,13 @@ VALUES = {
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_values_come_back_as_they_were(value, compression):
     file = written(compression, v=value)
-    fresh = Bag(v=np.zeros_like(value) if isinstance(value, np.ndarray) else None if value is None else type(value)())
+    fresh = Bag(
+        v=np.zeros_like(value)
+        if isinstance(value, np.ndarray)
+        else None
+        if value is None
+        else type(value)()
+    )
     load_npz(file, fresh)
     loaded = fresh.values["v"]
     assert type(loaded) is type(value)
@@ -178,7 +214,8 @@ def test_values_come_back_as_they_were(value, compression):
 
 @pytest.mark.parametrize("names", [("W", "W.npy"), ("W.npy", "W")])
 def test_names_may_end_as_files_do(names):
-    file, saved = io.BytesIO(), Bag(**dict(zip(names, (1, 2), strict=True)))
+    file = io.BytesIO()
+    saved = Bag(**dict(zip(names, (1, 2), strict=True)))
     save_npz(file, saved)
     loaded = Bag(**dict.fromkeys(names, 0))
     load_npz(file, loaded)
@@ -187,7 +224,8 @@ def test_names_may_end_as_files_do(names):
 
 def test_an_uninitialized_parameter_takes_the_array_of_the_file():
     file = io.BytesIO()
-    saved, loaded = mnpar.Chain(l=L.Linear(3, 2)), mnpar.Chain(l=L.Linear(None, 2))
+    saved = mnpar.Chain(l=L.Linear(3, 2))
+    loaded = mnpar.Chain(l=L.Linear(None, 2))
     save_npz(file, saved)
     load_npz(file, loaded)
     np.testing.assert_array_equal(loaded.l.W.array, saved.l.W.array)
@@ -266,7 +304,12 @@ MISFITS = {
         ValueError,
         r"a: saved with shape \(1, 3\), but the object's is \(2, 3\)",
     ),
-    "floats into integers": (np.zeros(2), np.zeros(2, int), TypeError, "a: saved as float64, it does not fit into int64"),
+    "floats into integers": (
+        np.zeros(2),
+        np.zeros(2, int),
+        TypeError,
+        "a: saved as float64, it does not fit into int64",
+    ),
     "a float into an int": (0.5, 1, TypeError, "a: saved as float64, it cannot become a int"),
     "many into one": (np.zeros(2), 1.0, ValueError, r"shape \(2,\), it cannot become a float"),
 }
@@ -279,7 +322,9 @@ def test_what_does_not_fit_is_refused_by_name(saved, own, error, message):
 
 
 def test_an_object_is_not_written():
-    with pytest.raises(TypeError, match="a: a file has arrays, numbers, strings and None, not a object"):
+    with pytest.raises(
+        TypeError, match="a: a file has arrays, numbers, strings and None, not a object"
+    ):
         written(a=object())
 
 
@@ -358,19 +403,34 @@ def twice():
 
 
 HOSTILE = {
-    "a pickle that runs a program": (lambda: member(npy((), "|O", pickle.dumps(np.array(Evil(), object)))), "run any program"),
-    "a pickled list": (lambda: member(npy((), "|O", pickle.dumps(np.array([None], object)[0:0]))), "it could run any program"),
-    "objects inside records": (lambda: member(npy((1,), [("x", "|O")], b"\x80\x04N.")), "it could run any program"),
-    "a shape of 10^12": (lambda: member(npy((10**12,), "<f8", bytes(8))), "takes 8000000000000 bytes, but there are 8"),
+    "a pickle that runs a program": (
+        lambda: member(npy((), "|O", pickle.dumps(np.array(Evil(), object)))),
+        "run any program",
+    ),
+    "a pickled list": (
+        lambda: member(npy((), "|O", pickle.dumps(np.array([None], object)[0:0]))),
+        "it could run any program",
+    ),
+    "objects inside records": (
+        lambda: member(npy((1,), [("x", "|O")], b"\x80\x04N.")),
+        "it could run any program",
+    ),
+    "a shape of 10^12": (
+        lambda: member(npy((10**12,), "<f8", bytes(8))),
+        "takes 8000000000000 bytes, but there are 8",
+    ),
     "a negative shape": (lambda: member(npy((-1, -1), "<f8", bytes(8))), "takes 8 bytes|shape"),
-    "more than its shape": (lambda: member(npy((1,), "<f8", bytes(16))), "takes 8 bytes, but there are 16"),
+    "more than its shape": (
+        lambda: member(npy((1,), "<f8", bytes(16))),
+        "takes 8 bytes, but there are 16",
+    ),
     "a bomb": (bomb, "cannot unpack to"),
     "a flipped bit": (corrupted, "CRC"),
     "one name twice": (twice, "two entries 'a'"),
     "no npy": (lambda: member(b"hello"), "a: "),
     "no npz": (lambda: io.BytesIO(b"hello"), "is no npz file"),
     "cut off": (lambda: io.BytesIO(written(a=np.zeros(100)).getvalue()[:-30]), "is no npz file"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("make", "message"), HOSTILE.values(), ids=HOSTILE)

@@ -1,4 +1,6 @@
-"""safetensors files, byte by byte as the format has them; what a file says about itself is checked before it is believed."""
+"""safetensors files, byte by byte as the format has them; what a file says about itself is checked
+before it is believed.
+"""
 
 import io
 import json
@@ -9,7 +11,12 @@ import pytest
 import mnpar
 import mnpar.links as L
 from mnpar.errors import CheckpointError
-from mnpar.serializers import load_safetensors, read_safetensors, save_safetensors, write_safetensors
+from mnpar.serializers import (
+    load_safetensors,
+    read_safetensors,
+    save_safetensors,
+    write_safetensors,
+)
 
 
 def written(arrays, metadata=None):
@@ -40,7 +47,10 @@ def test_a_file_has_a_length_a_list_and_the_bytes():
 
 
 def test_a_file_of_another_library_is_read():
-    file = built({"x": entry("F32", (2,), (0, 8)), "n": entry("I64", (), (8, 16))}, b"\0\0\x80?\0\0\0@" + b"\5" + bytes(7))
+    file = built(
+        {"x": entry("F32", (2,), (0, 8)), "n": entry("I64", (), (8, 16))},
+        b"\0\0\x80?\0\0\0@" + b"\5" + bytes(7),
+    )
     arrays = read_safetensors(file)
     assert arrays["x"].tolist() == [1, 2]
     assert arrays["n"] == 5
@@ -52,10 +62,15 @@ def test_bfloat16_is_read():
 
 
 ARRAYS = {
-    "0-d": np.array(3), "empty": np.zeros((0, 2), "f2"), "Fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-    "a view": np.arange(10)[::3], "big-endian": np.arange(3, dtype=">u4"), "bool": np.array([True, False]),
-    "complex64": np.array([1 + 2j], "c8"), "nan": np.array([np.nan, np.inf], "f2"),
-}  # fmt: skip
+    "0-d": np.array(3),
+    "empty": np.zeros((0, 2), "f2"),
+    "Fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "a view": np.arange(10)[::3],
+    "big-endian": np.arange(3, dtype=">u4"),
+    "bool": np.array([True, False]),
+    "complex64": np.array([1 + 2j], "c8"),
+    "nan": np.array([np.nan, np.inf], "f2"),
+}
 
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
@@ -65,7 +80,11 @@ def test_arrays_come_back_as_they_were(array):
     np.testing.assert_array_equal(found, array)
 
 
-@pytest.mark.parametrize("array", [np.array(["a"]), np.array([1j]), np.array([None])], ids=["text", "complex128", "objects"])
+@pytest.mark.parametrize(
+    "array",
+    [np.array(["a"]), np.array([1j]), np.array([None])],
+    ids=["text", "complex128", "objects"],
+)
 def test_what_the_format_does_not_have_is_refused(array):
     with pytest.raises(TypeError, match="x: safetensors has no arrays of"):
         written({"x": array})
@@ -97,21 +116,30 @@ def test_two_keys_of_one_name_are_refused():
 
 HOSTILE = {
     "nothing": (io.BytesIO(b""), "is no safetensors file"),
-    "a header of 10^18 bytes": (built({}, length=10**18), "cannot hold a header of 1000000000000000000"),
+    "a header of 10^18 bytes": (
+        built({}, length=10**18),
+        "cannot hold a header of 1000000000000000000",
+    ),
     "no JSON": (built(b"hello"), "header is wrong"),
     "a deep header": (built(b"[" * 100_000), "header is wrong"),
     "a list": (built([1]), "header is wrong"),
     "one name twice": (built(b'{"a": 1, "a": 2}'), "a name comes twice"),
     "10^12 elements": (built({"x": entry(shape=(10**12,))}, bytes(4)), "does not take 4 bytes"),
-    "10^12 elements and bytes": (built({"x": entry(shape=(10**12,), offsets=(0, 4 * 10**12))}, bytes(4)), "end at 40000000"),
+    "10^12 elements and bytes": (
+        built({"x": entry(shape=(10**12,), offsets=(0, 4 * 10**12))}, bytes(4)),
+        "end at 40000000",
+    ),
     "a negative shape": (built({"x": entry(shape=(-1, -1))}, bytes(4)), "header is wrong: shape"),
-    "a shape that is a word": (built({"x": {"dtype": "F32", "shape": "ab", "data_offsets": [0, 4]}}, bytes(4)), "wrong"),
+    "a shape that is a word": (
+        built({"x": {"dtype": "F32", "shape": "ab", "data_offsets": [0, 4]}}, bytes(4)),
+        "wrong",
+    ),
     "an unknown dtype": (built({"x": entry("PICKLE")}, bytes(4)), "dtype PICKLE is not known"),
     "a hole": (built({"x": entry(offsets=(4, 8))}, bytes(8)), "x begins at byte"),
     "an overlap": (built({"x": entry(), "y": entry(offsets=(2, 6))}, bytes(6)), "y begins at byte"),
     "more bytes than arrays": (built({"x": entry()}, bytes(5)), "but its arrays end at"),
     "cut off": (built({"x": entry()}, bytes(3)), "but its arrays end at"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("file", "message"), HOSTILE.values(), ids=HOSTILE)

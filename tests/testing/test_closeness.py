@@ -1,4 +1,6 @@
-"""The tests' own ``assert_allclose`` judges as numpy's, which it asks only where a glance is not enough."""
+"""The tests' own ``assert_allclose`` judges as numpy's, which it asks only where a glance is not
+enough.
+"""
 
 import itertools
 import warnings
@@ -28,7 +30,10 @@ def test_any_two_numbers_are_as_close_as_numpy_says(dtype):
         values = np.array(VALUES).astype(dtype)
     verdicts = set()
     for (x, y), (rtol, atol) in itertools.product(itertools.product(values, values), TOLERANCES):
-        for actual, desired in ((np.array([x]), np.array([y])), (np.array([[y, x]]), np.array([[y, y]]))):
+        for actual, desired in (
+            (np.array([x]), np.array([y])),
+            (np.array([[y, x]]), np.array([[y, y]])),
+        ):
             found = judged(np.testing.assert_allclose, actual, desired, rtol=rtol, atol=atol)
             assert found == judged(ASKED, actual, desired, rtol=rtol, atol=atol), (x, y, rtol, atol)
             verdicts.add(found)
@@ -42,14 +47,20 @@ OTHERS = {
     "empty": (np.ones(0), np.ones(0), {}),
     "of whole numbers without a sign": (np.zeros(2, "u1"), np.full(2, 255, "u1"), {"atol": 1}),
     "of another dtype, strictly": (np.ones(2, "f4"), np.ones(2), {"strict": True}),
-    "without numbers, which are not equal": (np.full(2, np.nan), np.full(2, np.nan), {"equal_nan": False}),
+    "without numbers, which are not equal": (
+        np.full(2, np.nan),
+        np.full(2, np.nan),
+        {"equal_nan": False},
+    ),
     "complex": (np.ones(2) * 1j, np.ones(2) * -1j, {}),
 }
 
 
 @pytest.mark.parametrize(("actual", "desired", "how"), OTHERS.values(), ids=OTHERS)
 def test_arrays_are_judged_by_numpy(actual, desired, how):
-    assert judged(np.testing.assert_allclose, actual, desired, **how) == judged(ASKED, actual, desired, **how)
+    assert judged(np.testing.assert_allclose, actual, desired, **how) == judged(
+        ASKED, actual, desired, **how
+    )
 
 
 def test_numpy_says_what_differs():

@@ -1,4 +1,6 @@
-"""Forks that stand-ins ask for: each is what a process started in its place would be, and ends as that would."""
+"""Forks that stand-ins ask for: each is what a process started in its place would be, and ends as
+that would.
+"""
 
 import os
 import signal
@@ -13,7 +15,10 @@ from mnpar.testing import forks
 from tests.conftest import start_alike
 from tests.scripts import run_script, stand_in_for
 
-SHOWN = "import os, sys\nprint(sys.argv[1:], os.environ['HERE'], os.getcwd(), __name__)\nprint(input(), file=sys.stderr)\n"
+SHOWN = (
+    "import os, sys\nprint(sys.argv[1:], os.environ['HERE'], os.getcwd(), "
+    "__name__)\nprint(input(), file=sys.stderr)\n"
+)
 ENDS = {
     "nothing": ("pass", 0),
     "sys.exit": ("import sys; sys.exit(7)", 7),
@@ -38,17 +43,31 @@ def script(tmp_path):
 def test_a_fork_has_the_arguments_environment_folder_and_files_of_its_stand_in(script, tmp_path):
     done = subprocess.run(
         [*stand_in_for(script(SHOWN)), "a b", "é\n"],
-        input="typed\n", capture_output=True, text=True, env=os.environ | {"HERE": "1"}, cwd=tmp_path, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"['a b', 'é\\n'] 1 {tmp_path} __main__\n", "typed\n")
+        input="typed\n",
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HERE": "1"},
+        cwd=tmp_path,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"['a b', 'é\\n'] 1 {tmp_path} __main__\n",
+        "typed\n",
+    )
 
 
 def test_a_fork_may_run_a_module_of_its_folder(script):
     folder = script(SHOWN).parent
     done = subprocess.run(
         [*stand_in_for("-m", "script"), "a b"],
-        input="typed\n", capture_output=True, text=True, env=os.environ | {"HERE": "1"}, cwd=folder, check=False,
-    )  # fmt: skip
+        input="typed\n",
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HERE": "1"},
+        cwd=folder,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (0, f"['a b'] 1 {folder} __main__\n"), done.stderr
 
 
@@ -73,7 +92,9 @@ HANGS = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n"
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_signal_to_a_stand_in_ends_its_fork(script, number):
-    with subprocess.Popen(stand_in_for(script(HANGS)), stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        stand_in_for(script(HANGS)), stdout=subprocess.PIPE, text=True
+    ) as process:
         pid = int(process.stdout.readline())
         process.send_signal(number)
         assert process.wait(20) == -number
@@ -95,12 +116,18 @@ def test_a_process_that_may_have_begun_on_a_gpu_does_not_fork(library, monkeypat
     assert not forks.possible()
 
 
-def test_what_tests_start_prints_whole_lines_and_hears_ctrl_c_however_pytest_was_started(monkeypatch):
+def test_what_tests_start_prints_whole_lines_and_hears_ctrl_c_however_pytest_was_started(
+    monkeypatch,
+):
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         start_alike()
-        alone = [sys.executable, "-c", "import signal, sys; print(signal.getsignal(2).__name__, sys.stdout.write_through)"]
+        alone = [
+            sys.executable,
+            "-c",
+            "import signal, sys; print(signal.getsignal(2).__name__, sys.stdout.write_through)",
+        ]
         assert subprocess.check_output(alone, text=True) == "default_int_handler False\n"
     finally:
         signal.signal(signal.SIGINT, before)

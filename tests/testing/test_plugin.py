@@ -1,4 +1,6 @@
-"""The pytest plugin, seen from outside: which tests it makes, and what it shows of ranks that fail, die or leave mail."""
+"""The pytest plugin, seen from outside: which tests it makes, and what it shows of ranks that fail,
+die or leave mail.
+"""
 
 import functools
 import os
@@ -15,25 +17,52 @@ INI = "[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n"
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
-    """Runs pytest on a test file in a process of its own: outcomes by test, what it wrote and its exit code."""
+    """Runs pytest on a test file in a process of its own: outcomes by test, what it wrote and its
+    exit code.
+    """
 
     @functools.cache
     def run(text, *options):
         folder = tmp_path_factory.mktemp("session")
         (folder / "pytest.ini").write_text(INI)
-        (folder / "test_it.py").write_text(f"import os, signal, sys\nimport numpy as np\nimport pytest\nimport mnpar\n{text}")
-        command = [*stand_in_for("-m", "pytest"), *QUIET, "-p", "no:cacheprovider", "-v", "--rank-timeout", "20", *options]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
+        (folder / "test_it.py").write_text(
+            f"import os, signal, sys\nimport numpy as np\nimport pytest\nimport mnpar\n{text}"
+        )
+        command = [
+            *stand_in_for("-m", "pytest"),
+            *QUIET,
+            "-p",
+            "no:cacheprovider",
+            "-v",
+            "--rank-timeout",
+            "20",
+            *options,
+        ]
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+        } | {
             "MNPAR_STALL": "1",
             "TMPDIR": str(folder / "t"),
         }
         (folder / "t").mkdir()
         done = subprocess.run(
-            [*command, str(folder)], cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
+            [*command, str(folder)],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
         )
-        left = [path.name for path in (folder / "t").iterdir() if path.name.startswith(("mnpar-pool-", *TEMPORARY))]
+        left = [
+            path.name
+            for path in (folder / "t").iterdir()
+            if path.name.startswith(("mnpar-pool-", *TEMPORARY))
+        ]
         assert not left, "folders of a pool of ranks, or of its launcher"
-        pairs = re.findall(r"^test_it\.py::(\S+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)", done.stdout, re.MULTILINE)
+        pairs = re.findall(
+            r"^test_it\.py::(\S+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL)", done.stdout, re.MULTILINE
+        )
         return dict(pairs), done.stdout + done.stderr, done.returncode
 
     return run
@@ -43,7 +72,8 @@ def expected(size, on=("threads", "mpi"), **outcomes):
     return {f"{test}[{one}-{size}]": outcome for test, outcome in outcomes.items() for one in on}
 
 
-# Two files of tests, so that few sessions start: of the first all tests pass or are left, of the second some fail.
+# Two files of tests, so that few sessions start: of the first all tests pass or are left, of the
+# second some fail.
 
 LEFT = """
 @pytest.mark.ranks(2)
@@ -159,7 +189,9 @@ def bad(session):
 
 def section(text, name):
     """What the session says of a test that failed."""
-    return re.search(rf"^_+ {re.escape(name)} _+\n((.|\n)*?)(?=^(_+ test_|=+ ))", text, re.MULTILINE)[1]
+    return re.search(
+        rf"^_+ {re.escape(name)} _+\n((.|\n)*?)(?=^(_+ test_|=+ ))", text, re.MULTILINE
+    )[1]
 
 
 def test_a_session_in_which_nothing_fails_says_so(good):
@@ -180,21 +212,32 @@ def test_the_mark_chooses_sizes_and_kinds_and_the_option_narrows_them(good, sess
         return {name: outcome for name, outcome in outcomes.items() if name.startswith(chosen)}
 
     names = [f"test_both[{on}-{size}]" for on in ("threads", "mpi") for size in (2, 3)]
-    assert of(good[0]) == dict.fromkeys([*names, "test_threads[threads-2]", "test_mpi[mpi-3]", "test_none"], "PASSED")
+    assert of(good[0]) == dict.fromkeys(
+        [*names, "test_threads[threads-2]", "test_mpi[mpi-3]", "test_none"], "PASSED"
+    )
     outcomes, _, _ = session(MARKS, "--ranks-on", "threads")
     passed = [name for name, outcome in of(outcomes).items() if outcome == "PASSED"]
-    assert passed == ["test_both[threads-2]", "test_both[threads-3]", "test_threads[threads-2]", "test_none"]
+    assert passed == [
+        "test_both[threads-2]",
+        "test_both[threads-3]",
+        "test_threads[threads-2]",
+        "test_none",
+    ]
 
 
 def test_fixtures_parameters_skips_and_expected_failures_work_on_every_rank(good):
     outcomes = good[0]
-    assert [outcome for test, outcome in outcomes.items() if test.startswith("test_parameters[")] == ["PASSED"] * 4
+    assert [
+        outcome for test, outcome in outcomes.items() if test.startswith("test_parameters[")
+    ] == ["PASSED"] * 4
     assert outcomes.items() >= expected(2, test_skipped="SKIPPED", test_marked="XFAIL").items()
 
 
 def test_a_failing_rank_is_shown_with_its_traceback_and_the_next_test_passes(bad):
     outcomes, text, code = bad
-    assert outcomes.items() >= expected(3, test_fails="FAILED", test_after_a_failure="PASSED").items()
+    assert (
+        outcomes.items() >= expected(3, test_fails="FAILED", test_after_a_failure="PASSED").items()
+    )
     assert code == 1
     assert "on rank 1 of 3" in section(text, "test_fails[threads-3]")  # a note
     report = section(text, "test_fails[mpi-3]")
@@ -206,46 +249,81 @@ def test_a_failing_rank_is_shown_with_its_traceback_and_the_next_test_passes(bad
 
 def test_a_rank_that_is_killed_costs_its_test_and_not_the_session(bad):
     outcomes, text, _ = bad
-    assert outcomes.items() >= expected(2, on=("mpi",), test_killed="FAILED", test_after_a_death="PASSED").items()
-    assert re.search(r"---------- rank [01, ]+ died or did not end within", section(text, "test_killed[mpi-2]"))
+    assert (
+        outcomes.items()
+        >= expected(2, on=("mpi",), test_killed="FAILED", test_after_a_death="PASSED").items()
+    )
+    assert re.search(
+        r"---------- rank [01, ]+ died or did not end within", section(text, "test_killed[mpi-2]")
+    )
 
 
 def test_ranks_are_sessions_of_their_own_where_the_session_may_have_begun_on_a_gpu(session):
     outcomes, text, _ = session(GPU + LEFT + OF_THEIR_OWN, "--runxfail")
-    assert outcomes.items() >= expected(2, on=("mpi",), test_worker="PASSED", test_rank_1_fails="FAILED").items(), text
+    assert (
+        outcomes.items()
+        >= expected(2, on=("mpi",), test_worker="PASSED", test_rank_1_fails="FAILED").items()
+    ), text
     assert "---------- rank 1 of 2 ----------" in section(text, "test_rank_1_fails[mpi-2]")
 
 
 def test_a_message_that_nobody_received_fails_its_test_and_no_other(bad):
     outcomes, text, _ = bad
     assert outcomes.items() >= expected(2, test_stray="FAILED", test_after_a_stray="PASSED").items()
-    told = r"^E +AssertionError: rank 1 never received a message from rank 0, tag 9: send of float64 \(2, 3\) at "
+    told = (
+        r"^E +AssertionError: rank 1 never received a message from rank 0, tag 9: send of "
+        r"float64 \(2, 3\) at "
+    )
     for name in ("test_stray[threads-2]", "test_stray[mpi-2]"):
         assert len(re.findall(told, section(text, name), re.MULTILINE)) == 1
 
 
 def test_a_deadlock_fails_its_test_with_the_table(bad):
     outcomes, text, _ = bad
-    assert outcomes.items() >= expected(2, test_ring="FAILED", test_after_a_deadlock="PASSED").items()
-    table = r"waits for ever in recv from rank [01], tag 0 at .*test_it\.py:\d+:\n.*rank 0: waits in recv"
+    assert (
+        outcomes.items() >= expected(2, test_ring="FAILED", test_after_a_deadlock="PASSED").items()
+    )
+    table = (
+        r"waits for ever in recv from rank [01], tag 0 at .*test_it\.py:\d+:\n.*rank 0: waits "
+        r"in recv"
+    )
     assert re.search(table, section(text, "test_ring[mpi-2]"))
     assert "no rank can go on" in section(text, "test_ring[threads-2]")
 
 
 def test_a_test_that_ranks_skip_while_it_runs_is_skipped_on_all_kinds_of_ranks(good):
     outcomes, text, _ = good
-    assert outcomes.items() >= expected(2, test_all_skip="SKIPPED", test_one_skips="SKIPPED", test_next="PASSED").items()
+    assert (
+        outcomes.items()
+        >= expected(
+            2, test_all_skip="SKIPPED", test_one_skips="SKIPPED", test_next="PASSED"
+        ).items()
+    )
     assert text.count("not today") == text.count("nobody home") >= 2
 
 
 @pytest.mark.parametrize("fork", [True, False], ids=["forks", "sessions of their own"])
 def test_a_test_may_be_left_in_all_of_pytests_ways_on_all_kinds_of_ranks(session, fork):
     outcomes, said, _ = session(GOOD, "-rxs") if fork else session(GPU + LEFT, "-rxs")
-    left = expected(2, test_expected="XFAIL", test_one="XFAIL", test_missing="SKIPPED", test_that_follows="PASSED")
+    left = expected(
+        2,
+        test_expected="XFAIL",
+        test_one="XFAIL",
+        test_missing="SKIPPED",
+        test_that_follows="PASSED",
+    )
     assert outcomes.items() >= left.items(), said
     assert said.count("not yet") == said.count("not here") >= 2
-    outcomes, said, _ = session(BAD, "--runxfail") if fork else session(GPU + LEFT + OF_THEIR_OWN, "--runxfail")
-    left = expected(2, test_expected="FAILED", test_one="PASSED", test_missing="SKIPPED", test_that_follows="PASSED")
+    outcomes, said, _ = (
+        session(BAD, "--runxfail") if fork else session(GPU + LEFT + OF_THEIR_OWN, "--runxfail")
+    )
+    left = expected(
+        2,
+        test_expected="FAILED",
+        test_one="PASSED",
+        test_missing="SKIPPED",
+        test_that_follows="PASSED",
+    )
     assert outcomes.items() >= left.items(), said
 
 
@@ -265,7 +343,9 @@ def test_next():
 
 
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["one process", "two"])
-def test_the_ranks_leave_a_given_folder_of_temporary_files_as_it_is(session, tmp_path_factory, options):
+def test_the_ranks_leave_a_given_folder_of_temporary_files_as_it_is(
+    session, tmp_path_factory, options
+):
     folder = tmp_path_factory.mktemp("given") / "base"
     outcomes, text, code = session(
         """
@@ -276,8 +356,10 @@ def test_mine(comm, tmp_path, number):
     comm.barrier()
     assert [file.name for file in tmp_path.iterdir()] == ["mine"]
 """,
-        "--basetemp", str(folder), *options,
-    )  # fmt: skip
+        "--basetemp",
+        str(folder),
+        *options,
+    )
     assert code == 0, text
     assert set(outcomes.values()) == {"PASSED"}
     assert len([name for name in os.listdir(folder) if name.startswith("test_mine")]) >= 3 * 4

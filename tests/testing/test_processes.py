@@ -28,11 +28,27 @@ def start(tmp_path):
     def begin(*options, **texts):
         (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers --processes 2\n")
         for name, text in texts.items():
-            (tmp_path / f"test_{name}.py").write_text(f"import os, signal, time, warnings\nimport pytest\n{text}")
-        command = [*stand_in_for("-m", "pytest"), *QUIET, "-p", "no:cacheprovider", *options, str(tmp_path)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+            (tmp_path / f"test_{name}.py").write_text(
+                f"import os, signal, time, warnings\nimport pytest\n{text}"
+            )
+        command = [
+            *stand_in_for("-m", "pytest"),
+            *QUIET,
+            "-p",
+            "no:cacheprovider",
+            *options,
+            str(tmp_path),
+        ]
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+        }
         return subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
     return begin
@@ -77,21 +93,44 @@ def test_files_of_many_tests_begin_first_and_the_others_follow_from_the_last():
 
 def test_a_shared_session_reports_what_one_process_would(start, tmp_path):
     text, code = ended(
-        start("-v", "--junitxml", str(tmp_path / "it.xml"), a=MANY + ON_MPI, b=MANY + ON_MPI, ranks=RANKS, trouble=TROUBLE)
+        start(
+            "-v",
+            "--junitxml",
+            str(tmp_path / "it.xml"),
+            a=MANY + ON_MPI,
+            b=MANY + ON_MPI,
+            ranks=RANKS,
+            trouble=TROUBLE,
+        )
     )
     assert code == 1, text
     assert "3 failed, 85 passed, 1 skipped, 1 warning" in text
-    outcomes = dict(re.findall(r"^test_(?:ranks|trouble)\.py::test_(\S+) (PASSED|FAILED|SKIPPED)", text, re.M))
+    outcomes = dict(
+        re.findall(r"^test_(?:ranks|trouble)\.py::test_(\S+) (PASSED|FAILED|SKIPPED)", text, re.M)
+    )
     assert outcomes == {
-        "ranks[threads-2]": "PASSED", "ranks[mpi-2]": "PASSED", "rank_1_fails[mpi-2]": "FAILED",
-        "before": "FAILED", "that_dies": "FAILED", "skipped": "SKIPPED", "after": "PASSED",
-    }  # fmt: skip
+        "ranks[threads-2]": "PASSED",
+        "ranks[mpi-2]": "PASSED",
+        "rank_1_fails[mpi-2]": "FAILED",
+        "before": "FAILED",
+        "that_dies": "FAILED",
+        "skipped": "SKIPPED",
+        "after": "PASSED",
+    }
     assert "the process that ran this test was ended by SIGKILL" in text
-    for said in ("said by the test", "UserWarning: told by the test", "AssertionError: it fails", "why not"):
+    for said in (
+        "said by the test",
+        "UserWarning: told by the test",
+        "AssertionError: it fails",
+        "why not",
+    ):
         assert said in text
-    assert re.search(r"---------- rank 1 of 2 ----------\n(.|\n)*test_ranks\.py:\d+: AssertionError", text)
+    assert re.search(
+        r"---------- rank 1 of 2 ----------\n(.|\n)*test_ranks\.py:\d+: AssertionError", text
+    )
     shown = [line.partition("::")[0] for line in text.splitlines() if "::" in line and "%]" in line]
-    assert sum(one != other for one, other in itertools.pairwise(shown)) == 3  # the files' lines do not mix
+    # the files' lines do not mix
+    assert sum(one != other for one, other in itertools.pairwise(shown)) == 3
     suite = ET.parse(tmp_path / "it.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("89", "3", "1")
 
@@ -117,7 +156,9 @@ def test_bad():
 def test_it_ends_at_the_first_failure_if_it_is_told_so(start, tmp_path):
     begin = time.monotonic()
     text, code = ended(start("-x", "-q", a=MANY, b=MANY, c=SLOW, d=BAD))
-    assert (tmp_path / "interrupted").exists()  # a process is not killed, though its session ignores Ctrl-C
+    assert (
+        tmp_path / "interrupted"
+    ).exists()  # a process is not killed, though its session ignores Ctrl-C
     assert code == 1
     assert "stopping after 1 failures" in text
     assert "1 failed" in text
@@ -125,7 +166,10 @@ def test_it_ends_at_the_first_failure_if_it_is_told_so(start, tmp_path):
 
 
 def test_ctrl_c_ends_all_processes(start, tmp_path):
-    wait = "def test_slow():\n    open(os.path.join(os.path.dirname(__file__), str(os.getpid())), 'w')\n    time.sleep(60)\n"
+    wait = (
+        "def test_slow():\n    open(os.path.join(os.path.dirname(__file__), str(os.getpid())), "
+        "'w')\n    time.sleep(60)\n"
+    )
     process = start("-q", a=MANY, b=MANY, c=wait, d=wait)
     deadline = time.monotonic() + 30
     while len(pids := [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()]) < 2:
@@ -141,7 +185,9 @@ def test_ctrl_c_ends_all_processes(start, tmp_path):
 
 
 def test_few_tests_and_tests_that_are_looked_at_run_in_the_session(start):
-    alone = "SESSION = os.getpid()  # it collects\ndef test_it():\n    assert os.getpid() == SESSION\n"
+    alone = (
+        "SESSION = os.getpid()  # it collects\ndef test_it():\n    assert os.getpid() == SESSION\n"
+    )
     assert ended(start("-q", a=alone, b=alone))[1] == 0
     assert ended(start("-q", "-s", a=MANY, b=MANY, c=alone))[1] == 0
     assert ended(start("-q", a=MANY, b=MANY, c=alone))[1] == 1
@@ -158,7 +204,9 @@ def test_grid(a, b, c):
 
 
 @pytest.mark.parametrize(
-    ("options", "number"), [((), 10), (("--sweep",), 27), (("-k", "grid"), 27)], ids=["plain", "sweep", "named"]
+    ("options", "number"),
+    [((), 10), (("--sweep",), 27), (("-k", "grid"), 27)],
+    ids=["plain", "sweep", "named"],
 )
 def test_a_grid_runs_in_part_unless_it_is_swept_or_named(start, options, number):
     text, code = ended(start("-q", *options, a=GRID))
@@ -167,13 +215,17 @@ def test_a_grid_runs_in_part_unless_it_is_swept_or_named(start, options, number)
     assert ("17 deselected" in text) == (number == 10)
 
 
-@pytest.mark.parametrize("sizes", [(1,), (5,), (2, 3), (3, 3, 3), (2, 5, 4, 3), (8, 21, 2)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(1,), (5,), (2, 3), (3, 3, 3), (2, 5, 4, 3), (8, 21, 2)], ids=str
+)
 def test_a_part_covers_every_pair_of_values_and_is_not_much_more_than_that(sizes):
     grid = product([list(range(n)) for n in sizes])
     part = [grid[number] for number in grids.cover(grid)]
     for i in range(len(sizes)):
         for j in range(i):
-            assert {(values[i], values[j]) for values in part} == {(a, b) for a in range(sizes[i]) for b in range(sizes[j])}
+            assert {(values[i], values[j]) for values in part} == {
+                (a, b) for a in range(sizes[i]) for b in range(sizes[j])
+            }
         assert {values[i] for values in part} == set(range(sizes[i]))
     largest = sorted(sizes)[-2:]
     assert len(part) <= 1.5 * largest[0] * largest[-1] or len(sizes) == 1

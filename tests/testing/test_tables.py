@@ -27,7 +27,9 @@ def test_each_row_that_fails_is_named_and_the_others_are_looked_at():
 
     with pytest.raises(ExceptionGroup, match="odd: not so in 2 of 3") as told:
         odd()
-    assert [(str(error).partition("\n")[0], error.__notes__) for error in told.value.exceptions] == [
+    assert [
+        (str(error).partition("\n")[0], error.__notes__) for error in told.value.exceptions
+    ] == [
         ("1 is odd", ["where {'a': 1}"]),
         ("3 is odd", ["where {'a': 3}"]),
     ]
@@ -42,7 +44,10 @@ def test_a_row_that_does_not_raise_what_it_should_is_named_like_others():
 
     with pytest.raises(BaseExceptionGroup, match="wrong: not so in 2 of 4") as told:
         wrong()
-    assert [error.__notes__ for error in told.value.exceptions] == [["where {'text': '1'}"], ["where {'text': '2'}"]]
+    assert [error.__notes__ for error in told.value.exceptions] == [
+        ["where {'text': '1'}"],
+        ["where {'text': '2'}"],
+    ]
 
 
 def test_a_table_without_rows_fails():

@@ -1,7 +1,8 @@
-"""A training that Chainer 7.8.1 began goes on here: its snapshot is loaded, and the log is the one that Chainer wrote.
+"""A training that Chainer 7.8.1 began goes on here: its snapshot is loaded, and the log is the one
+that Chainer wrote.
 
-chainer7_snapshot.npz was written by Chainer after 6 iterations of this program (with `import chainer`), in the middle of an
-interval of the log.
+chainer7_snapshot.npz was written by Chainer after 6 iterations of this program (with `import
+chainer`), in the middle of an interval of the log.
 """
 
 from pathlib import Path
@@ -15,7 +16,15 @@ from mnpar import datasets, iterators, optimizers, serializers, training
 from mnpar.training import extensions, triggers
 
 FILE = Path(__file__).with_name("chainer7_snapshot.npz")
-KEYS = ["iteration", "epoch", "main/loss", "main/accuracy", "lr", "validation/main/loss", "validation/main/accuracy"]
+KEYS = [
+    "iteration",
+    "epoch",
+    "main/loss",
+    "main/accuracy",
+    "lr",
+    "validation/main/loss",
+    "validation/main/accuracy",
+]
 LOG = np.array(
     [
         [4, 0, 1.153978154, 0.428571437, 0.002297368, np.nan, np.nan],
@@ -31,7 +40,9 @@ class Net(chainer.Chain):
     def __init__(self):
         super().__init__()
         with self.init_scope():
-            self.l1, self.l2, self.bn = L.Linear(4, 8, nobias=True), L.Linear(8, 2), L.BatchNormalization(8)
+            self.l1 = L.Linear(4, 8, nobias=True)
+            self.l2 = L.Linear(8, 2)
+            self.bn = L.BatchNormalization(8)
 
     def forward(self, x):
         return self.l2(F.relu(self.bn(self.l1(x))))
@@ -45,7 +56,8 @@ def program(out):
     model = L.Classifier(Net())
     opt = optimizers.Adam(alpha=0.01)
     opt.setup(model)
-    train, test = datasets.TupleDataset(x[:40], t[:40]), datasets.TupleDataset(x[40:], t[40:])
+    train = datasets.TupleDataset(x[:40], t[:40])
+    test = datasets.TupleDataset(x[40:], t[40:])
     it = iterators.SerialIterator(train, 7, shuffle=False)
     te = iterators.SerialIterator(test, 5, repeat=False, shuffle=False)
     tr = training.Trainer(training.StandardUpdater(it, opt), (20, "iteration"), out=out)
@@ -74,4 +86,11 @@ def test_chainers_training_goes_on(tmp_path):
     found = np.array([[entry.get(key, np.nan) for key in KEYS] for entry in log])
     np.testing.assert_allclose(found, LOG, rtol=2e-5)
     assert log[0]["elapsed_time"] < log[-1]["elapsed_time"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "model_1", "model_2", "plot.png", "snap_12", "snap_18"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "log",
+        "model_1",
+        "model_2",
+        "plot.png",
+        "snap_12",
+        "snap_18",
+    ]

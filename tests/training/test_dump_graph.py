@@ -23,7 +23,10 @@ def test_the_graph_of_the_first_iteration_is_written(kept, tmp_path):
     trainer = learning(tmp_path, (3, "iteration"))
     trainer.extend(extensions.DumpGraph("main/loss"))
     graphs = []
-    trainer.extend(lambda trainer: graphs.append(trainer.observation["main/loss"].creator is not None), name="see")
+    trainer.extend(
+        lambda trainer: graphs.append(trainer.observation["main/loss"].creator is not None),
+        name="see",
+    )
     with mnpar.using_config("keep_graph_on_report", kept):
         trainer.run()
         assert mnpar.config.keep_graph_on_report is kept
@@ -35,7 +38,8 @@ def test_the_graph_of_the_first_iteration_is_written(kept, tmp_path):
 
 
 def test_a_resumed_training_writes_no_graph(tmp_path):
-    first, second = learning(tmp_path / "a", (1, "iteration")), learning(tmp_path / "b", (2, "iteration"))
+    first = learning(tmp_path / "a", (1, "iteration"))
+    second = learning(tmp_path / "b", (2, "iteration"))
     for trainer in (first, second):
         trainer.extend(extensions.DumpGraph("main/loss"))
     first.run()
@@ -54,7 +58,10 @@ def test_the_file_has_the_name_and_style_that_it_is_told(kwargs, tmp_path):
 
 @pytest.mark.parametrize(
     ("root", "error", "message"),
-    [("main/lost", KeyError, "main/lost was not observed; observed was x"), ("x", TypeError, "x is a float")],
+    [
+        ("main/lost", KeyError, "main/lost was not observed; observed was x"),
+        ("x", TypeError, "x is a float"),
+    ],
 )
 def test_what_has_no_graph_is_named_and_the_flag_is_put_back(root, error, message, tmp_path):
     trainer = counting(tmp_path, x=[1.0])
@@ -78,7 +85,9 @@ def test_a_picture_is_drawn_where_dot_is(works, tmp_path, monkeypatch):
     programs = tmp_path / "bin"
     programs.mkdir()
     dot = programs / "dot"
-    dot.write_text("#!/bin/sh\n" + ('echo picture > "$4"\n' if works else "echo broken >&2; exit 1\n"))
+    dot.write_text(
+        "#!/bin/sh\n" + ('echo picture > "$4"\n' if works else "echo broken >&2; exit 1\n")
+    )
     dot.chmod(dot.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", str(programs))
     trainer = counting(tmp_path / "out", (1, "iteration"), x=[F.sum(mnpar.Variable(np.ones(2)))])
@@ -94,7 +103,12 @@ def test_a_picture_is_drawn_where_dot_is(works, tmp_path, monkeypatch):
 @pytest.mark.ranks(2, on="threads")
 def test_rank_0_writes_for_all(comm, tmp_path_factory):
     folder = comm.bcast_obj(tmp_path_factory.mktemp("out") if comm.rank == 0 else None)
-    trainer = counting(folder, (1, "iteration"), comm=comm, x=[F.sum(mnpar.Variable(np.ones(2)))] if comm.rank == 0 else [])
+    trainer = counting(
+        folder,
+        (1, "iteration"),
+        comm=comm,
+        x=[F.sum(mnpar.Variable(np.ones(2)))] if comm.rank == 0 else [],
+    )
     trainer.extend(extensions.DumpGraph("x"))
     trainer.run()
     comm.barrier()

@@ -1,4 +1,6 @@
-"""Means over examples, whatever the batches; in evaluation mode, without a graph, under the right names."""
+"""Means over examples, whatever the batches; in evaluation mode, without a graph, under the right
+names.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +29,9 @@ class Reporting(mnpar.Chain):
 
 def evaluator(batch=2, values=VALUES, **kwargs):
     model = Reporting()
-    return extensions.Evaluator(SerialIterator(values, batch, repeat=False, shuffle=False), model, **kwargs), model
+    return extensions.Evaluator(
+        SerialIterator(values, batch, repeat=False, shuffle=False), model, **kwargs
+    ), model
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 7, 100])
@@ -48,7 +52,9 @@ def test_names_have_the_evaluators_before_them_in_a_trainer(tmp_path):
     trainer.extend(evaluator()[0])
     trainer.extend(evaluator()[0], name="test")
     seen = []
-    trainer.extend(lambda trainer: seen.append(list(trainer.observation)), name="see", trigger=(1, "epoch"))
+    trainer.extend(
+        lambda trainer: seen.append(list(trainer.observation)), name="see", trigger=(1, "epoch")
+    )
     trainer.run()
     names = ["main/mean", "main/inner/max"]
     assert seen == [[f"{which}/{name}" for which in ("validation", "test") for name in names]]
@@ -59,7 +65,8 @@ def test_weights_that_come_with_values_count():
         mnpar.report({"weighted": (x[0], 3 * len(x)), "vector": x})
 
     one, _ = evaluator(eval_func=report)
-    first, n = np.array([3.0, 4.0, 5.0, 2.0]), np.array([2, 2, 2, 1])
+    first = np.array([3.0, 4.0, 5.0, 2.0])
+    n = np.array([2, 2, 2, 1])
     assert list(one()) == ["weighted"]
     np.testing.assert_allclose(one()["weighted"], np.average(first, weights=n))
 
@@ -67,9 +74,12 @@ def test_weights_that_come_with_values_count():
 def test_hook_function_converter_and_device_are_used():
     calls = []
     one, _ = evaluator(
-        3, eval_hook=lambda evaluator: calls.append(evaluator), eval_func=lambda **kwargs: calls.append(kwargs),
-        converter=lambda batch, device: {"x": batch, "device": device}, device=-1,
-    )  # fmt: skip
+        3,
+        eval_hook=lambda evaluator: calls.append(evaluator),
+        eval_func=lambda **kwargs: calls.append(kwargs),
+        converter=lambda batch, device: {"x": batch, "device": device},
+        device=-1,
+    )
     assert one() == {}
     assert calls == [one, *[{"x": VALUES[i : i + 3], "device": -1} for i in (0, 3, 6)]]
 
@@ -79,11 +89,17 @@ def test_no_examples_have_no_means():
 
 
 def test_iterators_and_targets_have_names():
-    iterators = {"main": SerialIterator([1], 1, repeat=False), "more": SerialIterator([1], 1, repeat=False)}
+    iterators = {
+        "main": SerialIterator([1], 1, repeat=False),
+        "more": SerialIterator([1], 1, repeat=False),
+    }
     targets = {"main": Reporting(), "more": Reporting()}
     one = extensions.Evaluator(iterators, targets)
     assert (one.get_all_iterators(), one.get_all_targets()) == (iterators, targets)
-    assert (one.get_iterator("more"), one.get_target("more")) == (iterators["more"], targets["more"])
+    assert (one.get_iterator("more"), one.get_target("more")) == (
+        iterators["more"],
+        targets["more"],
+    )
     ended = []
     iterators["more"].finalize = lambda: ended.append(True)
     one.finalize()
@@ -110,8 +126,9 @@ def test_an_iterator_without_end_is_told():
 def test_a_progress_bar_is_shown_if_wanted(capsys):
     evaluator(4, progress_bar=True)[0]()
     assert [line.split("  ")[:3] for line in capsys.readouterr().out.splitlines()] == [
-        ["validation", "0.571429 / 1 epochs", "57.1%"], ["validation", "1 / 1 epochs", "100.0%"],
-    ]  # fmt: skip
+        ["validation", "0.571429 / 1 epochs", "57.1%"],
+        ["validation", "1 / 1 epochs", "100.0%"],
+    ]
 
 
 def test_the_order_of_an_iterator_that_shuffles_goes_on(tmp_path):
@@ -120,7 +137,9 @@ def test_the_order_of_an_iterator_that_shuffles_goes_on(tmp_path):
         model = lambda x: seen.append(x.tolist())
         trainer = counting(tmp_path, (stop, "iteration"))
         iterator = SerialIterator(VALUES, 2, repeat=False)
-        trainer.extend(extensions.Evaluator(iterator, mnpar.Link(), eval_func=model), trigger=(1, "iteration"))
+        trainer.extend(
+            extensions.Evaluator(iterator, mnpar.Link(), eval_func=model), trigger=(1, "iteration")
+        )
         return trainer, seen
 
     whole, expected = make(4)

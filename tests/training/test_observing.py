@@ -20,7 +20,11 @@ def observed(tmp_path, *more, stop=4, **values):
 
 
 def test_a_value_is_observed_at_each_epoch(tmp_path):
-    seen = observed(tmp_path, extensions.observe_value("i", lambda trainer: trainer.updater.iteration), extensions.observe_lr())
+    seen = observed(
+        tmp_path,
+        extensions.observe_value("i", lambda trainer: trainer.updater.iteration),
+        extensions.observe_lr(),
+    )
     assert seen == [{}, {"i": 2, "lr": 1.0}, {}, {"i": 4, "lr": 1.0}]
 
 
@@ -46,7 +50,9 @@ def test_a_number_that_is_none_ends_training_and_is_named(comm, bad, tmp_path):
         return
     what = "1 NaN and 0 infinite" if np.isnan(bad) else "0 NaN and 1 infinite"
     with pytest.raises(
-        RuntimeError, match=rf"rank 1: parameter /w of optimizer 'main' has {what} of 2 values after iteration 1: lower the"
+        RuntimeError,
+        match=rf"rank 1: parameter /w of optimizer 'main' has {what} of 2 values after iteration "
+        r"1: lower the",
     ):
         trainer.run()
 
@@ -62,7 +68,8 @@ def test_a_parameter_without_an_array_is_a_number(tmp_path):
 
 # Averages.
 
-RIGHT, TOTAL = [3, 1, 0, 5], [4, 10, 2, 5]
+RIGHT = [3, 1, 0, 5]
+TOTAL = [4, 10, 2, 5]
 
 
 def micro(stop=4, **more):
@@ -89,7 +96,8 @@ def test_an_average_goes_on(moment, tmp_path):
         return trainer
 
     seen = []
-    first, second = make(moment), make(4)
+    first = make(moment)
+    second = make(4)
     first.run()
     load(saved(first), second)
     second.run()
@@ -98,7 +106,8 @@ def test_an_average_goes_on(moment, tmp_path):
 
 # Statistics.
 
-W, G = np.array([1.0, 3.0, 0.0], "f"), np.array([2.0, 2.0, 5.0], "f")
+W = np.array([1.0, 3.0, 0.0], "f")
+G = np.array([2.0, 2.0, 5.0], "f")
 PERCENTILES = (0.13, 2.28, 15.87, 50, 84.13, 97.72, 99.87)
 
 
@@ -110,7 +119,9 @@ def statistics(tmp_path, grad=True, **kwargs):
     link.name = "net"
     if grad:
         link.inner.w.grad = G.copy()
-    seen = observed(tmp_path, extensions.ParameterStatistics(link, trigger=(4, "iteration"), **kwargs))
+    seen = observed(
+        tmp_path, extensions.ParameterStatistics(link, trigger=(4, "iteration"), **kwargs)
+    )
     assert seen[:3] == [{}] * 3
     return seen[3]
 
@@ -119,7 +130,13 @@ def test_statistics_of_values_and_gradients_have_names(tmp_path):
     found = statistics(tmp_path)
     expected = {}
     for which, x in (("data", W), ("grad", G)):
-        one = {"mean": x.mean(), "std": x.std(), "min": x.min(), "max": x.max(), "zeros": (x == 0).sum()}
+        one = {
+            "mean": x.mean(),
+            "std": x.std(),
+            "min": x.min(),
+            "max": x.max(),
+            "zeros": (x == 0).sum(),
+        }
         one.update({f"percentile/{i}": np.percentile(x, p) for i, p in enumerate(PERCENTILES)})
         expected.update({f"net/inner/w/{which}/{name}": value for name, value in one.items()})
     assert list(found) == list(expected)
@@ -133,7 +150,9 @@ def test_statistics_may_be_chosen_and_have_a_prefix(tmp_path):
 
 
 def test_statistics_without_gradients_are_those_of_values(tmp_path):
-    assert list(statistics(tmp_path, grad=False, statistics={"max": np.max})) == ["net/inner/w/data/max"]
+    assert list(statistics(tmp_path, grad=False, statistics={"max": np.max})) == [
+        "net/inner/w/data/max"
+    ]
 
 
 def test_a_statistic_can_be_added(tmp_path):
@@ -149,7 +168,9 @@ def test_nan_is_reported_without_a_computation_if_wanted(skip, tmp_path):
     link, calls = mnpar.Link(), []
     link.w = mnpar.Parameter(np.array([np.nan, 1]))
     function = {"max": lambda x: calls.append(x) or np.nanmax(x)}
-    one = extensions.ParameterStatistics(link, function, report_grads=False, trigger=(1, "iteration"), skip_nan_params=skip)
+    one = extensions.ParameterStatistics(
+        link, function, report_grads=False, trigger=(1, "iteration"), skip_nan_params=skip
+    )
     [found] = observed(tmp_path, one, stop=1)
     assert (len(calls), np.isnan(found["None/w/data/max"])) == ((0, True) if skip else (1, False))
 

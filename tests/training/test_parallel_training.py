@@ -1,4 +1,6 @@
-"""Training over ranks with a trainer: the same weights and the same log as one process, resumed or not."""
+"""Training over ranks with a trainer: the same weights and the same log as one process, resumed or
+not.
+"""
 
 import re
 
@@ -26,7 +28,8 @@ def layer(n_in, n_out, seed):
 class Net(mnpar.Chain):
     def __init__(self):
         super().__init__()
-        self.l1, self.l2 = layer(4, 5, 1), layer(5, 3, 2)
+        self.l1 = layer(4, 5, 1)
+        self.l2 = layer(5, 3, 2)
 
     def forward(self, x):
         return self.l2(F.relu(self.l1(x)))
@@ -37,23 +40,42 @@ def examples(n, seed=3):
     return [(rng.standard_normal(4), int(rng.integers(3))) for _ in range(n)]
 
 
-TRAIN, TEST = examples(ITERATIONS * BATCH), examples(11, 4)
+TRAIN = examples(ITERATIONS * BATCH)
+TEST = examples(11, 4)
 
 
-def run(out, model, train, test, batch, comm=None, evaluation=3, stop=2 * ITERATIONS, extend=lambda trainer: None):
+def run(
+    out,
+    model,
+    train,
+    test,
+    batch,
+    comm=None,
+    evaluation=3,
+    stop=2 * ITERATIONS,
+    extend=lambda trainer: None,
+):
     """Two epochs; the trainer, and its log without times."""
     optimizer = mnpar.optimizers.MomentumSGD(lr=0.1)
     if comm is not None:
         mnpar.create_multi_node_optimizer(optimizer, comm)
     iterator = SerialIterator(train, batch, shuffle=False)
-    trainer = training.Trainer(training.StandardUpdater(iterator, optimizer.setup(model)), (stop, "iteration"), str(out))
-    evaluator = extensions.Evaluator(SerialIterator(test, evaluation, repeat=False, shuffle=False), model)
-    trainer.extend(evaluator if comm is None else mnpar.create_multi_node_evaluator(evaluator, comm))
+    trainer = training.Trainer(
+        training.StandardUpdater(iterator, optimizer.setup(model)), (stop, "iteration"), str(out)
+    )
+    evaluator = extensions.Evaluator(
+        SerialIterator(test, evaluation, repeat=False, shuffle=False), model
+    )
+    trainer.extend(
+        evaluator if comm is None else mnpar.create_multi_node_evaluator(evaluator, comm)
+    )
     trainer.extend(extensions.LogReport(["validation/main/loss", "validation/main/accuracy"]))
     extend(trainer)
     trainer.run()
     log = trainer.get_extension("LogReport").log
-    return trainer, [{name: value for name, value in entry.items() if name != "elapsed_time"} for entry in log]
+    return trainer, [
+        {name: value for name, value in entry.items() if name != "elapsed_time"} for entry in log
+    ]
 
 
 def alone(tmp_path):
@@ -62,7 +84,9 @@ def alone(tmp_path):
 
 def same(log, expected):
     assert [list(entry) for entry in log] == [list(entry) for entry in expected]
-    np.testing.assert_allclose([list(e.values()) for e in log], [list(e.values()) for e in expected], rtol=1e-10)
+    np.testing.assert_allclose(
+        [list(e.values()) for e in log], [list(e.values()) for e in expected], rtol=1e-10
+    )
 
 
 SHARES = {"one": [6], "even": [3, 3], "uneven": [5, 1], "three": [1, 2, 3]}
@@ -76,7 +100,9 @@ def test_copies_learn_what_one_process_learns(share, tmp_path):
 
     def program(comm):
         mine = [
-            e for i in range(ITERATIONS) for e in TRAIN[i * BATCH : i * BATCH + BATCH][ends[comm.rank] : ends[comm.rank + 1]]
+            e
+            for i in range(ITERATIONS)
+            for e in TRAIN[i * BATCH : i * BATCH + BATCH][ends[comm.rank] : ends[comm.rank + 1]]
         ]
         test = [TEST[:9], TEST[9:], []][comm.rank] if comm.size > 1 else TEST
         one, log = run(tmp_path, L.Classifier(Net()), mine, test, share[comm.rank], comm)
@@ -103,10 +129,15 @@ def parallel(tmp_path, comm, model_comm, data_comm):
     """A rank's trainer of a network over model_comm, copies of which are on data_comm."""
     n = BATCH // (1 if data_comm is None else data_comm.size)
     first = 0 if data_comm is None else data_comm.rank * n
-    train = [e for i in range(ITERATIONS) for e in TRAIN[i * BATCH : i * BATCH + BATCH][first : first + n]]
+    train = [
+        e
+        for i in range(ITERATIONS)
+        for e in TRAIN[i * BATCH : i * BATCH + BATCH][first : first + n]
+    ]
     test = TEST if data_comm is None else TEST[data_comm.rank :: data_comm.size]
     if model_comm.rank == 1:
-        train, test = mnpar.create_empty_dataset(train), mnpar.create_empty_dataset(test)
+        train = mnpar.create_empty_dataset(train)
+        test = mnpar.create_empty_dataset(test)
     return run(tmp_path, parts(model_comm), train, test, n, data_comm)
 
 
@@ -132,7 +163,8 @@ def test_two_ranks_with_one_network_learn_what_one_process_learns(tmp_path):
 @pytest.mark.parametrize("ranks", [2, 4, 6])
 def test_copies_of_a_network_on_two_ranks_learn_what_one_process_learns(ranks, tmp_path):
     def program(comm):
-        data_comm, model_comm = comm.split(comm.rank % 2, comm.rank), comm.split(comm.rank // 2, comm.rank)
+        data_comm = comm.split(comm.rank % 2, comm.rank)
+        model_comm = comm.split(comm.rank // 2, comm.rank)
         one, log = parallel(tmp_path, comm, model_comm, data_comm)
         return weights(one), log
 
@@ -144,8 +176,17 @@ def test_copies_of_a_network_on_two_ranks_learn_what_one_process_learns(ranks, t
 @pytest.mark.ranks(2, on="mpi")
 def test_mpi_ranks_learn_what_one_process_learns(comm, tmp_path):
     trainer, expected = alone(tmp_path / "alone")
-    mine = [e for i in range(ITERATIONS) for e in TRAIN[i * BATCH : i * BATCH + BATCH][comm.rank :: 2]]
-    one, log = run(tmp_path, L.Classifier(Net()), mine, TEST[comm.rank * 9 : 9 + comm.rank * 2], BATCH // 2, comm)
+    mine = [
+        e for i in range(ITERATIONS) for e in TRAIN[i * BATCH : i * BATCH + BATCH][comm.rank :: 2]
+    ]
+    one, log = run(
+        tmp_path,
+        L.Classifier(Net()),
+        mine,
+        TEST[comm.rank * 9 : 9 + comm.rank * 2],
+        BATCH // 2,
+        comm,
+    )
     same(log, expected)
     for path, value in weights(trainer).items():
         np.testing.assert_allclose(weights(one)[path], value, rtol=1e-10, atol=1e-14)
@@ -164,7 +205,10 @@ class Dropping(Net):
 
 def by_snapshots(comm, trainer, moment):
     each = extensions.snapshot(autoload=True)
-    trainer.extend(mnpar.extensions.multi_node_snapshot(comm, each, range(comm.size)), trigger=(moment, "iteration"))
+    trainer.extend(
+        mnpar.extensions.multi_node_snapshot(comm, each, range(comm.size)),
+        trigger=(moment, "iteration"),
+    )
 
 
 def by_checkpoints(comm, trainer, moment):
@@ -184,7 +228,11 @@ def test_a_resumed_training_over_ranks_is_bit_for_bit_the_same(moment, kept, tmp
         model = L.Classifier(Dropping())
         sampler = ShuffleOrderSampler(np.random.RandomState(comm.rank))
         iterator = SerialIterator(TRAIN[comm.rank :: comm.size], 3, order_sampler=sampler)
-        trainer = training.Trainer(training.StandardUpdater(iterator, optimizer.setup(model)), (stop, "iteration"), str(out))
+        trainer = training.Trainer(
+            training.StandardUpdater(iterator, optimizer.setup(model)),
+            (stop, "iteration"),
+            str(out),
+        )
         trainer.extend(mnpar.extensions.AllreducePersistent(model, comm), trigger=(4, "iteration"))
         trainer.extend(extensions.LogReport(trigger=(3, "iteration")))
         trainer.extend(extensions.ExponentialShift("alpha", 0.9), trigger=(2, "iteration"))
@@ -208,14 +256,20 @@ def test_copies_learn_digits():
 
     def program(comm, out="unused"):
         mnpar.random.seed([1, comm.rank])
-        model = L.Classifier(mnpar.Sequential(L.Linear(None, 100), F.relu, L.Linear(None, 100), F.relu, L.Linear(None, 10)))
+        model = L.Classifier(
+            mnpar.Sequential(
+                L.Linear(None, 100), F.relu, L.Linear(None, 100), F.relu, L.Linear(None, 10)
+            )
+        )
         optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm).setup(model)
         mine = mnpar.scatter_dataset(train if comm.rank == 0 else None, comm, shuffle=True, seed=1)
         updater = training.StandardUpdater(SerialIterator(mine, 25), optimizer)
         while updater.epoch < 10:
             updater.update()
         iterator = SerialIterator(test[comm.rank :: comm.size], 50, repeat=False, shuffle=False)
-        return mnpar.create_multi_node_evaluator(extensions.Evaluator(iterator, model), comm)()["main/accuracy"]
+        return mnpar.create_multi_node_evaluator(extensions.Evaluator(iterator, model), comm)()[
+            "main/accuracy"
+        ]
 
     first, second = mnpar.run(program, ranks=2)
     assert first == second > 0.95
@@ -227,4 +281,7 @@ def test_epochs_of_different_lengths_are_told(tmp_path):
 
     with pytest.raises(MismatchError) as caught:
         mnpar.run(program, ranks=2)
-    assert re.search(r"rank \d has had [\d.]+ epochs: where data differ in length", "\n".join(caught.value.__notes__))
+    assert re.search(
+        r"rank \d has had [\d.]+ epochs: where data differ in length",
+        "\n".join(caught.value.__notes__),
+    )

@@ -46,27 +46,41 @@ def logged(tmp_path, *more, stop=(12, "iteration"), comm=None, **kwargs):
 
 def timeless(log):
     assert all(entry["elapsed_time"] >= 0 for entry in log)
-    return [{name: value for name, value in entry.items() if name != "elapsed_time"} for entry in log]
+    return [
+        {name: value for name, value in entry.items() if name != "elapsed_time"} for entry in log
+    ]
 
 
 def test_a_log_holds_the_means_of_each_interval(tmp_path):
     log = logged(tmp_path).get_extension("LogReport").log
     assert timeless(log) == [
-        {"x": np.mean(X[4 * i : 4 * i + 4]), "epoch": i + 1, "iteration": 4 * i + 4} for i in range(3)
-    ]  # fmt: skip
+        {"x": np.mean(X[4 * i : 4 * i + 4]), "epoch": i + 1, "iteration": 4 * i + 4}
+        for i in range(3)
+    ]
     assert json.loads((tmp_path / "log").read_text()) == log
 
 
 def test_a_log_has_the_keys_interval_name_and_entries_that_it_is_told(tmp_path):
     logged(
-        tmp_path, keys=["x", "y"], trigger=(6, "iteration"), filename="log_{iteration}.json",
+        tmp_path,
+        keys=["x", "y"],
+        trigger=(6, "iteration"),
+        filename="log_{iteration}.json",
         postprocess=lambda entry: entry.update(more=1),
-    )  # fmt: skip
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log_12.json", "log_6.json"]
-    assert list(json.loads((tmp_path / "log_6.json").read_text())[0]) == ["x", "epoch", "iteration", "elapsed_time", "more"]
+    assert list(json.loads((tmp_path / "log_6.json").read_text())[0]) == [
+        "x",
+        "epoch",
+        "iteration",
+        "elapsed_time",
+        "more",
+    ]
 
 
-@pytest.mark.parametrize(("kwargs", "files"), [({"log_name": "other"}, ["other"]), ({"log_name": None}, [])])
+@pytest.mark.parametrize(
+    ("kwargs", "files"), [({"log_name": "other"}, ["other"]), ({"log_name": None}, [])]
+)
 def test_a_log_may_go_by_its_old_name_or_to_no_file(kwargs, files, tmp_path):
     logged(tmp_path, **kwargs)
     assert [path.name for path in tmp_path.iterdir()] == files
@@ -127,21 +141,33 @@ def test_a_table_is_written_line_by_line_each_in_one_write(tmp_path):
 def test_a_table_on_a_terminal_writes_over_the_progress_bar(tmp_path):
     out = Stream(terminal=True)
     logged(tmp_path, extensions.PrintReport(["epoch"], out=out))
-    assert out.writes == ["\r\033[J" + line for line in ["epoch     \n", "1           \n", "2           \n", "3           \n"]]
+    assert out.writes == [
+        "\r\033[J" + line
+        for line in ["epoch     \n", "1           \n", "2           \n", "3           \n"]
+    ]
 
 
 def test_a_table_may_have_a_log_of_its_own_and_shows_it_again_after_a_resumption(tmp_path):
     def make(stop, out):
         trainer = counting(tmp_path, (stop, "iteration"), length=4, x=X)
-        trainer.extend(extensions.PrintReport(["iteration", "x"], extensions.LogReport(log_name=None), out))
+        trainer.extend(
+            extensions.PrintReport(["iteration", "x"], extensions.LogReport(log_name=None), out)
+        )
         return trainer
 
-    first, second = Stream(), Stream()
-    trainer, again = make(9, first), make(12, second)
+    first = Stream()
+    second = Stream()
+    trainer = make(9, first)
+    again = make(12, second)
     trainer.run()
     load(saved(trainer), again)
     again.run()
-    assert [line.split() for line in second.writes] == [["iteration", "x"], ["4", "3.5"], ["8", "31.5"], ["12", "91.5"]]
+    assert [line.split() for line in second.writes] == [
+        ["iteration", "x"],
+        ["4", "3.5"],
+        ["8", "31.5"],
+        ["12", "91.5"],
+    ]
 
 
 def test_a_log_keeps_no_trainer_alive(tmp_path):
@@ -155,17 +181,27 @@ def test_a_log_keeps_no_trainer_alive(tmp_path):
 
 
 def test_a_log_that_is_an_extension_and_a_tables_own_has_each_iteration_once(tmp_path):
-    out, trainer = Stream(), counting(tmp_path, (12, "iteration"), length=4, x=X)
+    out = Stream()
+    trainer = counting(tmp_path, (12, "iteration"), length=4, x=X)
     log = extensions.LogReport()
     trainer.extend(log)
     trainer.extend(extensions.PrintReport(["iteration", "x"], log, out), trigger=(1, "iteration"))
     trainer.run()
-    assert [line.split() for line in out.writes] == [["iteration", "x"], ["4", "3.5"], ["8", "31.5"], ["12", "91.5"]]
+    assert [line.split() for line in out.writes] == [
+        ["iteration", "x"],
+        ["4", "3.5"],
+        ["8", "31.5"],
+        ["12", "91.5"],
+    ]
 
 
 def test_a_table_shows_words(tmp_path):
     out = Stream()
-    logged(tmp_path, extensions.PrintReport(["word"], out=out), postprocess=lambda entry: entry.update(word="yes"))
+    logged(
+        tmp_path,
+        extensions.PrintReport(["word"], out=out),
+        postprocess=lambda entry: entry.update(word="yes"),
+    )
     assert out.writes[1] == "yes         \n"
 
 
@@ -193,7 +229,11 @@ def fields(line):
     [
         ((8, "iteration"), {}, ["4 / 8 iterations 50.0%", "8 / 8 iterations 100.0%"]),
         ((2, "epoch"), {}, ["1 / 2 epochs 50.0%", "2 / 2 epochs 100.0%"]),
-        ((2, "epoch"), {"training_length": (16, "iteration")}, ["4 / 16 iterations 25.0%", "8 / 16 iterations 50.0%"]),
+        (
+            (2, "epoch"),
+            {"training_length": (16, "iteration")},
+            ["4 / 16 iterations 25.0%", "8 / 16 iterations 50.0%"],
+        ),
     ],
     ids=["iterations", "epochs", "told"],
 )
@@ -214,7 +254,10 @@ def test_ranks_to_whom_open_mpi_gives_terminals_look_where_its_own_output_goes(m
     monkeypatch.setattr(progress_bar, "reaches_terminal", siblings.reaches_terminal.__wrapped__)
     ours, of_rank = os.openpty()
     goes_to = of_rank if seen else subprocess.DEVNULL
-    with open(of_rank, "w") as out, subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=goes_to) as launcher:
+    with (
+        open(of_rank, "w") as out,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=goes_to) as launcher,
+    ):
         monkeypatch.setattr(siblings, "launcher", lambda: (launcher.pid, os.getpid()))
         assert progress_bar.is_terminal(out)  # a terminal that the program has opened
         monkeypatch.setattr(out, "fileno", lambda: 1)
@@ -232,7 +275,8 @@ def test_a_bar_on_a_terminal_is_drawn_in_place_and_wiped_out(tmp_path, monkeypat
 
 
 def test_a_bar_on_a_terminal_is_drawn_by_tqdm(tmp_path, monkeypatch):
-    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # no thread that stays: it would keep later tests from forking
+    # no thread that stays: it would keep later tests from forking
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)
     text = "".join(bars(tmp_path, Stream(terminal=True), bar_length=10))
     assert "training  50%|#####     | 4/8 iterations" in text
     assert "\n" not in text
@@ -255,11 +299,18 @@ def test_curves_are_drawn_and_go_on(tmp_path):
 
     def make(stop):
         trainer = counting(tmp_path, (stop, "iteration"), length=4, x=X, y=X)
-        post = lambda figure, axes, summary: seen.append([line.get_xydata().tolist() for line in axes.get_lines()])
-        trainer.extend(extensions.PlotReport(["x", "y", "z"], "epoch", trigger=(4, "iteration"), postprocess=post))
+        post = lambda figure, axes, summary: seen.append(
+            [line.get_xydata().tolist() for line in axes.get_lines()]
+        )
+        trainer.extend(
+            extensions.PlotReport(
+                ["x", "y", "z"], "epoch", trigger=(4, "iteration"), postprocess=post
+            )
+        )
         return trainer
 
-    first, second = make(6), make(12)
+    first = make(6)
+    second = make(12)
     first.run()
     assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
     load(saved(first), second)
@@ -310,7 +361,9 @@ def test_statistics_of_variables_are_drawn(kwargs, tmp_path):
 
 def test_each_iteration_has_the_same_chance_to_be_drawn():
     counts = np.zeros(10)
-    plot = extensions.VariableStatisticsPlot(mnpar.Variable(np.ones(1)), 3, report_grad=False, percentile_sigmas=())
+    plot = extensions.VariableStatisticsPlot(
+        mnpar.Variable(np.ones(1)), 3, report_grad=False, percentile_sigmas=()
+    )
     for _ in range(1000):
         plot._samples, plot._seen = [], 0
         for i in range(10):
@@ -320,7 +373,9 @@ def test_each_iteration_has_the_same_chance_to_be_drawn():
 
 
 @pytest.mark.parametrize(
-    "arguments", [([],), (mnpar.Variable(np.ones(1)), 9, False, False)], ids=["no variable", "nothing of it"]
+    "arguments",
+    [([],), (mnpar.Variable(np.ones(1)), 9, False, False)],
+    ids=["no variable", "nothing of it"],
 )
 def test_nothing_to_draw_is_refused(arguments):
     with pytest.raises(ValueError, match="nothing to draw"):
@@ -350,15 +405,23 @@ def test_rank_0_speaks_for_all_and_the_others_if_they_are_asked(comm, tmp_path_f
     comm.barrier()
     try:
         logged(
-            folder, extensions.LogReport(filename=f"own_{comm.rank}"), extensions.PrintReport(["epoch"]),
-            extensions.ProgressBar(update_interval=6), comm=comm,
-        )  # fmt: skip
+            folder,
+            extensions.LogReport(filename=f"own_{comm.rank}"),
+            extensions.PrintReport(["epoch"]),
+            extensions.ProgressBar(update_interval=6),
+            comm=comm,
+        )
     finally:
         comm.barrier()
         sys.stdout = before
     writes = [line for lines in comm.allgather_obj(out.writes) for line in lines]
     assert len([line for line in writes if line.startswith("training")]) == 2
-    assert [line.split() for line in writes if not line.startswith("training")] == [["epoch"], ["1"], ["2"], ["3"]]
+    assert [line.split() for line in writes if not line.startswith("training")] == [
+        ["epoch"],
+        ["1"],
+        ["2"],
+        ["3"],
+    ]
     assert sorted(path.name for path in folder.iterdir()) == ["log", "own_0", "own_1", "own_2"]
     asked = Stream()
     logged(folder, extensions.PrintReport(["epoch"], out=asked), comm=comm)

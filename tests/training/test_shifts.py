@@ -1,4 +1,6 @@
-"""Values of hyperparameters after each call, before training, and after a resumption at any moment."""
+"""Values of hyperparameters after each call, before training, and after a resumption at any
+moment.
+"""
 
 from types import SimpleNamespace
 
@@ -13,23 +15,50 @@ from tests.trainers import counting, load, saved
 T = np.arange(13)
 SHIFTS = {
     "exponential": (lambda: E.ExponentialShift("lr", 0.9), 0.9**T),
-    "exponential, down to a target": (lambda: E.ExponentialShift("lr", 0.5, 2.0, 0.1), np.maximum(2 * 0.5**T, 0.1)),
-    "exponential, up to a target": (lambda: E.ExponentialShift("lr", 1.5, 2.0, 9.0), np.minimum(2 * 1.5**T, 9)),
-    "exponential, negative": (lambda: E.ExponentialShift("lr", 0.5, -2.0, -0.1), np.minimum(-2 * 0.5**T, -0.1)),
+    "exponential, down to a target": (
+        lambda: E.ExponentialShift("lr", 0.5, 2.0, 0.1),
+        np.maximum(2 * 0.5**T, 0.1),
+    ),
+    "exponential, up to a target": (
+        lambda: E.ExponentialShift("lr", 1.5, 2.0, 9.0),
+        np.minimum(2 * 1.5**T, 9),
+    ),
+    "exponential, negative": (
+        lambda: E.ExponentialShift("lr", 0.5, -2.0, -0.1),
+        np.minimum(-2 * 0.5**T, -0.1),
+    ),
     "exponential, to zero": (lambda: E.ExponentialShift("lr", 0.5, target=0), 0.5**T),
     "step": (lambda: E.StepShift("lr", 0.5, 3), 0.5 ** (T // 3)),
     "step, to a target": (lambda: E.StepShift("lr", 2, 3, 1.0, 5), np.minimum(2.0 ** (T // 3), 5)),
-    "multistep": (lambda: E.MultistepShift("lr", 0.5, [2, 4, 9], 3.0), 3 * 0.5 ** np.searchsorted([2, 4, 9], T, "right")),
-    "multistep, from what there is": (lambda: E.MultistepShift("lr", 0.5, (5,), None), 0.5 ** (T >= 5)),
+    "multistep": (
+        lambda: E.MultistepShift("lr", 0.5, [2, 4, 9], 3.0),
+        3 * 0.5 ** np.searchsorted([2, 4, 9], T, "right"),
+    ),
+    "multistep, from what there is": (
+        lambda: E.MultistepShift("lr", 0.5, (5,), None),
+        0.5 ** (T >= 5),
+    ),
     "inverse": (lambda: E.InverseShift("lr", 0.3, 0.7), (1 + 0.3 * T) ** -0.7),
-    "inverse, to a target": (lambda: E.InverseShift("lr", 0.3, 0.7, 3.0, 1.0), np.maximum(3 * (1 + 0.3 * T) ** -0.7, 1)),
-    "inverse, up": (lambda: E.InverseShift("lr", 0.3, -0.7, 3.0, 5.0), np.minimum(3 * (1 + 0.3 * T) ** 0.7, 5)),
+    "inverse, to a target": (
+        lambda: E.InverseShift("lr", 0.3, 0.7, 3.0, 1.0),
+        np.maximum(3 * (1 + 0.3 * T) ** -0.7, 1),
+    ),
+    "inverse, up": (
+        lambda: E.InverseShift("lr", 0.3, -0.7, 3.0, 5.0),
+        np.minimum(3 * (1 + 0.3 * T) ** 0.7, 5),
+    ),
     "polynomial": (lambda: E.PolynomialShift("lr", 0.9, 8), np.maximum(1 - T / 8, 0) ** 0.9),
-    "polynomial, to target": (lambda: E.PolynomialShift("lr", 2, 8, 2.0, 0.5), 2 * np.clip(1 - T / 8, 0.5, 1) ** 2),
+    "polynomial, to target": (
+        lambda: E.PolynomialShift("lr", 2, 8, 2.0, 0.5),
+        2 * np.clip(1 - T / 8, 0.5, 1) ** 2,
+    ),
     "linear": (lambda: E.LinearShift("lr", (2.0, 6.0), (2, 6)), np.clip(T, 2, 6).astype(float)),
     "warm-up": (lambda: E.WarmupShift("lr", 0.1, 5, 1.0), 0.1 + 0.9 * np.minimum(T / 5, 1)),
-    "warm-up, from what there is": (lambda: E.WarmupShift("lr", None, 5, 2.0), 1 + np.minimum(T / 5, 1)),
-}  # fmt: skip
+    "warm-up, from what there is": (
+        lambda: E.WarmupShift("lr", None, 5, 2.0),
+        1 + np.minimum(T / 5, 1),
+    ),
+}
 shifts = pytest.mark.parametrize(("make", "expected"), SHIFTS.values(), ids=SHIFTS)
 
 
@@ -67,13 +96,21 @@ def test_a_shift_may_be_of_another_optimizer_and_attribute():
 
 
 @pytest.mark.parametrize(
-    "make", [mnpar.optimizers.MomentumSGD, lambda lr: mnpar.optimizers.apply_momentum(mnpar.optimizers.SGD(lr))]
+    "make",
+    [
+        mnpar.optimizers.MomentumSGD,
+        lambda lr: mnpar.optimizers.apply_momentum(mnpar.optimizers.SGD(lr)),
+    ],
 )
 def test_neons_linear_monotone_momentum_is_a_linear_shift(make):
-    """The first coefficient before its start, linear to the last one, then held: and steps are taken with it."""
+    """The first coefficient before its start, linear to the last one, then held: and steps are
+    taken with it.
+    """
     link = mnpar.Link()
     link.p = mnpar.Parameter(np.zeros(1))
-    optimizer, p, v = make(0.1).setup(link), 0.0, 0.0
+    optimizer = make(0.1).setup(link)
+    p = 0.0
+    v = 0.0
     shift = E.LinearShift("momentum", (0.5, 0.9), (2, 6), optimizer)
     shift.initialize(SimpleNamespace())
     for momentum in np.interp(range(9), (2, 6), (0.5, 0.9)):
@@ -97,7 +134,8 @@ def test_a_warm_up_leaves_the_value_to_another_shift(order, tmp_path):
             trainer.extend(shift, trigger=trigger)
         return trainer
 
-    first, second = make(7), make(8)
+    first = make(7)
+    second = make(8)
     first.run()
     load(saved(first), second)
     second.run()
@@ -108,10 +146,13 @@ def test_a_warm_up_leaves_the_value_to_another_shift(order, tmp_path):
 def test_a_value_stays_after_the_last_point_of_a_schedule(points, tmp_path):
     def make(stop):
         trainer = counting(tmp_path, (stop, "iteration"))
-        trainer.extend(E.ExponentialShift("lr", 0.5), trigger=ManualScheduleTrigger(points, "iteration"))
+        trainer.extend(
+            E.ExponentialShift("lr", 0.5), trigger=ManualScheduleTrigger(points, "iteration")
+        )
         return trainer
 
-    first, second = make(5), make(6)
+    first = make(5)
+    second = make(6)
     first.run()
     load(saved(first), second)
     second.run()
@@ -125,14 +166,17 @@ def test_a_shift_begins_with_what_another_one_had_set_before_the_run_was_resumed
         trainer.extend(E.StepShift("lr", 0.5, 1), trigger=(3, "iteration"))  # from 8
         return trainer
 
-    first, second = make(5), make(6)
+    first = make(5)
+    second = make(6)
     first.run()
     load(saved(first), second)
     second.run()
     assert second.updater.optimizer.lr == 8 * 0.5**2
 
 
-@pytest.mark.parametrize("make", [lambda: E.ExponentialShift("lr", -1), lambda: E.InverseShift("lr", -1, 1)])
+@pytest.mark.parametrize(
+    "make", [lambda: E.ExponentialShift("lr", -1), lambda: E.InverseShift("lr", -1, 1)]
+)
 def test_a_negative_rate_is_refused(make):
     with pytest.raises(ValueError, match=r"not negative, not (by )?-1"):
         make()

@@ -1,4 +1,6 @@
-"""Files of a whole training: when, under which names, how many; written by whom; found again, and damaged ones passed over."""
+"""Files of a whole training: when, under which names, how many; written by whom; found again, and
+damaged ones passed over.
+"""
 
 import os
 import threading
@@ -25,20 +27,30 @@ def taken(tmp_path, stop=(6, "iteration"), trigger=(2, "iteration"), **kwargs):
 
 def test_a_snapshot_is_taken_of_each_epoch_by_default_and_comes_last(tmp_path):
     one = extensions.snapshot()
-    assert (one.trigger, one.priority, one.filename) == ((1, "epoch"), -100, "snapshot_iter_{.updater.iteration}")
+    assert (one.trigger, one.priority, one.filename) == (
+        (1, "epoch"),
+        -100,
+        "snapshot_iter_{.updater.iteration}",
+    )
     taken(tmp_path)
     assert names(tmp_path) == [f"snapshot_iter_{i}" for i in (2, 4, 6)]
 
 
-@pytest.mark.parametrize("filename", ["at_{.updater.iteration}.npz", lambda trainer: f"at_{trainer.updater.iteration}.npz"])
+@pytest.mark.parametrize(
+    "filename",
+    ["at_{.updater.iteration}.npz", lambda trainer: f"at_{trainer.updater.iteration}.npz"],
+)
 def test_a_snapshot_has_the_name_that_it_is_told(filename, tmp_path):
     taken(tmp_path, filename=filename)
     assert names(tmp_path) == ["at_2.npz", "at_4.npz", "at_6.npz"]
 
 
 def test_a_snapshot_may_be_of_an_object(tmp_path):
-    trainer, link = counting(tmp_path, (2, "iteration")), L.Linear(3, 2)
-    trainer.extend(extensions.snapshot_object(link, "model_{.updater.iteration}"), trigger=(2, "iteration"))
+    trainer = counting(tmp_path, (2, "iteration"))
+    link = L.Linear(3, 2)
+    trainer.extend(
+        extensions.snapshot_object(link, "model_{.updater.iteration}"), trigger=(2, "iteration")
+    )
     trainer.run()
     other = L.Linear(3, 2)
     serializers.load_npz(str(tmp_path / "model_2"), other)
@@ -62,7 +74,8 @@ def test_savefun_and_writer_exclude_each_other():
 
 
 @pytest.mark.parametrize(
-    ("retain", "left"), [(1, [12]), (2, [10, 12]), (100, [2, 4, 6, 8, 10, 12]), (-1, [2, 4, 6, 8, 10, 12])]
+    ("retain", "left"),
+    [(1, [12]), (2, [10, 12]), (100, [2, 4, 6, 8, 10, 12]), (-1, [2, 4, 6, 8, 10, 12])],
 )
 def test_old_ones_are_removed_if_wanted(retain, left, tmp_path):
     (tmp_path / "other").write_text("")
@@ -84,9 +97,12 @@ def test_a_snapshot_of_the_trainer_comes_after_what_else_is_written(tmp_path):
     """So that a resumed training does not write it once more."""
 
     def make(stop):
-        trainer, link = counting(tmp_path, (stop, "iteration")), L.Linear(1, 1)
+        trainer = counting(tmp_path, (stop, "iteration"))
+        link = L.Linear(1, 1)
         trainer.extend(extensions.snapshot(), trigger=(2, "iteration"))
-        trainer.extend(extensions.snapshot_object(link, "model_{.updater.iteration}"), trigger=(2, "iteration"))
+        trainer.extend(
+            extensions.snapshot_object(link, "model_{.updater.iteration}"), trigger=(2, "iteration")
+        )
         return trainer
 
     make(2).run()
@@ -107,12 +123,21 @@ def test_training_goes_on_from_the_last_one(tmp_path):
 
     whole = learning(tmp_path / "whole", (15, "iteration"))
     whole.run()
-    first, second = make((10, "iteration")), make((15, "iteration"))
+    first = make((10, "iteration"))
+    second = make((15, "iteration"))
     first.run()
     called = []
     second.extend(lambda trainer: called.append(trainer.updater.iteration), name="see")
     second.run()
-    assert called == [10, 11, 12, 13, 14, 15]  # from 9 on, by number: "10" and "9" as texts would mislead
+    # from 9 on, by number: "10" and "9" as texts would mislead
+    assert called == [
+        10,
+        11,
+        12,
+        13,
+        14,
+        15,
+    ]
     for path, value in weights(whole).items():
         np.testing.assert_array_equal(value, weights(second)[path])
 
@@ -152,7 +177,14 @@ def test_a_snapshot_of_another_trainer_is_no_damage(tmp_path):
 
 def test_files_are_ordered_by_their_numbers_or_else_by_their_times(tmp_path):
 
-    for name, time in [("a_9", 3), ("a_10", 2), ("a_best_11", 9), ("b_z.npz", 5), ("b_y.npz", 7), ("c", 1)]:
+    for name, time in [
+        ("a_9", 3),
+        ("a_10", 2),
+        ("a_best_11", 9),
+        ("b_z.npz", 5),
+        ("b_y.npz", 7),
+        ("c", 1),
+    ]:
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (time, time))
 
@@ -174,7 +206,13 @@ def test_autoload_needs_a_name_that_can_be_searched(tmp_path):
 
 WRITERS = {
     name: getattr(snapshot_writers, name)
-    for name in ("SimpleWriter", "ThreadWriter", "ThreadQueueWriter", "ProcessWriter", "ProcessQueueWriter")
+    for name in (
+        "SimpleWriter",
+        "ThreadWriter",
+        "ThreadQueueWriter",
+        "ProcessWriter",
+        "ProcessQueueWriter",
+    )
 }
 writers = pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
 
@@ -182,7 +220,8 @@ writers = pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
 @writers
 def test_a_writer_writes_what_there_was(writer, tmp_path):
     """Training goes on while a thread writes, and changes the weights in place."""
-    go, begun = threading.Event(), threading.active_count()
+    go = threading.Event()
+    begun = threading.active_count()
     if writer is snapshot_writers.SimpleWriter:
         go.set()
 
@@ -193,7 +232,9 @@ def test_a_writer_writes_what_there_was(writer, tmp_path):
     trainer = learning(tmp_path, (4, "iteration"))
     expected = {}
     trainer.extend(extensions.snapshot(writer=writer(savefun=save)), trigger=(3, "iteration"))
-    trainer.extend(lambda trainer: expected.update(weights(trainer)), name="see", trigger=(3, "iteration"))
+    trainer.extend(
+        lambda trainer: expected.update(weights(trainer)), name="see", trigger=(3, "iteration")
+    )
     trainer.extend(lambda trainer: go.set(), name="go", trigger=(4, "iteration"))
     trainer.run()
     assert names(tmp_path) == ["snapshot_iter_3"]

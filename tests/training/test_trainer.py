@@ -1,4 +1,6 @@
-"""The loop: what is called when and in which order, what becomes of errors, and that a resumed run is the same run."""
+"""The loop: what is called when and in which order, what becomes of errors, and that a resumed run
+is the same run.
+"""
 
 import itertools
 import os
@@ -60,7 +62,13 @@ def test_the_folder_is_made(tmp_path):
 
 def test_extensions_come_by_priority_and_then_in_the_order_in_which_they_were_given(tmp_path):
     notes, trainer = [], counting(tmp_path, (1, "iteration"))
-    for name, priority in [("reader", 100), ("late reader", 100), ("writer", 300), ("editor", 200), ("last", -1)]:
+    for name, priority in [
+        ("reader", 100),
+        ("late reader", 100),
+        ("writer", 300),
+        ("editor", 200),
+        ("last", -1),
+    ]:
         trainer.extend(lambda trainer, name=name: notes.append(name), name=name, priority=priority)
     trainer.extend(lambda trainer: notes.append("reader by default"), name="d")
     trainer.run()
@@ -93,11 +101,14 @@ def test_an_extension_can_be_called_before_training_but_not_after_a_resumption(t
 def test_an_extension_whose_trigger_is_over_is_not_initialized(tmp_path):
     def make(stop):
         trainer = counting(tmp_path, (stop, "iteration"))
-        trainer.extend(Recording(notes), trigger=training.triggers.ManualScheduleTrigger(2, "iteration"))
+        trainer.extend(
+            Recording(notes), trigger=training.triggers.ManualScheduleTrigger(2, "iteration")
+        )
         return trainer
 
     notes = []
-    first, second = make(3), make(5)
+    first = make(3)
+    second = make(5)
     first.run()
     load(saved(first), second)
     notes.clear()
@@ -142,7 +153,8 @@ def test_an_extension_has_the_name_that_it_is_given_or_its_own(tmp_path):
 
 
 def test_a_name_that_is_taken_gets_a_number(tmp_path):
-    trainer, both = counting(tmp_path), [extensions.LogReport(), extensions.LogReport(), extensions.LogReport()]
+    trainer = counting(tmp_path)
+    both = [extensions.LogReport(), extensions.LogReport(), extensions.LogReport()]
     for each in both:
         trainer.extend(each)
     assert [each.name for each in both] == ["LogReport", "LogReport_1", "LogReport_2"]
@@ -154,7 +166,10 @@ def test_extensions_may_come_with_the_trainer(tmp_path):
 
 @pytest.mark.parametrize(
     ("extension", "name", "error", "message"),
-    [(Bound(), None, TypeError, "a Bound has no name"), (decorated, "training", ValueError, "cannot be named 'training'")],
+    [
+        (Bound(), None, TypeError, "a Bound has no name"),
+        (decorated, "training", ValueError, "cannot be named 'training'"),
+    ],
     ids=["none", "training"],
 )
 def test_a_name_that_cannot_be_is_refused(extension, name, error, message, tmp_path):
@@ -172,15 +187,20 @@ def test_a_decorated_function_has_what_the_decorator_gives(tmp_path):
     notes = []
 
     @training.make_extension(
-        initializer=lambda trainer: notes.append("start"), finalizer=lambda: notes.append("end"),
+        initializer=lambda trainer: notes.append("start"),
+        finalizer=lambda: notes.append("end"),
         on_error=lambda trainer, exc, tb: notes.append(str(exc)),
-    )  # fmt: skip
+    )
     def plain(trainer):
         if trainer.updater.iteration == 2:
             raise ValueError("two")
 
     trainer = counting(tmp_path, extensions=[plain])
-    assert (plain.trigger, plain.priority, plain.default_name) == ((1, "iteration"), training.PRIORITY_READER, "plain")
+    assert (plain.trigger, plain.priority, plain.default_name) == (
+        (1, "iteration"),
+        training.PRIORITY_READER,
+        "plain",
+    )
     with pytest.raises(ValueError, match="two"):
         trainer.run()
     assert notes == ["start", "two", "end"]
@@ -212,7 +232,11 @@ def test_links_report_under_their_optimizers_names_and_each_iteration_begins_emp
     trainer = training.Trainer(updater, (3, "iteration"), str(tmp_path))
     trainer.extend(lambda trainer: seen.append(dict(trainer.observation)), name="see")
     trainer.run()
-    assert seen == [{"net/inner/always": 2.0}, {"net/odd": 1.0, "net/inner/always": 2.0}, {"net/inner/always": 2.0}]
+    assert seen == [
+        {"net/inner/always": 2.0},
+        {"net/odd": 1.0, "net/inner/always": 2.0},
+        {"net/inner/always": 2.0},
+    ]
     assert mnpar.get_current_reporter() is None
 
 
@@ -229,7 +253,8 @@ def test_the_time_of_training_grows_and_stays(tmp_path):
 
 
 def test_a_resumed_training_counts_the_time_before(tmp_path):
-    first, second = counting(tmp_path, (1, "iteration")), counting(tmp_path, (2, "iteration"))
+    first = counting(tmp_path, (1, "iteration"))
+    second = counting(tmp_path, (2, "iteration"))
     first.run()
     first._final_elapsed_time = 1000.0
     load(saved(first), second)
@@ -243,7 +268,13 @@ def test_a_resumed_training_counts_the_time_before(tmp_path):
 @pytest.mark.parametrize("where", ["update", "extension", "initialize", "trigger"])
 def test_an_error_is_told_and_raised_again_after_all_was_finalized(where, tmp_path):
     notes, trainer = [], counting(tmp_path)
-    trainer.extend(Recording(notes, "first", fails=[3] if where == "extension" else ["initialize"] * (where == "initialize")))
+    trainer.extend(
+        Recording(
+            notes,
+            "first",
+            fails=[3] if where == "extension" else ["initialize"] * (where == "initialize"),
+        )
+    )
     trainer.extend(Recording(notes, "second"))
     if where == "update":
         trainer.updater.update = lambda: 1 / 0
@@ -251,7 +282,12 @@ def test_an_error_is_told_and_raised_again_after_all_was_finalized(where, tmp_pa
         trainer.stop_trigger = lambda trainer: 1 / 0
     with pytest.raises(ZeroDivisionError) as caught:
         trainer.run()
-    assert notes[-4:] == [("first", "on_error"), ("second", "on_error"), ("first", "finalize"), ("second", "finalize")]
+    assert notes[-4:] == [
+        ("first", "on_error"),
+        ("second", "on_error"),
+        ("first", "finalize"),
+        ("second", "finalize"),
+    ]
     assert trainer.updater.finalized == 1
     names = [entry.name for entry in caught.traceback]
     assert names[-1] in ("note", "<lambda>")  # its own traceback
@@ -279,10 +315,14 @@ def test_an_extension_that_was_not_made_is_told(tmp_path):
 def test_an_iterator_that_ends_before_training_is_told(tmp_path):
     optimizer = mnpar.optimizers.SGD().setup(mnpar.links.Linear(1, 1))
     batches = mnpar.iterators.SerialIterator([np.ones(1, "f4")], 1, repeat=False)
-    updater = training.StandardUpdater(batches, optimizer, loss_func=lambda x: mnpar.functions.sum(optimizer.target(x)))
+    updater = training.StandardUpdater(
+        batches, optimizer, loss_func=lambda x: mnpar.functions.sum(optimizer.target(x))
+    )
     with pytest.raises(StopIteration) as caught:
         training.Trainer(updater, (2, "epoch"), str(tmp_path)).run()
-    assert any("came to its end before training: repeat=True" in note for note in caught.value.__notes__)
+    assert any(
+        "came to its end before training: repeat=True" in note for note in caught.value.__notes__
+    )
 
 
 def test_errors_of_handlers_do_not_hide_the_first(tmp_path):
@@ -292,9 +332,11 @@ def test_errors_of_handlers_do_not_hide_the_first(tmp_path):
     with pytest.raises(ZeroDivisionError, match="2 of a") as caught:
         trainer.run(show_loop_exception_msg=False)
     assert caught.value.__notes__ == [
-        "(on_error of a raised ZeroDivisionError: on_error of a)", "(on_error of b raised ZeroDivisionError: on_error of b)",
-        "(finalize of a raised ZeroDivisionError: finalize of a)", "(finalize of b raised ZeroDivisionError: finalize of b)",
-    ]  # fmt: skip
+        "(on_error of a raised ZeroDivisionError: on_error of a)",
+        "(on_error of b raised ZeroDivisionError: on_error of b)",
+        "(finalize of a raised ZeroDivisionError: finalize of a)",
+        "(finalize of b raised ZeroDivisionError: finalize of b)",
+    ]
     assert trainer.updater.finalized == 1
 
 
@@ -337,19 +379,29 @@ def full(out, stop, optimizer=None):
     """A trainer with state everywhere."""
     trainer = learning(out, stop, optimizer=optimizer)
     model = trainer.updater.get_optimizer("main").target
-    evaluation = SerialIterator([(np.ones(4, "f"), 1), (np.zeros(4, "f"), 0)], 1, repeat=False, shuffle=False)
+    evaluation = SerialIterator(
+        [(np.ones(4, "f"), 1), (np.zeros(4, "f"), 0)], 1, repeat=False, shuffle=False
+    )
     trainer.extend(extensions.Evaluator(evaluation, model))
     trainer.extend(extensions.ExponentialShift("alpha", 0.9), trigger=(3, "iteration"))
     trainer.extend(extensions.observe_lr(), trigger=(2, "iteration"))
-    trainer.extend(extensions.ParameterStatistics(model.predictor.l2, {"mean": np.mean}, trigger=(7, "iteration")))
+    trainer.extend(
+        extensions.ParameterStatistics(
+            model.predictor.l2, {"mean": np.mean}, trigger=(7, "iteration")
+        )
+    )
     trainer.extend(extensions.MicroAverage("main/loss", "main/accuracy", "ratio", (4, "iteration")))
     trainer.extend(extensions.LogReport(trigger=(4, "iteration")))
-    trainer.extend(extensions.snapshot(filename="snapshot_{.updater.iteration}"), trigger=(1, "iteration"))
+    trainer.extend(
+        extensions.snapshot(filename="snapshot_{.updater.iteration}"), trigger=(1, "iteration")
+    )
     return trainer
 
 
 def timeless(log):
-    return [{name: value for name, value in entry.items() if name != "elapsed_time"} for entry in log]
+    return [
+        {name: value for name, value in entry.items() if name != "elapsed_time"} for entry in log
+    ]
 
 
 @pytest.mark.parametrize("moment", [1, 4, 5, 9, 13])
@@ -377,13 +429,17 @@ SCHEDULE = mnpar.training.triggers.ManualScheduleTrigger([3, 5], "iteration")
 
 
 @pytest.mark.parametrize(
-    ("saved", "length"), [(7, (5, "iteration")), (5, (5, "iteration")), (9, (1, "epoch")), (7, SCHEDULE)], ids=str
+    ("saved", "length"),
+    [(7, (5, "iteration")), (5, (5, "iteration")), (9, (1, "epoch")), (7, SCHEDULE)],
+    ids=str,
 )
 def test_a_training_that_is_resumed_beyond_its_end_is_over(saved, length, tmp_path):
     full(tmp_path / "whole", (saved, "iteration")).run()
     resumed = full(tmp_path / "resumed", length)
     mnpar.serializers.load_npz(str(tmp_path / "whole" / f"snapshot_{saved}"), resumed)
-    resumed.extend(lambda trainer: pytest.fail("it goes on"), name="never", trigger=(1, "iteration"))
+    resumed.extend(
+        lambda trainer: pytest.fail("it goes on"), name="never", trigger=(1, "iteration")
+    )
     resumed.run()
     assert resumed.updater.iteration == saved
 
@@ -391,10 +447,13 @@ def test_a_training_that_is_resumed_beyond_its_end_is_over(saved, length, tmp_pa
 @pytest.mark.parametrize("trigger", [(1, "epoch"), (3, "iteration")], ids=str)
 def test_a_trigger_of_an_extension_that_comes_after_loading_counts_from_there(trigger, tmp_path):
     def see(trainer):
-        trainer.extend(lambda trainer: called.append(trainer.updater.iteration), name="see", trigger=trigger)
+        trainer.extend(
+            lambda trainer: called.append(trainer.updater.iteration), name="see", trigger=trigger
+        )
 
     called = []
-    first, second = counting(tmp_path, (7, "iteration")), counting(tmp_path, (15, "iteration"))
+    first = counting(tmp_path, (7, "iteration"))
+    second = counting(tmp_path, (15, "iteration"))
     see(first)
     first.run()
     load(saved(first), second)
@@ -406,7 +465,9 @@ def test_a_trigger_of_an_extension_that_comes_after_loading_counts_from_there(tr
 def test_a_log_that_comes_after_loading_is_told_to_begin_anew(tmp_path):
     trainer = counting(tmp_path, (7, "iteration"))
     load(saved(trainer), trainer)
-    with pytest.warns(UserWarning, match="LogReport came to a trainer that was loaded before.*before loading") as told:
+    with pytest.warns(
+        UserWarning, match="LogReport came to a trainer that was loaded before.*before loading"
+    ) as told:
         trainer.extend(extensions.LogReport())
     trainer.extend(extensions.snapshot())  # which has no state
     assert [Path(one.filename) for one in told] == [Path(__file__)]
@@ -419,7 +480,11 @@ def test_autoload_restores_the_rate_before_the_first_step(tmp_path):
     def rates(loaded):
         trainer = full(tmp_path / "whole", (9, "iteration"), mnpar.optimizers.Adam())
         found = []
-        trainer.extend(lambda trainer: found.append(trainer.updater.get_optimizer("main").alpha), name="rate", priority=999)
+        trainer.extend(
+            lambda trainer: found.append(trainer.updater.get_optimizer("main").alpha),
+            name="rate",
+            priority=999,
+        )
         trainer.get_extension("_Snapshot").autoload = loaded
         trainer.run()
         return found
@@ -428,7 +493,8 @@ def test_autoload_restores_the_rate_before_the_first_step(tmp_path):
 
 
 def test_a_longer_training_can_go_on_from_a_shorter_one(tmp_path):
-    first, second = learning(tmp_path, (2, "epoch")), learning(tmp_path, (3, "epoch"))
+    first = learning(tmp_path, (2, "epoch"))
+    second = learning(tmp_path, (3, "epoch"))
     first.run()
     load(saved(first), second)
     second.run()

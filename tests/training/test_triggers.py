@@ -1,4 +1,6 @@
-"""When triggers fire: over a whole run, called at some iterations only, and after a resumption at any moment."""
+"""When triggers fire: over a whole run, called at some iterations only, and after a resumption at
+any moment.
+"""
 
 from types import SimpleNamespace
 
@@ -11,12 +13,18 @@ from tests.trainers import Counting, counting, load, saved
 
 LENGTH = 4  # iterations of an epoch
 SCHEDULES = {
-    "each iteration": (lambda: triggers.IntervalTrigger(1, "iteration"), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]),
+    "each iteration": (
+        lambda: triggers.IntervalTrigger(1, "iteration"),
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
+    ),
     "each third": (lambda: triggers.IntervalTrigger(3, "iteration"), [3, 6, 9, 12]),
     "each epoch": (lambda: triggers.IntervalTrigger(1, "epoch"), [4, 8, 12]),
     "each half epoch": (lambda: triggers.IntervalTrigger(0.5, "epoch"), [2, 4, 6, 8, 10, 12]),
     "each two epochs": (lambda: triggers.IntervalTrigger(2, "epoch"), [8]),
-    "some iterations": (lambda: triggers.ManualScheduleTrigger([2, 5, 11], "iteration"), [2, 5, 11]),
+    "some iterations": (
+        lambda: triggers.ManualScheduleTrigger([2, 5, 11], "iteration"),
+        [2, 5, 11],
+    ),
     "one iteration": (lambda: triggers.ManualScheduleTrigger(7, "iteration"), [7]),
     "some epochs": (lambda: triggers.ManualScheduleTrigger([0.5, 1.3, 2], "epoch"), [2, 6, 8]),
     "once": (triggers.OnceTrigger, [1]),
@@ -44,7 +52,8 @@ def test_a_trigger_fires_at_its_iterations(make, expected):
 @pytest.mark.parametrize("moment", range(1, 12))
 @schedules
 def test_a_trigger_that_was_saved_and_loaded_goes_on(make, expected, moment):
-    first, updater = make(), Counting(LENGTH)
+    first = make()
+    updater = Counting(LENGTH)
     before = fired(first, updater, until=moment)
     second = make()
     if hasattr(first, "serialize"):
@@ -55,17 +64,23 @@ def test_a_trigger_that_was_saved_and_loaded_goes_on(make, expected, moment):
 @schedules
 def test_extensions_may_have_one_trigger_in_common(make, expected, tmp_path):
     """The second one never came: it was asked right after the first."""
-    trigger, seen = make(), [[], []]
+    trigger = make()
+    seen = [[], []]
     trainer = counting(tmp_path, (12, "iteration"), LENGTH)
     for found in seen:
-        trainer.extend(lambda trainer, found=found: found.append(trainer.updater.iteration), name="see", trigger=trigger)
+        trainer.extend(
+            lambda trainer, found=found: found.append(trainer.updater.iteration),
+            name="see",
+            trigger=trigger,
+        )
     trainer.run()
     assert seen == [expected, expected]
 
 
 @pytest.mark.parametrize("kind", [triggers.IntervalTrigger, triggers.ManualScheduleTrigger])
 def test_who_asks_a_trigger_again_gets_the_same_answer(kind):
-    trigger, updater = kind(2, "iteration"), Counting(LENGTH)
+    trigger = kind(2, "iteration")
+    updater = Counting(LENGTH)
     answers = []
     for _ in range(3):
         updater.update()
@@ -74,9 +89,14 @@ def test_who_asks_a_trigger_again_gets_the_same_answer(kind):
     assert answers == [[False] * 2, [True] * 2, [False] * 2]
 
 
-@pytest.mark.parametrize("points", [np.array([2, 5]), range(2, 6, 3), np.float64(5)], ids=["array", "range", "number"])
+@pytest.mark.parametrize(
+    "points", [np.array([2, 5]), range(2, 6, 3), np.float64(5)], ids=["array", "range", "number"]
+)
 def test_points_may_be_any_numbers(points):
-    assert fired(triggers.ManualScheduleTrigger(points, "iteration"), Counting(LENGTH)) == np.atleast_1d(points).tolist()
+    assert (
+        fired(triggers.ManualScheduleTrigger(points, "iteration"), Counting(LENGTH))
+        == np.atleast_1d(points).tolist()
+    )
 
 
 @pytest.mark.parametrize("points", [[], None, "ab", [[1]]], ids=str)
@@ -90,12 +110,18 @@ def test_no_time_runs_backwards():
         triggers.TimeTrigger(-1)
 
 
-@pytest.mark.parametrize(("kind", "values"), [(triggers.MinValueTrigger, [3, 2]), (triggers.MaxValueTrigger, [2, 3])])
+@pytest.mark.parametrize(
+    ("kind", "values"), [(triggers.MinValueTrigger, [3, 2]), (triggers.MaxValueTrigger, [2, 3])]
+)
 def test_nan_is_never_the_best_value(kind, values, tmp_path):
     """After it nothing was better."""
     seen, nan = [], float("nan")
     trainer = counting(tmp_path, (4, "iteration"), x=[nan, values[0], nan, values[1]])
-    trainer.extend(lambda trainer: seen.append(trainer.updater.iteration), name="see", trigger=kind("x", (1, "iteration")))
+    trainer.extend(
+        lambda trainer: seen.append(trainer.updater.iteration),
+        name="see",
+        trigger=kind("x", (1, "iteration")),
+    )
     trainer.run()
     assert seen == [2, 4]
 
@@ -126,7 +152,8 @@ def test_a_file_without_the_last_call_is_made_up_for(kind):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_once_trigger_fires_after_a_resumption_if_it_is_asked_to(again):
-    first, second = triggers.OnceTrigger(again), triggers.OnceTrigger(again)
+    first = triggers.OnceTrigger(again)
+    second = triggers.OnceTrigger(again)
     assert fired(first, Counting(), until=3) == [1]
     assert first.finished
     load(saved(first), second)
@@ -135,7 +162,8 @@ def test_a_once_trigger_fires_after_a_resumption_if_it_is_asked_to(again):
 
 
 def test_a_schedule_that_is_over_is_finished():
-    trigger, updater = triggers.ManualScheduleTrigger([2, 5], "iteration"), Counting()
+    trigger = triggers.ManualScheduleTrigger([2, 5], "iteration")
+    updater = Counting()
     fired(trigger, updater, until=4)
     assert not trigger.finished
     fired(trigger, updater, until=5)
@@ -154,11 +182,27 @@ def test_a_time_trigger_counts_the_seconds_of_training():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     {
-        "unit": (lambda: triggers.IntervalTrigger(1, "second"), ValueError, "'epoch' or 'iteration', not 'second'"),
-        "period": (lambda: triggers.IntervalTrigger(0, "epoch"), ValueError, "a positive number, not 0"),
+        "unit": (
+            lambda: triggers.IntervalTrigger(1, "second"),
+            ValueError,
+            "'epoch' or 'iteration', not 'second'",
+        ),
+        "period": (
+            lambda: triggers.IntervalTrigger(0, "epoch"),
+            ValueError,
+            "a positive number, not 0",
+        ),
         "manual": (lambda: triggers.ManualScheduleTrigger(1, "day"), ValueError, "not 'day'"),
-        "no trigger": (lambda: training.get_trigger(3), TypeError, r"a pair like \(1, 'epoch'\) or None, not 3"),
-        "patience": (lambda: triggers.EarlyStoppingTrigger(patience=1, patients=2), TypeError, "are one argument"),
+        "no trigger": (
+            lambda: training.get_trigger(3),
+            TypeError,
+            r"a pair like \(1, 'epoch'\) or None, not 3",
+        ),
+        "patience": (
+            lambda: triggers.EarlyStoppingTrigger(patience=1, patients=2),
+            TypeError,
+            "are one argument",
+        ),
         "mode": (lambda: triggers.EarlyStoppingTrigger(mode="best"), ValueError, "not 'best'"),
     }.values(),
 )
@@ -169,15 +213,33 @@ def test_what_is_no_trigger_is_refused(make, error, message):
 
 # Best values: (trigger, value at each iteration, iterations at which it fires).
 BEST = {
-    "max": (lambda: triggers.MaxValueTrigger("x", (1, "iteration")), [1, 3, 2, 3, 4, -1], [1, 2, 5]),
-    "min": (lambda: triggers.MinValueTrigger("x", (1, "iteration")), [1, 3, 2, 1, 0.5, -1], [1, 5, 6]),
-    "max of means": (lambda: triggers.MaxValueTrigger("x", (2, "iteration")), [1, 3, 9, -6, 2, 3], [2, 6]),
+    "max": (
+        lambda: triggers.MaxValueTrigger("x", (1, "iteration")),
+        [1, 3, 2, 3, 4, -1],
+        [1, 2, 5],
+    ),
+    "min": (
+        lambda: triggers.MinValueTrigger("x", (1, "iteration")),
+        [1, 3, 2, 1, 0.5, -1],
+        [1, 5, 6],
+    ),
+    "max of means": (
+        lambda: triggers.MaxValueTrigger("x", (2, "iteration")),
+        [1, 3, 9, -6, 2, 3],
+        [2, 6],
+    ),
     "own": (
-        lambda: triggers.BestValueTrigger("x", lambda best, new: abs(new) < abs(best), (1, "iteration")),
+        lambda: triggers.BestValueTrigger(
+            "x", lambda best, new: abs(new) < abs(best), (1, "iteration")
+        ),
         [5, -4, 4.5, 1, -1],
         [1, 2, 4],
     ),
-    "not always observed": (lambda: triggers.MaxValueTrigger("x", (2, "iteration")), [None, 1, 2, None, None, 0], [2, 4]),
+    "not always observed": (
+        lambda: triggers.MaxValueTrigger("x", (2, "iteration")),
+        [None, 1, 2, None, None, 0],
+        [2, 4],
+    ),
 }
 best = pytest.mark.parametrize(("make", "values", "expected"), BEST.values(), ids=BEST)
 
@@ -186,11 +248,14 @@ def run_with(trigger, values, tmp_path, resume_at=None):
     """The iterations at which an extension with this trigger is called."""
     called = []
     trainer = counting(tmp_path, (len(values), "iteration"), x=values)
-    trainer.extend(lambda trainer: called.append(trainer.updater.iteration), name="called", trigger=trigger)
+    trainer.extend(
+        lambda trainer: called.append(trainer.updater.iteration), name="called", trigger=trigger
+    )
     if resume_at is not None:
         trainer.stop_trigger = training.get_trigger((resume_at, "iteration"))
         trainer.run()
-        data, trainer = saved(trainer), counting(tmp_path, (len(values), "iteration"), x=values)
+        data = saved(trainer)
+        trainer = counting(tmp_path, (len(values), "iteration"), x=values)
         return called, data, trainer
     trainer.run()
     return called
@@ -205,7 +270,9 @@ def test_a_best_value_fires(make, values, expected, tmp_path):
 @best
 def test_a_best_value_is_remembered(make, values, expected, moment, tmp_path):
     called, data, trainer = run_with(make(), values, tmp_path, moment)
-    trainer.extend(lambda trainer: called.append(trainer.updater.iteration), name="called", trigger=make())
+    trainer.extend(
+        lambda trainer: called.append(trainer.updater.iteration), name="called", trigger=make()
+    )
     load(data, trainer)
     trainer.run()
     assert called == expected
@@ -213,7 +280,8 @@ def test_a_best_value_is_remembered(make, values, expected, moment, tmp_path):
 
 def test_a_key_that_is_never_observed_is_named_once(tmp_path):
     with pytest.warns(
-        UserWarning, match=r"y was not observed before IntervalTrigger\(1, 'iteration'\); observed was x"
+        UserWarning,
+        match=r"y was not observed before IntervalTrigger\(1, 'iteration'\); observed was x",
     ) as told:
         assert run_with(triggers.MaxValueTrigger("y", (1, "iteration")), [1, 2, 3], tmp_path) == []
     assert len(told) == 1
@@ -236,7 +304,12 @@ stops = pytest.mark.parametrize(("arguments", "values", "expected"), STOPS.value
 
 def stopping(tmp_path, arguments, values):
     monitor = arguments.get("monitor", "main/loss")
-    arguments = {"check_trigger": (1, "iteration"), "max_trigger": (100, "iteration"), "monitor": monitor, **arguments}
+    arguments = {
+        "check_trigger": (1, "iteration"),
+        "max_trigger": (100, "iteration"),
+        "monitor": monitor,
+        **arguments,
+    }
     return counting(tmp_path, triggers.EarlyStoppingTrigger(**arguments), **{monitor: values})
 
 
@@ -253,7 +326,11 @@ def test_early_stopping_is_resumed(arguments, values, expected, moment, tmp_path
     data = []
     first = stopping(tmp_path, arguments, values)
     first.extend(
-        lambda trainer: data.append(saved(trainer)) if trainer.updater.iteration == moment else None, name="save", priority=-100
+        lambda trainer: (
+            data.append(saved(trainer)) if trainer.updater.iteration == moment else None
+        ),
+        name="save",
+        priority=-100,
     )
     first.run()
     second = stopping(tmp_path, arguments, values)
@@ -269,7 +346,10 @@ def test_early_stopping_says_so_if_asked(tmp_path, capsys):
 
 
 def test_early_stopping_knows_how_long_it_may_take():
-    assert triggers.EarlyStoppingTrigger(max_trigger=(7, "epoch")).get_training_length() == (7, "epoch")
+    assert triggers.EarlyStoppingTrigger(max_trigger=(7, "epoch")).get_training_length() == (
+        7,
+        "epoch",
+    )
 
 
 # Over ranks.
@@ -290,10 +370,14 @@ def each_rank(comm, tmp_path, trigger, values):
 
 @pytest.mark.ranks(1, 2, 3, on="threads")
 def test_ranks_agree_on_a_best_value(comm, tmp_path):
-    ones, others = [1, 5, 2, 9, 0, 1], [3, -7, 4, 0, 8, 0]  # their means: 2, -1, 3, 4.5, 4, .5
+    # their means: 2, -1, 3, 4.5, 4, .5
+    ones = [1, 5, 2, 9, 0, 1]
+    others = [3, -7, 4, 0, 8, 0]
     values = ones if comm.rank == 0 else others
     own = [1, 2, 4] if comm.size == 1 else None
-    called = each_rank(comm, tmp_path, triggers.MaxValueTrigger("x", (1, "iteration"), comm=comm), values)
+    called = each_rank(
+        comm, tmp_path, triggers.MaxValueTrigger("x", (1, "iteration"), comm=comm), values
+    )
     assert comm.allgather_obj(called) == [called] * comm.size
     assert called == (own or ([1, 3, 4] if comm.size == 2 else [1, 3, 5]))
 
@@ -301,7 +385,9 @@ def test_ranks_agree_on_a_best_value(comm, tmp_path):
 @pytest.mark.ranks(2, on="threads")
 def test_ranks_agree_where_one_has_no_values(comm, tmp_path):
     values = [1, 3, 2, 4] if comm.rank == 1 else [None] * 4
-    assert each_rank(comm, tmp_path, triggers.MaxValueTrigger("x", (1, "iteration"), comm=comm), values) == [1, 2, 4]
+    assert each_rank(
+        comm, tmp_path, triggers.MaxValueTrigger("x", (1, "iteration"), comm=comm), values
+    ) == [1, 2, 4]
 
 
 @pytest.mark.ranks(2, on="threads")
@@ -314,9 +400,15 @@ def test_one_clock_decides(comm):
 @pytest.mark.ranks(2, 3, on="threads")
 @pytest.mark.parametrize("given", ["to the trigger", "to the trainer"])
 def test_ranks_stop_together(comm, tmp_path, given):
-    values = [[5, 1, 1, 1, 1, 1, 1, 1], [5, 5, 4, 3, 3, 3, 3, 3], [1, 1, 1, 1, 1, 1, 1, 1]][comm.rank]
+    values = [[5, 1, 1, 1, 1, 1, 1, 1], [5, 5, 4, 3, 3, 3, 3, 3], [1, 1, 1, 1, 1, 1, 1, 1]][
+        comm.rank
+    ]
     stop = triggers.EarlyStoppingTrigger(
-        (1, "iteration"), "x", patience=2, max_trigger=(8, "iteration"), comm=comm if given == "to the trigger" else None
+        (1, "iteration"),
+        "x",
+        patience=2,
+        max_trigger=(8, "iteration"),
+        comm=comm if given == "to the trigger" else None,
     )
     trainer = counting(tmp_path, stop, comm=comm if given == "to the trainer" else None, x=values)
     trainer.extend(lambda trainer: comm.barrier(), name="together")

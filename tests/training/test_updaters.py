@@ -27,7 +27,9 @@ class Seeing(mnpar.Chain):
 def updater(data, batch=2, **kwargs):
     model = Seeing()
     iterator = SerialIterator(data, batch, shuffle=False)
-    return training.StandardUpdater(iterator, mnpar.optimizers.SGD(lr=1.0).setup(model), **kwargs), model
+    return training.StandardUpdater(
+        iterator, mnpar.optimizers.SGD(lr=1.0).setup(model), **kwargs
+    ), model
 
 
 FORMS = {
@@ -55,7 +57,9 @@ def test_converter_loss_function_and_device_are_used():
         given.append((batch, device))
         return np.array(batch, float)
 
-    one, model = updater([1, 2], converter=convert, loss_func=lambda x: F.sum(x * model.w), device=-1)
+    one, model = updater(
+        [1, 2], converter=convert, loss_func=lambda x: F.sum(x * model.w), device=-1
+    )
     one.update()
     assert given == [([1, 2], -1)]
     assert model.w.array == -3.0
@@ -68,7 +72,14 @@ def test_epochs_are_those_of_the_iterator_and_told_to_the_optimizer():
     found = []
     for _ in range(3):
         one.update()
-        found.append((one.epoch, one.is_new_epoch, round(one.epoch_detail, 3), one.get_optimizer("main").epoch))
+        found.append(
+            (
+                one.epoch,
+                one.is_new_epoch,
+                round(one.epoch_detail, 3),
+                one.get_optimizer("main").epoch,
+            )
+        )
     assert found == [(0, False, 0.667, 0), (1, True, 1.333, 1), (2, True, 2.0, 2)]
     assert round(one.previous_epoch_detail, 3) == 1.333
 
@@ -98,7 +109,9 @@ def test_several_iterators_and_optimizers_have_names():
     )
     load(saved(one), again)
     for name in optimizers:
-        np.testing.assert_array_equal(again.get_optimizer(name).target.W.array, optimizers[name].target.W.array)
+        np.testing.assert_array_equal(
+            again.get_optimizer(name).target.W.array, optimizers[name].target.W.array
+        )
 
 
 def test_finalize_finalizes_the_iterators():
@@ -124,7 +137,10 @@ def test_the_base_says_what_is_missing(call):
 
 def trained(make):
     model = L.Classifier(L.Linear(4, 2, initialW=np.arange(8.0, dtype="f").reshape(2, 4) / 9))
-    one = make(SerialIterator(examples(12), 6, shuffle=False), mnpar.optimizers.MomentumSGD(lr=0.1).setup(model))
+    one = make(
+        SerialIterator(examples(12), 6, shuffle=False),
+        mnpar.optimizers.MomentumSGD(lr=0.1).setup(model),
+    )
     for _ in range(4):
         one.update()
     return one, model
@@ -134,13 +150,17 @@ def test_copies_of_a_model_step_by_the_sum_of_their_gradients():
     def doubled(x, t):
         return 2 * model(x, t)
 
-    one, model = trained(lambda *args: training.ParallelUpdater(*args, devices={"main": -1, "second": -1}))
+    one, model = trained(
+        lambda *args: training.ParallelUpdater(*args, devices={"main": -1, "second": -1})
+    )
     copies = dict(one._models)
     assert copies["main"] is model is not copies["second"]
     expected = model
     model = L.Classifier(L.Linear(4, 2, initialW=np.arange(8.0, dtype="f").reshape(2, 4) / 9))
     alone = training.StandardUpdater(
-        SerialIterator(examples(12), 6, shuffle=False), mnpar.optimizers.MomentumSGD(lr=0.1).setup(model), loss_func=doubled
+        SerialIterator(examples(12), 6, shuffle=False),
+        mnpar.optimizers.MomentumSGD(lr=0.1).setup(model),
+        loss_func=doubled,
     )
     for _ in range(4):
         alone.update()
@@ -155,10 +175,17 @@ def test_more_copies_than_examples_do():
 
 
 def test_copies_report_under_their_names(tmp_path):
-    one, _ = trained(lambda *args: training.ParallelUpdater(*args, devices={"main": -1, "second": -1}))
+    one, _ = trained(
+        lambda *args: training.ParallelUpdater(*args, devices={"main": -1, "second": -1})
+    )
     trainer = training.Trainer(one, (5, "iteration"), str(tmp_path))
     trainer.run()
-    assert list(trainer.observation) == ["main/loss", "main/accuracy", "second/loss", "second/accuracy"]
+    assert list(trainer.observation) == [
+        "main/loss",
+        "main/accuracy",
+        "second/loss",
+        "second/accuracy",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -186,4 +213,6 @@ def test_copies_get_what_was_loaded():
     for copy in (other, again._models["second"]):
         copy.predictor.W.array[...] = 7
     load(saved(one), again)
-    np.testing.assert_array_equal(again._models["second"].predictor.W.array, model.predictor.W.array)
+    np.testing.assert_array_equal(
+        again._models["second"].predictor.W.array, model.predictor.W.array
+    )

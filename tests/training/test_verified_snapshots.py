@@ -1,4 +1,6 @@
-"""Snapshots that all ranks write together as a checkpoint: named, kept, found again as files are, and verified."""
+"""Snapshots that all ranks write together as a checkpoint: named, kept, found again as files are,
+and verified.
+"""
 
 import json
 import os
@@ -34,7 +36,10 @@ def train(folder, stop, comm=None, every=2, **kwargs):
     """A trainer that has learned, and the iterations that it did."""
     trainer, called = learning(folder, (stop, "iteration")), []
     trainer.extend(lambda trainer: called.append(trainer.updater.iteration), name="see")
-    trainer.extend(extensions.snapshot(comm=comm or alone(), autoload=True, **kwargs), trigger=(every, "iteration"))
+    trainer.extend(
+        extensions.snapshot(comm=comm or alone(), autoload=True, **kwargs),
+        trigger=(every, "iteration"),
+    )
     trainer.run()
     return trainer, called
 
@@ -74,7 +79,9 @@ def test_a_program_without_autoload_loads_it_itself(tmp_path):
     assert_equal(weights(trained), weights(trainer))
 
 
-@pytest.mark.parametrize("filename", ["at_{.updater.iteration}", lambda trainer: f"at_{trainer.updater.iteration}"])
+@pytest.mark.parametrize(
+    "filename", ["at_{.updater.iteration}", lambda trainer: f"at_{trainer.updater.iteration}"]
+)
 def test_a_snapshot_has_the_name_that_it_is_told(filename, tmp_path):
     trainer = counting(tmp_path, (4, "iteration"))
     trainer.extend(extensions.snapshot(filename=filename, comm=alone()), trigger=(2, "iteration"))
@@ -88,7 +95,9 @@ def test_a_name_without_a_number_has_the_last_one(tmp_path):
     assert train(tmp_path, 7, filename="latest")[1] == [7]
 
 
-@pytest.mark.parametrize(("retain", "left"), [(1, [8]), (2, [6, 8]), (100, [2, 4, 6, 8]), (-1, [2, 4, 6, 8])])
+@pytest.mark.parametrize(
+    ("retain", "left"), [(1, [8]), (2, [6, 8]), (100, [2, 4, 6, 8]), (-1, [2, 4, 6, 8])]
+)
 def test_old_ones_are_removed_if_wanted_and_nothing_else(retain, left, tmp_path):
     others = ["snapshot_iter_0", "snapshot_iter_1", "other"]
     (tmp_path / others[0]).write_text("a file")
@@ -104,7 +113,9 @@ def test_old_ones_are_removed_if_wanted_and_nothing_else(retain, left, tmp_path)
 def test_a_damaged_one_does_not_count_as_kept(tmp_path):
     trainer = counting(tmp_path, (6, "iteration"))
     trainer.extend(extensions.snapshot(comm=alone(), n_retains=2), trigger=(2, "iteration"))
-    trainer.extend(lambda trainer: flip_manifest(tmp_path / "snapshot_iter_4"), trigger=(5, "iteration"))
+    trainer.extend(
+        lambda trainer: flip_manifest(tmp_path / "snapshot_iter_4"), trigger=(5, "iteration")
+    )
     trainer.run()
     assert names(tmp_path) == ["snapshot_iter_2", "snapshot_iter_4", "snapshot_iter_6"]
 
@@ -154,8 +165,12 @@ def test_if_all_are_damaged_training_does_not_begin_anew(tmp_path):
 
 
 def test_a_snapshot_of_an_object_is_one_of_a_link(tmp_path):
-    trainer, link = counting(tmp_path, (2, "iteration")), L.Linear(3, 2)
-    trainer.extend(extensions.snapshot_object(link, "model_{.updater.iteration}", comm=alone()), trigger=(2, "iteration"))
+    trainer = counting(tmp_path, (2, "iteration"))
+    link = L.Linear(3, 2)
+    trainer.extend(
+        extensions.snapshot_object(link, "model_{.updater.iteration}", comm=alone()),
+        trigger=(2, "iteration"),
+    )
     trainer.run()
     other = L.Linear(3, 2)
     assert checkpoint.load_folder(tmp_path / "model_2", other) == 2
@@ -173,7 +188,9 @@ def test_without_a_communicator_it_is_chainers_file_as_ever(tmp_path):
 
 def test_a_failed_training_of_one_process_leaves_one_if_wanted(tmp_path):
     trainer = counting(tmp_path)
-    trainer.extend(extensions.snapshot(snapshot_on_error=True, comm=alone()), trigger=(100, "iteration"))
+    trainer.extend(
+        extensions.snapshot(snapshot_on_error=True, comm=alone()), trigger=(100, "iteration")
+    )
     trainer.extend(lambda trainer: 1 / 0, name="fail", trigger=(3, "iteration"))
     with pytest.raises(ZeroDivisionError):
         trainer.run()
@@ -237,7 +254,9 @@ def test_a_job_killed_at_any_step_goes_on_bit_for_bit(filename, tmp_path):
     run, found = tmp_path / "run", {}
 
     def copy(step):
-        state = tuple((path, path.is_file() and path.read_bytes()) for path in sorted(run.rglob("*")))
+        state = tuple(
+            (path, path.is_file() and path.read_bytes()) for path in sorted(run.rglob("*"))
+        )
         if state not in found:
             found[state] = tmp_path / f"{len(found):03d} {step}"
             shutil.copytree(run, found[state])
@@ -274,7 +293,9 @@ train(sys.argv[1], 6)
 
 def test_a_process_killed_while_it_writes_goes_on_from_the_one_before(tmp_path):
     environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2]))
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], env=environment, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], env=environment, timeout=60, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     left = names(tmp_path)
     assert left[1:] == ["snapshot_iter_2"]

@@ -1,4 +1,6 @@
-"""What a trainer calls between updates: evaluation, reports, snapshots, changing hyperparameters."""
+"""What a trainer calls between updates: evaluation, reports, snapshots, changing
+hyperparameters.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -19,30 +19,35 @@ from mnpar.training.updaters.standard_updater import Converter, call
 
 
 class Evaluator(Extension):
-    """Goes through an iterator once and reports, under ``validation/``, the means of the values that the model reports.
+    """Goes through an iterator once and reports, under ``validation/``, the means of the values
+    that the model reports.
 
-    Means are over examples: each batch is weighted by its length, so that neither the batch size matters nor how examples are
-    spread over ranks (:func:`mnpar.create_multi_node_evaluator`). A value that is reported as a pair ``(value, weight)`` has
-    that weight instead.
+    Means are over examples: each batch is weighted by its length, so that neither the batch size
+    matters nor how examples are spread over ranks (:func:`mnpar.create_multi_node_evaluator`). A
+    value that is reported as a pair ``(value, weight)`` has that weight instead.
 
     Args:
-        iterator: one that ends (``repeat=False``); or a dict of iterators by name, with a ``'main'`` one.
+        iterator: one that ends (``repeat=False``); or a dict of iterators by name, with a
+            ``'main'`` one.
         target: the model; or a dict of links by name, with a ``'main'`` one.
-        converter: makes arrays of a batch, ``converter(batch, device)``; functions get the device's number (-1: the host).
+        converter: makes arrays of a batch, ``converter(batch, device)``; functions get the device's
+            number (-1: the host).
         device: where batches go; None leaves them.
         eval_hook: called with this evaluator at the beginning of each evaluation.
         eval_func: called with the arrays of each batch; None: the model.
         progress_bar: show one.
 
-    It can be called without a trainer, too, and returns the means by name. ``mnpar.config.train`` is False meanwhile, and
-    nothing is recorded.
+    It can be called without a trainer, too, and returns the means by name. ``mnpar.config.train``
+    is False meanwhile, and nothing is recorded.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
         >>> from mnpar.training import extensions
         >>> data = [(np.zeros(3, "f4"), i % 2) for i in range(10)]
         >>> model = L.Classifier(L.Linear(3, 2))
-        >>> extensions.Evaluator(mnpar.iterators.SerialIterator(data, 4, repeat=False), model)()["main/accuracy"]
+        >>> extensions.Evaluator(mnpar.iterators.SerialIterator(data, 4, repeat=False), model)()[
+        ...     "main/accuracy"
+        ... ]
         0.5
     """
 
@@ -51,19 +56,32 @@ class Evaluator(Extension):
     priority = PRIORITY_WRITER
 
     def __init__(
-        self, iterator: Any, target: Any, converter: Converter = concat_examples, device: int | str | None = None,
-        eval_hook: Callable[[Any], None] | None = None, eval_func: Callable[..., Any] | None = None,
-        *, progress_bar: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        iterator: Any,
+        target: Any,
+        converter: Converter = concat_examples,
+        device: int | str | None = None,
+        eval_hook: Callable[[Any], None] | None = None,
+        eval_func: Callable[..., Any] | None = None,
+        *,
+        progress_bar: bool = False,
+    ) -> None:
         self._iterators = iterator if isinstance(iterator, dict) else {"main": iterator}
         self._targets = target if isinstance(target, dict) else {"main": target}
-        self.converter, self.device, self.eval_hook, self.eval_func = converter, device, eval_hook, eval_func
+        self.converter = converter
+        self.device = device
+        self.eval_hook = eval_hook
+        self.eval_func = eval_func
         self._progress_bar = progress_bar
         self._summary = DictSummary()  # of the last evaluation
         self._repeated = 0  # so many examples, the first ones, another rank counts
         for name, one in self._iterators.items():
             if getattr(one, "repeat", False):
-                warnings.warn(f"the iterator {name} goes on for ever, and so will the evaluation: repeat=False", stacklevel=2)
+                warnings.warn(
+                    f"the iterator {name} goes on for ever, and so will the evaluation: "
+                    "repeat=False",
+                    stacklevel=2,
+                )
 
     def get_iterator(self, name: str) -> Any:
         """The iterator of a name."""
@@ -119,9 +137,13 @@ class Evaluator(Extension):
         return summary.compute_mean()
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the order samplers of iterators that shuffle: a mean's last digits depend on the order of examples."""
+        """Save or load the order samplers of iterators that shuffle: a mean's last digits depend on
+        the order of examples.
+        """
         for name, iterator in self._iterators.items():
-            sampler: Any = getattr(getattr(iterator, "actual_iterator", iterator), "order_sampler", None)
+            sampler: Any = getattr(
+                getattr(iterator, "actual_iterator", iterator), "order_sampler", None
+            )
             if hasattr(sampler, "serialize"):
                 with suppress(KeyError):  # Chainer does not save it
                     sampler.serialize(serializer[f"iterator:{name}"]["order_sampler"])
@@ -133,9 +155,11 @@ class Evaluator(Extension):
 
 
 def without_first(batches: Iterable[Any], n: int) -> Iterator[tuple[Any, bool]]:
-    """Batches without the first n examples, and True; a batch that has no others as it is, and False.
+    """Batches without the first n examples, and True; a batch that has no others as it is, and
+    False.
 
-    Such a batch is evaluated too, as the model may communicate, and not counted: so ranks make equally many batches.
+    Such a batch is evaluated too, as the model may communicate, and not counted: so ranks make
+    equally many batches.
     """
     for batch in batches:
         rest = batch[n:] if n else batch

@@ -1,4 +1,6 @@
-"""Averages of observed values: as a list of dicts in memory and in a JSON file, and as a table on the terminal."""
+"""Averages of observed values: as a list of dicts in memory and in a JSON file, and as a table on
+the terminal.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from mnpar.training.triggers.interval import get_trigger
 
 
 class LogReport(Extension):
-    """Averages what is observed over an interval, and writes the averages of all intervals to a JSON file.
+    """Averages what is observed over an interval, and writes the averages of all intervals to a
+    JSON file.
 
     Each entry also has ``epoch``, ``iteration`` and ``elapsed_time`` in seconds.
 
@@ -25,9 +28,9 @@ class LogReport(Extension):
         keys: of what to average; None: all scalars.
         trigger: when an interval ends; the extension itself is called at each iteration.
         postprocess: called with each new entry, which it may change.
-        filename: in the trainer's folder, with fields of the entry (``'log_{iteration}'``). Where ranks train together, the
-            default ``'log'`` is written by rank 0, any other by each rank that is given one. (``log_name`` is the same;
-            ``log_name=None``: no file.)
+        filename: in the trainer's folder, with fields of the entry (``'log_{iteration}'``). Where
+            ranks train together, the default ``'log'`` is written by rank 0, any other by each rank
+            that is given one. (``log_name`` is the same; ``log_name=None``: no file.)
 
     Attributes:
         log: the entries so far.
@@ -39,16 +42,23 @@ class LogReport(Extension):
     """
 
     def __init__(
-        self, keys: Iterable[str] | None = None, trigger: Any = (1, "epoch"), postprocess: Callable[[Any], None] | None = None,
-        filename: str | None = None, *, log_name: str | None = "log",
-    ) -> None:  # fmt: skip
+        self,
+        keys: Iterable[str] | None = None,
+        trigger: Any = (1, "epoch"),
+        postprocess: Callable[[Any], None] | None = None,
+        filename: str | None = None,
+        *,
+        log_name: str | None = "log",
+    ) -> None:
         self._keys = None if keys is None else list(keys)
         self._trigger, self._postprocess = get_trigger(trigger), postprocess
         self._log_name = log_name if filename is None else filename
         self._asked = filename is not None or log_name != "log"
         self._log: list[dict[str, Any]] = []
         self._summary = DictSummary()
-        self._seen: Any = None  # the observation of the last call: each iteration has one of its own
+        self._seen: Any = (
+            None  # the observation of the last call: each iteration has one of its own
+        )
 
     @property
     def log(self) -> list[dict[str, Any]]:
@@ -60,13 +70,17 @@ class LogReport(Extension):
         if self._seen is observation:  # an extension, and called by PrintReport, too
             return
         self._seen = observation
-        keys = observation if self._keys is None else [key for key in self._keys if key in observation]
+        keys = (
+            observation if self._keys is None else [key for key in self._keys if key in observation]
+        )
         self._summary.add({key: observation[key] for key in keys})
         if not (self._trigger(trainer) or trainer.is_before_training):
             return
         entry: dict[str, Any] = self._summary.compute_mean()
         updater = trainer.updater
-        entry.update(epoch=updater.epoch, iteration=updater.iteration, elapsed_time=trainer.elapsed_time)
+        entry.update(
+            epoch=updater.epoch, iteration=updater.iteration, elapsed_time=trainer.elapsed_time
+        )
         if self._postprocess is not None:
             self._postprocess(entry)
         self._log.append(entry)
@@ -98,13 +112,21 @@ class PrintReport(Extension):
 
     Example:
         >>> from mnpar.training import extensions
-        >>> table = extensions.PrintReport(["epoch", "main/loss", "validation/main/accuracy", "elapsed_time"])
+        >>> table = extensions.PrintReport(
+        ...     ["epoch", "main/loss", "validation/main/accuracy", "elapsed_time"]
+        ... )
     """
 
-    def __init__(self, entries: Iterable[str], log_report: str | LogReport = "LogReport", out: Any = None) -> None:
+    def __init__(
+        self, entries: Iterable[str], log_report: str | LogReport = "LogReport", out: Any = None
+    ) -> None:
         if not isinstance(log_report, str | LogReport):
-            raise TypeError(f"log_report is a LogReport or the name of one, not a {type(log_report).__name__}")
-        self._entries, self._log_report, self._out = list(entries), log_report, out
+            raise TypeError(
+                f"log_report is a LogReport or the name of one, not a {type(log_report).__name__}"
+            )
+        self._entries = list(entries)
+        self._log_report = log_report
+        self._out = out
         self._printed: int | None = None  # entries; None: not even the header
 
     def __call__(self, trainer: Any) -> None:
@@ -119,11 +141,18 @@ class PrintReport(Extension):
             self._write("  ".join(f"{entry:10}" for entry in self._entries))
             self._printed = 0
         for observation in report.log[self._printed :]:
-            self._write("".join(f"{_cell(observation.get(entry)):{max(10, len(entry))}}  " for entry in self._entries))
+            self._write(
+                "".join(
+                    f"{_cell(observation.get(entry)):{max(10, len(entry))}}  "
+                    for entry in self._entries
+                )
+            )
         self._printed = len(report.log)
 
     def _write(self, line: str) -> None:
-        """One write for a line, so that lines of several ranks do not mix; over the progress bar, where one is drawn."""
+        """One write for a line, so that lines of several ranks do not mix; over the progress bar,
+        where one is drawn.
+        """
         out = self._out or sys.stdout
         out.write(("\r\033[J" if is_terminal(out) else "") + line + "\n")
         flush(out)

@@ -14,13 +14,21 @@ from mnpar.config import config
 from mnpar.link import Link
 from mnpar.reporter import report
 from mnpar.summary import DictSummary
-from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, keep, keep_part, make_extension
+from mnpar.training.extension import (
+    PRIORITY_EDITOR,
+    PRIORITY_WRITER,
+    Extension,
+    keep,
+    keep_part,
+    make_extension,
+)
 from mnpar.training.triggers.interval import get_trigger
 from mnpar.variable import Variable
 
 
 def observe_value(observation_key: str, target_func: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """An extension that reports what a function of the trainer returns, at each epoch unless it is told otherwise.
+    """An extension that reports what a function of the trainer returns, at each epoch unless it is
+    told otherwise.
 
     Args:
         observation_key: the name under which it is reported.
@@ -28,7 +36,9 @@ def observe_value(observation_key: str, target_func: Callable[[Any], Any]) -> Ca
 
     Example:
         >>> from mnpar.training import extensions
-        >>> epochs = extensions.observe_value("epochs", lambda trainer: trainer.updater.epoch_detail)
+        >>> epochs = extensions.observe_value(
+        ...     "epochs", lambda trainer: trainer.updater.epoch_detail
+        ... )
     """
 
     @make_extension(trigger=(1, "epoch"), priority=PRIORITY_WRITER)
@@ -39,7 +49,8 @@ def observe_value(observation_key: str, target_func: Callable[[Any], Any]) -> Ca
 
 
 def observe_lr(optimizer_name: str = "main", observation_key: str = "lr") -> Callable[[Any], None]:
-    """An extension that reports the learning rate of an optimizer, at each epoch unless it is told otherwise.
+    """An extension that reports the learning rate of an optimizer, at each epoch unless it is told
+    otherwise.
 
     Args:
         optimizer_name: in the updater.
@@ -49,7 +60,9 @@ def observe_lr(optimizer_name: str = "main", observation_key: str = "lr") -> Cal
         >>> from mnpar.training import extensions
         >>> rate = extensions.observe_lr()
     """
-    return observe_value(observation_key, lambda trainer: trainer.updater.get_optimizer(optimizer_name).lr)
+    return observe_value(
+        observation_key, lambda trainer: trainer.updater.get_optimizer(optimizer_name).lr
+    )
 
 
 class FailOnNonNumber(Extension):
@@ -68,17 +81,21 @@ class FailOnNonNumber(Extension):
             for path, param in optimizer.target.namedparams(include_uninit=False):
                 xp = backend.get_array_module(param.array)
                 if not xp.isfinite(param.array).all():
-                    nans, size = int(xp.isnan(param.array).sum()), param.array.size
+                    nans = int(xp.isnan(param.array).sum())
+                    size = param.array.size
                     infinite = int(xp.isinf(param.array).sum())
                     raise RuntimeError(
-                        f"rank {current_rank()}: parameter {path} of optimizer {name!r} has {nans} NaN and {infinite} infinite "
-                        f"of {size} values after iteration {trainer.updater.iteration}: lower the learning rate, clip the "
+                        f"rank {current_rank()}: parameter {path} of optimizer {name!r} has "
+                        f"{nans} NaN and {infinite} infinite "
+                        f"of {size} values after iteration {trainer.updater.iteration}: lower "
+                        "the learning rate, clip the "
                         "gradients, or look for the operation with MNPAR_DEBUG=1"
                     )
 
 
 class MicroAverage(Extension):
-    """Reports Σ numerator / Σ denominator over an interval: an average in which large batches count more than small ones.
+    """Reports Σ numerator / Σ denominator over an interval: an average in which large batches count
+    more than small ones.
 
     Args:
         numerator_key: of the observation, a number of right answers, say.
@@ -93,7 +110,9 @@ class MicroAverage(Extension):
 
     priority = PRIORITY_EDITOR
 
-    def __init__(self, numerator_key: str, denominator_key: str, result_key: str, trigger: Any = (1, "epoch")) -> None:
+    def __init__(
+        self, numerator_key: str, denominator_key: str, result_key: str, trigger: Any = (1, "epoch")
+    ) -> None:
         self._keys, self._result_key = (numerator_key, denominator_key), result_key
         self._trigger = get_trigger(trigger)
         self._numerator: Any = 0.0
@@ -128,12 +147,13 @@ def _by_xp(name: str, *args: Any) -> Callable[[Array], Any]:
 
 
 class ParameterStatistics(Extension):
-    """Reports statistics of parameters and gradients, averaged over an interval, as ``prefix/link/param/data/mean``.
+    """Reports statistics of parameters and gradients, averaged over an interval, as
+    ``prefix/link/param/data/mean``.
 
     Args:
         links: one or several, whose ``name`` stands in the report.
-        statistics: functions of a flat array by name; one that returns an array reports ``…/0``, ``…/1``, …;
-            ``'default'``: :attr:`default_statistics`.
+        statistics: functions of a flat array by name; one that returns an array reports ``…/0``,
+            ``…/1``, …; ``'default'``: :attr:`default_statistics`.
         report_params: of the parameters, as ``data``.
         report_grads: of the gradients, as ``grad``, where there are any.
         prefix: in front of all names.
@@ -143,7 +163,9 @@ class ParameterStatistics(Extension):
     Example:
         >>> import mnpar.links as L
         >>> from mnpar.training import extensions
-        >>> statistics = extensions.ParameterStatistics(L.Linear(3, 2), {"mean": lambda x: x.mean()})
+        >>> statistics = extensions.ParameterStatistics(
+        ...     L.Linear(3, 2), {"mean": lambda x: x.mean()}
+        ... )
     """
 
     default_name = "parameter_statistics"
@@ -159,18 +181,28 @@ class ParameterStatistics(Extension):
     }
 
     def __init__(
-        self, links: Any, statistics: Any = "default", report_params: bool = True, report_grads: bool = True,
-        prefix: str | None = None, trigger: Any = (1, "epoch"), skip_nan_params: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        links: Any,
+        statistics: Any = "default",
+        report_params: bool = True,
+        report_grads: bool = True,
+        prefix: str | None = None,
+        trigger: Any = (1, "epoch"),
+        skip_nan_params: bool = False,
+    ) -> None:
         self._links = [links] if isinstance(links, Link) else list(links)
-        self._statistics = dict(self.default_statistics if statistics == "default" else statistics or {})
+        self._statistics = dict(
+            self.default_statistics if statistics == "default" else statistics or {}
+        )
         self._attrs = ["data"] * report_params + ["grad"] * report_grads
         self._prefix = f"{prefix}/" if prefix else ""
         self._trigger, self._skip_nan_params = get_trigger(trigger), skip_nan_params
         self._summary = DictSummary()
 
     def register_statistics(self, name: str, function: Callable[[Array], Any]) -> None:
-        """Add a statistic: a function of a flat array that returns a number or an array of numbers."""
+        """Add a statistic: a function of a flat array that returns a number or an array of
+        numbers.
+        """
         self._statistics[name] = function
 
     def __call__(self, trainer: Any) -> None:
@@ -190,7 +222,11 @@ class ParameterStatistics(Extension):
         broken = self._skip_nan_params and bool(backend.get_array_module(x).isnan(x).any())
         for name, function in self._statistics.items():
             key = self.report_key_template.format(
-                prefix=self._prefix, link_name=link, param_name=path, attr_name=attr, function_name=name
+                prefix=self._prefix,
+                link_name=link,
+                param_name=path,
+                attr_name=attr,
+                function_name=name,
             )
             value: Any = np.nan if broken else function(x)
             if backend.is_array(value) and value.size > 1:
@@ -206,7 +242,8 @@ class ParameterStatistics(Extension):
 
 
 class unchain_variables(Extension):  # noqa: N801 (Chainer's name)
-    """Unchains reported Variables at the end of each iteration if ``keep_graph_on_report`` is on, which frees their graphs.
+    """Unchains reported Variables at the end of each iteration if ``keep_graph_on_report`` is on,
+    which frees their graphs.
 
     Example:
         >>> from mnpar.training import extensions

@@ -1,6 +1,7 @@
 """Plots of observed values and of statistics of variables over time, if matplotlib is installed.
 
-Figures are made without pyplot: there is no window and no global state, so that any thread may draw.
+Figures are made without pyplot: there is no window and no global state, so that any thread may
+draw.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def available() -> bool:
 
 def _warn_unless_available(what: str) -> None:
     if not available():
-        warnings.warn(f"{what} draws nothing: matplotlib is missing (pip install matplotlib)", stacklevel=3)
+        warnings.warn(
+            f"{what} draws nothing: matplotlib is missing (pip install matplotlib)", stacklevel=3
+        )
 
 
 def _save(figure: Any, path: str) -> None:
@@ -47,24 +50,36 @@ class PlotReport(Extension):
         x_key: of the other axis: ``'iteration'``, ``'epoch'``, or one that is observed.
         trigger: when an interval ends; the extension itself is called at each iteration.
         postprocess: called with figure, axes and :class:`mnpar.DictSummary` before it is saved.
-        filename: in the trainer's folder; its ending is the format. (``file_name`` is the same.) Where ranks train together,
-            the default ``'plot.png'`` is drawn by rank 0, any other by each rank that is given one.
+        filename: in the trainer's folder; its ending is the format. (``file_name`` is the same.)
+            Where ranks train together, the default ``'plot.png'`` is drawn by rank 0, any other by
+            each rank that is given one.
         marker: matplotlib's, of each average; None: none.
         grid: draw one.
 
     Example:
         >>> from mnpar.training import extensions
-        >>> losses = extensions.PlotReport(["main/loss", "validation/main/loss"], "epoch", filename="loss.png")
+        >>> losses = extensions.PlotReport(
+        ...     ["main/loss", "validation/main/loss"], "epoch", filename="loss.png"
+        ... )
     """
 
     def __init__(
-        self, y_keys: str | Iterable[str], x_key: str = "iteration", trigger: Any = (1, "epoch"),
-        postprocess: Callable[[Any, Any, Any], None] | None = None, filename: str | None = None, marker: str | None = "x",
-        grid: bool = True, *, file_name: str = "plot.png",
-    ) -> None:  # fmt: skip
+        self,
+        y_keys: str | Iterable[str],
+        x_key: str = "iteration",
+        trigger: Any = (1, "epoch"),
+        postprocess: Callable[[Any, Any, Any], None] | None = None,
+        filename: str | None = None,
+        marker: str | None = "x",
+        grid: bool = True,
+        *,
+        file_name: str = "plot.png",
+    ) -> None:
         _warn_unless_available("PlotReport")
         self._y_keys = [y_keys] if isinstance(y_keys, str) else list(y_keys)
-        self._x_key, self._trigger, self._postprocess = x_key, get_trigger(trigger), postprocess
+        self._x_key = x_key
+        self._trigger = get_trigger(trigger)
+        self._postprocess = postprocess
         self._file_name = file_name if filename is None else filename
         self._asked = self._file_name != "plot.png"
         self._marker, self._grid = marker, grid
@@ -78,15 +93,25 @@ class PlotReport(Extension):
 
     def __call__(self, trainer: Any) -> None:
         wanted = [*self._y_keys, self._x_key]
-        self._summary.add({key: trainer.observation[key] for key in wanted if key in trainer.observation})
+        self._summary.add(
+            {key: trainer.observation[key] for key in wanted if key in trainer.observation}
+        )
         if not (self._trigger(trainer) or trainer.is_before_training):
             return
-        means = {**self._summary.compute_mean(), "epoch": trainer.updater.epoch, "iteration": trainer.updater.iteration}
+        means = {
+            **self._summary.compute_mean(),
+            "epoch": trainer.updater.epoch,
+            "iteration": trainer.updater.iteration,
+        }
         for key in self._y_keys:
             if key in means and self._x_key in means:
                 self._data[key].append((means[self._x_key], means[key]))
         summary, self._summary = self._summary, DictSummary()
-        if available() and any(self._data.values()) and (self._asked or getattr(trainer, "speaks", True)):
+        if (
+            available()
+            and any(self._data.values())
+            and (self._asked or getattr(trainer, "speaks", True))
+        ):
             _save(self._draw(summary), os.path.join(trainer.out, self._file_name))
 
     def _draw(self, summary: DictSummary) -> Any:
@@ -115,7 +140,8 @@ class PlotReport(Extension):
 
 
 class VariableStatisticsPlot(Extension):
-    """Draws mean, deviation and percentiles of variables, or all parameters of links, and of their gradients, over time.
+    """Draws mean, deviation and percentiles of variables, or all parameters of links, and of their
+    gradients, over time.
 
     Of many iterations a fixed number is drawn: a sample in which each has the same chance to be.
 
@@ -142,26 +168,42 @@ class VariableStatisticsPlot(Extension):
     """
 
     def __init__(
-        self, targets: Any, max_sample_size: int = 1000, report_data: bool = True, report_grad: bool = True,
-        plot_mean: bool = True, plot_std: bool = True,
-        percentile_sigmas: Any = (0, 0.13, 2.28, 15.87, 50, 84.13, 97.72, 99.87, 100), trigger: Any = (1, "epoch"),
-        filename: str | None = None, figsize: Any = None, marker: str | None = None, grid: bool = True,
-        *, file_name: str = "statistics.png",
-    ) -> None:  # fmt: skip
+        self,
+        targets: Any,
+        max_sample_size: int = 1000,
+        report_data: bool = True,
+        report_grad: bool = True,
+        plot_mean: bool = True,
+        plot_std: bool = True,
+        percentile_sigmas: Any = (0, 0.13, 2.28, 15.87, 50, 84.13, 97.72, 99.87, 100),
+        trigger: Any = (1, "epoch"),
+        filename: str | None = None,
+        figsize: Any = None,
+        marker: str | None = None,
+        grid: bool = True,
+        *,
+        file_name: str = "statistics.png",
+    ) -> None:
         _warn_unless_available("VariableStatisticsPlot")
         self._vars = list(_variables(targets))
         self._percentiles = np.atleast_1d(np.array(percentile_sigmas, float)).tolist()
         self._keys = ["data"] * report_data + ["grad"] * report_grad
         if not self._vars or not self._keys or not (plot_mean or plot_std or self._percentiles):
-            raise ValueError(f"nothing to draw: {len(self._vars)} variables, {len(self._keys)} of values and gradients")
+            raise ValueError(
+                f"nothing to draw: {len(self._vars)} variables, {len(self._keys)} of values "
+                "and gradients"
+            )
         self._mean, self._std = plot_mean, plot_std
         self._trigger, self._size = get_trigger(trigger), max_sample_size
         self._filename = file_name if filename is None else filename
         self._asked = self._filename != "statistics.png"
         self._figsize, self._marker, self._grid = figsize, marker, grid
-        self._samples: list[tuple[int, Any]] = []  # (iteration, (keys, statistics)); of all with equal chances
+        self._samples: list[
+            tuple[int, Any]
+        ] = []  # (iteration, (keys, statistics)); of all with equal chances
         self._seen = 0
-        self._rng = np.random.default_rng(0)  # its own: the picture must not change what the model draws
+        # its own: the picture must not change what the model draws
+        self._rng = np.random.default_rng(0)
 
     @staticmethod
     def available() -> bool:
@@ -170,32 +212,48 @@ class VariableStatisticsPlot(Extension):
 
     def __call__(self, trainer: Any) -> None:
         self._sample(trainer.updater.iteration)
-        if self._trigger(trainer) and available() and (self._asked or getattr(trainer, "speaks", True)):
+        if (
+            self._trigger(trainer)
+            and available()
+            and (self._asked or getattr(trainer, "speaks", True))
+        ):
             _save(self._draw(), os.path.join(trainer.out, self._filename))
 
     def _sample(self, iteration: int) -> None:
         """Reservoir sampling: the n-th comes in with chance size / n, in the place of any."""
         self._seen += 1
-        place = len(self._samples) if self._seen <= self._size else int(self._rng.integers(self._seen))
+        place = (
+            len(self._samples) if self._seen <= self._size else int(self._rng.integers(self._seen))
+        )
         if place < self._size:
-            self._samples[place : place + 1] = [(iteration, [self._statistics(key) for key in self._keys])]
+            self._samples[place : place + 1] = [
+                (iteration, [self._statistics(key) for key in self._keys])
+            ]
 
     def _statistics(self, key: str) -> Any:
         """Mean, deviation and percentiles of all variables together; NaN where there is nothing."""
-        arrays = [var.array if key == "data" else var.grad for var in self._vars if var.array is not None]
+        arrays = [
+            var.array if key == "data" else var.grad for var in self._vars if var.array is not None
+        ]
         arrays = [array.ravel() for array in arrays if array is not None]
         if not arrays:
             return np.full(2 + len(self._percentiles), np.nan)
         xp = backend.get_array_module(*arrays)
         x = xp.concatenate(arrays)
-        percentiles = backend.to_host(xp.percentile(x, self._percentiles)) if self._percentiles else []
+        percentiles = (
+            backend.to_host(xp.percentile(x, self._percentiles)) if self._percentiles else []
+        )
         return np.array([float(x.mean()), float(x.std()), *percentiles])
 
     def _draw(self) -> Any:
         from matplotlib.figure import Figure
 
         samples = sorted(self._samples, key=lambda sample: sample[0])
-        t, data = np.array([i for i, _ in samples]), np.array([each for _, each in samples])  # data: (T, keys, statistics)
+        # data: (T, keys, statistics)
+        t, data = (
+            np.array([i for i, _ in samples]),
+            np.array([each for _, each in samples]),
+        )
         rows = int(self._mean or self._std) + bool(self._percentiles)
         figure = Figure(figsize=self._figsize)
         axes = figure.subplots(rows, len(self._keys), sharex=True, squeeze=False)
@@ -215,7 +273,9 @@ class VariableStatisticsPlot(Extension):
 
     def _draw_moments(self, axes: Any, t: Any, mean: Any, std: Any) -> None:
         if self._mean and self._std:
-            axes.errorbar(t, mean, std, color="C0", ecolor=("C0", 0.2), label="mean, std", marker=self._marker)
+            axes.errorbar(
+                t, mean, std, color="C0", ecolor=("C0", 0.2), label="mean, std", marker=self._marker
+            )
         else:
             values, label = (mean, "mean") if self._mean else (std, "std")
             axes.plot(t, values, color="C0", label=label, marker=self._marker)
@@ -225,7 +285,9 @@ class VariableStatisticsPlot(Extension):
         count = values.shape[1]
         for i in range(count // 2):
             label = "percentile" if i == 0 and count % 2 == 0 else None
-            axes.fill_between(t, values[:, i], values[:, -i - 1], color="C0", alpha=0.2, linewidth=0, label=label)
+            axes.fill_between(
+                t, values[:, i], values[:, -i - 1], color="C0", alpha=0.2, linewidth=0, label=label
+            )
         if count % 2:
             axes.plot(t, values[:, count // 2], color="C0", label="percentile", marker=self._marker)
 

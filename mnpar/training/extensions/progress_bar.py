@@ -1,4 +1,6 @@
-"""A progress bar, redrawn in place on a terminal, by tqdm if it is installed; in other outputs a new line each time."""
+"""A progress bar, redrawn in place on a terminal, by tqdm if it is installed; in other outputs a
+new line each time.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ class Bar:
         line = f"{what}  {done:.6g} / {total:g} {unit}s  {rate:.1%}{self._left(done, total)}"
         if is_terminal(out):
             marks = "#" * int(rate * self._length)
-            line = f"\r\033[K{what} [{marks.ljust(self._length, '.')}] {line.removeprefix(what).lstrip()}"
+            line = (
+                f"\r\033[K{what} [{marks.ljust(self._length, '.')}] "
+                f"{line.removeprefix(what).lstrip()}"
+            )
         else:
             line += "\n"
         out.write(line)
@@ -54,7 +59,10 @@ class Bar:
         if now <= then or ended <= began:
             return ""
         speed = (now - then) / (ended - began)
-        return f"  {speed:.4g}/s  {datetime.timedelta(seconds=round(max(total - done, 0.0) / speed))} left"
+        return (
+            f"  {speed:.4g}/s  "
+            f"{datetime.timedelta(seconds=round(max(total - done, 0.0) / speed))} left"
+        )
 
     def _by_tqdm(self, what: str, done: float, total: float, unit: str, out: Any) -> bool:
         """Draw the bar by tqdm; False if that is not installed."""
@@ -64,8 +72,20 @@ class Bar:
             except ImportError:
                 return False
             bar = f"{{bar:{self._length}}}"
-            layout = "{desc} {percentage:3.0f}%|" + bar + "| {n:.6g}/{total:g} {unit}s [{elapsed}<{remaining}, {rate_fmt}]"
-            self._tqdm = tqdm(total=total, initial=done, desc=what, unit=unit, file=out, leave=False, bar_format=layout)
+            layout = (
+                "{desc} {percentage:3.0f}%|"
+                + bar
+                + "| {n:.6g}/{total:g} {unit}s [{elapsed}<{remaining}, {rate_fmt}]"
+            )
+            self._tqdm = tqdm(
+                total=total,
+                initial=done,
+                desc=what,
+                unit=unit,
+                file=out,
+                leave=False,
+                bar_format=layout,
+            )
         self._tqdm.n = min(done, total)
         self._tqdm.refresh()
         return True
@@ -98,22 +118,37 @@ class ProgressBar(Extension):
     """
 
     def __init__(
-        self, training_length: Any = None, update_interval: int = 100, bar_length: int = 50, out: Any = None
-    ) -> None:  # fmt: skip
-        self._training_length, self._update_interval, self._out = training_length, update_interval, out
+        self,
+        training_length: Any = None,
+        update_interval: int = 100,
+        bar_length: int = 50,
+        out: Any = None,
+    ) -> None:
+        self._training_length = training_length
+        self._update_interval = update_interval
+        self._out = out
         self._bar = Bar(bar_length, out)
 
     def __call__(self, trainer: Any) -> None:
-        if trainer.updater.iteration % self._update_interval or (self._out is None and not getattr(trainer, "speaks", True)):
+        if trainer.updater.iteration % self._update_interval or (
+            self._out is None and not getattr(trainer, "speaks", True)
+        ):
             return
         if self._training_length is None:
             length = getattr(trainer.stop_trigger, "get_training_length", None)
             if length is None:
-                raise TypeError("the stop trigger does not say how long training is: ProgressBar((20, 'epoch'))")
+                raise TypeError(
+                    "the stop trigger does not say how long training is: ProgressBar((20, 'epoch'))"
+                )
             self._training_length = length()
         total, unit = self._training_length
         updater = trainer.updater
-        self._bar.show("training", updater.iteration if unit == "iteration" else updater.epoch_detail, total, unit)
+        self._bar.show(
+            "training",
+            updater.iteration if unit == "iteration" else updater.epoch_detail,
+            total,
+            unit,
+        )
 
     def finalize(self) -> None:
         """Erase the bar."""

@@ -1,7 +1,7 @@
 """Schedules of hyperparameters: each shift defines the value after t calls, its base class sets it.
 
-The value is set before training (if a snapshot was loaded, to the saved value) and at each call. The file is long because
-there are seven shifts.
+The value is set before training (if a snapshot was loaded, to the saved value) and at each call.
+The file is long because there are seven shifts.
 """
 
 from __future__ import annotations
@@ -69,9 +69,11 @@ class Shift(Extension):
         self._set(trainer, self.value(self._t))
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the count of calls and the present value of the attribute, which another shift may have set.
+        """Save or load the count of calls and the present value of the attribute, which another
+        shift may have set.
 
-        Without ``init``, the initial value is saved, too: when training is resumed the attribute has another value.
+        Without ``init``, the initial value is saved, too: when training is resumed the attribute
+        has another value.
         """
         if not self._given:
             self._init = keep(serializer, "_init", self._init, float)
@@ -82,7 +84,9 @@ class Shift(Extension):
 
 
 def _until(value: float, target: float | None, grows: bool) -> float:
-    """The value, or ``target`` once its magnitude is past the target's: above it if the value grows, below if it shrinks."""
+    """The value, or ``target`` once its magnitude is past the target's: above it if the value
+    grows, below if it shrinks.
+    """
     if not target:
         return value
     ratio = value / target
@@ -104,15 +108,24 @@ class ExponentialShift(Shift):
 
     Example:
         >>> from mnpar.training import extensions
-        >>> halves = extensions.ExponentialShift("lr", 0.5)  # trainer.extend(halves, trigger=(25, "epoch"))
+        >>> halves = extensions.ExponentialShift(
+        ...     "lr", 0.5
+        ... )  # trainer.extend(halves, trigger=(25, "epoch"))
     """
 
     def __init__(
-        self, attr: str, rate: float, init: float | None = None, target: float | None = None, optimizer: Any = None
-    ) -> None:  # fmt: skip
+        self,
+        attr: str,
+        rate: float,
+        init: float | None = None,
+        target: float | None = None,
+        optimizer: Any = None,
+    ) -> None:
         super().__init__(attr, init, optimizer)
         if rate < 0:
-            raise ValueError(f"ExponentialShift multiplies by a rate that is not negative, not by {rate}")
+            raise ValueError(
+                f"ExponentialShift multiplies by a rate that is not negative, not by {rate}"
+            )
         self._rate, self._target = rate, target
 
     def value(self, t: int) -> float:
@@ -122,7 +135,8 @@ class ExponentialShift(Shift):
 
 
 class StepShift(Shift):
-    """Multiplies an attribute of the optimizer by ``gamma`` at every ``step``-th call: init · gamma^⌊t / step⌋.
+    """Multiplies an attribute of the optimizer by ``gamma`` at every ``step``-th call: init ·
+    gamma^⌊t / step⌋.
 
     Args:
         attr: of the optimizer.
@@ -137,16 +151,23 @@ class StepShift(Shift):
     """
 
     def __init__(
-        self, attr: str, gamma: float, step: float, init: float | None = None, target: float | None = None,
+        self,
+        attr: str,
+        gamma: float,
+        step: float,
+        init: float | None = None,
+        target: float | None = None,
         optimizer: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(attr, init, optimizer)
         self._gamma, self._step, self._target = gamma, step, target
 
     def value(self, t: int) -> float:
         """init · gamma^⌊t / step⌋."""
         assert self._init is not None
-        return _until(self._init * self._gamma ** math.floor(t / self._step), self._target, self._gamma > 1)
+        return _until(
+            self._init * self._gamma ** math.floor(t / self._step), self._target, self._gamma > 1
+        )
 
 
 class MultistepShift(Shift):
@@ -167,7 +188,12 @@ class MultistepShift(Shift):
     """
 
     def __init__(
-        self, attr: str, gamma: float, step_value: Sequence[int], init: float | None = None, optimizer: Any = None
+        self,
+        attr: str,
+        gamma: float,
+        step_value: Sequence[int],
+        init: float | None = None,
+        optimizer: Any = None,
     ) -> None:
         super().__init__(attr, init, optimizer)
         self._gamma = gamma
@@ -182,7 +208,8 @@ class MultistepShift(Shift):
 
 
 class InverseShift(Shift):
-    """Lets an attribute of the optimizer fall as init · (1 + gamma t)^(-power), Caffe's ``inv`` policy.
+    """Lets an attribute of the optimizer fall as init · (1 + gamma t)^(-power), Caffe's ``inv``
+    policy.
 
     Args:
         attr: of the optimizer.
@@ -200,9 +227,14 @@ class InverseShift(Shift):
     """
 
     def __init__(
-        self, attr: str, gamma: float, power: float, init: float | None = None, target: float | None = None,
+        self,
+        attr: str,
+        gamma: float,
+        power: float,
+        init: float | None = None,
+        target: float | None = None,
         optimizer: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(attr, init, optimizer)
         if gamma < 0:
             raise ValueError(f"InverseShift takes a gamma that is not negative, not {gamma}")
@@ -211,11 +243,14 @@ class InverseShift(Shift):
     def value(self, t: int) -> float:
         """init · (1 + gamma t)^(-power)."""
         assert self._init is not None
-        return _until(float(self._init * (1 + self._gamma * t) ** -self._power), self._target, self._power < 0)
+        return _until(
+            float(self._init * (1 + self._gamma * t) ** -self._power), self._target, self._power < 0
+        )
 
 
 class PolynomialShift(Shift):
-    """Lets an attribute of the optimizer fall to 0 as init · (1 - t / max_count)^rate, Caffe's ``poly`` policy.
+    """Lets an attribute of the optimizer fall to 0 as init · (1 - t / max_count)^rate, Caffe's
+    ``poly`` policy.
 
     Args:
         attr: of the optimizer.
@@ -230,9 +265,14 @@ class PolynomialShift(Shift):
     """
 
     def __init__(
-        self, attr: str, rate: float, max_count: int, init: float | None = None, target: float | None = None,
+        self,
+        attr: str,
+        rate: float,
+        max_count: int,
+        init: float | None = None,
+        target: float | None = None,
         optimizer: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(attr, init, optimizer)
         self._rate, self._max_count, self._target = rate, max_count, target
 
@@ -245,7 +285,8 @@ class PolynomialShift(Shift):
 
 
 class LinearShift(Shift):
-    """Moves an attribute of the optimizer from one value to another, in equal steps between two calls.
+    """Moves an attribute of the optimizer from one value to another, in equal steps between two
+    calls.
 
     Args:
         attr: of the optimizer.
@@ -261,8 +302,12 @@ class LinearShift(Shift):
     """
 
     def __init__(
-        self, attr: str, value_range: tuple[float, float], time_range: tuple[int, int], optimizer: Any = None
-    ) -> None:  # fmt: skip
+        self,
+        attr: str,
+        value_range: tuple[float, float],
+        time_range: tuple[int, int],
+        optimizer: Any = None,
+    ) -> None:
         super().__init__(attr, value_range[0], optimizer)
         self._values, self._times = value_range, time_range
 
@@ -277,7 +322,8 @@ class LinearShift(Shift):
 
 
 class WarmupShift(Shift):
-    """Raises an attribute of the optimizer from ``warmup_start`` to ``init`` in the first calls, and then leaves it alone.
+    """Raises an attribute of the optimizer from ``warmup_start`` to ``init`` in the first calls,
+    and then leaves it alone.
 
     Args:
         attr: of the optimizer.
@@ -294,8 +340,13 @@ class WarmupShift(Shift):
     """
 
     def __init__(
-        self, attr: str, warmup_start: float | None, warmup_iter: int, init: float, optimizer: Any = None
-    ) -> None:  # fmt: skip
+        self,
+        attr: str,
+        warmup_start: float | None,
+        warmup_iter: int,
+        init: float,
+        optimizer: Any = None,
+    ) -> None:
         super().__init__(attr, warmup_start, optimizer)
         self._iterations, self._final = warmup_iter, init
 

@@ -1,7 +1,8 @@
 """Writers of snapshots: in the calling thread, or in another one while training goes on.
 
-A file is written under a temporary name and renamed, so that it is complete or not there. Arrays that another thread writes are
-copied first. An error in that thread is raised in the calling one, at the next snapshot or at the end of training.
+A file is written under a temporary name and renamed, so that it is complete or not there. Arrays
+that another thread writes are copied first. An error in that thread is raised in the calling one,
+at the next snapshot or at the end of training.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from mnpar.backend import to_host
 from mnpar.serializers import save_npz
 from mnpar.training.files import replacing
 
-__all__ = ["ProcessQueueWriter", "ProcessWriter", "SimpleWriter", "ThreadQueueWriter", "ThreadWriter", "Writer"]
+__all__ = [
+    "ProcessQueueWriter",
+    "ProcessWriter",
+    "SimpleWriter",
+    "ThreadQueueWriter",
+    "ThreadWriter",
+    "Writer",
+]
 Save = Callable[..., Any]
 
 
@@ -38,9 +46,13 @@ class Writer:
 
     def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
         """Write the arrays to a file, now or later."""
-        raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, filename, outdir, target)")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define __call__(self, filename, outdir, target)"
+        )
 
-    def save(self, filename: str, outdir: str, target: dict[str, Any], savefun: Save, **kwds: Any) -> None:
+    def save(
+        self, filename: str, outdir: str, target: dict[str, Any], savefun: Save, **kwds: Any
+    ) -> None:
         """Write the file now, then call the hooks."""
         with replacing(os.path.join(outdir, filename)) as temporary:
             savefun(temporary, target, **kwds)
@@ -91,7 +103,9 @@ class ThreadWriter(Writer):
     def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
         self.finalize()
         copied = copied_of(target)
-        self._worker = threading.Thread(target=self._work, args=(filename, outdir, copied), name="mnpar-snapshot")
+        self._worker = threading.Thread(
+            target=self._work, args=(filename, outdir, copied), name="mnpar-snapshot"
+        )
         self._worker.start()
 
     def _work(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
@@ -111,7 +125,8 @@ class ThreadWriter(Writer):
 
 
 class ThreadQueueWriter(ThreadWriter):
-    """Writes in a thread, one snapshot after the other; training never waits, and the copies wait in memory.
+    """Writes in a thread, one snapshot after the other; training never waits, and the copies wait
+    in memory.
 
     Args:
         savefun: ``savefun(path, dict of arrays)``.
@@ -149,8 +164,8 @@ class ThreadQueueWriter(ThreadWriter):
 class ProcessWriter(ThreadWriter):
     """A :class:`ThreadWriter` under Chainer's other name.
 
-    Processes that are started inside MPI ranks hang or abort with most MPIs; a thread lets training go on just as well, for
-    compression and writing hold no lock of Python's.
+    Processes that are started inside MPI ranks hang or abort with most MPIs; a thread lets training
+    go on just as well, for compression and writing hold no lock of Python's.
 
     Example:
         >>> from mnpar.training.extensions import snapshot_writers

@@ -1,4 +1,6 @@
-"""Snapshots: the whole state of training in one file, or in a checkpoint of all ranks, from which the same training goes on."""
+"""Snapshots: the whole state of training in one file, or in a checkpoint of all ranks, from which
+the same training goes on.
+"""
 
 from __future__ import annotations
 
@@ -27,65 +29,99 @@ FILENAME = "snapshot_iter_{.updater.iteration}"
 
 
 def snapshot(
-    savefun: Save | None = None, filename: Any = FILENAME, *, target: Any = None,
-    condition: Callable[[], bool] | None = None, writer: Any = None, snapshot_on_error: bool = False, n_retains: int = -1,
-    autoload: bool = False, comm: Communicator | None = None,
-) -> _Snapshot:  # fmt: skip
-    """An extension that writes the whole trainer to a file in its folder, at each epoch unless it is told otherwise.
+    savefun: Save | None = None,
+    filename: Any = FILENAME,
+    *,
+    target: Any = None,
+    condition: Callable[[], bool] | None = None,
+    writer: Any = None,
+    snapshot_on_error: bool = False,
+    n_retains: int = -1,
+    autoload: bool = False,
+    comm: Communicator | None = None,
+) -> _Snapshot:
+    """An extension that writes the whole trainer to a file in its folder, at each epoch unless it
+    is told otherwise.
 
-    It comes last in an iteration (priority -100). ``mnpar.serializers.load_npz(file, trainer)``, or ``autoload``, lets a
-    trainer that was made in the same way go on from there: with the same weights, batches, log.
+    It comes last in an iteration (priority -100). ``mnpar.serializers.load_npz(file, trainer)``, or
+    ``autoload``, lets a trainer that was made in the same way go on from there: with the same
+    weights, batches, log.
 
-    With ``comm``, it is no npz file, but a folder that :func:`mnpar.checkpoint.save_folder` writes: shards, and a manifest with
-    the SHA-256 of each. All ranks extend their trainers with it, and write it together; any number of ranks goes on from it, by
-    :func:`mnpar.checkpoint.load_folder` or ``autoload``. One process: ``comm=mnpar.create_communicator("self")``.
+    With ``comm``, it is no npz file, but a folder that :func:`mnpar.checkpoint.save_folder` writes:
+    shards, and a manifest with the SHA-256 of each. All ranks extend their trainers with it, and
+    write it together; any number of ranks goes on from it, by :func:`mnpar.checkpoint.load_folder`
+    or ``autoload``. One process: ``comm=mnpar.create_communicator("self")``.
 
     Args:
         savefun: ``savefun(path, dict of arrays)``; None: :func:`mnpar.serializers.save_npz`.
         filename: with fields of the trainer, or a function of it.
         target: what to write instead of the trainer.
         condition: called before each; False, on all ranks of ``comm``: none is written.
-        writer: of :mod:`mnpar.training.extensions.snapshot_writers`; None: training waits while it is written.
+        writer: of :mod:`mnpar.training.extensions.snapshot_writers`; None: training waits while it
+            is written.
         snapshot_on_error: write one when training fails.
-        n_retains: how many to keep, the last ones, with ``comm`` the last undamaged ones (they are read for it); -1: all.
-        autoload: load the last one before training; one that is damaged is passed over with a warning.
+        n_retains: how many to keep, the last ones, with ``comm`` the last undamaged ones (they are
+            read for it); -1: all.
+        autoload: load the last one before training; one that is damaged is passed over with a
+            warning.
         comm: whose ranks write a checkpoint together; None: this process writes a file.
 
     Raises:
-        TypeError: both ``savefun`` and ``writer`` are given: the writer has a savefun of its own. Or one of them and ``comm``.
+        TypeError: both ``savefun`` and ``writer`` are given: the writer has a savefun of its own.
+            Or one of them and ``comm``.
         ValueError: ``snapshot_on_error`` with several ranks.
-        CheckpointError: before training, on all ranks of ``comm``: there are checkpoints, and all of them are damaged.
+        CheckpointError: before training, on all ranks of ``comm``: there are checkpoints, and all
+            of them are damaged.
 
     Example:
         >>> import mnpar
         >>> from mnpar.training import extensions
-        >>> last = extensions.snapshot(n_retains=2, autoload=True)  # trainer.extend(last, trigger=(1000, "iteration"))
+        >>> last = extensions.snapshot(
+        ...     n_retains=2, autoload=True
+        ... )  # trainer.extend(last, trigger=(1000, "iteration"))
         >>> def program(comm):  # the same of all ranks, verified
         ...     return extensions.snapshot(comm=comm, n_retains=2, autoload=True).filename
         >>> mnpar.run(program, ranks=2)[0]
         'snapshot_iter_{.updater.iteration}'
     """
     if savefun is not None and writer is not None:
-        raise TypeError("savefun and writer were given: give the writer its savefun, ThreadWriter(savefun=…)")
+        raise TypeError(
+            "savefun and writer were given: give the writer its savefun, ThreadWriter(savefun=…)"
+        )
     if comm is not None:
         if savefun is not None or writer is not None:
-            raise TypeError("comm and savefun or writer were given: what writes files does not write a checkpoint of all ranks")
-        return _FolderSnapshot(comm, target, condition, filename, snapshot_on_error, n_retains, autoload)
+            raise TypeError(
+                "comm and savefun or writer were given: what writes files does not write a "
+                "checkpoint of all ranks"
+            )
+        return _FolderSnapshot(
+            comm, target, condition, filename, snapshot_on_error, n_retains, autoload
+        )
     if writer is None:
         writer = SimpleWriter() if savefun is None else SimpleWriter(savefun)
     return _Snapshot(target, condition, writer, filename, snapshot_on_error, n_retains, autoload)
 
 
 def snapshot_object(
-    target: Any, filename: Any, savefun: Save | None = None, *, condition: Callable[[], bool] | None = None, writer: Any = None,
-    snapshot_on_error: bool = False, n_retains: int = -1, autoload: bool = False, comm: Communicator | None = None,
-) -> _Snapshot:  # fmt: skip
-    """An extension that writes one object, a model, to a file in the trainer's folder; see :func:`snapshot`.
+    target: Any,
+    filename: Any,
+    savefun: Save | None = None,
+    *,
+    condition: Callable[[], bool] | None = None,
+    writer: Any = None,
+    snapshot_on_error: bool = False,
+    n_retains: int = -1,
+    autoload: bool = False,
+    comm: Communicator | None = None,
+) -> _Snapshot:
+    """An extension that writes one object, a model, to a file in the trainer's folder; see
+    :func:`snapshot`.
 
     Args:
         target: what to write.
         filename: with fields of the trainer, or a function of it.
-        savefun, condition, writer, snapshot_on_error, n_retains, autoload, comm: as of :func:`snapshot`.
+        savefun, condition, writer, snapshot_on_error, n_retains, autoload, comm: as of
+            :func:`snapshot`.
 
     Example:
         >>> import mnpar.links as L
@@ -93,9 +129,16 @@ def snapshot_object(
         >>> each = extensions.snapshot_object(L.Linear(3, 2), "model_epoch_{.updater.epoch}")
     """
     return snapshot(
-        savefun, filename, target=target, condition=condition, writer=writer, snapshot_on_error=snapshot_on_error,
-        n_retains=n_retains, autoload=autoload, comm=comm,
-    )  # fmt: skip
+        savefun,
+        filename,
+        target=target,
+        condition=condition,
+        writer=writer,
+        snapshot_on_error=snapshot_on_error,
+        n_retains=n_retains,
+        autoload=autoload,
+        comm=comm,
+    )
 
 
 class _Snapshot(Extension):
@@ -105,15 +148,28 @@ class _Snapshot(Extension):
     priority = -100
 
     def __init__(
-        self, target: Any, condition: Callable[[], bool] | None, writer: Any, filename: Any, snapshot_on_error: bool,
-        n_retains: int, autoload: bool,
-    ) -> None:  # fmt: skip
-        self._target, self.condition, self.writer, self.filename = target, condition, writer, filename
-        self._snapshot_on_error, self.n_retains, self.autoload = snapshot_on_error, n_retains, autoload
+        self,
+        target: Any,
+        condition: Callable[[], bool] | None,
+        writer: Any,
+        filename: Any,
+        snapshot_on_error: bool,
+        n_retains: int,
+        autoload: bool,
+    ) -> None:
+        self._target = target
+        self.condition = condition
+        self.writer = writer
+        self.filename = filename
+        self._snapshot_on_error = snapshot_on_error
+        self.n_retains = n_retains
+        self.autoload = autoload
 
     @property
     def is_last(self) -> bool:
-        """Whether it comes after all others of its priority: what they do in an iteration is in a snapshot of the trainer."""
+        """Whether it comes after all others of its priority: what they do in an iteration is in a
+        snapshot of the trainer.
+        """
         return self._target is None
 
     def initialize(self, trainer: Any) -> None:
@@ -137,7 +193,11 @@ class _Snapshot(Extension):
 
     def retain(self, out: str) -> None:
         """From now on, remove old ones after each that was written, where that is wanted."""
-        if self.n_retains > 0 and isinstance(self.filename, str) and hasattr(self.writer, "add_hook"):
+        if (
+            self.n_retains > 0
+            and isinstance(self.filename, str)
+            and hasattr(self.writer, "add_hook")
+        ):
             self.writer.add_hook(lambda: self._clean(out))
 
     def _clean(self, out: str) -> None:
@@ -154,7 +214,9 @@ class _Snapshot(Extension):
         self.writer(self._named(trainer), trainer.out, content)
 
     def _named(self, trainer: Any) -> str:
-        return str(self.filename(trainer) if callable(self.filename) else self.filename.format(trainer))
+        return str(
+            self.filename(trainer) if callable(self.filename) else self.filename.format(trainer)
+        )
 
     def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
         """Write one, where that is wanted."""
@@ -172,14 +234,23 @@ class _FolderSnapshot(_Snapshot):
     default_name = "_Snapshot"
 
     def __init__(
-        self, comm: Communicator, target: Any, condition: Callable[[], bool] | None, filename: Any, snapshot_on_error: bool,
-        n_retains: int, autoload: bool,
-    ) -> None:  # fmt: skip
+        self,
+        comm: Communicator,
+        target: Any,
+        condition: Callable[[], bool] | None,
+        filename: Any,
+        snapshot_on_error: bool,
+        n_retains: int,
+        autoload: bool,
+    ) -> None:
         if snapshot_on_error and comm.size > 1:
             raise ValueError(
-                f"snapshot_on_error with {comm.size} ranks: those without an error do not come to write their part"
+                f"snapshot_on_error with {comm.size} ranks: those without an error do not come "
+                "to write their part"
             )
-        super().__init__(target, condition, Writer(), filename, snapshot_on_error, n_retains, autoload)
+        super().__init__(
+            target, condition, Writer(), filename, snapshot_on_error, n_retains, autoload
+        )
         self.comm = comm
 
     def load(self, trainer: Any) -> int | None:  # type: ignore[override]
@@ -200,14 +271,18 @@ class _FolderSnapshot(_Snapshot):
     def _make(self, trainer: Any) -> None:
         out = trainer.out
         target = trainer if self._target is None else self._target
-        save_folder(os.path.join(out, self._named(trainer)), target, self.comm, trainer.updater.iteration)
+        save_folder(
+            os.path.join(out, self._named(trainer)), target, self.comm, trainer.updater.iteration
+        )
         if self.n_retains > 0 and isinstance(self.filename, str):
             listed = together(self.comm, lambda: self._old(out) if self.comm.rank == 0 else [])[0]
             keep_newest(out, listed, self.comm, self.n_retains)
 
 
 def read(path: str | BinaryIO) -> dict[str, Any] | None:
-    """All that is in a snapshot, before anything is changed by it; None, and a warning, if it is damaged."""
+    """All that is in a snapshot, before anything is changed by it; None, and a warning, if it is
+    damaged.
+    """
     try:
         with NpzFile(path) as file:
             return dict(file)
@@ -217,17 +292,23 @@ def read(path: str | BinaryIO) -> dict[str, Any] | None:
 
 
 def snapshots(filename: Any, out: str, again: str = "") -> list[tuple[tuple[str, ...], str]]:
-    """The files that a snapshot's filename stands for, the oldest first: what stands in the places of its fields, and the path.
+    """The files that a snapshot's filename stands for, the oldest first: what stands in the places
+    of its fields, and the path.
 
-    Files that differ in one number are ordered by it (times of files change when they are copied), others by their times.
-    ``again``: a regular expression of what may follow the name.
+    Files that differ in one number are ordered by it (times of files change when they are copied),
+    others by their times. ``again``: a regular expression of what may follow the name.
 
     Raises:
         TypeError: the filename is a function: nobody knows which files it has named.
     """
     if not isinstance(filename, str):
-        raise TypeError("autoload needs a filename that is a text: which files a function has named cannot be known")
-    parts = [re.escape(text) + _matching(field) for text, field, _, _ in Formatter().parse(filename)]
+        raise TypeError(
+            "autoload needs a filename that is a text: which files a function has named cannot "
+            "be known"
+        )
+    parts = [
+        re.escape(text) + _matching(field) for text, field, _, _ in Formatter().parse(filename)
+    ]
     pattern = re.compile("".join(parts) + again)
     matches = [(pattern.fullmatch(name), os.path.join(out, name)) for name in os.listdir(out)]
     found = [(match.groups(), path) for match, path in matches if match]
@@ -237,7 +318,9 @@ def snapshots(filename: Any, out: str, again: str = "") -> list[tuple[tuple[str,
 
 
 def _matching(field: str | None) -> str:
-    """What a field of the trainer can be in a name: counts are digits, so that ``best_3`` is none."""
+    """What a field of the trainer can be in a name: counts are digits, so that ``best_3`` is
+    none.
+    """
     if field is None:
         return ""
     return r"(\d+)" if field.endswith((".iteration", ".epoch")) else "(.+)"

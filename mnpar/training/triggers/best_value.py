@@ -1,7 +1,8 @@
-"""Triggers that depend on an observed value: one fires at each new best value, one when there was none for long.
+"""Triggers that depend on an observed value: one fires at each new best value, one when there was
+none for long.
 
-Ranks observe different values. Ranks that must decide alike, because they communicate afterwards, give the trigger their
-communicator: it then judges the mean over all of them.
+Ranks observe different values. Ranks that must decide alike, because they communicate afterwards,
+give the trigger their communicator: it then judges the mean over all of them.
 """
 
 from __future__ import annotations
@@ -31,25 +32,33 @@ class Watched:
     """
 
     def __init__(self, key: str, trigger: Any, comm: Communicator | None = None) -> None:
-        self.key, self.trigger, self.comm = key, get_trigger(trigger), comm
+        self.key = key
+        self.trigger = get_trigger(trigger)
+        self.comm = comm
         self._summary = DictSummary()
         self._warned = False
 
     def __call__(self, trainer: Any) -> float | None:
-        """Take an iteration's value; the mean at the end of an interval, None before and where nothing was observed."""
+        """Take an iteration's value; the mean at the end of an interval, None before and where
+        nothing was observed.
+        """
         if self.key in trainer.observation:
             self._summary.add({self.key: trainer.observation[self.key]})
         if not self.trigger(trainer):
             return None
         summary, self._summary = self._summary, DictSummary()
         if self.comm is not None and self.comm.size > 1:
-            ranks, summary = self.comm.allgather_obj(summary.sums()), DictSummary()
+            ranks = self.comm.allgather_obj(summary.sums())
+            summary = DictSummary()
             summary.merge(ranks)
         found = summary.compute_mean().get(self.key)
         if found is None and not self._warned:
             self._warned = True
             known = ", ".join(trainer.observation) or "nothing"
-            warnings.warn(f"{self.key} was not observed before {self.trigger}; observed was {known}", stacklevel=3)
+            warnings.warn(
+                f"{self.key} was not observed before {self.trigger}; observed was {known}",
+                stacklevel=3,
+            )
         return found
 
     def serialize(self, serializer: Any) -> None:
@@ -65,14 +74,21 @@ class BestValueTrigger:
         key: of the observation.
         compare: ``compare(best, new)`` says whether the new value is better.
         trigger: when an interval ends.
-        comm: ranks that have this trigger together and judge the mean over all of them; None: each judges its own.
+        comm: ranks that have this trigger together and judge the mean over all of them; None: each
+            judges its own.
 
     Example:
         >>> from types import SimpleNamespace
         >>> from mnpar import training
         >>> trigger = training.triggers.MaxValueTrigger("accuracy", (1, "iteration"))
-        >>> [trigger(SimpleNamespace(updater=SimpleNamespace(iteration=i), observation={"accuracy": x}))
-        ...  for i, x in enumerate([0.5, 0.4, 0.6], start=1)]
+        >>> [
+        ...     trigger(
+        ...         SimpleNamespace(
+        ...             updater=SimpleNamespace(iteration=i), observation={"accuracy": x}
+        ...         )
+        ...     )
+        ...     for i, x in enumerate([0.5, 0.4, 0.6], start=1)
+        ... ]
         [True, False, True]
     """
 
@@ -90,7 +106,8 @@ class BestValueTrigger:
 
     def __call__(self, trainer: Any) -> bool:
         value, best = self._watched(trainer), self._best_value
-        if value is None or math.isnan(value):  # as the best value, no other would compare as better than NaN
+        # as the best value, no other would compare as better than NaN
+        if value is None or math.isnan(value):
             return False
         if best is not None and not math.isnan(best) and not self._compare(best, value):
             return False
@@ -111,7 +128,9 @@ class MaxValueTrigger(BestValueTrigger):
         >>> best = training.triggers.MaxValueTrigger("validation/main/accuracy")
     """
 
-    def __init__(self, key: str, trigger: Any = (1, "epoch"), *, comm: Communicator | None = None) -> None:
+    def __init__(
+        self, key: str, trigger: Any = (1, "epoch"), *, comm: Communicator | None = None
+    ) -> None:
         super().__init__(key, operator.lt, trigger, comm=comm)
 
 
@@ -123,7 +142,9 @@ class MinValueTrigger(BestValueTrigger):
         >>> best = training.triggers.MinValueTrigger("validation/main/loss")
     """
 
-    def __init__(self, key: str, trigger: Any = (1, "epoch"), *, comm: Communicator | None = None) -> None:
+    def __init__(
+        self, key: str, trigger: Any = (1, "epoch"), *, comm: Communicator | None = None
+    ) -> None:
         super().__init__(key, operator.gt, trigger, comm=comm)
 
 
@@ -131,13 +152,16 @@ class EarlyStoppingTrigger:
     """Stops a training when a value has not improved for some checks; a stop trigger.
 
     Args:
-        check_trigger: when the mean of the value since the last check is compared with the best one.
+        check_trigger: when the mean of the value since the last check is compared with the best
+            one.
         monitor: its key in the observation.
-        patience: how many checks without improvement there may be; 3 by default. (``patients`` is Chainer's spelling.)
+        patience: how many checks without improvement there may be; 3 by default. (``patients`` is
+            Chainer's spelling.)
         mode: ``'max'`` or ``'min'`` is better; ``'auto'``: max if the key has ``'accuracy'`` in it.
         verbose: print a line when it stops.
         max_trigger: when to stop anyway.
-        comm: ranks that stop together, by the mean over all of them; a trainer whose ranks update together sets it.
+        comm: ranks that stop together, by the mean over all of them; a trainer whose ranks update
+            together sets it.
 
     Attributes:
         best, count: the best value, and the checks since.
@@ -147,16 +171,25 @@ class EarlyStoppingTrigger:
 
     Example:
         >>> from mnpar import training
-        >>> stop = training.triggers.EarlyStoppingTrigger(monitor="validation/main/loss", max_trigger=(50, "epoch"))
+        >>> stop = training.triggers.EarlyStoppingTrigger(
+        ...     monitor="validation/main/loss", max_trigger=(50, "epoch")
+        ... )
         >>> stop.get_training_length()
         (50, 'epoch')
     """
 
     def __init__(
-        self, check_trigger: Any = (1, "epoch"), monitor: str = "main/loss", patience: int | None = None, mode: str = "auto",
-        verbose: bool = False, max_trigger: Any = (100, "epoch"),
-        *, patients: int | None = None, comm: Communicator | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        check_trigger: Any = (1, "epoch"),
+        monitor: str = "main/loss",
+        patience: int | None = None,
+        mode: str = "auto",
+        verbose: bool = False,
+        max_trigger: Any = (100, "epoch"),
+        *,
+        patients: int | None = None,
+        comm: Communicator | None = None,
+    ) -> None:
         if patience is not None and patients is not None:
             raise TypeError("patience and patients are one argument: give one of them")
         if mode not in ("auto", "max", "min"):
@@ -179,7 +212,8 @@ class EarlyStoppingTrigger:
         self._watched.comm = comm
 
     def __call__(self, trainer: Any) -> bool:
-        value = self._watched(trainer)  # may communicate, so all ranks call it, also where max_trigger fires
+        # may communicate, so all ranks call it, also where max_trigger fires
+        value = self._watched(trainer)
         if self._max_trigger(trainer):
             return True
         if value is None:
@@ -190,14 +224,19 @@ class EarlyStoppingTrigger:
             self.count += 1
         stops = self._stop_condition()
         if stops and self.verbose and getattr(trainer, "speaks", True):
-            sys.stdout.write(f"Epoch {trainer.updater.epoch}: early stopping, {self.monitor} was {self.best:g} at its best\n")
+            sys.stdout.write(
+                f"Epoch {trainer.updater.epoch}: early stopping, {self.monitor} was "
+                f"{self.best:g} at its best\n"
+            )
         return stops
 
     def _stop_condition(self) -> bool:
         return self.count >= self.patience
 
     def get_training_length(self) -> Any:
-        """The longest that it may take, in iterations or epochs; raises AttributeError where ``max_trigger`` cannot say."""
+        """The longest that it may take, in iterations or epochs; raises AttributeError where
+        ``max_trigger`` cannot say.
+        """
         return self._max_trigger.get_training_length()  # type: ignore[attr-defined]
 
     def serialize(self, serializer: Any) -> None:

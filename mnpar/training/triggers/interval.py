@@ -1,7 +1,8 @@
 """Triggers that count: every n iterations or epochs, at given ones, once, every so many seconds.
 
-Each compares the present iteration with that of its last call, so that it need not be called at every iteration. Several
-extensions may share a trigger: further calls in the same iteration return the same answer.
+Each compares the present iteration with that of its last call, so that it need not be called at
+every iteration. Several extensions may share a trigger: further calls in the same iteration return
+the same answer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _ROUNDING = 1e-9  # of a period: ten steps of 0.1 epochs are one epoch
 
 
 class Counting:
-    """The base of triggers that count iterations or epochs: it remembers where it was called last."""
+    """The base of triggers that count iterations or epochs: it remembers where it was called
+    last.
+    """
 
     def __init__(self, unit: str) -> None:
         if unit not in ("epoch", "iteration"):
@@ -32,10 +35,14 @@ class Counting:
         self.unit = unit
         self._previous_iteration: int | None = 0  # None: not known, loaded from a file without it
         self._previous_epoch_detail: float | None = 0.0
-        self._last: tuple[Any, tuple[float, float]] | None = None  # iteration and epoch of the last call, and its result
+        self._last: tuple[Any, tuple[float, float]] | None = (
+            None  # iteration and epoch of the last call, and its result
+        )
 
     def count_from_here(self) -> None:
-        """Nothing is known of earlier iterations: at its first call it looks at the last one only."""
+        """Nothing is known of earlier iterations: at its first call it looks at the last one
+        only.
+        """
         self._previous_iteration = self._previous_epoch_detail = None
 
     def _advance(self, updater: Any) -> tuple[float, float]:
@@ -62,8 +69,12 @@ class Counting:
         """Save or load where it was called last."""
         if isinstance(serializer, Deserializer):
             self._last = None
-        self._previous_iteration = keep(serializer, "previous_iteration", self._previous_iteration, int)
-        self._previous_epoch_detail = keep(serializer, "previous_epoch_detail", self._previous_epoch_detail, float)
+        self._previous_iteration = keep(
+            serializer, "previous_iteration", self._previous_iteration, int
+        )
+        self._previous_epoch_detail = keep(
+            serializer, "previous_epoch_detail", self._previous_epoch_detail, float
+        )
 
 
 class IntervalTrigger(Counting):
@@ -92,7 +103,9 @@ class IntervalTrigger(Counting):
 
     def __call__(self, trainer: Any) -> bool:
         before, now = self._advance(trainer.updater)
-        return math.floor(before / self.period + _ROUNDING) != math.floor(now / self.period + _ROUNDING)
+        return math.floor(before / self.period + _ROUNDING) != math.floor(
+            now / self.period + _ROUNDING
+        )
 
     def get_training_length(self) -> tuple[float, str]:
         """Period and unit: the length of a training that this trigger stops."""
@@ -129,7 +142,9 @@ class ManualScheduleTrigger(Counting):
         super().__init__(unit)
         array = np.asarray(points)
         if array.ndim > 1 or array.size == 0 or array.dtype.kind not in "iuf":
-            raise ValueError(f"the points of a trigger are one or several numbers of {unit}s, not {points!r}")
+            raise ValueError(
+                f"the points of a trigger are one or several numbers of {unit}s, not {points!r}"
+            )
         self.points = np.atleast_1d(array).tolist()
         self.finished = False
 
@@ -185,7 +200,8 @@ class TimeTrigger:
 
     Args:
         period: seconds.
-        comm: ranks that have this trigger together: rank 0's clock decides for all, at each call. None: the rank's own.
+        comm: ranks that have this trigger together: rank 0's clock decides for all, at each call.
+            None: the rank's own.
 
     Example:
         >>> from types import SimpleNamespace
@@ -217,8 +233,8 @@ def get_trigger(trigger: Any) -> Trigger:
     """The trigger that an argument ``trigger`` means.
 
     Args:
-        trigger: a function of the trainer is taken as it is; a pair like ``(1, 'epoch')`` becomes an
-            :class:`IntervalTrigger`; None never fires.
+        trigger: a function of the trainer is taken as it is; a pair like ``(1, 'epoch')`` becomes
+            an :class:`IntervalTrigger`; None never fires.
 
     Raises:
         TypeError: it is none of these.
@@ -233,24 +249,32 @@ def get_trigger(trigger: Any) -> Trigger:
     if callable(trigger):
         return trigger  # type: ignore[no-any-return]
     if not isinstance(trigger, tuple | list) or len(trigger) != 2:
-        raise TypeError(f"a trigger is a function of the trainer, a pair like (1, 'epoch') or None, not {trigger!r}")
+        raise TypeError(
+            "a trigger is a function of the trainer, a pair like (1, 'epoch') or None, not "
+            f"{trigger!r}"
+        )
     return IntervalTrigger(*trigger)
 
 
 def join_late(name: str, extension: Any, trigger: Any) -> None:
-    """For an extension that comes to a trainer after loading: its trigger counts from here; a lost state is warned of."""
+    """For an extension that comes to a trainer after loading: its trigger counts from here; a lost
+    state is warned of.
+    """
     if isinstance(trigger, Counting):
         trigger.count_from_here()
     if getattr(type(extension), "serialize", Extension.serialize) is not Extension.serialize:
         warnings.warn(
-            f"{name} came to a trainer that was loaded before: what was saved of it is not loaded, and it begins anew. Call "
+            f"{name} came to a trainer that was loaded before: what was saved of it is not "
+            "loaded, and it begins anew. Call "
             "trainer.extend before loading",
             stacklevel=3,
         )
 
 
 def is_over(trigger: Any, updater: Any) -> bool:
-    """Whether a training that this trigger stops is as long as it may become, or longer: it was resumed with another length."""
+    """Whether a training that this trigger stops is as long as it may become, or longer: it was
+    resumed with another length.
+    """
     try:
         length, unit = trigger.get_training_length()
     except AttributeError:  # it cannot say

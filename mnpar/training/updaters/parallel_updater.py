@@ -14,14 +14,18 @@ from mnpar.training.updaters.standard_updater import Converter, StandardUpdater,
 
 
 class ParallelUpdater(StandardUpdater):
-    """Cuts each batch for the copies of a model on several devices of this process, and steps by the sum of their gradients.
+    """Cuts each batch for the copies of a model on several devices of this process, and steps by
+    the sum of their gradients.
 
-    The sum, not the mean: of N losses that are means over an N-th of the batch, it is N times that of the whole batch.
-    One rank for each device, with ``create_multi_node_optimizer``, is faster, and takes the mean.
+    The sum, not the mean: of N losses that are means over an N-th of the batch, it is N times that
+    of the whole batch. One rank for each device, with ``create_multi_node_optimizer``, is faster,
+    and takes the mean.
 
     Args:
-        iterator, optimizer, converter, loss_func, loss_scale, auto_new_epoch: as of :class:`StandardUpdater`.
-        models: the copies by name; ``'main'`` is the optimizer's model. None: they are made, one for each device.
+        iterator, optimizer, converter, loss_func, loss_scale, auto_new_epoch: as of
+            :class:`StandardUpdater`.
+        models: the copies by name; ``'main'`` is the optimizer's model. None: they are made, one
+            for each device.
         devices: by the same names.
 
     Raises:
@@ -33,27 +37,42 @@ class ParallelUpdater(StandardUpdater):
         >>> data = [(np.ones(3, "f4"), i % 2) for i in range(10)]
         >>> optimizer = mnpar.optimizers.SGD().setup(L.Classifier(L.Linear(3, 2)))
         >>> batches = mnpar.iterators.SerialIterator(data, 5)
-        >>> updater = training.ParallelUpdater(batches, optimizer, devices={"main": -1, "second": -1})
+        >>> updater = training.ParallelUpdater(
+        ...     batches, optimizer, devices={"main": -1, "second": -1}
+        ... )
         >>> updater.update()
         >>> updater.iteration
         1
     """
 
     def __init__(
-        self, iterator: Any, optimizer: Any, converter: Converter = concat_examples, models: dict[str, Any] | None = None,
-        devices: dict[str, Any] | None = None, loss_func: Callable[..., Any] | None = None, loss_scale: float | None = None,
+        self,
+        iterator: Any,
+        optimizer: Any,
+        converter: Converter = concat_examples,
+        models: dict[str, Any] | None = None,
+        devices: dict[str, Any] | None = None,
+        loss_func: Callable[..., Any] | None = None,
+        loss_scale: float | None = None,
         auto_new_epoch: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__(iterator, optimizer, converter, None, loss_func, loss_scale, auto_new_epoch)
+    ) -> None:
+        super().__init__(
+            iterator, optimizer, converter, None, loss_func, loss_scale, auto_new_epoch
+        )
         main = self.get_optimizer("main").target
         if models is None:
             if devices is None:
-                raise ValueError("ParallelUpdater is given models, or devices to put copies of the model on")
+                raise ValueError(
+                    "ParallelUpdater is given models, or devices to put copies of the model on"
+                )
             models = {name: main if name == "main" else copy.deepcopy(main) for name in devices}
             for name, model in models.items():
                 model.to_device(devices[name])
         if "main" not in models:
-            raise KeyError(f"one of the models is named 'main': the optimizer's; given were {', '.join(models)}")
+            raise KeyError(
+                "one of the models is named 'main': the optimizer's; given were "
+                f"{', '.join(models)}"
+            )
         self._models, self._devices = models, devices or {}
 
     def connect_trainer(self, trainer: Any) -> None:
@@ -67,9 +86,12 @@ class ParallelUpdater(StandardUpdater):
         return {name: model for name, model in self._models.items() if model is not main}
 
     def update_core(self) -> None:
-        """Forward on all copies, backward on all, the sum of gradients, a step, and the new weights to all."""
+        """Forward on all copies, backward on all, the sum of gradients, a step, and the new weights
+        to all.
+        """
         optimizer = self.get_optimizer("main")
-        batch, n = self.get_iterator("main").next(), len(self._models)
+        batch = self.get_iterator("main").next()
+        n = len(self._models)
         losses = []
         for i, (name, model) in enumerate(self._models.items()):
             model.cleargrads()
@@ -95,10 +117,12 @@ class ParallelUpdater(StandardUpdater):
 
 
 class MultiprocessParallelUpdater(StandardUpdater):
-    """Chainer's updater with a process for each GPU, which mnpar has not: ranks are processes already.
+    """Chainer's updater with a process for each GPU, which mnpar has not: ranks are processes
+    already.
 
-    Start one rank for each device and give the optimizer to :func:`mnpar.create_multi_node_optimizer`; programs that ask
-    ``available()`` first do something else.
+    Start one rank for each device and give the optimizer to
+    :func:`mnpar.create_multi_node_optimizer`; programs that ask ``available()`` first do something
+    else.
 
     Raises:
         RuntimeError: always.
@@ -111,7 +135,8 @@ class MultiprocessParallelUpdater(StandardUpdater):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError(
-            "MultiprocessParallelUpdater starts processes, and mnpar's are started by mpiexec: run a StandardUpdater under "
+            "MultiprocessParallelUpdater starts processes, and mnpar's are started by mpiexec: "
+            "run a StandardUpdater under "
             "mpiexec -n (number of devices), with create_multi_node_optimizer and scatter_dataset"
         )
 

@@ -13,7 +13,9 @@ Converter = Callable[..., Any]
 
 
 def call(function: Callable[..., Any], arguments: Any, *first: Any) -> Any:
-    """Call a function with a converter's result: a tuple is its arguments, a dict its keywords, others one argument."""
+    """Call a function with a converter's result: a tuple is its arguments, a dict its keywords,
+    others one argument.
+    """
     if isinstance(arguments, tuple):
         return function(*first, *arguments)
     if isinstance(arguments, dict):
@@ -29,7 +31,8 @@ class StandardUpdater(Updater):
     Args:
         iterator: of the training examples; or a dict of iterators by name, with a ``'main'`` one.
         optimizer: set up with a model; or a dict of optimizers by name, with a ``'main'`` one.
-        converter: makes arrays of a batch, ``converter(batch, device)``; functions get the device's number (-1: the host).
+        converter: makes arrays of a batch, ``converter(batch, device)``; functions get the device's
+            number (-1: the host).
         device: where models and batches go; None leaves them where they are.
         loss_func: called with the arrays, returns the loss; None: the main optimizer's model.
         loss_scale: see :meth:`mnpar.Optimizer.set_loss_scale`.
@@ -39,8 +42,8 @@ class StandardUpdater(Updater):
     Raises:
         TypeError: ``iterator`` has no ``next``, or ``optimizer`` no ``update``.
 
-    A rank whose model returns no loss takes part in the backward of the others; one with an empty data set calls its model
-    without arguments (:func:`mnpar.create_empty_dataset`).
+    A rank whose model returns no loss takes part in the backward of the others; one with an empty
+    data set calls its model without arguments (:func:`mnpar.create_empty_dataset`).
 
     Attributes:
         iteration: how many were done.
@@ -57,14 +60,27 @@ class StandardUpdater(Updater):
     """
 
     def __init__(
-        self, iterator: Any, optimizer: Any, converter: Converter = concat_examples, device: int | str | None = None,
-        loss_func: Callable[..., Any] | None = None, loss_scale: float | None = None, auto_new_epoch: bool = True,
-        *, input_device: int | str | None = None,
-    ) -> None:  # fmt: skip
-        for what, given, method in (("iterator", iterator, "next"), ("optimizer", optimizer, "update")):
+        self,
+        iterator: Any,
+        optimizer: Any,
+        converter: Converter = concat_examples,
+        device: int | str | None = None,
+        loss_func: Callable[..., Any] | None = None,
+        loss_scale: float | None = None,
+        auto_new_epoch: bool = True,
+        *,
+        input_device: int | str | None = None,
+    ) -> None:
+        for what, given, method in (
+            ("iterator", iterator, "next"),
+            ("optimizer", optimizer, "update"),
+        ):
             if not (isinstance(given, dict) or hasattr(given, method)):
                 kind = "None" if given is None else f"a {type(given).__name__}"
-                raise TypeError(f"an updater is given an iterator and an optimizer; as {what} it was given {kind}")
+                raise TypeError(
+                    f"an updater is given an iterator and an optimizer; as {what} it was given "
+                    f"{kind}"
+                )
         self._iterators = iterator if isinstance(iterator, dict) else {"main": iterator}
         self._optimizers = optimizer if isinstance(optimizer, dict) else {"main": optimizer}
         for one in self._optimizers.values():
@@ -72,7 +88,10 @@ class StandardUpdater(Updater):
                 one.target.to_device(device)
             if loss_scale is not None:
                 one.set_loss_scale(loss_scale)
-        self.converter, self.loss_func, self.loss_scale, self.auto_new_epoch = converter, loss_func, loss_scale, auto_new_epoch
+        self.converter = converter
+        self.loss_func = loss_func
+        self.loss_scale = loss_scale
+        self.auto_new_epoch = auto_new_epoch
         self.device = device
         self.input_device = device if input_device is None else input_device
         self.iteration = 0
@@ -135,6 +154,7 @@ class StandardUpdater(Updater):
         for name, iterator in self._iterators.items():
             iterator.serialize(serializer[f"iterator:{name}"])
         for name, optimizer in self._optimizers.items():
-            optimizer.target.serialize(serializer[f"model:{name}"])  # first, so that all parameters have arrays
+            # first, so that all parameters have arrays
+            optimizer.target.serialize(serializer[f"model:{name}"])
             optimizer.serialize(serializer[f"optimizer:{name}"])
         self.iteration = int(serializer("iteration", self.iteration))

@@ -8,15 +8,17 @@ from typing import Any
 class Updater:
     """The base of updaters: one ``update()`` is one iteration of training.
 
-    Beside these methods an updater has ``iteration``, ``epoch``, ``epoch_detail``, ``previous_epoch_detail`` and
-    ``is_new_epoch``, which triggers and reports read.
+    Beside these methods an updater has ``iteration``, ``epoch``, ``epoch_detail``,
+    ``previous_epoch_detail`` and ``is_new_epoch``, which triggers and reports read.
 
     Example:
         >>> from mnpar import training
         >>> class Nothing(training.Updater):
         ...     iteration = epoch = 0
+        ...
         ...     def get_all_optimizers(self):
         ...         return {}
+        ...
         ...     def update(self):
         ...         self.iteration += 1
         >>> trainer = training.Trainer(Nothing(), (3, "iteration"))
@@ -33,7 +35,9 @@ class Updater:
 
     def get_optimizer(self, name: str) -> Any:
         """The optimizer of a name; ``'main'`` is the usual one."""
-        raise NotImplementedError(f"{type(self).__name__} does not define get_optimizer(self, name)")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define get_optimizer(self, name)"
+        )
 
     def get_all_optimizers(self) -> dict[str, Any]:
         """All optimizers by name."""
@@ -44,4 +48,6 @@ class Updater:
         raise NotImplementedError(f"{type(self).__name__} does not define update(self)")
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the state of training: models, optimizers, iterators, and the count of iterations."""
+        """Save or load the state of training: models, optimizers, iterators, and the count of
+        iterations.
+        """
