@@ -9,18 +9,17 @@ import mnpar
 import mnpar.functions as F
 
 comm = mnpar.create_communicator()
-left = (comm.rank - 1) % comm.size
-right = (comm.rank + 1) % comm.size
+left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
 
 x = mnpar.Variable(np.array([comm.rank + 1.0]))
 F.send(x, comm, rank=right)
 y = F.recv(comm, rank=left)
 loss = F.sum(x * y)
-# of the sum of all ranks' losses: so x gets a gradient from its own loss, and one from the right
+# of the sum of all ranks' losses: x gets a gradient from its own loss, and one from the right
 loss.backward()
 
 print(
-    f"rank {comm.rank} of {comm.size}: x = {x.item():g}, loss = {loss.item():g}, left + right "
-    f"= {x.grad.item():g}\n",
+    f"rank {comm.rank} of {comm.size}: x = {x.item():g}, loss = {loss.item():g}, "
+    f"left + right = {x.grad.item():g}\n",
     end="",
 )
