@@ -185,7 +185,7 @@ def torchs(dist, name, length, comm):
 
 def measured(ranks, least, most, chainermn, rounds, limit):
     """All jobs in turn, within so many seconds: (name, size) -> way -> median seconds."""
-    from mnpar.launch import mpiexec_command
+    from mnpar.runtime.mpiexec import mpiexec_command
 
     here = Path(__file__).parent
     begin = time.perf_counter()

@@ -22,7 +22,7 @@ import numpy as np  # noqa: E402
 import mnpar  # noqa: E402
 import mnpar.functions as F  # noqa: E402
 import mnpar.links as L  # noqa: E402
-from mnpar.communicators import message  # noqa: E402
+from mnpar.communicators import wire  # noqa: E402
 from mnpar.plans import block  # noqa: E402
 
 
@@ -45,7 +45,7 @@ def count_bytes(comm, layer, x):
     sent, post = [], comm.transport.post
 
     def counting(frame, *where):
-        sent.append(frame.nbytes - message.SIZE)
+        sent.append(frame.nbytes - wire.SIZE)
         post(frame, *where)
 
     comm.transport.post = counting

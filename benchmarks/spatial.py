@@ -36,7 +36,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.communicators import operation
-from mnpar.communicators.transport import Pending, Waiting
+from mnpar.communicators.waiting import Pending, Waiting
 from mnpar.functions import blockwise, spatial_convolution
 from mnpar.functions.exchanges import Carrier, exchange
 

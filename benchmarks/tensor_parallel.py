@@ -287,7 +287,7 @@ def memory(comm, args):
 
 def started(ranks, args, toolkit, *flags):
     """What a job of so many ranks prints, line by line."""
-    from mnpar.launch import mpiexec_command
+    from mnpar.runtime.mpiexec import mpiexec_command
 
     command, environment = mpiexec_command(ranks, args.torch)
     if toolkit == "torch":  # has memory in its own way

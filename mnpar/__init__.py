@@ -1,7 +1,7 @@
 """mnpar: deep learning spread over processes, in Chainer's words; communication is a differentiable
 function.
 
-To read it, begin with variable.py, function_node.py and backprop.py, the core of automatic
+To read it, begin with variable.py, function_node.py and autograd/engine.py, the core of automatic
 differentiation; communication.py, collective.py and point_to_point.py in functions/ make
 communication differentiable; communicators/ carries the messages, plans/ has the geometry of
 divided arrays, and parallel/ is what is built on all of these.
@@ -14,7 +14,8 @@ from mnpar import communicators  # first: it looks after Ctrl-C and errors from 
 # isort: split
 from mnpar import chainer_names as chainer_names  # it puts names where Chainer has them
 from mnpar import functions, lazy
-from mnpar.arraylike import as_array
+from mnpar.autograd.arraylike import as_array
+from mnpar.autograd.tape import Tape
 from mnpar.backend import get_array_module, get_device, using_device
 from mnpar.chain import Chain, ChainList
 from mnpar.communicators import (
@@ -26,7 +27,7 @@ from mnpar.communicators import (
     create_communicator,
     run,
 )
-from mnpar.config import (
+from mnpar.configuration import (
     Config,
     config,
     force_backprop_mode,
@@ -44,12 +45,9 @@ from mnpar.link import Link
 from mnpar.link_hook import LinkHook
 
 # it gives communicators methods that take models
-from mnpar.parallel import (
-    model_methods as model_methods,
-)
+from mnpar.parallel.data import communicator_methods as communicator_methods
 from mnpar.parameter import Parameter
 from mnpar.sequential import Sequential
-from mnpar.tape import Tape
 from mnpar.variable import Variable, as_variable, backward, grad
 
 if TYPE_CHECKING:
@@ -71,7 +69,6 @@ if TYPE_CHECKING:
         initializer,
         initializers,
         iterators,
-        launch,
         link_hooks,
         links,
         meters,
@@ -85,18 +82,17 @@ if TYPE_CHECKING:
         reporter,
         serializer,
         serializers,
-        summary,
         testing,
         training,
         utils,
     )
     from mnpar.checkpoint import create_multi_node_checkpointer
     from mnpar.datasets import DataSizeError, create_empty_dataset, scatter_dataset, scatter_index
+    from mnpar.doctor import print_runtime_info
     from mnpar.extensions import create_multi_node_evaluator
     from mnpar.functions.halo import SpatialGrid
     from mnpar.future import Future
     from mnpar.initializers import Initializer
-    from mnpar.launch import relaunch
     from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
     from mnpar.parallel import (
         DistributedDataParallel,
@@ -109,12 +105,18 @@ if TYPE_CHECKING:
         create_multi_node_optimizer,
         parallel_function,
     )
-    from mnpar.reporter import Reporter, get_current_reporter, report, report_scope
-    from mnpar.runtime_info import print_runtime_info
+    from mnpar.profiling.profiler import profile
+    from mnpar.profiling.timeline import Timeline
+    from mnpar.reporter import (
+        DictSummary,
+        Reporter,
+        Summary,
+        get_current_reporter,
+        report,
+        report_scope,
+    )
+    from mnpar.runtime.mpiexec import relaunch
     from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
-    from mnpar.summary import DictSummary, Summary
-    from mnpar.timeline import Timeline
-    from mnpar.tracing import profile
 else:
     __getattr__, __dir__ = lazy.names(__name__)
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from mnpar import doctor, launch
-from mnpar.communicators.launcher import launched_ranks
+from mnpar import doctor
 from mnpar.errors import LauncherError
+from mnpar.launch import parse_args
+from mnpar.runtime.launcher import launched_ranks
+from mnpar.runtime.mpiexec import start
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,7 +46,7 @@ def main() -> int:
     the job's.
     """
     whole = parser()
-    args = launch.parse_args(whole)
+    args = parse_args(whole)
     if args.command == "doctor":
         return doctor.examine()
     if args.ranks < 1:
@@ -54,7 +56,7 @@ def main() -> int:
             "this is a rank of a job already: run starts ranks, it is not started by mpiexec"
         )
     try:
-        launch.start(args.ranks, [args.script, *args.args], args.hosts, args.module)
+        start(args.ranks, [args.script, *args.args], args.hosts, args.module)
     except LauncherError as error:
         whole.error(str(error))
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from mnpar.graph import structure
 from mnpar.link import Link
+from mnpar.parameter import structure
 
 C = TypeVar("C", bound="Chain")
 CL = TypeVar("CL", bound="ChainList")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mnpar.graph import VariableNode
-from mnpar.tape import current_tape
+from mnpar.autograd.graph import VariableNode
+from mnpar.autograd.tape import current_tape
 
 __all__ = ["ComputationalGraph", "build_computational_graph"]
 Style = Mapping[str, str]

@@ -24,11 +24,11 @@ import numpy as np
 
 from mnpar import blas, environment
 from mnpar.backend import gpu_summary
-from mnpar.communicators import mpi, siblings
 from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, own_cores
-from mnpar.communicators.launcher import launched_after_first, launched_ranks, launched_ranks_here
 from mnpar.errors import LauncherError
-from mnpar.launch import find_mpiexec, kind_of
+from mnpar.runtime import processes
+from mnpar.runtime.launcher import launched_after_first, launched_ranks, launched_ranks_here
+from mnpar.runtime.mpiexec import find_mpiexec, kind_of
 
 _LITTLE_SHM = 64 * 2**20  # bytes; what containers have by default
 _MORE_SHM = "start the container with --shm-size=1g"
@@ -199,17 +199,17 @@ def _mpi(report: Report) -> Any:
         works = "without it one process works, and thread ranks (mnpar.run)"
         report.add(kind, "MPI", f"mpi4py is missing: pip install 'mnpar[mpi]'; {works}")
         return None
-    library = ""
+    name = ""
     try:
-        library = mpi.name(mpi.load())
+        name = library.name(library.load())
         create_communicator()  # as programs do: it refuses what torchrun has started
         comm = create_communicator("mpi")
     except LauncherError as error:
-        _launcher(report, mpiexec, library)
+        _launcher(report, mpiexec, name)
         report.add("FAIL", "MPI", str(error))
         return None
-    _launcher(report, mpiexec, library)
-    report.add("ok", "MPI", library)
+    _launcher(report, mpiexec, name)
+    report.add("ok", "MPI", name)
     started = launched_ranks()
     by = "started by a launcher" if started else "no launcher"
     where = f"{comm.intra_size} on this machine" + (
@@ -269,13 +269,13 @@ def _abandoned_folders() -> list[str]:
     """Those of Open MPI's launchers that were killed, and so could not remove them. They bear the
     numbers of processes: a launcher that gets one of them finds its folder taken.
     """
-    if not siblings.begun(os.getpid()):  # processes cannot be seen
+    if not processes.begun(os.getpid()):  # processes cannot be seen
         return []
     folders = Path(tempfile.gettempdir()).glob("ompi.[0-9]*")
     return sorted(
         str(path)
         for path in folders
-        if (pid := path.name[5:]).isdigit() and siblings.begun(int(pid)) == 0
+        if (pid := path.name[5:]).isdigit() and processes.begun(int(pid)) == 0
     )
 
 
@@ -328,3 +328,25 @@ def _median(step: Any, times: int = 21) -> float:
         step()
         seconds.append(time.perf_counter() - begin)
     return sorted(seconds)[times // 2]
+
+
+def print_runtime_info(out: Any = None) -> None:
+    """Print platform and versions.
+
+    Args:
+        out: a text file; None: the standard output.
+
+    Example:
+        >>> import io, mnpar
+        >>> mnpar.print_runtime_info(text := io.StringIO())
+        >>> [line.split(":")[0] for line in text.getvalue().splitlines()]
+        ['Platform', 'Python', 'NumPy', 'GPU']
+    """
+    gpu = "CuPy is not installed" if importlib.util.find_spec("cupy") is None else gpu_summary()[1]
+    lines = {
+        "Platform": platform.platform(),
+        "Python": platform.python_version(),
+        "NumPy": np.__version__,
+        "GPU": gpu,
+    }
+    print("".join(f"{name}: {text}\n" for name, text in lines.items()), end="", file=out)

@@ -2,7 +2,7 @@
 :class:`mnpar.FunctionNode`.
 """
 
-from mnpar.config import force_backprop_mode, no_backprop_mode
+from mnpar.configuration import force_backprop_mode, no_backprop_mode
 from mnpar.function_hook import FunctionHook
 
 __all__ = ["FunctionHook", "force_backprop_mode", "no_backprop_mode"]

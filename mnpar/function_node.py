@@ -7,16 +7,16 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from mnpar import backend, foreign_names
+from mnpar import backend, hints
+from mnpar.autograd.graph import Deliver, Gradient, VariableNode, tick
+from mnpar.autograd.tape import current_tape
 from mnpar.backend import Array
-from mnpar.config import is_debugging, is_recording
+from mnpar.configuration import is_debugging, is_recording
 from mnpar.function_hook import Hookable, around_forward, function_hooks
-from mnpar.graph import Deliver, Gradient, VariableNode, tick
-from mnpar.tape import current_tape
 from mnpar.variable import Variable, as_variable
 
 
-@foreign_names.one_protocol
+@hints.one_protocol
 class FunctionNode(Hookable):
     """A differentiable function; to write your own, define ``forward`` and ``backward``.
 
@@ -151,7 +151,7 @@ class FunctionNode(Hookable):
         """The first half of ``apply``: the inputs' nodes and arrays; sets ``differentiable``."""
         # an array, whose rows are no inputs
         if self.number or (type(inputs) is not tuple and hasattr(inputs, "dtype")):
-            raise foreign_names.misapplied(self, inputs)
+            raise hints.misapplied(self, inputs)
         nodes, arrays, wanted = [], [], False
         for x in inputs:
             x = x if isinstance(x, Variable) else as_variable(x)
@@ -228,9 +228,7 @@ class FunctionNode(Hookable):
                 if gx is not None:
                     deliver(x, gx)
         except Exception as error:
-            error.add_note(
-                f"in the backward of {self.label}{foreign_names.unretained(self, error)}"
-            )
+            error.add_note(f"in the backward of {self.label}{hints.unretained(self, error)}")
             raise
 
     def _checked(self, x: VariableNode, gx: Any, record: bool) -> Gradient:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mnpar.autograd.graph import VariableNode
+from mnpar.autograd.tape import current_tape
 from mnpar.backend import Array
-from mnpar.config import is_recording, recording
-from mnpar.graph import VariableNode
-from mnpar.tape import current_tape
+from mnpar.configuration import is_recording, recording
 from mnpar.variable import Variable
 
 

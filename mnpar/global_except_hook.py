@@ -1,5 +1,5 @@
 """ChainerMN's hook that ends the job when one rank fails: every communicator of MPI installs it
-(communicators/process.py).
+(runtime/process.py).
 """
 
 __all__ = ["add_hook"]

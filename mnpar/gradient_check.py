@@ -16,7 +16,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.config import using_config
+from mnpar.configuration import using_config
 from mnpar.variable import Variable, grad
 
 __all__ = ["NondifferentiableError", "check_backward", "check_double_backward", "numerical_grad"]

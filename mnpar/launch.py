@@ -3,6 +3,8 @@ under it.
 
 The file is long because it also parses the flags of scripts, and looks after the files that they
 name: what is wrong there is wrong on all ranks, and one of them reports it.
+
+Where communicators come from: the launcher's processes, thread ranks, or this process alone.
 """
 
 from __future__ import annotations
@@ -10,114 +12,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import functools
-import importlib.util
 import io
 import math
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NoReturn
 
-from mnpar import supervisor
-from mnpar.communicators.last_words import ALIKE
-from mnpar.communicators.launcher import launched_after_first, launched_ranks, under_open_mpi
-from mnpar.errors import DatasetError, LauncherError
+from mnpar.errors import DatasetError
+from mnpar.runtime.launcher import launched_after_first, launched_ranks, under_open_mpi
+from mnpar.runtime.output import ALIKE
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
+from collections.abc import Callable
+from typing import Any
 
-# What a launcher leaves in the environment of its ranks; a second launcher inside must not see it.
-_LAUNCHERS_MARKS = (
-    "PMI",  # and PMIX
-    "OMPI_",
-    "PRTE",
-    "HYDI",
-    "HYDRA",
-    "MPI_LOCAL",
-    "MPIEXEC_",
-    "I_MPI_HYDRA",
-    "MPIR_",
-    supervisor.FILE,
-)
-_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID")
-_AGAIN = "MNPAR_RELAUNCHED"
+import numpy as np
 
-
-def find_mpiexec(python: str | None = None) -> str:
-    """The mpiexec beside this Python (it belongs to the MPI that pip installed), else the first on
-    PATH.
-
-    Args:
-        python: another Python than the one that runs.
-
-    Raises:
-        LauncherError: there is none.
-    """
-    beside = os.path.join(os.path.dirname(python or sys.executable), "mpiexec")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
-    if found is None:
-        raise LauncherError(
-            "no mpiexec beside this Python or on PATH: pip install 'mnpar[mpi]', or load the "
-            "machine's MPI"
-        )
-    return found
-
-
-def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without a launcher's marks, as a launcher inside needs it; other threads may
-    change it meanwhile.
-    """
-    names = [name for name in list(environment) if not name.startswith(_LAUNCHERS_MARKS)]
-    return {name: value for name in names if (value := environment.get(name)) is not None}
-
-
-def mpiexec_command(
-    ranks: int, python: str | None = None, hosts: str | None = None
-) -> tuple[list[str], dict[str, str]]:
-    """The command that starts ``ranks`` ranks on this machine, and the environment to start it in.
-
-    Open MPI alone refuses more ranks than cores, and to run as root (containers, CI): both are
-    allowed here.
-
-    Args:
-        ranks: how many.
-        python: another Python than the one that runs: its mpiexec is taken.
-        hosts: a file that names machines, one a line, in the form of the launcher (MPICH's
-            ``name:slots``, Open MPI's ``name slots=4``): the ranks are started there instead.
-    """
-    mpiexec = find_mpiexec(python)
-    environment = clean_environment(os.environ)
-    openmpi = _is_open_mpi(mpiexec)
-    where = [] if hosts is None else ["--hostfile" if openmpi else "-f", hosts]
-    if openmpi:
-        environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
-        if os.getuid() == 0:
-            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-            environment |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return [mpiexec, *where, "-n", str(ranks)], environment
-
-
-def _is_open_mpi(mpiexec: str) -> bool:
-    return kind_of(mpiexec) == "Open MPI"
-
-
-@functools.cache
-def kind_of(mpiexec: str) -> str:
-    """The MPI of a launcher: ``'Open MPI'``, ``'MPICH'`` (and Intel MPI: each starts the other's
-    ranks), or empty: unknown.
-    """
-    environment = clean_environment(os.environ)
-    version = subprocess.run(
-        [mpiexec, "--version"], capture_output=True, text=True, env=environment, check=False
-    ).stdout
-    if "Open MPI" in version or "OpenRTE" in version or "prte" in version.lower():
-        return "Open MPI"
-    return "MPICH" if "HYDRA" in version.upper() or "Intel(R) MPI" in version else ""
+from mnpar import random
+from mnpar.autograd.tape import Tape
+from mnpar.communicators.communicator import Communicator, described
+from mnpar.communicators.threads.transport import ThreadTransport, run_threads
 
 
 def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:
@@ -352,106 +270,48 @@ def dims(text: str) -> tuple[int, ...]:
     return tuple([int(part) for part in parts])
 
 
-def relaunch(ranks: int) -> bool:
-    """Start this program again on ``ranks`` ranks, if it runs alone; call it first, before anything
-    starts MPI.
+def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ()) -> list[Any]:
+    """Run ``program(comm, *args)`` on ranks that are threads of this process: no MPI,
+    deterministic, made for finding errors.
 
-    ``python script.py`` and ``mpiexec python script.py`` (which with MPICH starts one rank) so
-    become ``mpiexec -n ranks``; under a launcher with several ranks, and in the second run, nothing
-    happens. It replaces the process: the exit code is the job's, and 1 if a rank left without a
-    word (``mnpar/supervisor.py``) where the launcher itself would call that a success.
+    Only one rank runs at a time, and a deadlock is an error that shows what each rank waits for.
 
     Args:
-        ranks: how many to start; 1 changes nothing.
+        program: called once on each rank, with its communicator.
+        ranks: how many.
+        args: more arguments, the same for all ranks.
 
     Returns:
-        Whether the script now runs as it should; False if it stays alone because no MPI is
-        installed, or because a scheduler is to start the ranks: what to type is then printed.
+        What the ranks returned, in rank order.
+
+    Raises:
+        DeadlockError: no rank can go on.
+        Exception: the first error of any rank, with a note that names the rank.
 
     Example:
         >>> import mnpar
-        >>> mnpar.relaunch(1)
-        True
+        >>> mnpar.run(lambda comm: comm.allreduce_obj(comm.rank), ranks=4)
+        [6, 6, 6, 6]
     """
-    if ranks <= 1 or launched_ranks() > 1 or _AGAIN in os.environ:
-        return True
-    if any(name in os.environ for name in _SCHEDULERS):
-        print(
-            "mnpar: running alone; in this batch job start the ranks yourself: srun -n "
-            f"{ranks} python {' '.join(sys.argv)}"
+
+    if not callable(program):
+        raise TypeError(
+            "run(program, ranks): the program is a function of the communicator, not "
+            f"{described(program)}"
         )
-        return False
-    try:
-        if importlib.util.find_spec("mpi4py") is None:
-            raise LauncherError("mpi4py is missing: pip install 'mnpar[mpi]'")
-        command, environment = mpiexec_command(ranks)
-        program = _this_program()
-    except LauncherError as error:
-        print(f"mnpar: running alone, because {error}")
-        return False
-    return _become([*command, sys.executable, *program], ranks, environment)
+    if not isinstance(ranks, int | np.integer) or ranks < 1:
+        raise ValueError(f"a program runs on 1 rank or more, not on {ranks!r}")
+    if not isinstance(args, tuple | list):
+        raise TypeError(
+            "run(program, ranks, args): args is a tuple, (x,) of one argument x, not "
+            f"{described(args)}"
+        )
+    # the caller's context is copied to each thread, and its generator must not be shared
+    streams = random.spawn(ranks)
 
+    def body(transport: ThreadTransport) -> Any:
+        random.use(streams[transport.rank])
+        with Tape():
+            return program(Communicator(transport), *args)
 
-def _this_program() -> list[str]:
-    """The arguments that Python was started with: its own options, a script or ``-m`` or ``-c``,
-    and that program's arguments.
-
-    Raises:
-        LauncherError: the program came through standard input, and cannot come there again.
-    """
-    if sys.argv[0] in ("", "-"):
-        raise LauncherError("this program is not in a file: save it, and start that")
-    # where -m or -c would be in ``given``
-    given, before = (
-        sys.orig_argv[1:],
-        len(sys.orig_argv) - len(sys.argv) - 2,
-    )
-    if given[-len(sys.argv) :] == sys.argv:
-        return given
-    if before >= 0 and given[before] in ("-m", "-c") and given[before + 2 :] == sys.argv[1:]:
-        spec = getattr(sys.modules["__main__"], "__spec__", None)
-        if sys.argv[0] == (
-            given[before] if given[before] == "-c" else getattr(spec, "origin", None)
-        ):
-            return given
-    return sys.argv  # which were changed since
-
-
-def start(
-    ranks: int, command: Sequence[str], hosts: str | None = None, module: bool = False
-) -> NoReturn:
-    """Become ``mpiexec -n ranks python command …``: what ``python -m mnpar run`` does. The exit
-    code is as of :func:`relaunch`.
-
-    Args:
-        ranks: how many.
-        command: a script and its arguments.
-        hosts: as :func:`mpiexec_command` has it.
-        module: the first word is the name of a module, as after ``python -m``.
-
-    Raises:
-        LauncherError: there is no mpiexec, no mpi4py, no such script or no such file of hosts.
-    """
-    if importlib.util.find_spec("mpi4py") is None:
-        raise LauncherError("mpi4py is missing: pip install 'mnpar[mpi]'")
-    for what, file in (("script", None if module else command[0]), ("file of hosts", hosts)):
-        if file is not None and not os.path.isfile(file):
-            raise LauncherError(f"there is no {what} {file}")
-    start, environment = mpiexec_command(ranks, hosts=hosts)
-    _become([*start, sys.executable, *(["-m"] if module else []), *command], ranks, environment)
-
-
-def _become(command: list[str], ranks: int, environment: dict[str, str]) -> NoReturn:
-    """Replace this process by the launcher, or by its supervisor: MPICH's may report success of a
-    job that failed.
-    """
-    environment[_AGAIN] = "1"  # a script that would start ranks itself has them
-    if hasattr(os, "memfd_create") and not _is_open_mpi(command[0]):
-        command = [sys.executable, "-I", "-S", supervisor.__file__, str(ranks), *command]
-    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
-        # closed by who started this: mpiexec needs all three
-        if stream is None and os.open(os.devnull, os.O_RDWR) == number:
-            os.set_inheritable(number, True)
-    if sys.stdout is not None:
-        sys.stdout.flush()
-    os.execve(command[0], command, environment)
+    return run_threads(body, ranks)

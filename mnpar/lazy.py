@@ -26,7 +26,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from mnpar.foreign_names import PACKAGES, hint
+from mnpar.hints import PACKAGES, hint
 
 __all__ = ["names"]
 

@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mnpar import backend, foreign_names
-from mnpar.graph import structure
+from mnpar import backend, hints
 from mnpar.initializers import Constant
 from mnpar.link_hook import LinkHook, link_hooks, watched_forward
-from mnpar.parameter import Parameter
+from mnpar.parameter import Parameter, structure
 from mnpar.serializer import Deserializer, persistent, placed
 from mnpar.variable import Variable
 
@@ -27,7 +26,7 @@ Self = TypeVar("Self", bound="Link")
 MODES = ("share", "copy", "init")
 
 
-@foreign_names.knows(foreign_names.LINK)
+@hints.knows(hints.LINK)
 class Link:
     """Parameters and a ``forward`` that uses them; an attribute that is a Parameter registers
     itself.

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.arraylike import ArrayLike
+from mnpar.autograd.accumulate import asked_for
+from mnpar.autograd.arraylike import ArrayLike
+from mnpar.autograd.graph import VariableNode
 from mnpar.backend import Array
-from mnpar.config import get_dtype
-from mnpar.graph import VariableNode, structure
+from mnpar.configuration import get_dtype
 from mnpar.initializers import _get_initializer, generate_array
-from mnpar.owning import asked_for
 from mnpar.plans import Box
 from mnpar.variable import Variable
 
@@ -30,7 +30,7 @@ class Parameter(Variable):
         name: its name in the link.
 
     All values but such an array get the dtype of the initializer (``initializer.dtype``) or else
-    ``mnpar.config.dtype``.
+    ``mnpar.configuration.dtype``.
 
     Attributes:
         whole, box: of a parameter that is divided among ranks, the shape of the whole array, and
@@ -41,7 +41,7 @@ class Parameter(Variable):
             parameter are divided alike. A divided parameter has the same path on all ranks.
         summed: the mesh axes along which ranks hold copies of this rank's part, whose gradients an
             optimizer adds up; None: all axes along which it adds up the gradients of any parameter.
-            The optimizer sets it (parallel/placement.py).
+            The optimizer sets it (parallel/data/placement.py).
 
     Raises:
         TypeError: the initializer is neither an array nor a number, a function or None.
@@ -287,3 +287,28 @@ class Parameter(Variable):
 
 # attributes whose change changes ``structure``
 _STRUCTURAL = frozenset(("array", "node", "summed", "update_rule"))
+
+
+class Structure:
+    """A version stamp of all links and parameters of the process, their arrays and their update
+    rules.
+
+    ``now`` is replaced by a new object at every change of any of them: what was found by walking
+    through a model is valid as long as ``now`` is the same object. ``tuned`` is replaced also when
+    an optimizer's hyperparameter changes.
+    """
+
+    now = tuned = object()
+
+    def change(self) -> None:
+        """To be called after a link, a parameter's array or an update rule was added, replaced or
+        removed.
+        """
+        self.now = self.tuned = object()
+
+    def tune(self) -> None:
+        """To be called after a hyperparameter that all rules of an optimizer share has changed."""
+        self.tuned = object()
+
+
+structure = Structure()

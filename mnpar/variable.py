@@ -4,19 +4,18 @@ derivatives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
-from mnpar.arraylike import ArrayLike
+from mnpar.autograd.accumulate import Leaves, asked_for, away, memory_of, own
+from mnpar.autograd.arraylike import ArrayLike
+from mnpar.autograd.engine import reverse, unchain
+from mnpar.autograd.graph import Gradient, Hook, VariableNode, tick
 from mnpar.backend import Array
-from mnpar.backprop import reverse
-from mnpar.graph import Gradient, Hook, VariableNode, paired, tick
-from mnpar.owning import Leaves, asked_for, away, memory_of, own
-from mnpar.reach import unchain
 
 
 class Variable(ArrayLike):
@@ -357,3 +356,20 @@ def _seeds(
                 "sum it to a scalar"
             )
     return seeds
+
+
+def paired(
+    name: str, variables: Sequence[Any], gs: Sequence[Any] | None
+) -> Iterable[tuple[Any, Any]]:
+    """Pairs of a variable and its gradient; None for all gradients if ``gs`` is None.
+
+    Raises:
+        ValueError: there are more or fewer gradients than variables; ``name`` is the argument to
+            name in the message.
+    """
+    if gs is not None and len(gs) != len(variables):
+        raise ValueError(
+            f"{name} has {len(gs)} gradients (or Nones) for {len(variables)} Variables: one "
+            "for each is needed"
+        )
+    return zip(variables, [None] * len(variables) if gs is None else gs, strict=True)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mnpar.errors import LauncherError
-from mnpar.launch import find_mpiexec
+from mnpar.runtime.mpiexec import find_mpiexec
 
 
 @functools.cache

@@ -25,7 +25,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mnpar.launch import find_mpiexec
+from mnpar.runtime.mpiexec import find_mpiexec
 from mnpar.testing import forks, stand_in
 
 # of pytest, which comes after mnpar here

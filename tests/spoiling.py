@@ -31,7 +31,7 @@ import numpy as np
 
 import mnpar
 from mnpar.errors import MnparError, UnreceivedWarning
-from mnpar.launch import mpiexec_command
+from mnpar.runtime.mpiexec import mpiexec_command
 from tests.faults.job import FOREIGN, PYTHON, ROOT
 from tests.programs import (
     COLLECTIVES,

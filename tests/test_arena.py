@@ -11,7 +11,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.arena import Arena, Arenas
+from mnpar.optimizers.flat_buffers import Arena, Arenas
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import mnpar
-from mnpar.launch import mpiexec_command
+from mnpar.runtime.mpiexec import mpiexec_command
 from tests.scripts import stand_in_for
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ import pytest
 
 from mnpar import blas, doctor, environment
 from mnpar.communicators.create import own_cores
-from mnpar.launch import clean_environment, mpiexec_command
+from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
 from tests.scripts import run_script
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mnpar.launch import mpiexec_command
+from mnpar.runtime.mpiexec import mpiexec_command
 from tests.mpi import TO_END, needs_mpich
 from tests.scripts import run_script, stand_in_for
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from mnpar.communicators.traces import segments
+from mnpar.runtime.cleanup import segments
 from tests.faults.job import FOREIGN, PYTHON, SLOWER, Job
 from tests.faults.soak import all_traces, left_behind
 from tests.mpi import is_mpich

@@ -9,18 +9,16 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar import foreign_names
+from mnpar import hints
 
 OBJECTS = [
-    (mnpar.Variable(np.ones((2, 2))), foreign_names.VARIABLE),
-    (mnpar.FunctionNode(), foreign_names.FUNCTION),
-    (L.Linear(2, 2), foreign_names.LINK),
-    (mnpar.optimizers.SGD(), foreign_names.OPTIMIZER),
-    (mnpar.create_communicator("self"), foreign_names.COMMUNICATOR),
+    (mnpar.Variable(np.ones((2, 2))), hints.VARIABLE),
+    (mnpar.FunctionNode(), hints.FUNCTION),
+    (L.Linear(2, 2), hints.LINK),
+    (mnpar.optimizers.SGD(), hints.OPTIMIZER),
+    (mnpar.create_communicator("self"), hints.COMMUNICATOR),
 ]
-OBJECTS += [
-    (importlib.import_module(name), words) for name, words in foreign_names.PACKAGES.items()
-]
+OBJECTS += [(importlib.import_module(name), words) for name, words in hints.PACKAGES.items()]
 
 
 @pytest.mark.parametrize(("thing", "words"), OBJECTS, ids=lambda one: type(one).__name__)

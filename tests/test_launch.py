@@ -14,9 +14,17 @@ from pathlib import Path
 import pytest
 
 import mnpar
-from mnpar import launch, supervisor
-from mnpar.communicators import launcher
 from mnpar.errors import LauncherError
+from mnpar.launch import folder, parse_args, reading, tempfile
+from mnpar.runtime import launcher, supervisor
+from mnpar.runtime.mpiexec import (
+    _AGAIN,
+    _LAUNCHERS_MARKS,
+    _SCHEDULERS,
+    clean_environment,
+    find_mpiexec,
+    mpiexec_command,
+)
 
 MARKS = (
     "PMI_RANK",
@@ -34,10 +42,10 @@ MARKS = (
 def unmarked(monkeypatch):
     """No launcher, no scheduler, not started again."""
     for name in list(os.environ):
-        if name.startswith(launch._LAUNCHERS_MARKS) or name in (
-            *launch._SCHEDULERS,
+        if name.startswith(_LAUNCHERS_MARKS) or name in (
+            *_SCHEDULERS,
             *launcher._WORLD_RANKS,
-            launch._AGAIN,
+            _AGAIN,
             "SLURM_STEP_NUM_TASKS",
         ):
             monkeypatch.delenv(name)
@@ -71,7 +79,7 @@ def executable(path, text="exit 0"):
     ids=["file", "package"],
 )
 def test_what_one_rank_cannot_read_ends_all_of_them_in_one_line(comm, capfd, read, told):
-    with pytest.raises(SystemExit) as error, launch.reading(comm):
+    with pytest.raises(SystemExit) as error, reading(comm):
         read() if comm.rank == comm.size - 1 else None
     assert error.value.code == 1
     comm.barrier()
@@ -85,7 +93,7 @@ def test_what_one_rank_cannot_read_ends_all_of_them_in_one_line(comm, capfd, rea
 def test_a_script_alone_becomes_an_mpiexec_job_of_itself(started):
     mnpar.relaunch(4)
     ((program, arguments, environment),) = started
-    mpiexec = [launch.find_mpiexec(), "-n", "4", sys.executable, "train.py", "--epochs", "3"]
+    mpiexec = [find_mpiexec(), "-n", "4", sys.executable, "train.py", "--epochs", "3"]
     assert program == arguments[0]
     assert arguments in (mpiexec, [sys.executable, "-I", "-S", supervisor.__file__, "4", *mpiexec])
     assert environment["MNPAR_RELAUNCHED"] == "1"
@@ -198,9 +206,9 @@ def test_without_mpiexec_it_says_so_and_stays_alone(started, monkeypatch, capsys
 
 
 def test_without_mpi4py_it_says_so_and_stays_alone(started, monkeypatch, capsys):
-    find = launch.importlib.util.find_spec
+    find = importlib.util.find_spec
     monkeypatch.setattr(
-        launch.importlib.util, "find_spec", lambda name: None if name == "mpi4py" else find(name)
+        importlib.util, "find_spec", lambda name: None if name == "mpi4py" else find(name)
     )
     assert mnpar.relaunch(4) is False
     assert not started
@@ -224,7 +232,7 @@ sys.exit(7)
 def test_a_real_script_runs_on_the_ranks_it_asked_for_and_gives_their_exit_code(tmp_path, how):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    command, environment = launch.mpiexec_command(1)
+    command, environment = mpiexec_command(1)
     command = command if how != "python" else []
     done = subprocess.run(
         [*command, sys.executable, str(script), "a b"],
@@ -251,18 +259,18 @@ def test_the_mpiexec_beside_python_is_preferred_to_the_path(monkeypatch, tmp_pat
     on_path = executable(tmp_path / "path" / "mpiexec")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "beside" / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    assert launch.find_mpiexec() == on_path
+    assert find_mpiexec() == on_path
     beside = executable(tmp_path / "beside" / "mpiexec")
-    assert launch.find_mpiexec() == beside
+    assert find_mpiexec() == beside
     Path(beside).chmod(0o644)  # not executable
-    assert launch.find_mpiexec() == on_path
+    assert find_mpiexec() == on_path
 
 
 def test_no_mpiexec_is_an_error_with_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LauncherError, match=r"pip install 'mnpar\[mpi\]'"):
-        launch.find_mpiexec()
+        find_mpiexec()
 
 
 @pytest.mark.parametrize(
@@ -292,7 +300,7 @@ def test_open_mpi_alone_is_told_to_allow_more_ranks_than_cores_and_root(
     monkeypatch.setattr(os, "getuid", lambda: 0 if root else 1000)
     for name in ("PRTE_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT"):
         monkeypatch.delenv(name, raising=False)
-    command, environment = launch.mpiexec_command(3)
+    command, environment = mpiexec_command(3)
     assert command == [mpiexec, "-n", "3"]
     assert set(environment) - set(os.environ) == names
 
@@ -304,7 +312,7 @@ def test_only_a_launchers_marks_are_cleaned_away():
         "MPI4PY_LIBMPI": "/lib",
         "MNPAR_STALL": "3",
     }
-    assert launch.clean_environment(environment) == {
+    assert clean_environment(environment) == {
         name: environment[name] for name in list(environment)[len(MARKS) :]
     }
 
@@ -320,7 +328,7 @@ def test_an_environment_may_change_while_it_is_read():
         def items(self):
             return [(name, self[name]) for name in self]
 
-    assert launch.clean_environment(Changing(GONE="1", HOME="/home")) == {"HOME": "/home"}
+    assert clean_environment(Changing(GONE="1", HOME="/home")) == {"HOME": "/home"}
 
 
 # ---- the command line ----
@@ -337,7 +345,7 @@ def test_the_command_line_is_parsed_as_ever(parser, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "--epochs", "3"])
     for rank in ("0", "1"):
         monkeypatch.setenv("PMI_RANK", rank)
-        assert launch.parse_args(parser).epochs == 3
+        assert parse_args(parser).epochs == 3
 
 
 @pytest.mark.parametrize(
@@ -351,7 +359,7 @@ def test_one_rank_speaks_of_a_bad_command_line_and_all_end_alike(
     for rank, speaks in (("0", True), ("1", False)):
         monkeypatch.setenv(name, rank)
         with pytest.raises(SystemExit) as caught:
-            launch.parse_args(parser)
+            parse_args(parser)
         assert caught.value.code == (0 if arguments == ["--help"] else 2)
         said = capsys.readouterr()
         assert bool(said.out or said.err) is speaks
@@ -362,14 +370,14 @@ def test_a_later_error_is_spoken_of_once_too(parser, monkeypatch, capsys):
     for rank, speaks in (("0", True), ("1", False)):
         monkeypatch.setenv("PMI_RANK", rank)
         with pytest.raises(SystemExit):
-            launch.parse_args(parser) and parser.error("no such file")
+            parse_args(parser) and parser.error("no such file")
         assert ("no such file" in capsys.readouterr().err) is speaks
 
 
 def test_a_folder_is_looked_at_and_not_made(tmp_path):
     folder = tmp_path / "new" / "result"
-    assert launch.folder(str(folder)) == str(folder)
-    assert launch.folder("") == ""
+    assert folder(str(folder)) == str(folder)
+    assert folder("") == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -392,13 +400,13 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(
     (tmp_path / "file").write_text("")
     (tmp_path / "shut").mkdir()
     monkeypatch.setattr(
-        launch.tempfile, "TemporaryFile", functools.partial(file_in, closed=tmp_path / "shut")
+        tempfile, "TemporaryFile", functools.partial(file_in, closed=tmp_path / "shut")
     )
     with pytest.raises(
         argparse.ArgumentTypeError,
         match=f"nothing can be written to {tmp_path / name}{below}: {why}",
     ):
-        launch.folder(f"{tmp_path / name}{below}")
+        folder(f"{tmp_path / name}{below}")
 
 
 def test_letters_that_the_output_has_not_end_no_program(tmp_path):

@@ -6,7 +6,6 @@ import ast
 import functools
 import graphlib
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,10 +65,10 @@ LAYER = {
 LATE = {
     "backend.py": {"cupy"},
     "blas.py": {"threadpoolctl"},
-    "communicators/mpi.py": {"mpi4py"},
+    "communicators/mpi/library.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
-    "communicators/kept_memory.py": {"resource"},
-    "communicators/pmix.py": {"socket"},
+    "runtime/malloc.py": {"resource"},
+    "runtime/pmix.py": {"socket"},
     "serializers/hdf5.py": {"h5py"},
     "datasets/digits.py": {"sklearn"},
     "datasets/download.py": {"urllib"},
@@ -78,9 +77,9 @@ LATE = {
     "testing/processes.py": {"threadpoolctl"},
     "training/extensions/plot_report.py": {"matplotlib"},
     "training/extensions/progress_bar.py": {"tqdm"},
-    "timeline.py": {"matplotlib"},
+    "profiling/timeline.py": {"matplotlib"},
 }
-ONLY = {"cupy": "backend.py", "mpi4py": "communicators/mpi.py"}
+ONLY = {"cupy": "backend.py", "mpi4py": "communicators/mpi/library.py"}
 
 _BLOCKING = """
     Send Ssend Bsend Rsend Recv Sendrecv Sendrecv_replace Bcast Reduce Allreduce Allgather Allgatherv Gather Gatherv Scatter
@@ -126,7 +125,7 @@ MODULES = {module(path) for path in FILES}
 
 @functools.cache
 def imports(tree):
-    """[(what, whether inside a function, whether for types only)], for each import; 'mnpar.config'
+    """[(what, whether inside a function, whether for types only)], for each import; 'mnpar.configuration'
     of a name in it.
     """
 

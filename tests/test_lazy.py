@@ -34,7 +34,7 @@ def fresh(code, *arguments):
 
 def test_import_mnpar_imports_the_core_and_communicators_only():
     loaded = set(fresh("import sys, mnpar; print(*sys.modules)"))
-    assert {"mnpar.variable", "mnpar.communicators.mpi"} <= loaded
+    assert {"mnpar.variable", "mnpar.communicators.mpi.library"} <= loaded
     heavy = {
         "argparse",
         "concurrent.futures",
@@ -131,9 +131,9 @@ print(all(a == found[0] for a in found[::2]), all(a == found[1] for a in found[1
 def test_files_of_a_package_are_there_as_if_all_had_been_imported():
     code = (
         "import mnpar; print(mnpar.links.linear.__name__, "
-        "mnpar.training.trainer.Trainer.__name__, mnpar.tracing.__name__)"
+        "mnpar.training.trainer.Trainer.__name__, mnpar.profiling.profiler.__name__)"
     )
-    assert fresh(code) == ["mnpar.links.linear", "Trainer", "mnpar.tracing"]
+    assert fresh(code) == ["mnpar.links.linear", "Trainer", "mnpar.profiling.profiler"]
 
 
 def test_what_no_package_has_is_an_attribute_error_that_names_it():

@@ -9,8 +9,8 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar import owning
-from mnpar.config import using_config
+from mnpar.autograd import accumulate
+from mnpar.configuration import using_config
 from mnpar.gradient_check import check_double_backward
 
 
@@ -102,11 +102,11 @@ def test_a_part_alone_does_not_keep_the_rest_of_an_array():
 def test_an_element_of_an_array_that_is_shown_often_does_not_fill_it(device):
     """On a device, too, where such a view can be written to."""
     for xp in (np, device):
-        base = xp.ones(owning.SMALL)
+        base = xp.ones(accumulate.SMALL)
         g = xp.broadcast_to(base[:1], base.shape)
         whole = base[:]
-        assert owning.own([whole], set())[0] is whole
-        assert owning.own([g], set())[0] is not g
+        assert accumulate.own([whole], set())[0] is whole
+        assert accumulate.own([g], set())[0] is not g
 
 
 def test_results_of_grad_for_the_same_variable_share_no_memory():

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from mnpar import launch, supervisor
-from mnpar.launch import clean_environment
+from mnpar.runtime import supervisor
+from mnpar.runtime.mpiexec import _is_open_mpi, clean_environment, find_mpiexec, mpiexec_command
 from tests.scripts import run_script
 
 SCRIPT = """
@@ -83,10 +83,10 @@ def test_bad_command_lines_are_usage_errors(arguments, message):
     assert message in done.stderr
 
 
-OPEN_MPI = launch._is_open_mpi(launch.find_mpiexec())
+OPEN_MPI = _is_open_mpi(find_mpiexec())
 ENDS = """
 import ctypes, os, sys, time, mnpar
-from mnpar.communicators.siblings import begun
+from mnpar.runtime.processes import begun
 comm = mnpar.create_communicator()
 print(f"[{os.getpid()}]", flush=True)
 if "leave" in sys.argv and comm.rank == 1:
@@ -188,7 +188,7 @@ def test_each_mpi_is_given_the_hosts_in_its_own_way(monkeypatch, tmp_path, versi
     mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
     mpiexec.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert launch.mpiexec_command(3, hosts="machines")[0] == [
+    assert mpiexec_command(3, hosts="machines")[0] == [
         str(mpiexec),
         flag,
         "machines",

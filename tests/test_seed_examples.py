@@ -14,7 +14,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.launch import clean_environment, mpiexec_command
+from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
 from tests.scripts import load_script, run_script
 
 ROOT = Path(__file__).parents[1]

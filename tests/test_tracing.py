@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar import tracing
 from mnpar.parallel import Pipeline
 from mnpar.plans import blocks
+from mnpar.profiling import profiler
 
-METHODS = [(place.owner, place.name) for place in tracing._PLACES]
+METHODS = [(place.owner, place.name) for place in profiler._PLACES]
 
 
 def ring(comm):
@@ -158,7 +158,7 @@ def test_clocks_that_agree_are_left_alone():
 
     assert [
         offset
-        for _, offset in mnpar.run(lambda comm: tracing.clock_offset(comm, Same(comm.rank)), 3)
+        for _, offset in mnpar.run(lambda comm: profiler.clock_offset(comm, Same(comm.rank)), 3)
     ] == [0, 0, 0]
 
 
@@ -229,7 +229,7 @@ def test_without_a_profile_the_program_runs_its_own_methods(tmp_path):
     before = [owner.__dict__[name] for owner, name in METHODS]
     mnpar.run(profiled, 2, (tmp_path,))
     assert [owner.__dict__[name] for owner, name in METHODS] == before
-    assert all(method.__module__ != "mnpar.tracing" for method in before)
+    assert all(method.__module__ != "mnpar.profiling.profiler" for method in before)
 
 
 def test_an_error_inside_is_the_programs_own(tmp_path):

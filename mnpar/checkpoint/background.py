@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from mnpar.checkpoint import notes, store
 from mnpar.checkpoint.saving import Draft, name_it, write_shard
-from mnpar.communicators.agreement import together
+from mnpar.communicators.consensus import together
 from mnpar.errors import CheckpointError
 
 if TYPE_CHECKING:

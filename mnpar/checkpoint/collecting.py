@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from mnpar.checkpoint import store
 from mnpar.checkpoint.opened import Checkpoint
 from mnpar.checkpoint.shared_folder import in_folder
-from mnpar.communicators.agreement import together
 from mnpar.communicators.communicator import needed
+from mnpar.communicators.consensus import together
 from mnpar.errors import CheckpointError
 
 if TYPE_CHECKING:

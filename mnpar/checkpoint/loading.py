@@ -23,8 +23,8 @@ from mnpar.checkpoint.opened import Checkpoint, choose, first_good
 from mnpar.checkpoint.saving import RANDOM, by_name, part
 from mnpar.checkpoint.shared_folder import in_folder
 from mnpar.communicators import create_communicator
-from mnpar.communicators.agreement import together
 from mnpar.communicators.communicator import needed
+from mnpar.communicators.consensus import together
 from mnpar.errors import CheckpointError
 from mnpar.link import Link
 from mnpar.parameter import Parameter

@@ -21,8 +21,8 @@ from mnpar.checkpoint.lock import take_lock
 from mnpar.checkpoint.notice import SIGNALS, Notice
 from mnpar.checkpoint.saving import begin as begin_saving
 from mnpar.checkpoint.saving import save
-from mnpar.communicators.agreement import together
 from mnpar.communicators.communicator import needed
+from mnpar.communicators.consensus import together
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator

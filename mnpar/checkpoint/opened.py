@@ -14,7 +14,7 @@ from mnpar.backend import Array
 from mnpar.checkpoint import store
 from mnpar.checkpoint.contents import Piece, Record, from_json
 from mnpar.checkpoint.shared_folder import in_folder
-from mnpar.communicators.agreement import together
+from mnpar.communicators.consensus import together
 from mnpar.errors import CheckpointError
 from mnpar.plans import Box
 from mnpar.serializers.safetensors import NAMES, Entry, read_entry, read_header

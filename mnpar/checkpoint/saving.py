@@ -20,8 +20,8 @@ from mnpar.checkpoint.contents import Record, combine, to_json
 from mnpar.checkpoint.entries import Entry, Recorder
 from mnpar.checkpoint.shared_folder import in_folder
 from mnpar.communicators import create_communicator
-from mnpar.communicators.agreement import together
 from mnpar.communicators.communicator import needed
+from mnpar.communicators.consensus import together
 from mnpar.serializers.safetensors import NAMES, write_safetensors
 
 if TYPE_CHECKING:

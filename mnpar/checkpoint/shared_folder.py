@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from mnpar.communicators.agreement import together
+from mnpar.communicators.consensus import together
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator

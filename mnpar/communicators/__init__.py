@@ -1,14 +1,15 @@
 """The ranks that work together, and what carries their messages."""
 
 # ruff: noqa: E402
-from mnpar.communicators import startup
+from mnpar.runtime import startup
 
 # before the rest, and numpy, which take longer to import: a Ctrl-C or an error may come meanwhile
 startup.install()
 
 from mnpar.communicators.communicator import ANY_SOURCE, ANY_TAG, Communicator
-from mnpar.communicators.create import create_communicator, current_rank, run
+from mnpar.communicators.create import create_communicator, current_rank
 from mnpar.communicators.operation import Operation
+from mnpar.launch import run
 
 CommunicatorBase = Communicator  # ChainerMN's name, for isinstance
 __all__ = [

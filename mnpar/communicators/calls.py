@@ -12,7 +12,8 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.algorithms import (
+from mnpar.communicators.channel import Channel
+from mnpar.communicators.collectives import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
@@ -24,12 +25,12 @@ from mnpar.communicators.algorithms import (
     allreduce_into,
     listed,
 )
-from mnpar.communicators.channel import Channel
-from mnpar.communicators.message import REDUCTIONS, Call, mean_of
 from mnpar.communicators.operation import Operation, complete
-from mnpar.communicators.sites import call_site
-from mnpar.communicators.transport import ANY, Steps, T, Traffic, Transport
-from mnpar.config import config
+from mnpar.communicators.transport import Traffic, Transport
+from mnpar.communicators.waiting import ANY, Steps, T
+from mnpar.communicators.wire import REDUCTIONS, Call, mean_of
+from mnpar.configuration import config
+from mnpar.runtime.callsite import call_site
 
 _ORDER = "comm.send(array, dest), and array = comm.recv(source), which takes no buffer"
 _INTEGERS = (int, np.integer)  # written in the calls, a union would be made again each time
@@ -47,7 +48,9 @@ class Calls:
         self._channels: dict[int, Channel] = {}
         self._open = True
         self.parts: list[tuple[int | None, int, Calls | None]] | None = None  # see follow
-        self.optimizers = 0  # how many multi-node optimizers were made on it (parallel/identity.py)
+        self.optimizers = (
+            0  # how many multi-node optimizers were made on it (parallel/data/update_record.py)
+        )
         self._configs: dict[str, Any] = {"batched_copy": True, "allreduce_grad_dtype": None}
 
     @property

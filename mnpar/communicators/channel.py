@@ -10,22 +10,178 @@ the ``Algorithm`` of each collective says, by the methods here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, as_bytes
-from mnpar.communicators import message
-from mnpar.communicators.algorithms import Algorithm, owned, until_taken
-from mnpar.communicators.handshake import Handshake
-from mnpar.communicators.mailbox import lies_apart
-from mnpar.communicators.message import Call
-from mnpar.communicators.opening import Opening
+from mnpar.communicators import wire
+from mnpar.communicators.mailbox import Mailbox, lies_apart
+from mnpar.communicators.matching import (
+    BLOCK,
+    EMPTY,
+    Opening,
+    OpeningBuffer,
+    Statement,
+    form_of,
+    forms_of,
+    part,
+    table,
+)
 from mnpar.communicators.operation import complete
 from mnpar.communicators.reduction import reduce_arrays
-from mnpar.communicators.transport import ANY, BACKWARD, PART, Pending, Steps, Waiting
+from mnpar.communicators.transport import OPENING, PART, Transport
+from mnpar.communicators.waiting import ANY, BACKWARD, Pending, Steps, Waiting
+from mnpar.communicators.wire import ARRAY, FAULT, NOTHING, SIZE, TUPLE, Call
+
+
+def owned(x: Any) -> Any:
+    """A copy of a rank's own part: what a rank receives from others is its own too."""
+    return x.copy() if backend.is_array(x) else x
+
+
+def until_taken(given: Iterable[Pending | None]) -> Steps[None]:
+    """Return when all parts that were sent without a copy have been taken."""
+    for pending in given:
+        if pending is not None:
+            yield pending
+
+
+class Handshake(Mailbox):
+    """The openings of the collectives of one order on one communicator."""
+
+    by_messages = False  # whether openings, too, go by point-to-point messages (adjoint_channel.py)
+
+    def __init__(self, transport: Transport, order: int) -> None:
+        super().__init__(transport, order)
+        self._collectives = 0
+        self._buffers = transport.opening_buffers[self.lane]
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next collective. All are even; the odd number after each is for its
+        adjoint (AdjointChannel).
+        """
+        return self._collectives
+
+    def next_exchange(self) -> int:
+        """Take a number for an exchange by a plan (functions/exchanges.py), which all ranks call,
+        and which has no opening.
+        """
+        self._collectives += 2
+        return self._collectives - 2
+
+    def give_back(self, number: int) -> None:
+        """Give the last number back: what it was taken for did not take place."""
+        self._collectives = number
+
+    def _open(self, call: Call, x: Any, parts: int | None = None) -> Steps[Opening]:
+        """Exchange the blocks of all ranks, and check that their calls match."""
+        if not (self.by_messages or call.later):
+            return self._open_now(call, x, parts)
+        seq = self.next_exchange()
+        size = BLOCK if self.by_messages else self._buffers.now.size
+        statement = self._words(call, x, parts, size)
+        self.transport.traffic.collectives += 1
+        self.transport.traffic.collective_bytes += statement.sent
+        block = wire.numbered(statement.words, seq).ljust(size, b"\0")
+        waiting = self._waiting_for(call, seq, statement)
+        if self.by_messages:
+            raw = yield from self._hear(block, waiting)
+        else:
+            raw = yield self.transport.exchange(block, self.lane, waiting)
+        opening = Opening(raw, self.transport.size, self.transport.rank, call, statement)
+        opening.seq = seq
+        return opening.agreed()
+
+    def _open_now(self, call: Call, x: Any, parts: int | None = None, note: bytes = b"") -> Opening:
+        """:meth:`_open`, waited for at once. With a note the calls are not checked yet: the caller
+        looks at the notes first.
+        """
+        buffers = self._buffers
+        seq = self._collectives
+        less = len(note)
+        self._collectives = seq + 2
+        buffer, number = buffers.now, seq.to_bytes(8, "little")
+        key = (call, x.shape, x.dtype, less) if type(x) is np.ndarray else _key(call, x, parts)
+        statement = buffer.known.get(key) or self._words(
+            call, x, parts, buffer.size - less, key, buffer
+        )
+        traffic = self.transport.traffic
+        traffic.collectives += 1
+        traffic.collective_bytes += statement.sent
+        buffer.fill(statement, number, x)
+        if note:
+            buffer.mine[-less:] = note
+        if not buffer.exchange():
+            buffer.wait(self._waiting_for(call, seq, statement))
+        size = self.transport.size
+        me = self.transport.rank
+        opening = statement.heard(buffer.whole, number) or Opening(
+            buffer.whole, size, me, call, statement, less
+        )
+        opening.seq = seq
+        # else some may have a note and others none, and choose different buffers
+        if opening.tells and opening.together:
+            buffers.adapt(opening.asks)
+        return opening if note or opening is statement.opening else opening.agreed()
+
+    def _waiting_for(self, call: Call, seq: int, statement: Statement) -> Waiting:
+        return Waiting(call.name, call.site, None, 0, seq, self.order, statement.words)
+
+    def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
+        """The blocks of all ranks, joined in rank order, where they go by messages."""
+        raise NotImplementedError
+
+    def _words(
+        self,
+        call: Call,
+        x: Any,
+        parts: int | None,
+        size: int,
+        key: Any = None,
+        buffer: OpeningBuffer | None = None,
+    ) -> Statement:
+        """What this rank states of a value, for a block of ``size`` bytes.
+
+        With a key it is kept in the buffer, if it will be the same for the next value of this form.
+        """
+        fault = None
+        try:
+            kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts, size - SIZE)
+        except Exception as error:  # an object can fail to be pickled for any reason
+            fault = error
+            reason = np.frombuffer(str(error).encode(errors="replace")[: size - SIZE], np.uint8)
+            kind = FAULT
+            nbytes = len(reason)
+            shape = (0,)
+            dtype = ""
+            body = reason
+            on_device = False
+        header = wire.pack_header(call, 0, kind, nbytes, shape, dtype, on_device)
+        inside = nbytes + SIZE <= size
+        statement = Statement(
+            header,
+            (self.transport.size - 1) * nbytes if inside else 0,
+            EMPTY if kind == TUPLE else body,
+            fault,
+        )
+        if buffer is None or key is None or kind not in (ARRAY, TUPLE, NOTHING):
+            statement.words += body.tobytes() if inside else b""
+            return statement
+        statement.body, statement.again = EMPTY, True
+        if inside and kind == ARRAY:
+            statement.place = np.ndarray(x.shape, x.dtype, buffer.mine, SIZE)
+        elif inside and kind == TUPLE:
+            text = table(forms_of(x))
+            statement.words += text
+            statement.parts = [
+                (i, part(buffer.mine, SIZE, text, i)) for i, p in enumerate(x) if p is not None
+            ]
+        buffer.keep(key, statement)
+        return statement
 
 
 class Channel(Handshake):
@@ -150,14 +306,14 @@ class Channel(Handshake):
             waiting = Waiting(call.name, call.site, dest, ANY, order=self.order)
             tag = self.reply_tag(seq, PART)
             return self.transport.post_apart(
-                message.header_of(x, call, seq), as_bytes(x), dest, tag, BACKWARD, waiting
+                wire.header_of(x, call, seq), as_bytes(x), dest, tag, BACKWARD, waiting
             )
         frame = (
-            message.encode_object(x, call, seq)
+            wire.encode_object(x, call, seq)
             if call.op.endswith("_obj")
-            else message.encode(x, call, seq)
+            else wire.encode(x, call, seq)
         )
-        self.transport.traffic.collective_bytes += frame.nbytes - message.SIZE
+        self.transport.traffic.collective_bytes += frame.nbytes - wire.SIZE
         self.transport.post(frame, dest, self.reply_tag(seq, PART), BACKWARD)
         return None
 
@@ -167,7 +323,7 @@ class Channel(Handshake):
         letter = yield from self._letter(
             source, self.reply_tag(opening.seq, PART), BACKWARD, waiting
         )
-        return message.decode((yield from self.transport.read(letter, BACKWARD, waiting)))[0]
+        return wire.decode((yield from self.transport.read(letter, BACKWARD, waiting)))[0]
 
     def fetched(self, opening: Opening, mine: Any) -> Steps[list[Any]]:
         """Receive the parts that all ranks sent to this one; in rank order, with ``mine`` in its
@@ -193,3 +349,59 @@ class Channel(Handshake):
             self.order,
             opening.statement.words,
         )
+
+
+class AdjointChannel(Channel):
+    """A channel for one adjoint only.
+
+    Args:
+        channel: of the same order of differentiation.
+        number: of the collective whose adjoint this is. All of these are even: the adjoint has the
+            odd number after it.
+    """
+
+    by_messages = True
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        super().__init__(channel.transport, channel.order)
+        self._collectives = number | 1
+
+    def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
+        transport = self.transport
+        tag = self.reply_tag(waiting.seq, OPENING)
+        blocks = []
+        for rank in self.others():
+            transport.post(np.frombuffer(block, np.uint8), rank, tag, BACKWARD)
+        for rank in range(transport.size):
+            if rank == transport.rank:
+                blocks.append(block)
+            else:
+                letter = yield from self._letter(
+                    rank, tag, BACKWARD, waiting._replace(peer=rank, tag=ANY)
+                )
+                blocks.append((yield from transport.read(letter, BACKWARD, waiting)).tobytes())
+        return b"".join(blocks)
+
+
+def _key(call: Call, x: Any, parts: int | None) -> Any:
+    """The key under which a buffer keeps what is stated of values of this form; None if they are
+    not all numpy arrays.
+    """
+    if x is None:
+        return call
+    if parts is None or type(x) is not tuple or len(x) != parts:
+        return None
+    forms = [None if p is None else (p.shape, p.dtype) if type(p) is np.ndarray else 0 for p in x]
+    return None if 0 in forms else (call, *forms)
+
+
+Given: TypeAlias = "tuple[Any, int | None]"
+
+
+class Algorithm(NamedTuple):
+    """How a collective is carried out."""
+
+    inside: Callable[[Opening, Any], Any]  # makes the result if all values came in the opening
+    outside: Callable[[Channel, Opening, Any], Steps[Any]]  # makes it otherwise
+    # the value for the opening, and the number of its parts; None: x itself, which is one
+    given: Callable[[Channel, Any, Call], Given] | None = None

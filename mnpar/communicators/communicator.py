@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar import foreign_names
+from mnpar import hints
 from mnpar.backend import Array
-from mnpar.communicators.in_memory import InMemory
 from mnpar.communicators.operation import Operation, no_steps
-from mnpar.communicators.transport import ANY
+from mnpar.communicators.shared_sum import InMemory
+from mnpar.communicators.waiting import ANY
 
 ANY_SOURCE = ANY
 ANY_TAG = ANY
@@ -60,7 +60,7 @@ def described(given: Any) -> str:
     return "None" if given is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
-@foreign_names.knows(foreign_names.COMMUNICATOR)
+@hints.knows(hints.COMMUNICATOR)
 class Communicator(InMemory):
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 
@@ -85,7 +85,7 @@ class Communicator(InMemory):
         array([3, 3])
     """
 
-    # methods that work on models: parallel/model_methods.py adds them to this class
+    # methods that work on models: parallel/data/communicator_methods.py adds them to this class
     if TYPE_CHECKING:
         bcast_data: Callable[..., None]
         broadcast_data: Callable[..., None]

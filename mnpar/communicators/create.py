@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mnpar import environment, random
-from mnpar.communicators import launcher, mpi
+from mnpar import environment
 from mnpar.communicators.communicator import Communicator, described
-from mnpar.communicators.kept_memory import keep_memory
-from mnpar.communicators.mpi_transport import MpiTransport
-from mnpar.communicators.process import Process
-from mnpar.communicators.threads import ThreadTransport, current_transport, run_threads
-from mnpar.communicators.world import World
+from mnpar.communicators.mpi import library
+from mnpar.communicators.mpi.transport import MpiTransport
+from mnpar.communicators.threads.scheduler import World
+from mnpar.communicators.threads.transport import ThreadTransport, current_transport
 from mnpar.errors import LauncherError
-from mnpar.tape import Tape
+from mnpar.runtime import launcher
+from mnpar.runtime.malloc import keep_memory
+from mnpar.runtime.process import Process
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -28,13 +27,21 @@ THREAD_VARIABLES = (
     "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+
+
 _NAMES = ("auto", "mpi", "threads", "self", "env", "none", "file")
+
+
 _INSTEAD = (
     "start the ranks with mpiexec -n 4 python …, python -m mnpar run -n 4 …, or srun (with its "
     "MPI plugin); or let them meet "
     "by a file that all can see: create_communicator('file', path=…)"
 )
+
+
 _PATIENT = 300.0  # s for ranks to meet by a file
+
+
 _CHAINERMN = (
     "naive",
     "flat",
@@ -144,7 +151,7 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
         or mpi_comm is not None
         or (name in ("auto", "env") and launcher.under_launcher())
     ):
-        process = Process.get(mpi.load(), patience)
+        process = Process.get(library.load(), patience)
         if mpi_comm is not None and not (mpi_comm and isinstance(mpi_comm, process.MPI.Intracomm)):
             what = (
                 "COMM_NULL"
@@ -218,11 +225,11 @@ def _meet(
         return "self"
     if before is None:
         # with sockets and subprocesses: other programs need not import them
-        from mnpar.communicators import (
-            rendezvous,
-        )
+        from mnpar.runtime import rendezvous
 
-        mpi.join(partial(rendezvous.join, os.fspath(path), int(rank), int(size), float(timeout)))
+        library.join(
+            partial(rendezvous.join, os.fspath(path), int(rank), int(size), float(timeout))
+        )
     return "mpi"
 
 
@@ -306,50 +313,3 @@ def share_cores(comm: Communicator) -> int | None:
     threads = max(1, len(mine) // sum(not mine.isdisjoint(cores) for cores in others))
     threadpoolctl.threadpool_limits(threads)
     return threads
-
-
-def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ()) -> list[Any]:
-    """Run ``program(comm, *args)`` on ranks that are threads of this process: no MPI,
-    deterministic, made for finding errors.
-
-    Only one rank runs at a time, and a deadlock is an error that shows what each rank waits for.
-
-    Args:
-        program: called once on each rank, with its communicator.
-        ranks: how many.
-        args: more arguments, the same for all ranks.
-
-    Returns:
-        What the ranks returned, in rank order.
-
-    Raises:
-        DeadlockError: no rank can go on.
-        Exception: the first error of any rank, with a note that names the rank.
-
-    Example:
-        >>> import mnpar
-        >>> mnpar.run(lambda comm: comm.allreduce_obj(comm.rank), ranks=4)
-        [6, 6, 6, 6]
-    """
-
-    if not callable(program):
-        raise TypeError(
-            "run(program, ranks): the program is a function of the communicator, not "
-            f"{described(program)}"
-        )
-    if not isinstance(ranks, int | np.integer) or ranks < 1:
-        raise ValueError(f"a program runs on 1 rank or more, not on {ranks!r}")
-    if not isinstance(args, tuple | list):
-        raise TypeError(
-            "run(program, ranks, args): args is a tuple, (x,) of one argument x, not "
-            f"{described(args)}"
-        )
-    # the caller's context is copied to each thread, and its generator must not be shared
-    streams = random.spawn(ranks)
-
-    def body(transport: ThreadTransport) -> Any:
-        random.use(streams[transport.rank])
-        with Tape():
-            return program(Communicator(transport), *args)
-
-    return run_threads(body, ranks)

@@ -8,23 +8,11 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators import message
-from mnpar.communicators.message import OBJECT, Call, Header, read_header
+from mnpar.communicators import wire
 from mnpar.communicators.operation import complete
-from mnpar.communicators.transport import (
-    ANY,
-    BACKWARD,
-    EXCHANGE,
-    FORWARD,
-    REPLY,
-    Letter,
-    Pending,
-    Steps,
-    Transport,
-    Waiting,
-    nothing,
-    numbered_tag,
-)
+from mnpar.communicators.transport import EXCHANGE, REPLY, Letter, Transport, numbered_tag
+from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
+from mnpar.communicators.wire import OBJECT, Call, Header, read_header
 from mnpar.errors import MismatchError
 
 _LARGE = 2**17  # bytes: smaller arrays travel in one message with their header
@@ -72,14 +60,14 @@ class Mailbox:
         """
         seq = self._sent[dest]
         self._sent[dest] += 1
-        self.transport.post(message.encode(x, call, seq), dest, tag, self.lane)
+        self.transport.post(wire.encode(x, call, seq), dest, tag, self.lane)
         return seq
 
     def refuse(self, call: Call, dest: int, tag: int) -> None:
         """Tell a rank that what it waits for, here, will never come."""
         seq = self._sent[dest]
         self._sent[dest] += 1
-        self.transport.post(message.encode_refusal(call, seq), dest, tag, self.lane)
+        self.transport.post(wire.encode_refusal(call, seq), dest, tag, self.lane)
 
     def give(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, None]:
         """:meth:`send`, with nothing to wait for."""
@@ -94,7 +82,7 @@ class Mailbox:
             return self.send(x, call, dest, tag), None
         seq = self._sent[dest]
         self._sent[dest] += 1
-        header = message.header_of(x, call, seq, message.WAITED_FOR)
+        header = wire.header_of(x, call, seq, wire.WAITED_FOR)
         waiting = Waiting(call.name, call.site, dest, tag, order=self.order, head=header)
         return seq, self.transport.post_apart(
             header, x.reshape(-1).view(np.uint8), dest, tag, self.lane, waiting
@@ -104,7 +92,7 @@ class Mailbox:
         """Start sending a pickled object."""
         seq = self._sent[dest]
         self._sent[dest] += 1
-        self.transport.post(message.encode_object(obj, call, seq), dest, tag, self.lane)
+        self.transport.post(wire.encode_object(obj, call, seq), dest, tag, self.lane)
 
     def recv(self, call: Call, source: int, tag: int) -> Steps[tuple[Any, Header, int, int]]:
         """Take a message: value, header, source, tag.
@@ -127,7 +115,7 @@ class Mailbox:
         header = read_header(frame)
         if (header.kind == OBJECT) != (call.op == "recv_obj") or header.order != self.order:
             raise self._stray(header, letter.source, letter.tag, call)
-        return message.decode(frame, header)[0], header, letter.source, letter.tag
+        return wire.decode(frame, header)[0], header, letter.source, letter.tag
 
     def _stray(self, header: Header, source: int, tag: int, call: Call) -> MismatchError:
         """The error for a message that the call does not expect; the sender is told to raise it
@@ -159,7 +147,7 @@ class Mailbox:
                 header = read_header(frame)
                 if header.kind == OBJECT or header.order != self.order:
                     raise self._stray(header, source, tag, receipt())
-                return message.decode(frame, header)[0], header, source, tag
+                return wire.decode(frame, header)[0], header, source, tag
         return complete(transport, self._receiving(receipt(), source, tag))
 
     def _awaiting(self, call: Call, source: int, tag: int) -> Waiting:
@@ -244,7 +232,7 @@ class Mailbox:
             raise self.misfit(
                 source, f"exchange {seq} in {call.name} at {call.site}", header, "plans"
             )
-        return message.decode(frame, header)[0], header
+        return wire.decode(frame, header)[0], header
 
     def misfit(self, source: int, wanted: str, header: Header, what: str) -> MismatchError:
         """The error for a message of another exchange, or of another plan; its sender is told to

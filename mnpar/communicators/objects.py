@@ -11,7 +11,7 @@ from typing import Any
 
 from mnpar.communicators.calls import Calls
 from mnpar.communicators.operation import Operation, no_steps
-from mnpar.communicators.transport import ANY
+from mnpar.communicators.waiting import ANY
 
 
 class Objects(Calls):

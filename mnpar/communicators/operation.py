@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnpar.communicators.transport import Pending, Steps, T, Transport, Waiting
+from mnpar.communicators.transport import Transport
+from mnpar.communicators.waiting import Pending, Steps, T, Waiting
 
 
 def complete(transport: Transport, steps: Steps[T]) -> T:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.message import MEANS, UPDATE, Call
+from mnpar.communicators.wire import MEANS, UPDATE, Call
 
 # the caller divides for a mean:
 UFUNCS = {

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.agreement import agree, check_root
 from mnpar.communicators.communicator import described
+from mnpar.communicators.consensus import agree, check_root
 from mnpar.dataset.convert import concat_examples
 from mnpar.datasets.tuple_dataset import TupleDataset
 

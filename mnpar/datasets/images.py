@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.config import get_dtype
+from mnpar.configuration import get_dtype
 from mnpar.datasets.tuple_dataset import TupleDataset
 from mnpar.errors import DatasetError
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.config import get_dtype
+from mnpar.configuration import get_dtype
 from mnpar.datasets.image_dataset import check_pillow, read_image
 from mnpar.datasets.tuple_dataset import TupleDataset
 
@@ -45,7 +45,7 @@ def get_photograph_patches(
         size: height and width.
         stride: between patches; None is ``size``: they do not overlap.
         scale: pixels lie in 0 … scale.
-        dtype: of the patches (3, size, size); None is ``mnpar.config.dtype``.
+        dtype: of the patches (3, size, size); None is ``mnpar.configuration.dtype``.
         label_dtype: of the labels.
         source: "sklearn" (two photographs of 427 × 640) or "skimage" (those of astronaut, cat,
             coffee and rocket).

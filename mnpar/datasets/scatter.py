@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.agreement import agree, check_root
 from mnpar.communicators.communicator import needed
+from mnpar.communicators.consensus import agree, check_root
 from mnpar.datasets.parcel import hand_out, receive
 from mnpar.datasets.sub_dataset import SubDataset, permutation
 from mnpar.datasets.transform_dataset import TransformDataset

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.config import get_dtype
+from mnpar.configuration import get_dtype
 from mnpar.dataset.mixin import DatasetMixin
 from mnpar.datasets.concatenated_dataset import ConcatenatedDataset
 from mnpar.datasets.image_dataset import Path, check_pillow, read_image, read_pairs

@@ -8,13 +8,13 @@ from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators.communicator import needed
-from mnpar.config import no_backprop_mode, using_config
+from mnpar.configuration import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
 from mnpar.datasets.scatter import repeated_examples
 from mnpar.datasets.sub_dataset import SubDataset
 from mnpar.iterators import SerialIterator
-from mnpar.summary import DictSummary, Sums
+from mnpar.reporter import DictSummary, Sums
 from mnpar.training.extension import PRIORITY_WRITER, Extension
 from mnpar.training.extensions.evaluator import Evaluator, without_first
 from mnpar.training.updaters.standard_updater import Converter, call

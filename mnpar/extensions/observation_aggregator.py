@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.communicators.agreement import agree
 from mnpar.communicators.communicator import needed
+from mnpar.communicators.consensus import agree
 from mnpar.link import Link
 from mnpar.serializer import Deserializer
 from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, keep, keep_part

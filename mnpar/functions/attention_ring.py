@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.algorithms import ALLGATHER
+from mnpar.communicators.collectives import ALLGATHER
 from mnpar.communicators.communicator import needed
 from mnpar.communicators.operation import Operation
 from mnpar.errors import MismatchError

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mnpar import backend
+from mnpar.autograd.tape import go_on
 from mnpar.backend import Array
 from mnpar.functions.rows import parts
 from mnpar.functions.windows import Numbers, Windows
-from mnpar.tape import go_on
 
 # outputs of a sample: then it is a block of its own, and its outputs a matrix as they stand
 LARGE = 500

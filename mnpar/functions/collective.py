@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from mnpar import backend
-from mnpar.communicators.algorithms import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
+from mnpar.communicators.collectives import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
 from mnpar.communicators.communicator import needed
-from mnpar.communicators.message import mean_of
+from mnpar.communicators.wire import mean_of
 from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.counting import check_once, check_terms
 from mnpar.functions.folding import FOLDS, check_op, fold

@@ -12,22 +12,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mnpar.communicators.adjoint_channel import AdjointChannel
+from mnpar.autograd.graph import VariableNode
+from mnpar.communicators.channel import AdjointChannel
 from mnpar.communicators.communicator import Communicator, needed
-from mnpar.communicators.message import Call, call_of
 from mnpar.communicators.operation import Operation, complete
-from mnpar.communicators.sites import call_site
-from mnpar.config import is_recording
+from mnpar.communicators.wire import Call, call_of
+from mnpar.configuration import is_recording
 from mnpar.function_hook import function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.future import Future, Once, when_used
-from mnpar.graph import VariableNode
+from mnpar.runtime.callsite import call_site
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
-    from mnpar.communicators.algorithms import Algorithm
-    from mnpar.communicators.channel import Channel
-    from mnpar.communicators.transport import Steps
+    from mnpar.communicators.channel import Algorithm, Channel
+    from mnpar.communicators.waiting import Steps
 
 Self = TypeVar("Self", bound="Communication")
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.communicators.sites import call_site
-from mnpar.config import is_debugging, is_recording
+from mnpar.configuration import is_debugging, is_recording
 from mnpar.errors import MismatchError
 from mnpar.functions.arithmetic import (
     Add,
@@ -48,12 +47,13 @@ from mnpar.functions.sameness import (
     watched,
 )
 from mnpar.functions.shape import Cast, Reshape
+from mnpar.runtime.callsite import call_site
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
+    from mnpar.autograd.graph import VariableNode
     from mnpar.backend import Array
     from mnpar.communicators.communicator import Communicator
-    from mnpar.graph import VariableNode
 
 _SUMS = (Add, AddSeveral)
 _EACH = ("allreduce", "allgather", "bcast")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.autograd.tape import Tape
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import log_softmax
@@ -26,7 +27,6 @@ from mnpar.functions.indexing import get_item, where
 from mnpar.functions.joining import concat, stack
 from mnpar.functions.reduction import logsumexp, mean
 from mnpar.functions.shape import cast
-from mnpar.tape import Tape
 from mnpar.variable import Variable, as_variable, grad
 
 NEVER = -1e30  # the logarithm of 0, with which one can calculate

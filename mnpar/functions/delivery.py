@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.config import config
+from mnpar.configuration import config
 from mnpar.functions.generic import wide
 from mnpar.plans.layout import Layout
 from mnpar.plans.plan import Layouts, Parcel, Route, several

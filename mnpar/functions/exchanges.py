@@ -21,9 +21,9 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from mnpar.backend import Array
-from mnpar.communicators import message
+from mnpar.communicators import wire
 from mnpar.communicators.communicator import Communicator, needed
-from mnpar.communicators.message import Call, Header
+from mnpar.communicators.wire import Call, Header
 from mnpar.functions.communication import Communication
 from mnpar.functions.delivery import Delivery, Form, form_of, gather_pieces
 from mnpar.future import Future
@@ -32,7 +32,7 @@ from mnpar.plans.plan import Parcel, Route, plan_of_copies, several
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
-    from mnpar.communicators.transport import Steps
+    from mnpar.communicators.waiting import Steps
 
 
 class Carrier(Communication):
@@ -90,19 +90,19 @@ class Carrier(Communication):
         traffic = self.comm.traffic
         traffic.messages += 1
         if form is None:
-            frame = message.encode(None, call, self.seq)
+            frame = wire.encode(None, call, self.seq)
         else:
-            frame = message.encode_pieces(
+            frame = wire.encode_pieces(
                 gather_pieces(parcel, xs, form), (*form.lead, parcel.cells), call, self.seq
             )
-            traffic.bytes += frame.nbytes - message.SIZE
+            traffic.bytes += frame.nbytes - wire.SIZE
         self.channel.post(frame, parcel.rank, self.seq)
 
     def _note(self, rank: int, header: Header) -> None:
         """A rank that wants a gradient gets one in backward or, if there will be none here, word of
         that at once.
         """
-        if header.flags & message.REFUSED:
+        if header.flags & wire.REFUSED:
             # it is the list of the node whose gradient this is: that asks there no more
             self.sources.remove(rank)
         if header.wants and self.recording:
@@ -110,7 +110,7 @@ class Carrier(Communication):
         elif header.wants:
             back = self.comm.channel(self.order + 1)
             call = Call(self.op, self.site, root=self.plan.adjoint.fingerprint, order=back.order)
-            back.post(message.encode_refusal(call, self.seq), rank, self.seq)
+            back.post(wire.encode_refusal(call, self.seq), rank, self.seq)
 
 
 class Exchange(Carrier):

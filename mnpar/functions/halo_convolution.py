@@ -25,7 +25,7 @@ from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.transport import Steps
+    from mnpar.communicators.waiting import Steps
 
 
 class HaloConvolution(Take):

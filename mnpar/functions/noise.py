@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.config import config
+from mnpar.configuration import config
 from mnpar.function_node import FunctionNode
 from mnpar.functions.activation import softmax
 from mnpar.functions.broadcasting import broadcast_to

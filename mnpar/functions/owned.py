@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.algorithms import ALLGATHER
+from mnpar.communicators.collectives import ALLGATHER
 from mnpar.communicators.communicator import needed
-from mnpar.config import is_recording
+from mnpar.configuration import is_recording
 from mnpar.errors import MismatchError
 from mnpar.functions.communication import Collective, Communication
 from mnpar.functions.generic import axis_of

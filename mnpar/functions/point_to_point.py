@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.communicator import needed
-from mnpar.communicators.message import REFUSED
-from mnpar.communicators.transport import ANY
-from mnpar.config import is_recording
+from mnpar.communicators.waiting import ANY
+from mnpar.communicators.wire import REFUSED
+from mnpar.configuration import is_recording
 from mnpar.errors import MismatchError
 from mnpar.functions.communication import Communication, Keys, arrays_of, by_keys, peer
 from mnpar.variable import Variable, as_variable
@@ -22,8 +22,8 @@ from mnpar.variable import backward as backward_from
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.message import Header
-    from mnpar.communicators.transport import Steps
+    from mnpar.communicators.waiting import Steps
+    from mnpar.communicators.wire import Header
 
 
 class Send(Communication):

@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from mnpar.autograd.graph import VariableNode, tick
+from mnpar.autograd.tape import Tape, current_tape
 from mnpar.backend import Array
 from mnpar.communicators.communicator import ANY_SOURCE, Communicator, needed
-from mnpar.config import config, force_backprop_mode, is_recording, using_config
+from mnpar.configuration import config, force_backprop_mode, is_recording, using_config
 from mnpar.function_hook import FunctionHook
 from mnpar.function_node import FunctionNode
 from mnpar.functions.sameness import cut_graph
-from mnpar.graph import VariableNode, tick
 from mnpar.random import generator
-from mnpar.tape import Tape, current_tape
 from mnpar.variable import Variable, as_variable, grad
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators.algorithms import ALLREDUCE
-from mnpar.config import is_recording
+from mnpar.communicators.collectives import ALLREDUCE
+from mnpar.configuration import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.arithmetic import Identity
 from mnpar.functions.broadcasting import BroadcastTo

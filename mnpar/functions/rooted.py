@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.communicators.algorithms import ALLREDUCE, BCAST, GATHER, SCATTER
+from mnpar.communicators.collectives import ALLREDUCE, BCAST, GATHER, SCATTER
 from mnpar.functions.collective import Reducing, averaged, first
 from mnpar.functions.communication import Collective, Communication, peer
 from mnpar.functions.counting import check_once

@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators.communicator import needed
-from mnpar.communicators.message import REFUSED, WAITED_FOR, WANTS, Call, Header, call_of
 from mnpar.communicators.operation import wait
-from mnpar.communicators.transport import ANY
-from mnpar.config import is_recording
+from mnpar.communicators.waiting import ANY
+from mnpar.communicators.wire import REFUSED, WAITED_FOR, WANTS, Call, Header, call_of
+from mnpar.configuration import is_recording
 from mnpar.functions.communication import Communication, Keys, arrays_of, by_keys, peer
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.transport import Steps
+    from mnpar.communicators.waiting import Steps
 
 
 class SendRecv(Communication):

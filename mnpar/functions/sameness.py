@@ -8,7 +8,7 @@ Where that is not so – other samples on ranks that share them, other dropout m
 reduce_from too few or too many, parts along another axis than the one they are joined on – every
 rank gets a wrong number. It shows nowhere later: a sum makes the wrong thing equal on all ranks. So
 it is looked for where the value passes, by a few sums that the ranks tell each other: in debug
-mode, and on a mesh in those updates after which gradients are compared (parallel/likeness.py).
+mode, and on a mesh in those updates after which gradients are compared (parallel/data/consistency.py).
 
 On a mesh the loss is one that some of the ranks have in common, which says more: whether ranks own
 something together that have other samples, and what should count once (functions/counting.py).
@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.communicators.algorithms import ALLGATHER
-from mnpar.communicators.message import Call
-from mnpar.communicators.sites import call_site
-from mnpar.config import is_debugging, is_recording
+from mnpar.communicators.collectives import ALLGATHER
+from mnpar.communicators.wire import Call
+from mnpar.configuration import is_debugging, is_recording
 from mnpar.errors import MismatchError
+from mnpar.runtime.callsite import call_site
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.config import as_dtype
+from mnpar.configuration import as_dtype
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import Shape
 from mnpar.functions.generic import axes_of, axis_of, either

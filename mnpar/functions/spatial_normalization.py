@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.config import config
+from mnpar.configuration import config
 from mnpar.functions.blockwise import check_block, place, shared
 from mnpar.functions.halo import SpatialGrid
 from mnpar.functions.indexing import get_item

@@ -7,7 +7,7 @@ finishes it where forward started it, and computes in between. That cannot deadl
 rank finished after every rank had started (the opening message ensures that), so in the reversed
 order of events every rank starts before any rank has to finish (docs/backward_order.md). Ranks
 finish collectives in different orders, though, so they start the adjoints in different orders: see
-communicators/adjoint_channel.py.
+communicators/channel.py.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from mnpar.communicators.adjoint_channel import AdjointChannel
-from mnpar.communicators.algorithms import ALLGATHER
+from mnpar.autograd.graph import tick
+from mnpar.communicators.channel import AdjointChannel
+from mnpar.communicators.collectives import ALLGATHER
 from mnpar.communicators.operation import Operation
-from mnpar.config import is_recording
+from mnpar.configuration import is_recording
 from mnpar.function_hook import FunctionHook, function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication import Communication
 from mnpar.functions.counting import ask_once, asks_in, judge_once
 from mnpar.functions.sameness import question
 from mnpar.future import Future, Once, when_used
-from mnpar.graph import tick
 from mnpar.variable import Variable
 
 

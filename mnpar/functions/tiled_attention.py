@@ -16,7 +16,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.config import is_recording
+from mnpar.configuration import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.broadcasting import broadcast_to
 from mnpar.functions.generic import either, listed, plain, wide

@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.config import get_dtype
+from mnpar.configuration import get_dtype
 from mnpar.initializers.by_path import initialize_by_path
 from mnpar.initializers.constant import Constant, Identity, NaN, One, Zero
 from mnpar.initializers.initializer import Initializer, get_fans
@@ -52,7 +52,7 @@ def generate_array(
         initializer: a function ``(array) -> None``, as the initializers here are.
         shape: of the array.
         xp: numpy or cupy.
-        dtype: of the array; None takes the initializer's, or else ``mnpar.config.dtype``.
+        dtype: of the array; None takes the initializer's, or else ``mnpar.configuration.dtype``.
         device: where to put it, as in ``backend.to_device``; None: the current one of ``xp``.
 
     Raises:

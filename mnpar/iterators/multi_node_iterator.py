@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.agreement import check_root, dump_error, raise_error
 from mnpar.communicators.communicator import needed
+from mnpar.communicators.consensus import check_root, dump_error, raise_error
 from mnpar.dataset import DatasetMixin, Iterator
 from mnpar.dataset.packing import Folded, Spec, fold
 from mnpar.errors import MismatchError

@@ -20,7 +20,7 @@ from mnpar.iterators.multithread_iterator import raise_for
 from mnpar.iterators.read_ahead import pieces
 from mnpar.iterators.worker import DONE, MAIN, REQUEST, UNREADY, WORKER
 from mnpar.iterators.worker_group import Setup, Worker, WorkerGroup
-from mnpar.launch import clean_environment
+from mnpar.runtime.mpiexec import clean_environment
 
 GUARD = (
     "a worker process imported the script and came to a MultiprocessIterator again: what the "

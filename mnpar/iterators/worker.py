@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import mnpar.random
-from mnpar.communicators.agreement import dump_error
+from mnpar.communicators.consensus import dump_error
 from mnpar.iterators import shared_file
 
 REQUEST = struct.Struct("<qqqqqqq")  # ticket, slot, how many rows; four numbers of the seed

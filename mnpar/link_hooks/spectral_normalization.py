@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.config import config
+from mnpar.configuration import config
 from mnpar.functions.generic import wide
 from mnpar.link_hooks.substitution import WeightSubstitution
 from mnpar.parameter import Parameter

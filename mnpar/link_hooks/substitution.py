@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnpar.config import no_backprop_mode
+from mnpar.configuration import no_backprop_mode
 from mnpar.link_hook import ForwardPostprocessCallbackArgs, ForwardPreprocessCallbackArgs, LinkHook
 from mnpar.links import DeconvolutionND
 from mnpar.parameter import Parameter

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mnpar import backend
+from mnpar.function_hooks.timer import Timings
 from mnpar.link_hook import ForwardPostprocessCallbackArgs, ForwardPreprocessCallbackArgs, LinkHook
-from mnpar.timing import Timings
 
 
 class TimerHook(Timings, LinkHook):

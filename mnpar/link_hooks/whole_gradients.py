@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar.communicators.communicator import Communicator, needed
-from mnpar.config import no_backprop_mode
+from mnpar.configuration import no_backprop_mode
 from mnpar.functions.blockwise import shared
 from mnpar.link_hook import ForwardPreprocessCallbackArgs
 from mnpar.link_hooks.substitution import Substitute, SubstitutionHook

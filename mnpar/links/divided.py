@@ -15,7 +15,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.communicator import needed
-from mnpar.config import no_backprop_mode
+from mnpar.configuration import no_backprop_mode
 from mnpar.functions import repartition
 from mnpar.initializers import Constant
 from mnpar.initializers.initializer import put

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnpar.config import config
+from mnpar.configuration import config
 from mnpar.functions import simplified_dropconnect
 from mnpar.links.linear import Linear
 from mnpar.variable import Variable

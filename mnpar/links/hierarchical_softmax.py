@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.config import get_dtype
+from mnpar.configuration import get_dtype
 from mnpar.functions.activation import softplus
 from mnpar.functions.generic import plain
 from mnpar.functions.indexing import get_item
@@ -28,7 +28,7 @@ class BinaryHierarchicalSoftmax(Link):
     Args:
         in_size: D.
         tree: nested pairs with words, numbers from 0 on, at the leaves: ``((1, 2), 0)``.
-        dtype: of the table; None: ``mnpar.config.dtype``.
+        dtype: of the table; None: ``mnpar.configuration.dtype``.
 
     Attributes:
         W: ``(nodes, D)``, w of each inner node; they are numbered from the root on, the left part

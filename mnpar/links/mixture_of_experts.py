@@ -25,7 +25,7 @@ from mnpar import backend, random
 from mnpar.backend import Array
 from mnpar.chain import Chain
 from mnpar.communicators.communicator import needed
-from mnpar.config import config
+from mnpar.configuration import config
 from mnpar.functions import (
     alltoall,
     concat,

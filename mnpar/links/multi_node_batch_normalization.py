@@ -11,7 +11,7 @@ import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnpar.communicators.communicator import needed
-from mnpar.config import config
+from mnpar.configuration import config
 from mnpar.functions.multi_node_moments import multi_node_moments
 from mnpar.functions.normalization import (
     FixedBatchNormalization,

@@ -10,7 +10,7 @@ import numpy as np
 from mnpar import functions as F
 from mnpar import initializers
 from mnpar.chain import ChainList
-from mnpar.config import get_dtype
+from mnpar.configuration import get_dtype
 from mnpar.functions.generic import plain
 from mnpar.functions.recurrent import transpose_back
 from mnpar.link import Link

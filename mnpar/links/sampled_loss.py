@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.config import get_dtype
+from mnpar.configuration import get_dtype
 from mnpar.functions.conditional_field import argmax_crf1d, crf1d
 from mnpar.functions.rearranging import transpose_sequence
 from mnpar.functions.sampled_loss import WalkerAlias, black_out, negative_sampling
@@ -29,7 +29,7 @@ class NegativeSampling(Link):
             proportional to counts ** power.
         sample_size: how many words are drawn for each sample.
         power: see ``counts``.
-        dtype: of the table; None: ``mnpar.config.dtype``.
+        dtype: of the table; None: ``mnpar.configuration.dtype``.
 
     Attributes:
         W: ``(V, D)``, zeros at first.

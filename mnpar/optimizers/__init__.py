@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule
 else:
     __getattr__, __dir__ = lazy.names(
-        __name__, create_multi_node_optimizer="mnpar.parallel.data_parallel"
+        __name__, create_multi_node_optimizer="mnpar.parallel.data.multi_node_optimizer"
     )
 
 __all__ = [

@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeAlias
 
-from mnpar.arena import Arena, Arenas
-from mnpar.communicators.threads import claimant
+from mnpar.communicators.threads.transport import claimant
 from mnpar.errors import MnparError
 from mnpar.link import Link
-from mnpar.optimizers import whole
-from mnpar.optimizers.fp32 import in_float32
-from mnpar.optimizers.left_out import warn_of_lists
+from mnpar.optimizers import fused_update
+from mnpar.optimizers.flat_buffers import Arena, Arenas
 from mnpar.optimizers.loss_scaling import LossScaling
-from mnpar.optimizers.members import Members
 from mnpar.optimizers.optimizer import Optimizer
-from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, unscale
+from mnpar.optimizers.parameter_cache import Members
+from mnpar.optimizers.unregistered import warn_of_lists
+from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, in_float32, unscale
 from mnpar.parameter import Parameter
 from mnpar.variable import backward
 
@@ -31,7 +30,7 @@ Pieces: TypeAlias = Iterable[tuple[Arena, slice | None, list[Parameter]]]
 
 
 class Team(Protocol):
-    """The interface of an optimizer to the ranks that update with it; parallel/team.py implements
+    """The interface of an optimizer to the ranks that update with it; parallel/data/sync.py implements
     and documents it.
     """
 
@@ -249,7 +248,7 @@ class GradientMethod(Optimizer):
         """
         hooked = self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()])
         hindered = hooked or self._scaling is not None or self.arenas.strays
-        return not hindered and all(map(whole.begins, self.arenas.learning))
+        return not hindered and all(map(fused_update.begins, self.arenas.learning))
 
     def _change_by(self, pieces: Pieces) -> None:
         """A step with gradients that are still arriving."""
@@ -282,7 +281,7 @@ class GradientMethod(Optimizer):
         if self._hooks:
             self.call_hooks("pre")
         self.t += 1
-        whole.update(params, self.arenas)
+        fused_update.update(params, self.arenas)
         if self._hooks and not self.in_pieces:
             self.call_hooks("post")
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from mnpar import foreign_names
+from mnpar import hints
 from mnpar.backend import Array
-from mnpar.communicators.threads import claim, claimant
-from mnpar.graph import structure
+from mnpar.communicators.threads.transport import claim, claimant
 from mnpar.link import Link
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.settings import check_settings
 from mnpar.optimizers.update_rule import add_hook
+from mnpar.parameter import structure
 from mnpar.serializer import placed
 
 
-@foreign_names.knows(foreign_names.OPTIMIZER)
+@hints.knows(hints.OPTIMIZER)
 class Optimizer:
     """Changes the parameters of a link by their gradients.
 

@@ -7,18 +7,20 @@ of an arena's vectors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.config import get_dtype
-from mnpar.graph import structure
-from mnpar.optimizers.fp32 import in_float32, wants_float32
-from mnpar.parameter import Parameter
+from mnpar.configuration import get_dtype
+from mnpar.parameter import Parameter, structure
 from mnpar.serializer import Deserializer
+
+if TYPE_CHECKING:
+    pass
 
 WITH_MESH = "give create_multi_node_optimizer a mesh, so that its norm is that of all parts"
 
@@ -343,3 +345,66 @@ def zeros_like(param: Parameter) -> Array:
     """
     xp = backend.get_array_module(param.array)
     return xp.zeros_like(param.array, dtype=np.promote_types(param.dtype, np.float32))
+
+
+def in_float32(params: Iterable[Parameter]) -> AbstractContextManager[None]:
+    """Widen the parameters that are about to be updated by a rule with ``use_fp32_update``; narrow
+    them again at the end.
+    """
+    asked = [p for p in params if p.update_rule is not None and p.update_rule.in_fp32]
+    wide = [
+        p
+        for p in asked
+        if wants_float32(p.update_rule, p) and p.update_rule.enabled and p.grad is not None
+    ]
+    return _widened(wide) if wide else _NOTHING
+
+
+_NOTHING = nullcontext()
+
+
+@contextmanager
+def _widened(wide: list[Parameter]) -> Iterator[None]:
+    narrow = [(p, p.array, p.grad) for p in wide]
+    for param in wide:
+        _put(param, _copy(param.update_rule, param), param.grad.astype(np.float32))
+    try:
+        yield
+    finally:
+        for param, array, grad in narrow:
+            array[...] = param.array
+            if param.grad is None:  # a hook has cleared it
+                grad = None
+            else:
+                grad[...] = param.grad
+            _put(param, array, grad)
+
+
+def wants_float32(rule: UpdateRule | None, param: Parameter) -> bool:
+    """Whether the parameter is of float16 now, and its rule updates it in float32."""
+    return (
+        rule is not None
+        and rule.in_fp32
+        and param.array is not None
+        and param.array.dtype == np.float16
+    )
+
+
+def _copy(rule: UpdateRule, param: Parameter) -> Array:
+    """The float32 values of the parameter: those that the rule keeps, unless somebody else has
+    changed the parameter.
+    """
+    rule.prepare(param)
+    copy: Array = rule.state["fp32"]
+    if (copy.astype(np.float16) != param.array).any():
+        copy[...] = param.array
+    return copy
+
+
+def _put(param: Parameter, array: Array, grad: Array | None) -> None:
+    # the dtype first: it stays itself
+    param.node.dtype, param.array, param.node.gradient = (
+        array.dtype,
+        array,
+        grad,
+    )

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from mnpar import lazy
 
 if TYPE_CHECKING:
-    from mnpar.parallel.answers import Answers
-    from mnpar.parallel.averaging import ElasticAveraging, ParameterAveraging, ParameterServer
-    from mnpar.parallel.balancing import balance, measure
-    from mnpar.parallel.coalescing import (
+    from mnpar.parallel.data.averaging import ElasticAveraging, ParameterAveraging, ParameterServer
+    from mnpar.parallel.data.coalescing import (
         CoalescingReducer,
         InlineReducer,
         allreduce_gradients,
@@ -18,33 +16,37 @@ if TYPE_CHECKING:
         allreduce_parameters,
         distribute_module_grads,
     )
-    from mnpar.parallel.copies import ParameterCheck, broadcast_model, check_parameter_closeness
-    from mnpar.parallel.data_parallel import create_multi_node_optimizer
-    from mnpar.parallel.distributed import DistributedDataParallel
-    from mnpar.parallel.ensemble import Ensemble
-    from mnpar.parallel.known_schedules import (
+    from mnpar.parallel.data.communicator_methods import bcast_data, multi_node_mean_grad
+    from mnpar.parallel.data.consistency import ParameterCheck, check_parameter_closeness
+    from mnpar.parallel.data.ddp import DistributedDataParallel
+    from mnpar.parallel.data.multi_node_optimizer import create_multi_node_optimizer
+    from mnpar.parallel.data.placement import Placement
+    from mnpar.parallel.data.replicas import broadcast_model
+    from mnpar.parallel.ensemble.ensemble import Answers, Ensemble
+    from mnpar.parallel.ensemble.tournament import Round
+    from mnpar.parallel.mesh import Mesh
+    from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
+    from mnpar.parallel.pipeline.partition import balance, measure
+    from mnpar.parallel.pipeline.pipeline import Pipeline
+    from mnpar.parallel.pipeline.schedules import (
         SCHEDULES,
+        Action,
+        Schedule,
         eager,
         gpipe,
         interleaved,
         make_schedule,
         one_f_one_b,
+        own_schedule,
         zb1p,
         zbv,
     )
-    from mnpar.parallel.mesh import Mesh
-    from mnpar.parallel.model_methods import bcast_data, multi_node_mean_grad
-    from mnpar.parallel.multi_node_chain_list import MultiNodeChainList
-    from mnpar.parallel.pipeline import Pipeline
-    from mnpar.parallel.pipeline_step import Step
-    from mnpar.parallel.placement import Placement
-    from mnpar.parallel.schedule import Action, Schedule, own_schedule
-    from mnpar.parallel.shared_data import SharedData
-    from mnpar.parallel.shared_variable import SharedVariable
-    from mnpar.parallel.simulation import Simulation, draw, simulate
-    from mnpar.parallel.spreading import ParallelFunction, parallel_function
-    from mnpar.parallel.stage_visit import recv_from_stage, send_to_stage
-    from mnpar.parallel.tournament import Round
+    from mnpar.parallel.pipeline.simulation import Simulation, draw, simulate
+    from mnpar.parallel.pipeline.stage import recv_from_stage, send_to_stage
+    from mnpar.parallel.pipeline.step import Step
+    from mnpar.parallel.spmd.parallel_function import ParallelFunction, parallel_function
+    from mnpar.parallel.spmd.shared_data import SharedData
+    from mnpar.parallel.spmd.shared_variable import SharedVariable
 else:
     __getattr__, __dir__ = lazy.names(__name__)
 

@@ -3,7 +3,7 @@
 A mesh of data=2, pipe=2, model=2 has its 8 ranks on the corners of a cube. A rank's communicator of
 an axis has the ranks on the line through it along that axis: those that differ from it there only.
 Layers and optimizers take communicators, so nothing else has to know meshes; what a mesh adds is
-that the axes fit together, and that they can be checked (parallel/placement.py).
+that the axes fit together, and that they can be checked (parallel/data/placement.py).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
-from mnpar.communicators.watch import polling
+from mnpar.runtime.deadlock import polling
 from mnpar.testing import stand_in
 
 _PR_SET_PDEATHSIG = 1
@@ -219,6 +219,6 @@ def _become(
     os.environ.clear()
     os.environ.update(environment | dict(zip(lines, map(str, files[3:]), strict=True)))
     os.chdir(folder)
-    # the launcher, whose open files ranks look at (communicators/traces.py)
+    # the launcher, whose open files ranks look at (runtime/cleanup.py)
     os.getppid = lambda: parent
     return arguments

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.arraylike import as_array
+from mnpar.autograd.arraylike import as_array
 
 
 def assert_allclose(

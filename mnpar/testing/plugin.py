@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mnpar.communicators.communicator import Communicator
-from mnpar.communicators.create import run
+from mnpar.launch import run
 from mnpar.testing import forks, grids
 from mnpar.testing.pool import WORKER, Pool
 from mnpar.testing.processes import Processes

@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from mnpar.launch import mpiexec_command
+from mnpar.runtime.mpiexec import mpiexec_command
 from mnpar.testing.forks import Forks
 
 WORKER = pytest.StashKey[Any]()  # of a session that is a rank: its Worker

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
+from mnpar.autograd.tape import Tape
 from mnpar.communicators.create import create_communicator
-from mnpar.tape import Tape
 from mnpar.testing.forks import Forks, die_with_parent
 from mnpar.testing.pool import WORKER
 

@@ -17,7 +17,7 @@ from mnpar import checkpoint
 from mnpar.checkpoint import background, notes, store
 from mnpar.communicators.communicator import Communicator
 from mnpar.errors import CheckpointError
-from mnpar.launch import mpiexec_command
+from mnpar.runtime.mpiexec import mpiexec_command
 from tests.checkpoint.test_protocol import STEPS
 from tests.checkpoint.training import ITERATIONS, train, train_in_background
 from tests.scripts import stand_in_for

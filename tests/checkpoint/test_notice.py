@@ -12,7 +12,7 @@ import pytest
 import mnpar
 import mnpar.links as L
 from mnpar import checkpoint
-from mnpar.launch import mpiexec_command
+from mnpar.runtime.mpiexec import mpiexec_command
 from tests.checkpoint.told import train
 from tests.mpi import TO_END
 from tests.scripts import stand_in_for

@@ -15,7 +15,7 @@ import mnpar
 import mnpar.links as L
 from mnpar import checkpoint
 from mnpar.checkpoint import store
-from mnpar.launch import mpiexec_command
+from mnpar.runtime.mpiexec import mpiexec_command
 from tests.checkpoint.training import ITERATIONS, train
 from tests.scripts import stand_in_for
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import mnpar
-from mnpar.communicators.board import FEW
-from mnpar.communicators.noted_sum import NotedSum
+from mnpar.communicators.shared_sum import FEW, NotedSum
 from mnpar.errors import DeadlockError, MismatchError
 from tests.mpi import needs_mpich
 
@@ -438,7 +437,7 @@ def test_after_a_sum_that_was_given_up_the_next_one_says_so(comm, monkeypatch):
     x = np.full(5, comm.rank + 1.0)
     if comm.rank == 0:
         with monkeypatch.context() as patch:
-            patch.setattr("mnpar.communicators.board.wait", gives_up)
+            patch.setattr("mnpar.communicators.shared_sum.wait", gives_up)
             with pytest.raises(TimeoutError):
                 mine.allreduce_noted(x, b"", lambda notes: True, x)
         x[...] = -1

@@ -16,7 +16,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators import mpi_opening_buffer
+from mnpar.communicators.mpi import transport
 from mnpar.errors import DeadlockError, MismatchError, MnparError
 from tests.tables import together
 
@@ -1350,7 +1350,7 @@ def test_after_a_collective_that_was_given_up_the_next_one_says_so(comm, monkeyp
     ours = comm.split(0, comm.rank)
     if comm.rank == 0:
         with monkeypatch.context() as patch:
-            patch.setattr(mpi_opening_buffer, "wait", gives_up)
+            patch.setattr(transport, "wait", gives_up)
             with pytest.raises(DeadlockError, match="waits for ever"):
                 ours.barrier()
         with pytest.raises(

@@ -10,9 +10,10 @@ import pytest
 import threadpoolctl
 
 import mnpar
-from mnpar.communicators import create, launcher
+from mnpar.communicators.create import THREAD_VARIABLES, share_cores
 from mnpar.errors import LauncherError
-from mnpar.launch import mpiexec_command
+from mnpar.runtime import launcher
+from mnpar.runtime.mpiexec import mpiexec_command
 from tests.scripts import run_script
 
 
@@ -180,10 +181,10 @@ class Uneven:
 def test_a_rank_alone_on_its_machine_takes_part_when_the_others_share_cores(monkeypatch):
     told = []
     monkeypatch.setattr(threadpoolctl, "threadpool_limits", told.append)
-    monkeypatch.setattr(create, "own_cores", lambda: {0, 1, 2, 3, 4, 5})
-    for name in create.THREAD_VARIABLES:
+    monkeypatch.setattr("mnpar.communicators.create.own_cores", lambda: {0, 1, 2, 3, 4, 5})
+    for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert mnpar.run(lambda comm: create.share_cores(Uneven(comm)), ranks=3) == [3, 3, None]
+    assert mnpar.run(lambda comm: share_cores(Uneven(comm)), ranks=3) == [3, 3, None]
     assert told == [3, 3]
 
 

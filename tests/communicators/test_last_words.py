@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from mnpar.communicators import last_words
+from mnpar.runtime import output
 
 SAYS = """
 import time
@@ -23,9 +23,9 @@ def says(folder, **streams):
 def test_a_process_waits_until_its_words_are_read(tmp_path):
     reads, writes = os.pipe()
     process = says(tmp_path, stderr=writes, stdout=subprocess.DEVNULL)
-    while not last_words._unread(reads):
+    while not output._unread(reads):
         time.sleep(0.01)
-    time.sleep(3 * last_words._PASS_ON)
+    time.sleep(3 * output._PASS_ON)
     assert process.poll() is None
     assert os.read(reads, 100) == b"boom\n"
     assert process.wait() == 0
@@ -46,10 +46,10 @@ def test_only_a_pipe_has_a_reader(tmp_path):
     with open(tmp_path / "file", "wb+") as file:
         file.write(b"boom")
         file.flush()
-        assert last_words._unread(file.fileno()) == 0
-    assert last_words._unread(10**6) == 0
+        assert output._unread(file.fileno()) == 0
+    assert output._unread(10**6) == 0
     reads, writes = os.pipe()
     os.write(writes, b"boom")
-    assert last_words._unread(writes) == last_words._unread(reads) == 4
+    assert output._unread(writes) == output._unread(reads) == 4
     os.close(reads)
     os.close(writes)

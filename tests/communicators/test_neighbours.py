@@ -12,16 +12,16 @@ import types
 
 import pytest
 
-from mnpar.communicators import message
-from mnpar.communicators.neighbours import Heartbeat, Look, Neighbours, card
-from mnpar.communicators.sites import site_of
-from mnpar.communicators.transport import Waiting
-from mnpar.communicators.watch import ANSWER, Watch
+from mnpar.communicators import wire
+from mnpar.communicators.waiting import Waiting
 from mnpar.errors import DeadlockError
+from mnpar.runtime.callsite import site_of
+from mnpar.runtime.deadlock import ANSWER, Watch
+from mnpar.runtime.heartbeat import Heartbeat, Look, Neighbours, card
 
 PROGRAM = """
 import sys, time
-from mnpar.communicators.neighbours import Heartbeat, card
+from mnpar.runtime.heartbeat import Heartbeat, card
 heart = Heartbeat(lambda launcher: None)
 print(card(heart).hex(), flush=True)
 sys.stdin.readline()
@@ -68,7 +68,7 @@ def test_a_process_that_stops_before_the_first_beat_has_said_where_it_is(monkeyp
 def test_a_process_whose_program_has_ended_is_not_in_its_own_code():
     """Its last frame is mnpar's, called by the interpreter as it ends."""
     assert site_of(sys._getframe()).startswith("communicators/test_neighbours.py:")
-    code = types.SimpleNamespace(co_filename=message.__file__)
+    code = types.SimpleNamespace(co_filename=wire.__file__)
     assert (
         site_of(types.SimpleNamespace(f_back=None, f_code=code, f_lineno=1))
         == "the end of its program"

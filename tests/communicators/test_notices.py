@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from mnpar.communicators import notices
-from mnpar.communicators.notices import Notices
+from mnpar.runtime import pmi
+from mnpar.runtime.pmi import Notices
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_ranks_that_all_leave_close_their_connections_and_are_told_nothing(conne
 def test_nothing_is_written_where_no_launcher_answers_or_another_file_has_the_number(
     monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(notices, "_LIMIT", 0.01)
+    monkeypatch.setattr(pmi, "_LIMIT", 0.01)
     with (tmp_path / "file").open("w") as file, pytest.raises(OSError, match="is no connection"):
         Notices(file.fileno())
     mine, other = socket.socketpair()

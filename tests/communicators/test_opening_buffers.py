@@ -5,14 +5,8 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators.mpi_opening_buffer import MpiOpeningBuffer
-from mnpar.communicators.opening_buffers import (
-    BLOCK,
-    CALM,
-    OpeningBuffer,
-    OpeningBuffers,
-    sizes_for,
-)
+from mnpar.communicators.matching import BLOCK, CALM, OpeningBuffer, OpeningBuffers, sizes_for
+from mnpar.communicators.mpi.transport import MpiOpeningBuffer
 from mnpar.errors import MismatchError
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import mnpar
-from mnpar.communicators import process_manager, rendezvous
 from mnpar.errors import LauncherError
-from mnpar.launch import clean_environment
+from mnpar.runtime import process_manager, rendezvous
+from mnpar.runtime.mpiexec import clean_environment
 from tests.mpi import needs_mpich
 
 MPICH = "MPICH Version: 5.0.2"

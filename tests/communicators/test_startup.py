@@ -21,8 +21,8 @@ from types import SimpleNamespace
 import pytest
 
 import mnpar
-from mnpar.communicators import launcher, pmix, startup
-from mnpar.launch import clean_environment
+from mnpar.runtime import launcher, pmix, startup
+from mnpar.runtime.mpiexec import clean_environment
 
 WAITS = """
 import os, signal, subprocess, sys, time

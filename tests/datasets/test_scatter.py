@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mnpar
-from mnpar.communicators.agreement import agree
+from mnpar.communicators.consensus import agree
 from mnpar.dataset import DatasetMixin
 from mnpar.datasets import (
     DataSizeError,

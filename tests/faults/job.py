@@ -12,7 +12,7 @@ import time
 import uuid
 from pathlib import Path
 
-from mnpar.launch import clean_environment, mpiexec_command
+from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
 from tests.scripts import stand_in_for
 
 PYTHON = os.environ.get("MNPAR_TEST_PYTHON", sys.executable)

@@ -50,8 +50,8 @@ if sys.argv[1] == "start_imports":
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators import process, startup, traces
-from mnpar.communicators.launcher import launched_rank
+from mnpar.runtime import cleanup, process, startup
+from mnpar.runtime.launcher import launched_rank
 
 if {
     "loads_in_processes",
@@ -564,8 +564,8 @@ def loads_in_processes(comm):
             with multiprocessing.get_context(method).Pool(1) as pool:
                 assert pool.map(abs, range(-3, 3)) == [3, 2, 1, 0, 1, 2]
                 began = [pool._pool[0].pid, forkserver._forkserver._forkserver_pid or 0]
-                files = [file for pid in began for file in traces.segments(pid)]
-            traces.remove(
+                files = [file for pid in began for file in cleanup.segments(pid)]
+            cleanup.remove(
                 files
                 # of processes that load mpi4py and end, as multiprocessing's do, without
                 # MPI_Finalize
@@ -580,7 +580,7 @@ def loads_in_processes(comm):
         )
         size, *words = done.stdout.split()
         assert size == "1"
-        traces.remove([word for word in set(words) if word.startswith("/dev/shm/sm_segment.")])
+        cleanup.remove([word for word in set(words) if word.startswith("/dev/shm/sm_segment.")])
     print("done", flush=True)
 
 
@@ -668,7 +668,7 @@ def trains(comm):
 def alone(comm):
     """Open MPI would leave the file of a rank alone."""
     mnpar.create_communicator("mpi").barrier()
-    print(traces.segments(), flush=True)
+    print(cleanup.segments(), flush=True)
 
 
 def fine(comm):

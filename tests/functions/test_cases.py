@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import mnpar.functions as F
-from mnpar.config import using_config
+from mnpar.configuration import using_config
 from mnpar.function_node import FunctionNode
 from mnpar.gradient_check import check_backward, check_double_backward
 from mnpar.variable import Variable, backward, grad

@@ -10,7 +10,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators import message
+from mnpar.communicators import wire
 from mnpar.errors import DeadlockError, MismatchError
 from mnpar.plans import Box, Plan
 from tests.functions.communications import ROWS, TWINS, ring, values
@@ -125,7 +125,7 @@ def test_integers_travel_and_need_no_gradient(comm):
 
 @pytest.mark.ranks(2)
 def test_what_needs_no_gradient_is_recorded_on_neither_side(comm):
-    from mnpar.tape import current_tape
+    from mnpar.autograd.tape import current_tape
 
     if comm.rank == 0:
         F.send(np.ones(2), comm, 1)
@@ -329,7 +329,7 @@ def test_the_headers_of_gradients_are_made_once_for_all_steps(comm, exchange):
         x = mnpar.Variable(np.ones(3))
         F.sum(x * exchange(comm, x)).backward()
         comm.barrier()
-        return len(message._FORMS), len(message._READ)
+        return len(wire._FORMS), len(wire._READ)
 
     known = [step() for _ in range(5)]
     assert known[-1] == known[1]

@@ -12,7 +12,7 @@ import pytest
 
 import mnpar.functions as F
 import mnpar.random
-from mnpar.config import using_config
+from mnpar.configuration import using_config
 from mnpar.functions import moments
 from mnpar.variable import Variable, grad
 

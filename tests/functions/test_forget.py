@@ -10,7 +10,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.graph import Hook
+from mnpar.autograd.graph import Hook
 from mnpar.variable import Variable, grad
 
 X = np.linspace(-1, 1, 12).reshape(4, 3)

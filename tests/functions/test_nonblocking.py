@@ -7,7 +7,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators import mpi_transport
+from mnpar.communicators.mpi import transport
 from mnpar.errors import MismatchError, UnreceivedWarning
 
 EVERY = pytest.mark.ranks(1, 2, 3, 4)
@@ -270,7 +270,7 @@ def test_an_operation_that_nobody_waits_for_and_others_never_come_to_is_told(sta
 
 @pytest.mark.ranks(3, on="mpi")
 def test_on_processes_it_is_told_at_the_end(comm, monkeypatch):
-    monkeypatch.setattr(mpi_transport, "_UNFINISHED", 0.1)
+    monkeypatch.setattr(transport, "_UNFINISHED", 0.1)
     comm.iallreduce(np.ones(2))  # which all start, and nobody waits for
     last = comm.iallreduce(np.ones(2)) if comm.rank == 2 else None
     told = comm.transport.unreceived()

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from mnpar.launch import clean_environment, mpiexec_command
+from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
 from tests.scripts import stand_in_for
 
 SCRIPT = """
@@ -96,7 +96,7 @@ def test_workers_start_no_mpi_though_the_script_does(tmp_path, ranks):
     top = """
 from mpi4py import MPI
 import mnpar.launch
-mnpar.launch.relaunch(1)
+mnpar.runtime.mpiexec.relaunch(1)
 """
     main = """
 class Started:

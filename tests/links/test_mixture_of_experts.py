@@ -9,7 +9,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar import checkpoint
-from mnpar.communicators import message
+from mnpar.communicators import wire
 from mnpar.functions.routing import make_routes
 from mnpar.plans import block
 
@@ -362,7 +362,7 @@ def test_the_bytes_are_those_of_the_rows_that_travel(ranks, monkeypatch):
         sent, post = [], comm.transport.post
 
         def count(frame, *where):
-            sent.append(len(frame) - message.SIZE)
+            sent.append(len(frame) - wire.SIZE)
             post(frame, *where)
 
         monkeypatch.setattr(comm.transport, "post", count)

@@ -10,7 +10,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.optimizers.members import Members
+from mnpar.optimizers.parameter_cache import Members
 
 
 def model():

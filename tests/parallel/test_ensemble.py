@@ -10,7 +10,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar import checkpoint
 from mnpar.parallel import Answers, Ensemble
-from mnpar.parallel.tournament import decide
+from mnpar.parallel.ensemble.tournament import decide
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -12,7 +12,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.errors import DeadlockError, MismatchError
-from mnpar.parallel.meeting import Row
+from mnpar.parallel.data.update_record import Row
 from mnpar.serializers import NpzDeserializer, serialize
 
 pytestmark = pytest.mark.usefixtures("float64")

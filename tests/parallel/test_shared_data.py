@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mnpar
-from mnpar.communicators.threads import ThreadTransport
+from mnpar.communicators.threads.transport import ThreadTransport
 from mnpar.errors import MismatchError
 
 BOTH = pytest.mark.ranks(2, 3)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from mnpar.communicators.watch import polling
+from mnpar.runtime.deadlock import polling
 from mnpar.testing import forks
 from tests.conftest import start_alike
 from tests.scripts import run_script, stand_in_for
@@ -72,7 +72,7 @@ def test_a_fork_may_run_a_module_of_its_folder(script):
 
 
 def test_ranks_that_are_forks_nap_where_they_wait(script):
-    polls = "from mnpar.communicators.watch import polling\nprint(polling.yielding)"
+    polls = "from mnpar.runtime.deadlock import polling\nprint(polling.yielding)"
     assert run_script(script(polls), [], os.environ, os.getcwd()).stdout == "0.0\n"
     assert polling.yielding > 0
 

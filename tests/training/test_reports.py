@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mnpar
-from mnpar.communicators import siblings
+from mnpar.runtime import processes
 from mnpar.training import extensions
 from mnpar.training.extensions import progress_bar
 from tests.trainers import counting, load, saved
@@ -251,14 +251,14 @@ def test_a_bar_says_how_long_it_will_take(tmp_path):
 def test_ranks_to_whom_open_mpi_gives_terminals_look_where_its_own_output_goes(monkeypatch, seen):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     monkeypatch.delenv("MPIR_CVAR_PMI_VERSION", raising=False)
-    monkeypatch.setattr(progress_bar, "reaches_terminal", siblings.reaches_terminal.__wrapped__)
+    monkeypatch.setattr(progress_bar, "reaches_terminal", processes.reaches_terminal.__wrapped__)
     ours, of_rank = os.openpty()
     goes_to = of_rank if seen else subprocess.DEVNULL
     with (
         open(of_rank, "w") as out,
         subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=goes_to) as launcher,
     ):
-        monkeypatch.setattr(siblings, "launcher", lambda: (launcher.pid, os.getpid()))
+        monkeypatch.setattr(processes, "launcher", lambda: (launcher.pid, os.getpid()))
         assert progress_bar.is_terminal(out)  # a terminal that the program has opened
         monkeypatch.setattr(out, "fileno", lambda: 1)
         assert progress_bar.is_terminal(out) == seen

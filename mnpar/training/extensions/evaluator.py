@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from mnpar.config import no_backprop_mode, using_config
+from mnpar.configuration import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
-from mnpar.reporter import Reporter, report, report_scope
-from mnpar.summary import DictSummary
+from mnpar.reporter import DictSummary, Reporter, report, report_scope
 from mnpar.training.extension import PRIORITY_WRITER, Extension
 from mnpar.training.extensions.progress_bar import Bar
 from mnpar.training.updaters.standard_updater import Converter, call
@@ -37,7 +36,7 @@ class Evaluator(Extension):
         eval_func: called with the arrays of each batch; None: the model.
         progress_bar: show one.
 
-    It can be called without a trainer, too, and returns the means by name. ``mnpar.config.train``
+    It can be called without a trainer, too, and returns the means by name. ``mnpar.configuration.train``
     is False meanwhile, and nothing is recorded.
 
     Example:

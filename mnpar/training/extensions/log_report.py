@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from mnpar.reporter import DictSummary
 from mnpar.serializer import Deserializer
-from mnpar.summary import DictSummary
 from mnpar.training.extension import Extension, keep, keep_part
 from mnpar.training.extensions.progress_bar import flush, is_terminal
 from mnpar.training.files import replacing

@@ -10,10 +10,9 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import current_rank
-from mnpar.config import config
+from mnpar.configuration import config
 from mnpar.link import Link
-from mnpar.reporter import report
-from mnpar.summary import DictSummary
+from mnpar.reporter import DictSummary, report
 from mnpar.training.extension import (
     PRIORITY_EDITOR,
     PRIORITY_WRITER,

@@ -17,8 +17,8 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.link import Link
+from mnpar.reporter import DictSummary
 from mnpar.serializer import Deserializer
-from mnpar.summary import DictSummary
 from mnpar.training.extension import Extension, keep, keep_part
 from mnpar.training.files import replacing
 from mnpar.training.triggers.interval import get_trigger

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from typing import Any
 
-from mnpar.communicators.siblings import reaches_terminal
+from mnpar.runtime.processes import reaches_terminal
 from mnpar.training.extension import Extension
 
 

@@ -16,7 +16,7 @@ from mnpar.checkpoint import save_folder
 from mnpar.checkpoint.collecting import keep_newest
 from mnpar.checkpoint.loading import load_newest
 from mnpar.checkpoint.store import is_checkpoint
-from mnpar.communicators.agreement import together
+from mnpar.communicators.consensus import together
 from mnpar.errors import CheckpointError
 from mnpar.serializers import NpzDeserializer, NpzFile, serialize
 from mnpar.training.extension import Extension

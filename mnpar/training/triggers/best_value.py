@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mnpar.summary import DictSummary
+from mnpar.reporter import DictSummary
 from mnpar.training.extension import keep, keep_part
 from mnpar.training.triggers.interval import get_trigger
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from mnpar.config import force_backprop_mode
+from mnpar.configuration import force_backprop_mode
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
 from mnpar.serializer import Deserializer

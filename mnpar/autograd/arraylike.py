@@ -1,0 +1,271 @@
+"""What a Variable shares with an array: shape, dtype, device and operators; nothing of graphs and
+gradients.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import backend, hints
+from mnpar.backend import Array
+
+# these read an attribute of a Variable, or call its method
+_AS_WE_DO = (
+    np.shape,
+    np.ndim,
+    np.size,
+    np.transpose,
+)
+
+
+_OTHER_NAMES = {
+    "add.reduce": "sum",
+    "amax": "max",
+    "amin": "min",
+    "concatenate": "concat",
+    "dot": "matmul",
+}
+
+
+_REFLECTED = {  # what array ∘ Variable asks for
+    np.add: "__radd__",
+    np.subtract: "__rsub__",
+    np.multiply: "__rmul__",
+    np.true_divide: "__rtruediv__",
+    np.power: "__rpow__",
+    np.floor_divide: "__rfloordiv__",
+    np.matmul: "__rmatmul__",
+    np.equal: "__eq__",
+    np.not_equal: "__ne__",
+    np.less: "__gt__",
+    np.less_equal: "__ge__",
+    np.greater: "__lt__",
+    np.greater_equal: "__le__",
+}
+
+
+_FUNCTIONS = "mnpar.functions or operators, through which gradients flow"
+
+
+_JOINED = "F.stack or F.concat for several"
+
+
+_ARRAY = "its .array, where no gradient is wanted"
+
+
+_NO_NUMBER = (
+    "a Variable is made a number by its item(), which leaves the graph: f'{loss.item():.3f}', "
+    "float(loss.item())"
+)
+
+
+_NO_WRITING = (
+    "the elements of a Variable are not written: mnpar.functions.where and scatter_add make a "
+    "new one; x.array[…] = … is for a "
+    "leaf, such as a parameter, before it is used"
+)
+
+
+_NO_TRUTH = (
+    "a Variable has no truth value: ask its number, as in 'if x.item() > 0', or its array, as "
+    "in 'if (x.array > 0).all()'; "
+    "'if x is not None' asks whether there is one"
+)
+
+
+_NO_ORDER = (
+    "Variables are not compared: compare their arrays, as in x.array > 0, through which no "
+    "gradient flows. "
+    "The largest element is x.max(); mnpar.functions has where, maximum and minimum; 'x is "
+    "None' asks whether there is one"
+)
+
+
+_NO_SEARCH = "a Variable is not searched by 'in': write (x.array == value).any()"
+
+
+_NO_ADDING = (
+    "an array takes in no Variable by an operator such as +=: write a = a + x, a Variable, or "
+    "a += x.array, without a graph"
+)
+
+
+@hints.knows(hints.VARIABLE)
+class ArrayLike:
+    """The interface of an array, for a class that holds one in its attribute ``array``."""
+
+    __slots__ = ("array",)
+    array: Array
+
+    # the operators are functions like any other: functions/operators.py puts them here, by a table
+    if TYPE_CHECKING:
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = (
+            __rtruediv__
+        ) = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __floordiv__ = __rfloordiv__ = (
+            lambda self, other: self
+        )
+        __neg__ = __abs__ = lambda self: self
+        __getitem__ = lambda self, slices: self
+        reshape: Callable[..., Any]
+        transpose: Callable[..., Any]
+        sum: Callable[..., Any]
+        mean: Callable[..., Any]
+        max: Callable[..., Any]
+        min: Callable[..., Any]
+        astype: Callable[..., Any]
+        conj: Callable[..., Any]
+        real: Any
+        imag: Any
+
+    data = property(
+        lambda self: self.array,
+        lambda self, value: setattr(self, "array", value),
+        doc="Chainer's old name of array.",
+    )
+    shape = property(attrgetter("array.shape"), doc="The shape of the array.")  # attrgetter: in C
+    ndim = property(attrgetter("array.ndim"), doc="The number of axes.")
+    size = property(attrgetter("array.size"), doc="The number of elements.")
+    dtype = property(attrgetter("array.dtype"), doc="The dtype of the array.")
+    xp = property(lambda self: backend.get_array_module(self.array), doc="numpy or cupy.")
+    device = property(
+        lambda self: backend.device_of(self.array), doc="``'@numpy'`` or ``'@cupy:0'``."
+    )
+    T = property(lambda self: self.transpose(), doc="The axes in reverse order.")
+    label = property(
+        lambda self: _label(self.array),
+        doc="Its shape and dtype in a few letters, ``'(2, 3), float32'``.",
+    )
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        return self.array.item()
+
+    def copydata(self, var: ArrayLike) -> None:
+        """Copy the values of another Variable of the same shape into this one's array, across
+        devices too.
+        """
+        backend.copy_to(self.array, var.array)
+
+    def summary(self) -> str:
+        """Its name, or its place in memory, in a few letters: ``'<variable x>'``."""
+        return f"<variable {getattr(self, 'name', None) or f'at {id(self):#x}'}>"
+
+    def debug_print(self) -> str:
+        """Lines to print when something is wrong: device, shape, dtype, and mean and spread of the
+        values and of the gradient.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> print(mnpar.Variable(np.array([1.0, 3.0]), name="x").debug_print())
+            <variable x>
+            - device: @numpy
+            - array: (2), float64: mean=2.00000000, std=1.00000000
+            - grad: None
+        """
+        place = "None" if self.array is None else self.device
+        rows = [
+            f"- {what}: {_described(x)}"
+            for what, x in (("array", self.array), ("grad", getattr(self, "grad", None)))
+        ]
+        return "\n".join([self.summary(), f"- device: {place}", *rows])
+
+    def to_cpu(self) -> None:
+        """Move to the host."""
+        self.to_device(-1)
+
+    def to_gpu(self, device: int | None = None) -> None:
+        """Move to a GPU; by default to the current one."""
+        self.to_device(backend.get_device("@cupy" if device is None else device))
+
+    def to_device(self, device: int | str | None) -> None:
+        """Move to a device: ``-1`` or ``'@numpy'`` the host, ``0`` or ``'@cupy:0'`` the first
+        GPU.
+        """
+        self.array = backend.to_device(device, self.array)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func in _AS_WE_DO:
+            return func._implementation(*args, **kwargs)
+        raise _unknown(func.__name__)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """``array + x`` is ``x.__radd__(array)``, not a loop over the elements; numpy's other
+        functions know no Variables.
+        """
+        operator = _REFLECTED.get(ufunc)
+        if operator is None or kwargs or method != "__call__" or inputs[1] is not self:
+            name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+            raise TypeError(_NO_ADDING) if "out" in kwargs else _unknown(name)
+        return getattr(self, operator)(inputs[0])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Raise TypeError: numpy would build the array element by element, and cut the graph."""
+        raise TypeError(
+            f"numpy makes no array of a Variable, or of a list of them: use {_JOINED}, or {_ARRAY}"
+        )
+
+    def __bool__(self) -> bool:
+        raise NotImplementedError(_NO_TRUTH)
+
+    def __contains__(self, value: object) -> bool:
+        raise NotImplementedError(_NO_SEARCH)
+
+    def _no_order(self, other: object) -> bool:
+        raise NotImplementedError(_NO_ORDER)
+
+    def _no_number(self, *_: object) -> Any:
+        raise TypeError(_NO_NUMBER)
+
+    __float__ = __int__ = __complex__ = __round__ = _no_number
+
+    def __format__(self, form: str) -> str:
+        return self._no_number() if form else str(self)
+
+    def __setitem__(self, slices: Any, value: Any) -> None:
+        """Raise TypeError: assignment to elements of a Variable is not differentiable."""
+        raise TypeError(_NO_WRITING)
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_order
+
+
+def _unknown(name: str) -> TypeError:
+    """What is raised where one of numpy's functions is given a Variable."""
+    ours = _OTHER_NAMES.get(name, name)
+    known = hasattr(sys.modules.get("mnpar.functions"), ours)
+    use = f"mnpar.functions.{ours}" if known else _FUNCTIONS
+    return TypeError(f"numpy.{name} knows no Variables: use {use}, or {_ARRAY}")
+
+
+def _label(x: Array) -> str:
+    if x is None:
+        return "None"
+    return f"({', '.join(map(str, x.shape))}), {x.dtype}" if x.shape else str(x.dtype)
+
+
+def _described(x: Array) -> str:
+    if x is None or not x.size:
+        return _label(x)
+    # of halves too, which soon exceed 65504
+    return f"{_label(x)}: mean={x.mean(dtype='d'):.8f}, std={x.std(dtype='d'):.8f}"
+
+
+def as_array(obj: Any) -> Array:
+    """The array of a Variable; an array itself.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> mnpar.as_array(mnpar.Variable(np.ones(2)))
+        array([1., 1.])
+    """
+    return obj.array if isinstance(obj, ArrayLike) else obj

@@ -1,0 +1,93 @@
+"""The tape: which communications backward has to visit, whatever the graph says (law 4)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from typing import Any
+
+
+class Tape:
+    """The communications that a rank recorded, in the order in which it made them.
+
+    There is always a current one. ``with Tape():`` gives a block of its own, so that several
+    forwards can be under way before the first backward (micro-batches); a backward replays the tape
+    that is current where it is called, then empties it.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> tape = mnpar.Tape()
+        >>> with tape:
+        ...     y = mnpar.Variable(np.ones(1)) * 3
+        >>> with tape:
+        ...     y.backward()
+    """
+
+    # so many communications without a backward are most likely an evaluation that records
+    LONG = 100_000
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []  # FunctionNodes; this file is below them
+        self.unfinished: list[
+            Callable[[], Any]
+        ] = []  # complete non-blocking communications that were not waited for yet
+        self.meanwhile: list[
+            Callable[[], None]
+        ] = []  # advance transfers during a backward; called after each function
+        self._tokens: list[Token[Tape | None]] = []
+
+    def finished(self) -> Tape:
+        """The tape itself, after completing non-blocking communications: backward visits them, used
+        or not.
+        """
+        while self.unfinished:
+            self.unfinished[0]()  # removes itself from the list
+        return self
+
+    def append(self, function: Any) -> None:
+        """Record a communication."""
+        function.awaited = True
+        self.records.append(function)
+        if len(self.records) == self.LONG:
+            warnings.warn(
+                f"{self.LONG} communications were recorded and no backward ran: evaluate under "
+                "mnpar.no_backprop_mode(), "
+                "or call mnpar.backward() on the ranks that have no loss",
+                stacklevel=4,
+            )
+
+    def clear(self) -> None:
+        """Remove all communications: they were visited, or a failed backward has left them
+        unusable.
+        """
+        for function in self.records:
+            function.awaited = False
+        self.records.clear()
+
+    def __enter__(self) -> Tape:
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _current.reset(self._tokens.pop())
+
+
+_current: ContextVar[Tape | None] = ContextVar("mnpar.autograd.tape", default=None)
+
+
+def current_tape() -> Tape:
+    """The tape on which this rank's communications are recorded now."""
+    tape = _current.get()
+    if tape is None:
+        tape = Tape()
+        _current.set(tape)
+    return tape
+
+
+def go_on() -> None:
+    """Advance transfers that overlap with backward; functions that take long call it between their
+    parts.
+    """
+    for advance in current_tape().meanwhile:
+        advance()

@@ -1,0 +1,1 @@
+"""Communicators that carry arrays by MPI: the only place that knows mpi4py."""

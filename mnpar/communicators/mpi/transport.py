@@ -1,0 +1,515 @@
+"""Ranks that are processes of an MPI job.
+
+No call here blocks: each is posted and polled (``Watch``). Calls that MPI offers only in a blocking
+form (making a group, or shared memory) are made right after an exchange that has brought all their
+ranks to the same place. (The file is long because the transport is one object of MPI's, whose calls
+share lanes, requests and numbers.)
+
+Openings among processes: a persistent allgather, set up once; before MPI 4, and with Intel MPI,
+a new one for each opening.
+
+Intel MPI's (2021.18) sends at every start what its buffer held at the first one, between 2, 4, 8, …
+ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.communicators import wire
+from mnpar.communicators.matching import BLOCK, OpeningBuffer, OpeningBuffers, sizes_for
+from mnpar.communicators.mpi.reduction import PIECE, Reductions
+from mnpar.communicators.operation import complete, wait
+from mnpar.communicators.shared_memory import WindowMemory
+from mnpar.communicators.shared_sum import Board
+from mnpar.communicators.transport import (
+    KINDS,
+    PIECE_OF_MESSAGE,
+    PIECE_OF_PART,
+    Letter,
+    Traffic,
+    numbered_tag,
+)
+from mnpar.communicators.waiting import (
+    ANY,
+    BACKWARD,
+    FORWARD,
+    Pending,
+    Steps,
+    Waiting,
+    nothing,
+    unfinished,
+    untaken,
+)
+from mnpar.errors import DeadlockError, LauncherError
+from mnpar.runtime.callsite import call_site
+from mnpar.runtime.deadlock import COMPLAINT, polling
+from mnpar.runtime.process import Process
+
+_UNFINISHED = 1.0  # s
+
+
+class MpiTransport(Reductions):
+    """The transport of processes: two private duplicates of an MPI communicator, one for each
+    lane.
+    """
+
+    name = "mpi"
+    board: Board | None = None
+
+    def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
+        self.process, self.MPI = process, process.MPI
+        self.mpi_comm = mpi_comm
+        self.active = process.active
+        self.traffic = Traffic()
+        self._own = own
+        self.rank = mpi_comm.Get_rank()
+        self.size = mpi_comm.Get_size()
+        # Open MPI tells it there only
+        self.tag_limit = min(self.MPI.COMM_WORLD.Get_attr(self.MPI.TAG_UB), 2**30)
+        group = mpi_comm.Get_group()
+        everyone = self.MPI.COMM_WORLD.Get_group()
+        self._world_ranks = group.Translate_ranks(list(range(self.size)), everyone)
+        if strangers := [
+            rank for rank, known in enumerate(self._world_ranks) if known == self.MPI.UNDEFINED
+        ]:
+            raise LauncherError(
+                f"ranks {strangers} of the {self.size} of this mpi_comm belong to another MPI "
+                "job, joined by connect or "
+                "spawn: a communicator has ranks of one job, which one launcher has started"
+            )
+        self._machines = [process.machines[rank] for rank in self._world_ranks]
+        self.apart = len(set(self._machines)) > 1
+        # Open MPI prints errors where it makes memory for that, and its ranks can go on without
+        # lost ones
+        self.adds_up = self.size > 1 and not self.apart and self.MPI.get_vendor()[0] != "Open MPI"
+        self._others = tuple([rank for rank in self._world_ranks if rank != process.rank])
+        self.lanes: list[Any] = []
+        self._outbox: deque[tuple[Any, Array]] = deque()
+        self._status = self.MPI.Status()
+        self._byte = self.MPI.BYTE
+        self.label = f"{self._world_ranks} made"
+        making = Waiting("making a communicator", call_site())
+        for _ in range(2):
+            lane, request = mpi_comm.Idup()
+            wait(self, Pending(request.Test, nothing, making, self.label))
+            self.lanes.append(lane)
+        self._all_buffers = [
+            [MpiOpeningBuffer(self, lane, size) for size in sizes_for(self.size)]
+            for lane in self.lanes
+        ]
+        self.opening_buffers = (
+            OpeningBuffers(self._all_buffers[FORWARD]),
+            OpeningBuffers(self._all_buffers[BACKWARD]),
+        )
+        self._place = len(process.transports)
+        # ranks may have made different communicators before: the first rank names it
+        number = np.array([self._place])
+        process.transports.append(self)
+        complete(self, self.bcast(number.view(np.uint8), 0, FORWARD, making))
+        self.label = f"{self._world_ranks[0]}.{number[0]}"
+        self._machine: Any = None  # the ranks on this one, once they share memory
+
+    @property
+    def world_ranks(self) -> list[int]:
+        return self._world_ranks  # type: ignore[no-any-return]
+
+    # ---- messages ----
+
+    def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
+        self._sweep()
+        nbytes = frame.nbytes
+        if nbytes <= PIECE:
+            self._outbox.append(
+                (self.lanes[lane].Isend((frame, nbytes, self._byte), dest, tag), frame)
+            )
+        else:
+            self._send_apart(frame[: wire.SIZE], frame[wire.SIZE :], dest, tag, lane)
+
+    def post_apart(
+        self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting
+    ) -> Pending:
+        self._sweep()
+        requests = self._send_apart(header, body, dest, tag, lane)
+        return Pending(self._test(requests), self._sweep, waiting)
+
+    def _sweep(self) -> None:
+        """Release the buffers of messages that have been sent."""
+        outbox = self._outbox
+        while outbox and outbox[0][0].Test():
+            outbox.popleft()
+
+    def _send_apart(
+        self, head: bytes | Array, body: Array, dest: int, tag: int, lane: int
+    ) -> list[Any]:
+        """Start sending a header, and then what follows it in pieces; the requests of the
+        pieces.
+        """
+        rest_tag, _ = self._following(head)
+        self._outbox.append(
+            (self.lanes[lane].Isend((head, wire.SIZE, self._byte), dest, tag), head)
+        )
+        isend, requests = self.lanes[BACKWARD].Isend, []
+        for piece in self._cut(body):
+            requests.append(isend((piece, piece.nbytes, self._byte), dest, rest_tag))
+            self._outbox.append((requests[-1], piece))
+        return requests
+
+    def _following(self, head: bytes | Array) -> tuple[int, int]:
+        """The tag of the pieces that follow a header, which no other message under way has; and how
+        many bytes they are.
+        """
+        of_send, order, seq, nbytes = wire.what_follows(head)
+        return numbered_tag(
+            self.tag_limit, seq, order, PIECE_OF_MESSAGE if of_send else PIECE_OF_PART
+        ), nbytes
+
+    def _test(self, requests: list[Any]) -> Callable[[], bool]:
+        """A function that tells whether all of them are done."""
+        return (
+            requests[0].Test if len(requests) == 1 else lambda: self.MPI.Request.Testall(requests)
+        )
+
+    def wait(self, pending: Pending) -> None:
+        peer = pending.waiting.peer
+        peers = self._others if peer is None or peer == ANY else (self._world_ranks[peer],)
+        if self.board is not None and pending.meeting and pending.waiting.order == 0:
+            self.board.elsewhere(pending.waiting.seq)
+        self.process.watch.until(
+            pending.ready,
+            pending.waiting,
+            peers,
+            pending.meeting,
+            partial(self._beside, pending.waiting),
+        )
+
+    def _beside(self, waiting: Waiting) -> str:
+        """Whom it waits for, where that is not said, and of the messages that have come and are not
+        awaited the first.
+        """
+        whom = waiting.beside(self._world_ranks, self.process.rank, self.process.size)
+        for lane, comm in enumerate(self.lanes):
+            if comm.Iprobe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status):
+                source = self._status.Get_source()
+                tag = self._status.Get_tag()
+                what = (
+                    f"a message with tag {tag}"
+                    if lane == FORWARD
+                    else "a gradient or a part of a collective"
+                )
+                return (
+                    f"{whom}; {what} from rank {self._world_ranks[source]} has come, which "
+                    "nobody has received"
+                )
+        return whom
+
+    def pause(self) -> None:
+        os.sched_yield()
+
+    def go_on(self) -> bool:
+        """Let MPI make progress with what is under way; always False."""
+        return self.lanes[BACKWARD].Iprobe(self.MPI.ANY_SOURCE, self.tag_limit) and False
+
+    def probe(self, source: int, tag: int, lane: int) -> Letter | None:
+        source = self.MPI.ANY_SOURCE if source == ANY else source
+        handle = self.lanes[lane].Improbe(
+            source, self.MPI.ANY_TAG if tag == ANY else tag, self._status
+        )
+        return (
+            None
+            if handle is None
+            else Letter(self._status.Get_source(), self._status.Get_tag(), self._received(handle))
+        )
+
+    def take(
+        self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]
+    ) -> tuple[Array, int, int] | None:
+        source = self.MPI.ANY_SOURCE if source == ANY else source
+        tag = self.MPI.ANY_TAG if tag == ANY else tag
+        improbe, status = self.lanes[lane].Improbe, self._status
+        for poll in range(2 * polling.spins):
+            if (handle := improbe(source, tag, status)) is not None:
+                break
+            if poll > polling.spins:
+                os.sched_yield()
+        else:
+            return None
+        source = status.Get_source()
+        tag = status.Get_tag()
+        frame, request = self._received(handle)
+        if not request.Test():
+            wait(self, Pending(request.Test, nothing, waiting()))
+        if frame.nbytes == wire.SIZE:
+            frame = complete(self, self._rest(frame, source, waiting))
+        return frame, source, tag
+
+    def _received(self, handle: Any) -> tuple[Array, Any]:
+        """Memory for the message that was probed last, and the request that fills it."""
+        nbytes = self._status.Get_count(self._byte)
+        frame = np.empty(nbytes, np.uint8)
+        # mpi4py need not find out what it is: that takes 1 µs
+        return frame, handle.Irecv((frame, nbytes, self._byte))
+
+    def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
+        frame, request = letter.handle
+        if not request.Test():
+            yield Pending(request.Test, nothing, waiting)
+        return (
+            frame
+            if frame.nbytes > wire.SIZE
+            else (yield from self._rest(frame, letter.source, lambda: waiting))
+        )
+
+    def _rest(self, head: Array, source: int, waiting: Callable[[], Waiting]) -> Steps[Array]:
+        """The message whose header has come alone."""
+        tag, nbytes = self._following(head)
+        if nbytes == 0:
+            return head
+        frame = np.empty(wire.SIZE + nbytes, np.uint8)
+        frame[: wire.SIZE] = head
+        irecv = self.lanes[BACKWARD].Irecv
+        done = self._test(
+            [
+                irecv((piece, piece.nbytes, self._byte), source, tag)
+                for piece in self._cut(frame[wire.SIZE :])
+            ]
+        )
+        if not done():
+            yield Pending(done, nothing, waiting())
+        return frame
+
+    def complain(self, rank: int, text: str) -> None:
+        self.process.tell(self._world_ranks[rank], COMPLAINT, text.encode())
+
+    def unreceived(self) -> list[str]:
+        """The messages that have arrived and that nobody took, and the operations that nobody
+        waited for and that do not end, in words. All ranks call it, where they are done.
+        """
+        me = self.process.rank
+        found = [unfinished(me, str(one.waiting)) for one in self._unfinished()]
+        for lane, comm in enumerate(self.lanes):
+            probe = partial(comm.Improbe, self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)
+            # MPICH looks first, and takes in what has come then
+            while letter := probe() or probe():
+                frame = np.empty(self._status.Get_count(self.MPI.BYTE), np.uint8)
+                source = self._status.Get_source()
+                tag = self._status.Get_tag()
+                request = letter.Irecv(frame)
+                while not request.Test():
+                    os.sched_yield()
+                # these follow a header
+                if lane == FORWARD or tag % len(KINDS) not in (
+                    PIECE_OF_MESSAGE,
+                    PIECE_OF_PART,
+                ):
+                    found.append(
+                        untaken(me, self._world_ranks[source], tag, wire.read_header(frame).text)
+                    )
+        return found
+
+    def _unfinished(self) -> list[Any]:
+        """This transport's operations under way, of those that do not end though all ranks go on
+        with them for a while.
+        """
+        deadline = time.monotonic() + _UNFINISHED
+        while True:
+            mine = [one for one in self.active if one.belongs_to(self)]
+            if not mine or time.monotonic() > deadline:
+                return mine
+            for one in tuple(self.active):
+                one.step()
+            os.sched_yield()
+
+    # ---- collectives ----
+
+    def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
+        size = len(block)
+        mine = bytearray(block)
+        whole = bytearray(self.size * size)
+        request = self.lanes[lane].Iallgather(
+            [mine, size, self.MPI.BYTE], [whole, size, self.MPI.BYTE]
+        )
+        return Pending(request.Test, partial(bytes, whole), waiting, self.meeting(waiting, "later"))
+
+    def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
+        self.traffic.collective_bytes += (self.size - 1) * array.nbytes if self.rank == root else 0
+        for start in range(0, array.size, PIECE):
+            request = self.lanes[lane].Ibcast(array[start : start + PIECE], root)
+            yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
+
+    # ---- the group ----
+
+    @property
+    def _group(self) -> Any:
+        """What groups are made from: nothing else goes on there, unless it is the user's, who may
+        have freed it.
+        """
+        return self.mpi_comm or self.lanes[FORWARD]
+
+    def split(self, color: int | None, key: int) -> MpiTransport | None:
+        try:
+            # all are here: see Communicator.split
+            with self.process.blocking("split", self._world_ranks):
+                comm = self._group.Split(self.MPI.UNDEFINED if color is None else color, key)
+            return None if color is None else MpiTransport(self.process, comm, own=True)
+        except self.MPI.Exception as error:
+            error.add_note(
+                "if there are too many: groups of before go by `with comm.split(...) as "
+                "group:` or group.finalize()"
+            )
+            raise
+
+    def places(self) -> tuple[int, int, int, int]:
+        machines = list(dict.fromkeys(self._machines))
+        mine = self._machines[self.rank]
+        intra = [rank for rank, name in enumerate(self._machines) if name == mine]
+        return intra.index(self.rank), len(intra), machines.index(mine), len(machines)
+
+    def _all_come(self) -> None:
+        """A barrier: what comes next blocks in MPI, or writes what others read."""
+        wait(self, self.exchange(bytes(BLOCK), 0, Waiting("sharing memory", call_site())))
+
+    def share(self, nbytes: int) -> WindowMemory:
+        place = self.places()
+        if self._machine is None:
+            with self.process.blocking("sharing memory", self._world_ranks):
+                self._machine = self._group.Split(place[2], self.rank)
+        self._all_come()
+        with self.process.blocking("sharing memory", self._world_ranks):
+            window = self.MPI.Win.Allocate_shared(
+                max(nbytes, 1) if place[0] == 0 else 0, 1, comm=self._machine
+            )
+        memory = WindowMemory(self.MPI, window, place[0] == 0)
+        memory.sync()
+        self._all_come()  # it is filled: nobody's first writes come before
+        memory.sync()
+        return memory
+
+    def finalize(self) -> None:
+        if self.board is not None:
+            self._all_come()
+            self.board.free()
+            self.board = None
+        self._sweep()
+        if not self._outbox:
+            for comm, buffers in zip(self.lanes, self._all_buffers, strict=True):
+                for buffer in buffers:
+                    buffer.free()
+                comm.Free()
+            self.lanes.clear()
+            self.process.transports[self._place] = None
+            if self._machine is not None:
+                self._machine.Free()
+            if self._own and self.mpi_comm:
+                self.mpi_comm.Free()
+
+    # ---- going on without ranks that are lost: User Level Failure Mitigation, a part of Open MPI
+    # ----
+
+    @property
+    def survives(self) -> bool:
+        told = os.environ.get("OMPI_MCA_mpi_ft_enable", "0")  # noqa: SIM112 - what mpiexec --with-ft ulfm sets
+        return told.lower() in ("1", "true") and hasattr(self.mpi_comm, "Shrink")
+
+    def revoke(self) -> None:
+        for lane in self.lanes:
+            lane.Revoke()
+        self.process.forget(self, self._place)
+
+    def lost(self, error: BaseException) -> bool:
+        MPI = self.MPI
+        if isinstance(error, MPI.Exception):
+            # (Open MPI at times makes ERR_OTHER of them in a collective under way. An error of this
+            # rank alone is raised all the same, as nobody is lost.)
+            return error.Get_error_class() in (
+                MPI.ERR_PROC_FAILED,
+                MPI.ERR_PROC_FAILED_PENDING,
+                MPI.ERR_REVOKED,
+                MPI.ERR_OTHER,
+            )
+        return isinstance(error, DeadlockError)  # the watch has seen sooner that a process is gone
+
+    def agree(self, well: bool) -> bool:
+        flag = np.array([well], np.intc)
+        try:
+            self.process.until_done(self._group.Iagree(flag))
+        except self.MPI.Exception as error:
+            if not self.lost(error):
+                raise
+            return False
+        return bool(flag[0])
+
+    def survivors(self, well: bool) -> MpiTransport | None:
+        # all that are left are here, since they have agreed that some are lost
+        left = self._group.Shrink()
+        group = left.Get_group()
+        everyone = self.MPI.COMM_WORLD.Get_group()
+        there = group.Translate_ranks(list(range(left.Get_size())), everyone)
+        self.process.lose([rank for rank in self._world_ranks if rank not in there])
+        return MpiTransport(self.process, left, own=True).split(0 if well else None, self.rank)
+
+
+_GIVEN_UP = (
+    "rank {}: {} ended in an error, and the other ranks may come to it yet, so nothing else "
+    "can take place on this "
+    "communicator: let the error end the job, or create another communicator on all ranks"
+)
+
+
+class MpiOpeningBuffer(OpeningBuffer):
+    """The memory of the openings of one size on one lane of a transport of processes."""
+
+    def __init__(self, transport: Any, lane: Any, size: int) -> None:
+        super().__init__(size, transport.size)
+        self._transport, BYTE = transport, transport.MPI.BYTE
+        buffers = [self.mine, size, BYTE], [self.whole, size, BYTE]
+        self._request: Any = None
+        self._start: Any = partial(self._start_anew, lane, buffers)
+        if transport.MPI.get_vendor()[0] == "Intel MPI":
+            return
+        with contextlib.suppress(NotImplementedError):
+            self._request = lane.Allgather_init(*buffers)
+            self._start = self._request.Start
+            self._test = self._request.Test
+
+    def _start_anew(self, lane: Any, buffers: Any) -> None:
+        self._test = lane.Iallgather(*buffers).Test
+
+    def exchange(self) -> bool:
+        self._start()
+        test = self._test
+        for poll in range(1 if self._transport.active else 2 * polling.spins):
+            if test():
+                return True
+            if poll > polling.spins:
+                os.sched_yield()
+        return False
+
+    def wait(self, waiting: Waiting) -> None:
+        try:
+            wait(
+                self._transport,
+                Pending(self._test, nothing, waiting, self._transport.meeting(waiting)),
+            )
+        except (
+            BaseException
+        ):  # the allgather goes on in these buffers: no other one may start there
+            self._start = partial(self._refuse, waiting)
+            raise
+
+    def _refuse(self, waiting: Waiting) -> None:
+        raise DeadlockError(_GIVEN_UP.format(self._transport.rank, waiting))
+
+    def free(self) -> None:
+        """Give MPI's part of it back."""
+        if self._request is not None:
+            self._request.Free()

@@ -1,0 +1,640 @@
+"""Sums in shared memory, over ranks that are processes of one machine: no messages, and each rank
+copies its values once.
+
+Each rank has, in the shared memory, a *word* of 64 bits and two *slots*, which it uses by turns. It
+writes the form (dtype and shape) of its values, its note and, if they are few, the values to a
+slot, and then the number of the sum to its word. A rank that sees this number in all words adds up
+all slots, in rank order. A slot is written again two sums later; by then nobody reads it any more,
+because all ranks have been in the sum between. The last 16 bits of a word count how often its rank
+has written another form or note to this slot: as long as they stay the same, the others need not
+read these again.
+
+Larger arrays are not copied at all: they live in the shared memory (``Vectors``). Each rank adds up
+its part of all vectors, writes the sum to all of them, and tells by its word when it is done. So
+each rank reads as many bytes as its vector has, and writes as many.
+
+A sum has two halves: ``begin`` publishes this rank's values, ``end`` adds up those of all ranks.
+Whatever a rank does between them, no other rank has to wait for it, and ranks that arrive at
+slightly different times do not wait for each other.
+
+Ranks may be in different collectives by mistake. A rank that waits in the opening of a collective
+writes the number of that collective to a second word; a rank that waits here sees it, leaves, and
+joins the opening, where all ranks raise the error. Waits are watched for deadlocks like all others
+(watch.py).
+
+A vector for each rank of a machine, in shared memory that all of them read and write: an unnamed
+file, mapped by all ranks.
+
+The memory lives as long as any array on any rank refers to it: no call of all ranks is needed to
+free it.
+
+``allreduce_noted`` of the same array again and again, in two halves.
+
+A communicator's methods that use shared memory: to allocate it, and to sum arrays in it without
+messages.
+
+``allreduce_noted`` is a sum in whose message each rank also sends a short *note*. By the notes of
+all ranks they decide whether to sum at all: so a step of the multi-node optimizer agrees on what it
+does and sums the gradients in one message, not two.
+"""
+
+from __future__ import annotations
+
+import copy
+import mmap
+import os
+import platform
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.communicators.objects import Objects
+from mnpar.communicators.operation import wait
+from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
+from mnpar.communicators.shared_memory import SharedMemory
+from mnpar.communicators.waiting import Pending, Waiting, nothing
+from mnpar.communicators.wire import UPDATE
+from mnpar.errors import DeadlockError
+from mnpar.runtime.callsite import call_site
+from mnpar.runtime.deadlock import polling
+
+if TYPE_CHECKING:
+    from mnpar.communicators.channel import Handshake
+    from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.mpi.transport import MpiTransport
+    from mnpar.communicators.objects import Objects
+
+HEAD, NOTE = 64, 256  # bytes of a slot for the form of the values, and for the note
+
+
+_TEXT = HEAD - 2  # bytes of the form; the first two of the head are the length of the note
+
+
+FEW = (
+    2**15
+    # bytes of values that are copied to a slot: one wait less than with Vectors, and they stay in
+    # the cache
+)
+
+
+_LINE = 64  # bytes of a cache line
+
+
+_SLOT = HEAD + NOTE + FEW
+
+
+_ELSEWHERE = 1  # where the second word is, after the first
+
+
+_TIMES = (
+    2**16
+    # a word is the number of the sum times this, plus how often the slot got another form or note
+    # (modulo this)
+)
+
+
+_UNKNOWN = -(2**62)  # a count that no word has
+
+
+_SHORT = 24  # polls of the words that take as long as one poll of MPI
+
+
+_GIVEN_UP = (
+    "rank {}: a sum of gradients, or allreduce_noted, ended in an error, and the other ranks "
+    "may come to it yet, so no other "
+    "one can take place on this communicator: let the error end the job, or create another "
+    "communicator on all ranks"
+)
+
+
+# x86: loads are done in program order, and so are stores
+_ORDERED = platform.machine() in (
+    "x86_64",
+    "AMD64",
+)
+
+
+class Form:
+    """How arrays of one form (dtype and shape) are summed here.
+
+    Args:
+        head: the form, as bytes.
+        sent: bytes that this rank is counted to send in each sum (``Traffic``).
+        slots: for each of the two turns, the arrays in the slots of all ranks; empty: the arrays
+            are ``Vectors``.
+        rank: this one.
+
+    Attributes:
+        mine, add: for each turn, the array in this rank's slot, and what writes the sum of all
+            slots to an array.
+        fenced: whether a memory barrier has to stand between the values and the word.
+    """
+
+    __slots__ = ("add", "fenced", "head", "mine", "sent")
+
+    def __init__(self, head: bytes, sent: int, slots: Sequence[list[Array]], rank: int) -> None:
+        self.head, self.sent = head, sent
+        self.mine: Sequence[Array] = [one[rank] for one in slots]
+        self.add: Sequence[Callable[[Array], Any]] = [_adder(one) for one in slots]
+        # numpy writes large arrays past the cache, in no order
+        self.fenced = not (slots and _ORDERED)
+
+
+def _adder(arrays: list[Array]) -> Callable[[Array], Any]:
+    """A function that writes the sum of these arrays to another one."""
+    two = len(arrays) == 2 and arrays[0].dtype.itemsize > 2
+    return partial(np.add, *arrays) if two else partial(reduce_arrays, arrays, "sum")
+
+
+class Board:
+    """The slots and words of all ranks.
+
+    Args:
+        transport: its ranks are on one machine.
+        memory: of ``size(ranks)`` bytes.
+    """
+
+    def __init__(self, transport: MpiTransport, memory: SharedMemory) -> None:
+        self._transport, self._rank, self.memory = transport, transport.rank, memory
+        starts = range(0, self.size(transport.size), self.size(1))
+        self._bytes = memoryview(memory.array)[: self.size(transport.size)]
+        self._words = self._bytes.cast("q")
+        self._at = [start // 8 for start in starts]
+        self._mine = self._at[transport.rank]
+        self._others = [at for at in self._at if at != self._mine]
+        self._slots = [[start + _LINE + turn * _SLOT for start in starts] for turn in (0, 1)]
+        self._turn = 0  # the same on all ranks
+        self._seq = 0  # of the sum that this rank is in
+        self._form: Any = None  # of its values
+        self._said: list[tuple[Form | None, bytes]] = [
+            (None, b"")
+        ] * 2  # the form and note in each slot of this rank
+        self._times = [0, 0]  # how often each of these got another form or note
+        self._nothing_known = [(at, _UNKNOWN) for at in self._others]
+        self._known = [
+            self._nothing_known
+        ] * 2  # the same counts of the other ranks, when their slots were last read,
+        self._heard: list[tuple[bool, list[bytes]]] = [
+            (False, [])
+        ] * 2  # and what was read: whether all forms are equal, notes
+        self._forms: dict[Any, Form] = {}
+        # by the id of this rank's
+        self._vectors: WeakValueDictionary[int, Vectors] = WeakValueDictionary()
+
+    @classmethod
+    def size(cls, ranks: int) -> int:
+        """Bytes of memory that a board of so many ranks takes."""
+        return ranks * (_LINE + 2 * _SLOT)
+
+    def know(self, vectors: Vectors) -> None:
+        """Sum these vectors in place from now on; all ranks call it, in the same order."""
+        vectors.form = self._form_of(vectors.mine, vectors.number)
+        self._vectors[id(vectors.mine)] = vectors
+
+    def form(self, x: Any) -> Form | None:
+        """How an array is summed here; None if it cannot be."""
+        if type(x) is not np.ndarray:
+            return None
+        if x.nbytes <= FEW:
+            return self._forms.get((x.shape, x.dtype)) or self._form_of(x)
+        vectors = self._vectors.get(id(x))
+        return vectors.form if vectors is not None and vectors.mine is x else None
+
+    def _form_of(self, x: Array, number: int = 0) -> Form:
+        head = f"{number} {x.dtype.str} {x.shape} {x.dtype.name}".encode()[:_TEXT].ljust(
+            _TEXT, b" "
+        )
+        sent = bytes_of_reduction(x, self._rank, self._transport.size, None)
+        if number:
+            return Form(head, sent, (), self._rank)
+        starts = [[start + HEAD + NOTE for start in both] for both in self._slots]
+        slots = [
+            [np.ndarray(x.shape, x.dtype, self._bytes, start) for start in one] for one in starts
+        ]
+        form = self._forms[x.shape, x.dtype] = Form(head, sent, slots, self._rank)
+        return form
+
+    def begin(self, form: Form, x: Array, note: bytes, channel: Handshake) -> None:
+        """Publish this rank's values and note.
+
+        Args:
+            channel: gives the collective its number, which is even, and larger than any before.
+
+        Raises:
+            DeadlockError: an error has come between the last ``begin`` and its ``end``: the slot
+                may not be written again.
+        """
+        if self._seq:
+            raise DeadlockError(_GIVEN_UP.format(self._rank))
+        turn = self._turn = 1 - self._turn
+        self._seq, self._form = channel.next_exchange(), form
+        if form.mine:
+            form.mine[turn][...] = x
+        said = self._said[turn]
+        if said[1] is not note or said[0] is not form:
+            self._say(form, note, turn)
+        if form.fenced:
+            self.memory.sync()
+        self._words[self._mine] = self._seq * _TIMES + self._times[turn]
+
+    def end(
+        self,
+        usual: Callable[[list[bytes]], bool],
+        x: Array,
+        channel: Handshake,
+        later: bool = False,
+    ) -> bool | None:
+        """Write the sum to the array, if the notes are as usual.
+
+        Args:
+            usual: as :meth:`Communicator.allreduce_noted` has it.
+            x: the array that ``begin`` got.
+            channel: takes the number back if there is no sum here.
+            later: of ``Vectors``, only this rank's part need be summed on return, the others' after
+                :meth:`rest`.
+
+        Returns:
+            Whether the notes are as usual; None if there is no sum here, because some rank is in
+            another collective, or has values of another form.
+        """
+        words = self._words
+        turn = self._turn
+        form = self._form
+        seq = self._seq
+        begin = seq * _TIMES
+        for at, times in self._known[turn]:
+            if words[at] == begin + times:  # it has come, and says what it said the last time
+                continue
+            if not self._wait(begin):
+                self._leave(channel, seq)
+                return None
+            if words[at] != begin + times:
+                self._hear(begin, turn)
+                break
+        if not _ORDERED:
+            self.memory.sync()
+        alike, notes = self._heard[turn]
+        # all have come: this slot is not written again before all have read it, whatever happens
+        # here
+        if form.mine:
+            self._seq = 0
+        if not usual(notes):
+            self._seq = 0
+            return False
+        if not alike:
+            self._leave(channel, seq)
+            return None
+        traffic = self._transport.traffic
+        traffic.collectives += 1
+        traffic.collective_bytes += form.sent
+        if form.mine:
+            form.add[turn](x)
+            return True
+        self._vectors[id(x)].add_up()
+        self.memory.sync()
+        self._words[self._mine] = begin + _TIMES + self._times[turn]
+        if not later:
+            self.rest()
+        return True
+
+    def rest(self) -> None:
+        """Wait until the other ranks have added up their parts of ``Vectors``."""
+        if self._seq:
+            self._wait((self._seq + 1) * _TIMES)
+            self._seq = 0
+
+    def _leave(self, channel: Handshake, seq: int) -> None:
+        """There is no sum here: the caller goes on in an opening of the same number, where all
+        ranks learn why.
+        """
+        self._seq, self._turn = 0, 1 - self._turn  # nobody has used the slot of this turn
+        channel.give_back(seq)
+        self.elsewhere(seq)
+
+    def _say(self, form: Form, note: bytes, turn: int) -> None:
+        start = self._slots[turn][self._rank]
+        text = len(note).to_bytes(2, "little") + form.head + note
+        self._bytes[start : start + len(text)] = text
+        self._times[turn] = (self._times[turn] + 1) % _TIMES
+        self._said[turn], self._known[turn] = (form, note), self._nothing_known
+
+    def _hear(self, begin: int, turn: int) -> None:
+        """Read the slots whose form or note may be others than last time; all ranks have written
+        them.
+        """
+        # a rank in the next sum shows the count of its other slot
+        ahead = [self._words[at] - begin for at in self._others]
+        known = [
+            (at, n % _TIMES if n < 2 * _TIMES else _UNKNOWN)
+            for at, n in zip(self._others, ahead, strict=True)
+        ]
+        if known != self._known[turn] or max(ahead) >= 2 * _TIMES:
+            texts = [bytes(self._bytes[start : start + HEAD + NOTE]) for start in self._slots[turn]]
+            heads = {text[2:HEAD] for text in texts}
+            notes = [text[HEAD : HEAD + int.from_bytes(text[:2], "little")] for text in texts]
+            self._known[turn], self._heard[turn] = known, (len(heads) == 1, notes)
+
+    def _wait(self, least: int) -> bool:
+        """Wait until the words of all other ranks are at least ``least``, or one is in another
+        collective; whether they are.
+        """
+        words, transport = self._words, self._transport
+        for at in self._others:
+            for _ in range(1 if transport.active else _SHORT * polling.spins):
+                if words[at] >= least:
+                    break
+            else:
+                return self._wait_long(least)
+        if not _ORDERED:
+            self.memory.sync()
+        return True
+
+    def _wait_long(self, least: int) -> bool:
+        words, others, transport = self._words, self._others, self._transport
+
+        def ready() -> bool:
+            return all(
+                [words[at] >= least or words[at + _ELSEWHERE] * _TIMES >= least for at in others]
+            )
+
+        what = Waiting(UPDATE, call_site(), None, 0, self._seq)
+        wait(
+            transport,
+            Pending(
+                lambda: ready() or transport.go_on() or ready(),
+                nothing,
+                what,
+                transport.meeting(what),
+            ),
+        )
+        if not _ORDERED:
+            self.memory.sync()
+        return all([words[at] >= least for at in others])
+
+    def elsewhere(self, seq: int) -> None:
+        """Tell the other ranks that this one waits in the opening of the collective of this number,
+        and not here.
+        """
+        if seq != self._seq:
+            self._words[self._mine + _ELSEWHERE] = seq
+
+    def free(self) -> None:
+        """Free the memory."""
+        for form in self._forms.values():
+            form.mine = form.add = ()  # arrays that stand here
+        self._forms.clear()
+        self._words.release()
+        self._bytes.release()
+        self.memory.free()
+
+
+_IN_MEMORY = "/dev/shm"
+
+
+_BLOCK = (
+    2**17
+    # bytes that are added up at a time: with the same block of each rank's vector they stay in the
+    # cache
+)
+
+
+_LINE = 64  # bytes of a cache line
+
+
+class Vectors:
+    """The vectors of all ranks, of one dtype and length.
+
+    Args:
+        arrays: one for each rank.
+        rank: this one.
+        number: above 0; tells these vectors from others of the same ranks, and is the same on all
+            of them.
+    """
+
+    def __init__(self, arrays: list[Array], rank: int, number: int) -> None:
+        self.arrays = arrays
+        self.mine = arrays[rank]
+        self.number = number
+        size = self.mine.size
+        ranks = len(arrays)
+        line = _LINE // self.mine.itemsize
+        start, stop = [
+            size * r // ranks // line * line if r < ranks else size for r in (rank, rank + 1)
+        ]
+        # what this rank adds up, and what is before and after it:
+        self.parts = [slice(start, stop), slice(0, start), slice(stop, size)]
+        step = _BLOCK // self.mine.itemsize
+        places = [slice(at, min(at + step, stop)) for at in range(start, stop, step)]
+        self._blocks = [[array[place] for array in arrays] for place in places]
+        self._rank, self._total = rank, None if rank < 2 else np.empty(step, self.mine.dtype)
+        self.form: Any = None  # how a Board sums them, set by it
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Vectors:
+        """Itself: a copied model's gradients live elsewhere."""
+        return self
+
+    def add_up(self) -> None:
+        """Write the sum of this rank's part, in rank order, to all vectors."""
+        for block in self._blocks:
+            # the first two ranks can sum in place: their blocks are read before they are written
+            mine = block[self._rank]
+            total = reduce_arrays(
+                block, "sum", mine if self._total is None else self._total[: mine.size]
+            )
+            for array in block:
+                if array is not total:
+                    array[...] = total
+
+
+def share_vectors(comm: Objects, like: Array, number: int) -> Vectors | None:
+    """Vectors like ``like``, which is one-dimensional; all ranks call it. None if the memory cannot
+    be had.
+
+    Each rank allocates the pages of its own vector: with several memory nodes (NUMA) they are on
+    the one near that rank.
+    """
+    length = -(-like.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    file = _create(comm.size * length) if comm.rank == 0 else -1
+    path, which = comm.bcast_obj(
+        (f"/proc/{os.getpid()}/fd/{file}", _which(file)) if file >= 0 else ("", None)
+    )
+    mapped: Any = None
+    try:
+        if (
+            path
+            and (file := file if comm.rank == 0 else os.open(path, os.O_RDWR)) >= 0
+            and _which(file) == which
+        ):
+            # an error now, and not when it is written
+            os.posix_fallocate(file, comm.rank * length, length)
+            mapped = mmap.mmap(file, comm.size * length)
+    except OSError:
+        pass  # processes that may not see each other, or no memory left
+    there = comm.allreduce_obj(mapped is not None, "min")
+    if file >= 0:
+        os.close(file)
+    if not there:
+        return None
+    arrays = [
+        np.ndarray(like.shape, like.dtype, mapped, rank * length) for rank in range(comm.size)
+    ]
+    return Vectors(arrays, comm.rank, number)
+
+
+def _create(nbytes: int) -> int:
+    """A file that never has a name, so that nothing is left of it however the job ends; -1: there
+    is no room for it.
+    """
+    try:
+        file = os.open(_IN_MEMORY, os.O_RDWR | os.O_TMPFILE, 0o600)
+    except (OSError, AttributeError):  # another system
+        return -1
+    left = os.statvfs(_IN_MEMORY)
+    if left.f_bavail * left.f_frsize < 2 * nbytes:  # others want some too, MPI among them
+        os.close(file)
+        return -1
+    os.ftruncate(file, nbytes)
+    return file
+
+
+def _which(file: int) -> tuple[int, int]:
+    """The identity of an open file: in another container the path of a process's descriptor may
+    lead to another file.
+    """
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino
+
+
+class NotedSum:
+    """:meth:`Communicator.allreduce_noted` of one array: ``begin`` publishes this rank's values
+    where there is a board, ``end`` sums. Between them no other rank waits for this one.
+
+    Args:
+        comm: the ranks.
+        x: the values, which become their sum; it must not change in between.
+    """
+
+    def __init__(self, comm: Communicator, x: Array) -> None:
+        self._comm, self.x, self._note = comm, x, b""
+        self._board: Board | None = None  # the communicator's, when it was last looked up
+        self._form: Form | None = None  # of the array, on that board
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NotedSum:
+        """A sum over the same ranks, of a copy of the array."""
+        return NotedSum(self._comm, copy.deepcopy(self.x, memo))
+
+    def begin(self, note: bytes) -> None:
+        """The array has this rank's values; the note goes with them."""
+        board, self._note = self._comm.transport.board, note
+        if board is not self._board:
+            self._board, self._channel = board, self._comm.channel(0)
+            self._form = None if board is None else board.form(self.x)
+        if board is not None and self._form is not None:
+            board.begin(self._form, self.x, note, self._channel)
+
+    def end(self, usual: Callable[[list[bytes]], bool], later: bool = False) -> bool:
+        """Sum in place if the notes are as usual; returns whether they are. ``later``: the parts of
+        a vector in shared memory that other ranks add up need be there only after :meth:`rest`.
+        """
+        comm, board, x = self._comm, self._board, self.x
+        if board is None or self._form is None:
+            return comm.allreduce_noted(x, self._note, usual, x)
+        summed = board.end(usual, x, self._channel, later)
+        if summed is not None:
+            return summed
+        return self._channel.allreduce_noted(x, comm._call(UPDATE), self._note, usual, x)
+
+    def rest(self) -> None:
+        """Wait for the parts of the sum that are not there yet."""
+        if self._board is not None:
+            self._board.rest()
+
+
+class InMemory(Objects):
+    """The methods of a communicator that use shared memory where its ranks have any."""
+
+    def share(self, nbytes: int) -> SharedMemory:
+        """Allocate memory, ``nbytes`` zeros, that the ranks of each machine share
+        (:class:`mnpar.SharedData`); all call it.
+        """
+        self._now(self.channel(0).barrier(self._call("share")))
+        return self.transport.share(nbytes)
+
+    def allreduce_noted(
+        self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array
+    ) -> bool:
+        """The sum over ranks, written to ``out`` if the notes that the ranks send with it are as
+        usual; returns whether.
+
+        Args:
+            x: an array, of one shape and dtype on all ranks unless the notes are unusual.
+            note: this rank's: bytes, as many on all ranks, at most 256.
+            usual: called with the notes in rank order, and returns the same on all ranks: False,
+                and nothing is summed.
+            out: an array like ``x``, or ``x`` itself.
+
+        Raises:
+            ValueError: the note is longer.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> def program(comm):
+            ...     x = np.ones(2)
+            ...     comm.allreduce_noted(
+            ...         x, b"no" if comm.rank else b"ok", lambda notes: b"no" not in notes, x
+            ...     )
+            ...     return bool(x[0] > 1)
+            >>> mnpar.run(program, ranks=2)
+            [False, False]
+        """
+        if len(note) > NOTE:
+            raise ValueError(f"rank {self.rank}: a note has at most {NOTE} bytes, not {len(note)}")
+        board = self.transport.board
+        channel = self.channel(0)
+        if board is not None and out is x and (form := board.form(x)) is not None:
+            board.begin(form, x, note, channel)
+            if (summed := board.end(usual, x, channel)) is not None:
+                return bool(summed)
+        return channel.allreduce_noted(x, self._call(UPDATE), note, usual, out)
+
+    def open_board(self, wanted: bool = True) -> bool:
+        """Let :meth:`allreduce_noted` sum in shared memory, where all ranks have it in common; all
+        ranks call it.
+
+        Args:
+            wanted: False: by messages again.
+
+        Returns:
+            Whether it does: the ranks are processes of one machine, and their MPI is not Open MPI.
+            Arrays of more than 32 KiB go by messages nevertheless, but for those of
+            :meth:`share_vectors`.
+        """
+        transport = self.transport
+        if transport.board is not None and not wanted:
+            self._now(self._barrier())
+            transport.board.free()
+            transport.board = None
+        elif transport.board is None and wanted and transport.adds_up:
+            transport.board = Board(transport, self.share(Board.size(self.size)))  # type: ignore[arg-type]
+        return transport.board is not None
+
+    def share_vectors(self, like: Array) -> Vectors | None:
+        """A vector for each rank in shared memory, where :meth:`allreduce_noted` sums them in
+        place.
+
+        Args:
+            like: one-dimensional; all ranks call it with arrays of one form.
+
+        Returns:
+            None if there is no such memory.
+        """
+        if not self.open_board():
+            return None
+        vectors = share_vectors(self, like, self.channel(0).next_number)
+        if vectors is not None:
+            self.transport.board.know(vectors)
+        return vectors

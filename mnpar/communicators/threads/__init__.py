@@ -1,0 +1,1 @@
+"""Communicators whose ranks are threads of one process."""

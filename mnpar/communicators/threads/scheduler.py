@@ -1,0 +1,181 @@
+"""The scheduler of thread ranks: a baton goes round, and only the rank that holds it runs.
+
+Where a rank has to wait it hands the baton on, to the next rank (in rank order) that can go on. So
+a program runs the same way each time. If no rank can go on, that is a deadlock, which is found at
+once, and shown as a table of who waits for what. A single process is a world of one rank.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mnpar.backend import Array
+from mnpar.communicators.waiting import FORWARD, Waiting, unfinished, untaken
+from mnpar.communicators.wire import read_header
+from mnpar.errors import DeadlockError, MismatchError, RankFailedError
+
+
+class World:
+    """The ranks of one program, the baton, and the messages under way."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.mail: dict[
+            tuple[int, int, int, int], deque[tuple[int, Array]]
+        ] = {}  # (group, lane, source, dest) -> (tag, bytes)
+        self.meetings: dict[
+            Any, dict[int, Any]
+        ] = {}  # (group, what, number) -> what each rank brought
+        self.active: list[list[Any]] = [[] for _ in range(size)]  # each rank's operations under way
+        self.groups = 1
+        self.members: dict[int, list[int]] = {}  # of each group
+        self.successors: dict[
+            tuple[int, int], int
+        ] = {}  # (group, number of its muster) -> the group of the survivors
+        self.revoked: set[int] = set()  # groups in which nobody waits any more
+        self.failure: tuple[int, BaseException] | None = None
+        self.complaints: dict[int, str] = {}
+        self.done = [False] * size
+        self.waiting: list[tuple[Callable[[], bool], Waiting, Sequence[int]] | None] = [None] * size
+        # plain locks: a Semaphore is a Condition, and that two of them
+        self._batons = [threading.Lock() for _ in range(size)]
+        for baton in self._batons:
+            baton.acquire()
+
+    def start(self) -> None:
+        """Give the baton to rank 0."""
+        self._batons[0].release()
+
+    def take(self, rank: int) -> None:
+        """Wait for the baton the first time."""
+        self._batons[rank].acquire()
+
+    def wait(
+        self, rank: int, ready: Callable[[], bool], waiting: Waiting, ranks: Sequence[int] = ()
+    ) -> None:
+        """Go on when ``ready()``; until then let the others run. ``ranks`` are those of the
+        communicator; none: all.
+        """
+        self._raise_failure(rank)
+        if ready():
+            return
+        if self.done[rank]:
+            raise DeadlockError(
+                f"rank {rank} has ended its program: wait for {waiting} inside it, the others "
+                "have ended too"
+            )
+        self._let_others_run(rank, ready, waiting, ranks or range(self.size))
+
+    def pause(self, rank: int) -> None:
+        """Let every other rank that can go on do so first."""
+        if not self.done[rank]:
+            self._let_others_run(rank, lambda: True, Waiting("a pause", ""), ())
+
+    def _let_others_run(
+        self, rank: int, ready: Callable[[], bool], waiting: Waiting, ranks: Sequence[int]
+    ) -> None:
+        self.waiting[rank] = (ready, waiting, ranks)
+        self._hand_on(rank)
+        self._batons[rank].acquire()
+        self.waiting[rank] = None
+        self._raise_failure(rank)
+
+    def leave(self, rank: int, error: BaseException | None) -> None:
+        """The rank's program has ended."""
+        if error is not None and self.failure is None:
+            self.failure = (rank, error)
+        self.done[rank] = True
+        self._hand_on(rank)
+
+    def _hand_on(self, rank: int) -> None:
+        while True:
+            for step in range(1, self.size + 1):
+                other = (rank + step) % self.size
+                if not self.done[other] and self._can_run(other):
+                    self._batons[other].release()
+                    return
+            if not self._step_for_the_done():
+                break
+        if not all(self.done):
+            self.failure = (rank, DeadlockError(self._table()))
+            self._batons[self.done.index(False)].release()
+
+    def _step_for_the_done(self) -> bool:
+        """Go on with what ended ranks have left under way: others may wait for it. Returns whether
+        there was anything.
+        """
+        ready = [
+            one
+            for rank, active in enumerate(self.active)
+            if self.done[rank]
+            for one in active
+            if one.ready()
+        ]
+        for operation in ready:
+            operation.step()
+        return bool(ready)
+
+    def _can_run(self, rank: int) -> bool:
+        entry = self.waiting[rank]
+        return self.failure is not None or rank in self.complaints or entry is None or entry[0]()
+
+    def _raise_failure(self, rank: int) -> None:
+        if rank in self.complaints:
+            raise MismatchError(self.complaints.pop(rank))
+        if self.failure is None:
+            return
+        culprit, error = self.failure
+        if self.size == 1:
+            self.failure = None  # the process goes on: its world can be used again
+        if isinstance(error, DeadlockError):
+            raise DeadlockError(*error.args)
+        raise RankFailedError(
+            f"rank {rank} stops because rank {culprit} failed: {type(error).__name__}: {error}"
+        ) from error
+
+    def unreceived(self) -> list[str]:
+        """The messages that nobody took, and the operations that were never waited for and could
+        not end, in words.
+        """
+        left = [
+            unfinished(rank, str(one.waiting))
+            for rank, active in enumerate(self.active)
+            for one in active
+        ]
+        return [text for where in self.mail for text in self.untaken(where)] + left
+
+    def untaken(self, where: tuple[int, int, int, int]) -> list[str]:
+        """The messages of one queue of the mail, in words."""
+        group, _, source, dest = where
+        ends = self.members[group][dest], self.members[group][source]
+        return [untaken(*ends, tag, read_header(frame).text) for tag, frame in self.mail[where]]
+
+    def _table(self) -> str:
+        rows = [f"  rank {rank}: {self._doing(rank)}" for rank in range(self.size)]
+        waiting = [entry[1] for entry in self.waiting if entry is not None]
+        advice = {wait.advice(any(self.done), "\n".join(rows)) for wait in waiting} - {""}
+        return "\n".join(["no rank can go on, each waits for another:", *rows, *sorted(advice)])
+
+    def _doing(self, rank: int) -> str:
+        entry = self.waiting[rank]
+        if entry is not None:
+            return (
+                "waits in "
+                f"{entry[1]}{entry[1].beside(entry[2], rank, self.size)}{self._beside(rank)}"
+            )
+        return "has finished" if self.done[rank] else "has not started"
+
+    def _beside(self, rank: int) -> str:
+        """Of the messages that have come to a rank, and are not what it waits for, the first."""
+        for (group, lane, source, dest), queue in self.mail.items():
+            if lane == FORWARD and queue and self.members[group][dest] == rank:
+                (tag, frame), whom = queue[0], self.members[group][source]
+                text = read_header(frame).text
+                return (
+                    f"; a message with tag {tag} from rank {whom} has come, which nobody has "
+                    f"received: {text}"
+                )
+        return ""

@@ -1,0 +1,370 @@
+"""Ranks that are threads of one process: for tests, teaching and debugging, never for speed.
+
+Only one of them runs at a time (``World``), so what they exchange are entries of dicts that no lock
+has to guard.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import sys
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.communicators.matching import OpeningBuffer, OpeningBuffers, sizes_for
+from mnpar.communicators.operation import wait
+from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
+from mnpar.communicators.shared_memory import OwnMemory, allocate
+from mnpar.communicators.threads.scheduler import World
+from mnpar.communicators.transport import Letter, Traffic
+from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
+from mnpar.errors import DeadlockError, RankFailedError, UnreceivedWarning
+
+
+class ThreadOpeningBuffer(OpeningBuffer):
+    """The openings among thread ranks: each is an ``exchange``."""
+
+    def __init__(self, transport: ThreadTransport, lane: int, size: int) -> None:
+        super().__init__(size, transport.size)
+        self._transport, self._lane = transport, lane
+
+    def exchange(self) -> bool:
+        return False
+
+    def wait(self, waiting: Waiting) -> None:
+        pending = self._transport.exchange(bytes(self.mine), self._lane, waiting)
+        wait(self._transport, pending)
+        self.whole[:] = pending.value()
+
+
+class ThreadTransport:
+    """The transport of thread ranks."""
+
+    name = "threads"
+    board, adds_up = None, False
+    tag_limit = 2**31 - 1
+
+    def __init__(self, world: World, group: int, members: list[int], rank: int) -> None:
+        self._world, self._group, self._members = world, group, members
+        self.rank, self.size = rank, len(members)
+        self._me = members[rank]
+        world.members[group] = members
+        self._splits = self._shares = self._musters = 0  # so far
+        self.active = world.active[self._me]
+        self.opening_buffers = (
+            OpeningBuffers(self._new_buffers(FORWARD)),
+            OpeningBuffers(self._new_buffers(BACKWARD)),
+        )
+        self.traffic = Traffic()
+
+    @property
+    def world_ranks(self) -> list[int]:
+        return self._members
+
+    def _new_buffers(self, lane: int) -> list[ThreadOpeningBuffer]:
+        return [ThreadOpeningBuffer(self, lane, size) for size in sizes_for(self.size)]
+
+    def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
+        self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append(
+            (tag, frame)
+        )
+
+    def post_apart(
+        self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting
+    ) -> Pending:
+        frame = np.concatenate([np.frombuffer(header, np.uint8), body])
+        self.post(frame, dest, tag, lane)
+        queue = self._world.mail[self._group, lane, self.rank, dest]
+        return Pending(lambda: all([other is not frame for _, other in queue]), nothing, waiting)
+
+    def wait(self, pending: Pending) -> None:
+        world, group = self._world, self._group
+        world.wait(
+            self._me,
+            lambda: pending.ready() or group in world.revoked,
+            pending.waiting,
+            self._members,
+        )
+        if group in world.revoked and not pending.ready():
+            raise RankFailedError(
+                f"rank {self.rank} stops to wait in {pending.waiting}: a rank of its "
+                "communicator is lost"
+            )
+
+    def pause(self) -> None:
+        self._world.pause(self._me)
+
+    def probe(self, source: int, tag: int, lane: int) -> Letter | None:
+        for peer in range(self.size) if source == ANY else (source,):
+            queue = self._world.mail.get((self._group, lane, peer, self.rank), ())
+            for place, (its_tag, frame) in enumerate(queue):
+                if tag in (ANY, its_tag):
+                    del queue[place]  # type: ignore[union-attr]
+                    return Letter(peer, its_tag, frame)
+        return None
+
+    def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
+        return letter.handle
+        yield  # makes it steps, though it never waits
+
+    def take(
+        self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]
+    ) -> tuple[Array, int, int] | None:
+        letter = self.probe(source, tag, lane)
+        return None if letter is None else (letter.handle, letter.source, letter.tag)
+
+    def complain(self, rank: int, text: str) -> None:
+        self._world.complaints[self._members[rank]] = text
+
+    def _meet(self, thing: Any, key: Any, waiting: Waiting) -> Pending:
+        """An allgather of any things; ``key`` is the same on all ranks."""
+        meetings = self._world.meetings
+        key = (self._group, key)
+        meeting = meetings.setdefault(key, {})
+        meeting[self.rank] = thing
+
+        def value() -> list[Any]:
+            if meetings.get(key) is meeting:
+                del meetings[key]  # who comes late has it already
+            return [meeting[rank] for rank in range(self.size)]
+
+        return Pending(lambda: len(meeting) == self.size, value, waiting)
+
+    def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
+        meeting = self._meet(block, ("opening", waiting.order, waiting.seq), waiting)
+        return meeting._replace(value=lambda: b"".join(meeting.value()))
+
+    def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
+        mine = array.copy() if self.rank == root else None
+        if self.rank == root:
+            self.traffic.collective_bytes += (self.size - 1) * array.nbytes
+        sent = (yield self._meet(mine, ("data", waiting.order, waiting.seq), waiting))[root]
+        if self.rank != root:  # the root's may be read-only
+            array[...] = sent
+
+    def allgather(
+        self, array: Array, counts: list[int], lane: int, waiting: Waiting
+    ) -> Steps[Array]:
+        self.traffic.collective_bytes += (self.size - 1) * array.nbytes
+        return np.concatenate(
+            (yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting))
+        )
+
+    def reduce(
+        self,
+        array: Array,
+        reduction: str,
+        root: int | None,
+        lane: int,
+        waiting: Waiting,
+        out: Array | None = None,
+    ) -> Steps[Array]:
+        if array.nbytes > GATHERED:
+            return (yield from self.reduce_in_parts(array, reduction, waiting, root))
+        gathered = yield from self.allgather(array.view(np.uint8), [], lane, waiting)
+        return reduce_arrays(list(gathered.view(array.dtype).reshape(self.size, -1)), reduction)
+
+    def reduce_in_parts(
+        self,
+        array: Array,
+        reduction: str,
+        waiting: Waiting,
+        root: int | None = None,
+        out: Array | None = None,
+    ) -> Steps[Array]:
+        self.traffic.collective_bytes += bytes_of_reduction(array, self.rank, self.size, root)
+        arrays = yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)
+        return reduce_arrays(arrays, reduction)
+
+    def split(self, color: int | None, key: int) -> ThreadTransport | None:
+        self._splits += 1
+        waiting = Waiting("split", "")
+        keys = self._now(self._meet((color, key), ("split", self._splits), waiting))
+        groups = self._now(self._meet(self._new_groups(keys), ("groups", self._splits), waiting))[0]
+        if color is None:
+            return None
+        mine = sorted((k, rank) for rank, (c, k) in enumerate(keys) if c == color)
+        members = [self._members[rank] for _, rank in mine]
+        return ThreadTransport(
+            self._world, groups[color], members, [rank for _, rank in mine].index(self.rank)
+        )
+
+    def _now(self, meeting: Pending) -> Any:
+        wait(self, meeting)
+        return meeting.value()
+
+    def _new_groups(self, keys: list[tuple[int | None, int]]) -> dict[int, int]:
+        """Rank 0 numbers the new groups for all."""
+        if self.rank != 0:
+            return {}
+        colors = list(dict.fromkeys(color for color, _ in keys if color is not None))
+        first = self._world.groups
+        self._world.groups = self._world.groups + len(colors)
+        return {color: first + i for i, color in enumerate(colors)}
+
+    def duplicate(self) -> ThreadTransport:
+        """The same ranks with messages of their own."""
+        return self.split(0, self.rank) or self
+
+    def places(self) -> tuple[int, int, int, int]:
+        return self.rank, self.size, 0, 1
+
+    def share(self, nbytes: int) -> OwnMemory:
+        self._shares += 1
+        mine = allocate(nbytes) if self.rank == 0 else None
+        return OwnMemory(
+            self._now(self._meet(mine, ("share", self._shares), Waiting("share", "")))[0]
+        )
+
+    def unreceived(self) -> list[str]:
+        """The messages that have arrived and that nobody took, in words."""
+        mine = [
+            where for where in self._world.mail if (where[0], where[3]) == (self._group, self.rank)
+        ]
+        return [text for where in mine for text in self._world.untaken(where)]
+
+    def finalize(self) -> None:
+        pass
+
+    # ---- going on without ranks that are lost ----
+
+    survives = True
+
+    def revoke(self) -> None:
+        self._world.revoked.add(self._group)
+
+    def lost(self, error: BaseException) -> bool:
+        return isinstance(error, RankFailedError)
+
+    def agree(self, well: bool) -> bool:
+        said = self._muster(well)
+        return len(said) == self.size and all(said.values())
+
+    def survivors(self, well: bool) -> ThreadTransport | None:
+        said = self._muster(well)
+        left = [rank for rank in range(self.size) if said.get(rank)]
+        if not well:
+            return None
+        group = self._world.successors.setdefault((self._group, self._musters), self._world.groups)
+        self._world.groups = max(self._world.groups, group + 1)
+        return ThreadTransport(
+            self._world, group, [self._members[rank] for rank in left], left.index(self.rank)
+        )
+
+    def _muster(self, well: bool) -> dict[int, bool]:
+        """Exchange ``well`` among the ranks whose programs have not ended; what each of them
+        gave.
+        """
+        self._musters += 1
+        world = self._world
+        said: dict[int, bool] = world.meetings.setdefault(
+            (self._group, ("muster", self._musters)), {}
+        )
+        said[self.rank] = well
+        others = [(rank, self._members[rank]) for rank in range(self.size)]
+        world.wait(
+            self._me,
+            lambda: all([r in said or world.done[m] for r, m in others]),
+            Waiting("those that are left", ""),
+        )
+        return said
+
+
+current_transport: contextvars.ContextVar[ThreadTransport | None] = contextvars.ContextVar(
+    "mnpar.transport", default=None
+)
+
+
+# tells thread ranks apart, those of other programs too:
+claimant: contextvars.ContextVar[int] = contextvars.ContextVar("mnpar.claimant", default=0)
+
+
+_numbers = itertools.count(1)
+
+
+_owners: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
+
+
+def claim(thing: Any) -> None:
+    """Note that this rank is going to change ``thing``: what was made outside of the program is
+    shared by all thread ranks.
+
+    Raises:
+        RuntimeError: another thread rank has claimed it too.
+    """
+    transport = current_transport.get()
+    if transport is not None:
+        world, rank = _owners.get(thing, (None, 0))
+        if world is not None and world() is transport._world and rank != transport.rank:
+            raise RuntimeError(
+                f"rank {transport.rank}: this {type(thing).__name__} is rank {rank}'s too. "
+                "Thread ranks share what is made "
+                "outside of the program: make the model inside it, or take a copy.deepcopy there"
+            )
+        _owners[thing] = weakref.ref(transport._world), transport.rank
+
+
+def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[Any]:
+    """Run ``program`` on thread ranks; their results in rank order, or the first rank's error with
+    its number in a note.
+    """
+    world = World(ranks)
+    results: list[Any] = [None] * ranks
+    ends: list[SystemExit] = []
+
+    def body(rank: int) -> None:
+        transport = ThreadTransport(world, 0, list(range(ranks)), rank)
+        current_transport.set(transport)
+        claimant.set(next(_numbers))
+        error: BaseException | None = None
+        world.take(rank)
+        try:
+            results[rank] = program(transport)
+        except BaseException as caught:
+            # it ends as a program does: whoever waits for it says so
+            if isinstance(caught, SystemExit) and not caught.code:
+                ends.append(caught)
+            else:
+                error = caught
+        world.leave(rank, error)
+
+    threads = [
+        threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(body, rank),
+            name=f"rank {rank}",
+            daemon=True,
+        )
+        for rank in range(ranks)
+    ]
+    for thread in threads:
+        thread.start()
+    world.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt as interrupt:
+        # the ranks stop at their next communication; they are daemons if they have none
+        world.failure = (
+            0,
+            interrupt,
+        )
+        raise
+    if world.failure is not None:
+        rank, error = world.failure
+        if not isinstance(error, DeadlockError) and sys.version_info >= (3, 11):
+            error.add_note(f"on rank {rank} of {ranks}")
+        raise error
+    for text in world.unreceived():
+        warnings.warn(text, UnreceivedWarning, stacklevel=3)
+    if ends:
+        raise ends[0]
+    return results

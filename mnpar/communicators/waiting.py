@@ -1,0 +1,147 @@
+"""How bytes get from rank to rank: the small protocol behind every communicator.
+
+A transport knows neither Variables nor shapes nor what a gradient is: :class:`Channel` builds all
+communications on these methods, so each of them is written, and proved, once for processes, threads
+and a single rank. Each transport has two lanes, forward and backward: a rank that is still in
+forward can never take a gradient for its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from mnpar.communicators.wire import UPDATE, read_header
+
+ANY = -1  # any source, any tag
+
+
+FORWARD, BACKWARD = 0, 1
+
+
+BACKWARD_TOO = "every rank that has communicated runs backward: mnpar.backward(), if it has no loss"
+
+
+UPDATE_TOO = "all ranks make as many updates: one that has no more batches calls optimizer.join()"
+
+
+CALL_TOO = (
+    "all ranks of a communicator call its collectives: none stands under an if that is true on "
+    "some ranks only"
+)
+
+
+SEND_FIRST = (
+    "where all receive nobody sends: send before you receive (send never waits), or use sendrecv"
+)
+
+
+def untaken(dest: int, source: int, tag: int, text: str) -> str:
+    """The warning about a message that rank ``dest`` never received; ``text`` is its header's."""
+    if text.startswith("gradient of"):  # its tag is a number that no user gave
+        return f"rank {dest} never took a gradient from rank {source}: {text}; {BACKWARD_TOO}"
+    return f"rank {dest} never received a message from rank {source}, tag {tag}: {text}"
+
+
+def unfinished(rank: int, text: str) -> str:
+    """The warning about an operation that was started, and that other ranks never came to: nobody
+    waited for it.
+    """
+    return (
+        f"rank {rank} started {text}, which could not end: others never came to it, or sent nothing"
+    )
+
+
+class Waiting(NamedTuple):
+    """What a rank waits for; shown when it waits too long."""
+
+    what: str  # "recv", "gradient of allreduce"
+    site: str
+    peer: int | None = None  # None: all ranks of the communicator
+    tag: int = 0
+    seq: int = 0
+    order: int = 0
+    head: bytes = b""  # begins with the header of what this rank gives; nothing if it only takes
+
+    def advice(self, finished: bool, rows: str) -> str:
+        """What to do about ranks that have finished instead, or that all receive, as the rows of a
+        table say.
+        """
+        if finished:
+            return (
+                BACKWARD_TOO
+                if self.order
+                else UPDATE_TOO
+                if self.what == UPDATE
+                else CALL_TOO
+                if self.peer is None
+                else ""
+            )
+        receives = all(
+            ["waits in recv from" in row and "has come" not in row for row in rows.splitlines()]
+        )
+        return SEND_FIRST if receives else ""
+
+    def __str__(self) -> str:
+        whom = (
+            ""
+            if self.peer is None
+            else f" from {'any rank' if self.peer == ANY else f'rank {self.peer}'}"
+        )
+        # its tag is a number that no user gave; what comes back to who sent is the gradient of a
+        # send
+        if self.order:
+            back = self.order % 2 and self.what.endswith("recv")
+            return (
+                f"{self.what[:-4]}send to rank {self.peer} at {self.site}"
+                if back
+                else f"{self._does}{whom} at {self.site}"
+            )
+        if self.what == "send":  # until it has been taken
+            whom = f" to rank {self.peer}"
+        tag = f", tag {self.tag}" if self.peer is not None and self.tag != ANY else ""
+        return f"{self._does}{whom}{tag} at {self.site}"
+
+    @property
+    def _does(self) -> str:
+        """The call, with the form of what this rank gives."""
+        return read_header(self.head).said if self.head else self.what
+
+    def beside(self, ranks: Sequence[int], me: int, size: int) -> str:
+        """The numbers in the job of those it waits for, where these are not said: ``ranks`` of the
+        ``size`` in the job are the communicator's, ``me`` is waiting.
+        """
+        if self.peer == ANY:
+            return "; it could come from " + " or ".join(
+                [f"rank {rank}" for rank in ranks if rank != me or len(ranks) == 1]
+            )
+        if self.peer is None:
+            return (
+                f"; its communicator has ranks {', '.join(map(str, ranks))}"
+                if [*ranks] != [*range(size)]
+                else ""
+            )
+        return (
+            f"; that is rank {ranks[self.peer]} of the job" if ranks[self.peer] != self.peer else ""
+        )
+
+
+class Pending(NamedTuple):
+    """Something that is awaited: the steps of a communication yield it, and are sent its value when
+    it is there.
+    """
+
+    ready: Callable[[], bool]  # looks, and never waits
+    value: Callable[[], Any]  # asked for once, after ``ready()``
+    waiting: Waiting
+    meeting: object = ""  # the same for all ranks that wait in the same collective; "" for messages
+
+
+def nothing() -> None:
+    """The value of a ``Pending`` that has none."""
+
+
+T = TypeVar("T")
+
+
+Steps: TypeAlias = Generator[Pending, Any, T]

@@ -1,0 +1,543 @@
+"""The format of messages: a 192-byte header that describes the message, and the bytes of its
+arrays.
+
+A receive call states neither shape nor dtype: these, the operation, the sequence number and the
+sender's source line arrive in the header. So a message that does not match is an error that names
+both sides, and never a wrong number. Arrays are sent as they are in memory; only objects
+(``send_obj`` and its like) are pickled, and only between the ranks of one job. (The file is long
+because the code that writes a format and the code that reads it stand in one place.)
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.errors import MismatchError
+from mnpar.runtime.callsite import SITE_BYTES
+
+# First the fields that must be the same on all ranks of a collective, then the form of the value,
+# then what is the rank's own.
+_LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + f"Bi{SITE_BYTES}s")
+
+
+SIZE = _LAYOUT.size
+
+
+IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
+
+
+NUMBER = slice(10, 18)  # of these, the seq
+
+
+FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
+
+
+NBYTES = slice(36, 44)  # of these, the number of bytes
+
+
+FLAGS = 140
+
+
+_FOLLOWS = struct.Struct("<2xBxB5xQ18xQ")  # op, order, seq, nbytes
+
+
+WANTS, RECORDING, ON_DEVICE = 1, 2, 4
+
+
+WAITED_FOR = 8  # the sender waits until the message has been taken
+
+
+REFUSED = (
+    16  # here is no gradient, and there never will be one: whoever wants it need not ask again
+)
+
+
+MAX_NDIM = 12
+
+
+_MAGIC = 0x6D6E
+
+
+_SMALL = 8192  # bytes: to join strings is faster up to here than to fill an array
+
+
+_NO_SHAPE = (0,) * MAX_NDIM
+
+
+NOTHING, ARRAY, OBJECT, TUPLE, DICT, FAULT = range(6)
+
+
+KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "what it cannot take")
+
+
+POINT_TO_POINT = ("send", "recv", "send_obj", "recv_obj")
+
+
+_ON_ARRAYS = (
+    "bcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "allgather",
+    "reduce_scatter",
+    "allreduce",
+    "alltoall",
+    "reduce_from",
+)
+
+
+_ON_OBJECTS = (
+    "bcast_obj",
+    "gather_obj",
+    "scatter_obj",
+    "allgather_obj",
+    "allreduce_obj",
+    "alltoall_obj",
+    "reduce_obj",
+    "reduce_scatter_obj",
+    "scan_obj",
+    "exscan_obj",
+)
+
+
+ROOTED = (
+    "bcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "bcast_obj",
+    "gather_obj",
+    "scatter_obj",
+    "reduce_obj",
+)
+
+
+UPDATE = "optimizer.update"  # allreduce_noted: errors name what the user has called
+
+
+_OTHERS = (
+    "barrier",
+    "split",
+    "scan",
+    "exscan",
+    "exchange",
+    "gather_from",
+    "share",
+    "ring_attention",
+    UPDATE,
+    "likeness",
+)
+
+
+OPS = (*POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, *_OTHERS)
+
+
+_OP_CODES = {name: code for code, name in enumerate(OPS)}
+
+
+REDUCTIONS = ("sum", "max", "min", "prod", "mean")
+
+
+_WIDENED = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
+
+
+# Of these the mean is made of wider numbers, which are what travels: that all ranks gave the same
+# has to be told.
+MEANS = ("mean", *[f"mean of {name}" for name in _WIDENED])
+
+
+_TOLD = (*REDUCTIONS, *MEANS[1:])
+
+
+_REDUCTION_CODES = {name: code for code, name in enumerate(_TOLD)}
+
+
+class Call(NamedTuple):
+    """One call of a communication, as its messages describe it."""
+
+    op: str
+    site: str  # the user's source line, "model.py:42"
+    wants: bool = False  # a gradient flows through this rank's part
+    recording: bool = False  # this rank records for backward
+    root: int = 0
+    reduction: str = "sum"
+    order: int = 0  # 0 forward, 1 the gradient of it, 2 the gradient of the gradient …
+    tag: int = 0
+    later: bool = False  # whether a collective is non-blocking
+
+    @property
+    def name(self) -> str:
+        """The operation as errors call it."""
+        return (
+            "gradient of " * self.order + "i" * self.later + self.op
+            if self.order or self.later
+            else self.op
+        )
+
+
+def call_of(fields: tuple[Any, ...]) -> Call:
+    """``Call(*fields)`` of all its fields, but faster."""
+    return tuple.__new__(Call, fields)
+
+
+def mean_of(dtype: Any) -> str:
+    """The mean as a header tells it, of arrays that are made wider to be summed."""
+    name = f"mean of {dtype.name}"
+    return name if name in _REDUCTION_CODES else "mean"
+
+
+class Header(NamedTuple):
+    """A header, read."""
+
+    op: str
+    reduction: str
+    order: int
+    later: bool
+    root: int
+    kind: int
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    flags: int
+    tag: int
+    site: str
+    seq: int
+
+    @property
+    def wants(self) -> bool:
+        """Whether a gradient flows through the sender's part."""
+        return bool(self.flags & WANTS)
+
+    @property
+    def name(self) -> str:
+        """The operation as errors call it."""
+        reduced = "reduce" in self.op or "scan" in self.op
+        return (
+            "gradient of " * self.order
+            + "i" * self.later
+            + self.op
+            + (f" ({self.reduction})" if reduced else "")
+        )
+
+    @property
+    def said(self) -> str:
+        """The call as errors tell it: ``bcast, root 1 of float32 (3, 4)``."""
+        root = f", root {self.root}" if self.op in ROOTED else ""
+        return f"{self.name}{root}" + (f" of {self.form}" if self.kind != NOTHING else "")
+
+    @property
+    def text(self) -> str:
+        """The message in a warning that nobody received it: ``send of float32 (3, 4) at
+        model.py:42``.
+        """
+        return f"{self.name} of {self.form} at {self.site}"
+
+    @property
+    def form(self) -> str:
+        """The value as errors describe it: ``float32 (3, 4)``."""
+        if self.kind in (TUPLE, DICT) and self.op in POINT_TO_POINT:
+            # (a dict's keys are a part)
+            return f"{KINDS[self.kind]} of {self.shape[0] - (self.kind == DICT)}"
+        if self.kind != ARRAY:
+            return KINDS[self.kind]
+        if self.dtype[0] not in "<>|=":
+            return f"{self.dtype} {self.shape}"
+        dtype = np.dtype(self.dtype)
+        order = "" if dtype.isnative else {">": "big-endian ", "<": "little-endian "}[self.dtype[0]]
+        return f"{order}{dtype.name} {self.shape}"
+
+
+_TEMPLATES: dict[
+    Any, bytes
+] = {}  # packed headers, by all but their number: a program sends the same ones again and again
+
+
+def pack_header(
+    call: Call,
+    seq: int,
+    kind: int,
+    nbytes: int,
+    shape: tuple[int, ...] = (),
+    dtype: str = "",
+    on_device: bool = False,
+) -> bytes:
+    """The header of a message."""
+    key = (call, kind, nbytes, shape, dtype, on_device)
+    template = _TEMPLATES.get(key)
+    if template is None:
+        flags = call.wants * WANTS + call.recording * RECORDING + on_device * ON_DEVICE
+        template = _LAYOUT.pack(
+            _MAGIC,
+            _OP_CODES[call.op],
+            _REDUCTION_CODES[call.reduction],
+            call.order,
+            call.later,
+            call.root,
+            0,
+            kind,
+            len(shape),
+            dtype.encode(),
+            nbytes,
+            *shape,
+            *_NO_SHAPE[len(shape) :],
+            flags,
+            call.tag,
+            call.site.encode(),
+        )
+        if len(_TEMPLATES) > 10_000:
+            _TEMPLATES.clear()
+        _TEMPLATES[key] = template
+    return numbered(template, seq)
+
+
+def numbered(header: bytes, seq: int) -> bytes:
+    """The header of the same message with another number."""
+    return header[: IDENTITY - 8] + seq.to_bytes(8, "little") + header[IDENTITY:]
+
+
+_READ: dict[bytes, Header] = {}  # parsed headers, by all but their number
+
+
+def read_header(raw: bytes | memoryview | Array) -> Header:
+    """The header at the beginning of a message.
+
+    Raises:
+        MismatchError: mnpar did not send this.
+    """
+    head = raw[:SIZE] if type(raw) is bytes else raw[:SIZE].tobytes()  # type: ignore[union-attr]
+    key = head[: IDENTITY - 8] + head[IDENTITY:]
+    known = _READ.get(key)
+    if known is None:
+        known = _read(head)
+        if len(_READ) > 10_000:
+            _READ.clear()
+        _READ[key] = known
+        return known
+    return tuple.__new__(Header, (*known[:-1], int.from_bytes(head[NUMBER], "little")))
+
+
+def _read(head: bytes) -> Header:
+    f = _LAYOUT.unpack(head)
+    if f[0] != _MAGIC:
+        raise MismatchError(
+            "a message arrived that mnpar did not send: use a communicator of your own for "
+            "mpi4py's calls"
+        )
+    return Header(
+        OPS[f[1]],
+        _TOLD[f[2]],
+        f[3],
+        bool(f[4]),
+        f[5],
+        f[7],
+        f[11 : 11 + (f[8] if f[7] == ARRAY else 2)],
+        f[9].rstrip(b"\0").decode(),
+        f[10],
+        f[23],
+        f[24],
+        f[25].rstrip(b"\0").decode(),
+        f[6],
+    )
+
+
+_NAMES: dict[Any, str] = {}
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype in a header: numpy's short one; for the dtypes of ml_dtypes (bfloat16)
+    the full one.
+
+    Raises:
+        TypeError: arrays of this dtype have no meaning in another process.
+    """
+    name = _NAMES.get(dtype)
+    if name is None:
+        if (
+            dtype.kind not in "biufcmMV"
+            or dtype.names
+            or dtype.hasobject
+            or (dtype.kind == "V" and dtype.name.startswith("void"))
+        ):
+            raise TypeError(
+                f"arrays of dtype {dtype} cannot be sent: convert them to numbers, or use the "
+                "_obj methods"
+            )
+        name = _NAMES[dtype] = dtype.name if dtype.kind == "V" else dtype.str
+    return name
+
+
+def check(x: Array) -> str:
+    """The dtype's name of an array that is to be sent.
+
+    Raises:
+        TypeError: it cannot be sent.
+    """
+    if not backend.is_array(x):
+        instead = "use the _obj methods for objects"
+        if np.isscalar(x):
+            instead += ", numpy.asarray for a number"
+        if hasattr(x, "node"):
+            instead = "mnpar.functions has the same for Variables, with their gradients"
+        raise TypeError(f"a numpy or cupy array is sent here, not {type(x).__name__}: {instead}")
+    if type(x) is not np.ndarray:
+        backend.plain(x)  # refuses masked arrays
+    if x.ndim > MAX_NDIM:
+        raise TypeError(
+            f"arrays of at most {MAX_NDIM} axes can be sent, not {x.ndim}: reshape it first"
+        )
+    return dtype_name(x.dtype)
+
+
+def describe(x: Array) -> tuple[Array, str, bool]:
+    """The array on the host, its dtype's name, and whether it was on a GPU; raises TypeError if it
+    cannot be sent.
+    """
+    name = check(x)
+    host = backend.to_host(x)
+    return host, name, host is not x
+
+
+_FORMS: dict[Any, tuple[bytes, bytes]] = {}  # headers of arrays, before and after their number
+
+
+def header_of(x: Any, call: Call, seq: int, flags: int = 0) -> bytes:
+    """The header of a message with one numpy array; ``flags`` are added to those of the call."""
+    key = call, x.shape, x.dtype, flags
+    known = _FORMS.get(key)
+    if known is None:
+        if len(_FORMS) > 10_000:
+            _FORMS.clear()
+        header = pack_header(call, 0, ARRAY, x.nbytes, x.shape, check(x))
+        header = _flagged(header, flags)
+        known = _FORMS[key] = header[: IDENTITY - 8], header[IDENTITY:]
+    return known[0] + seq.to_bytes(8, "little") + known[1]
+
+
+def _flagged(header: bytes, flags: int) -> bytes:
+    return header[:FLAGS] + bytes((header[FLAGS] | flags,)) + header[FLAGS + 1 :]
+
+
+def encode_refusal(call: Call, seq: int) -> Array:
+    """A message to a rank that wants a gradient: it was not recorded here what would give it."""
+    return np.frombuffer(_flagged(pack_header(call, seq, NOTHING, 0), REFUSED), np.uint8)
+
+
+def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
+    """Of a header that is sent by itself: whether it is of a send, its order, its number, and how
+    many bytes follow it.
+    """
+    op, order, seq, nbytes = _FOLLOWS.unpack_from(head)
+    return OPS[op] in POINT_TO_POINT, order, seq, nbytes
+
+
+def encode(x: Any, call: Call, seq: int) -> Array:
+    """A message, header and value, in memory of its own, uint8. ``x`` is an array, None, or a
+    tuple, list or dict of such.
+    """
+    if type(x) is np.ndarray:
+        header = header_of(x, call, seq)
+        return (
+            np.frombuffer(bytearray(header + x.tobytes()), np.uint8)
+            if x.nbytes <= _SMALL
+            else _behind(header, x)
+        )
+    if x is None:
+        return np.frombuffer(pack_header(call, seq, NOTHING, 0), np.uint8)
+    if isinstance(x, dict):
+        keys = np.frombuffer(json.dumps([_text(key) for key in x]).encode(), np.uint8)
+        return _encode_parts([keys, *x.values()], DICT, call, seq)
+    if isinstance(x, tuple | list):
+        return _encode_parts(list(x), TUPLE, call, seq)
+    x, name, on_device = describe(x)
+    return _behind(pack_header(call, seq, ARRAY, x.nbytes, x.shape, name, on_device), x)
+
+
+def _behind(header: bytes, x: Array) -> Array:
+    """The message of a header and an array on the host, which is copied once."""
+    frame = np.empty(SIZE + x.nbytes, np.uint8)
+    frame.data[:SIZE] = header
+    np.ndarray(x.shape, x.dtype, frame, SIZE)[...] = x
+    return frame
+
+
+def encode_pieces(pieces: list[Array], shape: tuple[int, ...], call: Call, seq: int) -> Array:
+    """One message of several pieces of arrays of one dtype, each copied once, to its place in the
+    message.
+
+    ``shape`` is the one in the header; it has as many elements as the pieces together.
+    """
+    dtype = pieces[0].dtype
+    host = [backend.to_host(piece) for piece in pieces]
+    nbytes = sum([piece.nbytes for piece in host])
+    frame = np.empty(SIZE + nbytes, np.uint8)
+    header = pack_header(
+        call, seq, ARRAY, nbytes, shape, dtype_name(dtype), host[0] is not pieces[0]
+    )
+    frame[:SIZE] = np.frombuffer(header, np.uint8)
+    body, start = frame[SIZE:].view(dtype), 0
+    for piece in host:
+        body[start : start + piece.size].reshape(piece.shape)[...] = piece
+        start += piece.size
+    return frame
+
+
+def _encode_parts(parts: list[Any], kind: int, call: Call, seq: int) -> Array:
+    """A container is a header and the messages of its parts, each on a 64-byte boundary."""
+    frames = [encode(part, call, seq) for part in parts]
+    room = sum(-(-len(frame) // 64) * 64 for frame in frames)
+    whole = np.zeros(SIZE + room, np.uint8)
+    whole[:SIZE] = np.frombuffer(pack_header(call, seq, kind, room, (len(parts),)), np.uint8)
+    start = SIZE
+    for frame in frames:
+        whole[start : start + len(frame)] = frame
+        start += -(-len(frame) // 64) * 64
+    return whole
+
+
+def _text(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"a dict of arrays is sent with text as its keys, not {key!r}")
+    return key
+
+
+def encode_object(obj: Any, call: Call, seq: int) -> Array:
+    """One message that holds a pickled object."""
+    body = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+    return np.frombuffer(pack_header(call, seq, OBJECT, len(body)) + body, np.uint8)
+
+
+def decode(frame: Array, header: Header | None = None) -> tuple[Any, Header]:
+    """The value of a message, and its header. An array is a view of the message's own memory: it
+    was written once.
+    """
+    header = header or read_header(frame)
+    if header.kind == ARRAY and not header.flags & ON_DEVICE:  # the common case
+        return np.ndarray(header.shape, header.dtype, frame, SIZE), header
+    body = frame[SIZE : SIZE + header.nbytes]
+    if header.kind == NOTHING:
+        return None, header
+    if header.kind == OBJECT:
+        return pickle.loads(body), header
+    if header.kind == ARRAY:
+        return as_array(body, header), header
+    parts, start = [], 0
+    for _ in range(header.shape[0]):
+        part, inner = decode(body[start:])
+        parts.append(part)
+        start += -(-(SIZE + inner.nbytes) // 64) * 64
+    if header.kind == TUPLE:
+        return tuple(parts), header
+    return dict(zip(json.loads(parts[0].tobytes()), parts[1:], strict=True)), header
+
+
+def as_array(body: Array, header: Header) -> Array:
+    """Bytes as the array that the header describes, on a GPU if it left one."""
+    array = np.ndarray(header.shape, np.dtype(header.dtype), body)
+    return backend.on_device(array) if header.flags & ON_DEVICE else array

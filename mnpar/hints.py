@@ -1,0 +1,389 @@
+"""Names that other libraries, PyTorch above all, have for things with other names in mnpar:
+AttributeErrors tell mnpar's. A few of them are Chainer's own, for what mnpar does not have.
+
+A class gets a descriptor for each of these names, which raises AttributeError; a ``__getattr__``
+would make all attributes of the class several times slower. Packages have one already (lazy.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__: list[str] = []
+
+
+Class = TypeVar("Class")
+
+
+_DEVICE = "to_device('@cupy:0') or to_device('@numpy')"
+
+
+_SAVING = "mnpar.serializers.save_npz and load_npz"
+
+
+_MODE = "the block \"with mnpar.using_config('train', False):\" for what evaluates"
+
+
+_AXES = "F.expand_dims(x, axis)"
+
+
+_CHAIN = "mnpar.Chain, mnpar.ChainList and mnpar.Sequential"
+
+
+_FUNCTIONS = (
+    "argmax argmin clip cumsum exp flatten log matmul prod relu repeat sigmoid softmax sqrt "
+    "squeeze swapaxes tanh"
+)
+
+
+_LAYERS = (
+    "ReLU Tanh Sigmoid Softmax Dropout Flatten LeakyReLU GELU ELU Softplus MaxPool1d MaxPool2d "
+    "MaxPool3d AvgPool2d"
+)
+
+
+_NETWORKS = "VGG16Layers VGG19Layers GoogLeNet ResNet50Layers ResNet101Layers ResNet152Layers"
+
+
+_DENSITIES = "F.gaussian, F.gaussian_kl_divergence, F.gaussian_nll and F.bernoulli_nll"
+
+
+_NO_LAYOUT = "arrays in C order: there is one layout"
+
+
+_NUMPY_AND_CUPY = "numpy's and CuPy's arrays only"
+
+
+_ONE_FORWARD = "one forward(self, *xs), with xp = mnpar.backend.get_array_module(*xs)"
+
+
+_ARRAYS = (
+    "Allgather Allreduce Bcast Exscan Gather Reduce Scan Iallgather Iallreduce Ibcast Igather "
+    "Ireduce"
+)
+
+
+VARIABLE = {
+    **dict.fromkeys(_FUNCTIONS.split(), "a function of this name in mnpar.functions"),
+    **dict.fromkeys(("detach", "numpy", "cpu", "tolist"), ".array, without a graph"),
+    **dict.fromkeys(("clone", "copy"), "F.identity(x), or x.array.copy() without a graph"),
+    **dict.fromkeys(("to", "cuda"), _DEVICE),
+    **dict.fromkeys(("float", "double", "half", "long"), "astype(dtype)"),
+    **dict.fromkeys(("dot", "mm", "bmm"), "the operator @"),
+    "abs": "abs(x)",
+    "clamp": "F.clip(x, low, high)",
+    **dict.fromkeys(("as_layout", "layout"), _NO_LAYOUT),
+    **dict.fromkeys(("chx_array", "from_chx", "to_chx", "to_intel64"), _NUMPY_AND_CUPY),
+    **dict.fromkeys(
+        ("retain_data", "set_creator", "set_creator_node"),
+        "mnpar.FunctionNode, whose apply() does that",
+    ),
+    "creator_node": ".creator",
+    "dim": ".ndim",
+    "grad_fn": ".creator",
+    "is_leaf": ".creator, which is None for a leaf",
+    "numel": ".size",
+    "permute": "transpose(*axes)",
+    "pow": "the operator **",
+    "rank": ".creator, whose number is its place in time: backward goes by that, not by depth",
+    "raw_array": ".array",
+    "requires_grad_": "mnpar.Variable(array, requires_grad=…)",
+    "retain_grad": "backward(retain_grad=True)",
+    "std": "F.sqrt(F.mean((x - F.mean(x)) ** 2))",
+    "t": ".T",
+    "unsqueeze": _AXES,
+    "var": "F.mean((x - F.mean(x)) ** 2)",
+    "view": "reshape(*shape)",
+    "zero_grad": "cleargrad()",
+}
+
+
+FUNCTION = {  # Chainer's
+    **dict.fromkeys(("forward_cpu", "forward_gpu"), _ONE_FORWARD),
+    **dict.fromkeys(("forward_chainerx", "chainerx_device"), _NUMPY_AND_CUPY),
+    **dict.fromkeys(("input_layouts", "output_layouts", "check_layout_forward"), _NO_LAYOUT),
+    "backward_accumulate": "backward(): what it returns is added up",
+    "check_type_forward": "forward(), where to raise an error of bad inputs",
+    "lazy_grad_sum": "one way to add gradients up: in place",
+    "output_data": "get_retained_outputs()",
+    "rank": ".number, its place in time: backward goes by that, not by depth",
+    "stack": "the user's lines in errors of communications, and tracebacks",
+    "unchain": "its outputs, which have unchain()",
+}
+
+
+LINK = {
+    "bias": ".b in most links",
+    "weight": ".W in most links",
+    "from_params": "the arguments initialW and initial_bias, which may be arrays",
+    **dict.fromkeys(("from_chx", "to_chx", "to_intel64"), _NUMPY_AND_CUPY),
+    **dict.fromkeys(("train", "eval"), _MODE),
+    **dict.fromkeys(("to", "cuda"), _DEVICE),
+    **dict.fromkeys(("state_dict", "load_state_dict"), _SAVING),
+    "modules": "links()",
+    "named_modules": "namedlinks()",
+    "named_parameters": "namedparams()",
+    "parameters": "params()",
+    "register_buffer": "add_persistent(name, value)",
+    "register_parameter": "add_param(name, shape)",
+    "requires_grad_": "disable_update() and enable_update()",
+    "zero_grad": "cleargrads()",
+}
+
+
+OPTIMIZER = {
+    "call_hook": "call_hooks(timing)",
+    "check_nan_in_grads": "is_safe_to_update(), which looks at them itself",
+    "reallocate_cleared_grads": "gradients that stay None until backward makes one",
+    "update_loss_scale": "loss_scaling(), after which update() does that",
+    "use_auto_new_epoch": "new_epoch(), which StandardUpdater calls if auto_new_epoch=True",
+    "param_groups": ".hyperparam, and param.update_rule.hyperparam for each parameter",
+    "state_dict": _SAVING,
+    "load_state_dict": _SAVING,
+    "zero_grad": "model.cleargrads()",
+}
+
+
+COMMUNICATOR = {  # mpi4py's and torch.distributed's
+    **{word: f"{word.lower()}(array), which gives what arrives" for word in _ARRAYS.split()},
+    **{word: f"{word.lower()}()" for word in ("Barrier", "Ibarrier")},
+    **dict.fromkeys(("Alltoall", "Alltoallv"), "alltoall(arrays), of any shapes"),
+    **dict.fromkeys(("Scatter", "Scatterv"), "scatter(arrays), of any shapes"),
+    **dict.fromkeys(("Get_rank", "Get_size"), ".rank and .size"),
+    **dict.fromkeys(("Abort", "abort"), "raise: an error of one rank ends all of them"),
+    **dict.fromkeys(
+        ("Create_cart", "Sub", "Get_coords"), "mnpar.SpatialGrid(comm, dims), and mnpar.Mesh"
+    ),
+    **dict.fromkeys(
+        ("Dup", "Clone"), "mnpar.create_communicator(mpi_comm=…): all of its messages are its own"
+    ),
+    "Allgatherv": "allgather(x), of arrays of any shapes",
+    "Free": "finalize()",
+    "Gatherv": "gather(x), of arrays of any shapes",
+    "Irecv": "irecv(source), an Operation whose wait() gives the array",
+    "Isend": "isend(array, dest)",
+    "Recv": "array = comm.recv(source), whose shape and dtype come with the message",
+    "Send": "send(array, dest)",
+    "Sendrecv": "sendrecv(array, dest, source)",
+    "Split": "split(color, key)",
+    "all_gather": "allgather(x)",
+    "all_reduce": "allreduce(x)",
+    "all_to_all": "alltoall(xs)",
+    **dict.fromkeys(("config_scope", "within_config_scope"), "set_config(name, value)"),
+    "broadcast": "bcast(x)",
+}
+
+
+PACKAGES = {
+    "mnpar": {
+        **dict.fromkeys(("Tensor", "tensor"), "mnpar.Variable(numpy.array(…))"),
+        **dict.fromkeys(
+            ("cat", "stack", "exp", "matmul", "relu"), "a function of this sort in mnpar.functions"
+        ),
+        **dict.fromkeys(
+            ("zeros", "ones", "randn", "arange", "from_numpy"),
+            "numpy's arrays, in a mnpar.Variable",
+        ),
+        **dict.fromkeys(("save", "load"), _SAVING),
+        **dict.fromkeys(("Distribution", "distributions", "kl_divergence"), _DENSITIES),
+        "DataLoader": "mnpar.iterators.SerialIterator",
+        "DebugMode": "mnpar.using_config('debug', True)",
+        **dict.fromkeys(("cross_entropy", "register_kl"), _DENSITIES),
+        **dict.fromkeys(
+            ("static_graph", "static_code"),
+            "functions that cost little to record again in each step",
+        ),
+        **dict.fromkeys(
+            ("should_use_cudnn", "should_use_cudnn_tensor_core", "get_compute_mode"),
+            "CuPy's arrays, without cuDNN",
+        ),
+        **dict.fromkeys(
+            ("get_array_types", "get_cpu_array_types"), "numpy.ndarray and cupy.ndarray"
+        ),
+        "Function": "mnpar.FunctionNode, with forward(self, *xs) and backward(self, *gys)",
+        "Module": _CHAIN,
+        "amp": "mnpar.mixed16 for mnpar.configuration.dtype, and optimizer.loss_scaling()",
+        "distributed": "mnpar.create_communicator()",
+        "manual_seed": "mnpar.random.seed",
+        "nn": "mnpar.links, mnpar.functions and mnpar.Chain",
+        "no_grad": "mnpar.no_backprop_mode",
+        "optim": "mnpar.optimizers",
+    },
+    "mnpar.functions": {
+        "abs": "F.absolute",
+        "adaptive_avg_pool2d": "F.average over the axes (2, 3)",
+        "all_gather": "F.allgather",
+        "all_reduce": "F.allreduce",
+        "all_to_all": "F.alltoall",
+        "avg_pool2d": "F.average_pooling_2d",
+        "batch_norm": "F.batch_normalization",
+        "binary_cross_entropy": "F.bernoulli_nll, and F.sigmoid_cross_entropy",
+        "binary_cross_entropy_with_logits": "F.sigmoid_cross_entropy",
+        "clamp": "F.clip",
+        "conv1d": "F.convolution_1d",
+        "conv2d": "F.convolution_2d",
+        "conv3d": "F.convolution_3d",
+        "conv_transpose2d": "F.deconvolution_2d",
+        "cross_entropy": "F.softmax_cross_entropy",
+        "embedding": "F.embed_id",
+        "group_norm": "F.group_normalization",
+        "interpolate": "F.resize_images",
+        "kl_div": "F.gaussian_kl_divergence, for normal distributions",
+        "l1_loss": "F.mean_absolute_error",
+        "layer_norm": "F.layer_normalization",
+        "max_pool2d": "F.max_pooling_2d",
+        "mse": "F.mean_squared_error",
+        "mse_loss": "F.mean_squared_error",
+        "nll_loss": "F.softmax_cross_entropy, of the scores before log_softmax",
+        "one_hot": "numpy.eye(classes)[t]",
+        "permute": "F.transpose",
+        "pow": "the operator **",
+        "smooth_l1_loss": "F.huber_loss",
+        "unsqueeze": "F.expand_dims",
+        "view": "F.reshape",
+        **dict.fromkeys(("cat", "concatenate"), "F.concat"),
+        **dict.fromkeys(("dot", "mm", "bmm"), "F.matmul"),
+    },
+    "mnpar.datasets": {
+        **dict.fromkeys(
+            ("PickleDataset", "PickleDatasetWriter"),
+            "TransformDataset, which may read a file for each example",
+        ),
+        **dict.fromkeys(
+            ("open_pickle_dataset", "open_pickle_dataset_writer"),
+            "TransformDataset, which may read files",
+        ),
+        "get_svhn": "get_cifar10, get_mnist and so on, and TupleDataset for arrays of one's own",
+    },
+    "mnpar.iterators": {
+        "DaliIterator": "mnpar.iterators.MultiprocessIterator",
+        "DataLoader": "mnpar.iterators.SerialIterator, MultithreadIterator and MultiprocessIterator",
+    },
+    "mnpar.optimizers": {
+        "lr_scheduler": "mnpar.training.extensions.ExponentialShift and its like; or change optimizer.lr, "
+        "optimizer.alpha",
+    },
+    "mnpar.links": {
+        **dict.fromkeys(_FUNCTIONS.split(), "a function of this name in mnpar.functions"),
+        **dict.fromkeys(
+            ("Conv1D", "Conv2D", "Conv3D"), "L.Convolution1D, L.Convolution2D and L.Convolution3D"
+        ),
+        "Dense": "L.Linear",
+        **dict.fromkeys(
+            _LAYERS.split(),
+            "functions for it, such as F.relu: a mnpar.Sequential takes them as layers",
+        ),
+        **dict.fromkeys(("Module", "ModuleList", "Sequential"), _CHAIN),
+        **dict.fromkeys(
+            _NETWORKS.split(),
+            "L.Convolution2D and so on to build it, and mnpar.serializers.load_npz for its weights",
+        ),
+        **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"), "L.BatchNormalization"),
+        **dict.fromkeys(
+            ("CrossEntropyLoss", "MSELoss", "L1Loss"),
+            "F.softmax_cross_entropy, F.mean_squared_error …",
+        ),
+        "Conv1d": "L.Convolution1D",
+        "Conv2d": "L.Convolution2D",
+        "Conv3d": "L.Convolution3D",
+        "ConvTranspose2d": "L.Deconvolution2D",
+        "Embedding": "L.EmbedID",
+        "GroupNorm": "L.GroupNormalization",
+        "LayerNorm": "L.LayerNormalization",
+        "MultiheadAttention": "L.MultiHeadAttention",
+    },
+}
+
+
+def hint(words: dict[str, str], name: str) -> str:
+    """The end of an error's first sentence, which tells mnpar's name; empty for a name that is not
+    in ``words``.
+    """
+    return f": mnpar has {words[name]}" if name in words else ""
+
+
+class ForeignName:
+    """A descriptor that raises AttributeError with a hint, unless the object or a later base class
+    has the attribute.
+    """
+
+    def __init__(self, name: str, words: dict[str, str]) -> None:
+        self.name, self.words = name, words
+
+    def __repr__(self) -> str:
+        return f"<not here{hint(self.words, self.name)}>"
+
+    def __get__(self, obj: Any, owner: type) -> Any:
+        there = [cls.__dict__[self.name] for cls in owner.__mro__ if self.name in cls.__dict__]
+        for found in there[there.index(self) + 1 :]:  # of a base class that comes later
+            return found.__get__(obj, owner) if hasattr(found, "__get__") else found
+        what = f"type object {owner.__name__!r}" if obj is None else f"{owner.__name__!r} object"
+        raise AttributeError(
+            f"{what} has no attribute {self.name!r}{hint(self.words, self.name)}",
+            name=self.name,
+            obj=obj,
+        )
+
+
+def knows(words: dict[str, str]) -> Callable[[type[Class]], type[Class]]:
+    """A class decorator: AttributeErrors for one of these names tell mnpar's name."""
+
+    def listed(self: Any) -> list[str]:
+        return [name for name in object.__dir__(self) if name not in words or hasattr(self, name)]
+
+    def decorated(cls: type[Class]) -> type[Class]:
+        for name in words:
+            setattr(cls, name, ForeignName(name, words))
+        cls.__dir__ = listed  # type: ignore[method-assign]
+        return cls
+
+    return decorated
+
+
+def one_protocol(cls: type[Class]) -> type[Class]:
+    """A class decorator for FunctionNode: a function that is written for Chainer's is refused when
+    it is defined.
+
+    Its ``forward(self, inputs)`` would take the array of one input for the tuple of all, and the
+    first row for the first input.
+    """
+
+    def refuse(function: type[Any], /, **options: Any) -> None:
+        super(cls, function).__init_subclass__(**options)  # of classes beside it, such as Generic
+        code = getattr(function.__dict__.get("backward"), "__code__", None)
+        first = code.co_varnames[1] if code is not None and code.co_argcount > 1 else ""
+        if first.endswith(("indexes", "indices")):
+            raise TypeError(
+                f"{function.__qualname__}.backward takes {first}, as Chainer's functions do: "
+                "here forward(self, *xs) takes the "
+                "inputs' arrays one by one, and backward(self, *gys) the outputs' gradients; "
+                "it returns, for each input, its "
+                "gradient or a function that computes it"
+            )
+
+    cls.__init_subclass__ = classmethod(refuse)  # type: ignore[assignment]
+    return knows(FUNCTION)(cls)
+
+
+def misapplied(function: Any, inputs: Any) -> Exception:
+    """What ``apply`` raises: of a function that was applied before, or for an array where the tuple
+    of inputs belongs.
+    """
+    if function.number:
+        return RuntimeError(f"{function.label} was applied before: make a new one for each use")
+    return TypeError(
+        f"{function.label}: apply takes the tuple of all inputs, not a "
+        f"{type(inputs).__name__}, and returns the tuple of all "
+        f"outputs: (y,) = {function.label}().apply((x,))"
+    )
+
+
+def unretained(function: Any, error: Exception) -> str:
+    """What the note of a failed backward adds, if it asked for retained arrays and there are
+    none.
+    """
+    if function._kept_input_indexes or function._kept_output_indexes:
+        return ""
+    empty = isinstance(error, IndexError) or "values to unpack" in str(error)
+    return ", whose forward has called neither retain_inputs nor retain_outputs" if empty else ""

@@ -1,0 +1,338 @@
+"""Ranks that hold copies of one model: values brought into agreement, and whether they still
+agree.
+
+The few numbers (``Row``) that ranks which step together exchange in each update: before
+backward, or with the gradients.
+
+If a gradient may be sent to another rank during backward, its weight must be known before: the
+ranks meet, and wait for the slowest forward. Otherwise the rows travel in the message of the
+gradients and cost nothing: the loss is weighted by the samples of the update before, and the sum is
+corrected if these are others now.
+
+Checks that ranks with the same parameter have the same values of it, and (on a mesh) the same
+gradient, by a few sums.
+
+A gradient that is only a rank's share, where it should be whole, is no error by itself: the copies
+drift apart, and the loss falls a little less. So ranks compare sums, some tens of bytes for each
+parameter. Copies nearly always have the same bits, and then one digest of all values is enough;
+sums are for copies that may differ by rounding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.communicators.communicator import needed
+from mnpar.errors import MismatchError
+from mnpar.link import Link
+from mnpar.optimizers import GradientMethod
+from mnpar.optimizers.flat_buffers import Arenas
+from mnpar.parameter import Parameter
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+from typing import TYPE_CHECKING
+
+from mnpar.backend import Array
+from mnpar.parallel.data.replicas import _check_paths
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+    from mnpar.parallel.data.placement import Placement
+from mnpar.communicators.communicator import Communicator
+from mnpar.parallel.data.placement import Placement
+
+
+def check_parameter_closeness(
+    model: Link, comm: Communicator, tolerance: float = 0.0, persistents: bool = False
+) -> bool:
+    """Whether all ranks hold the same parameters; where not, rank 0 warns and names ranks and
+    parameters.
+
+    Args:
+        model: of the same structure on all ranks.
+        comm: the ranks that hold copies of it; all of them call this.
+        tolerance: the largest difference from rank 0's values that passes; 0: the same bits.
+        persistents: compare persistent arrays too.
+
+    Returns:
+        The same on every rank.
+
+    Raises:
+        MismatchError: the models have different parameters.
+
+    Example:
+        >>> import mnpar, mnpar.links as L
+        >>> def program(comm):
+        ...     model = L.Linear(2, 2, initialW=1)
+        ...     return mnpar.check_parameter_closeness(model, comm)
+        >>> mnpar.run(program, ranks=2)
+        [True, True]
+    """
+    needed(comm, "check_parameter_closeness(model, comm)")
+    found = _differences(model, comm, tolerance, persistents)
+    if comm.rank == 0 and found:
+        warnings.warn(found, stacklevel=2)
+    return not found
+
+
+def alike(model: Link, comm: Communicator, persistents: bool = False) -> bool:
+    """Whether all ranks have the same bits, by a digest of them."""
+    digest = hashlib.sha256()
+    for path, value in _values(model, persistents):
+        digest.update(f"{path} {_form(value)} ".encode())
+        digest.update(b"" if value is None else backend.as_bytes(backend.to_host(value)))
+    return same_digest(comm, digest.digest())
+
+
+def same_digest(comm: Communicator, digest: bytes) -> bool:
+    """Whether the digest is the same on all ranks."""
+    return len({bytes(d) for d in comm.allgather(np.frombuffer(digest, np.uint8))}) == 1
+
+
+def _differences(model: Link, comm: Communicator, tolerance: float, persistents: bool) -> str:
+    """What differs, on every rank; empty if nothing does."""
+    if alike(model, comm, persistents):
+        return ""
+    values = list(_values(model, persistents))
+    _check_paths(comm.allgather_obj([path for path, _ in values]), "parameters")
+    differences = []
+    for path, value in values:
+        reference = comm.bcast_obj(None if value is None else (value.shape, value.dtype))
+        if (None if value is None else (value.shape, value.dtype)) != reference:
+            differences.append((path, f"is {_form(value)}, on rank 0 {reference}"))
+        if reference is not None:
+            given = comm.bcast(value if comm.rank == 0 else None, root=0)
+            if value is not None and value.shape == given.shape:
+                distance = _distance(backend.to_host(value), backend.to_host(given))
+                if not distance <= tolerance:
+                    differences.append((path, f"differs by up to {distance:.3g}"))
+    found = comm.allgather_obj(differences)
+    lines = [
+        f"  rank {rank}: {path} {what}" for rank, rows in enumerate(found) for path, what in rows
+    ]
+    return "parameters are not the same on all ranks:\n" + "\n".join(lines) if lines else ""
+
+
+class ParameterCheck:
+    """An optimizer's hook: every so many updates, an error if the ranks' parameters are no longer
+    the same.
+
+    Args:
+        comm: the ranks that hold copies of the model; all update equally often.
+        every: updates in between; a check costs a pass over the parameters, and 16 bytes from each
+            rank.
+        tolerance: as :func:`check_parameter_closeness` has it.
+
+    Example:
+        >>> import mnpar, mnpar.functions as F, mnpar.links as L
+        >>> from mnpar.parallel import ParameterCheck
+        >>> def program(comm):
+        ...     model = L.Linear(1, 1, initialW=comm.rank)  # not the same
+        ...     optimizer = mnpar.optimizers.SGD().setup(model)
+        ...     optimizer.add_hook(ParameterCheck(comm, every=1))
+        ...     try:
+        ...         optimizer.update(lambda: F.sum(model.W))
+        ...     except mnpar.errors.MismatchError as error:
+        ...         return "not the same" in str(error)
+        >>> mnpar.run(program, ranks=2)
+        [True, True]
+    """
+
+    name = "ParameterCheck"
+    timing = "post"
+
+    def __init__(self, comm: Communicator, every: int = 100, tolerance: float = 0.0) -> None:
+        needed(comm, "ParameterCheck(comm, every)")
+        if every < 1:
+            raise ValueError(f"parameters are checked every 1 or more updates, not every {every}")
+        self.comm, self.every, self.tolerance = comm, every, tolerance
+
+    def __call__(self, optimizer: GradientMethod) -> None:
+        if optimizer.t % self.every == 0:
+            found = _differences(optimizer.target, self.comm, self.tolerance, False)
+            if found:
+                raise MismatchError(f"after {optimizer.t} updates {found}")
+
+
+def _values(model: Link, persistents: bool) -> Iterator[tuple[str, Any]]:
+    for path, param in model.namedparams():
+        yield path, param.array
+    for path, value in model.namedpersistents() if persistents else ():
+        if backend.is_array(value):
+            yield path, value
+
+
+def _form(value: Any) -> str:
+    return "not initialized" if value is None else f"{value.shape} {value.dtype}"
+
+
+def _distance(a: Any, b: Any) -> float:
+    if not a.size or (a == b).all():
+        return 0.0
+    a, b = (x.astype(np.promote_types(x.dtype, np.float64)) for x in (a, b))
+    different = ~((a == b) | ((a != a) & (b != b)))  # NaN is like NaN
+    distance = abs(a[different] - b[different])
+    return float(np.where(np.isnan(distance), np.inf, distance).max(initial=0.0))
+
+
+DIGEST = 16  # bytes
+
+
+def compare(
+    comm: Communicator, model: Link, arenas: Arenas, update: int, placement: Placement | None
+) -> None:
+    """Compare what several ranks have of a model; all ranks that have it together call it.
+
+    Args:
+        comm: the ranks that have copies.
+        model: this rank's copy or part.
+        arenas: where its parameters are.
+        update: which one it is.
+        placement: on a mesh, where the parameters lie; then their gradients, which are there, are
+            compared too.
+
+    Raises:
+        MismatchError: they differ by more than rounding; on all of these ranks.
+    """
+    if placement is not None and placement.others:
+        _compare_parts(placement, model, update)
+    if comm.size > 1 and not same_digest(comm, digest_of(arenas, comm.rank)):
+        compare_copies(comm, model, update)
+
+
+def _compare_parts(placement: Placement, model: Link, update: int) -> None:
+    mesh, tables = placement.mesh, placement.tables
+    named = [
+        (path, param)
+        for path, param in model.namedparams(include_uninit=False)
+        if path in placement.kinds
+    ]
+    mine = np.array([_row(param) for _, param in named]).reshape(len(named), 9)
+    ranks = mesh.line(placement.others, mesh.comm.rank)
+    rows = dict(zip(ranks, placement.copy.allgather(mine), strict=True))
+    index = {rank: {path: i for i, path in enumerate(tables[rank].params)} for rank in ranks}
+    for path in placement.kinds:
+        holders = {rank: tables[rank].params[path] for rank in ranks if path in tables[rank].params}
+        updated = {bool(rows[rank][index[rank][path]][8]): rank for rank in holders}
+        if len(updated) > 1:
+            raise MismatchError(
+                _DISABLED.format(update + 1, path, mesh, updated[True], updated[False])
+            )
+        for same in placement.copies(holders).values():
+            for rank in same[1:]:
+                one, other = (rows[r][index[r][path]] for r in (same[0], rank))
+                if found := _difference(one, other, np.dtype(holders[rank].dtype), rows[rank]):
+                    what, a, b = found
+                    axes = " and ".join(map(repr, mesh.differ([same[0], rank])))
+                    raise MismatchError(
+                        f"update {update + 1}: the {what}s of {path} are not the same on ranks "
+                        f"{[same[0], rank]} of {mesh!s}, "
+                        f"which have the same of it and differ along {axes}: they add up to "
+                        f"{a:.6g} and {b:.6g}. " + _REMEDY[what]
+                    )
+
+
+def digest_of(arenas: Arenas, rank: int) -> bytes:
+    """A digest of the values: equal on ranks with equal bits. Values on a GPU are not copied for
+    it: each rank has another.
+    """
+    digest = hashlib.sha256()
+    for arena in arenas:
+        if type(arena.data) is not np.ndarray:
+            return rank.to_bytes(DIGEST, "big")  # others have another one
+        if arena.summed is None:
+            digest.update(arena.data.view(np.uint8).data)
+    return digest.digest()[:DIGEST]
+
+
+def compare_copies(comm: Communicator, model: Link, update: int) -> None:
+    """Find out whether the values on ranks whose digests differ do so by more than rounding can;
+    all ranks call it.
+
+    Raises:
+        MismatchError: they do; on all ranks.
+    """
+    named = [
+        (path, param)
+        for path, param in model.namedparams(include_uninit=False)
+        if param.summed is None
+    ]
+    mine = np.array([[*_signature(param.array)] for _, param in named]).reshape(len(named), 4)
+    first, *others = comm.allgather(mine)
+    for rank, rows in enumerate(others, start=1):
+        for (path, param), one, other in zip(named, first, rows, strict=True):
+            if found := _difference(one, other, np.dtype(param.dtype), rows):
+                raise MismatchError(
+                    f"update {update + 1}: the values of {path} are not the same on ranks "
+                    f"{[0, rank]}, copies of each other: "
+                    f"they add up to {found[1]:.6g} and {found[2]:.6g}. {_REMEDY['value']}"
+                )
+
+
+def _difference(
+    one: Array, other: Array, dtype: np.dtype, rows: Array
+) -> tuple[str, float, float] | None:
+    """What of a parameter differs on two ranks by more than rounding can, and its sums there;
+    ``rows``: of all parameters.
+    """
+    eps = float(np.finfo(dtype).eps) if dtype.kind in "fc" else 1e-3
+    for what, start in (("gradient", 4), ("value", 0))[-(len(one) // 4) :]:
+        a = one[start : start + 4]
+        b = other[start : start + 4]
+        # the largest mean size
+        typical = np.fmax.reduce(rows[:, start + 2] / np.maximum(rows[:, start + 3], 1))
+        with np.errstate(**_UNSOUND):
+            allowed = min(eps**0.5, 0.05) * max(a[2], b[2]) * 7 + 100 * eps * typical * b[3]
+            differ = abs(a[:3] - b[:3]) > allowed
+        if differ.any():
+            return what, float(a[0]), float(b[0])
+    return None
+
+
+def _row(param: Parameter) -> list[float]:
+    """Signatures of values and gradient, and whether updates change it."""
+    rule = param.update_rule
+    return [*_signature(param.array), *_signature(param.grad), rule is None or rule.enabled]
+
+
+def _signature(x: Array) -> Iterator[float]:
+    """A few numbers that differ where arrays do: sums with two patterns of weights, the size of the
+    elements, their number.
+    """
+    if x is None:
+        return iter((0.0,) * 4)
+    xp = backend.get_array_module(x)
+    flat = x.reshape(-1)
+    flat = (flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat).astype(np.float64)
+    weights = xp.arange(flat.size) % 13 - 6.0
+    with np.errstate(**_UNSOUND):
+        return iter(
+            [float(flat.sum()), float(flat.dot(weights)), float(abs(flat).sum()), float(flat.size)]
+        )
+
+
+_UNSOUND: Any = {"invalid": "ignore", "over": "ignore"}  # infinities and NaN are another's business
+
+
+_DISABLED = (
+    "update {}: {} is one parameter of {!s}, and rank {} updates it, but on rank {} its update "
+    "is disabled: call "
+    "disable_update and enable_update alike on all ranks that have it or a part of it"
+)
+
+
+_REMEDY = {
+    "gradient": "So each has the gradient of its own use of it only: use a layer that takes the "
+    "communicator of this axis, or "
+    "let the parameter pass F.copy_to(comm, parameter) before it is used",
+    "value": "They have drifted apart: something is different on these ranks that should not be, "
+    "such as random numbers, "
+    "hyperparameters, hooks, or a parameter that was changed by hand",
+}

@@ -1,0 +1,503 @@
+"""Where the parameters of a model lie on a mesh, and whether that fits together: a wrong
+combination is an error.
+
+Each rank says what it has: paths, shapes, boxes, digests. From that alone all ranks know, of each
+parameter and each axis, whether the axis *replicates* it (all ranks of a line have the same box,
+and equal values), *divides* it (they have different boxes) or leaves it to *some* of the ranks (a
+stage of a pipeline). So nobody has to declare anything twice, and what was meant otherwise shows:
+copies that differ, boxes that do not make a whole, layers over ranks that have different samples,
+gradients that are parts.
+
+What the sums over ranks count follows from the same table: each element of the model once, however
+often it is held.
+
+The description of a rank's parameters that placement.py sends to all ranks.
+
+Sums of numbers, such as squares of norms, over the ranks that have pieces or parts of a
+parameter: for placement.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.checkpoint.contents import Piece, Record, check_cover
+from mnpar.communicators.communicator import Communicator, described
+from mnpar.errors import MismatchError
+from mnpar.link import Link
+from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
+from mnpar.links.divided import Part, digest_of
+from mnpar.links.mixture_of_experts import Experts
+from mnpar.parallel.data.reducer import Among, Reducer
+from mnpar.parallel.mesh import NOTE, Mesh
+from mnpar.parallel.pipeline.pipeline import Pipeline
+from mnpar.parameter import Parameter
+from mnpar.plans import Box
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+# over their ``comm``, unless ``whole_gradients``
+_BY_SHARE = (
+    MultiNodeBatchNormalization,
+    MixtureOfExperts,
+    Experts,
+)
+
+
+class Placement:
+    """Where a model's parameters lie on a mesh.
+
+    Args:
+        mesh: all its ranks make this, and call its methods.
+        summed: the axes over which an optimizer adds up gradients: the ranks along them have
+            samples of their own.
+
+    Attributes:
+        kinds: of each parameter of the whole model by its path, for each axis of more than one
+            rank: ``'replicated'``, ``'divided'``, ``'some'`` or ``'alone'``: on one rank of each
+            line, which hears of the samples of all.
+        tables: what each rank has, by the mesh's numbers of ranks.
+    """
+
+    def __init__(self, mesh: Mesh, summed: tuple[str, ...] = ("data",)) -> None:
+        if not isinstance(mesh, Mesh):
+            raise TypeError(f"Placement(mesh): a Mesh is needed where {described(mesh)} was given")
+        self.mesh, self.summed = mesh, mesh.span(summed)
+        self.others = tuple(
+            [name for name in mesh.span(tuple(mesh.axes)) if name not in self.summed]
+        )
+        # ranks of equal parts; ranks that have the model together
+        self.data, self.copy = (
+            mesh[self.summed],
+            mesh[self.others],
+        )
+        self.among: Among = mesh.__getitem__
+        self.kinds: dict[str, dict[str, str]] = {}
+        self._sums: dict[str, tuple[float, Total]] = {}
+        self._tied: list[
+            tuple[Communicator, Parameter]
+        ] = []  # weights that stages share, in one order on all ranks
+        self._uneven: tuple[str, ...] = ()  # axes along which ranks have parts of other sizes
+        self.tables: list[Table] = []
+        self._known: list[tuple[Parameter, tuple[int, ...]]] | None = None
+        self._stepped_by: list[Any] | None = (
+            None  # the hooks, and the rules of tied weights, of the last step
+        )
+
+    def stale(self, model: Link) -> bool:
+        """Whether the model has other parameters than when they were looked at."""
+        now = [(param, param.node.shape) for param in model.params()]
+        known = self._known
+        same = known is not None and len(known) == len(now)
+        return not (
+            same
+            and all([a is b and s == t for (a, s), (b, t) in zip(known or (), now, strict=True)])
+        )
+
+    def settle(self, model: Link, values: bool = True) -> bool:
+        """Look at what all ranks have, and tell parameters over which axes their gradients are to
+        be summed.
+
+        Args:
+            model: this rank's part of it.
+            values: whether copies should be equal already, and be there.
+
+        Returns:
+            Whether the ranks along the summed axes have equal copies.
+
+        Raises:
+            MismatchError: on all ranks: it does not fit together.
+        """
+        self._known = [(param, param.node.shape) for param in model.params()] if values else None
+        self.tables = self.mesh.comm.allgather_obj(self._table(model))
+        for rank, table in enumerate(self.tables):
+            if table.wrong:
+                raise MismatchError(f"rank {rank} of {self.mesh!s}: {table.wrong}")
+        self.kinds, self._sums, equal = {}, {}, True
+        for path in dict.fromkeys([path for table in self.tables for path in table.params]):
+            holders = {
+                rank: table.params[path]
+                for rank, table in enumerate(self.tables)
+                if path in table.params
+            }
+            self._check_form(path, holders)
+            self.kinds[path] = {
+                axis: self._kind(path, axis, holders, values)
+                for axis in (*self.summed, *self.others)
+            }
+            if values:
+                self._check_values(path, holders)
+            equal = equal and self._are_equal(path, holders)
+        self._uneven = tuple([axis for axis in self.others if self._is_uneven(axis)])
+        for path in self.kinds:
+            for axes in (self.divides(path), self.sums(path), self._counted(), self._apart(path)):
+                self.mesh[axes]  # all ranks make it now, together
+        for path, param in model.namedparams(include_uninit=False):
+            param.summed = None if self.sums(path) == self.summed else self.sums(path)
+        self._tied = [
+            pair for link in model.links() if isinstance(link, Pipeline) for pair in link._tied
+        ]
+        return equal
+
+    def sums(self, path: str) -> tuple[str, ...]:
+        """The axes along which the gradients of a parameter are parts: all summed ones along which
+        there are copies.
+        """
+        return tuple(
+            [axis for axis in self.summed if self.kinds[path][axis] not in ("divided", "alone")]
+        )
+
+    def _counted(self) -> tuple[str, ...]:
+        """The axes along which ranks have different parameters, or parts."""
+        divide = [
+            axis
+            for kinds in self.kinds.values()
+            for axis in self.summed
+            if kinds[axis] in ("divided", "alone")
+        ]
+        return self.mesh.span((*self.others, *divide))
+
+    def _are_equal(self, path: str, holders: dict[int, Description]) -> bool:
+        """Whether ranks along the summed axes have equal copies, and all of them have one."""
+        if any([self.kinds[path][axis] == "some" for axis in self.summed]):
+            return False
+        lines = {tuple(self.mesh.line(self.sums(path), rank)): None for rank in holders}
+        return all([len({holders[rank].digest for rank in line}) == 1 for line in lines])
+
+    def divides(self, path: str) -> tuple[str, ...]:
+        """The axes that divide a parameter."""
+        return tuple([axis for axis, kind in self.kinds[path].items() if kind == "divided"])
+
+    def _is_uneven(self, axis: str) -> bool:
+        sizes = [[held.box.volume for held in table.params.values()] for table in self.tables]
+        staged = any([axis in table.staged for table in self.tables])
+        return not staged and any(
+            [sizes[rank] != sizes[self.mesh.line((axis,), rank)[0]] for rank in range(len(sizes))]
+        )
+
+    def _apart(self, path: str) -> tuple[str, ...]:
+        """The axes that divide a parameter, or along which its copies are cut into other pieces:
+        sums over these are rounded in other ways, and the copies would drift apart by the last
+        digit.
+        """
+        kinds = self.kinds[path].items()
+        return tuple(
+            [
+                axis
+                for axis, kind in kinds
+                if kind == "divided" or (kind == "replicated" and axis in self._uneven)
+            ]
+        )
+
+    # ---- what a rank says ----
+
+    def _table(self, model: Link) -> Table:
+        wrong, tied = "", set()
+        alone: dict[int, tuple[str, ...]] = {}
+        staged: list[str] = []
+        for path, link in model.namedlinks():
+            if isinstance(link, Pipeline):
+                staged += self.mesh.axes_of(link.messages.comm)
+                tied |= {id(param) for param in link.tied}
+            if isinstance(link, Experts) and not link.whole_gradients:
+                alone |= dict.fromkeys(map(id, link.params()), tuple(self.mesh.axes_of(link.comm)))
+            try:
+                wrong = wrong or self._wrong(path, link)
+            except ValueError as error:
+                wrong = wrong or f"{path}, {type(link).__name__}: {error}"
+        named = model.namedparams(include_uninit=False)
+        params = {
+            path: look_at(param, id(param) in tied, alone.get(id(param), ()))
+            for path, param in named
+        }
+        return Table(params, tuple(dict.fromkeys(staged)), wrong)
+
+    def _wrong(self, path: str, link: Link) -> str:
+        """Whether a layer is over ranks that it should not be over."""
+        if not type(link).__module__.startswith("mnpar."):
+            return ""  # who knows what its communicators are for
+        grid = getattr(link, "grid", None)
+        whole = [] if grid is None else [grid.comm]  # whose ranks get whole gradients
+        # WholeGradients
+        hooks = [getattr(hook, "comm", None) for hook in link.local_link_hooks.values()]
+        whole += [comm for comm in hooks if isinstance(comm, Communicator)]
+        whole += [link.messages.comm] if isinstance(link, Pipeline) else []
+        shares: list[
+            Communicator
+        ] = []  # whose ranks get their share, which the optimizer has to sum
+        for name, comm in vars(link).items():
+            if isinstance(comm, Communicator) and name != "data_comm":
+                by_share = name == ("comm" if isinstance(link, _BY_SHARE) else "sequence_comm")
+                (
+                    shares if by_share and not getattr(link, "whole_gradients", False) else whole
+                ).append(comm)
+        inside, over = (
+            [axis for comm in comms for axis in self.mesh.axes_of(comm)]
+            for comms in (whole, shares)
+        )
+        unsummed = [axis for axis in over if axis not in (*inside, *self.summed)]
+        summed = [axis for axis in inside if axis in self.summed]
+        text = (
+            _SHARES.format(unsummed, list(self.summed))
+            if unsummed
+            else _OVER_DATA.format(summed)
+            if summed
+            else ""
+        )
+        return f"{path}, {type(link).__name__}: {text}" if text else ""
+
+    # ---- whether it fits ----
+
+    def _check_form(self, path: str, holders: dict[int, Description]) -> None:
+        first, one = next(iter(holders.items()))
+        for rank, other in holders.items():
+            if (other.whole, other.dtype) != (one.whole, one.dtype):
+                raise MismatchError(
+                    f"{path} is {one.whole} {one.dtype} on rank {first} and {other.whole} "
+                    f"{other.dtype} on rank {rank} of "
+                    f"{self.mesh!s}: ranks that have a parameter of one path have the same "
+                    "one. (Pipeline.of gives stages the "
+                    "paths of the whole model.)"
+                )
+        pieces = {
+            other.box: Piece(one.dtype, other.box.shape, None, other.box, [rank])
+            for rank, other in holders.items()
+        }
+        try:
+            check_cover(Record(path, one.whole, list(pieces.values())))
+        except ValueError as error:
+            raise MismatchError(f"{self.mesh!s}: {error}") from None
+
+    def _kind(self, path: str, axis: str, holders: dict[int, Description], there: bool) -> str:
+        """How an axis places a parameter (see ``kinds``). ``there``: whether each rank that should
+        have it has it by now.
+        """
+        kinds: dict[str, list[int]] = {}
+        for rank in holders:
+            line = self.mesh.line((axis,), rank)
+            boxes = [holders[other].box for other in line if other in holders]
+            several = any([box != boxes[0] for box in boxes])
+            if several and len(boxes) < len(line):
+                raise MismatchError(
+                    f"{path} is divided along {axis!r} among ranks "
+                    f"{[r for r in line if r in holders]} of {self.mesh!s}, but "
+                    f"ranks {[r for r in line if r not in holders]} have no part: a part "
+                    f"without elements is one too{NOTE}"
+                )
+            kinds.setdefault(
+                "divided" if several else "some" if len(boxes) < len(line) else "replicated", line
+            )
+        kind = next(kind for kind in ("some", "divided", "replicated") if kind in kinds)
+        if kind == "some" and all([axis in held.alone for held in holders.values()]):
+            return "alone"
+        if kind == "some" and axis in self.summed and there:
+            raise MismatchError(
+                f"{path} is on {[r for r in kinds[kind] if r in holders]} only, of ranks "
+                f"{kinds[kind]} of {self.mesh!s}, along "
+                f"{axis!r}, whose ranks have samples of their own, and copies or parts of the "
+                "same parameters: their gradients "
+                "are added up"
+            )
+        return kind
+
+    def _check_values(self, path: str, holders: dict[int, Description]) -> None:
+        drawn = {
+            held.drawn: rank
+            for rank, held in reversed(holders.items())
+            if held.drawn and held.box.volume
+        }
+        if len(drawn) > 1:
+            ranks = sorted(drawn.values())[:2]
+            raise MismatchError(
+                _DRAWN.format(
+                    path, ranks, self.mesh, " and ".join(map(repr, self.mesh.differ(ranks)))
+                )
+                + NOTE
+            )
+        for ranks in self.copies(holders).values():
+            first = holders[ranks[0]]
+            for rank in ranks[1:]:
+                axes = self.mesh.differ([ranks[0], rank])
+                staged = [axis for axis in axes if axis in self.tables[rank].staged]
+                if staged and not (first.tied and holders[rank].tied):
+                    raise MismatchError(
+                        _UNTIED.format(path, [ranks[0], rank], self.mesh, staged[0])
+                    )
+                if holders[rank].digest != first.digest:
+                    raise MismatchError(
+                        _DIFFER.format(
+                            path, [ranks[0], rank], self.mesh, " and ".join(map(repr, axes))
+                        )
+                        + NOTE
+                    )
+
+    def copies(self, holders: dict[int, Description]) -> dict[Box, list[int]]:
+        """The ranks that have each box."""
+        found: dict[Box, list[int]] = {}
+        for rank, held in holders.items():
+            found.setdefault(held.box, []).append(rank)
+        return found
+
+    # ---- sums over ranks ----
+
+    def equip(self, optimizer: Any, sharded: bool, reducer: Reducer) -> None:
+        """Let an optimizer and its rules count each element of the model once; ``sharded``: they
+        step with pieces of it.
+        """
+        axes = tuple(self.mesh.axes) if sharded else self._counted()
+        optimizer.total, optimizer.spread = Total(None, self.mesh[axes], 1.0), True
+        for path, param in optimizer.target.namedparams(include_uninit=False):
+            rule = param.update_rule
+            if rule is None or path not in self.kinds:
+                continue
+            if path not in self._sums:
+                pieces = reducer.channel_of(param.summed) if sharded else None
+                apart = tuple([axis for axis in axes if not (sharded and axis in self.sums(path))])
+                over = self._apart(path) if sharded else self.divides(path)
+                self._sums[path] = (
+                    self._share(path, apart),
+                    Total(pieces, self.mesh[over], self._share(path, over)),
+                )
+            (rule.share, rule.total), rule.spread, rule.path = self._sums[path], True, path
+
+    def asks(self, optimizer: Any) -> bool:
+        """Whether this rank's next step with pieces may sum norms of tied weights: one has, or new
+        rules or hooks are there.
+        """
+        totals = [getattr(param.update_rule, "total", None) for _, param in self._tied]
+        return self._steps_by(optimizer) != self._stepped_by or any(
+            [getattr(total, "asked", True) for total in totals]
+        )
+
+    def _steps_by(self, optimizer: Any) -> list[Any]:
+        rules = [param.update_rule for _, param in self._tied]
+        return [
+            *optimizer.hooks,
+            *rules,
+            *[hook for rule in rules if rule is not None for hook in rule.hooks],
+        ]
+
+    def agree(self, optimizer: Any, asked: bool) -> None:
+        """After a step with pieces: stages that share a weight have cut it elsewhere, and rounded
+        its norms in other ways.
+
+        ``asked``: whether any rank's step sums such norms; all ranks of the mesh have the same.
+        """
+        for comm, param in self._tied if asked else ():
+            backend.copy_to(param.array, comm.bcast(param.array))
+        self._stepped_by = self._steps_by(optimizer)
+
+    def _share(self, path: str, axes: tuple[str, ...]) -> float:
+        """One over the number of ranks, of those that differ on some axes only, that have what this
+        one has of a parameter.
+        """
+        mine = self.tables[self.mesh.comm.rank].params[path].box
+        tables = [self.tables[rank].params for rank in self.mesh.line(axes, self.mesh.comm.rank)]
+        return 1 / sum([path in params and params[path].box == mine for params in tables])
+
+
+_SHARES = (
+    "it is over ranks along {}, where its gradients are each rank's share, and only those "
+    "along {} are added up: give the "
+    "optimizer these axes too, create_multi_node_optimizer(…, axes=…), or let the layer make "
+    "its gradients whole (over blocks: "
+    "SpatialBatchNormalization(grid, comm=…), MultiHeadAttention(whole_gradients=True))"
+)
+
+
+_OVER_DATA = (
+    "it is divided among ranks along {}, which have samples of their own: give it a "
+    "communicator of the other axes, such as "
+    "mesh.model, or let it leave each rank its share, MixtureOfExperts(…, "
+    "input_is_parallel=True, whole_gradients=False)"
+)
+
+
+_UNTIED = (
+    "{} is on ranks {} of {!s}, in several stages along {!r}, and nothing adds their gradients "
+    "up: name it in "
+    "Pipeline.of(tied=…) or Pipeline(shared=…); other parameters need other paths, as "
+    "Pipeline.of gives them"
+)
+
+
+_DRAWN = (
+    "ranks {1} of {2!s}, which differ along {3}, have drawn their parts of {0} from different "
+    "whole arrays, so that it is not "
+    "that of one process: draw the weights by initialize_by_path, or after mnpar.random.seed "
+    "with one seed on these ranks"
+)
+
+
+_DIFFER = (
+    "{} is not the same on ranks {} of {!s}, which differ along {}: draw the weights by "
+    "initialize_by_path, or after "
+    "mnpar.random.seed with one seed on these ranks; a part of a parameter has whole and box"
+)
+
+
+class Description(NamedTuple):
+    """What a rank has of a parameter."""
+
+    whole: tuple[int, ...]  # the shape of the whole parameter
+    box: Box  # the part of it that the rank has
+    dtype: str
+    divided: bool  # whether the parameter itself names a box
+    tied: bool  # a pipeline sums its gradients over stages
+    alone: tuple[str, ...]  # the axes along which one rank of each line has it, as experts are
+    digest: bytes  # of its values
+    drawn: (
+        bytes  # of the values of the whole parameter, if the rank's are still those that were drawn
+    )
+
+
+class Table(NamedTuple):
+    """All that a rank sends."""
+
+    params: dict[str, Description]  # by path
+    staged: tuple[str, ...]  # the axes along which its pipelines run
+    wrong: str  # the error that it has found without the others; empty if there is none
+
+
+def look_at(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Description:
+    """The description of this rank's part of a parameter; ``tied`` and ``alone`` as
+    :class:`Description` has them.
+    """
+    digest, first = digest_of(param.array), param.initializer
+    drawn = first.whole_of(digest) if isinstance(first, Part) else b""
+    whole, box = (
+        (param.shape, Box.whole(param.shape))
+        if param.box is None or param.whole is None
+        else (param.whole, param.box)
+    )
+    return Description(
+        tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest, drawn
+    )
+
+
+class Total:
+    """Adds numbers up over the ranks that have pieces, then over those that have parts, of which
+    each gives its share.
+    """
+
+    def __init__(self, pieces: Communicator | None, comm: Communicator, share: float) -> None:
+        self._pieces = pieces
+        self._comm = comm
+        self._share = share
+        self.asked = False
+
+    def __call__(self, values: Array) -> Array:
+        self.asked, values = True, np.asarray(values, np.float64)
+        if self._pieces is not None:
+            values = self._pieces.allreduce(values)
+        return (
+            values
+            if self._comm.size == 1
+            else self._comm.allreduce(np.asarray(values * self._share))
+        )

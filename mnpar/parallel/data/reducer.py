@@ -1,0 +1,465 @@
+"""A stretch of an arena's gradients, which is sent in one message, or summed in shared memory.
+
+Whether gradients are reduced in buckets during backward, or after it: whichever a measurement
+shows to be faster here.
+
+Sums of gradients over ranks, in place in the arenas: one message for each arena, or buckets that
+leave during backward.
+
+A bucket is a slice of an arena. Backward finds gradients roughly in the reverse of the order of
+definition, so buckets are cut from the end; each leaves when all its gradients are final, but never
+before the one cut before it: the order is the same on all ranks, whatever their backward does. What
+some rank has no gradient for counts as zeros there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mnpar.backend import Array
+from mnpar.optimizers.flat_buffers import Arena
+
+if TYPE_CHECKING:
+    from mnpar.communicators.operation import Operation
+    from mnpar.communicators.shared_sum import Vectors
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from mnpar.autograd.graph import Home, Hook, VariableNode
+from mnpar.autograd.tape import current_tape
+from mnpar.communicators.shared_sum import FEW, NotedSum
+from mnpar.optimizers.flat_buffers import Arenas
+from mnpar.optimizers.gradient_method import Pieces
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+    from mnpar.parameter import Parameter
+
+
+class Bucket:
+    """A stretch of an arena's gradients.
+
+    Args:
+        arena: where they live.
+        start, stop: which of the arena's parameters are in it: from ``start`` up to, and without,
+            ``stop``.
+    """
+
+    def __init__(self, arena: Arena, start: int, stop: int) -> None:
+        self.params = arena.params[start:stop]
+        self.homes = arena.homes[start:stop]
+        self.summed = arena.summed
+        self.arena = arena
+        self.place = slice(arena.slices[start].start, arena.slices[stop - 1].stop)
+        self.grad = arena.grad[self.place]
+        self.shared: Vectors | None = (
+            None  # the shared memory in which ``sent`` lives, if there is any
+        )
+        # what is reduced: ``grad`` itself, or a buffer of the wire dtype, the same each time
+        self.sent: Array = None
+        self.operation: Operation | None = None
+        self.awaited = 0  # parameters whose gradients are not final yet
+
+    def pack(self, weight: float, wire: Callable[[Array, Array], Array]) -> Array:
+        """Apply the weight, and convert to the wire dtype; returns what is sent, which may be the
+        gradients themselves.
+        """
+        if weight != 1:
+            self.grad *= weight
+        self.sent = wire(self.grad, self.sent)
+        return self.sent
+
+    def share(self, vectors: Vectors | None) -> None:
+        """Move the gradients to shared memory; or, if they are sent in another dtype, the buffer
+        for that.
+        """
+        self.shared = vectors
+        if vectors is not None:
+            self.sent = vectors.mine
+            if self.sent.dtype == self.grad.dtype:
+                self.arena.house(self.sent)
+                self.grad = self.sent
+
+    def unpack(self) -> None:
+        """Wait for the sum, and have it in the gradients."""
+        if self.operation is not None:
+            self.operation.wait()
+            self.operation = None
+        if self.sent is not self.grad:
+            self.grad[...] = self.sent
+
+
+BUCKET = (
+    2**20
+    # bytes: so many that latency matters little on any network, and so few that a bucket is soon
+    # full
+)
+
+
+def choose_bucket_bytes(comm: Communicator) -> int | None:
+    """The size of buckets that leave during backward; None if everything is to leave after it. All
+    ranks call it, and agree.
+
+    On one machine it is None: the cores that would move a message are computing. Between machines
+    the network may transfer a message meanwhile. That is measured, with as much computing as the
+    message takes: the message at the same time, or after it.
+    """
+    if comm.inter_size == 1:
+        return None
+    x = np.ones(BUCKET // 4, np.float32)
+    a = np.ones((128, 128), np.float32)
+
+    def compute(times: int, meanwhile: Callable[[], None]) -> None:
+        for _ in range(times):
+            a @ a
+            meanwhile()
+
+    def early(times: int) -> None:
+        operation = comm.iallreduce(x)
+        compute(times, operation.step)
+        operation.wait()
+
+    def late(times: int) -> None:
+        compute(times, lambda: None)
+        comm.allreduce(x)
+
+    message = _slowest(comm, lambda: comm.allreduce(x))
+    product = _slowest(comm, lambda: compute(10, lambda: None)) / 10
+    times = max(1, round(message / product))
+    return (
+        BUCKET
+        if _slowest(comm, lambda: early(times)) < 0.9 * _slowest(comm, lambda: late(times))
+        else None
+    )
+
+
+def _slowest(comm: Communicator, work: Callable[[], Any]) -> float:
+    """The median seconds of some work, on the rank where that is largest."""
+    seconds = []
+    for _ in range(5):
+        comm.barrier()
+        begin = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - begin)
+    return float(comm.allreduce(np.array(np.median(seconds)), "max"))
+
+
+_NOTHING = np.empty(0, np.float32)
+
+
+Among = Callable[[tuple[str, ...]], "Communicator"]
+
+
+class Reducer:
+    """Sums the gradients of parameters over ranks.
+
+    Args:
+        comm: the ranks that hold copies of the parameters; the reducer makes a duplicate of it for
+            itself.
+        bucket_bytes: how much leaves at once during backward; None: everything after it, by one
+            message for each arena.
+        wire_dtype: the dtype in which wider floating-point gradients travel; sums are made in 32
+            bits at least.
+        among: for parameters of which only some of the ranks have copies (``param.summed``): which
+            ranks those are.
+
+    Raises:
+        ValueError: the size is not positive, or the dtype has no fractions.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        bucket_bytes: int | None = None,
+        wire_dtype: Any = None,
+        among: Among | None = None,
+    ) -> None:
+        if bucket_bytes is not None and bucket_bytes <= 0:
+            raise ValueError(
+                f"a bucket has a positive number of bytes, or is None, not {bucket_bytes}"
+            )
+        self.comm, self.bucket_bytes = comm, bucket_bytes
+        self._wire_dtype = None if wire_dtype is None else np.dtype(wire_dtype)
+        if self._wire_dtype is not None and self._wire_dtype.kind not in "fV":  # bfloat16 is a V
+            raise ValueError(
+                f"gradients travel in a floating-point dtype, not in {self._wire_dtype}"
+            )
+        self._among = among
+        self._channels: dict[tuple[str, ...] | None, Communicator] = {}
+        self._arenas: list[Arena] = []
+        self._attached: list[Arena] | None = (
+            None  # the same, as the list object of the last call, to tell quickly
+        )
+        self._strays: list[VariableNode] = []
+        self.buckets: list[Bucket] = []
+        self._first: Bucket | None = (
+            None  # the first bucket of parameters that all ranks have copies of
+        )
+        self._noted: NotedSum | None = None  # the sum of this bucket, with notes
+        self.pieces: Pieces = ()  # for a step in one go: each arena whole
+        self.parts: Sequence[
+            slice
+            # if the only bucket is summed in shared memory: what this rank adds up, then the rest
+        ] = ()
+        self.left = 0  # how many buckets have been sent
+        self._off: list[Callable[[], None]] = []  # what removes the hooks from the parameters
+        self._listening = False
+        self._given_up = False
+        self.weight = 1.0  # of this rank's gradients in the sum
+
+    @property
+    def channel(self) -> Communicator:
+        """A communicator of its own, as buckets may leave between any other communications.
+        Collective the first time.
+        """
+        return self.channel_of(None)
+
+    def channel_of(self, summed: tuple[str, ...] | None) -> Communicator:
+        """The same for the ranks that have copies of parameters with this ``param.summed``.
+        Collective the first time.
+        """
+        if summed not in self._channels:
+            comm = self.comm if summed is None or self._among is None else self._among(summed)
+            channel = comm.split(0, comm.rank)
+            assert channel is not None
+            self._channels[summed] = channel
+        return self._channels[summed]
+
+    def wire(self, grad: Array, out: Array | None = None) -> Array:
+        """Gradients in the dtype in which they travel, in ``out`` if it is given; themselves, if
+        they travel as they are.
+        """
+        dtype = self._wire_dtype
+        if dtype is None or grad.dtype.kind != "f" or grad.dtype.itemsize <= dtype.itemsize:
+            return grad
+        if out is None:
+            return grad.astype(dtype)
+        out[...] = grad
+        return out
+
+    def attach(self, arenas: Arenas) -> None:
+        """Take these arenas' gradients in hand; called before each backward, it does little if they
+        are the same as before.
+
+        Raises:
+            RuntimeError: they changed while gradients were on their way.
+        """
+        if arenas.learning is self._attached and not self._given_up:
+            return
+        self._forget()
+        self._attached = now = arenas.learning
+        for arena in now:
+            self.channel_of(arena.summed)  # all ranks make it together here
+        strays = [param.node for param in arenas.strays]
+        if (
+            strays == self._strays
+            and len(now) == len(self._arenas)
+            and all([a is b for a, b in zip(now, self._arenas, strict=True)])
+        ):
+            return
+        if self.left:
+            raise RuntimeError(
+                "parameters were added, removed, moved or reshaped while their gradients were "
+                "on their way"
+            )
+        for off in self._off:
+            off()
+        self._arenas = now
+        self._strays = strays
+        self.pieces = [(arena, None, arena.params) for arena in now]
+        self.buckets = [bucket for arena in reversed(now) for bucket in self._cut(arena)]
+        self.parts = ()
+        self._first = next((bucket for bucket in self.buckets if bucket.summed is None), None)
+        self._off = []
+        if self.bucket_bytes is None:
+            return
+        for bucket in self.buckets:
+            for param, home in zip(bucket.params, bucket.homes, strict=True):
+                self._off.append(param.register_hook(self._when_final(bucket, home), after=True))
+        # with a hook the gradient is kept as soon as it is final, and not after backward
+        for node in strays:
+            self._off.append(node.listen(Hook(lambda node: None, after=True)))
+
+    def _cut(self, arena: Arena) -> Iterator[Bucket]:
+        """An arena's buckets, from its end."""
+        sizes = [param.array.nbytes for param in arena.params]
+        stop = len(sizes)
+        room = arena.grad.nbytes if self.bucket_bytes is None else self.bucket_bytes
+        while stop:
+            start = stop - 1
+            size = sizes[stop - 1]
+            while start and size + sizes[start - 1] <= room:
+                start -= 1
+                size += sizes[start]
+            yield Bucket(arena, start, stop)
+            stop = start
+
+    def _when_final(self, bucket: Bucket, home: Home) -> Callable[[VariableNode], None]:
+        def final(node: VariableNode) -> None:
+            if not self._listening:
+                return
+            # a recorded backward's, a Variable; or it lived in another optimizer's arena
+            if node.gradient is not home.array:
+                home.array[...] = getattr(node.gradient, "array", node.gradient)
+                node.gradient, node.home, home.reserved = home.array, home, False
+            bucket.awaited -= 1
+            while self.left < len(self.buckets) and self.buckets[self.left].awaited == 0:
+                self._leave()
+
+        return final
+
+    def go_on(self) -> None:
+        """Advance the sums that are under way."""
+        for bucket in self.buckets[: self.left]:
+            if bucket.operation is not None:
+                bucket.operation.step()
+
+    def _hear(self, listening: bool) -> None:
+        if self._listening != listening:
+            meanwhile = current_tape().meanwhile
+            (meanwhile.append if listening else meanwhile.remove)(self.go_on)
+        self._listening = listening
+
+    def give_up(self, arenas: Arenas) -> None:
+        """A backward failed, on all ranks: the arenas get new vectors, so that sums under way end
+        in the old ones, unused.
+        """
+        if self._listening:
+            arenas.renew()
+            self._given_up = True
+            self._hear(False)
+
+    def _forget(self) -> None:
+        """After :meth:`give_up`: send the other buckets, too, as ranks may have sent different
+        numbers, and drop all.
+        """
+        if self._given_up:
+            while self.left < len(self.buckets):
+                self._leave()
+            for bucket in self.buckets:
+                bucket.unpack()
+            self._given_up, self.left = False, 0
+
+    def _leave(self) -> None:
+        bucket = self.buckets[self.left]
+        sent = bucket.pack(self.weight, self.wire)
+        bucket.operation = self.channel_of(bucket.summed).iallreduce(sent, out=sent)
+        self.left += 1
+
+    def listen(self, arenas: Arenas) -> None:
+        """From now on buckets are sent during backward, until :meth:`reduce`, which all ranks
+        call.
+        """
+        if self.bucket_bytes is not None:
+            self.attach(arenas)
+            for bucket in self.buckets:
+                bucket.awaited = len(bucket.params)
+            # made now by all ranks together: in backward none waits
+            self._hear(self.channel is not None)
+
+    def reduce(self, arenas: Arenas) -> None:
+        """Sum the gradients over ranks, in place; all ranks call it, with every parameter's
+        gradient in its arena.
+        """
+        for _ in self.arrivals(arenas):
+            pass
+
+    def arrivals(self, arenas: Arenas) -> Iterator[Bucket]:
+        """:meth:`reduce`, bucket by bucket: later ones may still be under way. The iterator has to
+        be exhausted.
+        """
+        self._hear(False)
+        self.attach(arenas)
+        if self.bucket_bytes is None:
+            self._reduce_at_once(arenas, self.buckets)
+            yield from self.buckets
+            return
+        while self.left < len(self.buckets):
+            self._leave()
+        self.left = 0
+        for bucket in self.buckets:
+            bucket.unpack()
+            yield bucket
+        self._reduce_at_once(arenas, [])
+
+    def noted(self, arenas: Arenas) -> NotedSum:
+        """The sum, with a note, of the first bucket, to be begun and ended by the caller, who then
+        calls :meth:`finish` for the others: :meth:`reduce` without ``bucket_bytes``. If the notes
+        are unusual nothing is summed (:meth:`Communicator.allreduce_noted`). It goes by the
+        communicator of the user, so that the error is found at once if one rank is in an update and
+        another in some other collective.
+        """
+        if arenas.learning is not self._attached:
+            self.attach(arenas)
+        first, noted = self._first, self._noted
+        if noted is None or first is None or first.grad is not noted.x:
+            sent = _NOTHING if first is None else first.pack(self.weight, self.wire)
+            if noted is None or noted.x is not sent:
+                self._noted = noted = NotedSum(self.comm, sent)
+        return noted
+
+    def finish(self, arenas: Arenas) -> None:
+        """After the sum of the first bucket: sum the others."""
+        first = self._first
+        if first is not None and first.sent is not first.grad:
+            first.unpack()
+        if len(self.buckets) != 1 or first is None or arenas.strays:
+            self._reduce_at_once(arenas, [bucket for bucket in self.buckets if bucket is not first])
+
+    def nowhere(self, arenas: Arenas) -> list[Parameter]:
+        """The parameters that have a gradient on no rank; all ranks call it."""
+        params = [param for arena in arenas for param in arena.params] + arenas.strays
+        anywhere = self.comm.allreduce(
+            np.array([param.grad is not None for param in params], np.uint8), "max"
+        )
+        return [param for param, there in zip(params, anywhere, strict=True) if not there]
+
+    def rest(self) -> None:
+        """Wait for the parts of a sum in shared memory that other ranks add up."""
+        if self._noted is not None:
+            self._noted.rest()
+
+    def prepare(self, arenas: Arenas) -> None:
+        """Move gradients to shared memory, to be summed there, where the ranks have any; all ranks
+        call it.
+        """
+        self.attach(arenas)
+        bucket = self._first
+        if self.comm.size == 1 or bucket is None or self.bucket_bytes is not None:
+            return
+        grad, known = bucket.grad, 0 if bucket.shared is None else bucket.shared.number
+        dtype = self.wire(grad[:0]).dtype  # there may be no gradients yet
+        forms = self.comm.allgather_obj((type(grad).__name__, dtype.str, grad.shape, known))
+        if type(grad) is not np.ndarray or forms.count(forms[0]) < len(forms):
+            return  # by messages: they go from devices too, and say what is not alike
+        if self.comm.open_board() and grad.size * dtype.itemsize > FEW and not known:
+            bucket.share(self.comm.share_vectors(np.empty(grad.shape, dtype)))
+            if (
+                bucket.shared is not None
+                and bucket.grad is bucket.shared.mine
+                and len(self.buckets) == 1
+            ):
+                self.parts = bucket.shared.parts
+
+    def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
+        """Sum buckets one after the other, and then the gradients of parameters that are in no
+        arena.
+        """
+        for bucket in buckets:
+            sent = bucket.pack(self.weight, self.wire)
+            if bucket is self._first:
+                self.comm.allreduce_noted(sent, b"", lambda notes: True, sent)
+            else:
+                self.channel_of(bucket.summed).allreduce(sent, out=sent)
+            bucket.unpack()
+        for param in arenas.strays:
+            param.grad *= self.weight
+            self.channel_of(param.summed).allreduce(param.grad, out=param.grad)

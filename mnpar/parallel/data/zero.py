@@ -1,0 +1,205 @@
+"""Optimizer states in shards: each rank sums, and steps with, its own stretch of each arena; then
+all gather the values.
+
+During a step a parameter *is* its piece: the part that this rank's stretch has of it, possibly of
+no elements. Rules and hooks work on pieces as they do on parameters, and the states that they keep
+are as small; what they need of the whole (norms, whether all is finite) they add up by ``total``.
+What travels is as much as an allreduce. (Rajbhandari et al. 2020, "ZeRO", stage 1.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.optimizers import GradientMethod
+from mnpar.optimizers.flat_buffers import Arena, Arenas
+from mnpar.parallel.data.reducer import Reducer
+from mnpar.parameter import Parameter
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+    from mnpar.optimizers import UpdateRule
+
+
+class Shards:
+    """This rank's stretches of the arenas.
+
+    Args:
+        reducer: its ranks hold copies of the parameters.
+    """
+
+    def __init__(self, reducer: Reducer) -> None:
+        self._reducer = reducer
+        self._layout: list[tuple[int, slice]] = []  # by which states were cut
+        self._places: list[Array] = []  # a few of each parameter, in each arena
+        self._left: list[
+            tuple[Arena, bytes]
+        ] = []  # the arenas that the last step left, and what was at these places
+
+    def reduce(self, arenas: Arenas, factor: float) -> None:
+        """The gradients of all ranks added up, each rank's stretch on that rank; the rest is left
+        as it was.
+
+        Raises:
+            ValueError: two parameters share an array.
+        """
+        if arenas.strays:
+            raise ValueError(
+                "parameters that share one array cannot be updated in shards: let links share "
+                "one parameter"
+            )
+        for arena in arenas.learning:
+            sent = self._reducer.wire(arena.grad)
+            mine = self._channel(arena).reduce_scatter([sent[cut] for cut in self._cuts(arena)])
+            arena.grad[self._own(arena)] = mine if factor == 1 else mine * factor
+
+    def leave(self, arenas: Arenas) -> None:
+        """The values are those that a step leaves."""
+        self._left = self._look(arenas.learning)
+
+    def altered(self) -> bool:
+        """Whether values are others than the last step left, as far as a few of each parameter
+        tell.
+
+        A step makes values alike, each rank's stretch those of its rank: what was changed by hand
+        on one rank only would be half lost, and not be found by comparing what ranks have
+        afterwards.
+        """
+        if any(
+            [param.array is not view for arena, _ in self._left for param, view, _ in arena.members]
+        ):
+            return True
+        return self._left != self._look([arena for arena, _ in self._left])
+
+    def _look(self, arenas: Iterable[Arena]) -> list[tuple[Arena, bytes]]:
+        pairs = zip(arenas, self._places, strict=True)
+        return [
+            (a, a.data[few].tobytes() if type(a.data) is np.ndarray else b"") for a, few in pairs
+        ]
+
+    def _channel(self, arena: Arena) -> Communicator:
+        return self._reducer.channel_of(arena.summed)
+
+    def _cuts(self, arena: Arena) -> list[slice]:
+        size = arena.grad.size
+        n = self._channel(arena).size
+        return [slice(size * r // n, size * (r + 1) // n) for r in range(n)]
+
+    def _own(self, arena: Arena) -> slice:
+        return self._cuts(arena)[self._channel(arena).rank]
+
+    def total(self, values: Array) -> Array:
+        """Numbers added up over the pieces of all ranks, which all call it."""
+        return self._reducer.channel.allreduce(np.asarray(values, np.float64))
+
+    @contextmanager
+    def pieces(self, optimizer: GradientMethod) -> Iterator[None]:
+        """Around a step: parameters are their pieces inside, and have the values of all ranks
+        afterwards.
+        """
+        layout = [
+            (id(p), place)
+            for arena in optimizer.arenas.learning
+            for p, place in zip(arena.params, arena.slices, strict=True)
+        ]
+        if layout != self._layout:
+            self._join(optimizer)  # parameters have come or gone: stretches begin elsewhere
+            self._layout = layout
+            self._places = [_few(arena.slices) for arena in optimizer.arenas.learning]
+        wholes = [
+            (param, param.array, param.grad, self._piece(arena, i))
+            for arena in optimizer.arenas.learning
+            for i, param in enumerate(arena.params)
+            if param.grad is not None
+        ]
+        for param, whole, _, (values, gradients, inside) in wholes:
+            param.update_rule.piece = whole.shape, inside
+            _be(param, values, gradients)
+            _cut_state(param.update_rule, inside)
+            param.update_rule.total = self.total
+        optimizer.total, optimizer.in_pieces = self.total, True
+        try:
+            yield
+        finally:
+            optimizer.in_pieces = False
+            for param, values, gradients, _ in wholes:
+                param.update_rule.piece = None
+                _be(param, values, None if param.grad is None else gradients)
+        for arena in optimizer.arenas.learning:
+            for cut, part in zip(
+                self._cuts(arena),
+                self._channel(arena).allgather(arena.data[self._own(arena)]),
+                strict=True,
+            ):
+                arena.data[cut] = part
+
+    def _piece(self, arena: Arena, i: int) -> tuple[Array, Array, slice]:
+        """What this rank has of a parameter's values and gradient, and which of its elements these
+        are.
+        """
+        place = arena.slices[i]
+        own = self._own(arena)
+        start = min(max(own.start, place.start), place.stop)
+        stop = max(min(own.stop, place.stop), start)
+        return (
+            arena.data[start:stop],
+            arena.grad[start:stop],
+            slice(start - place.start, stop - place.start),
+        )
+
+    @contextmanager
+    def whole(self, optimizer: GradientMethod) -> Iterator[None]:
+        """Around saving: states have all their elements, on every rank; all call it. The next step
+        cuts what is loaded.
+        """
+        self._join(optimizer)
+        yield
+
+    def _join(self, optimizer: GradientMethod) -> None:
+        """States that are in pieces become whole."""
+        for arena in optimizer.arenas.learning:
+            for param in arena.params:
+                rule = param.update_rule
+                if rule is None or not rule.in_pieces:
+                    continue
+                for name in [name for name in rule.state if name not in rule.scalars]:
+                    rule.state[name] = _joined(
+                        self._channel(arena).allgather(rule.state[name])
+                    ).reshape(param.shape)
+                rule.in_pieces = False
+
+
+def _few(slices: list[slice]) -> Array:
+    """Places in a vector: up to 16 in each of these stretches."""
+    places = [
+        np.linspace(cut.start, cut.stop - 1, min(16, cut.stop - cut.start)).astype(int)
+        for cut in slices
+    ]
+    return np.concatenate(places)
+
+
+def _be(param: Parameter, values: Array, gradients: Array | None) -> None:
+    # the shape first: it stays itself
+    param.node.shape, param.array, param.node.gradient = (
+        values.shape,
+        values,
+        gradients,
+    )
+
+
+def _cut_state(rule: UpdateRule, inside: slice) -> None:
+    """States that are whole (loaded, or from before) become those of the piece."""
+    if not rule.in_pieces:
+        for name in [name for name in rule.state if name not in rule.scalars]:
+            rule.state[name] = rule.state[name].reshape(-1)[inside].copy()
+        rule.in_pieces = True
+
+
+def _joined(parts: tuple[Array, ...]) -> Array:
+    return backend.get_array_module(*parts).concatenate(parts)

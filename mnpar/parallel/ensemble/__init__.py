@@ -1,0 +1,1 @@
+"""Ensembles: members on ranks, and tournaments between them."""

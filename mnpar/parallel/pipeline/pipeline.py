@@ -1,0 +1,389 @@
+"""A network cut into stages on ranks, and a batch cut into micro-batches that follow each other
+through them.
+
+Every micro-batch in every stage has a tape of its own (stage_visit.py), so a schedule is an order
+of forwards and backwards and nothing more, and the gradients are those of one process whatever the
+order is.
+
+Why no schedule that was accepted can deadlock: an action waits only to receive, never to send,
+since a send keeps a copy and returns. What a forward receives was sent by forwards of lower stages
+on the same micro-batch, what a backward receives by the backwards of the (higher) stages to which
+its forward sent. The simulation has carried out all actions in an order in which every rank follows
+its list and each action comes after the same micro-batch's action in the neighbouring stage, hence
+after those in all stages on that side. In that order whatever an action waits for has been sent
+before; so at any time the first action in it that is not done can be done, and the ranks go on
+until all are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from mnpar.backend import Array
+from mnpar.chain import ChainList
+from mnpar.communicators.communicator import needed
+from mnpar.configuration import is_recording
+from mnpar.functions.sameness import check_same
+from mnpar.link import Link
+from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
+from mnpar.parallel.pipeline.layers import Makers, Stage, check_tied, make_stages, share, tie
+from mnpar.parallel.pipeline.schedules import Action, Schedule, make_schedule
+from mnpar.parallel.pipeline.simulation import simulate
+from mnpar.parallel.pipeline.stage import StageMessages
+from mnpar.parallel.pipeline.step import Piece, Step, joined
+from mnpar.parameter import Parameter
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+# layers that may meet ranks with other examples
+_MEETING = (
+    MultiNodeBatchNormalization,
+    MixtureOfExperts,
+)
+
+
+class Pipeline(ChainList):
+    """This rank's stages of a network, run by a schedule; all ranks of ``comm`` make one, and call
+    it together.
+
+    Each stage is called with what the stage before it returned (one argument, or several if that
+    was a tuple; the first stage: none) and then with the rank's own piece of the batch. Usually the
+    first stage's rank has the inputs, the last one's the labels, and its stage returns the loss, a
+    mean over the micro-batch; ranks between are called without arguments
+    (:func:`mnpar.create_empty_dataset`). Stages may also speak to any other by
+    :func:`mnpar.parallel.send_to_stage`.
+
+    It is a link, for an optimizer: ``optimizer.update(pipeline, x, t)`` runs the schedule.
+    Gradients are those of the mean loss over the whole batch, whatever the sizes of the
+    micro-batches are. Under ``no_backprop_mode`` it runs the forwards only, and returns on the last
+    stage's rank what the stage returned for the whole batch.
+
+    Args:
+        comm: as many ranks as the schedule has.
+        stage: a link or a function; a list of them where the schedule has several stages on a rank,
+            in order.
+        schedule: ``'gpipe'``, ``'1f1b'``, ``'interleaved'``, ``'zb1p'``, ``'zbv'``, ``'eager'``, or
+            a :class:`Schedule`.
+        micro_batches: M, or their sizes. A batch of N examples is cut into M pieces that differ by
+            one at most.
+        labels: where one rank has the first stage and the last, how many of its last arguments are
+            for the last stage.
+        recompute: keep only what stages receive, and compute everything else again in backward.
+        shared: names of parameters that several ranks have: all start from those of the first such
+            rank, and all get the sum of the gradients of all. (Stages of one rank may simply use
+            the same link.)
+        late_weights: put the gradients of weights off to the end of the batch, where one product
+            gives those of all micro-batches: much faster where these are small, and the stages
+            before wait less; it keeps the inputs of all layers with weights, and the gradients of
+            their outputs. None: with GPipe, which keeps all inputs anyway.
+        abreast: let backwards of the last stage that follow each other in the schedule go function
+            by function, where one product gives the gradients of a linear layer's inputs for all of
+            them: faster where micro-batches are small and the last stage sets the pace, but the
+            stage before gets the first of them later. Not with ``recompute``.
+
+    Attributes:
+        loss: the mean loss of the last batch, an array, on the last stage's rank; None elsewhere.
+        most_in_flight: how many graphs this rank kept at once, so far.
+
+    Raises:
+        ValueError: the schedule cannot be run, or is for other numbers of ranks, stages or
+            micro-batches.
+
+    Example:
+        >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
+        >>> from mnpar.parallel import Pipeline
+        >>> def program(comm):
+        ...     stage = L.Linear(2, 4) if comm.rank == 0 else L.Classifier(L.Linear(4, 3))
+        ...     pipeline = Pipeline(comm, stage, "1f1b", micro_batches=4)
+        ...     optimizer = mnpar.optimizers.SGD().setup(pipeline)
+        ...     data = np.ones((10, 2), "f4") if comm.rank == 0 else np.zeros(10, int)
+        ...     optimizer.update(pipeline, data)
+        ...     return pipeline.most_in_flight
+        >>> mnpar.run(program, ranks=2)
+        [2, 1]
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        stage: Any,
+        schedule: str | Schedule = "1f1b",
+        micro_batches: int | Sequence[int] = 1,
+        *,
+        labels: int = 1,
+        recompute: bool = False,
+        shared: Mapping[str, Parameter] | None = None,
+        late_weights: bool | None = None,
+        abreast: bool = False,
+    ) -> None:
+        needed(comm, "Pipeline(comm, stage, schedule)")
+        stages = list(stage) if isinstance(stage, list | tuple) else [stage]
+        super().__init__(*[one for one in stages if isinstance(one, Link)])
+        self.sizes = None if isinstance(micro_batches, Integral) else _sizes(micro_batches)
+        M = int(micro_batches) if self.sizes is None else len(self.sizes)  # type: ignore[arg-type]
+        self.schedule = (
+            make_schedule(schedule, comm.size, M) if isinstance(schedule, str) else schedule
+        )
+        self.labels, self.recompute = labels, recompute
+        self.late_weights = self.schedule.name == "gpipe" if late_weights is None else late_weights
+        self.abreast = abreast and not recompute
+        self._inputs: int | None = (
+            # where each rank is called with all arguments of the model, those of the first layer
+            None
+        )
+        self.loss: Any = None
+        self.most_in_flight = 0
+        self.micro_batches = M
+        simulate(self.schedule)  # it complains of a schedule that cannot be run
+        self._mine = self.schedule.stages_of(comm.rank)
+        self._check(comm, stages)
+        self.runs = [
+            tuple(run)
+            for _, run in itertools.groupby(self.schedule.actions[comm.rank], self._company)
+        ]
+        self._calls: dict[int, Callable[..., Any]] = dict(zip(self._mine, stages, strict=True))
+        everyone = comm.split(0, comm.rank)
+        assert everyone is not None
+        meets = any([isinstance(link, _MEETING) and _meets(link) for link in self.links()])
+        self.messages = StageMessages(
+            everyone, self.schedule.where, M, skips=not any(everyone.allgather_obj(meets))
+        )
+        self._tied = share(everyone, shared or {}, {})
+
+    @classmethod
+    def of(
+        cls,
+        comm: Communicator,
+        layers: Makers,
+        schedule: str | Schedule = "1f1b",
+        micro_batches: int | Sequence[int] = 1,
+        *,
+        sizes: Sequence[int] | None = None,
+        tied: Mapping[str, str] | None = None,
+        inputs: int = 1,
+        **options: Any,
+    ) -> Pipeline:
+        """A pipeline of a model that is a list of named layers, cut into as many stages as there
+        are, one on a single rank.
+
+        It is called as the model would be, ``pipeline(x, t)``, on every rank: x goes to the first
+        layer, t to the last one; what a rank does not need may be None there. Each layer is made on
+        the rank that has it, and its parameters have the paths of the whole model: so checkpoints
+        fit any number of stages, and :func:`mnpar.initializers.initialize_by_path` gives all of
+        them the same weights.
+
+        Args:
+            comm, schedule, micro_batches, options: as the class has them.
+            layers: functions that make the layers, by name. Each layer is called with what the one
+                before returned (several arguments, if that was a tuple); the last one with the
+                labels too.
+            sizes: how many layers each stage has; None: as equal as can be.
+                (:func:`mnpar.parallel.balance` gives them.)
+            tied: weights that are those of an earlier layer, path by path: ``{"/head/W":
+                "/embed/W"}``.
+            inputs: how many arguments of the model are for the first layer.
+
+        Raises:
+            ValueError: the layers cannot be cut so, or there is no such weight.
+
+        Example:
+            >>> import numpy as np, mnpar, mnpar.functions as F, mnpar.links as L
+            >>> layers = {
+            ...     "one": lambda: L.Linear(2, 4),
+            ...     "tanh": lambda: F.tanh,
+            ...     "two": lambda: L.Classifier(L.Linear(4, 3)),
+            ... }
+            >>> def program(comm):
+            ...     pipeline = mnpar.Pipeline.of(comm, layers, micro_batches=2)
+            ...     return [path for path, _ in pipeline.namedparams()]
+            >>> mnpar.run(program, ranks=2)
+            [['/one/W', '/one/b'], ['/two/predictor/W', '/two/predictor/b']]
+        """
+        needed(comm, "Pipeline.of(comm, layers, schedule)")
+        if isinstance(schedule, str):
+            M = micro_batches if isinstance(micro_batches, int) else len(micro_batches)
+            schedule = make_schedule(schedule, comm.size, M)
+        stages = make_stages(layers, schedule.stages, schedule.stages_of(comm.rank), sizes, inputs)
+        check_tied([*layers], tied or {})
+        elsewhere, shared, owned = tie(stages, tied or {})
+        pipeline = cls(comm, stages, schedule, micro_batches, **options)
+        pipeline._tied = share(pipeline.messages.comm, shared, owned)
+        pipeline._inputs = inputs
+        if elsewhere is not None:
+            pipeline.insert(0, elsewhere)
+        return pipeline
+
+    def _named_children(self) -> Iterator[tuple[str, Link]]:
+        for name, stage in super()._named_children():
+            yield from stage._named_children() if isinstance(stage, Stage) else [(name, stage)]
+
+    @property
+    def tied(self) -> list[Parameter]:
+        """This rank's parameters whose gradients are summed over stages."""
+        return [parameter for _, parameter in self._tied]
+
+    def _check(self, comm: Communicator, stages: list[Any]) -> None:
+        plan = self.schedule
+        if (plan.ranks, plan.micro_batches) != (comm.size, self.micro_batches):
+            raise ValueError(
+                f"schedule {plan.name!r} is for {plan.ranks} ranks and {plan.micro_batches} "
+                "micro-batches, but the pipeline "
+                f"has {comm.size} ranks and {self.micro_batches} micro-batches"
+            )
+        if len(stages) != len(self._mine):
+            raise ValueError(
+                f"rank {comm.rank}: schedule {plan.name!r} puts the stages {self._mine} here, "
+                f"but {len(stages)} were given: "
+                f"give a list of {len(self._mine)}"
+            )
+
+    def _company(self, action: Action) -> Any:
+        """A key of an action: successive actions with the same key are done together."""
+        kind, stage, _ = action
+        abreast = self.abreast and kind in "BI" and stage == self.schedule.stages - 1
+        return kind if kind == "W" else (kind, stage) if abreast else action
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the batch through the stages.
+
+        Args:
+            args, kwargs: this rank's part of the batch: arrays, whose first axis counts examples,
+                or lists of examples.
+
+        Returns:
+            While gradients are recorded, a :class:`Step`, whose ``backward()`` runs forwards and
+            backwards by the schedule; else the last stage's outputs, joined along the first axis
+            (of losses the mean), and None on other ranks.
+
+        Raises:
+            ValueError: arguments of different lengths, or other than the micro-batches' sizes.
+        """
+        step = Step(self, *self._cut(args, kwargs))
+        if self._inputs is not None:  # of the whole model, of which each stage takes what it needs
+            check_same(
+                self.messages.comm,
+                type(self).__name__,
+                {**{str(i): x for i, x in enumerate(args)}, **kwargs},
+            )
+        if is_recording():
+            return step
+        for action in self.schedule.actions[self.messages.comm.rank]:
+            if action.kind == "F":
+                step.act(action)
+        step.report()
+        return joined([visit.result for visit in step.results()], step.weights)
+
+    def _cut(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[dict[int, list[Piece]], list[float]]:
+        """The pieces of each stage, and the weight of each micro-batch in the mean."""
+        lengths = {
+            len(x) for x in [*args, *kwargs.values()] if self._inputs is None or x is not None
+        }
+        if len(lengths) > 1:
+            raise ValueError(
+                f"rank {self.messages.comm.rank}: the arguments of a batch have different "
+                f"lengths: {sorted(lengths)}"
+            )
+        M, N = self.micro_batches, max(lengths, default=0)
+        sizes = self.sizes or [N // M + (i < N % M) for i in range(M)]
+        if lengths and sum(sizes) != N:
+            raise ValueError(
+                f"a batch of {N} examples is not cut into micro-batches of {sizes}, which are "
+                f"{sum(sizes)}"
+            )
+        bounds = [sum(sizes[:i]) for i in range(M + 1)]
+        pieces: list[Piece] = [
+            (
+                tuple([_rows(x, a, b) for x in args]),
+                {name: _rows(x, a, b) for name, x in kwargs.items()},
+            )
+            for a, b in itertools.pairwise(bounds)
+        ]
+        weights = [size / max(N, 1) for size in sizes] if lengths else [1 / M] * M
+        return self._hand_out(pieces, len(args)), weights
+
+    def _hand_out(self, pieces: list[Piece], n: int) -> dict[int, list[Piece]]:
+        """To each stage what it is called with, of n arguments."""
+        by_stage: dict[int, list[Piece]] = {
+            stage: [((), {})] * self.micro_batches for stage in self._mine
+        }
+        last = self.schedule.stages - 1
+        # each stage takes what it needs of the arguments of the whole model
+        if self._inputs is not None and last > 0:
+            if 0 in by_stage:
+                by_stage[0] = [(args[: self._inputs], {}) for args, _ in pieces]
+            if last in by_stage:
+                by_stage[last] = [(args[self._inputs :], kwargs) for args, kwargs in pieces]
+            return by_stage
+        if len(self._mine) == 1:
+            return {self._mine[0]: pieces}
+        ends = self._mine[0] == 0, self._mine[-1] == last
+        cut = n - self.labels if all(ends) else n
+        by_stage[self._mine[-1 if ends == (False, True) else 0]] = [
+            (args[:cut], kwargs) for args, kwargs in pieces
+        ]
+        if all(ends):
+            by_stage[self._mine[-1]] = [(args[cut:], {}) for args, _ in pieces]
+        return by_stage
+
+    def serialize(self, serializer: Any) -> None:
+        """As a link does; a checkpoint that is loaded is told which parameters are those of this
+        rank's stages alone.
+        """
+        super().serialize(serializer)
+        if hasattr(serializer, "staged") and self.messages.comm.size > 1:
+            serializer.staged(self, self.messages.comm.rank, self.tied)
+
+    def share_values(self) -> None:
+        """Give all copies of each shared parameter the values of the first, or of its owner; all
+        ranks call it.
+        """
+        for comm, parameter in self._tied:
+            parameter.array[...] = comm.bcast(parameter.array)
+
+    def put_aside(self) -> list[Array | None]:
+        """Take away, and return, the gradients that shared parameters have before a batch, which
+        are sums over stages already. The step calls it.
+        """
+        kept = [
+            None if parameter.grad is None else parameter.grad.copy() for parameter in self.tied
+        ]
+        for parameter in self.tied:
+            parameter.cleargrad()
+        return kept
+
+    def share_gradients(self, kept: Sequence[Array | None]) -> None:
+        """Sum the gradients of each shared parameter over its copies, and add what was put aside;
+        the step calls it.
+        """
+        for (comm, parameter), before in zip(self._tied, kept, strict=True):
+            if parameter.grad is None:
+                parameter.zerograd()
+            comm.allreduce(parameter.grad, out=parameter.grad)
+            if before is not None:
+                parameter.grad[...] += before
+
+
+def _meets(link: Any) -> bool:
+    others = getattr(link, "data_comm", None)
+    return link.comm.size > 1 or (others is not None and others.size > 1)
+
+
+def _sizes(micro_batches: Any) -> list[int]:
+    sizes = list(micro_batches) if isinstance(micro_batches, Iterable) else [micro_batches]
+    if any([not isinstance(size, Integral) or size < 0 for size in sizes]):
+        raise ValueError(
+            "micro_batches is how many there are, or the size of each, from 0 on: not "
+            f"{micro_batches!r}"
+        )
+    return sizes
+
+
+def _rows(x: Any, first: int, last: int) -> Any:
+    return None if x is None else x[first:last]

@@ -1,0 +1,1 @@
+"""Profiles of a job, and their timelines."""

@@ -1,0 +1,1 @@
+"""Start, watch and end a job of several processes; nothing here knows communicators."""

@@ -1,0 +1,80 @@
+"""The source line of the user's program that a rank is at: errors name it, and message headers
+carry it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+
+SITE_BYTES = 47  # of a source line in a header
+
+
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+
+
+# contextlib: its frames are between mnpar's context managers and a ``with``
+_WITH = contextmanager.__code__.co_filename
+
+
+_INSIDE: dict[str, bool] = {}  # by file names
+
+
+_SITES: dict[tuple[str, int], str] = {}
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a source file is mnpar's own."""
+    return filename.startswith(_PACKAGE)
+
+
+def own_lines(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without mnpar's own frames behind the user's last line, which would hide
+    that.
+    """
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    users = [
+        i for i, entry in enumerate(frames) if not is_internal(entry.tb_frame.f_code.co_filename)
+    ]
+    tail: TracebackType | None = None
+    for entry in reversed(
+        frames[: users[-1] + 1] if users and os.environ.get("MNPAR_DEBUG") != "1" else frames
+    ):
+        tail = TracebackType(tail, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return tail
+
+
+def call_site(skip: int = 0) -> str:
+    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``, where
+    ``skip`` of them are mnpar's.
+    """
+    return site_of(sys._getframe(skip + 1))
+
+
+def site_of(frame: FrameType) -> str:
+    """The innermost source line outside mnpar at which a frame is, ``"train/model.py:42"``."""
+    while True:
+        filename = frame.f_code.co_filename
+        inside = _INSIDE.get(filename)
+        if inside is None:
+            inside = _INSIDE[filename] = is_internal(filename) or filename == _WITH
+        if not inside:
+            break
+        if frame.f_back is None:
+            if is_internal(filename):
+                return "the end of its program"  # called by the interpreter
+            break
+        frame = frame.f_back
+    key = (frame.f_code.co_filename, frame.f_lineno)
+    site = _SITES.get(key)
+    if site is None:
+        site = f"{'/'.join(Path(key[0]).parts[-2:])}:{key[1]}"
+        # whole letters, in any script
+        site = _SITES[key] = site.encode(errors="replace")[-SITE_BYTES:].decode(errors="ignore")
+    return site

@@ -1,0 +1,397 @@
+"""Waiting politely, and knowing why it takes so long.
+
+A rank never sits in a blocking MPI call. It polls: first eagerly, then with short naps; so Ctrl-C
+gets through, and a rank that waits can answer questions. After half a second it asks those it waits
+for whether they have ended; after its patience it asks everybody what they wait for, and if from
+all the answers, given twice, nobody in its reach can go on, that is a deadlock: it raises an error
+with the table of all ranks. Of a rank that does not answer its neighbours on the same machine know
+more (``Look``): one that is gone or stopped is an error too; one that is busy, or that nobody can
+see, is a warning now and then, never an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mnpar.communicators.waiting import ANY, Waiting
+from mnpar.errors import DeadlockError, MismatchError
+from mnpar.runtime.heartbeat import Look
+from mnpar.runtime.output import speak
+
+_NAP, _LONG_NAP = 0.0001, 0.001  # s
+
+
+_FIRST_QUESTION = 0.5  # s
+
+
+_DELAY = 0.5  # s between a suspicion and its confirmation
+
+
+_MANY = 64  # ranks that are asked by one that has failed
+
+
+_LONGEST_PAUSE = 600.0  # s between warnings
+
+
+ASK, ANSWER, COMPLAINT = 1, 2, 3
+
+
+_SAID = {
+    "waiting": "waits in ",
+    "finished": "",
+    "running": "is running",
+    "gone": "is gone: ",
+    "stopped": "is ",
+    "silent": "",
+}
+
+
+class Polling:
+    """How eagerly ranks look for what they wait for."""
+
+    spins = 30  # polls that hand on no core: most of what is awaited comes within them
+    eager = 300  # polls before the first look at the clock
+    yielding = 0.003  # s before the first nap
+
+    def nap_at_once(self) -> None:
+        """For processes that share their cores with many others."""
+        self.spins, self.eager, self.yielding = 1, 3, 0.0
+
+
+polling = Polling()  # of this process
+
+
+class Post(Protocol):
+    """What carries the questions and answers, apart from the data."""
+
+    rank: int
+    size: int
+
+    def tell(self, dest: int, tag: int, text: bytes) -> None:
+        """Start sending; return at once."""
+
+    def heard(self) -> tuple[int, int, bytes] | None:
+        """The next (source, tag, text) that has arrived, if any."""
+
+    def look(self, rank: int) -> Look | None:
+        """The state of the process of a rank on this machine; None if it cannot be seen."""
+
+
+class Wait:
+    """One wait that is going on."""
+
+    def __init__(
+        self,
+        waiting: Waiting,
+        peers: tuple[int, ...],
+        meeting: object,
+        count: int,
+        also: Callable[[], str] | None,
+    ) -> None:
+        self.waiting = waiting
+        self.also = also  # what else can be said, should it last for ever
+        self.peers = peers  # numbers in the world of those it waits for
+        # the same for all ranks that wait in the same collective; "" for messages
+        self.meeting = str(meeting)
+        self.count = count  # how many waits this rank has been through
+        self.since = time.monotonic()
+        self.next_question = _FIRST_QUESTION  # s after the beginning
+        self.asked_all = float("inf")  # when everybody was asked first, s after the beginning
+        self.suspected: tuple[float, int, dict[int, int]] | None = (
+            None  # when, after which question, and the counts
+        )
+
+
+class Watch:
+    """Polls for a rank, answers the others' questions, and finds deadlocks."""
+
+    def __init__(self, post: Post, patience: float) -> None:
+        self._post = post
+        self.patience = patience
+        self._wait: Wait | None = None
+        self._count = 0
+        self._finished: tuple[int, str] | None = None  # exit code and how, once it has
+        self._questions = 0  # asked so far
+        self._answers: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._looks: dict[int, Look] = {}
+        self._next_warning, self._pause = 0.0, patience
+        self.lost: set[int] = set()  # ranks without which the others go on
+
+    def until(
+        self,
+        ready: Callable[[], bool],
+        waiting: Waiting,
+        peers: tuple[int, ...],
+        meeting: object,
+        also: Callable[[], str] | None = None,
+    ) -> None:
+        """Return when ``ready()``.
+
+        Raises:
+            DeadlockError: it never will be.
+        """
+        for poll in range(polling.eager):
+            if ready():
+                return
+            if poll > polling.spins:
+                os.sched_yield()
+        self._count += 1
+        self._wait = Wait(waiting, peers, meeting, self._count, also)
+        try:
+            self._poll(ready, self._wait)
+        finally:
+            self._wait = None
+
+    def _poll(self, ready: Callable[[], bool], wait: Wait) -> None:
+        while not ready():
+            if (elapsed := time.monotonic() - wait.since) < polling.yielding:
+                os.sched_yield()
+                continue
+            time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
+            self.serve()
+            if elapsed > _FIRST_QUESTION:
+                self._inquire(wait, elapsed)
+
+    def finish(self, ready: Callable[[], bool], how: tuple[int, str]) -> None:
+        """The rank's program has ended (exit code, and how): answer questions until all others'
+        have ended too.
+
+        Raises:
+            DeadlockError: one of them never will, because it is gone.
+        """
+        self._finished = how
+        begin = time.monotonic()
+        next_look = _FIRST_QUESTION
+        missing = 0
+        while not ready():
+            self.serve()
+            elapsed = time.monotonic() - begin
+            if elapsed > next_look:
+                next_look = elapsed + _FIRST_QUESTION
+                self._look_around()
+                gone = [
+                    f"rank {rank} is gone: {look.detail}"
+                    for rank, look in self._looks.items()
+                    if look.state == "gone"
+                ]
+                missing = missing + 1 if gone else 0
+                if missing > 1 and not ready():
+                    raise DeadlockError(f"rank {self._post.rank} {how[1]}, but " + ", ".join(gone))
+            time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
+
+    def meanwhile(self, seconds: float) -> str:
+        """What others wait for, a line for each wait: this rank has failed, and has ``seconds`` to
+        hear from them.
+        """
+        self._questions += 1
+        for rank in [rank for rank in range(self._post.size)[:_MANY] if rank != self._post.rank]:
+            self._post.tell(rank, ASK, b"%d" % self._questions)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.serve()
+            time.sleep(_LONG_NAP)
+        waits: dict[str, list[str]] = {}
+        for rank, (_, state) in sorted(self._answers.items()):
+            if state["state"] == "waiting" and state["question"] == self._questions:
+                waits.setdefault(state["what"], []).append(str(rank))
+        return "".join(
+            [
+                f"meanwhile rank {', '.join(ranks)} waited in {what}\n"
+                for what, ranks in waits.items()
+            ]
+        )
+
+    def serve(self) -> None:
+        """Answer the questions that have arrived, and note the answers.
+
+        Raises:
+            MismatchError: another rank found that what this one sent does not belong.
+        """
+        while (heard := self._post.heard()) is not None:
+            source, tag, text = heard
+            if tag == ASK:
+                self._post.tell(
+                    source, ANSWER, json.dumps({**self._state(), "question": int(text)}).encode()
+                )
+            elif tag == COMPLAINT:
+                raise MismatchError(text.decode())
+            else:
+                self._answers[source] = (time.monotonic(), json.loads(text))
+
+    def _state(self) -> dict[str, Any]:
+        wait = self._wait
+        if self._finished is not None:
+            return {
+                "state": "finished",
+                "count": self._count,
+                "code": self._finished[0],
+                "what": self._finished[1],
+            }
+        if wait is None:
+            return {"state": "running", "count": self._count}
+        any_of = wait.waiting.peer == ANY
+        return {
+            "state": "waiting",
+            "count": wait.count,
+            "peers": wait.peers,
+            "what": str(wait.waiting) + (wait.also() if wait.also else ""),
+            "meeting": wait.meeting,
+            "any": any_of,
+        }
+
+    def _inquire(self, wait: Wait, elapsed: float) -> None:
+        """Ask now and then, the peers first and everybody later, and judge by the answers."""
+        if elapsed > wait.next_question:
+            wait.next_question = elapsed + _FIRST_QUESTION
+            self._look_around()
+            self._questions += 1
+            everybody = elapsed >= self.patience - 2 * _FIRST_QUESTION
+            wait.asked_all = min(wait.asked_all, elapsed if everybody else wait.asked_all)
+            for rank in range(self._post.size) if everybody else wait.peers:
+                if rank != self._post.rank:
+                    self._post.tell(rank, ASK, b"%d" % self._questions)
+        states = self._fresh()
+        if self._crossed(states):
+            rows = (
+                self._rows(states)
+                + "\nall ranks of a communicator make the same calls in the same order"
+            )
+            raise MismatchError(
+                f"ranks are in different collectives, one waited for at once and one later:\n{rows}"
+            )
+        stuck = self._stuck(wait, elapsed, states)
+        if not stuck:
+            wait.suspected = None
+            return
+        counts = {rank: states[rank].get("count", 0) for rank in stuck if rank != self._post.rank}
+        now = time.monotonic()
+        first = min(rank for rank in stuck if states[rank]["state"] not in ("gone", "stopped"))
+        if wait.suspected is None or wait.suspected[2] != counts:
+            wait.suspected = (now, self._questions, counts)
+            return
+        since, question, _ = wait.suspected
+        # all have said it since
+        again = all([states[rank].get("question", question + 2) > question + 1 for rank in stuck])
+        # the lowest speaks first
+        if again and now - since > _DELAY * (1 if self._post.rank == first else 3):
+            error = DeadlockError(self._table(wait, states))
+            # as of who ended by sys.exit(3)
+            error.exit_code = max([states[rank].get("code", 0) & 255 for rank in stuck]) or 1
+            raise error
+
+    def _look_around(self) -> None:
+        looks = {
+            rank: self._post.look(rank) for rank in range(self._post.size) if rank not in self.lost
+        }
+        self._looks = {rank: look for rank, look in looks.items() if look is not None}
+
+    def _fresh(self) -> dict[int, dict[str, Any]]:
+        """The answers of the last moments, with this rank's own state."""
+        now = time.monotonic()
+        states = {
+            rank: answer
+            for rank, (when, answer) in sorted(self._answers.items())
+            if now - when < 3 * _FIRST_QUESTION
+        }
+        for rank, look in self._looks.items():
+            if look.state != "running":
+                states[rank] = {"state": look.state, "what": look.detail}
+        states[self._post.rank] = self._state()
+        return states
+
+    def _stuck(self, wait: Wait, elapsed: float, states: dict[int, dict[str, Any]]) -> list[int]:
+        """The ranks that can never go on, if this one is among them: a lost peer shows soon, a
+        cycle after the patience.
+        """
+        lost = [rank for rank, state in states.items() if state["state"] == "gone"]
+        finished = [rank for rank, state in states.items() if state["state"] == "finished"]
+        if lost or (wait.waiting.peer != ANY and any(rank in finished for rank in wait.peers)):
+            return [self._post.rank, *lost, *finished]
+        if elapsed < self.patience:
+            return []
+        free = {
+            rank: rank not in states or states[rank]["state"] == "running"
+            for rank in range(self._post.size)
+        }
+        changed = True
+        while changed:
+            changed = False
+            for rank, state in states.items():
+                if (
+                    not free[rank]
+                    and state["state"] == "waiting"
+                    and self._can_go_on(state, free, states)
+                ):
+                    free[rank] = changed = True
+        if free[self._post.rank]:
+            answered = elapsed > wait.asked_all + _FIRST_QUESTION  # there was time to
+            if answered and self._post.rank == min(
+                rank for rank, state in states.items() if state["state"] == "waiting"
+            ):
+                self._warn(
+                    elapsed,
+                    [rank for rank in range(self._post.size) if rank not in (*states, *self.lost)],
+                )
+            return []
+        return [rank for rank in sorted(states) if not free[rank]]
+
+    def _crossed(self, states: dict[int, dict[str, Any]]) -> bool:
+        """Whether ranks are in the same collective, but this one waits for it at once and another
+        later: they never meet.
+        """
+        name, _, mine = states[self._post.rank]["meeting"].rpartition(", ")
+        others = [state.get("meeting", "").rpartition(", ") for state in states.values()]
+        return any(name == other and {mine, its} == {"'')", "'later')"} for other, _, its in others)
+
+    def _can_go_on(
+        self, state: dict[str, Any], free: dict[int, bool], states: dict[int, dict[str, Any]]
+    ) -> bool:
+        met = [
+            state["meeting"] != "" and states.get(peer, {}).get("meeting") == state["meeting"]
+            for peer in state["peers"]
+        ]
+        able = [free[peer] or here for peer, here in zip(state["peers"], met, strict=True)]
+        return any(able) if state["any"] else all(able)
+
+    def _warn(self, elapsed: float, silent: list[int]) -> None:
+        if silent and time.monotonic() > self._next_warning:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._next_warning = time.monotonic() + self._pause
+            what = self._wait.waiting if self._wait else ""
+            seen = [
+                f"rank {rank} is {self._looks[rank].detail}"
+                for rank in silent
+                if rank in self._looks
+            ]
+            unseen = ", ".join(str(rank) for rank in silent if rank not in self._looks)
+            told = (
+                [*seen, f"no answer from rank {unseen}: busy in its own code, or stopped"]
+                if unseen
+                else seen
+            )
+            speak(
+                f"mnpar: rank {self._post.rank} has waited {elapsed:.0f} s in {what}; "
+                f"{', '.join(told)}\n"
+            )
+
+    def _table(self, wait: Wait, states: dict[int, dict[str, Any]]) -> str:
+        finished = any(state["state"] == "finished" for state in states.values())
+        first = f"rank {self._post.rank} waits for ever in {wait.waiting}:"
+        rows = self._rows(states)
+        return "\n".join(filter(None, [first, rows, wait.waiting.advice(finished, rows)]))
+
+    def _rows(self, states: dict[int, dict[str, Any]]) -> str:
+        """What each rank does."""
+        rows = []
+        for rank in [rank for rank in range(self._post.size) if rank not in self.lost]:
+            look = self._looks.get(
+                rank, Look("", "does not answer: busy in its own code, or stopped")
+            )
+            silent = {"state": "silent", "what": f"is {look.detail}" if look.state else look.detail}
+            state = states.get(rank, silent)
+            rows.append(f"  rank {rank}: {_SAID[state['state']]}{state.get('what', '')}")
+        return "\n".join(rows)

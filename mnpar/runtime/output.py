@@ -1,0 +1,67 @@
+"""What a process writes to the user, above all before it ends the job, and the time until that has
+been read.
+
+A launcher passes on what its ranks write to pipes. MPICH's closes them when a rank aborts the job:
+if it is late, on a busy machine, it learns of both at once, and drops what it has not read. So a
+rank that ends the job waits for its reader first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import stat
+import sys
+import termios
+import time
+
+ALIKE = 0.8  # s: if all ranks fail alike, rank 0 speaks for them, and ends the job
+
+
+_PASS_ON = 0.2  # s for a launcher to pass on what it has read
+
+
+_READ = 2.0  # s for a reader who is there
+
+
+_NAP = 0.005  # s
+
+
+def speak(text: str = "") -> None:
+    """Write to the user, after all that the program has written; it may have closed its streams, or
+    replaced them.
+    """
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    for stream in (sys.stderr, sys.__stderr__):
+        with contextlib.suppress(Exception):
+            stream.write(text)  # type: ignore[union-attr]
+            stream.flush()  # type: ignore[union-attr]
+            return
+
+
+def speak_at_once(text: str) -> None:
+    """Write to the system's stderr if it takes that without waiting: where another thread may hold
+    Python's streams.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, text.encode())
+
+
+def await_reader() -> None:
+    """Wait until what was written has been read and passed on, or nobody seems to read it."""
+    deadline = time.monotonic() + _READ
+    while any(map(_unread, (1, 2))) and time.monotonic() < deadline:
+        time.sleep(_NAP)
+    time.sleep(_PASS_ON)
+
+
+def _unread(stream: int) -> int:
+    """The bytes in a pipe; 0 of anything else."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISFIFO(os.fstat(stream).st_mode):
+            return int.from_bytes(fcntl.ioctl(stream, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return 0

@@ -1,0 +1,434 @@
+"""A process of an MPI job: the control messages by which ranks find deadlocks (watch.py), its hooks
+for errors, and its end.
+
+Unless it is told otherwise, MPI lets the other ranks hang for ever when one of them fails; so the
+first communicator installs hooks: an uncaught error on any rank, in any thread, shows its traceback
+and ends the job. ``os._exit`` does too (mpiexec may take it for success), and ``sys.exit`` notes
+its code for those who wait for this rank. In forked children all hooks are off. (The file is long
+because all ways to the end meet here: the rank's own, and those of its launcher and of other
+ranks.)
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mnpar.errors import DeadlockError, MnparError
+from mnpar.runtime import callsite, cleanup, heartbeat, startup, supervisor
+from mnpar.runtime.deadlock import Watch
+from mnpar.runtime.heartbeat import CARD, Heartbeat, Look, Neighbours
+from mnpar.runtime.output import ALIKE, await_reader, speak, speak_at_once
+
+if TYPE_CHECKING:
+    from mnpar.runtime.rendezvous import Session
+
+
+_GRACE = 12  # heartbeats, 3 s, for a process whose launcher has died
+
+
+_CERTAIN = 3  # heartbeats for which a rank is seen to be stopped
+
+
+_NAME = 256  # bytes of a machine's name
+
+
+_PROMPT = 0.2  # s for the others to answer
+
+
+_KILLED = 2.0  # s for a launcher to end a process that has aborted the job
+
+
+_LAST_WORDS = (
+    5.0  # s to write what went wrong, which nobody may read, and to end the job in MPI's way
+)
+
+
+class Process:
+    """This process among all of the job: its watch, its hooks and its end. There is one, made by
+    the first communicator.
+    """
+
+    _one: Process | None = None
+    session: Session | None = None  # of a job without a launcher
+    # mpi4py would end MPI in forked children, too: they would wait for the other ranks, or fail
+    finalizes_forks = False
+
+    @classmethod
+    def get(cls, MPI: Any, patience: float) -> Process:
+        """The process; the first call makes it, on all ranks together."""
+        if cls._one is None:
+            cls._one = Process(MPI, patience)
+        cls._one.watch.patience = patience
+        return cls._one
+
+    @classmethod
+    def known(cls) -> Process | None:
+        """The process, if a communicator was made; None before."""
+        return cls._one
+
+    def __init__(self, MPI: Any, patience: float) -> None:
+        self.MPI = MPI
+        self.transports: list[
+            Any
+        ] = []  # kept until finalized: MPI goes on reading what a forgotten communicator has sent
+        self.active: list[Any] = []  # operations under way, in the order of their start
+        self.operations: dict[
+            Any, Any
+        ] = {}  # MPI operations of our own, by dtype and reduction: MPI has room for few
+        self._control, request = MPI.COMM_WORLD.Idup()
+        startup.wait_for_all(MPI, request)
+        self.rank, self.size, self._pid = (
+            self._control.Get_rank(),
+            self._control.Get_size(),
+            os.getpid(),
+        )
+        self._letters: deque[tuple[Any, bytes]] = deque()
+        self._status = MPI.Status()
+        self.watch = Watch(self, patience)
+        self._heart: Heartbeat | None = None
+        self._neighbours: Neighbours | None = None
+        self._os_exit, self._mpis_finalize = os._exit, MPI.Finalize
+        self._orphaned_for = self._blocked_for = 0
+        self._blocked: tuple[float, str, list[int]] | None = (
+            None  # in a call of MPI: since when, where, by whom perhaps
+        )
+        self._ends: tuple[float, int] | None = (
+            None  # by when the process must have ended, and its exit code
+        )
+        self.machines = [""]  # of each rank, by name
+        self._given_up: list[Any] = []
+        self._exit: tuple[int, str] = 0, "has finished its program"
+        if self.size > 1:
+            self._meet()
+            self._install()
+            supervisor.note(self.rank, supervisor.BEGUN)
+        else:
+            cleanup.remove(cleanup.segments())  # Open MPI leaves that of a process alone
+        if self.size == 1 and self.finalizes_forks and hasattr(os, "register_at_fork"):
+            # a rank alone needs no hooks, but its children's exit code does
+            os.register_at_fork(after_in_child=self._install)
+        atexit.register(self._leave)
+
+    def _meet(self) -> None:
+        """Learn on which machines the ranks are; unlink the files of MPI's shared memory, which all
+        here have mapped by now.
+        """
+        self._heart = Heartbeat(self._look_out)
+        names = cleanup.segments()
+        machine = f"{heartbeat.boot()} {self.MPI.Get_processor_name()}".encode()[:_NAME].ljust(
+            _NAME, b"\0"
+        )
+        mine = (
+            heartbeat.card(self._heart) + machine + cleanup.fingerprint(names).to_bytes(8, "little")
+        )
+        length = len(mine)
+        whole = bytearray(len(mine) * self.size)
+        request = self._control.Iallgather(
+            [mine, length, self.MPI.BYTE], [whole, length, self.MPI.BYTE]
+        )
+        while not request.Test():
+            time.sleep(0.0001)
+        raw = [bytes(whole[start : start + length]) for start in range(0, len(whole), length)]
+        self._neighbours = Neighbours(b"".join([one[:CARD] for one in raw]), self.rank)
+        self.machines = [
+            one[CARD : CARD + _NAME].rstrip(b"\0").decode(errors="replace") for one in raw
+        ]
+        here = self._neighbours.here
+        if self.rank in here[:1]:
+            cleanup.remove(cleanup.launchers_file(os.getppid()))
+            if len({raw[rank][CARD + _NAME :] for rank in here}) == 1:  # all have mapped the same
+                cleanup.remove(names)
+        startup.settled()
+        cleanup.hide_launcher()
+
+    def _install(self) -> None:
+        if sys.exit == self._on_sys_exit:  # a child of a child has them
+            return
+        self._hooks = sys.excepthook, threading.excepthook
+        sys.excepthook, threading.excepthook = self._on_error, self._on_thread_error
+        self._sys_exit, sys.exit = sys.exit, self._on_sys_exit
+        os._exit = self._on_os_exit
+        self.MPI.Finalize = self._on_finalize
+        with contextlib.suppress(Exception):  # no stderr of the system, as in some notebooks
+            if not faulthandler.is_enabled():
+                faulthandler.enable(all_threads=False)
+
+    # ---- questions and answers (watch.Post) ----
+
+    def tell(self, dest: int, tag: int, text: bytes) -> None:
+        if dest in self.watch.lost:
+            return
+        while self._letters and self._letters[0][0].Test():
+            self._letters.popleft()
+        self._letters.append(
+            (self._control.Isend([text, len(text), self.MPI.BYTE], dest, tag), text)
+        )
+
+    def heard(self) -> tuple[int, int, bytes] | None:
+        letter = self._control.Improbe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)
+        if letter is None:
+            return None
+        source = self._status.Get_source()
+        tag = self._status.Get_tag()
+        text = bytearray(self._status.Get_count(self.MPI.BYTE))
+        request = letter.Irecv([text, len(text), self.MPI.BYTE])
+        while not request.Test():
+            pass
+        return source, tag, bytes(text)
+
+    def look(self, rank: int) -> Look | None:
+        return None if self._neighbours is None else self._neighbours.look(rank)
+
+    # ---- calls of MPI that wait ----
+
+    @contextlib.contextmanager
+    def blocking(self, what: str, ranks: Sequence[int]) -> Iterator[None]:
+        """Around a blocking call of MPI, which the other ranks are about to make too. This rank
+        answers no questions meanwhile, and nothing can be raised from outside: the heartbeat's
+        thread watches it (``_look_at``).
+        """
+        self._blocked_for = 0
+        self._blocked = (
+            time.monotonic(),
+            f"{what} at {callsite.call_site()}",
+            [rank for rank in ranks if rank != self.rank],
+        )
+        try:
+            yield
+        finally:
+            self._blocked = None
+
+    def _look_at(self, since: float, where: str, ranks: list[int]) -> None:
+        """End the job if a blocking call waits for ranks that are stopped or gone; called at each
+        heartbeat, in its thread.
+        """
+        if time.monotonic() - since < self.watch.patience:
+            return
+        looks = {
+            rank: look
+            for rank in ranks
+            if (look := self.look(rank)) is not None and look.state != "running"
+        }
+        self._blocked_for = self._blocked_for + 1 if looks else 0
+        # the lowest speaks first
+        first = min(rank for rank in (*ranks, self.rank) if rank not in looks)
+        if self._blocked_for > _CERTAIN * (1 if self.rank == first else 3):
+            rows = "".join([f"\n  rank {rank}: is {look.detail}" for rank, look in looks.items()])
+            speak(
+                f"mnpar: rank {self.rank} of {self.size} waits for ever in {where}, the job "
+                f"ends{rows}\n"
+            )
+            await_reader()
+            startup.hang_up()
+            self._os_exit(1)  # MPI is in use in another thread
+
+    # ---- other processes that are lost ----
+
+    def until_done(self, request: Any) -> None:
+        """Poll a request that waits for those that are left, and for nobody else."""
+        while not request.Test():
+            time.sleep(0.0001)
+            with contextlib.suppress(self.MPI.Exception):
+                self.watch.serve()
+
+    def lose(self, ranks: Sequence[int]) -> None:
+        """Note that these ranks are lost: nobody asks them or waits for them any more."""
+        self.watch.lost.update(ranks)
+        if ranks:
+            self._control.Ack_failed()
+
+    def forget(self, transport: Any, place: int) -> None:
+        """Drop the operations of a transport that was revoked; keep the transport itself, whose
+        buffers MPI may still read.
+        """
+        if self.transports[place] is transport:
+            self.transports[place] = None
+            self._given_up.append(transport)
+        for operation in [one for one in self.active if one.belongs_to(transport)]:
+            self.active.remove(operation)
+
+    # ---- the end ----
+
+    def _on_sys_exit(self, status: Any = None) -> NoReturn:
+        code = status if isinstance(status, int) else int(status is not None)
+        if threading.current_thread() is threading.main_thread():
+            self._exit = (
+                code,
+                f"has finished its program, by sys.exit({status!r}) at {callsite.call_site()}",
+            )
+        self._sys_exit(status)
+
+    def _on_os_exit(self, status: int) -> NoReturn:
+        if os.getpid() == self._pid and not self.MPI.Is_finalized():
+            where = (
+                f"mnpar: rank {self.rank} of {self.size} called os._exit({status}) at "
+                f"{callsite.call_site()}, the job ends\n"
+            )
+            self._abort(where, status or 1)
+        if os.getpid() == self._pid:
+            startup.part_from_launcher()
+            supervisor.note(self.rank, supervisor.ENDED)
+        self._os_exit(status)
+
+    def _on_finalize(self) -> None:
+        """The program calls ``MPI.Finalize``, as some do at their end: as of then this rank answers
+        nobody.
+        """
+        if os.getpid() != self._pid or self.MPI.Is_finalized():
+            self._mpis_finalize()
+        else:
+            self._exit = 0, f"has called MPI.Finalize at {callsite.call_site()}"
+            self._finalize()
+
+    def _look_out(self, launcher: int) -> None:
+        """Act if the launcher has died, or the end or a call of MPI takes too long; called at each
+        heartbeat, in its thread.
+        """
+        if self._ends is not None and time.monotonic() > self._ends[0]:
+            speak_at_once(
+                f"mnpar: rank {self.rank} of {self.size} failed, and has not come to its end, "
+                "the job ends\n"
+            )
+            startup.hang_up()
+            self._os_exit(self._ends[1])
+        if (blocked := self._blocked) is not None:
+            self._look_at(*blocked)
+        if self.session is not None:
+            return self.session.obey(self._os_exit)  # who started it may go
+        if os.getppid() == launcher:
+            return None
+        self._orphaned_for += 1
+        if self._orphaned_for == 1:
+            cleanup.remove_session(launcher)
+            # the user's handler, if there is one, may still save something
+            os.kill(self._pid, signal.SIGTERM)
+        elif self._orphaned_for > _GRACE:
+            self._os_exit(143)
+        return None
+
+    def _on_error(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        # a forked child's errors are its own
+        if os.getpid() != self._pid or self.MPI.Is_finalized():
+            self._hooks[0](kind, error, trace)
+            self._exit = 1, ""
+            return
+        self._end_soon(1)
+        with contextlib.suppress(ValueError):  # a thread that is not the main one
+            # launchers pass on the Ctrl-C that the terminal has sent already
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        others, begin = "", time.monotonic()
+        # whose table says what the others do
+        asks = isinstance(error, Exception) and not isinstance(error, MnparError)
+        if asks and threading.current_thread() is threading.main_thread():
+            # of MPI, which the error may come from, or a complaint
+            with contextlib.suppress(Exception):
+                others = self.watch.meanwhile(ALIKE if self.rank else _PROMPT)
+        if self.rank:  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
+            time.sleep(max(0.0, begin + ALIKE - time.monotonic()))
+        if issubclass(kind, KeyboardInterrupt):
+            self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
+        text = "".join(
+            traceback.format_exception(
+                kind, error, callsite.own_lines(trace) if isinstance(error, MnparError) else trace
+            )
+        )
+        code = error.exit_code if isinstance(error, DeadlockError) else 1
+        self._abort(
+            f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}{others}", code
+        )
+
+    def _on_thread_error(self, args: Any) -> None:
+        if os.getpid() != self._pid or self.MPI.Is_finalized():
+            self._hooks[1](args)
+        elif args.exc_type is not SystemExit:
+            self._on_error(args.exc_type, args.exc_value, args.exc_traceback)
+
+    def _end_soon(self, code: int) -> None:
+        """Set a deadline, at which the heartbeat's thread ends the process: to write may block,
+        where nobody reads, or fail.
+        """
+        self._ends = time.monotonic() + _LAST_WORDS, code
+
+    def _abort(self, text: str, code: int) -> NoReturn:
+        self._end_soon(code)
+        speak(text)
+        await_reader()
+        if self.session is not None:
+            self.session.end(code, text)
+            await_reader()
+        else:
+            self.MPI.COMM_WORLD.Abort(code)
+            time.sleep(
+                _KILLED
+                # MPICH's returns. One that ends by itself would be gone without a word, to the
+                # others
+            )
+        self._os_exit(code)
+
+    def _leave(self) -> None:
+        """At exit."""
+        if os.getpid() != self._pid:
+            if self.finalizes_forks and not self.MPI.Is_finalized():
+                speak()
+                # as children of multiprocessing end: what MPI has registered is not called
+                self._os_exit(self._exit[0])
+            return
+        if not self.MPI.Is_finalized():
+            self._finalize()
+        supervisor.note(self.rank, supervisor.ENDED)
+
+    def _finalize(self) -> None:
+        """Wait until all ranks are there, so that one which still waits for this one can learn that
+        it has ended.
+        """
+        speak()
+        try:
+            if self.watch.lost:
+                self._meet_survivors()
+            else:
+                all_here = self._control.Ibarrier()
+                self.watch.finish(lambda: self._go_on(all_here), self._exit)
+                self._report_unreceived()
+            if self._heart is not None:
+                self._heart.stop()
+            # else Open MPI may wait for ever: its last fence is of all ranks, those that are gone
+            # too
+            if not self.watch.lost:
+                self._mpis_finalize()
+        except KeyboardInterrupt:
+            self._abort("" if self.rank else "mnpar: interrupted\n", 130)
+        except MnparError as error:  # its peer complains of what it sent
+            self._on_error(type(error), error, None)
+
+    def _meet_survivors(self) -> None:
+        """Wait for those that are left."""
+        with contextlib.suppress(self.MPI.Exception):  # one more was lost
+            self.until_done(self._control.Iagree(array("i", [1])))
+
+    def _go_on(self, until: Any) -> bool:
+        """Advance the operations that were never waited for, as other ranks may need them; whether
+        the request is done.
+        """
+        for operation in tuple(self.active):
+            operation.step()
+        return bool(until.Test())
+
+    def _report_unreceived(self) -> None:
+        for transport in self.transports:
+            for text in transport.unreceived() if transport is not None else ():
+                speak(f"mnpar: {text}\n")

@@ -1,0 +1,167 @@
+"""The processes around a rank before there is MPI: its launcher on this machine, and what that has
+started, by ``/proc``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from mnpar.runtime.heartbeat import stat_of
+from mnpar.runtime.launcher import launched_rank, under_open_mpi
+
+MPICHS = "hydra_pmi_proxy"
+
+
+# the name of a rank that has come to its end without a communicator; of 15 letters at most
+LEAVES = "mnpar leaves"
+
+
+# what starts ranks on a machine
+_LAUNCHERS = (
+    MPICHS,
+    "prterun",
+    "prted",
+    "orterun",
+    "orted",
+    "mpiexec",
+    "mpirun",
+)
+
+
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+
+
+def _ancestors() -> Iterator[int]:
+    """This process, the one that has started it, and so on, as far as they can be seen."""
+    pid = os.getpid()
+    with contextlib.suppress(OSError, ValueError):
+        while pid:
+            yield pid
+            pid = int(stat_of(pid)[1])
+
+
+def launcher() -> tuple[int | None, int]:
+    """(What has started this rank on this machine, None if it cannot be seen; its child, which is
+    the rank or its wrapper.)
+    """
+    mine = os.getpid()
+    for pid in _ancestors():
+        if name(pid) in _LAUNCHERS:
+            told = rank_of(mine)  # None of a program that runs with another user's rights
+            return pid if told in (launched_rank(), None) else None, mine
+        mine = pid
+    return None, mine
+
+
+def name(pid: int) -> str:
+    """That of a process's program; empty if it cannot be seen."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    return ""
+
+
+@functools.cache
+def reaches_terminal(file: int) -> bool:
+    """Whether what a rank writes to its standard output (1) or error (2), a terminal, is seen on
+    one: Open MPI's launcher gives ranks terminals of their own, and passes on what they write to
+    where its own output goes.
+    """
+    if not under_open_mpi() or file not in (1, 2):
+        return True
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{launcher()[0]}/fd/{file}").startswith(_TERMINALS)
+    return False
+
+
+def leave() -> None:
+    """Let the other ranks see that this one, whose main thread calls, makes no communicator any
+    more: MPI may still wait.
+    """
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(LEAVES, encoding="ascii")
+
+
+def is_helper() -> bool:
+    """Whether a rank has started this process, which has its variables: another Python above it has
+    them too.
+    """
+    with contextlib.suppress(OSError):
+        own = os.readlink("/proc/self/exe")
+        above = launcher()[0]
+        for pid in _ancestors():
+            if pid == above:
+                return False
+            if (
+                pid != os.getpid()
+                and rank_of(pid) == launched_rank()
+                and os.readlink(f"/proc/{pid}/exe") == own
+            ):
+                return True
+    return False
+
+
+def children(parent: int) -> dict[int, int]:
+    """The ranks, or their wrappers, of a launcher that have not ended, and when each was started,
+    in ticks of the kernel's clock.
+    """
+    there = {}
+    with contextlib.suppress(OSError):  # the launcher has ended
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            for pid in map(int, task.read_text().split()):
+                if (since := begun(pid)) and not _is_a_way_out(pid):
+                    there[pid] = since
+    return there
+
+
+def _is_a_way_out(pid: int) -> bool:
+    """Whether it is the ``ssh`` by which Open MPI's launcher reaches another machine: it has no
+    rank among its variables.
+    """
+    return (
+        under_open_mpi() and bool(variables := _variables(pid)) and launched_rank(variables) is None
+    )
+
+
+def begun(pid: int) -> int | None:
+    """When a process was started, in ticks of the kernel's clock; 0 if it has ended, None if it
+    cannot be seen.
+    """
+    try:
+        fields = stat_of(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    except (OSError, ValueError):
+        return None
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def age(since: int | None) -> float:
+    """For how many seconds a process has been there that was started then."""
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME) - since / os.sysconf("SC_CLK_TCK") if since else 0.0
+    )
+
+
+def rank_of(pid: int) -> int | None:
+    """The rank that a process, or what it wraps, is; None if it does not tell."""
+    return launched_rank(_variables(pid))
+
+
+def _variables(pid: int) -> dict[str, str]:
+    """Those with which a process was started; empty if they cannot be seen."""
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        return dict([variable.split("=", 1) for variable in text.split("\0") if "=" in variable])
+    return {}
+
+
+def has_mpi(pid: int) -> bool:
+    """Whether a process has loaded an MPI library, and so may have a connection to the launcher."""
+    with contextlib.suppress(OSError):
+        return "/libmpi" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    return False

@@ -1,0 +1,495 @@
+"""The start of a job, until there is a communicator: a rank that ends before ends all of them.
+
+``MPI_Init`` returns when all ranks have called it, and never if one has ended before it did;
+launchers let that happen, as one that leaves without MPI is no failure to them. So an uncaught
+error ends its process in a way that is one (:func:`install`). For all other ends: each rank on a
+machine is a child process of its launcher there, or in a wrapper that is one and lasts as long, and
+the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts those
+children (``mpi.py`` calls MPI without the GIL); if some are missing, it says which, and ends this
+process. Ranks on other machines leave notices for each other at the launcher (notices.py for
+MPICH's, pmix.py for Open MPI's). Where the launcher or its children cannot be seen (systems without
+``/proc``, kernels that list no children, containers that hide processes, Slurm), nothing is
+watched. (The file is long because all that can happen until all ranks have met is one thing.)
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mnpar.runtime import callsite, cleanup, pmix, processes
+from mnpar.runtime.launcher import (
+    launched_rank,
+    launched_ranks,
+    launched_ranks_here,
+    under_open_mpi,
+)
+from mnpar.runtime.output import ALIKE, await_reader, speak, speak_at_once
+from mnpar.runtime.pmi import Notices
+
+if TYPE_CHECKING:
+    from mnpar.runtime.rendezvous import Session
+
+
+_LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read
+
+
+_PULSE = 0.2  # s
+
+
+_LOOK = 1.0  # s in MPI_Init, and again, after which a rank looks for notices of others
+
+
+_GRACE = 3.0  # s for a process whose launcher has died
+
+
+_ENDING = 1.0  # s in which a launcher that has lost a rank kills the others
+
+
+# s without a new rank, after which a launcher starts no more; and as long as this rank has taken to
+# come here
+_STARTING = 1.5
+
+
+_MPIS_OWN = "MPIR_CVAR_PMI_VERSION"  # another protocol
+
+
+_TURN = 12  # looks by which the lowest rank comes first, to speak for all
+
+
+_starter: tuple[int, int | None] | None = None  # the launcher, and when it was started
+
+
+def install() -> None:
+    """Let an uncaught error of any thread end the job; called by ``import mnpar``. A communicator
+    has its own hooks.
+    """
+    global _starter
+    if not launched_ranks():
+        return
+    if (launcher := processes.launcher()[0]) is not None:
+        _starter = launcher, processes.begun(launcher)
+        if under_open_mpi():  # MPICH's launcher takes its ranks along
+            threading.Thread(
+                target=_follow, args=_starter, name="mnpar launcher", daemon=True
+            ).start()
+    if launched_ranks() < 2:
+        return
+    show = sys.excepthook
+    show_of_thread = threading.excepthook
+    process = os.getpid()
+
+    def is_rank() -> (
+        bool
+    ):  # a child's errors are its own, and those after MPI's end are no other rank's
+        MPI = sys.modules.get("mpi4py.MPI")
+        return (
+            os.getpid() == process
+            and not processes.is_helper()
+            and (MPI is None or not MPI.Is_finalized())
+        )
+
+    def on_error(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if is_rank():
+            end_job(kind, error, trace)
+        else:
+            show(kind, error, trace)
+
+    def end_job(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        interrupted = issubclass(kind, KeyboardInterrupt)
+        if interrupted and threading.current_thread() is threading.main_thread():
+            # launchers pass on the Ctrl-C that the terminal has sent already
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        deadline = threading.Timer(_LAST_WORDS, _end, [processes.launcher()[0], _notices()])
+        deadline.daemon = True
+        with contextlib.suppress(RuntimeError):  # to write may block, where nobody reads
+            deadline.start()
+        if launched_rank():
+            time.sleep(ALIKE)
+        speak(
+            _interrupted()
+            if interrupted
+            else f"mnpar: rank {launched_rank()} of {launched_ranks()} failed, the job ends\n"
+        )
+        if not interrupted and show is sys.__excepthook__:
+            speak("".join(traceback.format_exception(kind, error, trace)))
+        elif not interrupted:
+            show(kind, error, trace)
+            speak()
+        await_reader()
+        MPI = sys.modules.get("mpi4py.MPI")
+        if MPI is None or not MPI.Is_initialized():
+            _end(processes.launcher()[0], _notices())
+        elif not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1:
+            _tidy(processes.launcher()[0])
+            MPI.COMM_WORLD.Abort(1)
+        deadline.cancel()  # MPI is over, or there is this rank alone: it goes on
+
+    def on_thread_error(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is None or issubclass(args.exc_type, SystemExit) or not is_rank():
+            show_of_thread(args)
+        else:
+            end_job(args.exc_type, args.exc_value, args.exc_traceback)
+
+    sys.excepthook, threading.excepthook = on_error, on_thread_error
+    atexit.register(_leave, _notices())
+
+
+def _follow(launcher: int, since: int | None) -> None:
+    """In a thread: end this process if its launcher has died, until a communicator looks after
+    that.
+    """
+    while not _all_met.wait(_LOOK):
+        if _has_died(launcher, since):
+            cleanup.remove_session(launcher)
+            # the user's handler, if there is one, may still save something
+            os.kill(os.getpid(), signal.SIGTERM)
+            if not _all_met.wait(_GRACE):
+                os._exit(143)
+            return
+
+
+_all_met = threading.Event()  # in a communicator
+
+
+_remover: cleanup.Remover | None = (
+    None  # of what a rank would leave that is killed before all have met
+)
+
+
+def _remove_if_killed(session: Session | None) -> None:
+    """From now on until :func:`settled`: what MPI and MPICH's launcher have made is removed if this
+    process is killed.
+    """
+    global _remover
+    launcher = processes.launcher()[0]
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        if session is None and not _is_mpichs(launcher):
+            _remover = cleanup.Remover("")  # _watch tells it names
+            return
+        notices = Notices(int(os.environ["PMI_FD"]))
+        job = notices.job()
+        _remover = cleanup.Remover(cleanup.job_segments(job))
+        for name in notices.machine_file(job) if launcher else ():
+            _remover.add(name)
+
+
+def part_from_launcher() -> None:
+    """MPI is over, and this process ends in a way that passes C's ``exit``, in which MPICH tells
+    its launcher that it is over: it would kill the others, who may still write their results, and
+    think nothing of it.
+    """
+    if _is_mpichs(processes.launcher()[0]):
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            Notices(int(os.environ["PMI_FD"])).finalize()
+
+
+def hang_up() -> None:
+    """This process is about to end, as a failure. MPICH's launcher ends the others, who may be
+    stopped, when its line to this one is closed, but not if it sees first that this one has ended:
+    so it is closed now.
+    """
+    if _is_mpichs(processes.launcher()[0]):
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            os.close(int(os.environ["PMI_FD"]))
+
+
+def _is_mpichs(launcher: int | None) -> bool:
+    """Whether a launcher is MPICH's, and its ranks speak its protocol with it."""
+    return (
+        launcher is not None
+        and processes.name(launcher) == processes.MPICHS
+        and _MPIS_OWN not in os.environ
+    )
+
+
+def settled() -> None:
+    """All ranks have met, and removed what they have in common."""
+    global _remover
+    _all_met.set()
+    if _remover is not None:
+        _remover.release()
+        _remover = None
+
+
+def _some_elsewhere() -> bool:
+    """Whether ranks of this job are on other machines."""
+    return launched_ranks_here() != launched_ranks()
+
+
+def _notices() -> Notices | None:
+    """How this process learns of ranks on other machines; None if there are none, no way to, or it
+    is not a rank itself.
+    """
+    if not _some_elsewhere() or not os.environ.get("PMI_FD", "").isdigit():
+        return None
+    launcher, rank = processes.launcher()
+    if rank != os.getpid():  # a wrapper may start another process, that comes
+        return None
+    if launcher is None or processes.name(launcher) != processes.MPICHS:
+        return None
+    with contextlib.suppress(OSError):
+        return Notices(int(os.environ["PMI_FD"]))
+    return None
+
+
+def _leave(notices: Notices | None) -> None:
+    """At exit of a rank that has made no communicator: tell others, who may wait for it; end the
+    job if one is known to.
+    """
+    launcher, rank = processes.launcher()
+    if launcher is None or rank != os.getpid():
+        return
+    MPI = sys.modules.get("mpi4py.MPI")
+    if processes.has_mpi(rank) if MPI is None else MPI.Is_initialized():
+        processes.leave()
+        return
+    if under_open_mpi() and any(processes.has_mpi(pid) for pid in processes.children(launcher)):
+        time.sleep(_ENDING / 2)  # the launcher may take this end for a failure: see _await_others
+    if _some_elsewhere() and under_open_mpi():
+        pmix.publish_that_this_one_has_left(launcher)
+    if notices is not None and (waits := notices.one_waits(launched_rank() or 0)) is not None:
+        first = (
+            f"mnpar: rank {launched_rank()} of {launched_ranks()} has ended before it made a "
+            "communicator, the job ends"
+        )
+        speak(f"{first}\n  rank {waits}: waits for ever for the start of MPI\n")
+        await_reader()
+        _end(launcher, notices)
+
+
+@contextlib.contextmanager
+def watched(library: str, session: Session | None) -> Iterator[None]:
+    """Around ``MPI_Init``: Ctrl-C ends it, and this process ends if another one has before it came
+    so far.
+
+    Args:
+        library: MPI's name and version.
+        session: of a job without a launcher.
+    """
+    if launched_ranks() < 2:
+        yield
+        return
+    notices = _notices() if library.startswith("MPICH") else None
+    if notices is not None and (left := notices.one_has_left(launched_rank() or 0)) is not None:
+        speak(_report("the start of MPI", callsite.call_site(), f"rank {left}"))
+        await_reader()
+        _end(processes.launcher()[0], notices)
+    if _starter is not None and _has_died(*_starter):  # Open MPI would start alone
+        cleanup.remove_session(_starter[0])
+        _end(None)
+    # before it was seen
+    if _starter is None and under_open_mpi() and (killed := pmix.killed_launcher()) is not None:
+        cleanup.remove_session(killed)
+        _end(None)
+    _await_others()
+    _remove_if_killed(session)
+    main = threading.current_thread() is threading.main_thread()
+    # the numbers of signals, of which Python itself would learn only after MPI_Init
+    wakes, wake = os.pipe()
+    os.set_blocking(wake, False)
+    before = signal.set_wakeup_fd(wake) if main else -1
+    over = threading.Event()
+    thread = threading.Thread(
+        target=_watch,
+        args=(over, wakes, callsite.call_site(), session),
+        name="mnpar start",
+        daemon=True,
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        if main:
+            signal.set_wakeup_fd(before)
+        over.set()
+        os.write(wake, b"\0")
+        thread.join()
+        os.close(wake)
+        os.close(wakes)
+
+
+def wait_for_all(MPI: Any, request: Any) -> None:
+    """Wait for a request that is done when all ranks make a communicator; end the job if one on
+    this machine never will, who has started MPI before, and so is waited for in ``MPI_Finalize``.
+    """
+    launcher = processes.launcher()[0]
+    seen = 0
+    next_look = time.monotonic() + _PULSE
+    while not request.Test():
+        time.sleep(0.0001)
+        if launcher is None or time.monotonic() < next_look:
+            continue
+        next_look = time.monotonic() + _PULSE
+        there = processes.children(launcher)
+        # MPI_Comm_spawn's too, and a rank that leaves may be of the other job
+        if len(there) > launched_ranks_here():
+            continue
+        names = {processes.rank_of(pid): processes.name(pid) for pid in there}
+        gone = sorted(
+            [rank for rank, name in names.items() if rank is not None and name == processes.LEAVES]
+        )
+        seen += bool(gone)
+        first = min([rank for rank in names if rank is not None and rank not in gone], default=None)
+        if seen > (0 if first == launched_rank() else _TURN):
+            speak(_report("all ranks", callsite.call_site(), f"rank {', '.join(map(str, gone))}"))
+            await_reader()
+            _tidy(launcher)
+            MPI.COMM_WORLD.Abort(1)
+    atexit.unregister(_leave)
+
+
+def _await_others() -> None:
+    """Give the launcher time to end this rank if another one is gone: Open MPI's hangs if a rank
+    connects to it meanwhile.
+    """
+    launcher, mine = processes.launcher()
+    deadline = time.monotonic() + _ENDING
+    while (
+        launcher is not None
+        and mine in (there := processes.children(launcher))
+        and time.monotonic() < deadline
+    ):
+        if len(there) >= launched_ranks_here():
+            return
+        time.sleep(_PULSE / 10)
+
+
+def _watch(over: threading.Event, wakes: int, site: str, session: Session | None) -> None:
+    """In a thread: end this process at Ctrl-C, or if a rank of this machine is gone, or if a job
+    without a launcher ends.
+    """
+    expected = launched_ranks_here()
+    most = 0
+    found = 0
+    looks = 0
+    elsewhere = 0
+    last = set[int]()
+    known = set[str]()
+    launcher, mine = processes.launcher()
+    next_look = time.monotonic() + _LOOK if _some_elsewhere() and under_open_mpi() else float("inf")
+    begun = launcher and processes.begun(launcher)
+    starting = _STARTING + processes.age(processes.begun(os.getpid()))
+    while True:
+        told = os.read(wakes, 256) if select.select([wakes], [], [], _PULSE)[0] else b""
+        if over.is_set():
+            return
+        if _remover is not None:
+            new = set(cleanup.segments()) - known
+            known |= new
+            for name in new:
+                _remover.add(name)
+        if signal.SIGINT in told and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            if launched_rank() and over.wait(ALIKE):  # rank 0 speaks for all
+                return
+            speak_at_once(_interrupted())
+            await_reader()
+            _end(launcher)
+        if session is not None:
+            session.obey(_exit)
+        if launcher is None or not begun:
+            continue
+        if _has_died(launcher, begun):
+            cleanup.remove_session(launcher)
+            _end(launcher)
+        if time.monotonic() > next_look:
+            next_look += _LOOK
+            left = pmix.one_has_left()
+            elsewhere += left is not None
+            if left is not None and elsewhere > (
+                0 if launched_rank() == (left == 0) else _TURN // 4
+            ):
+                speak_at_once(_report("the start of MPI", site, f"rank {left}"))
+                await_reader()
+                _end(launcher)
+        there = processes.children(launcher)
+        if mine not in there:  # these are not all
+            continue
+        most = max(most, len(there))
+        if (
+            len(there) >= expected
+            or there.keys() != last
+            or (most < expected and processes.age(max(there.values())) < starting)
+        ):
+            looks, last = 0, set(there)
+            continue
+        looks += 1
+        ranks = [processes.rank_of(pid) for pid in there]
+        found = found or len(ranks)
+        first = len(ranks) == found and not any(
+            rank is not None and rank < (launched_rank() or 0) for rank in ranks
+        )
+        if looks > (0 if first else _TURN):
+            speak_at_once(_report("the start of MPI", site, _missing(expected, ranks)))
+            await_reader()
+            _end(launcher)
+
+
+def _has_died(pid: int, since: int | None) -> bool:
+    """Whether a process has ended that was started then; no if it cannot be seen."""
+    return bool(since) and processes.begun(pid) not in (since, None)
+
+
+def _end(launcher: int | None, notices: Notices | None = None) -> None:
+    """End this process so that its launcher ends the others, and first what these would leave
+    behind: of a process that leaves by itself the launcher may think nothing.
+    """
+    _tidy(launcher)
+    if notices is not None:
+        notices.end_job()
+        time.sleep(_ENDING)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _exit(code: int) -> NoReturn:
+    """End this process alone."""
+    cleanup.remove(cleanup.segments())
+    os._exit(code)
+
+
+def _tidy(launcher: int | None) -> None:
+    """Remove the files of MPI's shared memory that the ranks here have mapped, which are about to
+    end, and their launcher's.
+    """
+    if launcher is not None:
+        cleanup.remove(cleanup.launchers_file(launcher))
+    for pid in (*(processes.children(launcher) if launcher is not None else ()), os.getpid()):
+        cleanup.remove(cleanup.segments(pid) + cleanup.unfinished(pid))
+
+
+def _missing(expected: int, ranks: list[int | None]) -> str:
+    """The ranks of this machine that are not among ``ranks``, those that are there."""
+    size = launched_ranks()
+    lost = expected - len(ranks)
+    gone = sorted(set(range(size)).difference(ranks)) if expected == size else []
+    return (
+        f"rank {', '.join(map(str, gone))}"
+        if len(gone) == lost
+        else f"{lost} of the {expected} ranks on this machine"
+    )
+
+
+def _interrupted() -> str:
+    return f"mnpar: interrupted (rank {launched_rank()} of {launched_ranks()})\n"
+
+
+def _report(what: str, site: str, gone: str) -> str:
+    first = (
+        f"mnpar: rank {launched_rank()} of {launched_ranks()} waits for ever for {what} at "
+        f"{site}, the job ends"
+    )
+    return f"{first}\n  {gone}: has ended before it made a communicator\n"
