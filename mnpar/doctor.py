@@ -25,6 +25,7 @@ import numpy as np
 from mnpar import blas, environment
 from mnpar.backend import gpu_summary
 from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, own_cores
+from mnpar.communicators.mpi import library
 from mnpar.errors import LauncherError
 from mnpar.runtime import processes
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, launched_ranks_here
