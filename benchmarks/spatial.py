@@ -37,8 +37,8 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.communicators import operation
 from mnpar.communicators.waiting import Pending, Waiting
-from mnpar.functions import blockwise, spatial_convolution
-from mnpar.functions.exchanges import Carrier, exchange
+from mnpar.functions.communication.exchange import Carrier, exchange
+from mnpar.functions.divided import blocks, spatial_convolution
 
 GRIDS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 6: (3, 2), 8: (4, 2)}
 
@@ -142,14 +142,14 @@ def halos_of(model, x, t, shape):
         plan_of(x, plan, lambda v: exchange(comm, v, plan))
         return exchange(comm, x, plan)
 
-    real = blockwise.halo_of, spatial_convolution.halo_convolution
-    blockwise.halo_of = halo_of
+    real = blocks.halo_of, spatial_convolution.halo_convolution
+    blocks.halo_of = halo_of
     spatial_convolution.halo_convolution = convolution
-    blockwise.exchange = exchanged
+    blocks.exchange = exchanged
     try:
         model.loss(x, t, shape).backward()
     finally:
-        blockwise.halo_of, spatial_convolution.halo_convolution, blockwise.exchange = (
+        blocks.halo_of, spatial_convolution.halo_convolution, blocks.exchange = (
             *real,
             exchange,
         )
@@ -168,12 +168,12 @@ def halos_of(model, x, t, shape):
 @contextmanager
 def hidden():
     """Within it, layers hide their halos though the ranks are on one host."""
-    real = blockwise.hides
-    blockwise.hides = spatial_convolution.hides = lambda x, grid, hide: True
+    real = blocks.hides
+    blocks.hides = spatial_convolution.hides = lambda x, grid, hide: True
     try:
         yield
     finally:
-        blockwise.hides = spatial_convolution.hides = real
+        blocks.hides = spatial_convolution.hides = real
 
 
 @contextmanager

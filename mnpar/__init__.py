@@ -90,8 +90,8 @@ if TYPE_CHECKING:
     from mnpar.datasets import DataSizeError, create_empty_dataset, scatter_dataset, scatter_index
     from mnpar.doctor import print_runtime_info
     from mnpar.extensions import create_multi_node_evaluator
-    from mnpar.functions.halo import SpatialGrid
-    from mnpar.future import Future
+    from mnpar.functions.communication.future import Future
+    from mnpar.functions.divided.halo import SpatialGrid
     from mnpar.initializers import Initializer
     from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
     from mnpar.parallel import (

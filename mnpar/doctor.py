@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from mnpar import blas, environment
+from mnpar import environment
 from mnpar.backend import gpu_summary
 from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, own_cores
 from mnpar.communicators.mpi import library
 from mnpar.errors import LauncherError
+from mnpar.kernels import blas
 from mnpar.runtime import processes
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, launched_ranks_here
 from mnpar.runtime.mpiexec import find_mpiexec, kind_of

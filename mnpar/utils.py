@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.functions.sampled_loss import WalkerAlias
-from mnpar.functions.sparse import CooMatrix, get_order, to_coo
-from mnpar.functions.windows import get_conv_outsize, get_deconv_outsize
+from mnpar.functions.loss.sampled import WalkerAlias
+from mnpar.functions.math.sparse_matmul import CooMatrix, get_order, to_coo
+from mnpar.kernels.windows import get_conv_outsize, get_deconv_outsize
 
 __all__ = [
     "CooMatrix",

@@ -10,7 +10,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar import blas
+from mnpar.kernels import blas
 from tests.tables import together
 
 

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from mnpar import blas, doctor, environment
+from mnpar import doctor, environment
 from mnpar.communicators.create import own_cores
+from mnpar.kernels import blas
 from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
 from tests.scripts import run_script
 

@@ -64,7 +64,7 @@ LAYER = {
 # import.
 LATE = {
     "backend.py": {"cupy"},
-    "blas.py": {"threadpoolctl"},
+    "kernels/blas.py": {"threadpoolctl"},
     "communicators/mpi/library.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
     "runtime/malloc.py": {"resource"},

@@ -104,7 +104,7 @@ def test_what_a_package_imports_for_type_checkers_is_public(name):
 )
 def test_a_name_is_the_same_however_it_is_asked_for(statement):
     code = (
-        f"{statement}\nfrom mnpar.functions import relu as a\nfrom mnpar.functions.activation "
+        f"{statement}\nfrom mnpar.functions import relu as a\nfrom mnpar.functions.activation.sigmoid "
         "import relu as b\nprint(a is b)"
     )
     assert fresh(code) == ["True"]

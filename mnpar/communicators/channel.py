@@ -67,7 +67,7 @@ class Handshake(Mailbox):
         return self._collectives
 
     def next_exchange(self) -> int:
-        """Take a number for an exchange by a plan (functions/exchanges.py), which all ranks call,
+        """Take a number for an exchange by a plan (functions/communication/exchange.py), which all ranks call,
         and which has no opening.
         """
         self._collectives += 2

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.functions.generic import check_option, check_shapes, fractional, listed
+from mnpar.functions.node import check_option, check_shapes, fractional, listed
 from mnpar.variable import Variable, as_variable
 
 

@@ -12,12 +12,13 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import config
 from mnpar.function_node import FunctionNode
-from mnpar.functions.activation import softmax
-from mnpar.functions.broadcasting import broadcast_to
-from mnpar.functions.indexing import where
-from mnpar.functions.piecewise import leaky_relu
-from mnpar.functions.products import linear, matmul
-from mnpar.functions.shape import reshape
+from mnpar.functions.activation.relu import leaky_relu
+from mnpar.functions.activation.softmax import softmax
+from mnpar.functions.array.broadcast import broadcast_to
+from mnpar.functions.array.get_item import where
+from mnpar.functions.array.shape import reshape
+from mnpar.functions.connection.linear import linear
+from mnpar.functions.math.matmul import matmul
 from mnpar.random import generator
 from mnpar.variable import Variable, as_variable
 

@@ -13,7 +13,9 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.function_node import FunctionNode
-from mnpar.functions.arithmetic import (
+from mnpar.functions.array.get_item import get_item
+from mnpar.functions.array.shape import cast, reshape, transpose
+from mnpar.functions.math.arithmetic import (
     Add,
     AddConstant,
     Div,
@@ -23,16 +25,14 @@ from mnpar.functions.arithmetic import (
     Pow,
     PowConstant,
     Sub,
+    absolute,
     explain,
     floor_divide,
 )
-from mnpar.functions.complex_parts import conj, imag, real
-from mnpar.functions.elementwise import absolute
-from mnpar.functions.generic import operand
-from mnpar.functions.indexing import get_item
-from mnpar.functions.products import matmul
-from mnpar.functions.reduction import average, max, min, sum
-from mnpar.functions.shape import cast, reshape, transpose
+from mnpar.functions.math.complex_parts import conj, imag, real
+from mnpar.functions.math.matmul import matmul
+from mnpar.functions.math.reduction import average, max, min, sum
+from mnpar.functions.node import operand
 from mnpar.variable import Variable
 
 Method = Callable[[Variable, Any], Any]

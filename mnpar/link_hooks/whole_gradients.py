@@ -8,7 +8,7 @@ from typing import Any
 
 from mnpar.communicators.communicator import Communicator, needed
 from mnpar.configuration import no_backprop_mode
-from mnpar.functions.blockwise import shared
+from mnpar.functions.divided.blocks import shared
 from mnpar.link_hook import ForwardPreprocessCallbackArgs
 from mnpar.link_hooks.substitution import Substitute, SubstitutionHook
 from mnpar.links.divided import Divided

@@ -12,17 +12,17 @@ import numpy as np
 
 from mnpar import backend, initializers
 from mnpar.configuration import config, get_dtype
-from mnpar.functions.decorrelation import (
-    decorrelated_batch_normalization,
-    fixed_decorrelated_batch_normalization,
-)
-from mnpar.functions.generic import plain
-from mnpar.functions.normalization import (
+from mnpar.functions.node import plain
+from mnpar.functions.normalization.batch_normalization import (
     batch_normalization,
     fixed_batch_normalization,
     reduced_axes,
 )
-from mnpar.functions.renormalization import batch_renormalization
+from mnpar.functions.normalization.batch_renormalization import batch_renormalization
+from mnpar.functions.normalization.decorrelated_batch_normalization import (
+    decorrelated_batch_normalization,
+    fixed_decorrelated_batch_normalization,
+)
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable

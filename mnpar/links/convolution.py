@@ -11,7 +11,7 @@ from typing import Any
 from mnpar import initializers
 from mnpar.chain import ChainList
 from mnpar.functions import convolution_nd, depthwise_convolution_2d, relu
-from mnpar.functions.windows import missing, per_axis
+from mnpar.kernels.windows import missing, per_axis
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable

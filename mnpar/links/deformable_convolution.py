@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar.chain import Chain
-from mnpar.functions.deformable_convolution import deformable_convolution_2d_sampler
+from mnpar.functions.connection.deformable_convolution import deformable_convolution_2d_sampler
 from mnpar.links.convolution import Convolution2D
 from mnpar.variable import Variable
 

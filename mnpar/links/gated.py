@@ -6,7 +6,7 @@ from typing import Any
 
 from mnpar.chain import Chain
 from mnpar.functions import concat, linear_interpolate, separate, sigmoid, tanh, zoneout
-from mnpar.functions.shape import reshape
+from mnpar.functions.array.shape import reshape
 from mnpar.links.linear import Linear
 from mnpar.links.recurrent import LSTM
 from mnpar.links.stateful import Stateful

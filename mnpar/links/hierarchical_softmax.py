@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from mnpar.configuration import get_dtype
-from mnpar.functions.activation import softplus
-from mnpar.functions.generic import plain
-from mnpar.functions.indexing import get_item
-from mnpar.functions.reduction import sum as sum_of
+from mnpar.functions.activation.sigmoid import softplus
+from mnpar.functions.array.get_item import get_item
+from mnpar.functions.math.reduction import sum as sum_of
+from mnpar.functions.node import plain
 from mnpar.initializers import Uniform
 from mnpar.link import Link
 from mnpar.parameter import Parameter

@@ -9,7 +9,7 @@ import numpy as np
 
 from mnpar import initializers
 from mnpar.functions import linear
-from mnpar.functions.products import no_features
+from mnpar.functions.connection.linear import no_features
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable

@@ -10,9 +10,9 @@ from typing import Any
 from mnpar import initializers
 from mnpar.backend import Array
 from mnpar.functions import local_convolution_2d, local_deconvolution_2d
-from mnpar.functions.local_convolution import local_windows
-from mnpar.functions.windows import per_axis
+from mnpar.functions.connection.local_convolution import local_windows
 from mnpar.initializers.initializer import RandomInitializer
+from mnpar.kernels.windows import per_axis
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable

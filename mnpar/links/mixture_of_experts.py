@@ -39,7 +39,7 @@ from mnpar.functions import (
     split_axis,
     sum,
 )
-from mnpar.functions.routing import Routes, make_routes, pick_rows, put_in_order, sum_rows
+from mnpar.functions.divided.routing import Routes, make_routes, pick_rows, put_in_order, sum_rows
 from mnpar.link import Link
 from mnpar.links.linear import Linear
 from mnpar.plans import block

@@ -1,7 +1,7 @@
 """Batch normalization over the batches of all ranks, as if they were one.
 
 It composes two differentiable functions: mean and variance over all ranks
-(functions/multi_node_moments.py), and the normalization by a given mean and variance. So it is
+(functions/normalization/multi_node_moments.py), and the normalization by a given mean and variance. So it is
 differentiable any number of times.
 """
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnpar.communicators.communicator import needed
 from mnpar.configuration import config
-from mnpar.functions.multi_node_moments import multi_node_moments
-from mnpar.functions.normalization import (
+from mnpar.functions.normalization.batch_normalization import (
     FixedBatchNormalization,
     arranged,
     arranged_back,
     update_running,
 )
+from mnpar.functions.normalization.multi_node_moments import multi_node_moments
 from mnpar.link import Link
 from mnpar.links.batch_normalization import Axis, BatchNormalization
 from mnpar.variable import Variable

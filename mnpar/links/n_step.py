@@ -11,8 +11,8 @@ from mnpar import functions as F
 from mnpar import initializers
 from mnpar.chain import ChainList
 from mnpar.configuration import get_dtype
-from mnpar.functions.generic import plain
-from mnpar.functions.recurrent import transpose_back
+from mnpar.functions.node import plain
+from mnpar.functions.rnn.n_step_rnn import transpose_back
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, as_variable

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators.communicator import needed
 from mnpar.functions import bias, convolution_2d, copy_to, gather_from, reduce_from, scatter_to
-from mnpar.functions.owned import ScatterTo
+from mnpar.functions.communication.shared import ScatterTo
 from mnpar.links.convolution import Convolution2D
 from mnpar.links.divided import Divided, cut_parameter, initialize_part
 from mnpar.plans import Box, block

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import initializers
+from mnpar.checks.sameness import check_same
 from mnpar.communicators.communicator import needed
 from mnpar.functions import embed_id, get_item, reduce_from, reduce_scatter
-from mnpar.functions.indexing import ScatterAdd
-from mnpar.functions.sameness import check_same
+from mnpar.functions.array.get_item import ScatterAdd
 from mnpar.initializers import Normal
 from mnpar.links.divided import Divided, initialize_part
 from mnpar.links.parallel_linear import checked_axis

@@ -37,7 +37,7 @@ from mnpar.functions import (
     reshape,
     scatter_to,
 )
-from mnpar.functions.replicated import add_once
+from mnpar.functions.communication.shared import add_once
 from mnpar.links.divided import Divided, cut_parameter, initialize_part
 from mnpar.links.linear import Linear
 from mnpar.plans import Box, block

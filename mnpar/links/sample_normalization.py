@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 from mnpar import initializers
-from mnpar.functions.sample_normalization import group_normalization, layer_normalization
+from mnpar.functions.normalization.layer_normalization import (
+    group_normalization,
+    layer_normalization,
+)
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable

@@ -11,9 +11,9 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
-from mnpar.functions.conditional_field import argmax_crf1d, crf1d
-from mnpar.functions.rearranging import transpose_sequence
-from mnpar.functions.sampled_loss import WalkerAlias, black_out, negative_sampling
+from mnpar.functions.array.rearranging import transpose_sequence
+from mnpar.functions.loss.crf1d import argmax_crf1d, crf1d
+from mnpar.functions.loss.sampled import WalkerAlias, black_out, negative_sampling
 from mnpar.initializers import LeCunUniform
 from mnpar.link import Link
 from mnpar.parameter import Parameter

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mnpar.functions.halo import SpatialGrid, grid_needed
-from mnpar.functions.spatial_convolution import (
+from mnpar.functions.divided.halo import SpatialGrid, grid_needed
+from mnpar.functions.divided.spatial_convolution import (
     spatial_convolution_nd,
     spatial_deconvolution_nd,
     spatial_depthwise_convolution_2d,

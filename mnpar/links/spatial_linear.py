@@ -11,8 +11,8 @@ import numpy as np
 
 from mnpar import backend, initializers
 from mnpar.backend import Array
-from mnpar.functions.halo import SpatialGrid, grid_needed
-from mnpar.functions.spatial_reduction import spatial_linear
+from mnpar.functions.divided.halo import SpatialGrid, grid_needed
+from mnpar.functions.divided.spatial_reduction import spatial_linear
 from mnpar.link import Link
 from mnpar.links.divided import gather_parameter
 from mnpar.parameter import Parameter

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnpar.functions import exchange, halo_exchange, local_convolution_2d, local_deconvolution_2d
-from mnpar.functions.halo import grid_needed
+from mnpar.functions.divided.halo import grid_needed
 from mnpar.links.divided import Divided, initialize_part
 from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
 from mnpar.parameter import Parameter
@@ -21,7 +21,7 @@ from mnpar.plans import Box, Window
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
-    from mnpar.functions.halo import SpatialGrid
+    from mnpar.functions.divided.halo import SpatialGrid
 
 
 class _InBlocks(Divided):

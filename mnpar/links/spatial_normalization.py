@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mnpar.functions.blockwise import shared
-from mnpar.functions.halo import SpatialGrid, grid_needed
-from mnpar.functions.spatial_normalization import (
+from mnpar.functions.divided.blocks import shared
+from mnpar.functions.divided.halo import SpatialGrid, grid_needed
+from mnpar.functions.divided.spatial_normalization import (
     spatial_group_normalization,
     spatial_layer_normalization,
 )

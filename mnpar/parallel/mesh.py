@@ -17,7 +17,7 @@ import numpy as np
 
 from mnpar.communicators.communicator import needed
 from mnpar.errors import MismatchError
-from mnpar.functions.halo import SpatialGrid
+from mnpar.functions.divided.halo import SpatialGrid
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator

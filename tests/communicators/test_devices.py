@@ -5,7 +5,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.functions.rows import row_sums
+from mnpar.kernels.sums import row_sums
 
 
 @pytest.mark.parametrize("length", [3, 300], ids=["in the opening", "after the opening"])

@@ -25,22 +25,21 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import (
-    activation,
-    arithmetic,
-    broadcasting,
-    elementwise,
-    extrema,
-    indexing,
-    joining,
-    loss,
-    noise,
-    piecewise,
-    products,
-    reduction,
-    shape,
-)
-from mnpar.functions.classification import SoftmaxCrossEntropy
+from mnpar.functions import noise
+from mnpar.functions.activation.relu import ELU, LeakyReLU, ReLU
+from mnpar.functions.activation.sigmoid import Sigmoid, Softplus, Tanh
+from mnpar.functions.activation.softmax import LogSoftmax, Softmax
+from mnpar.functions.array import broadcast, get_item, joining, shape
+from mnpar.functions.connection.linear import Linear
+from mnpar.functions.loss.regression import MeanAbsoluteError, MeanSquaredError
+from mnpar.functions.loss.sigmoid_cross_entropy import SigmoidCrossEntropy
+from mnpar.functions.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from mnpar.functions.math import arithmetic, maximum, reduction
+from mnpar.functions.math.arithmetic import Absolute
+from mnpar.functions.math.exponential import Exp, Expm1, Log, Log1p
+from mnpar.functions.math.matmul import MatMul
+from mnpar.functions.math.sqrt import Sqrt, Square
+from mnpar.functions.math.trigonometric import Cos, Sin
 
 
 def labels(n: int, classes: int = 3, dtype: Any = np.int32) -> Any:
@@ -169,31 +168,31 @@ _arithmetic = [
 ]
 
 _elementwise = [
-    Case("exp", (elementwise.Exp,), F.exp, np.exp, halves=1e-2),
-    Case("expm1", (elementwise.Expm1,), F.expm1, np.expm1, halves=1e-2),
-    Case("log", (elementwise.Log,), F.log, np.log, low=0.3),
-    Case("log1p", (elementwise.Log1p,), F.log1p, np.log1p, low=-0.5),
-    Case("sqrt", (elementwise.Sqrt,), F.sqrt, np.sqrt, low=0.3),
-    Case("square", (elementwise.Square,), F.square, lambda x: x * x),
-    Case("sin", (elementwise.Sin,), F.sin, np.sin),
-    Case("cos", (elementwise.Cos,), F.cos, np.cos),
-    Case("absolute", (elementwise.Absolute,), F.absolute, np.abs),
+    Case("exp", (Exp,), F.exp, np.exp, halves=1e-2),
+    Case("expm1", (Expm1,), F.expm1, np.expm1, halves=1e-2),
+    Case("log", (Log,), F.log, np.log, low=0.3),
+    Case("log1p", (Log1p,), F.log1p, np.log1p, low=-0.5),
+    Case("sqrt", (Sqrt,), F.sqrt, np.sqrt, low=0.3),
+    Case("square", (Square,), F.square, lambda x: x * x),
+    Case("sin", (Sin,), F.sin, np.sin),
+    Case("cos", (Cos,), F.cos, np.cos),
+    Case("absolute", (Absolute,), F.absolute, np.abs),
     Case("absolute: operator", (), abs, np.abs),
     Case(
         "maximum: three",
-        (extrema.Maximum,),
+        (maximum.Maximum,),
         lambda x, y: F.maximum(x, y, 0.21),
         lambda x, y: np.maximum(np.maximum(x, y), 0.21),
         WIDE,
     ),
-    Case("minimum: two", (extrema.Minimum,), F.minimum, np.minimum, CROSS),
+    Case("minimum: two", (maximum.Minimum,), F.minimum, np.minimum, CROSS),
     Case(
-        "clip", (extrema.Clip,), lambda x: F.clip(x, -0.71, 0.52), lambda x: np.clip(x, -0.71, 0.52)
+        "clip", (maximum.Clip,), lambda x: F.clip(x, -0.71, 0.52), lambda x: np.clip(x, -0.71, 0.52)
     ),
     Case("clip: open", (), lambda x: F.clip(x, None, 0.52), lambda x: np.minimum(x, 0.52)),
     Case(
         "where",
-        (indexing.Where,),
+        (get_item.Where,),
         lambda x, y: F.where(MASK, x, y),
         lambda x, y: np.where(MASK, x, y),
         WIDE,
@@ -256,7 +255,7 @@ _shape = [
     Case("flatten", (), F.flatten, lambda x: x.ravel()),
     Case(
         "broadcast_to",
-        (broadcasting.BroadcastTo,),
+        (broadcast.BroadcastTo,),
         lambda x: F.broadcast_to(x, (5, *x.shape[:1], 3)),
         lambda x: np.stack([np.concatenate([x] * 3, axis=1)] * 5),
         ((N, 1),),
@@ -264,7 +263,7 @@ _shape = [
     Case("broadcast", (), lambda x, y: F.add(*F.broadcast(x, y)), lambda x, y: x + y, CROSS),
     Case(
         "sum_to",
-        (broadcasting.SumTo,),
+        (broadcast.SumTo,),
         lambda x: F.sum_to(x, (1, 3)),
         lambda x: x.sum((0, 1))[None],
         ((2, N, 3),),
@@ -344,7 +343,7 @@ _shape = [
     Case("separate: one part unused", (), lambda x: F.separate(x, axis=1)[1], lambda x: x[:, 1]),
     Case(
         "get_item: slices",
-        (indexing.GetItem, indexing.ScatterAdd),
+        (get_item.GetItem, get_item.ScatterAdd),
         lambda x: x[:, None, ::-2],
         lambda x: x[:, None, ::-2],
     ),
@@ -463,28 +462,28 @@ _reduction = [
 ]
 
 _activation = [
-    Case("relu", (activation.ReLU,), F.relu, lambda x: x * (x > 0)),
+    Case("relu", (ReLU,), F.relu, lambda x: x * (x > 0)),
     Case(
         "leaky_relu",
-        (piecewise.LeakyReLU,),
+        (LeakyReLU,),
         lambda x: F.leaky_relu(x, 0.1),
         lambda x: np.where(x > 0, x, 0.1 * x),
     ),
     Case(
         "elu",
-        (piecewise.ELU,),
+        (ELU,),
         lambda x: F.elu(x, 0.7),
         lambda x: np.where(x > 0, x, 0.7 * (np.exp(x) - 1)),
     ),
-    Case("sigmoid", (activation.Sigmoid,), F.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
-    Case("tanh", (activation.Tanh,), F.tanh, np.tanh),
+    Case("sigmoid", (Sigmoid,), F.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
+    Case("tanh", (Tanh,), F.tanh, np.tanh),
     Case(
         "softplus",
-        (activation.Softplus,),
+        (Softplus,),
         lambda x: F.softplus(x, 2),
         lambda x: np.log(1 + np.exp(2 * x)) / 2,
     ),
-    Case("softmax", (activation.Softmax,), F.softmax, stable_softmax),
+    Case("softmax", (Softmax,), F.softmax, stable_softmax),
     Case(
         "softmax: axis",
         (),
@@ -494,7 +493,7 @@ _activation = [
     ),
     Case(
         "log_softmax",
-        (activation.LogSoftmax,),
+        (LogSoftmax,),
         F.log_softmax,
         lambda x: np.log(stable_softmax(x)),
         halves=1e-2,
@@ -519,7 +518,7 @@ _activation = [
 _product = [
     Case(
         "matmul",
-        (products.MatMul,),
+        (MatMul,),
         lambda x, y: x @ y,
         lambda x, y: x @ y,
         ((N, 3), (3, 2)),
@@ -549,7 +548,7 @@ _product = [
     ),
     Case(
         "linear",
-        (products.Linear,),
+        (Linear,),
         F.linear,
         lambda x, W, b: x @ W.T + b,
         ((N, 3), (2, 3), (2,)),
@@ -666,7 +665,7 @@ _loss = [
     ),
     Case(
         "sigmoid_cross_entropy",
-        (loss.SigmoidCrossEntropy,),
+        (SigmoidCrossEntropy,),
         lambda x: F.sigmoid_cross_entropy(x, sign_labels(x.shape)),
         lambda x: over(binary_truth(x).sum(), (sign_labels(x.shape) >= 0).sum()),
     ),
@@ -685,7 +684,7 @@ _loss = [
     ),
     Case(
         "mean_squared_error",
-        (loss.MeanSquaredError,),
+        (MeanSquaredError,),
         F.mean_squared_error,
         lambda x, y: over(((x - y) ** 2).sum(), x.size),
         PAIR,
@@ -694,7 +693,7 @@ _loss = [
     Case("mean_squared_error: 0-d", (), F.mean_squared_error, lambda x, y: (x - y) ** 2, ((), ())),
     Case(
         "mean_absolute_error",
-        (loss.MeanAbsoluteError,),
+        (MeanAbsoluteError,),
         F.mean_absolute_error,
         lambda x, y: over(abs(x - y).sum(), x.size),
         PAIR,

@@ -8,18 +8,13 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import (
-    contraction,
-    cumulative,
-    elementwise,
-    error_function,
-    likelihood,
-    padding,
-    rearranging,
-    repeating,
-    routing,
-    self_gated,
-)
+from mnpar.functions.activation import gelu, swish
+from mnpar.functions.array import pad, rearranging, repeat
+from mnpar.functions.divided import routing
+from mnpar.functions.loss.hinge import Hinge
+from mnpar.functions.loss.regression import HuberLoss
+from mnpar.functions.math import cumulative, einsum
+from mnpar.functions.math.trigonometric import Arctan, Cosh, Sinh, Tan
 
 ERF = np.vectorize(math.erf, otypes=[float])
 PAIR = ((N, 3), (N, 3))
@@ -65,9 +60,9 @@ def mean_of(x):
 
 
 CASES = [
-    Case("erf", (error_function.Erf,), F.erf, ERF),
+    Case("erf", (gelu.Erf,), F.erf, ERF),
     Case("erf: far out", (), F.erf, ERF, low=-5, high=5),
-    Case("gelu", (error_function.Gelu,), F.gelu, lambda x: x * (1 + ERF(x / math.sqrt(2))) / 2),
+    Case("gelu", (gelu.Gelu,), F.gelu, lambda x: x * (1 + ERF(x / math.sqrt(2))) / 2),
     Case("gelu: by tanh", (), lambda x: F.gelu(x, approximate="tanh"), tanh_gelu, halves=8e-3),
     Case("clipped_relu", (), lambda x: F.clipped_relu(x, 1.0), lambda x: np.clip(x, 0, 1)),
     Case("relu6", (), F.relu6, lambda x: np.clip(x, 0, 6), low=-3.7, high=8.8),
@@ -84,7 +79,7 @@ CASES = [
     Case("crelu", (), F.crelu, lambda x: np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)], 1)),
     Case(
         "swish",
-        (self_gated.Swish,),
+        (swish.Swish,),
         F.swish,
         lambda x, b: x / (1 + np.exp(-b * x)),
         ((N, 3), (3,)),
@@ -106,15 +101,15 @@ CASES = [
         ((), ()),
         halves=8e-3,
     ),
-    Case("arctan", (elementwise.Arctan,), F.arctan, np.arctan),
-    Case("sinh", (elementwise.Sinh,), F.sinh, np.sinh, halves=8e-3),
-    Case("cosh", (elementwise.Cosh,), F.cosh, np.cosh, halves=8e-3),
-    Case("tan", (elementwise.Tan,), F.tan, np.tan, low=-1.2, high=1.2, halves=2e-2),
+    Case("arctan", (Arctan,), F.arctan, np.arctan),
+    Case("sinh", (Sinh,), F.sinh, np.sinh, halves=8e-3),
+    Case("cosh", (Cosh,), F.cosh, np.cosh, halves=8e-3),
+    Case("tan", (Tan,), F.tan, np.tan, low=-1.2, high=1.2, halves=2e-2),
     Case("log2", (), F.log2, np.log2, low=0.5),
     Case("log10", (), F.log10, np.log10, low=0.5),
     Case(
         "einsum",
-        (contraction.Einsum,),
+        (einsum.Einsum,),
         lambda x, y: F.einsum("ij,kj->ik", x, y),
         lambda x, y: x @ y.T,
         ((N, 3), (2, 3)),
@@ -216,7 +211,7 @@ CASES = [
     Case("tile: last", (), lambda x: F.tile(x, 2), lambda x: np.tile(x, 2)),
     Case(
         "repeat",
-        (repeating.Repeat, repeating.AddRepeats),
+        (repeat.Repeat, repeat.AddRepeats),
         lambda x: F.repeat(x, 2, 1),
         lambda x: np.repeat(x, 2, 1),
     ),
@@ -231,7 +226,7 @@ CASES = [
     Case("repeat: flat", (), lambda x: F.repeat(x, 3), lambda x: np.repeat(x, 3)),
     Case(
         "pad",
-        (padding.Pad,),
+        (pad.Pad,),
         lambda x: F.pad(x, ((0, 0), (1, 2)), "constant"),
         lambda x: np.pad(x, ((0, 0), (1, 2))),
     ),
@@ -254,7 +249,7 @@ CASES = [
             lambda x, mode=mode: F.pad(x, ((0, 0), (2, 1)), mode),
             lambda x, mode=mode: np.pad(x, ((0, 0), (2, 1)), mode),
         )
-        for mode in padding.REPEATING
+        for mode in pad.REPEATING
     ],
     Case(
         "pad_sequence",
@@ -350,7 +345,7 @@ CASES = [
     Case("absolute_error", (), F.absolute_error, lambda x, y: abs(x - y), PAIR),
     Case(
         "huber_loss",
-        (likelihood.HuberLoss,),
+        (HuberLoss,),
         lambda x, t: F.huber_loss(x, t, 0.7),
         lambda x, t: huber(x, t).sum(1),
         PAIR,
@@ -358,7 +353,7 @@ CASES = [
     ),
     Case(
         "huber_loss: each",
-        (likelihood.HuberLoss,),
+        (HuberLoss,),
         lambda x, t: F.huber_loss(x, t, 0.7, "no"),
         huber,
         PAIR,
@@ -366,7 +361,7 @@ CASES = [
     ),
     Case(
         "hinge",
-        (likelihood.Hinge,),
+        (Hinge,),
         lambda x: F.hinge(x, labels(len(x))),
         lambda x: hinges(x, 1).sum() / max(len(x), 1),
         halves=1e-2,

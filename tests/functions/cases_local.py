@@ -11,7 +11,10 @@ from case import Case, N
 from cases_spatial import pool
 
 import mnpar.functions as F
-from mnpar.functions import blockwise, channel_shift, local_contrast, lp_pooling
+from mnpar.functions.connection import shift
+from mnpar.functions.divided import blocks
+from mnpar.functions.normalization import local_contrast_normalization
+from mnpar.functions.pooling import lp_pooling
 
 
 def gaussian(ksize):
@@ -84,7 +87,7 @@ HALVES = 2e-2
 CASES = [
     Case(
         "shift_channels",
-        (channel_shift.ShiftChannels,),
+        (shift.ShiftChannels,),
         F.shift_channels,
         lambda x: shifted(x, (3, 3), (1, 1)),
         ((N, 11, 3, 2),),
@@ -129,7 +132,7 @@ CASES = [
     ),
     Case(
         "local_contrast_normalization",
-        (local_contrast.Blur,),
+        (local_contrast_normalization.Blur,),
         lambda x: F.local_contrast_normalization(x, 3),
         lambda x: contrast(x, (3, 3)),
         (IMAGE,),
@@ -153,24 +156,22 @@ CASES = [
     ),
     Case(
         "pieces",
-        (blockwise.Pieces,),
-        lambda x: blockwise.Pieces([(slice(0, 2),), (slice(1, 3),)]).apply((x,)),
+        (blocks.Pieces,),
+        lambda x: blocks.Pieces([(slice(0, 2),), (slice(1, 3),)]).apply((x,)),
         lambda x: (x[..., :2], x[..., 1:3]),
         ((N, 2, 4),),
     ),
     Case(
         "together",
-        (blockwise.Together,),
-        lambda x, y: blockwise.Together([(slice(0, 2),), (slice(1, 3),)], (4,)).apply((x, y))[0],
+        (blocks.Together,),
+        lambda x, y: blocks.Together([(slice(0, 2),), (slice(1, 3),)], (4,)).apply((x, y))[0],
         joined,
         ((N, 2), (N, 2)),
     ),
     Case(
         "together: side by side",
         (),
-        lambda x, y: blockwise.Together([(slice(0, 2),), (slice(2, 5),)], (5,), True).apply((x, y))[
-            0
-        ],
+        lambda x, y: blocks.Together([(slice(0, 2),), (slice(2, 5),)], (5,), True).apply((x, y))[0],
         lambda x, y: np.concatenate([x, y], axis=-1),
         ((N, 2), (N, 3)),
     ),

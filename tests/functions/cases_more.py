@@ -10,7 +10,8 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import angles, complex_parts, fourier, roi_pooling
+from mnpar.functions.math import complex_parts, fft, trigonometric
+from mnpar.functions.pooling import roi_pooling
 
 PAIR = ((N, 3), (N, 3))
 # of three steps, which 3, 2 and 1 sequences reach
@@ -154,7 +155,9 @@ def of_regions(name, *more):
 OLD_ROIS = np.column_stack([IMAGES, ROIS[:, [1, 0, 3, 2]] * 2])
 
 CASES = [
-    Case("arctanh", (angles.Arctanh,), F.arctanh, np.arctanh, low=-0.8, high=0.8, halves=8e-3),
+    Case(
+        "arctanh", (trigonometric.Arctanh,), F.arctanh, np.arctanh, low=-0.8, high=0.8, halves=8e-3
+    ),
     Case(
         "real",
         (complex_parts.Real,),
@@ -202,7 +205,7 @@ CASES = [
     Case("conj: of real numbers", (), F.conj, lambda x: x),
     Case(
         "fft",
-        (fourier.Fourier,),
+        (fft.Fourier,),
         lambda x, y: F.fft((x, y)),
         lambda x, y: transformed(x, y, -1),
         PAIR,

@@ -8,13 +8,14 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import (
-    channelwise,
-    decorrelation,
-    local_normalization,
+from mnpar.functions.activation.prelu import PReLU
+from mnpar.functions.math.scale import Bias, Scale
+from mnpar.functions.normalization import (
+    batch_normalization,
+    decorrelated_batch_normalization,
+    layer_normalization,
+    local_response_normalization,
     moments,
-    normalization,
-    sample_normalization,
 )
 
 
@@ -114,10 +115,10 @@ P = (3,)
 P2 = (3, 2)
 DENSE = (N, 3)
 IMAGE = (N, 3, 2, 2)
-BATCH = (normalization.BatchNormalization,)
-FIXED = (normalization.FixedBatchNormalization,)
-GROUP = (sample_normalization.GroupNormalization,)
-LAYER = (sample_normalization.LayerNormalization,)
+BATCH = (batch_normalization.BatchNormalization,)
+FIXED = (batch_normalization.FixedBatchNormalization,)
+GROUP = (layer_normalization.GroupNormalization,)
+LAYER = (layer_normalization.LayerNormalization,)
 E1 = {"eps": 0.1}  # where the gradients are steep, float16 and differences need a larger one
 
 CASES: list[Case] = [
@@ -167,7 +168,7 @@ CASES: list[Case] = [
     ),
     Case(
         "decorrelated_batch_normalization",
-        (decorrelation.InverseRoot, decorrelation.Lyapunov),
+        (decorrelated_batch_normalization.InverseRoot, decorrelated_batch_normalization.Lyapunov),
         lambda x: F.decorrelated_batch_normalization(x, groups=1, eps=0.3),
         whitened(1, 0.3),
         (DENSE,),
@@ -325,7 +326,10 @@ CASES: list[Case] = [
     ),
     Case(
         "local_response_normalization",
-        (local_normalization.LocalResponseNormalization, local_normalization.WindowSum),
+        (
+            local_response_normalization.LocalResponseNormalization,
+            local_response_normalization.WindowSum,
+        ),
         F.local_response_normalization,
         response(5, 2, 1e-4, 0.75),
         ((N, 7, 2),),
@@ -344,7 +348,7 @@ CASES: list[Case] = [
         response(9, 1, 0.5, 0.75),
         ((N, 3),),
     ),
-    Case("normalize", (local_normalization.Normalize,), F.normalize, lambda x: unit(x, 1)),
+    Case("normalize", (local_response_normalization.Normalize,), F.normalize, lambda x: unit(x, 1)),
     Case("normalize: images", (), F.normalize, lambda x: unit(x, 1), (IMAGE,)),
     Case(
         "normalize: two axes",
@@ -353,15 +357,15 @@ CASES: list[Case] = [
         lambda x: unit(x, (1, 2), 0.5),
         ((N, 3, 2),),
     ),
-    Case("bias", (channelwise.Bias,), F.bias, lambda x, y: x + y[:, None], ((N, 3, 2), P)),
+    Case("bias", (Bias,), F.bias, lambda x, y: x + y[:, None], ((N, 3, 2), P)),
     Case(
         "bias: later axis", (), lambda x, y: F.bias(x, y, 2), lambda x, y: x + y, ((N, 3, 2), (2,))
     ),
-    Case("scale", (channelwise.Scale,), F.scale, lambda x, y: x * y[:, None], ((N, 3, 2), P)),
+    Case("scale", (Scale,), F.scale, lambda x, y: x * y[:, None], ((N, 3, 2), P)),
     Case("scale: two axes", (), F.scale, lambda x, y: x * y[..., None], ((N, 3, 2, 2), P2)),
     Case(
         "prelu",
-        (channelwise.PReLU,),
+        (PReLU,),
         F.prelu,
         lambda x, W: np.where(x < 0, W[:, None] * x, x),
         ((N, 3, 2), P),

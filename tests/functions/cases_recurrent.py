@@ -6,7 +6,8 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import blocked_attention, recurrent, tiled_attention, tiles
+from mnpar.functions.connection import attention_tiles, blocked_attention, tiled_attention
+from mnpar.functions.rnn.lstm import LSTMCell
 
 H = 2
 
@@ -134,11 +135,11 @@ def look(q, k, v, mask=None):
 NUMBERS = np.array([[0, 2], [2, -1]])
 BEFORE = np.tril(np.ones((3, 3), bool))
 BLIND = np.array([[False], [True], [False]])
-HIDDEN = tiles.Hidden(~BEFORE | BLIND, BLIND)
+HIDDEN = attention_tiles.Hidden(~BEFORE | BLIND, BLIND)
 ATTENDED = ((N, 3, 2), (N, 3, 2), (N, 3, 2))
 
 CASES = [
-    Case("lstm", (recurrent.LSTMCell,), F.lstm, cell, ((N, H), (N, 4 * H)), halves=1e-2),
+    Case("lstm", (LSTMCell,), F.lstm, cell, ((N, H), (N, 4 * H)), halves=1e-2),
     Case("lstm: some have ended", (), F.lstm, cell, ((3, H), (2, 4 * H)), halves=1e-2),
     Case(
         "lstm: images", (), F.lstm, pixelwise(cell), ((3, H, 2, 1), (2, 4 * H, 2, 1)), halves=1e-2
@@ -232,8 +233,8 @@ CASES = [
     ),
     Case(
         "a tile of attention",
-        (tiles.Probabilities,),
-        lambda q, k, lse: tiles.Probabilities(None).apply((q, k, lse))[0],
+        (attention_tiles.Probabilities,),
+        lambda q, k, lse: attention_tiles.Probabilities(None).apply((q, k, lse))[0],
         lambda q, k, lse: np.exp(q @ k.swapaxes(-1, -2) - lse),
         ((N, 3, 2), (N, 4, 2), (N, 3, 1)),
         halves=2e-2,
@@ -241,7 +242,7 @@ CASES = [
     Case(
         "a tile of attention: hidden",
         (),
-        lambda q, k, lse: tiles.Probabilities(HIDDEN).apply((q, k, lse))[0],
+        lambda q, k, lse: attention_tiles.Probabilities(HIDDEN).apply((q, k, lse))[0],
         lambda q, k, lse: (
             np.where(BLIND, 1, np.where(BEFORE, np.exp(q @ k.swapaxes(-1, -2)), 0)) * np.exp(-lse)
         ),

@@ -6,7 +6,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import shape
+from mnpar.functions.array import shape
 from mnpar.utils import CooMatrix
 
 # two entries of one place, one without a place

@@ -9,8 +9,10 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import columns as columns_of
-from mnpar.functions import convolving, resize, window_reduction
+from mnpar.functions.array import im2col as columns_of
+from mnpar.functions.array import resize_images
+from mnpar.functions.connection import convolution
+from mnpar.functions.pooling import pooling
 
 
 def tuples(value, n):
@@ -172,7 +174,7 @@ HALVES = 2e-2
 CASES = [
     Case(
         "convolution_2d",
-        (convolving.Convolution, convolving.WeightGradient, convolving.Deconvolution),
+        (convolution.Convolution, convolution.WeightGradient, convolution.Deconvolution),
         F.convolution_2d,
         convolve,
         (IMAGE, (3, 2, 3, 2), (3,)),
@@ -310,7 +312,7 @@ CASES = [
     ),
     Case(
         "max_pooling_2d",
-        (window_reduction.MaxPooling, window_reduction.Spread, window_reduction.Pick),
+        (pooling.MaxPooling, pooling.Spread, pooling.Pick),
         lambda x: F.max_pooling_2d(x, 2),
         lambda x: pool(x, best, 2, cover_all=True, fill=-np.inf),
         (IMAGE,),
@@ -366,7 +368,7 @@ CASES = [
     ),
     Case(
         "average_pooling_2d",
-        (window_reduction.SumPooling, window_reduction.Unpooling),
+        (pooling.SumPooling, pooling.Unpooling),
         lambda x: F.average_pooling_2d(x, 2, stride=1, pad=1),
         lambda x: pool(x, np.mean, 2, 1, 1),
         (IMAGE,),
@@ -442,7 +444,7 @@ CASES = [
     ),
     Case(
         "resize_images",
-        (resize.Resize, resize.Gathered),
+        (resize_images.Resize, resize_images.Gathered),
         lambda x: F.resize_images(x, (3, 7)),
         lambda x: bilinear(x, (3, 7)),
         (IMAGE,),

@@ -9,7 +9,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import gamma, matrices, normal_distribution
+from mnpar.functions.math import gamma, linear_algebra, normal_distribution
 
 ERFC, LGAMMA, QUANTILE = (
     np.vectorize(f, otypes=["d"]) for f in (math.erfc, math.lgamma, statistics.NormalDist().inv_cdf)
@@ -96,7 +96,7 @@ CASES = [
     ),
     Case(
         "cholesky",
-        (matrices.Cholesky,),
+        (linear_algebra.Cholesky,),
         lambda x: F.cholesky(positive(x)),
         lambda x: np.linalg.cholesky(positive(x)),
         ((3, 3),),

@@ -6,7 +6,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions import local_convolution
+from mnpar.functions.connection import local_convolution
 
 HALVES = 2e-2
 

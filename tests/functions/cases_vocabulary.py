@@ -11,19 +11,13 @@ from case import Case, N
 from cases_recurrent import pixelwise
 
 import mnpar.functions as F
-from mnpar.functions import (
-    angles,
-    arithmetic,
-    cumulative,
-    elementwise,
-    matrices,
-    recomputation,
-    rounding,
-)
-from mnpar.functions.ctc import CTC
-from mnpar.functions.generic import wide
-from mnpar.functions.replicated import AddOnce, SumOnce
-from mnpar.functions.vocabulary_parallel import ShiftedScores
+from mnpar.functions.communication.shared import AddOnce, SumOnce
+from mnpar.functions.divided.vocabulary import ShiftedScores
+from mnpar.functions.loss.ctc import CTC
+from mnpar.functions.math import arithmetic, cumulative, linear_algebra, rounding, trigonometric
+from mnpar.functions.math.sqrt import Rsqrt
+from mnpar.functions.node import wide
+from mnpar.functions.util import forget
 
 PAIR = ((N, 3), (N, 3))
 TRIPLE = ((N, 3), (N, 3), (N, 3))
@@ -239,10 +233,10 @@ CASES = [
         lambda x: of_a_block(x, False),
         of_a_block_truth,
     ),
-    Case("arcsin", (angles.Arcsin,), F.arcsin, np.arcsin, low=-0.8, high=0.8, halves=8e-3),
-    Case("arccos", (angles.Arccos,), F.arccos, np.arccos, low=-0.8, high=0.8, halves=8e-3),
-    Case("arctan2", (angles.Arctan2,), F.arctan2, np.arctan2, PAIR, halves=8e-3),
-    Case("rsqrt", (elementwise.Rsqrt,), F.rsqrt, lambda x: x**-0.5, low=0.4, halves=8e-3),
+    Case("arcsin", (trigonometric.Arcsin,), F.arcsin, np.arcsin, low=-0.8, high=0.8, halves=8e-3),
+    Case("arccos", (trigonometric.Arccos,), F.arccos, np.arccos, low=-0.8, high=0.8, halves=8e-3),
+    Case("arctan2", (trigonometric.Arctan2,), F.arctan2, np.arctan2, PAIR, halves=8e-3),
+    Case("rsqrt", (Rsqrt,), F.rsqrt, lambda x: x**-0.5, low=0.4, halves=8e-3),
     Case("floor", (), F.floor, np.floor, differentiable=False),
     Case("ceil", (), F.ceil, np.ceil, differentiable=False),
     Case("fix", (), F.fix, np.trunc, differentiable=False),
@@ -291,11 +285,21 @@ CASES = [
     Case("space2depth", (), lambda x: F.space2depth(x, 2), blocks, ((N, 3, 4, 2),), empty=False),
     Case("depth2space", (), lambda x: F.depth2space(x, 2), pixels, ((N, 8, 3, 2),), empty=False),
     Case(
-        "batch_inv", (matrices.Inv,), well(F.batch_inv), well(np.linalg.inv), SQUARES, halves=1e-2
+        "batch_inv",
+        (linear_algebra.Inv,),
+        well(F.batch_inv),
+        well(np.linalg.inv),
+        SQUARES,
+        halves=1e-2,
     ),
     Case("inv", (), well(F.inv), well(np.linalg.inv), ((3, 3),), halves=1e-2),
     Case(
-        "batch_det", (matrices.Det,), well(F.batch_det), well(np.linalg.det), SQUARES, halves=2e-2
+        "batch_det",
+        (linear_algebra.Det,),
+        well(F.batch_det),
+        well(np.linalg.det),
+        SQUARES,
+        halves=2e-2,
     ),
     Case("det", (), well(F.det), well(np.linalg.det), ((3, 3),), halves=2e-2),
     Case(
@@ -470,7 +474,7 @@ CASES = [
     ),
     Case(
         "forget",
-        (recomputation.Forget, recomputation.Entrance),
+        (forget.Forget, forget.Entrance),
         lambda x, y: F.forget(lambda a, b: (F.tanh(a * b), a + b), x, y),
         lambda x, y: (np.tanh(x * y), x + y),
         PAIR,

@@ -13,7 +13,7 @@ import pytest
 import mnpar.functions as F
 import mnpar.random
 from mnpar.configuration import using_config
-from mnpar.functions import moments
+from mnpar.functions.normalization import moments
 from mnpar.variable import Variable, grad
 
 

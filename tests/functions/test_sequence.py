@@ -13,7 +13,7 @@ import mnpar
 import mnpar.functions as F
 from mnpar import backend
 from mnpar.errors import MismatchError
-from mnpar.functions import blocked_attention, tiles
+from mnpar.functions.connection import attention_tiles, blocked_attention
 from mnpar.plans import in_order, positions, zigzag
 
 n = 9
@@ -247,14 +247,14 @@ def test_heads_are_exchanged_once_forward_and_once_backward(ranks, length):
 
 def work(ranks, cut, monkeypatch):
     """Tiles and cells of scores that each rank computes, forward and backward."""
-    counts, scores = Counter(), tiles.scores
+    counts, scores = Counter(), attention_tiles.scores
 
     def counted(q, k, hidden):
         counts[threading.get_ident(), "tiles"] += 1
         counts[threading.get_ident(), "cells"] += q.shape[-2] * k.shape[-2]
         return scores(q, k, hidden)
 
-    monkeypatch.setattr(tiles, "scores", counted)
+    monkeypatch.setattr(attention_tiles, "scores", counted)
 
     def program(comm):
         x = mnpar.Variable(np.ones((len(positions(cut[comm.rank])), 2)))

@@ -14,7 +14,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.functions import local_contrast
+from mnpar.functions.normalization import local_contrast_normalization
 from mnpar.plans import Window, blocks, output_shape
 from tests.parts import cut
 
@@ -496,7 +496,7 @@ def test_local_contrast_has_the_gradient_that_its_equations_have():
     x = rng.standard_normal((2, 3, 6, 5))
     e = rng.standard_normal((2, 3, 6, 5))
     x[0] = 0
-    a, b, _ = local_contrast.gaussian_weights((3, 3))[0]
+    a, b, _ = local_contrast_normalization.gaussian_weights((3, 3))[0]
     kernel = np.outer([a, b, a], [a, b, a])
 
     def around(z):

@@ -9,8 +9,8 @@ import mnpar
 import mnpar.functions as F
 from mnpar import backend
 from mnpar.autograd.tape import current_tape
-from mnpar.functions import winograd
-from mnpar.functions.windows import Windows
+from mnpar.kernels import winograd
+from mnpar.kernels.windows import Windows
 
 ROWS = {  # N, C, K, size, pad, groups
     "tiles that end with the image": (2, 3, 5, (8, 12), 1, 1),

@@ -10,7 +10,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar import checkpoint
 from mnpar.communicators import wire
-from mnpar.functions.routing import make_routes
+from mnpar.functions.divided.routing import make_routes
 from mnpar.plans import block
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -19,7 +19,7 @@ from mnpar.chain import Chain
 from mnpar.communicators.communicator import needed
 from mnpar.configuration import is_recording
 from mnpar.function_node import FunctionNode
-from mnpar.functions.split_collective import Phase
+from mnpar.functions.communication.later import Phase
 from mnpar.link import Link
 from mnpar.optimizers.flat_buffers import Arenas
 from mnpar.optimizers.parameter_cache import Members

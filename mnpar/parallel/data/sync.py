@@ -17,9 +17,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from mnpar.autograd.tape import current_tape
+from mnpar.checks.counting import check_loss
+from mnpar.checks.sameness import Watch, watching
 from mnpar.configuration import is_debugging
-from mnpar.functions.counting import check_loss
-from mnpar.functions.sameness import Watch, watching
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.data.consistency import alike, compare

@@ -18,7 +18,7 @@ from mnpar.autograd.tape import Tape
 from mnpar.backend import Array
 from mnpar.configuration import recording
 from mnpar.function_hook import around_pull, function_hooks
-from mnpar.functions.products import Linear
+from mnpar.functions.connection.linear import Linear
 
 Seeds = Iterable[tuple[VariableNode, Gradient]]
 

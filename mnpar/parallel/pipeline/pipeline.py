@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.backend import Array
 from mnpar.chain import ChainList
+from mnpar.checks.sameness import check_same
 from mnpar.communicators.communicator import needed
 from mnpar.configuration import is_recording
-from mnpar.functions.sameness import check_same
 from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.parallel.pipeline.layers import Makers, Stage, check_tied, make_stages, share, tie

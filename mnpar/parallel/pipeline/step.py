@@ -15,7 +15,7 @@ from mnpar.backend import added
 from mnpar.configuration import is_recording, recording
 from mnpar.function_hook import around_pull, function_hooks
 from mnpar.functions import concat
-from mnpar.functions.products import Linear
+from mnpar.functions.connection.linear import Linear
 from mnpar.parallel.pipeline.lockstep import reverse_abreast
 from mnpar.parallel.pipeline.schedules import Action
 from mnpar.parallel.pipeline.stage import Frugal, Visit

@@ -1,0 +1,63 @@
+"""bias, scale and prelu, whose parameters broadcast along some axes of x, and maxout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.array.broadcast import fit
+from mnpar.functions.math.scale import _stretched
+from mnpar.functions.node import plain
+from mnpar.variable import Variable, as_variable
+
+
+class PReLU(FunctionNode):
+    """max(x, 0) + W·min(x, 0), W of a shape that broadcasts to x's."""
+
+    generic = True
+
+    def forward(self, x: Array, W: Array) -> Array:
+        self.retain_inputs((0, 1))
+        xp = backend.get_array_module(x)
+        y = xp.asarray(xp.minimum(x, 0))
+        y *= W
+        y += xp.maximum(x, 0)
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        x, W = self.get_retained_inputs()
+        negative = (plain(x) < 0).astype(x.dtype)
+
+        def gW() -> Any:
+            g = gy * x * negative
+            g = g.astype("f") if g.dtype.char == "e" else g  # sums of halves
+            return fit(g, W.shape)
+
+        return lambda: gy * (negative * W + (1 - negative)), gW
+
+
+def prelu(x: Any, W: Any) -> Variable:
+    """``x`` where it is positive, ``W * x`` elsewhere, with a slope ``W`` that is learnt; the
+    gradient at 0 is 1.
+
+    Args:
+        x: an array or Variable, ``(N, C, …)``.
+        W: ``()`` for one slope, ``(C,)`` for one of each channel, or more axes of ``x`` after the
+            first.
+
+    Raises:
+        ValueError: the lengths of these axes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.prelu(np.array([[-1.0, -1.0, 2.0]]), np.array([0.1, 0.2, 0.3])).array
+        array([[-0.1, -0.2,  2. ]])
+
+    Source:
+        He et al., "Delving deep into rectifiers", ICCV 2015.
+    """
+    x = as_variable(x)
+    W = as_variable(W)
+    return PReLU().apply((x, _stretched("prelu", x, W, 1) if W.ndim else W))[0]

@@ -1,0 +1,189 @@
+"""Activation functions, numerically stable: no exponential of a large positive number is ever
+taken.
+
+Masks are applied by multiplication, not by ``where``, which takes numpy eight times as long.
+
+Activations defined piecewise (leaky relu, elu, clipped relu …), and those composed of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.array.joining import concat
+from mnpar.functions.math.exponential import Exp
+from mnpar.functions.math.maximum import Clip
+from mnpar.functions.node import either
+from mnpar.variable import Variable, as_variable
+
+
+class ReLU(FunctionNode):
+    """``y = max(x, 0)``; ``gx = gy`` where ``y > 0``, else 0."""
+
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.y = y = backend.get_array_module(x).maximum(x, 0)
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: self._where_positive(gy)
+
+    def _where_positive(self, gy: Any) -> Any:
+        # numpy multiplies faster by numbers than by booleans
+        positive = (self.y > 0).astype(gy.dtype)
+        if isinstance(gy, Variable):
+            return gy * positive
+        positive *= gy
+        return positive
+
+
+def relu(x: Any) -> Variable:
+    """``max(x, 0)``; the gradient at 0 is 0.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.relu(np.array([-1.0, 2.0])).array
+        array([0., 2.])
+    """
+    return ReLU().apply((x,))[0]
+
+
+class LeakyReLU(FunctionNode):
+    """``y = a x`` with ``a = 1`` where ``x > 0``, else ``slope``; ``gx = a gy``."""
+
+    generic = True
+
+    def __init__(self, slope: float) -> None:
+        self.slope = slope
+
+    def forward(self, x: Array) -> Array:
+        self.factor = (x > 0).astype(x.dtype)
+        self.factor *= 1 - self.slope
+        self.factor += self.slope
+        return x * self.factor
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: gy * self.factor
+
+
+class ELU(FunctionNode):
+    """``y = x`` where ``x > 0``, else ``α (eˣ - 1)``; ``gx = gy`` where ``x > 0``, else ``α eˣ
+    gy``.
+    """
+
+    generic = True
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        xp = backend.get_array_module(x)
+        self.negative = x <= 0
+        return xp.maximum(x, 0) + self.alpha * xp.expm1(xp.minimum(x, 0))
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+
+        def gx() -> Any:
+            # y + α has no digits where eˣ is small
+            slope = either(Exp(), either(Clip(None, 0), x)) * self.alpha
+            return gy * (slope * self.negative + ~self.negative)
+
+        return gx
+
+
+def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
+    """``x`` where it is positive, ``slope * x`` elsewhere; the gradient at 0 is ``slope``.
+
+    Args:
+        x: an array or Variable.
+        slope: of the negative side.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.leaky_relu(np.array([-1.0, 2.0])).array
+        array([-0.2,  2. ])
+    """
+    return LeakyReLU(slope).apply((x,))[0]
+
+
+def elu(x: Any, alpha: float = 1.0) -> Variable:
+    """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2016); the
+    gradient at 0 is ``alpha``.
+
+    Args:
+        x: an array or Variable.
+        alpha: what negative arguments approach, with the sign changed.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.elu(np.array([-1000.0, 2.0])).array
+        array([-1.,  2.])
+    """
+    return ELU(alpha).apply((x,))[0]
+
+
+def clipped_relu(x: Any, z: float = 20.0) -> Variable:
+    """``min(max(x, 0), z)``; the gradient at 0 and at z is 0.
+
+    Args:
+        x: an array or Variable.
+        z: the largest result.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.clipped_relu(np.array([-1.0, 5.0, 30.0])).array
+        array([ 0.,  5., 20.])
+    """
+    if not z > 0:
+        raise ValueError(f"clipped_relu: z = {z} must be above 0")
+    return Clip(0.0, float(z), ends=False).apply((x,))[0]
+
+
+def relu6(x: Any) -> Variable:
+    """``min(max(x, 0), 6)``; the gradient at 0 and at 6 is 0.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.relu6(np.array([-1.0, 5.0, 30.0])).array
+        array([0., 5., 6.])
+    """
+    return Clip(0.0, 6.0, ends=False).apply((x,))[0]
+
+
+def selu(x: Any, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805) -> Variable:
+    """A scaled :func:`elu` that keeps mean 0 and variance 1 (Klambauer et al. 2017, arXiv
+    1706.02515).
+
+    Args:
+        x: an array or Variable.
+        alpha, scale: of the formula ``scale · elu(x, alpha)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.selu(np.array([-1.0, 1.0])).array.round(4)
+        array([-1.1113,  1.0507])
+    """
+    y: Variable = elu(x, alpha) * scale
+    return y
+
+
+def crelu(x: Any, axis: int = 1) -> Variable:
+    """Both signs: relu of ``x`` and of ``-x``, side by side (Shang et al. 2016, arXiv 1603.05201).
+
+    Args:
+        x: an array or Variable.
+        axis: along which they are joined, which becomes twice as long.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.crelu(np.array([[-1.0, 2.0]])).array
+        array([[0., 2., 1., 0.]])
+    """
+    x = as_variable(x)
+    return concat((relu(x), relu(-x)), axis=axis)

@@ -1,0 +1,179 @@
+"""Activation functions, numerically stable: no exponential of a large positive number is ever
+taken.
+
+Masks are applied by multiplication, not by ``where``, which takes numpy eight times as long.
+
+Activations defined piecewise (leaky relu, elu, clipped relu …), and those composed of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.math.maximum import Clip
+from mnpar.functions.node import either, floating, wide
+from mnpar.kernels.sums import cut
+from mnpar.variable import Variable, as_variable
+
+
+class Sigmoid(FunctionNode):
+    """``y = 1 / (1 + e⁻ˣ)``; ``gx = y (1 - y) gy``, so only the output is kept."""
+
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_outputs((0,))
+        return logistic(x)
+
+    def backward(self, gy: Any) -> Any:
+        (y,) = self.get_retained_outputs()
+        return lambda: (
+            (1 - y) * y * gy if isinstance(gy, Variable) else in_blocks(self._pull, y, gy)
+        )
+
+    @staticmethod
+    def _pull(xp: Any, y: Array, gy: Array, gx: Array) -> None:
+        xp.multiply(xp.subtract(1, y, out=gx), y, out=gx)
+        gx *= gy
+
+
+class Tanh(FunctionNode):
+    """``y = tanh x``; ``gx = (1 - y²) gy``, so only the output is kept."""
+
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_outputs((0,))
+        return backend.get_array_module(x).tanh(x)
+
+    def backward(self, gy: Any) -> Any:
+        (y,) = self.get_retained_outputs()
+        return lambda: (
+            (1 - y * y) * gy if isinstance(gy, Variable) else in_blocks(self._pull, y, gy)
+        )
+
+    @staticmethod
+    def _pull(xp: Any, y: Array, gy: Array, gx: Array) -> None:
+        xp.subtract(1, xp.multiply(y, y, out=gx), out=gx)
+        gx *= gy
+
+
+class Softplus(FunctionNode):
+    """``y = log(1 + e^(βx)) / β``; ``gx = gy / (1 + e^(-βx))``: its slope is the sigmoid of
+    ``βx``.
+    """
+
+    generic = True
+
+    def __init__(self, beta: float) -> None:
+        self.beta = beta
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        y = soft_positive(x * self.beta)
+        return y * (1 / self.beta)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        return lambda: gy * either(Sigmoid(), x * self.beta)
+
+
+def in_blocks(pull: Callable[[Any, Array, Array, Array], None], y: Array, gy: Array) -> Array:
+    """The gx into which ``pull(xp, y, gy, gx)`` writes, place by place; of large arrays in blocks,
+    which stay in the cache.
+    """
+    xp = backend.get_array_module(y)
+    gx = xp.empty_like(y)
+    if y.nbytes <= (most := backend.block_bytes(y) // 8) or not (
+        y.flags.c_contiguous and gy.flags.c_contiguous
+    ):
+        pull(xp, y, gy, gx)
+    else:
+        for block in cut(most // y.itemsize, y.reshape(-1), gy.reshape(-1), gx.reshape(-1)):
+            pull(xp, *block)
+    return gx
+
+
+def logistic(x: Array) -> Array:
+    """1 / (1 + e⁻ˣ) of an array; where e⁻ˣ is ∞ it is 0. In blocks that stay in the cache."""
+    xp = backend.get_array_module(x)
+    x = floating(x)
+    y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
+    with np.errstate(over="ignore"):
+        for from_, to in cut(backend.block_bytes(x) // 32, x.reshape(-1), y.reshape(-1)):
+            z = to if to.dtype.char != "e" else wide(to)
+            xp.exp(xp.negative(from_, out=z), out=z)
+            z += 1
+            xp.divide(1, z, out=z)
+            if z is not to:
+                to[...] = z
+    return y
+
+
+def soft_positive(x: Array) -> Array:
+    """log(1 + eˣ) of an array, as max(x, 0) + log(1 + e⁻ˡˣˡ). In blocks that stay in the cache."""
+    xp = backend.get_array_module(x)
+    y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
+    n = backend.block_bytes(x) // 32
+    room = backend.scratch((min(n, y.size),), y.dtype, xp)
+    for from_, to in cut(n, x.reshape(-1), y.reshape(-1)):
+        e = room[: to.size]
+        xp.negative(xp.absolute(from_, out=e), out=e)
+        xp.log1p(xp.exp(e, out=e), out=e)
+        xp.add(xp.maximum(from_, 0), e, out=to)
+    return y
+
+
+def sigmoid(x: Any) -> Variable:
+    """``1 / (1 + exp(-x))``, with all its digits for very negative ``x`` too.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.sigmoid(np.array([-1000.0, 0.0])).array.round(3)
+        array([0. , 0.5])
+    """
+    return Sigmoid().apply((x,))[0]
+
+
+def tanh(x: Any) -> Variable:
+    """The hyperbolic tangent.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.tanh(np.array([0.0, 100.0])).array
+        array([0., 1.])
+    """
+    return Tanh().apply((x,))[0]
+
+
+def softplus(x: Any, beta: float = 1.0) -> Variable:
+    """``log(1 + exp(beta * x)) / beta``, a smooth relu.
+
+    Args:
+        x: an array or Variable.
+        beta: β; the larger, the nearer to relu.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.softplus(np.array([-1000.0, 1000.0])).array
+        array([   0., 1000.])
+    """
+    return Softplus(beta).apply((x,))[0]
+
+
+def hard_sigmoid(x: Any) -> Variable:
+    """A sigmoid of three straight pieces: ``0.2 x + 0.5`` between 0 and 1; the gradient at its
+    bends is 0.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.hard_sigmoid(np.array([-3.0, 0.0, 1.0])).array
+        array([0. , 0.5, 0.7])
+    """
+    return Clip(0.0, 1.0, ends=False).apply((as_variable(x) * 0.2 + 0.5,))[0]

@@ -1,0 +1,1 @@
+"""Functions that move, join and cut arrays, and compute nothing."""

@@ -1,0 +1,288 @@
+"""Joining and splitting arrays along an axis, in adjoint pairs: concat ⇄ split_axis, stack ⇄
+separate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.node import axis_of, either
+from mnpar.variable import Variable, as_variable
+
+
+def at(axis: int, place: Any) -> tuple[Any, ...]:
+    """The index that takes ``place`` on one axis and everything on those before it."""
+    return (slice(None),) * axis + (place,)
+
+
+class Concat(FunctionNode):
+    """One array after the other along an axis; each gets back its piece of ``gy``: the transpose of
+    SplitAxis.
+    """
+
+    generic = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, *xs: Array) -> Array:
+        return backend.get_array_module(*xs).concatenate(xs, self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        axis = self.axis % len(self.inputs[0].shape)
+        ends = accumulate([x.shape[axis] for x in self.inputs], initial=0)
+        return tuple([lambda i=i, j=j: gy[at(axis, slice(i, j))] for i, j in pairwise(ends)])
+
+
+class SplitAxis(FunctionNode):
+    """Pieces between cuts along an axis; ``gx`` is the ``gys`` joined, with zeros for those that
+    are missing.
+    """
+
+    generic = True
+
+    def __init__(self, cuts: Sequence[int], axis: int) -> None:
+        self.cuts, self.axis = cuts, axis
+
+    def forward(self, x: Array) -> tuple[Array, ...]:
+        ys = [x[at(self.axis, slice(i, j))] for i, j in pairwise(self.cuts)]
+        self.shapes = [y.shape for y in ys]
+        return tuple(ys)
+
+    def backward(self, *gys: Any) -> Any:
+        return lambda: either(Concat(self.axis), *_filled(gys, self.shapes, self.inputs[0].dtype))
+
+
+class Stack(FunctionNode):
+    """Along a new axis; ``order``: of the result's axes in memory."""
+
+    generic = True
+
+    def __init__(self, axis: int, order: tuple[int, ...] | None = None) -> None:
+        self.axis, self.order = axis, order
+
+    def forward(self, *xs: Array) -> Array:
+        xp = backend.get_array_module(*xs)
+        if self.order is None:
+            return xp.stack(xs, self.axis)
+        shape = list(xs[0].shape)
+        shape.insert(self.axis, len(xs))
+        y = backend.empty_in_order(tuple(shape), xp.result_type(*xs), self.order, xp)
+        for i, x in enumerate(xs):
+            y[at(self.axis, i)] = x
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        axis = self.axis % gy.ndim
+        return tuple([lambda i=i: gy[at(axis, i)] for i in range(len(self.inputs))])
+
+
+class Separate(FunctionNode):
+    """The slices along an axis, without it; ``gx`` is the ``gys`` stacked: the transpose of
+    Stack.
+    """
+
+    generic = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: Array) -> tuple[Array, ...]:
+        xp = backend.get_array_module(x)
+        self.order = backend.order_of(x)
+        return tuple([xp.asarray(x[at(self.axis, i)]) for i in range(x.shape[self.axis])])
+
+    def backward(self, *gys: Any) -> Any:
+        x = self.inputs[0]
+        shape = x.shape[: self.axis] + x.shape[self.axis + 1 :]
+        return lambda: either(
+            Stack(self.axis, self.order), *_filled(gys, [shape] * len(gys), x.dtype)
+        )
+
+
+def _filled(gys: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
+    """Zeros for the parts from which no gradient came."""
+    xp = backend.get_array_module(*gys)
+    return [
+        xp.zeros(shape, dtype) if gy is None else gy for gy, shape in zip(gys, shapes, strict=True)
+    ]
+
+
+def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
+    """Join arrays along an existing axis.
+
+    Args:
+        xs: arrays or Variables whose shapes differ at most along that axis.
+        axis: by default 1, the features of a batch.
+
+    Raises:
+        ValueError: there is nothing to join, or the other axes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.concat([np.zeros((2, 1)), np.ones((2, 2))]).array
+        array([[0., 1., 1.],
+               [0., 1., 1.]])
+    """
+    try:
+        return Concat(axis).apply(tuple(xs))[0]
+    except (ValueError, TypeError) as error:
+        raise _explain("concat", xs, axis, error) from None
+
+
+def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
+    """Join arrays of one shape along a new axis.
+
+    Args:
+        xs: arrays or Variables of one shape.
+        axis: where the new axis stands in the result.
+
+    Raises:
+        ValueError: there is nothing to join, or the shapes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.stack([np.zeros(2), np.ones(2)], axis=1).array
+        array([[0., 1.],
+               [0., 1.]])
+    """
+    try:
+        return Stack(axis).apply(tuple(xs))[0]
+    except (ValueError, TypeError) as error:
+        raise _explain("stack", xs, axis, error) from None
+
+
+def _explain(name: str, xs: Sequence[Any], axis: Any, error: Exception) -> Exception:
+    if getattr(axis, "shape", ()):  # concat(a, b)
+        return TypeError(
+            f"{name}: the axis is an integer, not an array: the arrays come in one tuple, as "
+            f"in F.{name}((a, b))"
+        )
+    if isinstance(error, TypeError):
+        return error
+    rule = (
+        "all lengths but that axis's must agree"
+        if name == "concat"
+        else "all shapes must be the same"
+    )
+    return ValueError(
+        f"{name}: shapes {[x.shape for x in xs]} do not join along axis {axis}, {rule} ({error})"
+    )
+
+
+def _at_least_1d(xs: Sequence[Any]) -> Sequence[Any]:
+    return [as_variable(x).reshape(1) for x in xs] if xs[0].ndim == 0 else xs
+
+
+def hstack(xs: Sequence[Any]) -> Variable:
+    """Side by side: along axis 1, or along the only axis of vectors.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.hstack([np.zeros(1), np.ones(2)]).array
+        array([0., 1., 1.])
+    """
+    rows = _at_least_1d(xs)
+    return concat(rows, axis=0 if rows[0].ndim == 1 else 1)
+
+
+def vstack(xs: Sequence[Any]) -> Variable:
+    """On top of each other: along axis 0; vectors are rows.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.vstack([np.zeros(2), np.ones(2)]).array
+        array([[0., 0.],
+               [1., 1.]])
+    """
+    rows = _at_least_1d(xs)
+    return stack(rows) if rows[0].ndim == 1 else concat(rows, axis=0)
+
+
+def dstack(xs: Sequence[Any]) -> Variable:
+    """Join arrays along the third axis.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.dstack([np.array([1, 2]), np.array([3, 4])]).array
+        array([[[1, 3],
+                [2, 4]]])
+    """
+    deep = []
+    for x in xs:
+        x = as_variable(x)
+        shape = ((1, 1, 1), (1, *x.shape, 1), (*x.shape, 1))[x.ndim] if x.ndim < 3 else x.shape
+        deep.append(x.reshape(shape))
+    return concat(deep, axis=2)
+
+
+def split_axis(
+    x: Any, indices_or_sections: int | Sequence[int], axis: int, force_tuple: bool = True
+) -> tuple[Variable, ...] | Variable:
+    """Cut along an axis; parts from which no gradient comes back count as zeros.
+
+    Args:
+        x: an array or Variable.
+        indices_or_sections: the number of equal parts, or the places of the cuts in rising order.
+        axis: the axis that is cut.
+        force_tuple: whether a single part comes in a tuple too.
+
+    Returns:
+        The parts, which share ``x``'s memory.
+
+    Raises:
+        ValueError: the axis is not divisible, or the cuts do not rise.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> [y.shape for y in F.split_axis(np.ones((2, 5)), [2], axis=1)]
+        [(2, 2), (2, 3)]
+    """
+    x = as_variable(x)
+    axis = axis_of("split_axis", x, axis)
+    cuts = _cuts(x.shape[axis], indices_or_sections)
+    ys = SplitAxis(cuts, axis).apply((x,))
+    return ys if len(ys) > 1 or force_tuple else ys[0]
+
+
+def _cuts(length: int, parts: Any) -> list[int]:
+    if isinstance(parts, (int, np.integer)):
+        if parts < 1 or length % parts:
+            raise ValueError(
+                f"split_axis: length {length} is not {parts} equal parts; name the places of "
+                "the cuts instead"
+            )
+        return list(range(0, length + 1, length // parts)) if length else [0] * (parts + 1)
+    cuts = [0, *map(index, parts), length]
+    if any(i > j for i, j in pairwise(cuts)):
+        raise ValueError(
+            f"split_axis: the cuts {list(parts)} do not rise from 0 to the length {length}"
+        )
+    return cuts
+
+
+def separate(x: Any, axis: int = 0) -> tuple[Variable, ...]:
+    """Take an axis apart: the inverse of ``stack``.
+
+    Args:
+        x: an array or Variable.
+        axis: the axis, which the parts no longer have.
+
+    Returns:
+        A tuple of as many Variables as the axis is long.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> [y.shape for y in F.separate(np.ones((2, 3)), axis=1)]
+        [(2,), (2,), (2,)]
+    """
+    x = as_variable(x)
+    return Separate(axis_of("separate", x, axis)).apply((x,))

@@ -1,0 +1,324 @@
+"""Turning, permuting and picking: views and copies that other functions make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.array.get_item import ScatterAdd, get_item
+from mnpar.functions.array.joining import concat, separate, split_axis, stack
+from mnpar.functions.array.shape import moveaxis, reshape, transpose
+from mnpar.functions.node import axes_of, axis_of, either
+from mnpar.variable import Variable, as_variable
+
+
+class Flip(FunctionNode):
+    """The elements along an axis in reverse order; so is ``gx``: its own transpose."""
+
+    generic = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: Array) -> Array:
+        return backend.get_array_module(x).flip(x, self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(Flip(self.axis), gy)
+
+
+class Permutate(FunctionNode):
+    """Places along an axis in an order that names each once, so that backward need not add: it is
+    the opposite order.
+    """
+
+    generic = True
+
+    def __init__(self, places: Array, opposite: Array, axis: int) -> None:
+        self.places, self.opposite, self.axis = places, opposite, axis
+
+    def forward(self, x: Array) -> Array:
+        return x.take(self.places, axis=self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(Permutate(self.opposite, self.places, self.axis), gy)
+
+
+class Diagonal(FunctionNode):
+    """The places i, i + offset of the last two axes."""
+
+    generic = True
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def forward(self, x: Array) -> Array:
+        return x.diagonal(self.offset, -2, -1)  # a view that must not be written to
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(OnDiagonal(self.offset, self.inputs[0].shape), gy)
+
+
+class OnDiagonal(FunctionNode):
+    """Zeros of a shape with the input on the diagonal of the last two axes: the transpose of
+    Diagonal.
+    """
+
+    generic = True
+
+    def __init__(self, offset: int, shape: tuple[int, ...]) -> None:
+        self.offset, self.shape = offset, shape
+
+    def forward(self, y: Array) -> Array:
+        *lead, H, W = self.shape
+        x = backend.get_array_module(y).zeros((*lead, H * W), y.dtype)
+        first = max(self.offset, -self.offset * W)
+        x[..., first : first + y.shape[-1] * (W + 1) : W + 1] = y
+        return x.reshape(self.shape)
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: either(Diagonal(self.offset), gx)
+
+
+def flip(x: Any, axis: int) -> Variable:
+    """The elements in reverse order along an axis.
+
+    Raises:
+        ValueError: x has no such axis.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.flip(np.array([1, 2, 3]), 0).array
+        array([3, 2, 1])
+    """
+    x = as_variable(x)
+    return Flip(axis_of("flip", x, axis)).apply((x,))[0]
+
+
+def flipud(a: Any) -> Variable:
+    """The rows in reverse order.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.flipud(np.array([[1, 2], [3, 4]])).array
+        array([[3, 4],
+               [1, 2]])
+    """
+    return flip(a, 0)
+
+
+def fliplr(a: Any) -> Variable:
+    """The columns in reverse order.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.fliplr(np.array([[1, 2], [3, 4]])).array
+        array([[2, 1],
+               [4, 3]])
+    """
+    return flip(a, 1)
+
+
+def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
+    """Move an axis to before another.
+
+    Args:
+        x: an array or Variable.
+        axis: which one.
+        start: it comes before this one; the number of axes: behind all of them.
+
+    Raises:
+        ValueError: x has no such axis.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.rollaxis(np.ones((2, 3, 4)), 2).shape
+        (4, 2, 3)
+    """
+    x = as_variable(x)
+    axis = axis_of("rollaxis", x, axis)
+    axes = list(range(x.ndim))
+    if not -x.ndim <= start <= x.ndim:
+        raise ValueError(
+            f"rollaxis: start = {start} is no place among the {x.ndim} axes of shape {x.shape}"
+        )
+    start += x.ndim * (start < 0)
+    axes.remove(axis)
+    axes.insert(start - 1 if axis < start else start, axis)
+    return transpose(x, tuple(axes))
+
+
+def permutate(x: Any, indices: Array, axis: int = 0, inv: bool = False) -> Variable:
+    """The places along an axis in another order.
+
+    Args:
+        x: an array or Variable.
+        indices: which old place comes to each new one.
+        axis: along which.
+        inv: to which new place each old one goes, instead.
+
+    Raises:
+        ValueError: x has no such axis, or the indices are not its places, each once.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.permutate(np.array([10, 20, 30]), np.array([2, 0, 1])).array
+        array([30, 10, 20])
+    """
+    x = as_variable(x)
+    axis = axis_of("permutate", x, axis)
+    numbers = backend.to_host(indices)
+    if sorted(numbers.tolist()) != list(range(x.shape[axis])):
+        raise ValueError(
+            f"permutate: indices are the numbers from 0 to {x.shape[axis] - 1}, each once"
+        )
+    order = x.xp.asarray(numbers)
+    opposite = x.xp.asarray(np.argsort(numbers))
+    order, opposite = (opposite, order) if inv else (order, opposite)
+    return Permutate(order, opposite, axis).apply((x,))[0]
+
+
+def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
+    """From one array for each sequence to one for each step: step t has the t-th elements of the
+    sequences that reach it.
+
+    Args:
+        xs: arrays or Variables ``(T_i, …)``, the longer first.
+
+    Returns:
+        A tuple of ``(n_t, …)``.
+
+    Raises:
+        ValueError: a longer one comes after a shorter one.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> [y.array for y in F.transpose_sequence([np.array([1, 2]), np.array([3])])]
+        [array([1, 3]), array([2])]
+    """
+    xs = [as_variable(x) for x in xs]
+    lengths = [x.shape[0] for x in xs]
+    if lengths != sorted(lengths, reverse=True):
+        raise ValueError(
+            "transpose_sequence: sequences come in the order of their lengths, the longest "
+            f"first, not {lengths}"
+        )
+    if not xs or not lengths[0]:
+        return ()
+    if lengths[0] == lengths[-1]:
+        return separate(stack(xs, axis=1))
+    starts = np.cumsum([0, *lengths[:-1]])
+    counts = [sum(n > t for n in lengths) for t in range(lengths[0])]
+    places = np.concatenate([starts[:n] + t for t, n in enumerate(counts)])
+    rows = get_item(concat(xs, axis=0), xs[0].xp.asarray(places))  # all elements, step by step
+    return split_axis(rows, [int(n) for n in np.cumsum(counts)[:-1]], 0, force_tuple=True)  # type: ignore[return-value]
+
+
+def scatter_add(a: Any, slices: Any, b: Any) -> Variable:
+    """``a`` with ``b`` added at an index; where the index names an element twice, both are added.
+
+    Args:
+        a: an array or Variable.
+        slices: the index.
+        b: of the shape of ``a[slices]``, or it is a ValueError.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.scatter_add(np.zeros(3), np.array([0, 0, 2]), np.ones(3)).array
+        array([2., 0., 1.])
+    """
+    a = as_variable(a)
+    b = as_variable(b)
+    added = a.xp.broadcast_to(a.xp.empty((), "?"), a.shape)[slices].shape
+    if b.shape != added:
+        raise ValueError(
+            f"scatter_add: b of shape {b.shape} must have the shape {added} of what it is added to"
+        )
+    y: Variable = a + ScatterAdd(slices, a.shape).apply((b,))[0]
+    return y
+
+
+def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
+    """The elements along the diagonal of two axes, which become one, the last.
+
+    Args:
+        x: an array or Variable.
+        offset: how far beside the diagonal, towards larger places along ``axis2``.
+        axis1, axis2: the axes.
+
+    Raises:
+        ValueError: x has no such axes, or one was named twice.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.diagonal(np.array([[1, 2], [3, 4]])).array
+        array([1, 4])
+    """
+    x = as_variable(x)
+    x = moveaxis(x, axes_of("diagonal", x, (axis1, axis2)), (-2, -1))
+    return Diagonal(offset).apply((x,))[0]
+
+
+def space2depth(X: Any, r: int) -> Variable:
+    """Blocks of r × r pixels become channels; :func:`depth2space` undoes it.
+
+    Args:
+        X: ``(N, C, H, W)``, H and W multiples of r.
+        r: the length of a block.
+
+    Returns:
+        ``(N, r² C, H / r, W / r)``: channel (i r + j) C + c is that of row i and column j of the
+        blocks.
+
+    Raises:
+        ValueError: no images, or blocks do not fit.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.space2depth(np.arange(4).reshape(1, 1, 2, 2), 2).array.ravel()
+        array([0, 1, 2, 3])
+    """
+    X = as_variable(X)
+    if X.ndim != 4 or r < 1 or X.shape[2] % r or X.shape[3] % r:
+        raise ValueError(
+            f"space2depth: X of shape {X.shape} is not (N, C, H, W) with H and W multiples of "
+            f"r = {r}"
+        )
+    N, C, H, W = X.shape
+    # (N, r, r, C, H / r, W / r)
+    y = transpose(reshape(X, (N, C, H // r, r, W // r, r)), (0, 3, 5, 1, 2, 4))
+    return reshape(y, (N, r * r * C, H // r, W // r))
+
+
+def depth2space(X: Any, r: int) -> Variable:
+    """Channels become blocks of r × r pixels: sub-pixel convolution (Shi et al. 2016, arXiv
+    1609.05158) ends with it.
+
+    Args:
+        X: ``(N, r² C, H, W)``.
+        r: the length of a block.
+
+    Returns:
+        ``(N, C, r H, r W)``.
+
+    Raises:
+        ValueError: no images, or channels that are no multiple of r².
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.depth2space(np.arange(4).reshape(1, 4, 1, 1), 2).array
+        array([[[[0, 1],
+                 [2, 3]]]])
+    """
+    X = as_variable(X)
+    if X.ndim != 4 or r < 1 or X.shape[1] % (r * r):
+        raise ValueError(f"depth2space: X of shape {X.shape} is not (N, r² C, H, W) with r = {r}")
+    N, C, H, W = X.shape
+    # (N, C, H, r, W, r)
+    y = transpose(reshape(X, (N, r, r, C // (r * r), H, W)), (0, 3, 4, 1, 5, 2))
+    return reshape(y, (N, C // (r * r), r * H, r * W))

@@ -1,0 +1,174 @@
+"""Resizing of images: each axis is a product with a matrix of interpolation weights, which is a
+narrow band.
+
+An output lies between two inputs, so a block of outputs is a product with the few inputs around it:
+small matrices instead of a large one, nearly all of whose numbers would be 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.node import either, wide
+from mnpar.variable import Variable, as_variable
+
+BLOCK = 64  # outputs: a product of matrices so small is still fast
+
+
+class Part(NamedTuple):
+    """Some outputs along an axis, the inputs that they see, and their weights (outputs, inputs)."""
+
+    outputs: slice
+    inputs: slice
+    weights: Array
+
+
+class Resize(FunctionNode):
+    """Along the last axis but one, or the last: weighted sums of the cells around each place."""
+
+    generic = True
+
+    def __init__(self, size: int, out: int, parts: Sequence[Part], last: bool) -> None:
+        self.size = size
+        self.out = out
+        self.parts = parts
+        self.last = last
+
+    def forward(self, x: Array) -> Array:
+        return within(self.product, wide(x)).astype(x.dtype, copy=False)
+
+    def product(self, x: Array) -> Array:
+        xp = backend.get_array_module(x)
+        y = xp.empty(_resized(x.shape, self.out, self.last), x.dtype)
+        for outputs, inputs, weights in self.parts:
+            weights = xp.asarray(weights, y.dtype)
+            if self.last:
+                xp.matmul(x[..., inputs], weights.T, out=y[..., outputs])
+            else:
+                xp.matmul(weights, x[..., inputs, :], out=y[..., outputs, :])
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(Gathered(self.size, self.out, self.parts, self.last), gy)
+
+
+class Gathered(Resize):
+    """The transpose of it: each cell gets what it gave, from all places around it."""
+
+    def product(self, y: Array) -> Array:
+        xp = backend.get_array_module(y)
+        x = xp.zeros(_resized(y.shape, self.size, self.last), y.dtype)
+        for outputs, inputs, weights in self.parts:
+            weights = xp.asarray(weights, x.dtype)
+            if self.last:
+                x[..., inputs] += y[..., outputs] @ weights
+            else:
+                x[..., inputs, :] += weights.T @ y[..., outputs, :]
+        return x
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: either(Resize(self.size, self.out, self.parts, self.last), gx)
+
+
+def within(product: Callable[[Array], Array], x: Array) -> Array:
+    """A product with weights that are at least 0, in which an infinite number or a NaN reaches only
+    what it has a weight in.
+
+    Of 0 · ∞ the whole block would be NaN.
+    """
+    xp = backend.get_array_module(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        y = product(x)
+        few = (x if x.size < y.size else y).ravel()
+        if isfinite(few.dot(few)):  # the quickest way to ask them all
+            return y
+        y = product(xp.where(xp.isfinite(x), x, 0))
+        for value, there in ((np.inf, x == np.inf), (-np.inf, x == -np.inf), (np.nan, xp.isnan(x))):
+            y += xp.where(product(there.astype(x.dtype)) > 0, value, 0)
+    return y
+
+
+def _resized(shape: tuple[int, ...], n: int, last: bool) -> tuple[int, ...]:
+    """The shape with n cells along the axis."""
+    return (*shape[:-1], n) if last else (*shape[:-2], n, shape[-1])
+
+
+MODES = ("bilinear", "nearest")
+
+
+def resize_images(
+    x: Any, output_shape: Any, mode: str = "bilinear", align_corners: bool = True
+) -> Variable:
+    """Resize images by interpolation.
+
+    Args:
+        x: ``(N, C, H, W)``.
+        output_shape: ``(oH, oW)``.
+        mode: ``'bilinear'``, or ``'nearest'``: cell ⌊i H / oH⌋.
+        align_corners: the centres of the corner cells stay where they are; else the outer edges do.
+            (``'bilinear'``)
+
+    Returns:
+        ``(N, C, oH, oW)``.
+
+    Raises:
+        ValueError: no images, no size, or no such mode.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.resize_images(np.array([[[[0.0, 1.0]]]]), (1, 3)).array
+        array([[[[0. , 0.5, 1. ]]]])
+    """
+    y: Variable = as_variable(x)
+    if y.ndim != 4 or len(output_shape) != 2 or min(*y.shape[2:], *output_shape) < 1:
+        raise ValueError(
+            f"resize_images: x (N, C, H, W) to (oH, oW), none of them 0; not {y.shape} to "
+            f"{output_shape}"
+        )
+    if mode not in MODES:
+        raise ValueError(f"resize_images knows the modes bilinear and nearest, not {mode!r}")
+    y = y if y.dtype.kind == "f" else y.astype("f4")
+    for axis, out in zip((2, 3), output_shape, strict=True):
+        size = y.shape[axis]
+        parts = band(places(size, out, mode, align_corners), size)
+        y = Resize(size, out, parts, axis == 3).apply((y,))[0]
+    return y
+
+
+def band(at: Array, size: int) -> list[Part]:
+    """The weights of places among ``size`` cells, in ascending order, as products of blocks."""
+    parts = []
+    for i in range(0, len(at), BLOCK):
+        block = at[i : i + BLOCK]
+        first = int(block[0])
+        end = min(int(block[-1]) + 2, size)
+        parts.append(
+            Part(
+                slice(i, i + len(block)),
+                slice(first, end),
+                weights_at(block, np.arange(first, end)),
+            )
+        )
+    return parts
+
+
+def places(size: int, out: int, mode: str, align_corners: bool) -> Any:
+    """Where each of ``out`` cells lies among ``size`` cells."""
+    cells = np.arange(out)
+    if mode == "nearest":
+        return cells * size // out
+    if align_corners:
+        return cells * ((size - 1) / max(out - 1, 1))
+    return np.clip((cells + 0.5) * (size / out) - 0.5, 0, size - 1)
+
+
+def weights_at(at: Any, cells: Any) -> Any:
+    """What some cells give to places among them: (places, cells)."""
+    return np.maximum(0, 1 - abs(at[:, None] - cells))

@@ -1,0 +1,1 @@
+"""Differentiable communication: every operation beside its adjoint."""

@@ -1,0 +1,249 @@
+"""The base classes of differentiable communications (laws 1 to 4).
+
+A communication is linear in the arrays that it moves, so its gradient is the adjoint communication,
+in which receivers send. Each class names its adjoint in ``mirror``. The adjoint is itself such a
+class, of the next order of differentiation, so gradients of gradients need nothing more. Each order
+has its own messages (``Channel``). Messages carry whether their sender wants a gradient. If any
+rank does, all of them put the communication on their tapes and visit it in backward; a rank without
+a gradient then sends a short message that says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mnpar.autograd.graph import VariableNode
+from mnpar.communicators.channel import AdjointChannel
+from mnpar.communicators.communicator import Communicator, needed
+from mnpar.communicators.operation import Operation, complete
+from mnpar.communicators.wire import Call, call_of
+from mnpar.configuration import is_recording
+from mnpar.function_hook import function_hooks
+from mnpar.function_node import FunctionNode
+from mnpar.functions.communication.future import Future, Once, when_used
+from mnpar.runtime.callsite import call_site
+from mnpar.variable import Variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.channel import Algorithm, Channel
+    from mnpar.communicators.waiting import Steps
+
+
+Self = TypeVar("Self", bound="Communication")
+
+
+def peer(comm: Communicator, rank: int, call: str, wildcard: int | None = None) -> int:
+    """The rank, checked, of what is checked to be a communicator: messages take it second,
+    collectives first.
+    """
+    needed(comm, call)
+    return comm.peer(rank, wildcard)
+
+
+def as_variables(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """None, which stands for a gradient that is missing, as a Variable without an array; others as
+    they are.
+    """
+    return tuple([Variable(None, requires_grad=False) if x is None else x for x in inputs])
+
+
+_CONTAINERS = (tuple, list, dict)
+
+
+Keys = tuple[str, ...] | None  # of the arrays in a message, if they are a dict
+
+
+def arrays_of(x: Any) -> tuple[tuple[Any, ...], bool, Keys]:
+    """What a message is to hold: its arrays, whether these are several (in a tuple, list or dict),
+    and their keys.
+    """
+    if isinstance(x, dict):
+        return tuple(x.values()), True, tuple(x)
+    return (tuple(x), True, None) if isinstance(x, tuple | list) else ((x,), False, None)
+
+
+def by_keys(xs: tuple[Any, ...], keys: Keys) -> Any:
+    """Several arrays as a dict, if they have keys; else as the tuple that they are."""
+    return xs if keys is None else dict(zip(keys, xs, strict=True))
+
+
+class Communication(FunctionNode):
+    """A function that speaks to other ranks.
+
+    Args:
+        comm: the communicator.
+        of: the communication whose gradient this one carries, None in forward.
+    """
+
+    generic = True
+    communicates = True
+    op: str
+    reduction = "sum"
+    later = False  # a collective that is waited for elsewhere than where it starts
+    asks_from = 2  # the first order of those that check_once looks at
+    alike = False  # all ranks are known to have the same, or the same gradient
+    # who got this has said that it does not record: it sends no gradient, however often backward
+    # runs
+    refused = False
+    adjoint_of: int | None = None  # if this is the adjoint of such a collective: the number of that
+
+    def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
+        if not isinstance(comm, Communicator):
+            needed(comm, f"{self.op}(comm, …)")
+        self.comm, self.of = comm, of
+        self.order: int = 0 if of is None else of.order + 1
+        self.site: str = call_site(1) if of is None else of.site
+
+    @property
+    def label(self) -> str:
+        return (
+            f"{'gradient of ' * self.order}{'i' * self.later}{self.op} at {self.site} (rank "
+            f"{self.comm.rank})"
+        )
+
+    @property
+    def channel(self) -> Channel:
+        """The messages of this order."""
+        channel = self.comm.channel(self.order)
+        return channel if self.adjoint_of is None else AdjointChannel(channel, self.adjoint_of)
+
+    def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Any]]:
+        return super().prepare(self.all_there(inputs))
+
+    def all_there(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The inputs, all there: only gradients may be missing. (None comes from a model that
+        forgot to return something.)
+        """
+        if self.order:
+            return as_variables(inputs)
+        for i, x in enumerate(inputs):
+            if isinstance(x, Variable):
+                x = x.array
+            if x is None:
+                raise ValueError(
+                    f"{self.label} has nothing to give: its input {i} of {len(inputs)} has no "
+                    "array, it is None"
+                )
+            if isinstance(x, _CONTAINERS):
+                raise TypeError(
+                    f"{self.label} takes arrays and Variables, and its input {i} of "
+                    f"{len(inputs)} is a {type(x).__name__}: "
+                    "send, sendrecv and shift take one tuple, list or dict of arrays, but none "
+                    "inside another"
+                )
+        return inputs
+
+    def steps(self, *xs: Any) -> Steps[Any]:
+        """What ``forward`` does, in steps."""
+        raise TypeError(f"{self.label} does not define steps(self, *xs)")
+
+    def forward(self, *xs: Any) -> Any:
+        return complete(self.comm.transport, self.steps(*xs))
+
+    def start(self) -> Variable:
+        """``apply`` of a receive that is waited for later: the Variable waits where it is first
+        used.
+
+        That is also the receive's place in the order of functions. So its gradient leaves as early
+        as it can, and a rank that posts a receive and then sends does not wait, in backward, for an
+        answer before it gives one.
+        """
+        return Future(self.begin())
+
+    def begin(self, *inputs: Variable) -> Once:
+        """:meth:`start` for any number of inputs and outputs: what it returns is called for the
+        outputs, and then waits.
+        """
+        (nodes, given), hooks = self.prepare(inputs), function_hooks().values()
+        arrays = tuple(given)
+        for hook in hooks:
+            hook.forward_preprocess(self, arrays)
+        operation = Operation(self.comm.transport, self.steps(*arrays))
+
+        def finish() -> tuple[Variable, ...]:
+            ys = operation.wait()
+            for hook in hooks:
+                hook.forward_postprocess(self, arrays)
+            return self.connect(nodes, given, ys)
+
+        return when_used(finish)
+
+    def part_of(self: Self, op: str, reduction: str) -> Self:
+        """Say that this communication is a part of another operation, which all ranks then have to
+        be in.
+        """
+        self.op, self.reduction = op, reduction
+        return self
+
+    def call(self, root: int = 0, tag: int = 0) -> Call:
+        """What this rank's messages say of the communication."""
+        self.recording = recording = is_recording()
+        wants = self.differentiable and recording
+        return call_of(
+            (
+                self.op,
+                self.site,
+                wants,
+                recording,
+                root,
+                self.reduction,
+                self.order,
+                self.told(tag),
+                self.later,
+            )
+        )
+
+    def told(self, tag: int) -> int:
+        """The user's tag, which a header tells. Each gradient has a tag of its own, by which no
+        header could be used again.
+        """
+        return tag if self.order == 0 else 0
+
+    def agreed(self, y: Any, wants: bool) -> Any:
+        """The outputs, after all ranks have said whether they want a gradient."""
+        self.differentiable = wants and self.recording
+        return y
+
+    def refuse(self, number: int, source: int) -> None:
+        """Tell the sender of a message, who will ask for a gradient, that there is none."""
+        back = self.comm.channel(self.order + 1)
+        order = self.order + 1
+        back.refuse(Call("send", self.site, order=order), source, back.reply_tag(number))
+
+    def mirror(self) -> Communication:
+        """The adjoint communication, a new one."""
+        raise TypeError(f"{self.label} does not define mirror(self)")
+
+    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Those of the outputs' gradients that the adjoint takes as its inputs on this rank."""
+        return gys
+
+    def backward(self, *gys: Any) -> Any:
+        return self.adjoint(self.mirror(), *self.given(gys))[: len(self.inputs)]
+
+    def adjoint(self, function: Communication, *gys: Any) -> tuple[Any, ...]:
+        """Run the adjoint: recorded if this backward is, else on the bare arrays."""
+        if not is_recording():
+            gxs = function.forward(*gys)
+            return gxs if isinstance(gxs, tuple) else (gxs,)
+        return function.apply(gys)
+
+
+class Collective(Communication):
+    """A communication of all ranks."""
+
+    algorithm: Algorithm
+    several = False  # inputs, one for each rank
+    root = 0
+
+    def forward(self, *xs: Any) -> Any:
+        x = xs if self.several else xs[0] if xs else None
+        return self.agreed(
+            *self.comm.channel(self.order).now(self.algorithm, x, self.call(self.root))
+        )
+
+    def steps(self, *xs: Any) -> Steps[Any]:
+        x = xs if self.several else xs[0] if xs else None
+        return self.agreed(
+            *(yield from self.channel.steps(self.algorithm, x, self.call(self.root)))
+        )

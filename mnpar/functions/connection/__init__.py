@@ -1,0 +1,1 @@
+"""Functions with weights: linear, convolutions, embeddings, attention."""

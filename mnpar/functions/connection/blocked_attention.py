@@ -1,0 +1,331 @@
+"""Attention of one rank, in blocks: queries whose scores with all keys stay in the cache, forward
+and in backward.
+
+The scores of a block are made turned round, k qᵀ: (…, S, T). Then what belongs to a query, its
+maximum and its sum, runs along the first axis, where numpy is several times as fast as along the
+last. The weights, exp(s k qᵀ - maximum), are not divided by their sums: what is multiplied with
+them is, forward the result, in backward its gradient, which are smaller. The maximum is taken only
+where sums without it come near either end of the numbers. Few weights are kept for backward; of
+many only a maximum and a sum for each query, with which backward makes them again, so that no array
+is as large as queries times keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.activation.softmax import Softmax
+from mnpar.functions.array.get_item import Where
+from mnpar.functions.node import either, matrix_transpose, wide
+from mnpar.kernels.blas import stacked
+from mnpar.kernels.columns import Buffers
+from mnpar.variable import Variable
+
+# weights at most, of all heads and of one: more are made again, which needs no memory
+KEPT, OF_HEAD = (
+    2**22,
+    2**18,
+)
+
+
+ENOUGH = (
+    1e13  # sums of exponentials up to here, and down to 1 / here, are far from both ends of float32
+)
+
+
+STEP, LEAST = (
+    64,
+    32,
+    # queries of a block of causal attention, of others twice as many; of any block, however many
+    # the keys
+)
+
+
+class Piece(NamedTuple):
+    """Queries, and the keys that they may look at."""
+
+    heads: tuple[Any, ...]  # of the leading axes
+    rows: slice
+    keys: slice
+
+    def of(self, x: Array, places: slice) -> Array:
+        """Some queries or keys."""
+        return wide(x[self.heads][..., places, :])
+
+
+class Dense(FunctionNode):
+    """The same numbers without gaps in memory; ``gx = gy``."""
+
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        y = backend.scratch(x.shape, x.dtype)
+        y[...] = x
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        return gy
+
+
+class Attention(FunctionNode):
+    """softmax(s q kᵀ) v for q (…, T, D), k (…, S, D) and v (…, S, E) with the same leading axes and
+    at least one key.
+
+    Args:
+        scale: s.
+        causal: a query looks only at keys up to its own place, counted from the end; then T ≤ S and
+            there is no mask.
+        shown: boolean (…, T, S), where a query may look; None is everywhere. One that may look
+            nowhere looks everywhere.
+        order: of the result's axes in memory.
+    """
+
+    generic = True
+    at_once = True
+
+    def __init__(
+        self, scale: float, causal: bool, shown: Array | None, order: tuple[int, ...]
+    ) -> None:
+        self.scale = scale
+        self.causal = causal
+        self.shown = shown
+        self.order = order
+        self.sees = None if shown is None else shown.any(axis=-1)[..., None, :]  # (…, 1, T)
+        self.modest = self.sees is None or bool(self.sees.all())
+
+    def forward(self, q: Array, k: Array, v: Array) -> Array:
+        self.retain_inputs((0, 1, 2))
+        self.retain_outputs((0,))
+        xp = backend.get_array_module(q)
+        shape = (*k.shape[:-1], q.shape[-2])
+        self.dtype = wide(xp.empty(0, np.result_type(q, k))).dtype
+        o = backend.empty_in_order(
+            (*q.shape[:-1], v.shape[-1]), np.result_type(q, v), self.order, xp
+        )
+        self.top: Array | None = None  # where a maximum was needed
+        self.part = xp.zeros((*shape[:-2], 1, shape[-1]), self.dtype)
+        self.weights: list[Array] = []  # of each piece, or of none
+        keeps = (
+            self.differentiable and math.prod(shape) <= KEPT and math.prod(shape[-2:]) <= OF_HEAD
+        )
+        buffers = Buffers(xp, self.dtype)
+        for piece in self._pieces(q, k):
+            part = self.part[piece.heads][..., piece.rows]
+            p = self._weights(piece, q, k, part, buffers, keeps)
+            if keeps:
+                self.weights.append(p)
+            found = buffers.get("o", (*p.shape[:-2], p.shape[-1], v.shape[-1]))
+            stacked(matrix_transpose(p), piece.of(v, piece.keys), found)
+            xp.multiply(
+                found,
+                matrix_transpose(part),
+                out=o[piece.heads][..., piece.rows, :],
+                casting="same_kind",
+            )
+        return o
+
+    def _pieces(self, q: Array, k: Array) -> Iterator[Piece]:
+        """As many heads at once as the cache has room for, or some queries of one; late queries
+        first, which see all keys.
+        """
+        (*lead, T, _), S, room = (
+            q.shape,
+            k.shape[-2],
+            backend.block_bytes(q) // 4 // self.dtype.itemsize,
+        )
+        if not math.prod((*lead, T)):
+            return
+        step = min(
+            T, max(LEAST, min(room // max(S, 1), max(STEP, T // 8) if self.causal else 2 * STEP))
+        )
+        axis = len(lead)
+        size = step * S
+        while axis and size * lead[axis - 1] <= room:
+            axis -= 1
+            size *= lead[axis]
+        some = max(1, room // max(size, 1))
+        starts = range(0, lead[axis - 1], some) if axis else (None,)
+        for before in np.ndindex(*lead[: max(axis - 1, 0)]):
+            for start in starts:
+                heads = before if start is None else (*before, slice(start, start + some))
+                for stop in range(T, 0, -step):
+                    yield Piece(
+                        heads,
+                        slice(max(stop - step, 0), stop),
+                        slice(0, stop + S - T if self.causal else S),
+                    )
+
+    def _weights(
+        self, piece: Piece, q: Array, k: Array, part: Array, buffers: Buffers, keeps: bool
+    ) -> Array:
+        """Exponentials, (…, S, T), in memory of their own if they are kept; 1 over their sums is
+        left in ``part``.
+        """
+        p = self._scores(piece, q, k, buffers, keeps)
+        xp = buffers.xp
+        one = part[..., 0, :]
+        if self.modest:
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                sums = xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p)
+                xp.divide(1, sums, out=one)
+            if sums.max() <= ENOUGH and sums.min() >= 1 / ENOUGH:
+                return p
+            p = self._scores(piece, q, k, buffers, keeps)
+        self.top = xp.zeros(self.part.shape, self.dtype) if self.top is None else self.top
+        p -= xp.max(p, axis=-2, keepdims=True, out=self.top[piece.heads][..., piece.rows])
+        xp.divide(1, xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p), out=one)
+        return p
+
+    def _scores(self, piece: Piece, q: Array, k: Array, buffers: Buffers, keeps: bool) -> Array:
+        """The scores of queries with keys, s k qᵀ (…, S, T)."""
+        q = matrix_transpose(piece.of(q, piece.rows))
+        k = piece.of(k, piece.keys)
+        scaled = buffers.xp.multiply(q, self.scale, out=buffers.get("q", q.shape))
+        shape = (*k.shape[:-1], q.shape[-1])
+        scores = stacked(
+            k,
+            scaled,
+            backend.scratch(shape, self.dtype, buffers.xp) if keeps else buffers.get("p", shape),
+        )
+        self._hide(piece, scores, buffers)
+        return scores
+
+    def _hide(self, piece: Piece, scores: Array, buffers: Buffers) -> None:
+        """Let what a query may not look at be so low that it counts for nothing beside any
+        other.
+        """
+        xp = buffers.xp
+        n = scores.shape[-1]
+        low = np.finfo(scores.dtype).min / 2
+        if self.causal:  # the last n of its keys are at the places of the queries
+            if "low" not in buffers.kept or buffers.kept["low"].shape != (n, n):
+                buffers.kept["low"] = xp.tril(xp.full((n, n), low, scores.dtype), -1)
+            scores[..., -n:, :] += buffers.kept["low"]
+        elif self.shown is not None:
+            scores += xp.multiply(
+                matrix_transpose(~self.shown[piece.heads][..., piece.rows, :]),
+                low,
+                dtype=scores.dtype,
+            )
+
+    def backward(self, go: Any) -> Any:
+        q, k, v = self.get_retained_inputs()
+        found: list[Any] = []
+
+        def of(i: int) -> Any:
+            if not found:
+                found.extend(
+                    (self._recorded if isinstance(go, Variable) else self._sweep)(q, k, v, go)
+                )
+            return found[i]
+
+        return lambda: of(0), lambda: of(1), lambda: of(2)
+
+    def _sweep(self, q: Array, k: Array, v: Array, go: Array) -> list[Array]:
+        """The gradients of q, k and v."""
+        xp, (o,) = backend.get_array_module(q), self.get_retained_outputs()
+        make = xp.empty if q.shape[-2] else xp.zeros
+        grads = [make(x.shape, self.dtype) for x in (q, k, v)]
+        buffers = Buffers(xp, self.dtype)
+        for i, piece in enumerate(self._pieces(q, k)):
+            gq, gk, gv = (x[piece.heads] for x in grads)
+            p = self.weights[i] if self.weights else self._again(piece, q, k, buffers)
+            g = piece.of(go, piece.rows)
+            g = xp.multiply(
+                g,
+                matrix_transpose(self.part[piece.heads][..., piece.rows]),
+                out=buffers.get("g", g.shape),
+            )
+            gs = self._of_scores(
+                piece, p, g, piece.of(o, piece.rows), piece.of(v, piece.keys), buffers
+            )
+            first = piece.rows.stop == q.shape[-2]
+            for y, a, b in ((gk, gs, piece.of(q, piece.rows)), (gv, p, g)):
+                if first:
+                    stacked(a, b, y)
+                else:
+                    y[..., piece.keys, :] += stacked(
+                        a, b, buffers.get("more", (*a.shape[:-1], b.shape[-1]))
+                    )
+            stacked(matrix_transpose(gs), piece.of(k, piece.keys), gq[..., piece.rows, :])
+        return [g.astype(x.dtype, copy=False) for g, x in zip(grads, (q, k, v), strict=True)]
+
+    def _of_scores(
+        self, piece: Piece, p: Array, g: Array, o: Array, v: Array, buffers: Buffers
+    ) -> Array:
+        """The gradient of the products k qᵀ, s p (v gᵀ - Σ g o): of v gᵀ by the weights o has made
+        the mean.
+        """
+        xp, turned = buffers.xp, matrix_transpose(g)
+        turned = xp.multiply(turned, self.scale, out=buffers.get("q", turned.shape))
+        gs = stacked(v, turned, buffers.get("gs", p.shape))
+        means = xp.multiply(g, o, out=buffers.get("o", g.shape)) @ xp.full(
+            g.shape[-1], self.scale, g.dtype
+        )
+        gs -= means[..., None, :]
+        gs *= p
+        if not (self.modest or self.sees is None):
+            gs *= self.sees[piece.heads][..., piece.rows]
+        return gs
+
+    def _again(self, piece: Piece, q: Array, k: Array, buffers: Buffers) -> Array:
+        """The weights, as forward had them."""
+        p = self._scores(piece, q, k, buffers, False)
+        if self.top is not None:
+            p -= self.top[piece.heads][..., piece.rows]
+        return buffers.xp.exp(p, out=p)
+
+    def _recorded(self, q: Variable, k: Variable, v: Variable, go: Variable) -> list[Any]:
+        """The gradients in functions of Variables, differentiable any number of times."""
+        xp, (T, S), shown = q.xp, (q.shape[-2], k.shape[-2]), self.shown
+        if self.causal:
+            shown = xp.tri(T, S, S - T, dtype=bool)
+        scores = (q * self.scale) @ matrix_transpose(k)
+        if shown is not None:
+            shown = xp.broadcast_to(shown, scores.shape)
+            scores = either(
+                Where(shown), scores, xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype)
+            )
+        p = either(Softmax(-1), scores)
+        gp = go @ matrix_transpose(v)
+        gs = p * (gp - (gp * p).sum(axis=-1, keepdims=True))
+        if not self.modest:
+            gs = either(Where(shown), gs, xp.zeros((), gs.dtype))
+        gs = gs * self.scale
+        return [gs @ k, matrix_transpose(gs) @ q, matrix_transpose(p) @ go]
+
+
+def attend(
+    q: Variable, k: Variable, v: Variable, scale: float, causal: bool, shown: Array | None
+) -> Variable:
+    """The function, with the one mask that stands for both where queries may see nothing of what
+    comes before them.
+    """
+    T = q.shape[-2]
+    S = k.shape[-2]
+    xp = q.xp
+    if causal and (shown is not None or T > S):
+        seen = xp.tri(T, S, S - T, dtype=bool)
+        shown, causal = seen if shown is None else shown & seen, False
+    if shown is not None:
+        shown = xp.broadcast_to(shown, (*q.shape[:-1], S))
+    return Attention(scale, causal, shown, backend.order_of(q.array)).apply(
+        tuple(map(_dense, (q, k, v)))
+    )[0]
+
+
+def _dense(x: Variable) -> Variable:
+    """A Variable without gaps in memory: rows far apart, as those of heads are, are read several
+    times as slowly.
+    """
+    gaps = (
+        type(x.array) is np.ndarray and not x.array.flags.c_contiguous and 0 not in x.array.strides
+    )
+    return Dense().apply((x,))[0] if gaps else x

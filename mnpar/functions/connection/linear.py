@@ -1,0 +1,135 @@
+"""Products of matrices: ``matmul`` and the fused ``linear``, each with one BLAS call per
+product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import HALVES, Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.array.shape import reshape
+from mnpar.functions.math.matmul import _back_by_rows, _by_rows
+from mnpar.kernels.blas import product
+from mnpar.kernels.sums import ones, sum_over
+from mnpar.variable import Variable, as_variable
+
+
+class Linear(FunctionNode):
+    """y = x Wᵀ + b for x (N, D), W (O, D), b (O,)."""
+
+    generic = True
+
+    def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
+        self.retain_inputs((0, 1))
+        y = _by_rows(x, W)
+        if b is None:
+            return y
+        if y.dtype != b.dtype:
+            return y + b
+        y += b
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        x, W = self.get_retained_inputs()
+        gx, gW = (
+            lambda: _back_by_rows(gy, W, x),  # (N, O) · (O, D)
+            # (O, N) · (N, D)
+            lambda: product(
+                gy.transpose(), x, self.gradient_out(1, gy) if gy.dtype == x.dtype else None
+            ),
+        )
+        return (gx, gW, lambda: self._rows_added(gy)) if len(self.inputs) == 3 else (gx, gW)
+
+    def _rows_added(self, gy: Any) -> Any:
+        """The gradient of b, right where that is kept."""
+        out = self.gradient_out(2, gy)
+        if type(gy) is np.ndarray and gy.dtype.char in "fd":
+            # BLAS: a third of the time, and it minds no order of elements
+            return ones(len(gy), gy.dtype).dot(gy, out)
+        return (
+            sum_over(gy, 0) if out is None or gy.dtype.char in HALVES else gy.sum(axis=0, out=out)
+        )
+
+    @staticmethod
+    def joined(functions: Sequence[Any], gys: Sequence[Array]) -> tuple[Linear, Array]:
+        """For several of this class with the same W and b, that ran: one in their place with all
+        their rows, and its gy.
+
+        The gradients of W and b are then one product and one sum, not as many as there are
+        functions.
+        """
+        xp = backend.get_array_module(gys[0])
+        whole, (_, W) = Linear(), functions[0]._kept_inputs
+        whole.inputs = functions[0].inputs
+        whole._kept_input_indexes = (0, 1)
+        whole._kept_inputs = xp.concatenate([function._kept_inputs[0] for function in functions]), W
+        return whole, xp.concatenate(gys)
+
+
+def no_features(who: str, shape: tuple[int, ...], n_batch_axes: int) -> str:
+    """The error of an x without batch axes, or without axes after them."""
+    if len(shape) == n_batch_axes == 1:
+        return (
+            f"{who}: x of shape {shape} must have 2 axes or more, (N, …): x[None] is a batch "
+            "of one example, and x[:, None] "
+            f"one of {shape[0]} numbers"
+        )
+    return (
+        f"{who}: x of shape {shape} has no features after n_batch_axes = {n_batch_axes} axes, "
+        "or no batch"
+    )
+
+
+def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
+    """``x Wᵀ + b`` for each sample; all axes after the batch's are one axis of features.
+
+    Args:
+        x: ``(N, …)`` with D features per sample.
+        W: ``(O, D)``.
+        b: ``(O,)``, or None.
+        n_batch_axes: how many axes of ``x`` come before the features.
+
+    Returns:
+        ``(N, O)``; with more batch axes, these and O.
+
+    Raises:
+        ValueError: the sizes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.linear(np.ones((2, 3)), np.ones((4, 3)), np.ones(4)).array
+        array([[4., 4., 4., 4.],
+               [4., 4., 4., 4.]])
+    """
+    x = x if isinstance(x, Variable) else as_variable(x)
+    W = W if isinstance(W, Variable) else as_variable(W)
+    w, bias = W.array, getattr(b, "array", b)
+    # a parameter says itself that it has no array yet
+    shape, weights = (
+        x.array.shape,
+        (W if w is None else w).shape,
+    )
+    if not 0 < n_batch_axes < len(shape):
+        raise ValueError(no_features("linear", shape, n_batch_axes))
+    D = math.prod(shape[n_batch_axes:])
+    if len(weights) != 2 or weights[1] != D:
+        raise ValueError(
+            f"linear: x of shape {shape} has {D} features after {n_batch_axes} batch axes, but "
+            f"W of shape {weights} is not "
+            f"(outputs, {D}): give W that shape, or reshape x"
+        )
+    if b is not None and (b if bias is None else bias).shape != weights[:1]:
+        raise ValueError(
+            f"linear: b of shape {bias.shape} must have shape {weights[:1]}, one for each row "
+            f"of W {weights}"
+        )
+    if len(shape) > 2:
+        x = reshape(x, (math.prod(shape[:n_batch_axes]), D))  # (N, …) → (N, D)
+    y = Linear().apply((x, W) if b is None else (x, W, b))[0]
+    return y if n_batch_axes == 1 else reshape(y, (*shape[:n_batch_axes], weights[0]))

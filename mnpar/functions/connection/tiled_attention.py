@@ -1,0 +1,260 @@
+"""Attention as a sum over tiles (tiles.py), in a loop that may run over the keys of one rank or of
+several.
+
+:class:`TiledAttention` has all keys; attention_ring.py lets others' come by. Both keep the inputs,
+the means and the logarithms of the sums, and nothing of the size of queries times keys; tiles in
+which causal attention hides everything are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.configuration import is_recording
+from mnpar.function_node import FunctionNode
+from mnpar.functions.array.broadcast import broadcast_to
+from mnpar.functions.array.joining import Concat
+from mnpar.functions.array.shape import cast
+from mnpar.functions.connection.attention_tiles import (
+    NEVER,
+    Masks,
+    Sums,
+    first_shown,
+    tile_gradients,
+)
+from mnpar.functions.node import either, listed, plain, wide
+from mnpar.plans import in_order, rows_of
+from mnpar.plans.ring import Cut, Stretch, finer, ways
+from mnpar.variable import Variable, as_variable
+
+
+class Mine(NamedTuple):
+    """What backward needs of a stretch of queries."""
+
+    q: Any  # scaled
+    lse: Any
+    go: Any
+    c: Any
+
+
+class TiledAttention(FunctionNode):
+    """The means (…, T, E), and the logarithms of the sums (…, T, 1).
+
+    Args:
+        causal: whether queries look only at keys up to their own place, counted from the end.
+        scale: of the scores.
+        shown: the mask, as in Masks.
+        cut: of queries and keys among ranks; None: blocks in order.
+    """
+
+    generic = True
+    rank = 0
+
+    def __init__(
+        self, causal: bool, scale: float, shown: Array | None, cut: Cut | None = None
+    ) -> None:
+        self.causal = causal
+        self.scale = scale
+        self.shown = shown
+        self.cut = cut
+
+    def forward(self, q: Array, k: Array, v: Array) -> Any:
+        self.retain_inputs((0, 1, 2))
+        self.retain_outputs((0, 1))
+        self.xp = backend.get_array_module(q)
+        self._agree(q, k, v)
+        ring = self.ways.ring
+        rank = self.rank
+        scaled = q * self.scale
+        lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        rows = rows_of(ring.queries[rank])
+        sums = {
+            _key(r): Sums(scaled[..., r, :], (*lead, r.stop - r.start, v.shape[-1])) for r in rows
+        }
+        for h, keys, values in self._round(k, v, 0, False):
+            for tile in ring.tiles(rank, h):
+                hidden = self.masks.hidden(tile, self.xp)
+                sums[_key(tile.rows)].add(
+                    keys[..., tile.columns, :], values[..., tile.columns, :], hidden
+                )
+        o = self.xp.empty((*lead, q.shape[-2], v.shape[-1]), np.result_type(q.dtype, v.dtype))
+        lse = self.xp.empty((*o.shape[:-1], 1), wide(scaled[..., :0]).dtype)
+        for r in rows:
+            o[..., r, :], lse[..., r, :] = sums[_key(r)].means()
+        return o, lse
+
+    def _agree(self, q: Array, k: Array, v: Array) -> None:
+        """Find out what is to be done."""
+        T = q.shape[-2]
+        S = k.shape[-2]
+        xp = self.xp
+        cut = self.cut
+        stretches = ((0, T),) if cut is None else cut[self.rank]
+        late = first_shown(
+            self.shown, xp.concatenate([xp.arange(*s) for s in stretches])[:, None], self.causal
+        )
+        told = self._tell([T, S, int(late.max()) if late.size else -NEVER], k, v)
+        self._check(told)
+        queries, keys = [in_order([t[i] for t in told]) if cut is None else cut for i in (0, 1)]
+        ahead = keys[-1][-1][1] - queries[-1][-1][1] if self.causal and cut is None else 0
+        starts = [ahead + (stretches[0][0] if cut is None else 0) for stretches in queries]
+        thorough = tuple([t[2] > start for t, start in zip(told, starts, strict=True)])
+        blind = late > starts[self.rank] if thorough[self.rank] else None
+        shown = xp.ones((1, 1), bool) if self.shown is None and blind is not None else self.shown
+        self.masks = Masks(shown, blind, ahead if self.causal else None)
+        self.ways = ways(
+            finer(queries), finer(keys), self.masks.ahead, thorough, k.shape[-1] + v.shape[-1]
+        )
+
+    def _tell(self, mine: list[int], k: Array, v: Array) -> list[list[int]]:
+        """What each rank has: how many queries and keys, and by how much the first key shown to a
+        query comes after it.
+        """
+        return [mine]
+
+    def _check(self, told: list[list[int]]) -> None:
+        (T, _, _), keys = told[self.rank][:3], sum([one[1] for one in told])
+        if keys == 0 < sum([one[0] for one in told]):
+            raise ValueError(f"{self.label}: there are no keys to look at")
+        shape = (1, 1) if self.shown is None else self.shown.shape
+        if shape[-1] not in (1, keys) or shape[-2] not in (1, T):
+            raise ValueError(
+                f"{self.label}: a mask of shape {shape} does not show {keys} keys to {T} queries"
+            )
+
+    def _round(self, k: Any, v: Any, order: int, record: bool) -> Iterator[tuple[int, Any, Any]]:
+        """The keys and values that are on this rank after 0, 1, … hops."""
+        yield 0, k, v
+
+    def backward(self, go: Any, glse: Any) -> Any:
+        (q, k, v), record = self.get_retained_inputs(), is_recording()
+        ring, rank, D, (mine, gqs) = self.ways.ring, self.rank, k.shape[-1], self._mine(q, go, glse)
+        own: list[Any] = []
+        for h, keys, values in self._round(k, v, 1, record):
+            added = self._look(h, keys, values, mine, gqs)
+            if h == 0:
+                own = added
+            else:
+                self._hand_on(h, added, own, k, v, record)
+        self._landed(ring.length, own)
+        gkv = self._stacked(own, ring.keys[rank], (*k.shape[:-1], D + v.shape[-1]), k, bool(mine))
+        rows = rows_of(ring.queries[rank])
+        gq = self._stacked(
+            [gqs.get(_key(r)) for r in rows], ring.queries[rank], q.shape, q, bool(mine)
+        )
+        gq = None if gq is None else gq * self.scale
+        return (gq, None, None) if gkv is None else (gq, _owned(gkv[..., :D]), _owned(gkv[..., D:]))
+
+    def _hand_on(
+        self, h: int, added: list[Any], own: list[Any], k: Any, v: Any, record: bool
+    ) -> None:
+        """Let what was added to the gradients of others' keys go where they go."""
+
+    def _landed(self, hops: int, own: list[Any]) -> Any:
+        """Take what comes back for this rank's own keys."""
+
+    def _mine(self, q: Any, go: Any, glse: Any) -> tuple[dict[Any, Mine], dict[Any, Any]]:
+        """For each stretch of this rank's queries, if there is a gradient; and room for the
+        gradients of them.
+        """
+        if go is None and glse is None:
+            return {}, {}
+        o, lse = self.get_retained_outputs()
+        go = self.xp.zeros(o.shape, o.dtype) if go is None else go
+        c = -(wide(go) * wide(o)).sum(axis=-1, keepdims=True)
+        q = q * self.scale
+        c = c if glse is None else c + glse
+        rows = rows_of(self.ways.ring.queries[self.rank])
+        return {_key(r): Mine(*[x[..., r, :] for x in (q, lse, go, c)]) for r in rows}, {}
+
+    def _look(
+        self, h: int, keys: Any, values: Any, mine: dict[Any, Mine], gqs: dict[Any, Any]
+    ) -> list[Any]:
+        """What this rank's queries add to the gradients of the keys and values that are here now,
+        and these to theirs.
+        """
+        found: dict[Any, Any] = {}
+        for tile in self.ways.ring.tiles(self.rank, h) if mine else ():
+            hidden = self.masks.hidden(tile, self.xp)
+            place = _key(tile.rows)
+            key = _key(tile.columns)
+            k = keys[..., tile.columns, :]
+            v = values[..., tile.columns, :]
+            one = mine[place]
+            gq, *gkv = tile_gradients(one.q, k, v, one.lse, one.go, one.c, hidden)
+            gqs[place] = gqs[place] + gq if place in gqs else gq
+            gkv = either(Concat(-1), *gkv)
+            found[key] = found[key] + gkv if key in found else gkv
+        return [found.get(_key(columns)) for columns in rows_of(self.ways.ring.held(self.rank, h))]
+
+    def _stacked(
+        self,
+        parts: list[Any],
+        stretches: Sequence[Stretch],
+        shape: tuple[int, ...],
+        like: Any,
+        always: bool = False,
+    ) -> Any:
+        """The parts as one array, in the dtype in which such gradients are summed up; None if there
+        is none.
+        """
+        dtype = wide(plain(like)[..., :0]).dtype
+        if not always and all([part is None for part in parts]):
+            return None
+        whole = [
+            self.xp.zeros((*shape[:-2], b - a, shape[-1]), dtype) if part is None else part
+            for part, (a, b) in zip(parts, stretches, strict=True)
+        ]
+        y = whole[0] if len(whole) == 1 else either(Concat(-2), *whole)
+        return y if y.dtype == dtype else y.astype(dtype)
+
+
+def _key(rows: slice) -> tuple[int, int]:
+    return rows.start, rows.stop
+
+
+def _owned(x: Any) -> Any:
+    """An array that is given away is no view."""
+    return x if isinstance(x, Variable) else x.copy()
+
+
+def boolean(mask: Any, xp: Any) -> Array:
+    """A mask as booleans; TypeError if it is of fractions, as one that is added to scores."""
+    shown = xp.asarray(plain(mask))
+    if shown.dtype.kind not in "biu":
+        raise TypeError(
+            f"attention: a mask says by booleans where a query may look, not by {shown.dtype}"
+        )
+    return shown.astype(bool, copy=False)
+
+
+def prepared(
+    q: Any, k: Any, v: Any, mask: Any, scale: float | None
+) -> tuple[Variable, Variable, Variable, Any, float]:
+    """The arguments of an attention: k and v with the same dtype and leading axes, the mask an
+    array of two axes at least.
+
+    Raises:
+        ValueError: the shapes do not belong together.
+    """
+    q = as_variable(q)
+    k = as_variable(k)
+    v = as_variable(v)
+    if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise ValueError(
+            "attention: q (…, T, D), k (…, S, D), v (…, S, E), not "
+            f"{listed((q.shape, k.shape, v.shape))}"
+        )
+    if k.dtype != v.dtype:
+        k, v = [cast(x, np.result_type(k.dtype, v.dtype)) for x in (k, v)]
+    if k.shape[:-2] != v.shape[:-2]:
+        lead = np.broadcast_shapes(k.shape[:-2], v.shape[:-2])
+        k, v = [broadcast_to(x, (*lead, *x.shape[-2:])) for x in (k, v)]
+    shown = None if mask is None else q.xp.atleast_2d(boolean(mask, q.xp))
+    return q, k, v, shown, 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale

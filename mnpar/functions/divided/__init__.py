@@ -1,0 +1,1 @@
+"""Functions of arrays that are divided among ranks: blocks of images, parts of sequences, of vocabularies, of experts."""

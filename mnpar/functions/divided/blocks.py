@@ -1,0 +1,284 @@
+"""Runs a local operation on blocks: it gets the cells that this rank's outputs read, and does not
+know of other ranks.
+
+``windowed`` is for what reads a window for each output (pooling; convolutions have
+halo_convolution.py), ``transposed`` for what adds a window to the image for each value (transposed
+convolution, unpooling). Both move exactly the cells that are needed, can work while these are on
+their way, and leave a rank without outputs in the exchange: others may want its cells. Pieces and
+Together, which cut and join, are each other's adjoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.configuration import is_recording
+from mnpar.function_node import FunctionNode
+from mnpar.functions.array.joining import concat, split_axis
+from mnpar.functions.communication.exchange import exchange, iexchange
+from mnpar.functions.communication.shared import CopyTo
+from mnpar.functions.divided.halo import SpatialGrid, grid_needed, halo_of
+from mnpar.functions.node import either
+from mnpar.kernels.windows import Windows
+from mnpar.plans import Box, Window
+from mnpar.plans.halo import grid_transposed
+from mnpar.variable import Variable, as_variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+Index = tuple[slice, ...]
+
+
+Local = Callable[[Variable, Box], Variable]
+
+
+WORTH_HIDING = (
+    2**16
+    # cells, of all channels, that a rank has: with fewer the cutting and joining costs more than
+    # the waiting
+)
+
+
+WORTH_PACKING = 2**16  # bytes of parameters at most, whose gradients travel in one message
+
+
+class Pieces(FunctionNode):
+    """Parts of an array, by slices of its last axes; they may overlap."""
+
+    generic = True
+
+    def __init__(self, places: Sequence[Index], infinite: bool = False) -> None:
+        self.places, self.infinite = tuple(places), infinite
+
+    def forward(self, x: Array) -> tuple[Array, ...]:
+        return tuple([x[(..., *place)] for place in self.places])
+
+    def backward(self, *gys: Any) -> Any:
+        shape = self.inputs[0].shape
+        given = [i for i, gy in enumerate(gys) if gy is not None]
+        if not given:
+            return None
+        node = Together([self.places[i] for i in given], shape[-len(self.places[0]) :])
+        return lambda: either(node, *[gys[i] for i in given])
+
+
+class Together(FunctionNode):
+    """An array of zeros with parts added to it; ``full``: they cover it once."""
+
+    generic = True
+
+    def __init__(self, places: Sequence[Index], shape: Sequence[int], full: bool = False) -> None:
+        self.places = tuple(places)
+        self.shape = tuple(shape)
+        self.full = full
+
+    def forward(self, *xs: Array) -> Array:
+        xp = backend.get_array_module(*xs)
+        shape = (*xs[0].shape[: xs[0].ndim - len(self.shape)], *self.shape)
+        y = xp.empty(shape, xs[0].dtype) if self.full else xp.zeros(shape, xs[0].dtype)
+        for i, (place, x) in enumerate(zip(self.places, xs, strict=True)):
+            if self.full or not i:
+                y[(..., *place)] = x
+            else:
+                y[(..., *place)] += x
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        return tuple([lambda place=place: gy[(..., *place)] for place in self.places])
+
+
+def place(box: Box, within: Box) -> Index:
+    """Where a box lies in the array of another."""
+    axes = zip(box.start, box.stop, within.start, strict=True)
+    return tuple([slice(a - start, b - start) for a, b, start in axes])
+
+
+def together(parts: Sequence[Variable], boxes: Sequence[Box], whole: Box) -> Variable:
+    """The array of a box, of parts that do not overlap; zeros where there is none."""
+    full = sum([box.volume for box in boxes]) == whole.volume
+    return Together([place(box, whole) for box in boxes], whole.shape, full).apply(tuple(parts))[0]
+
+
+def bare(who: str, size: Sequence[int], window: Window) -> Windows:
+    """The same windows over a chunk, which has its padding already."""
+    return Windows.over(who, tuple(size), window.kernel, window.stride, 0, window.dilation)
+
+
+def outputs(who: str, shape: Sequence[int], window: Window) -> tuple[int, ...]:
+    """The shape of all outputs.
+
+    Raises:
+        ValueError: there are none.
+    """
+    out = window.outputs(shape)
+    if 0 in out:
+        raise ValueError(
+            f"{who}: windows of {window.kernel} (dilated by {window.dilation}) do not fit in "
+            f"an image of {tuple(shape)} padded "
+            f"by {window.pad}: make the kernel smaller, or pad more"
+        )
+    return out
+
+
+def check_block(
+    who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]
+) -> tuple[Variable, tuple[int, ...]]:
+    """This rank's block as a Variable (N, C, …), and the shape of the whole as a tuple.
+
+    Raises:
+        ValueError: it is not the block of an array of that shape.
+    """
+    grid_needed(grid, f"{who}(x, grid, shape, …)")
+    x = as_variable(x)
+    shape = tuple(map(index, shape))
+    n = len(grid.dims)
+    if len(shape) != n or x.ndim != n + 2 or x.shape[2:] != (own := grid.block(shape).shape):
+        wanted = (
+            f"but its block is (N, C, {', '.join(map(str, own))})"
+            if len(shape) == n
+            else f"which has not the axes of {grid}"
+        )
+        raise ValueError(
+            f"{who}: rank {grid.comm.rank} has {x.shape} of an image of shape {shape}, {wanted}"
+        )
+    return x, shape
+
+
+def hides(x: Variable, grid: SpatialGrid, hide: bool | None) -> bool:
+    """Whether to work while the halo is on its way; left open, where ranks are on several hosts and
+    have much to do.
+    """
+    # (all ranks ask: no short way)
+    return grid.comm.inter_size > 1 and x.size >= WORTH_HIDING if hide is None else hide
+
+
+def windowed(
+    x: Variable,
+    grid: SpatialGrid,
+    shape: tuple[int, ...],
+    window: Window,
+    local: Local,
+    nothing: tuple[int, Any],
+    fill: float = 0,
+    hide: bool | None = False,
+) -> Variable:
+    """This rank's outputs of a local operation on windows.
+
+    Args:
+        x: the block (N, C, …) that this rank has of an image of ``shape``.
+        window: what an output reads.
+        local: from an array that has what a box of outputs reads, without padding, to these
+            outputs; it also gets the box.
+        nothing: channels and dtype of the outputs, for a rank that has none.
+        fill: the padding.
+        hide: compute what needs no halo before it is awaited, if that is most of the block.
+    """
+    plan = grid.halo(shape, window)
+    have = grid.block(shape)
+    out = grid.block(window.outputs(shape))
+    inner = window.inside(have) & out
+    receives = not plan.idle(grid.comm.rank) and bool(plan.route(grid.comm.rank).receives)
+    later = hides(x, grid, hide) and receives and 2 * inner.volume > out.volume
+    chunk = halo_of(x, grid, shape, window, fill=fill, later=later)
+    if out.empty or not later:
+        return empty_block(x, out, nothing) if out.empty else local(chunk, out)
+    (mine,) = Pieces([place(window.reads(inner), have)]).apply((x,))
+    boxes = [inner, *out.minus(inner)]
+    parts = [local(mine, inner)]
+    strips = Pieces(
+        [place(window.reads(box), window.reads(out)) for box in boxes[1:]],
+        infinite=not isfinite(fill),
+    )
+    parts += [local(part, box) for part, box in zip(strips.apply((chunk,)), boxes[1:], strict=True)]
+    return together(parts, boxes, out)
+
+
+def transposed(
+    xs: Sequence[Any],
+    grid: SpatialGrid,
+    shape: tuple[int, ...],
+    image: tuple[int, ...],
+    window: Window,
+    local: Callable[..., Variable],
+    nothing: tuple[int, Any],
+    hide: bool | None = False,
+) -> Variable:
+    """This rank's block of an image to which windows are added.
+
+    Args:
+        xs: blocks (N, C, …) of arrays of ``shape``, one value for each window.
+        image: the shape of the whole image.
+        window: of the image.
+        local: from the values of some windows, and the box of cells that they reach, to an image of
+            that box; linear in the first of them.
+        nothing: channels and dtype of the image, for a rank that has nothing of it, or no window.
+        hide: add up this rank's own windows before those of others are awaited, if they are most of
+            them.
+
+    Returns:
+        The block; cells that no window reaches are zeros.
+    """
+    plan = grid_transposed(grid.dims, grid.comm.size, shape, image, window)
+    have = grid.block(shape)
+    cells = grid.block(image)
+    values = window.readers(cells) & Box.whole(shape)
+    own = have & values
+    receives = not plan.idle(grid.comm.rank) and bool(plan.route(grid.comm.rank).receives)
+    later = hides(as_variable(xs[0]), grid, hide) and receives and 2 * own.volume > values.volume
+    chunks = [(iexchange if later else exchange)(grid.comm, x, plan) for x in xs]
+    boxes = [own, *values.minus(own)] if later else [values]
+    reached = [window.reads(box) for box in boxes]
+    shown = [box & cells for box in reached]
+    if values.empty or all([box.empty for box in shown]):
+        return empty_block(as_variable(xs[0]), cells, nothing)
+    parts: list[Variable] = []
+    for box, wide, seen in zip(boxes, reached, shown, strict=True):
+        arrays, within = (xs, have) if later and box is own else (chunks, values)
+        taken = [
+            x if box == within else Pieces([place(box, within)]).apply((x,))[0] for x in arrays
+        ]
+        parts += Pieces([place(seen, wide)]).apply((local(*taken, wide),))
+    if len(parts) == 1 and shown == [cells]:
+        return parts[0]
+    (y,) = Together([place(box, cells) for box in shown], cells.shape).apply(tuple(parts))
+    return y
+
+
+def empty_block(x: Variable, box: Box, nothing: tuple[int, Any]) -> Variable:
+    """A block of zeros (N, channels, …), through which no gradient flows."""
+    channels, dtype = nothing
+    return Variable(x.xp.zeros((x.shape[0], channels, *box.shape), dtype), requires_grad=False)
+
+
+def shared(comm: Communicator, *params: Any) -> tuple[Any, ...]:
+    """:func:`copy_to` of several parameters that all ranks hold alike; the gradients of small ones
+    are summed in one message.
+
+    Args:
+        comm: all its ranks call this.
+        params: Variables of the same shapes on each rank; Nones stay Nones.
+
+    Returns:
+        The same values. The gradient of each is the sum over ranks, on every rank.
+    """
+    given = [as_variable(p) for p in params if p is not None]
+    if comm.size == 1 or not given or not is_recording():
+        return params
+    if (
+        len(given) == 1
+        or len({p.dtype for p in given}) > 1
+        or sum([p.array.nbytes for p in given]) > WORTH_PACKING
+    ):
+        return tuple([None if p is None else CopyTo(comm).apply((p,))[0] for p in params])
+    (flat,) = CopyTo(comm).apply((concat([p.reshape((-1,)) for p in given], axis=0),))
+    parts = iter(split_axis(flat, np.cumsum([p.size for p in given])[:-1].tolist(), axis=0))
+    return tuple([None if p is None else next(parts).reshape(p.shape) for p in params])

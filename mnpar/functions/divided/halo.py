@@ -1,0 +1,168 @@
+"""Arrays in blocks on a grid of ranks, and what windows at the edge of a block read of the others'
+blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar.communicators.communicator import described, needed
+from mnpar.functions.communication.exchange import exchange, iexchange
+from mnpar.plans import Box, Plan, Window
+from mnpar.plans.halo import grid_blocks, grid_halo
+from mnpar.variable import Variable, as_variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class SpatialGrid:
+    """Ranks on a grid, of which each has one block of an image, a sequence or a volume: the last
+    axes of its arrays.
+
+    Blocks are as even as they can be, the longer ones first; with more ranks on an axis than cells,
+    some are empty.
+
+    Args:
+        comm: rank r is at row r // C and column r % C of a grid of (R, C).
+        dims: the number of ranks on each spatial axis. Ranks that the grid does not need have empty
+            blocks.
+
+    Raises:
+        ValueError: the grid needs more ranks than there are; TypeError: numbers that are not whole.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.run(lambda comm: mnpar.SpatialGrid(comm, (2, 1)).block((5, 3)).shape, ranks=2)
+        [(3, 3), (2, 3)]
+    """
+
+    def __init__(self, comm: Communicator, dims: Sequence[int]) -> None:
+        needed(comm, "SpatialGrid(comm, dims)")
+        if isinstance(dims, str) or not isinstance(dims, Sequence | np.ndarray):
+            raise TypeError(
+                f"SpatialGrid(comm, dims): dims is a tuple, such as (2, 1), not {dims!r}"
+            )
+        self.comm = comm
+        self.dims = tuple(map(index, dims))
+        if min(self.dims, default=1) < 1 or math.prod(self.dims) > comm.size:
+            raise ValueError(
+                f"a SpatialGrid of {self.dims} parts has 1 part or more on an axis, and one "
+                "rank for each of "
+                f"its {math.prod(self.dims)} parts: the communicator has {comm.size}"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SpatialGrid:
+        return self  # ranks are not copied
+
+    def __repr__(self) -> str:
+        return f"SpatialGrid({self.dims}, rank {self.comm.rank} of {self.comm.size})"
+
+    def blocks(self, shape: Sequence[int]) -> tuple[Box, ...]:
+        """Every rank's block of an array of this spatial shape: what :func:`repartition` takes."""
+        return grid_blocks(tuple(map(index, shape)), self.dims, self.comm.size)
+
+    def block(self, shape: Sequence[int]) -> Box:
+        """This rank's block."""
+        return self.blocks(shape)[self.comm.rank]
+
+    def share(self, shape: Sequence[int]) -> float:
+        """Which part of all cells this rank has: what a mean over its block counts in the mean over
+        the whole array.
+        """
+        return self.block(shape).volume / max(1, Box.whole(shape).volume)
+
+    def halo(self, shape: Sequence[int], window: Window, mode: Any = "constant") -> Plan:
+        """The plan of :func:`halo_exchange`: made once for each shape."""
+        return grid_halo(
+            self.dims,
+            self.comm.size,
+            tuple(shape),
+            window,
+            mode if isinstance(mode, str) else tuple(mode),
+        )
+
+
+def grid_needed(grid: Any, call: str) -> None:
+    """Raises TypeError if ``grid`` is no grid, with how ``call`` is written."""
+    if not isinstance(grid, SpatialGrid):
+        raise TypeError(f"{call}: a SpatialGrid is needed where {described(grid)} was given")
+
+
+def halo_exchange(
+    x: Any,
+    grid: SpatialGrid,
+    shape: Sequence[int],
+    ksize: Any,
+    stride: Any = 1,
+    pad: Any = 0,
+    dilate: Any = 1,
+    cover_all: bool = False,
+    mode: Any = "constant",
+    fill: float = 0,
+    later: bool = False,
+) -> Variable:
+    """What this rank's block of the outputs of a window reads: its own cells, those of others, and
+    the padding.
+
+    A convolution or pooling of the result with the same kernel, stride and dilation, and *no*
+    padding, gives exactly this rank's block of the outputs of the whole array. In backward the
+    gradients of others' cells are added to their owners'.
+
+    Args:
+        x: this rank's block, (N, C, H, W) or with any other axes before the spatial ones.
+        grid: all ranks of its communicator call this.
+        shape: of the whole array, its spatial axes: (H, W) of the whole image.
+        ksize, stride, pad, dilate: of the window: a number, or one for each spatial axis; a pad may
+            also be a pair (before, after) for each axis.
+        cover_all: one output more where the last cells are in no window.
+        mode: how the array goes on beyond its edges, for all spatial axes or one for each:
+            ``'constant'`` (``fill``), ``'edge'``, ``'reflect'``, ``'symmetric'``, ``'wrap'``, as in
+            ``numpy.pad``.
+        fill: the padding of mode ``'constant'``: ``-numpy.inf`` for a maximum.
+        later: do not wait for the cells of others before the result is used; :meth:`Window.inside`
+            says which outputs do not need them.
+
+    Returns:
+        An array with the leading axes of ``x``; empty where this rank computes no outputs.
+
+    Raises:
+        ValueError: ``x`` is not this rank's block.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     grid = mnpar.SpatialGrid(comm, (2,))
+        ...     x = np.arange(5.0)[:3] if comm.rank == 0 else np.arange(5.0)[3:]
+        ...     return F.halo_exchange(x, grid, (5,), ksize=3, pad=1).array.tolist()
+        >>> mnpar.run(program, ranks=2)
+        [[0.0, 0.0, 1.0, 2.0, 3.0], [2.0, 3.0, 4.0, 0.0]]
+    """
+    grid_needed(grid, "halo_exchange(x, grid, shape, ksize)")
+    window = Window.of(len(grid.dims), ksize, stride, pad, dilate, cover_all)
+    return halo_of(x, grid, tuple(map(index, shape)), window, mode, fill, later)
+
+
+def halo_of(
+    x: Any,
+    grid: SpatialGrid,
+    shape: Sequence[int],
+    window: Window,
+    mode: Any = "constant",
+    fill: float = 0,
+    later: bool = False,
+) -> Variable:
+    """:func:`halo_exchange` for a window that is made already."""
+    plan, comm = grid.halo(shape, window, mode), grid.comm
+    if plan.idle(comm.rank) and getattr(x, "shape", ())[-plan.ndim :] == plan.want[comm.rank].shape:
+        comm.channel(
+            0
+        ).next_exchange()  # as the others do, who may have something to say to each other
+        return as_variable(x)
+    return (iexchange if later else exchange)(comm, x, plan, fill)  # type: ignore[no-any-return]

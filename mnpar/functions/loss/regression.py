@@ -1,0 +1,187 @@
+"""Losses of regression and of binary classification.
+
+A mean is over this rank's elements; over none it is 0. Where ranks have different numbers of
+elements, their gradients are to be weighted by these numbers.
+
+Losses element by element, robust ones, and those of distributions (variational autoencoders).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.loss.likelihood import _alike
+from mnpar.functions.math.arithmetic import absolute
+from mnpar.functions.math.maximum import Clip
+from mnpar.functions.math.reduction import sum as sum_of
+from mnpar.functions.node import check_option, check_shapes, either, fractional, wide
+from mnpar.variable import Variable, as_variable
+
+
+class MeanSquaredError(FunctionNode):
+    """``z = Σ (x - y)² / n``; ``gx = 2 (x - y) gz / n`` and ``gy = -gx``."""
+
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.retain_inputs((0, 1))
+        xp = backend.get_array_module(x)
+        d = x - y
+        self.scale = 1 / max(d.size, 1)
+        flat = wide(d).ravel()
+        return xp.asarray(flat.dot(flat) * self.scale, fractional(d.dtype))
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.get_retained_inputs()
+        g = gz * (2 * self.scale)
+        return lambda: (x - y) * g, lambda: (y - x) * g
+
+
+class MeanAbsoluteError(FunctionNode):
+    """``z = Σ |x - y| / n``; ``gx = sign(x - y) gz / n`` and ``gy = -gx``."""
+
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        xp = backend.get_array_module(x)
+        d = x - y
+        self.difference, self.scale = d, 1 / max(d.size, 1)
+        return xp.asarray(wide(abs(d)).sum() * self.scale, fractional(d.dtype))
+
+    def backward(self, gz: Any) -> Any:
+        sign = backend.get_array_module(self.difference).sign(self.difference)
+        g = gz * self.scale
+        return lambda: g * sign, lambda: -g * sign
+
+
+def mean_squared_error(x0: Any, x1: Any) -> Variable:
+    """The mean of ``(x0 - x1)²`` over all elements.
+
+    Args:
+        x0, x1: arrays or Variables of one shape.
+
+    Returns:
+        0-d; 0 where there are no elements.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> float(F.mean_squared_error(np.array([1.0, 2.0]), np.array([1.0, 4.0])).array)
+        2.0
+    """
+    x0 = as_variable(x0)
+    x1 = as_variable(x1)
+    check_shapes("mean_squared_error", x0, x1)
+    return MeanSquaredError().apply((x0, x1))[0]
+
+
+def mean_absolute_error(x0: Any, x1: Any) -> Variable:
+    """The mean of ``|x0 - x1|`` over all elements; the gradient where they are equal is 0.
+
+    Args:
+        x0, x1: arrays or Variables of one shape.
+
+    Returns:
+        0-d; 0 where there are no elements.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> float(F.mean_absolute_error(np.array([1.0, 2.0]), np.array([1.0, 4.0])).array)
+        1.0
+    """
+    x0 = as_variable(x0)
+    x1 = as_variable(x1)
+    check_shapes("mean_absolute_error", x0, x1)
+    return MeanAbsoluteError().apply((x0, x1))[0]
+
+
+def squared_error(x0: Any, x1: Any) -> Variable:
+    """The squared difference of each element.
+
+    Args:
+        x0, x1: arrays or Variables of one shape; nothing is broadcast.
+
+    Returns:
+        Their shape.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.squared_error(np.array([1.0, 2.0]), np.array([3.0, 3.0])).array
+        array([4., 1.])
+    """
+    x0, x1 = _alike("squared_error", x0, x1)
+    y: Variable = (x0 - x1) ** 2
+    return y
+
+
+def absolute_error(x0: Any, x1: Any) -> Variable:
+    """The absolute difference of each element; arguments, shape and errors as in
+    :func:`squared_error`.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.absolute_error(np.array([1.0, 2.0]), np.array([3.0, 3.0])).array
+        array([2., 1.])
+    """
+    x0, x1 = _alike("absolute_error", x0, x1)
+    return absolute(x0 - x1)
+
+
+class HuberLoss(FunctionNode):
+    """c·(d - c/2) of d = x - t and c, which is d between -δ and δ; its derivative is c."""
+
+    generic = True
+
+    def __init__(self, delta: float) -> None:
+        self.delta = delta
+
+    def forward(self, x: Array, t: Array) -> Array:
+        self.retain_inputs((0, 1))
+        d = x - t
+        c = d.clip(-self.delta, self.delta)
+        d -= c * 0.5
+        d *= c
+        return d
+
+    def backward(self, gy: Any) -> Any:
+        x, t = self.get_retained_inputs()
+        c = functools.cache(lambda: either(Clip(-self.delta, self.delta), x - t))
+        return lambda: gy * c(), lambda: gy * -c()
+
+
+def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axis") -> Variable:
+    """The Huber loss: squared for errors up to ``delta``, linear for larger ones (Huber 1964).
+
+    Args:
+        x: predictions, ``(N, …)``.
+        t: targets, of the same shape.
+        delta: the error at which the loss becomes linear.
+        reduce: ``'sum_along_second_axis'``, or ``'no'``.
+
+    Returns:
+        ``(N, …)`` without the second axis, or the shape of ``x``.
+
+    Raises:
+        ValueError: the shapes differ, an unknown option.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.huber_loss(np.array([[0.5, 3.0]]), np.zeros((1, 2)), 1.0).array
+        array([2.625])
+    """
+    check_option("huber_loss", "reduce", reduce, "sum_along_second_axis", "no")
+    x, t = _alike("huber_loss", x, t)
+    loss = HuberLoss(delta).apply((x, t))[0]
+    return loss if reduce == "no" else sum_of(loss, axis=1)

@@ -1,0 +1,349 @@
+"""Functions of each element by itself: exponentials, logarithms, roots, angles.
+
+Where the derivative is a function of the result (exp, sqrt) the result is kept and the argument can
+be freed. The file is long because there are many; each is short.
+
+Sums, products and powers with broadcasting: the functions behind the operators.
+
+Each backward is written once and works on arrays and on Variables alike (``FunctionNode.generic``).
+A number beside a Variable (``2 * x``, ``x + 1``, ``x**3``) has nodes of its own, which make no
+array of it.
+"""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+from operator import add as _add
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.array.broadcast import fit
+from mnpar.functions.array.get_item import Where
+from mnpar.functions.math.exponential import Log
+from mnpar.functions.node import check_shapes, either, listed, plain
+from mnpar.variable import Variable, as_variable
+
+
+class Absolute(FunctionNode):
+    """``y = |x|``; ``gx = gy sign(x)``, which is 0 where ``x = 0``; of complex x the conjugate of x
+    / |x|.
+    """
+
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        return abs(x)
+
+    def backward(self, gy: Any) -> Any:
+        (x,) = self.get_retained_inputs()
+        if plain(x).dtype.kind != "c":
+            return lambda: gy * backend.get_array_module(x).sign(plain(x))
+
+        def gx() -> Any:
+            size = either(Absolute(), x)
+            return gy / (size + (plain(size) == 0)) * x.conj()
+
+        return gx
+
+
+def absolute(x: Any) -> Variable:
+    """The distance of each element from 0; the gradient at 0 is 0.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.absolute(np.array([-2.0, 3.0])).array
+        array([2., 3.])
+    """
+    return Absolute().apply((x,))[0]
+
+
+class Add(FunctionNode):
+    """``z = x + y``; ``gx = gz`` and ``gy = gz``, each summed over the axes along which its operand
+    was repeated.
+    """
+
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        return x + y
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.inputs
+        return lambda: fit(gz, x.shape), lambda: fit(gz, y.shape)
+
+
+class AddSeveral(FunctionNode):
+    """``z = x₀ + x₁ + …`` of arrays of one shape and dtype, without an array for each partial sum;
+    each gradient is ``gz``.
+    """
+
+    generic = True
+
+    def forward(self, x: Array, y: Array, *others: Array) -> Array:
+        z = x + y
+        for other in others:
+            z += other
+        return z
+
+    def backward(self, gz: Any) -> Any:
+        return (gz,) * len(self.inputs)
+
+
+class Sub(FunctionNode):
+    """``z = x - y``; ``gx = gz`` and ``gy = -gz``."""
+
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        return x - y
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.inputs
+        return lambda: fit(gz, x.shape), lambda: fit(-gz, y.shape)
+
+
+class Mul(FunctionNode):
+    """``z = x y``; ``gx = gz y`` and ``gy = gz x``."""
+
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.retain_inputs((0, 1))
+        return x * y
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.get_retained_inputs()
+        return lambda: fit(gz * y, x.shape), lambda: fit(gz * x, y.shape)
+
+
+class Div(FunctionNode):
+    """``z = x / y``; ``gx = gz / y`` and ``gy = -(gz / y) z``."""
+
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.retain_inputs((1,))
+        self.retain_outputs((0,))
+        return x / y
+
+    def backward(self, gz: Any) -> Any:
+        (y,), (z,), (a, b) = self.get_retained_inputs(), self.get_retained_outputs(), self.inputs
+        part = cache(lambda: gz / y)
+        # y · y would underflow in float16
+        return lambda: fit(part(), a.shape), lambda: fit(-(part() * z), b.shape)
+
+
+class Neg(FunctionNode):
+    """``y = -x``; ``gx = -gy``."""
+
+    generic = True
+
+    def forward(self, x: Array) -> Array:
+        return -x
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: -gy
+
+
+class AddConstant(FunctionNode):
+    """``y = x + c`` with a number ``c``; ``gx = gy``."""
+
+    generic = True
+
+    def __init__(self, c: float) -> None:
+        self.c = c
+
+    def forward(self, x: Array) -> Array:
+        return x + self.c
+
+    def backward(self, gy: Any) -> Any:
+        return gy
+
+
+class MulConstant(FunctionNode):
+    """``y = c x`` with a number ``c``; ``gx = c gy``."""
+
+    generic = True
+
+    def __init__(self, c: float) -> None:
+        self.c = c
+
+    def forward(self, x: Array) -> Array:
+        return x * self.c
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: gy * self.c
+
+
+class PowConstant(FunctionNode):
+    """``y = xᶜ`` with a number ``c``; ``gx = c xᶜ⁻¹ gy``."""
+
+    generic = True
+
+    def __init__(self, c: float) -> None:
+        self.c = c
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        if self.c in (3, 4):  # a product is many times faster than a power
+            y = x * x
+            return y * (x if self.c == 3 else y)
+        return x**self.c
+
+    def backward(self, gy: Any) -> Any:
+        (x,), c = self.get_retained_inputs(), self.c
+        if c == 0:
+            return lambda: gy * 0  # 0 · x⁻¹ would be NaN at 0
+        return lambda: gy * either(PowConstant(c - 1), x) * c
+
+
+class Pow(FunctionNode):
+    """``x ** y`` with d/dx = y·xʸ⁻¹ and d/dy = xʸ·log x; at x = 0 their limits are taken where they
+    exist.
+    """
+
+    generic = True
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.retain_inputs((0, 1))
+        self.retain_outputs((0,))
+        return x**y
+
+    def backward(self, gz: Any) -> Any:
+        (x, y), (z,) = self.get_retained_inputs(), self.get_retained_outputs()
+        xp = backend.get_array_module(x)
+
+        def gx() -> Any:
+            less = ~((plain(x) == 0) & (plain(y) == 0))  # 0 · 0⁻¹ would be NaN
+            return fit(gz * y * x ** (y - less.astype(y.dtype)), x.shape)
+
+        def gy() -> Any:
+            one = xp.ones((), x.dtype)
+            # 0ʸ · log 0 is 0, not NaN
+            return fit(gz * z * either(Log(), either(Where(plain(x) != 0), x, one)), y.shape)
+
+        return gx, gy
+
+
+def floor_divide(x: Any, y: Any) -> Variable:
+    """``x // y``; its derivative is 0 wherever it has one, so nothing flows back.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> (mnpar.Variable(np.array([7.0, -7.0])) // 2).array
+        array([ 3., -4.])
+    """
+    return Variable(backend.unscalar(plain(x) // plain(y)), requires_grad=False)
+
+
+def add(*xs: Any) -> Variable:
+    """The sum of arrays.
+
+    Args:
+        xs: arrays or Variables that broadcast.
+
+    Raises:
+        ValueError: there is none, or their shapes do not broadcast.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.add(np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array(1.0)).array
+        array([5., 7.])
+    """
+    if not xs:
+        raise ValueError("add: it needs an array, or more")
+    several = len(xs) > 2 and all([isinstance(x, Variable) or backend.is_array(x) for x in xs])
+    if (
+        several
+        and len({(node.shape, node.dtype) for node in [as_variable(x).node for x in xs]}) == 1
+    ):
+        return AddSeveral().apply(xs)[0]
+    return as_variable(reduce(_add, xs[1:], as_variable(xs[0])))
+
+
+def explain(name: str, x: Any, y: Any, error: ValueError) -> ValueError:
+    """The error to raise for two operands that do not broadcast; other errors are passed on."""
+    try:
+        np.broadcast_shapes(x.shape, y.shape)
+    except ValueError:
+        return ValueError(
+            f"{name}: shapes {listed([x.shape, y.shape])} do not broadcast: from the right, "
+            "lengths must be equal or 1; "
+            "reshape, expand_dims or transpose one of the operands"
+        )
+    return error
+
+
+def squared_difference(x1: Any, x2: Any) -> Variable:
+    """``(x1 - x2)²`` of two arrays of one shape.
+
+    Raises:
+        ValueError: their shapes differ; ``F.square(x1 - x2)`` broadcasts.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.squared_difference(np.array([1.0, 2.0]), np.array([3.0, 3.0])).array
+        array([4., 1.])
+    """
+    x1 = as_variable(x1)
+    x2 = as_variable(x2)
+    check_shapes("squared_difference", x1, x2)
+    d: Variable = x1 - x2
+    y: Variable = d * d
+    return y
+
+
+def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
+    """``p x + (1 - p) y``: from y (p = 0) to x (p = 1), three arrays of one shape.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.linear_interpolate(
+        ...     np.array([0.0, 0.25]), np.array([1.0, 1.0]), np.array([5.0, 5.0])
+        ... ).array
+        array([5., 4.])
+    """
+    p = as_variable(p)
+    x = as_variable(x)
+    y = as_variable(y)
+    check_shapes("linear_interpolate", p, x, y)
+    z: Variable = y + (x - y) * p
+    return z
+
+
+class Identity(FunctionNode):
+    """What comes in goes out, as other Variables: they have gradients of their own."""
+
+    generic = True
+
+    def forward(self, *xs: Array) -> tuple[Array, ...]:
+        return xs
+
+    def backward(self, *gys: Any) -> Any:
+        return gys
+
+
+def identity(*inputs: Any) -> Any:
+    """The same values, as new Variables.
+
+    Args:
+        inputs: one array or Variable, or several.
+
+    Returns:
+        A Variable, or a tuple of several.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.identity(np.ones(2)).array
+        array([1., 1.])
+    """
+    ys = Identity().apply(inputs)
+    return ys[0] if len(ys) == 1 else ys

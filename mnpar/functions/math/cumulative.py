@@ -1,0 +1,185 @@
+"""Sums and products from the beginning to each place, and the product of all.
+
+The derivatives of products are quotients, gy·y/x, where nothing is 0 and nothing overflows. Where
+something is, they are made in pairs, log₂ n times: their derivatives need no quotient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import HALVES, Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.array.broadcast import BroadcastTo
+from mnpar.functions.array.get_item import get_item
+from mnpar.functions.array.joining import concat
+from mnpar.functions.array.shape import reshape, transpose
+from mnpar.functions.math.reduction import kept
+from mnpar.functions.node import axes_of, axis_of, either, wide
+from mnpar.variable import Variable, as_variable
+
+
+class CumSum(FunctionNode):
+    """Sums from the beginning, or to the end: each the transpose of the other."""
+
+    generic = True
+
+    def __init__(self, axis: int, backwards: bool = False) -> None:
+        self.axis, self.backwards = axis, backwards
+
+    def forward(self, x: Array) -> Array:
+        flip = backend.get_array_module(x).flip
+        half = x.dtype.char in HALVES
+        y = (flip(x, self.axis) if self.backwards else x).cumsum(
+            axis=self.axis, dtype="f4" if half else None
+        )
+        y = flip(y, self.axis) if self.backwards else y
+        return y.astype(x.dtype) if half else y
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(CumSum(self.axis, not self.backwards), gy)
+
+
+class CumProd(FunctionNode):
+    """``y_i = x_0 x_1 … x_i``; ``gx_i`` is the sum of ``gy y`` from i on, over ``x_i``. No x may be
+    0.
+    """
+
+    generic = True
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        return x.cumprod(axis=self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        return lambda: either(CumSum(self.axis, backwards=True), gy * y) / x
+
+
+class Prod(FunctionNode):
+    """``y = Π x`` over some axes, which stay with length 1; ``gx = gy y / x``. No x may be 0."""
+
+    generic = True
+
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        self.axes = axes
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        return (
+            wide(x)
+            .prod(axis=self.axes, keepdims=True, dtype=wide(x).dtype)
+            .astype(x.dtype, copy=False)
+        )
+
+    def backward(self, gy: Any) -> Any:
+        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        return lambda: either(BroadcastTo(x.shape), gy * y) / x
+
+
+def _divisible(y: Variable) -> bool:
+    """Whether the derivative of a product, or of each of many, is a quotient; or nobody will ask
+    for it.
+    """
+    return y.creator is None or bool((y.xp.isfinite(y.array) & (y.array != 0)).all())
+
+
+def cumsum(x: Any, axis: int | None = None) -> Variable:
+    """The sums of the elements up to each one.
+
+    Args:
+        x: an array or Variable.
+        axis: along which; None: of the flattened array.
+
+    Raises:
+        ValueError: there is no such axis.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.cumsum(np.array([1, 2, 3])).array
+        array([1, 3, 6])
+    """
+    x, axis = _along("cumsum", x, axis)
+    return CumSum(axis).apply((x,))[0]
+
+
+def cumprod(x: Any, axis: int | None = None) -> Variable:
+    """The products of the elements up to each one; its gradients are right where there are zeros,
+    too.
+
+    Args:
+        x: an array or Variable.
+        axis: along which; None: of the flattened array.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.cumprod(np.array([1.0, 2.0, 3.0])).array
+        array([1., 2., 6.])
+    """
+    x, axis = _along("cumprod", x, axis)
+    y = CumProd(axis).apply((x,))[0]
+    # what is 0 or infinite stays so, or is NaN
+    last = get_item(y, (*[slice(None)] * axis, slice(-1, None)))
+    return y if _divisible(last) else _running_products(x, axis)
+
+
+def _along(name: str, x: Any, axis: int | None) -> tuple[Variable, int]:
+    """The Variable and its axis, counted from 0; flattened, if there is none."""
+    x = as_variable(x)
+    if axis is None:
+        return reshape(x, (x.size,)), 0
+    return x, axis_of(name, x, axis)
+
+
+def _running_products(x: Variable, axis: int) -> Variable:
+    y = x
+    lead = [slice(None)] * axis
+    n = x.shape[axis]
+    step = 1
+    while step < n:  # each element is the product of the last 1, 2, 4 … elements: log₂ n steps
+        more = get_item(y, (*lead, slice(step, None))) * get_item(y, (*lead, slice(0, n - step)))
+        y = concat((get_item(y, (*lead, slice(0, step))), more), axis=axis)
+        step = 2 * step
+    return y
+
+
+def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+    """The product over some axes, with the product rule for its derivative: right where there are
+    zeros, too.
+
+    Args:
+        x: an array or Variable.
+        axis: over which; None means everything.
+        keepdims: whether these axes stay, with length 1.
+
+    Raises:
+        ValueError: x has no such axis.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.prod(np.array([2.0, 3.0, 4.0])).item()
+        24.0
+    """
+    x = as_variable(x)
+    axes = sorted(axes_of("prod", x, range(x.ndim) if axis is None else axis))
+    y = Prod(tuple(axes)).apply((x,))[0]
+    y = y if _divisible(y) else _in_pairs(x, axes)
+    return y if keepdims else reshape(y, tuple([n for i, n in enumerate(x.shape) if i not in axes]))
+
+
+def _in_pairs(x: Variable, axes: list[int]) -> Variable:
+    y = transpose(x, (*axes, *[i for i in range(x.ndim) if i not in axes])) if axes else x
+    y = reshape(y, (int(np.prod(y.shape[: len(axes)])), *y.shape[len(axes) :]))
+    while y.shape[0] > 1:
+        n = y.shape[0]
+        even = get_item(y, slice(0, n - n % 2, 2)) * get_item(y, slice(1, n, 2))
+        y = concat((even, get_item(y, slice(n - 1, n))), axis=0) if n % 2 else even
+    return reshape(y, kept(x.shape, tuple(axes)))

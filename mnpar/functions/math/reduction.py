@@ -1,0 +1,278 @@
+"""Many elements to one: sums, means, extrema and the logarithm of summed exponentials.
+
+``axis`` is everywhere None (all axes), a number, or a tuple of numbers. Backward spreads the
+gradient over what was reduced, by a view where it is the same for all elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import HALVES, Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.array.broadcast import BroadcastTo
+from mnpar.functions.array.shape import cast
+from mnpar.functions.math.exponential import Exp
+from mnpar.functions.node import axes_of, constant, either, floating, fractional, wide
+from mnpar.kernels.sums import add_up
+from mnpar.variable import Variable, as_variable
+
+Axis = int | tuple[int, ...] | None
+
+
+def kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
+    """The shape with the reduced axes at length 1.
+
+    Example:
+        >>> kept((2, 3, 4), -1)
+        (2, 3, 1)
+    """
+    if axis is None:
+        return (1,) * len(shape)
+    reduced = [a % len(shape) for a in (axis if isinstance(axis, tuple) else (axis,))]
+    return tuple([1 if a in reduced else n for a, n in enumerate(shape)])
+
+
+class Reduction(FunctionNode):
+    """What has an axis and may keep it at length 1."""
+
+    generic = True
+
+    def __init__(self, axis: Axis = None, keepdims: bool = False) -> None:
+        self.axis = tuple(axis) if isinstance(axis, list) else axis
+        self.keepdims = keepdims
+
+    def lift(self, y: Any) -> Any:
+        """An output, or its gradient, with the reduced axes back at length 1."""
+        return y if self.keepdims else y.reshape(kept(self.inputs[0].shape, self.axis))
+
+    def spread(self, g: Any) -> Any:
+        """The same for every element that was reduced."""
+        return either(BroadcastTo(self.inputs[0].shape), self.lift(g))
+
+
+class Sum(Reduction):
+    """``y = Σ x``; ``gx = gy`` at every element that was summed."""
+
+    def forward(self, x: Array) -> Array:
+        return add_up(x, self.axis, self.keepdims)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: self.spread(gy)
+
+
+class Mean(Reduction):
+    """``y = Σ x / n``; ``gx = gy / n`` at every element."""
+
+    def forward(self, x: Array) -> Array:
+        y = add_up(wide(x), self.axis, self.keepdims)
+        self.count = x.size // (y.size or 1) or 1  # of no elements it is 0, as the losses are
+        y = y / self.count
+        return y.astype(x.dtype) if x.dtype.kind in "fV" else y  # bfloat16 is a V
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: self.spread(gy * (1 / self.count))
+
+
+class Max(Reduction):
+    """``y = max x``; ``gx = gy`` at every element that equals the maximum, 0 elsewhere."""
+
+    extremum = "max"
+
+    def forward(self, x: Array) -> Array:
+        y = getattr(x, self.extremum)(axis=self.axis, keepdims=True)
+        if self.differentiable:
+            self.chosen = x == y
+        return y if self.keepdims else y.squeeze(self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: self.lift(gy) * self.chosen
+
+
+class Min(Max):
+    """``y = min x``; ``gx = gy`` at every element that equals the minimum, 0 elsewhere."""
+
+    extremum = "min"
+
+
+class LogSumExp(Reduction):
+    """``y = log Σ eˣ``, without overflow; ``gx = gy e^(x - y)``, the softmax times ``gy``."""
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        xp = backend.get_array_module(x)
+        x = floating(x)
+        # of no elements there is no maximum
+        peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)
+        peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
+        with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
+            y = xp.log(add_up(wide(xp.exp(x - peak)), self.axis, keepdims=True)) + peak
+        y = y.astype(x.dtype, copy=False)
+        return y if self.keepdims else y.squeeze(self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        return lambda: self.lift(gy) * either(Exp(), x - self.lift(y))
+
+
+def sum(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
+    """The sum over some axes.
+
+    Args:
+        x: an array or Variable.
+        axis: what is summed over; None means everything.
+        keepdims: whether the summed axes stay, with length 1.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.sum(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=1).array
+        array([3., 7.])
+    """
+    return Sum(axis, keepdims).apply((x,))[0]
+
+
+def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = False) -> Variable:
+    """The mean over some axes, weighted or not; ``mean`` is another name of it.
+
+    On one rank: the mean of all ranks' elements is not the mean of the ranks' means where their
+    numbers differ.
+
+    Args:
+        x: an array or Variable.
+        axis: what is averaged over; None means everything.
+        weights: None, or an array or Variable with exactly the axes that are averaged over. They
+            need not sum to 1.
+        keepdims: whether the averaged axes stay, with length 1.
+
+    Returns:
+        A Variable; the mean of no elements is 0, as that of the losses.
+
+    Raises:
+        ValueError: x has no such axis, or the weights have others.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.average(
+        ...     np.array([[1.0, 2.0], [3.0, 4.0]]), axis=1, weights=np.array([3.0, 1.0])
+        ... ).array
+        array([1.25, 3.25])
+    """
+    if weights is None:
+        return Mean(axis, keepdims).apply((x,))[0]
+    x = as_variable(x)
+    w = as_variable(weights)
+    reduced = sorted(axes_of("average", x, range(x.ndim) if axis is None else axis))
+    needed = tuple(x.shape[a] for a in reduced)
+    if w.shape != needed:
+        raise ValueError(
+            f"average: weights of shape {w.shape} for axis {axis} of shape {x.shape} must have "
+            f"shape {needed}"
+        )
+    narrow = x.dtype.char in HALVES  # sums may be too large for float16
+    terms = cast(x, "f4" if narrow else fractional(x.dtype))
+    w = cast(w, terms.dtype).reshape(tuple(n if a in reduced else 1 for a, n in enumerate(x.shape)))
+    y: Variable = (terms * w).sum(axis=axis, keepdims=keepdims) / w.sum()
+    return cast(y, x.dtype) if narrow else y
+
+
+mean = average
+
+
+def max(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
+    """The largest element over some axes; each of several equally large ones gets the whole
+    gradient, as in Chainer.
+
+    Args:
+        x: an array or Variable.
+        axis: what is searched; None means everything.
+        keepdims: whether the searched axes stay, with length 1.
+
+    Raises:
+        ValueError: there is no element to choose from.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.max(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
+        array([2., 4.])
+    """
+    return Max(axis, keepdims).apply((x,))[0]
+
+
+def min(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
+    """The smallest element over some axes; each of several equally small ones gets the whole
+    gradient, as in Chainer.
+
+    Args:
+        x: an array or Variable.
+        axis: what is searched; None means everything.
+        keepdims: whether the searched axes stay, with length 1.
+
+    Raises:
+        ValueError: there is no element to choose from.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.min(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
+        array([1., 3.])
+    """
+    return Min(axis, keepdims).apply((x,))[0]
+
+
+def argmax(x: Any, axis: int | None = None) -> Variable:
+    """The place of the largest element, the first one if there are several; nothing flows back.
+
+    Args:
+        x: an array or Variable.
+        axis: the axis that is searched; None searches all elements in their order.
+
+    Returns:
+        int32.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.argmax(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
+        array([1, 0], dtype=int32)
+    """
+    return constant(
+        "argmax", lambda x: backend.get_array_module(x).asarray(x.argmax(axis=axis), "i4"), x
+    )
+
+
+def argmin(x: Any, axis: int | None = None) -> Variable:
+    """The place of the smallest element, the first one if there are several; nothing flows back.
+
+    Args:
+        x: an array or Variable.
+        axis: the axis that is searched; None searches all elements in their order.
+
+    Returns:
+        int32.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.argmin(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
+        array([0, 1], dtype=int32)
+    """
+    return constant(
+        "argmin", lambda x: backend.get_array_module(x).asarray(x.argmin(axis=axis), "i4"), x
+    )
+
+
+def logsumexp(x: Any, axis: Axis = None) -> Variable:
+    """``log(sum(exp(x)))`` without overflow: the largest element is taken out first; of no elements
+    it is -∞.
+
+    Args:
+        x: an array or Variable.
+        axis: what is summed over; None means everything.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> float(F.logsumexp(np.array([1000.0, 1000.0])).array.round(6))
+        1000.693147
+    """
+    return LogSumExp(axis).apply((x,))[0]

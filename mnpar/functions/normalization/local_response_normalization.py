@@ -1,0 +1,173 @@
+"""Normalization by length: of a vector, or of the neighbouring channels at each place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.node import either, fractional, plain
+from mnpar.functions.normalization.moments import cast, dtype_of
+from mnpar.variable import Variable, as_variable
+
+
+class WindowSum(FunctionNode):
+    """The sum of each channel and its ``half`` neighbours on either side; the window is symmetric:
+    it is its own adjoint.
+    """
+
+    generic = True
+
+    def __init__(self, half: int) -> None:
+        self.half = half
+
+    def forward(self, x: Array) -> Array:
+        y = x.copy()
+        for i in range(1, min(self.half + 1, x.shape[1])):
+            y[:, i:] += x[:, :-i]
+            y[:, :-i] += x[:, i:]
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(WindowSum(self.half), gy)
+
+
+class LocalResponseNormalization(FunctionNode):
+    """y = x·z^-β with z = k + α·W(x²), where W sums over windows of channels.
+
+    ∂L/∂x = g·z^-β - 2αβ·x·W(g·x·z^-β / z)
+    """
+
+    generic = True
+
+    def __init__(self, half: int, k: float, alpha: float, beta: float) -> None:
+        self.half = half
+        self.k = k
+        self.alpha = alpha
+        self.beta = beta
+
+    def _parts(self, x: Any) -> tuple[Any, Any]:
+        """z and z^-β."""
+        z = either(WindowSum(self.half), x * x) * self.alpha + self.k
+        if self.beta == 0.75:  # the usual one: two roots are five times faster than a power
+            return z, 1 / (z * z**0.5) ** 0.5
+        return z, z**-self.beta
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        wide = cast(x, dtype_of(x))
+        y = self._parts(wide)[1]
+        y *= wide
+        return cast(y, fractional(x.dtype))
+
+    def backward(self, gy: Any) -> Any:
+        def gx() -> Any:
+            (x,) = self.get_retained_inputs()
+            wide = cast(x, dtype_of(x))
+            g = cast(gy, dtype_of(x))
+            z, power = self._parts(wide)
+            g = g * power
+            return g - wide * either(WindowSum(self.half), g * wide / z) * (
+                2 * self.alpha * self.beta
+            )
+
+        return gx
+
+
+class Normalize(FunctionNode):
+    """y = x / (‖x‖ + ε); where x is 0 it has the derivative 1 / ε of a small vector, and no
+    bend.
+    """
+
+    generic = True
+
+    def __init__(self, eps: float, axis: int | tuple[int, ...]) -> None:
+        self.eps, self.axis = eps, axis
+
+    def _lengths(self, x: Any) -> tuple[Any, Any]:
+        """‖x‖, or 1 where that is 0: beside an x of 0 it does not matter, and its root can be
+        differentiated; and ‖x‖ + ε.
+        """
+        squares = (x * x).sum(axis=self.axis, keepdims=True)
+        none = (plain(squares) == 0).astype(squares.dtype)
+        length = (squares + none) ** 0.5
+        # in this order: beside 1 a small ε is lost
+        return (
+            length,
+            length - none + self.eps if self.eps else length,
+        )
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        wide = cast(x, dtype_of(x))
+        return cast(wide / self._lengths(wide)[1], fractional(x.dtype))
+
+    def backward(self, gy: Any) -> Any:
+        def gx() -> Any:
+            (x,) = self.get_retained_inputs()
+            wide = cast(x, dtype_of(x))
+            g = cast(gy, dtype_of(x))
+            length, whole = self._lengths(wide)
+            return g / whole - wide * (
+                (g * wide).sum(axis=self.axis, keepdims=True) / whole / whole / length
+            )
+
+        return gx
+
+
+def local_response_normalization(
+    x: Any, n: int = 5, k: float = 2, alpha: float = 1e-4, beta: float = 0.75
+) -> Variable:
+    """Divide each element by ``(k + alpha * s) ** beta``, where s sums the squares of ``n``
+    channels around it.
+
+    Args:
+        x: ``(N, C, …)``; of 16 bits, it is computed in float32.
+        n: width of the window: ``n // 2`` channels to either side, fewer at the ends.
+        k, alpha, beta: see above.
+
+    Returns:
+        ``x``'s shape and dtype.
+
+    Raises:
+        ValueError: ``x`` has no channels, or ``n`` is less than 1.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.local_response_normalization(
+        ...     np.array([[3.0, 4.0, 0.0]]), n=3, k=0, alpha=1, beta=0.5
+        ... ).array
+        array([[0.6, 0.8, 0. ]])
+
+    Source:
+        Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional neural
+        networks", NIPS 2012.
+    """
+    x = as_variable(x)
+    if x.ndim < 2 or n < 1:
+        raise ValueError(
+            f"local_response_normalization: x {x.shape} is not (N, C, …), or n = {n} is not at "
+            "least 1"
+        )
+    return LocalResponseNormalization(n // 2, k, alpha, beta).apply((x,))[0]
+
+
+def normalize(x: Any, eps: float = 1e-5, axis: int | tuple[int, ...] = 1) -> Variable:
+    """Divide vectors by their length (the root of the sum of squares) plus ``eps``; zero vectors
+    stay 0.
+
+    Args:
+        x: an array or Variable; of 16 bits, it is computed in float32.
+        eps: added to the length. Where ``x`` is 0 the gradient is divided by it.
+        axis: the axis, or axes, along which a vector lies.
+
+    Returns:
+        ``x``'s shape and dtype.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.normalize(np.array([[3.0, 4.0], [0.0, 0.0]])).array.round(3)
+        array([[0.6, 0.8],
+               [0. , 0. ]])
+    """
+    return Normalize(eps, axis).apply((x,))[0]

@@ -1,0 +1,440 @@
+"""One number from each window, and one number to each window: the functions that poolings and
+unpoolings are made of.
+
+Maxima and sums are taken over slices of the whole image, one for each offset within a window along
+one axis and then the next, and never over windows: several times faster. Where a maximum was is
+found by slices too, one for each offset, and only if somebody asks for the gradient; to be
+differentiated again it is an array of offsets, by which values are picked or spread, the two being
+each other's transposes.
+
+Poolings under Chainer's names: the maximum and the mean of each window (window_reduction.py has
+the functions).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.function_node import FunctionNode
+from mnpar.functions.node import either, plain, wide
+from mnpar.kernels.sums import parts
+from mnpar.kernels.windows import Windows, spatial_axes
+from mnpar.variable import Variable, as_variable
+
+
+def _cells(windows: Windows, padded: Array) -> list[Array]:
+    """The K slices of a padded image."""
+    return [padded[(..., *where)] for _, where in windows.offsets()]
+
+
+def _image(windows: Windows, like: Array, dtype: Any) -> Array:
+    """A padded image of zeros to which windows add."""
+    return backend.get_array_module(like).zeros((*like.shape[:2], *windows.padded), dtype)
+
+
+def _along(windows: Windows, axis: int) -> list[tuple[Any, ...]]:
+    """Where the cells of all windows are along one axis: a slice for each offset."""
+    after = [slice(None)] * (len(windows.K) - 1 - axis)
+    axes = (windows.K, windows.stride, windows.dilate, windows.out)
+    K, s, d, o = [numbers[axis] for numbers in axes]
+    return [(..., slice(i * d, i * d + (o - 1) * s + 1, s), *after) for i in range(K)]
+
+
+def _reduce(windows: Windows, padded: Array, unite: Callable[..., Array]) -> Array:
+    """Unite the cells of each window: along one axis after the other, the first of them in long
+    runs of memory.
+    """
+    y = padded
+    for axis in range(len(windows.K)):
+        first, *rest = [y[where] for where in _along(windows, axis)]
+        y = unite(first, rest[0]) if rest else first
+        for cell in rest[1:]:
+            unite(y, cell, out=y)
+    return y.copy() if set(windows.K) == {1} else y
+
+
+def _expand(windows: Windows, y: Array) -> Array:
+    """The transpose of ``_reduce`` by sums: give to each cell of each window its number; (…, *out)
+    → (…, *padded).
+    """
+    xp = backend.get_array_module(y)
+    n = len(windows.K)
+    for axis in reversed(range(n)):
+        K, s, d, o = [
+            numbers[axis] for numbers in (windows.K, windows.stride, windows.dilate, windows.out)
+        ]
+        shape = list(y.shape)
+        shape[axis - n] = windows.padded[axis]
+        x = (xp.empty if d == 1 and s == K and o * s == shape[axis - n] else xp.zeros)(
+            shape, y.dtype
+        )
+        for where in _along(windows, axis):
+            if s >= (K - 1) * d + 1:  # no two windows meet
+                x[where] = y
+            else:
+                x[where] += y
+        y = x
+    return y
+
+
+class MaxPooling(FunctionNode):
+    """``y`` is the maximum of each window; ``gx`` adds ``gy`` where the maximum was, at the first
+    of equal ones.
+    """
+
+    generic = True
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        padded = self.windows.pad_image(
+            x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        )
+        return _reduce(self.windows, padded, backend.get_array_module(x).maximum)
+
+    def backward(self, gy: Any) -> Any:
+        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        if not isinstance(gy, Variable):
+            return lambda: self._spread(x, y, gy)
+        return lambda: either(Spread(self.windows, self.places(plain(x), plain(y))), gy)
+
+    def _spread(self, x: Array, y: Array, gy: Array) -> Array:
+        """The gradient at once, without the picture of places, in blocks of samples that stay in
+        the cache.
+        """
+        gx = backend.get_array_module(x).empty(x.shape, gy.dtype)
+        for n in parts(len(x), backend.block_bytes(x) // 8 // max(1, x[:1].nbytes)):
+            self._spread_part(x[n], y[n], wide(gy[n]), gx[n])
+        return gx
+
+    def _spread_part(self, x: Array, y: Array, gy: Array, gx: Array) -> None:
+        """Each cell that is the maximum takes what is left of the gradient, so of equal ones only
+        the first; the last is not asked. (Cells are copied: numpy compares what lies apart several
+        times slower.)
+        """
+        xp, windows = backend.get_array_module(x), self.windows
+        fits = windows.apart and windows.bare and gx.dtype == gy.dtype
+        image = gx if fits else _image(windows, gy, gy.dtype)
+        if (fits and windows.stride != windows.K) or math.prod(windows.out) * math.prod(
+            windows.K
+        ) != math.prod(windows.size):
+            image[...] = 0  # there are cells that no window sees
+        cells = _cells(windows, windows.pad_image(x, -np.inf))
+        left = gy
+        taken = xp.empty_like(gy)
+        copy = xp.empty_like(y)
+        for i, cell in enumerate(_cells(windows, image), 1):
+            if i < len(cells):
+                copy[...] = cells[i - 1]
+                xp.multiply(left, copy == y, out=taken)
+                left = xp.subtract(left, taken, out=None if i == 1 else left)
+            part = taken if i < len(cells) else left
+            if windows.apart:
+                cell[...] = part
+            else:
+                cell += part
+        if not fits:
+            gx[...] = image[(..., *windows.inside)]
+
+    def places(self, x: Array, y: Array) -> Array:
+        """Which offset within its window each maximum has: of equal ones the first."""
+        xp = backend.get_array_module(x)
+        found = xp.zeros(y.shape, np.int32)
+        free = xp.ones(y.shape, bool)
+        for i, cell in enumerate(_cells(self.windows, self.windows.pad_image(x, -np.inf))):
+            here = cell == y
+            here &= free
+            free ^= here
+            found += here * np.int32(i)
+        return found
+
+
+class Pick(FunctionNode):
+    """From each window the value at a given place in it."""
+
+    generic = True
+
+    def __init__(self, windows: Windows, places: Array) -> None:
+        self.windows, self.places = windows, places
+
+    def forward(self, x: Array) -> Array:
+        xp = backend.get_array_module(x)
+        y = xp.zeros((*x.shape[:2], *self.windows.out), x.dtype)
+        for i, cell in enumerate(_cells(self.windows, self.windows.pad_image(x))):
+            y += cell * (self.places == i)
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(Spread(self.windows, self.places), gy)
+
+
+class Spread(FunctionNode):
+    """One value for each window, added at a given place in it: the transpose of Pick."""
+
+    generic = True
+
+    def __init__(self, windows: Windows, places: Array) -> None:
+        self.windows, self.places = windows, places
+
+    def forward(self, y: Array) -> Array:
+        x = _image(self.windows, y, wide(y).dtype)
+        for i, cell in enumerate(_cells(self.windows, x)):
+            cell += y * (self.places == i)
+        return x[(..., *self.windows.inside)].astype(y.dtype, copy=False)
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: either(Pick(self.windows, self.places), gx)
+
+
+class SumPooling(FunctionNode):
+    """The sum of each window, times a number (or one for each window)."""
+
+    generic = True
+
+    def __init__(self, windows: Windows, scale: Any) -> None:
+        self.windows, self.scale = windows, scale
+
+    def forward(self, x: Array) -> Array:
+        y = _reduce(self.windows, wide(self.windows.pad_image(x)), backend.get_array_module(x).add)
+        y *= self.scale
+        return y.astype(x.dtype, copy=False)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: either(Unpooling(self.windows, self.scale), gy)
+
+
+class Unpooling(FunctionNode):
+    """One value for each window, times a number, added to all its cells: the transpose of
+    SumPooling.
+    """
+
+    generic = True
+
+    def __init__(self, windows: Windows, scale: Any) -> None:
+        self.windows, self.scale = windows, scale
+
+    def forward(self, y: Array) -> Array:
+        x = _expand(self.windows, wide(y) * self.scale)
+        return (
+            x
+            if self.windows.bare and x.dtype == y.dtype
+            else x[(..., *self.windows.inside)].astype(y.dtype)
+        )
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: either(SumPooling(self.windows, self.scale), gx)
+
+
+def pooling_windows(
+    who: str, ndim: int | None, x: Variable, ksize: Any, stride: Any, pad: Any, cover_all: bool
+) -> Windows:
+    """The windows of a pooling: ``stride=None`` is ksize."""
+    spatial_axes(who, x.shape, ndim)
+    return Windows.over(
+        who, x.shape[2:], ksize, ksize if stride is None else stride, pad, 1, cover_all
+    )
+
+
+def _max(
+    who: str,
+    ndim: int | None,
+    x: Any,
+    ksize: Any,
+    stride: Any,
+    pad: Any,
+    cover_all: bool,
+    return_indices: bool,
+) -> Any:
+    x = as_variable(x)
+    windows = pooling_windows(who, ndim, x, ksize, stride, pad, cover_all)
+    for size, K, s, p, o in zip(
+        windows.size, windows.K, windows.stride, windows.pad, windows.out, strict=True
+    ):
+        if p >= K or (o - 1) * s - p >= size:
+            raise ValueError(
+                f"{who}: with ksize {windows.K}, stride {windows.stride}, pad {windows.pad} a "
+                f"window over {windows.size} sees "
+                "padding only, which has no maximum: pad less than the window, or leave "
+                "cover_all out"
+            )
+    function = MaxPooling(windows)
+    (y,) = function.apply((x,))
+    return (y, function.places(x.array, y.array).astype(np.int32)) if return_indices else y
+
+
+def max_pooling_nd(
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Any:
+    """The maximum of each window; its gradient goes to the cell that has it, the first of several.
+
+    Args:
+        x: ``(N, C, …)`` with one or more spatial axes.
+        ksize, stride, pad: of the windows, a number for each axis or one for all; ``stride=None``
+            is ksize. Padding is −∞.
+        cover_all: windows reach every cell.
+        return_indices: also return where the maxima were, as offsets within their windows (row by
+            row), int32.
+
+    Returns:
+        ``(N, C, …)``, or a pair of it and the offsets.
+
+    Raises:
+        ValueError: sizes do not belong together, or a window sees padding only.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.max_pooling_nd(np.array([[[1.0, 5.0, 3.0]]]), 2).array
+        array([[[5., 3.]]])
+    """
+    return _max("max_pooling_nd", None, x, ksize, stride, pad, cover_all, return_indices)
+
+
+def max_pooling_1d(
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Any:
+    """:func:`max_pooling_nd` of sequences ``(N, C, T)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.max_pooling_1d(np.array([[[1.0, 5.0, 3.0, 4.0]]]), 2).array
+        array([[[5., 4.]]])
+    """
+    return _max("max_pooling_1d", 1, x, ksize, stride, pad, cover_all, return_indices)
+
+
+def max_pooling_2d(
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Any:
+    """:func:`max_pooling_nd` of images ``(N, C, H, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.max_pooling_2d(np.arange(16.0).reshape(1, 1, 4, 4), 2).array[0, 0]
+        array([[ 5.,  7.],
+               [13., 15.]])
+    """
+    return _max("max_pooling_2d", 2, x, ksize, stride, pad, cover_all, return_indices)
+
+
+def max_pooling_3d(
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Any:
+    """:func:`max_pooling_nd` of volumes ``(N, C, D, H, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.max_pooling_3d(np.arange(8.0).reshape(1, 1, 2, 2, 2), 2).item()
+        7.0
+    """
+    return _max("max_pooling_3d", 3, x, ksize, stride, pad, cover_all, return_indices)
+
+
+def _average(
+    who: str, ndim: int | None, x: Any, ksize: Any, stride: Any, pad: Any, pad_value: Any
+) -> Variable:
+    x = as_variable(x)
+    backend.check_fractions(who, x.array)
+    windows = pooling_windows(who, ndim, x, ksize, stride, pad, False)
+    if pad_value not in (0, None):
+        raise ValueError(
+            f"{who}: pad_value is 0, or None to leave padding out of the means, not {pad_value!r}"
+        )
+    scale: Any = 1 / math.prod(windows.K)
+    if pad_value is None and any(windows.pad):
+        ones = x.xp.ones((1, 1, *windows.size), x.dtype if x.dtype.char != "e" else "f4")
+        scale = 1 / SumPooling(windows, 1).forward(ones)
+    return SumPooling(windows, scale).apply((x,))[0]
+
+
+def average_pooling_nd(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, pad_value: Any = 0
+) -> Variable:
+    """The mean of each window.
+
+    Args:
+        x: ``(N, C, …)`` with one or more spatial axes.
+        ksize, stride, pad: of the windows, a number for each axis or one for all; ``stride=None``
+            is ksize.
+        pad_value: 0: padding counts as zeros; None: padding does not count.
+
+    Returns:
+        ``(N, C, …)``.
+
+    Raises:
+        ValueError: sizes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.average_pooling_nd(np.ones((1, 1, 3)), 3, stride=1, pad=1).array.round(2)
+        array([[[0.67, 1.  , 0.67]]])
+        >>> F.average_pooling_nd(np.ones((1, 1, 3)), 3, stride=1, pad=1, pad_value=None).array
+        array([[[1., 1., 1.]]])
+    """
+    return _average("average_pooling_nd", None, x, ksize, stride, pad, pad_value)
+
+
+def average_pooling_1d(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, pad_value: Any = 0
+) -> Variable:
+    """:func:`average_pooling_nd` of sequences ``(N, C, T)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.average_pooling_1d(np.array([[[1.0, 3.0, 5.0]]]), 2).array
+        array([[[2.]]])
+    """
+    return _average("average_pooling_1d", 1, x, ksize, stride, pad, pad_value)
+
+
+def average_pooling_2d(x: Any, ksize: Any, stride: Any = None, pad: Any = 0) -> Variable:
+    """:func:`average_pooling_nd` of images ``(N, C, H, W)``; padding counts as zeros.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.average_pooling_2d(np.arange(16.0).reshape(1, 1, 4, 4), 2).array[0, 0]
+        array([[ 2.5,  4.5],
+               [10.5, 12.5]])
+    """
+    return _average("average_pooling_2d", 2, x, ksize, stride, pad, 0)
+
+
+def average_pooling_3d(
+    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, pad_value: Any = 0
+) -> Variable:
+    """:func:`average_pooling_nd` of volumes ``(N, C, D, H, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.average_pooling_3d(np.arange(8.0).reshape(1, 1, 2, 2, 2), 2).item()
+        3.5
+    """
+    return _average("average_pooling_3d", 3, x, ksize, stride, pad, pad_value)

@@ -1,0 +1,168 @@
+"""The transposes of poolings, under Chainer's names: one value for each window, put into the image
+that it sees.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar.backend import Array
+from mnpar.functions.pooling.pooling import Spread, Unpooling
+from mnpar.kernels.windows import Windows, spatial_axes
+from mnpar.variable import Variable, as_variable
+
+
+def _unpooled(
+    who: str,
+    ndim: int | None,
+    x: Variable,
+    ksize: Any,
+    stride: Any,
+    pad: Any,
+    outsize: Any,
+    cover_all: bool,
+) -> Windows:
+    """The windows of the image that ``x`` has one value for each of."""
+    spatial_axes(who, x.shape, ndim)
+    return Windows.transposed(
+        who, x.shape[2:], ksize, ksize if stride is None else stride, pad, 1, outsize, cover_all
+    )
+
+
+def _sums(
+    who: str,
+    ndim: int | None,
+    x: Any,
+    ksize: Any,
+    stride: Any,
+    pad: Any,
+    outsize: Any,
+    cover_all: bool,
+) -> Variable:
+    x = as_variable(x)
+    return Unpooling(_unpooled(who, ndim, x, ksize, stride, pad, outsize, cover_all), 1).apply(
+        (x,)
+    )[0]
+
+
+def unpooling_nd(
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    outsize: Any = None,
+    cover_all: bool = True,
+) -> Variable:
+    """The transpose of sum pooling: each cell of the image is the sum of the values of the windows
+    that contain it.
+
+    Args:
+        x: ``(N, C, …)``, one value for each window.
+        ksize, stride, pad, cover_all: of the windows over the image; ``stride=None`` is ksize.
+        outsize: the size of the image, where several have so many windows.
+
+    Returns:
+        ``(N, C, …)``.
+
+    Raises:
+        ValueError: sizes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_nd(np.array([[[1.0, 2.0]]]), 2, cover_all=False).array
+        array([[[1., 1., 2., 2.]]])
+    """
+    return _sums("unpooling_nd", None, x, ksize, stride, pad, outsize, cover_all)
+
+
+def unpooling_2d(
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    outsize: Any = None,
+    cover_all: bool = True,
+) -> Variable:
+    """:func:`unpooling_nd` of images ``(N, C, H, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> (
+        ...     F.unpooling_2d(np.ones((1, 1, 2, 2)), 2).shape,
+        ...     F.unpooling_2d(np.ones((1, 1, 2, 2)), 2, outsize=(4, 4)).shape,
+        ... )
+        ((1, 1, 3, 3), (1, 1, 4, 4))
+    """
+    return _sums("unpooling_2d", 2, x, ksize, stride, pad, outsize, cover_all)
+
+
+def unpooling_1d(
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    outsize: Any = None,
+    cover_all: bool = True,
+) -> Variable:
+    """:func:`unpooling_nd` of sequences ``(N, C, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_1d(np.ones((1, 1, 2)), 2, cover_all=False).shape
+        (1, 1, 4)
+    """
+    return _sums("unpooling_1d", 1, x, ksize, stride, pad, outsize, cover_all)
+
+
+def unpooling_3d(
+    x: Any,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    outsize: Any = None,
+    cover_all: bool = True,
+) -> Variable:
+    """:func:`unpooling_nd` of volumes ``(N, C, D, H, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_3d(np.ones((1, 1, 1, 1, 2)), 2, cover_all=False).shape
+        (1, 1, 2, 2, 4)
+    """
+    return _sums("unpooling_3d", 3, x, ksize, stride, pad, outsize, cover_all)
+
+
+def upsampling_2d(
+    x: Any,
+    indexes: Array,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    outsize: Any = None,
+    cover_all: bool = True,
+) -> Variable:
+    """Put each value where :func:`max_pooling_2d` (with ``return_indices``) found its maximum.
+
+    Args:
+        x: ``(N, C, H, W)``, one value for each window.
+        indexes: as max_pooling_2d returned them, of the shape of ``x``.
+        ksize, stride, pad, outsize, cover_all: as in :func:`unpooling_nd`.
+
+    Raises:
+        ValueError: the indexes have another shape than x, or the windows do not fit outsize.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> y, places = F.max_pooling_2d(np.arange(4.0).reshape(1, 1, 2, 2), 2, return_indices=True)
+        >>> F.upsampling_2d(y, places, 2, outsize=(2, 2)).array[0, 0]
+        array([[0., 0.],
+               [0., 3.]])
+    """
+    x = as_variable(x)
+    if indexes.shape != x.shape:
+        raise ValueError(
+            f"upsampling_2d: indexes of shape {indexes.shape} must have the shape of x, {x.shape}"
+        )
+    return Spread(
+        _unpooled("upsampling_2d", 2, x, ksize, stride, pad, outsize, cover_all), indexes
+    ).apply((x,))[0]

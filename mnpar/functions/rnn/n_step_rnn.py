@@ -1,0 +1,338 @@
+"""Recurrent networks: the LSTM's cell, and networks of several layers over sequences of different
+lengths.
+
+Sequences come as a list, the longer first; they run side by side, and at each step only those that
+are that long. What a layer computes of its inputs alone is one matrix product over all steps of all
+sequences. The file is long because there are three kinds of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mnpar.backend import Array
+from mnpar.functions.activation.relu import relu
+from mnpar.functions.activation.sigmoid import sigmoid, tanh
+from mnpar.functions.array.joining import concat, split_axis, stack
+from mnpar.functions.connection.linear import linear
+from mnpar.functions.node import check_option, listed
+from mnpar.functions.noise import dropout
+from mnpar.functions.rnn.lstm import LSTMCell
+from mnpar.variable import Variable, as_variable
+
+Step = Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]
+
+
+"""From what a layer computed of a step's inputs, and its states before, to its states after: the
+first is the output.
+"""
+
+
+def _over_time(
+    step: Step, inputs: Sequence[Any], states: tuple[Any, ...], backwards: bool
+) -> tuple[list[Any], tuple[Any, ...]]:
+    """Run a layer over the steps: its outputs at each, and the states of all sequences after their
+    last one.
+    """
+    now = list(states)
+    outputs = [None] * len(inputs)
+    total, ended = len(states[0]), []
+    order = range(len(inputs))
+    if backwards:  # the longest begin alone, the others join with their first states
+        running = tuple([state[: len(inputs[-1])] for state in states])
+        for t in reversed(order):
+            n = len(inputs[t])
+            before = len(running[0])
+            if n > before:
+                running = tuple(
+                    [concat((a, s[before:n]), axis=0) for a, s in zip(running, states, strict=True)]
+                )
+            running = step(inputs[t], running)
+            outputs[t] = running[0]
+        if len(running[0]) < total:
+            running = tuple(
+                [concat((a, s[len(a) :]), axis=0) for a, s in zip(running, states, strict=True)]
+            )
+        return outputs, running
+    for t in order:
+        n = len(inputs[t])
+        if n < len(now[0]):  # the shorter have ended
+            ended.append([state[n:] for state in now])
+            now = [state[:n] for state in now]
+        now = list(step(inputs[t], tuple(now)))
+        outputs[t] = now[0]
+    for late in reversed(ended):
+        now = [concat((state, rest), axis=0) for state, rest in zip(now, late, strict=True)]
+    return outputs, tuple(now)
+
+
+def _n_step(
+    who: str,
+    n_layers: int,
+    ratio: float,
+    states: tuple[Any, ...],
+    ws: Any,
+    bs: Any,
+    xs: Sequence[Any],
+    both: bool,
+    layer: Callable[[Any, Any], tuple[Callable[[Any], Any], Step]],
+) -> tuple[Any, ...]:
+    """All layers, in one direction or both: their last states and the outputs of the last one."""
+    steps = [as_variable(x) for x in xs]
+    states = tuple([as_variable(state) for state in states])
+    counts = [len(x) for x in steps]
+    directions = 2 if both else 1
+    if not steps or counts != sorted(counts, reverse=True):
+        raise ValueError(
+            f"{who}: each step has as many sequences as the one before or fewer, not {counts}: "
+            "put the longest sequence first, "
+            "and give its functions.transpose_sequence"
+        )
+    if any(
+        s.shape[:2] != (n_layers * directions, states[0].shape[1]) or s.shape[1] < counts[0]
+        for s in states
+    ):
+        raise ValueError(
+            f"{who}: states of {n_layers} layers in {directions} directions over {counts[0]} "
+            "sequences are "
+            f"({n_layers * directions}, {counts[0]}, H), not "
+            f"{listed([state.shape for state in states])}"
+        )
+    cuts = [sum(counts[:t]) for t in range(1, len(steps))]
+    last: list[tuple[Any, ...]] = []
+    for k in range(n_layers):
+        found = []
+        if k:
+            steps = [dropout(s, ratio) for s in steps]
+        rows = concat(steps, axis=0)  # all inputs, step by step
+        for d in range(directions):
+            i = k * directions + d
+            if wrong := [v.shape for v in (*ws[i], *bs[i]) if v.shape[:1] != states[0].shape[2:]]:
+                raise ValueError(
+                    f"{who}: {wrong[0]} begins with another length than H = "
+                    f"{states[0].shape[2]} of the states"
+                )
+            project, step = layer(ws[i], bs[i])
+            inputs = list(split_axis(project(rows), cuts, 0))  # type: ignore[arg-type]
+            outputs, ends = _over_time(
+                step, inputs, tuple([state[i] for state in states]), backwards=bool(d)
+            )
+            found.append(outputs)
+            last.append(ends)
+        steps = (
+            found[0]
+            if directions == 1
+            else [concat(pair, axis=1) for pair in zip(*found, strict=True)]
+        )
+    finals = tuple([stack([ends[j] for ends in last]) for j in range(len(states))])
+    return (*finals, tuple(steps))
+
+
+def transpose_back(steps: Sequence[Variable], lengths: Sequence[int]) -> tuple[Variable, ...]:
+    """From one array for each step to one for each sequence."""
+    starts = [sum(len(s) for s in steps[:t]) for t in range(len(steps))]
+    places = [starts[t] + i for i, n in enumerate(lengths) for t in range(n)]
+    rows = concat(list(steps), axis=0)[rows_at(steps[0], places)]
+    cuts = [sum(lengths[:i]) for i in range(1, len(lengths))]
+    return tuple(split_axis(rows, cuts, 0))  # type: ignore[arg-type]
+
+
+def rows_at(like: Variable, places: Sequence[int]) -> Array:
+    """Row numbers, beside an array."""
+    return like.xp.asarray(places, "i8")
+
+
+def _lstm_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
+    # (4 H, D), (4 H, H)
+    W = concat(list(w[:4]), axis=0)
+    U = concat(list(w[4:]), axis=0)
+    bias = concat([b[k] + b[k + 4] for k in range(4)], axis=0)
+
+    def step(x: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+        h, c = states
+        c, h = LSTMCell().apply((c, x + linear(h, U)))
+        return h, c
+
+    return lambda rows: linear(rows, W, bias), step
+
+
+def _gru_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
+    # (3 H, D), (3 H, H)
+    W = concat(list(w[:3]), axis=0)
+    U = concat(list(w[3:]), axis=0)
+    bias = concat(list(b[:3]), axis=0)
+    state_bias = concat(list(b[3:]), axis=0)
+    H = len(b[0])
+
+    def step(x: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+        (h,) = states
+        y = linear(h, U, state_bias)
+        gates = sigmoid(x[:, : 2 * H] + y[:, : 2 * H])
+        r = gates[:, :H]
+        z = gates[:, H:]
+        new = tanh(x[:, 2 * H :] + r * y[:, 2 * H :])
+        return (new + z * (h - new),)
+
+    return lambda rows: linear(rows, W, bias), step
+
+
+def _rnn_layer(activation: str) -> Callable[[Any, Any], tuple[Callable[[Any], Any], Step]]:
+    check_option("n_step_rnn", "activation", activation, "tanh", "relu")
+    bend = tanh if activation == "tanh" else relu
+
+    def layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
+        step: Step = lambda x, states: (bend(x + linear(states[0], w[1])),)
+        return lambda rows: linear(rows, w[0], b[0] + b[1]), step
+
+    return layer
+
+
+def n_step_lstm(
+    n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Any
+) -> tuple[Any, ...]:
+    """Long short-term memory of several layers over sequences.
+
+    i = σ(W₀x + W₄h + b₀ + b₄), f = σ(W₁x + W₅h + b₁ + b₅), a = tanh(W₂x + W₆h + b₂ + b₆), o = σ(W₃x
+    + W₇h + b₃ + b₇), c ← f c + i a, h ← o tanh(c).
+
+    Args:
+        n_layers: S.
+        dropout_ratio: of what goes from layer to layer.
+        hx, cx: first states ``(S, N, H)``.
+        ws: for each layer the eight W, the first four ``(H, D)`` (of the first layer, then ``(H,
+            H)``), the others ``(H, H)``.
+        bs: for each layer the eight b, ``(H,)``.
+        xs: T steps ``(N_t, D)``, with the inputs of the N_t sequences that are still running: the
+            longest come first. :func:`transpose_sequence` makes steps of sequences, and sequences
+            of steps.
+
+    Returns:
+        The last states ``(S, N, H)`` twice, and a tuple of T outputs ``(N_t, H)``.
+
+    Raises:
+        ValueError: a step has more sequences than the one before, or shapes do not belong together.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> ws, bs = [[np.ones((2, 3))] * 4 + [np.ones((2, 2))] * 4], [[np.zeros(2)] * 8]
+        >>> hx = np.zeros((1, 2, 2))
+        >>> hy, cy, ys = F.n_step_lstm(
+        ...     1, 0.0, hx, hx, ws, bs, [np.ones((2, 3)), np.ones((1, 3)), np.ones((1, 3))]
+        ... )
+        >>> hy.shape, [y.shape for y in ys]
+        ((1, 2, 2), [(2, 2), (1, 2), (1, 2)])
+    """
+    return _n_step("n_step_lstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, False, _lstm_layer)
+
+
+def n_step_bilstm(
+    n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Any
+) -> tuple[Any, ...]:
+    """:func:`n_step_lstm` in both directions: states ``(2 S, N, H)``, of each layer forward, then
+    backward; ys ``(N_t, 2 H)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> ws, bs = [[np.ones((2, 3))] * 4 + [np.ones((2, 2))] * 4] * 2, [[np.zeros(2)] * 8] * 2
+        >>> hx = np.zeros((2, 1, 2))
+        >>> F.n_step_bilstm(1, 0.0, hx, hx, ws, bs, [np.ones((1, 3))] * 4)[2][0].shape
+        (1, 4)
+    """
+    return _n_step(
+        "n_step_bilstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, True, _lstm_layer
+    )
+
+
+def n_step_gru(
+    n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any
+) -> tuple[Any, ...]:
+    """Gated recurrent units of several layers over sequences (Cho et al. 2014, with the reset after
+    the product, as cuDNN).
+
+    r = σ(W₀x + W₃h + b₀ + b₃), z = σ(W₁x + W₄h + b₁ + b₄), h̄ = tanh(W₂x + b₂ + r (W₅h + b₅)), h ←
+    (1 − z) h̄ + z h.
+
+    Args:
+        n_layers, dropout_ratio, hx, xs: as in :func:`n_step_lstm`.
+        ws, bs: for each layer six W and six b.
+
+    Returns:
+        The last states ``(S, N, H)``, and a tuple of T outputs ``(N_t, H)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> ws, bs = [[np.ones((2, 3))] * 3 + [np.ones((2, 2))] * 3], [[np.zeros(2)] * 6]
+        >>> hy, ys = F.n_step_gru(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)
+        >>> hy.shape, ys[0].shape
+        ((1, 1, 2), (1, 2))
+    """
+    return _n_step("n_step_gru", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _gru_layer)
+
+
+def n_step_bigru(
+    n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any
+) -> tuple[Any, ...]:
+    """:func:`n_step_gru` in both directions, as :func:`n_step_bilstm`.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> ws, bs = [[np.ones((2, 3))] * 3 + [np.ones((2, 2))] * 3] * 2, [[np.zeros(2)] * 6] * 2
+        >>> F.n_step_bigru(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)[1][0].shape
+        (1, 4)
+    """
+    return _n_step("n_step_bigru", n_layers, dropout_ratio, (hx,), ws, bs, xs, True, _gru_layer)
+
+
+def n_step_rnn(
+    n_layers: int,
+    dropout_ratio: float,
+    hx: Any,
+    ws: Any,
+    bs: Any,
+    xs: Any,
+    activation: str = "tanh",
+) -> tuple[Any, ...]:
+    """Plain recurrent layers over sequences: h ← f(W₀x + W₁h + b₀ + b₁).
+
+    Args:
+        n_layers, dropout_ratio, hx, xs: as in :func:`n_step_lstm`.
+        ws, bs: for each layer two W and two b.
+        activation: f, ``'tanh'`` or ``'relu'``.
+
+    Returns:
+        The last states ``(S, N, H)``, and a tuple of T outputs ``(N_t, H)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> ws, bs = [[np.ones((2, 3)), np.ones((2, 2))]], [[np.zeros(2)] * 2]
+        >>> F.n_step_rnn(1, 0.0, np.zeros((1, 1, 2)), ws, bs, [np.ones((1, 3))] * 4, "relu")[
+        ...     0
+        ... ].array[0, 0]
+        array([45., 45.])
+    """
+    return _n_step(
+        "n_step_rnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _rnn_layer(activation)
+    )
+
+
+def n_step_birnn(
+    n_layers: int,
+    dropout_ratio: float,
+    hx: Any,
+    ws: Any,
+    bs: Any,
+    xs: Any,
+    activation: str = "tanh",
+) -> tuple[Any, ...]:
+    """:func:`n_step_rnn` in both directions, as :func:`n_step_bilstm`.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> ws, bs = [[np.ones((2, 3)), np.ones((2, 2))]] * 2, [[np.zeros(2)] * 2] * 2
+        >>> F.n_step_birnn(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)[1][0].shape
+        (1, 4)
+    """
+    return _n_step(
+        "n_step_birnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, True, _rnn_layer(activation)
+    )

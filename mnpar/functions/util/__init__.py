@@ -1,0 +1,1 @@
+"""Functions that change how others are differentiated."""

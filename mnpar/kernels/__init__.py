@@ -1,0 +1,1 @@
+"""Fast computations on arrays, without Variables: arrays in, arrays out."""
