@@ -104,8 +104,7 @@ def ours(comm, name, cut):
 def theirs(torch, comm, name, cut, plain=False):
     from torch import nn
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor import parallel as tp
+    from torch.distributed.tensor import Replicate, Shard, parallel as tp
 
     class TorchMLP(nn.Module):
         def __init__(self):

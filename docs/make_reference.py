@@ -17,7 +17,7 @@ MODULES = (
     ("mnpar.parallel", "copies of models, pipelines, parameter servers"),
     ("mnpar.plans", "who has what and who wants what, as boxes"),
     ("mnpar.optimizers", "rules that change parameters"),
-    ("mnpar.optimizer_hooks", "what they do besides"),
+    ("mnpar.optimizers.hooks", "what they do besides"),
     ("mnpar.initializers", "first values of parameters"),
     ("mnpar.datasets", "data, and their parts for ranks"),
     ("mnpar.dataset", "examples made into batches"),

@@ -9,223 +9,145 @@ divided arrays, and parallel/ is what is built on all of these.
 
 from typing import TYPE_CHECKING
 
-from mnpar import communicators  # first: it looks after Ctrl-C and errors from here on
+# first: it looks after Ctrl-C and errors from here on
+from mnpar import communicators as communicators
 
 # isort: split
-from mnpar import chainer_names as chainer_names  # it puts names where Chainer has them
-from mnpar import functions, lazy
-from mnpar.autograd.arraylike import as_array
-from mnpar.autograd.tape import Tape
-from mnpar.backend import get_array_module, get_device, using_device
-from mnpar.chain import Chain, ChainList
+from mnpar import functions as functions, lazy
+from mnpar.autograd.arraylike import as_array as as_array
+from mnpar.autograd.tape import Tape as Tape
+from mnpar.backend import (
+    get_array_module as get_array_module,
+    get_device as get_device,
+    using_device as using_device,
+)
+from mnpar.chain import Chain as Chain, ChainList as ChainList
 from mnpar.communicators import (
-    ANY_SOURCE,
-    ANY_TAG,
-    Communicator,
-    CommunicatorBase,
-    Operation,
-    create_communicator,
-    run,
+    ANY_SOURCE as ANY_SOURCE,
+    ANY_TAG as ANY_TAG,
+    Communicator as Communicator,
+    CommunicatorBase as CommunicatorBase,
+    Operation as Operation,
+    create_communicator as create_communicator,
 )
+from mnpar.compat import chainer_names  # noqa: F401 - puts names where Chainer has them
 from mnpar.configuration import (
-    Config,
-    config,
-    force_backprop_mode,
-    get_dtype,
-    global_config,
-    is_debug,
-    mixed16,
-    no_backprop_mode,
-    set_debug,
-    using_config,
+    Config as Config,
+    config as config,
+    force_backprop_mode as force_backprop_mode,
+    get_dtype as get_dtype,
+    global_config as global_config,
+    is_debug as is_debug,
+    mixed16 as mixed16,
+    no_backprop_mode as no_backprop_mode,
+    set_debug as set_debug,
+    using_config as using_config,
 )
-from mnpar.function_hook import FunctionHook, get_function_hooks
-from mnpar.function_node import FunctionNode
-from mnpar.link import Link
-from mnpar.link_hook import LinkHook
-
-# it gives communicators methods that take models
-from mnpar.parallel.data import communicator_methods as communicator_methods
-from mnpar.parameter import Parameter
-from mnpar.sequential import Sequential
-from mnpar.variable import Variable, as_variable, backward, grad
+from mnpar.function_hook import (
+    FunctionHook as FunctionHook,
+    get_function_hooks as get_function_hooks,
+)
+from mnpar.function_node import FunctionNode as FunctionNode
+from mnpar.link import Link as Link
+from mnpar.link_hook import LinkHook as LinkHook
+from mnpar.parallel.data import (
+    communicator_methods,  # noqa: F401 - gives communicators methods that take models
+)
+from mnpar.parameter import Parameter as Parameter
+from mnpar.sequential import Sequential as Sequential
+from mnpar.variable import (
+    Variable as Variable,
+    as_variable as as_variable,
+    backward as backward,
+    grad as grad,
+)
 
 if TYPE_CHECKING:
     from mnpar import (
-        backend,
-        backends,
-        checkpoint,
-        computational_graph,
-        configuration,
-        cuda,
-        dataset,
-        datasets,
-        errors,
-        extensions,
-        function,
-        function_hooks,
-        global_except_hook,
-        gradient_check,
-        initializer,
-        initializers,
-        iterators,
-        link_hooks,
-        links,
-        meters,
-        nccl,
-        optimizer,
-        optimizer_hooks,
-        optimizers,
-        parallel,
-        plans,
-        random,
-        reporter,
-        serializer,
-        serializers,
-        testing,
-        training,
-        utils,
+        backend as backend,
+        backends as backends,
+        checkpoint as checkpoint,
+        computational_graph as computational_graph,
+        configuration as configuration,
+        dataset as dataset,
+        datasets as datasets,
+        errors as errors,
+        extensions as extensions,
+        function_hooks as function_hooks,
+        gradient_check as gradient_check,
+        initializers as initializers,
+        iterators as iterators,
+        launch as launch,
+        link_hooks as link_hooks,
+        links as links,
+        meters as meters,
+        optimizers as optimizers,
+        parallel as parallel,
+        plans as plans,
+        random as random,
+        reporter as reporter,
+        serializer as serializer,
+        serializers as serializers,
+        testing as testing,
+        training as training,
     )
-    from mnpar.checkpoint import create_multi_node_checkpointer
-    from mnpar.datasets import DataSizeError, create_empty_dataset, scatter_dataset, scatter_index
-    from mnpar.doctor import print_runtime_info
-    from mnpar.extensions import create_multi_node_evaluator
-    from mnpar.functions.communication.future import Future
-    from mnpar.functions.divided.halo import SpatialGrid
-    from mnpar.initializers import Initializer
-    from mnpar.optimizers import GradientMethod, Optimizer, UpdateRule
+    from mnpar.checkpoint import create_multi_node_checkpointer as create_multi_node_checkpointer
+    from mnpar.compat import (
+        cuda as cuda,
+        function as function,
+        global_except_hook as global_except_hook,
+        initializer as initializer,
+        nccl as nccl,
+        optimizer as optimizer,
+        optimizer_hooks as optimizer_hooks,
+        utils as utils,
+    )
+    from mnpar.datasets import (
+        DataSizeError as DataSizeError,
+        create_empty_dataset as create_empty_dataset,
+        scatter_dataset as scatter_dataset,
+        scatter_index as scatter_index,
+    )
+    from mnpar.doctor import print_runtime_info as print_runtime_info
+    from mnpar.extensions import create_multi_node_evaluator as create_multi_node_evaluator
+    from mnpar.functions.communication.future import Future as Future
+    from mnpar.functions.divided.halo import SpatialGrid as SpatialGrid
+    from mnpar.initializers import Initializer as Initializer
+    from mnpar.launch import run as run
+    from mnpar.optimizers import (
+        GradientMethod as GradientMethod,
+        Optimizer as Optimizer,
+        UpdateRule as UpdateRule,
+    )
     from mnpar.parallel import (
-        DistributedDataParallel,
-        Ensemble,
-        Mesh,
-        MultiNodeChainList,
-        Pipeline,
-        SharedData,
-        check_parameter_closeness,
-        create_multi_node_optimizer,
-        parallel_function,
+        DistributedDataParallel as DistributedDataParallel,
+        Ensemble as Ensemble,
+        Mesh as Mesh,
+        MultiNodeChainList as MultiNodeChainList,
+        Pipeline as Pipeline,
+        SharedData as SharedData,
+        check_parameter_closeness as check_parameter_closeness,
+        create_multi_node_optimizer as create_multi_node_optimizer,
+        parallel_function as parallel_function,
     )
-    from mnpar.profiling.profiler import profile
-    from mnpar.profiling.timeline import Timeline
+    from mnpar.profiling.profiler import profile as profile
+    from mnpar.profiling.timeline import Timeline as Timeline
     from mnpar.reporter import (
-        DictSummary,
-        Reporter,
-        Summary,
-        get_current_reporter,
-        report,
-        report_scope,
+        DictSummary as DictSummary,
+        Reporter as Reporter,
+        Summary as Summary,
+        get_current_reporter as get_current_reporter,
+        report as report,
+        report_scope as report_scope,
     )
-    from mnpar.runtime.mpiexec import relaunch
-    from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
+    from mnpar.runtime.mpiexec import relaunch as relaunch
+    from mnpar.serializer import (
+        AbstractSerializer as AbstractSerializer,
+        Deserializer as Deserializer,
+        Serializer as Serializer,
+    )
 else:
-    __getattr__, __dir__ = lazy.names(__name__)
+    __path__.append(f"{__path__[0]}/compat")  # so that mnpar.cuda is found: Chainer's small modules
+    __getattr__, __dir__, __all__ = lazy.names(__name__)
 
-__all__ = [
-    "ANY_SOURCE",
-    "ANY_TAG",
-    "AbstractSerializer",
-    "Chain",
-    "ChainList",
-    "Communicator",
-    "CommunicatorBase",
-    "Config",
-    "DataSizeError",
-    "Deserializer",
-    "DictSummary",
-    "DistributedDataParallel",
-    "Ensemble",
-    "FunctionHook",
-    "FunctionNode",
-    "Future",
-    "GradientMethod",
-    "Initializer",
-    "Link",
-    "LinkHook",
-    "Mesh",
-    "MultiNodeChainList",
-    "Operation",
-    "Optimizer",
-    "Parameter",
-    "Pipeline",
-    "Reporter",
-    "Sequential",
-    "Serializer",
-    "SharedData",
-    "SpatialGrid",
-    "Summary",
-    "Tape",
-    "Timeline",
-    "UpdateRule",
-    "Variable",
-    "as_array",
-    "as_variable",
-    "backend",
-    "backends",
-    "backward",
-    "check_parameter_closeness",
-    "checkpoint",
-    "communicators",
-    "computational_graph",
-    "config",
-    "configuration",
-    "create_communicator",
-    "create_empty_dataset",
-    "create_multi_node_checkpointer",
-    "create_multi_node_evaluator",
-    "create_multi_node_optimizer",
-    "cuda",
-    "dataset",
-    "datasets",
-    "errors",
-    "extensions",
-    "force_backprop_mode",
-    "function",
-    "function_hooks",
-    "functions",
-    "get_array_module",
-    "get_current_reporter",
-    "get_device",
-    "get_dtype",
-    "get_function_hooks",
-    "global_config",
-    "global_except_hook",
-    "grad",
-    "gradient_check",
-    "initializer",
-    "initializers",
-    "is_debug",
-    "iterators",
-    "launch",
-    "link_hooks",
-    "links",
-    "meters",
-    "mixed16",
-    "nccl",
-    "no_backprop_mode",
-    "optimizer",
-    "optimizer_hooks",
-    "optimizers",
-    "parallel",
-    "parallel_function",
-    "plans",
-    "print_runtime_info",
-    "profile",
-    "random",
-    "relaunch",
-    "report",
-    "report_scope",
-    "reporter",
-    "run",
-    "scatter_dataset",
-    "scatter_index",
-    "serializer",
-    "serializers",
-    "set_debug",
-    "summary",
-    "testing",
-    "training",
-    "using_config",
-    "using_device",
-    "utils",
-]
 __version__ = "0.1.0"

@@ -11,25 +11,13 @@ from typing import TYPE_CHECKING
 from mnpar import lazy
 
 if TYPE_CHECKING:
-    from mnpar.checkpoint.collecting import collect_garbage, steps
-    from mnpar.checkpoint.loading import load, load_folder
-    from mnpar.checkpoint.multi_node_checkpointer import (
-        MultiNodeCheckpointer,
-        create_multi_node_checkpointer,
+    from mnpar.checkpoint.chainermn import (
+        MultiNodeCheckpointer as MultiNodeCheckpointer,
+        Notice as Notice,
+        create_multi_node_checkpointer as create_multi_node_checkpointer,
     )
-    from mnpar.checkpoint.notice import Notice
-    from mnpar.checkpoint.saving import save, save_folder
+    from mnpar.checkpoint.load import load as load, load_folder as load_folder
+    from mnpar.checkpoint.retention import collect_garbage as collect_garbage, steps as steps
+    from mnpar.checkpoint.save import save as save, save_folder as save_folder
 else:
-    __getattr__, __dir__ = lazy.names(__name__)
-
-__all__ = [
-    "MultiNodeCheckpointer",
-    "Notice",
-    "collect_garbage",
-    "create_multi_node_checkpointer",
-    "load",
-    "load_folder",
-    "save",
-    "save_folder",
-    "steps",
-]
+    __getattr__, __dir__, __all__ = lazy.names(__name__)

@@ -16,8 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from mnpar.checkpoint import notes, store
-from mnpar.checkpoint.saving import Draft, name_it, write_shard
+from mnpar.checkpoint import store
+from mnpar.checkpoint.save import Draft, name_it, write_shard
 from mnpar.communicators.consensus import together
 from mnpar.errors import CheckpointError
 
@@ -52,10 +52,10 @@ class Background:
     def _work(self) -> None:
         draft = self._draft
         try:
-            notes.write_note(draft.hidden, draft.rank, write_shard(draft))
+            store.write_note(draft.hidden, draft.rank, write_shard(draft))
         except Exception as error:
             self._error = error
-            notes.write_failure(draft.hidden, draft.rank, error)
+            store.write_failure(draft.hidden, draft.rank, error)
         draft.arrays.clear()
         self._written.set()
         if draft.rank == 0:
@@ -75,7 +75,7 @@ class Background:
             ]
             if failed:
                 raise CheckpointError(f"{draft.hidden}: {'; '.join(failed)}")
-            notes.remove_notes(draft.hidden)
+            store.remove_notes(draft.hidden)
             self._path = name_it(draft, [left[rank] for rank in range(draft.size)])  # type: ignore[misc]
         except Exception as error:
             self._failure = error
@@ -91,9 +91,9 @@ class Background:
         )
         while missing := [rank for rank in range(draft.size) if rank not in found]:
             found |= {
-                rank: notes.read_note(draft.hidden, rank)
+                rank: store.read_note(draft.hidden, rank)
                 for rank in missing
-                if notes.has_note(draft.hidden, rank)
+                if store.has_note(draft.hidden, rank)
             }
             if len(found) < draft.size:
                 if time.monotonic() > deadline:

@@ -15,11 +15,20 @@ moment there is a whole one, and readers find it.
 
 Only this module makes, renames and removes folders, and it removes none that is not named like a
 checkpoint or has other files. The digests find accidents, not forgery.
+
+One job at a time in a folder: a file lock, which the system releases when the process ends,
+however it ends.
+
+Files in the hidden folder by which ranks that send no messages tell rank 0 that their shard is
+written, or why it is not.
+
+The folder of a checkpoint, which all ranks name: perhaps by different paths.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -27,20 +36,37 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from mnpar.communicators.consensus import together
 from mnpar.errors import CheckpointError
 from mnpar.serializers.atomic import sync_folder
 
+if TYPE_CHECKING:
+    from mnpar.communicators import Communicator
+
 FORMAT = 1
+
+
 MANIFEST = "manifest.json"
+
+
 _LONGEST_MANIFEST = 1 << 30
+
+
 _DONE = re.compile(r"step-(\d{8,})(?:\.([1-9]\d*))?")
+
+
 _HIDDEN = re.compile(r"\.[^/]+~([^~/]+)~(\d+)~[0-9a-f]+\.(?:tmp|old)")
+
+
 _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}\.safetensors")
 
+
 UNDER_WAY: dict[str, None] = {}  # hidden folders that this process is filling or removing
+
 
 # Called with the name of each step of writing when it was taken: tests end the job there.
 after_step: ContextVar[Callable[[str], None]] = ContextVar(
@@ -330,3 +356,120 @@ def check_file(path: str, size: int, digest: str) -> None:
                 )
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from None
+
+
+def take_lock(folder: str) -> int:
+    """Keep other processes from taking this folder's lock, until this one ends or closes the
+    descriptor.
+
+    Where the file system knows no locks, nobody is kept out. Child processes do not inherit it.
+
+    Args:
+        folder: is made if necessary.
+
+    Returns:
+        A descriptor.
+
+    Raises:
+        CheckpointError: another process has it: the message says which.
+        OSError: the folder cannot be written to.
+    """
+    os.makedirs(folder, exist_ok=True)
+    descriptor = os.open(
+        os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
+    )
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            return descriptor
+        owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another job"
+        os.close(descriptor)
+        raise CheckpointError(
+            f"{folder} is in use by {owner}: end that job, or give this run another name"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+    return descriptor
+
+
+def _note(hidden: str, rank: int) -> str:
+    return os.path.join(hidden, f"note-{rank:05d}")
+
+
+def write_note(hidden: str, rank: int, content: Any) -> None:
+    """Write a note, anything that JSON can hold, atomically."""
+    path = _note(hidden, rank)
+    with open(
+        path + "~", "w"
+    ) as file:  # it may be there already, written in part, if the disk was full
+        json.dump(content, file)
+    reach("note written")
+    os.rename(path + "~", path)
+    reach("note left")
+
+
+def write_failure(hidden: str, rank: int, error: Exception) -> None:
+    """Write a note that there will be no shard, if that can still be written."""
+    with suppress(OSError):
+        write_note(hidden, rank, {"error": f"{type(error).__name__}: {error}"})
+
+
+def has_note(hidden: str, rank: int) -> bool:
+    """Whether a rank has written its note."""
+    return os.path.exists(_note(hidden, rank))
+
+
+def read_note(hidden: str, rank: int) -> Shard | str | None:
+    """A rank's note: its shard, None if it has nothing to write, or its error."""
+    with open(_note(hidden, rank)) as file:
+        content = json.load(file)
+    return (
+        content["error"]
+        if isinstance(content, dict)
+        else None
+        if content is None
+        else Shard(*content)
+    )
+
+
+def remove_notes(hidden: str) -> None:
+    """Remove all notes: a complete checkpoint has a manifest and shards only."""
+    for name in os.listdir(hidden):
+        if name.startswith("note-"):
+            os.remove(os.path.join(hidden, name))
+
+
+T = TypeVar("T")
+
+
+def in_folder(
+    comm: Communicator, folder: str | os.PathLike[str], work: Callable[[], T]
+) -> tuple[str, list[T]]:
+    """:func:`together` in one folder: rank 0's path of it, which is everyone's, and what ``work()``
+    returned on each rank.
+
+    Machines may see one folder under different working directories, so that relative paths or
+    absolute ones are compared.
+
+    Raises:
+        ValueError: on all ranks: they name different folders.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.run(
+        ...     lambda comm: in_folder(comm, f"/tmp/of-rank-{comm.rank}", lambda: None), ranks=2
+        ... )
+        Traceback (most recent call last):
+        ValueError: ranks name different folders for one checkpoint, /tmp/of-rank-0 on rank 0 and /tmp/of-rank-1 on rank 1: ...
+    """
+    outcomes = together(comm, lambda: (os.path.abspath(folder), os.path.relpath(folder), work()))
+    path, relative, _ = outcomes[0]
+    for rank, (other, seen, _) in enumerate(outcomes):
+        if other != path and seen != relative:
+            raise ValueError(
+                f"ranks name different folders for one checkpoint, {path} on rank 0 and "
+                f"{other} on rank {rank}: "
+                "all ranks name the same one, on a file system that they share"
+            )
+    return path, [result for _, _, result in outcomes]

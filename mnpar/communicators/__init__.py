@@ -9,7 +9,6 @@ startup.install()
 from mnpar.communicators.communicator import ANY_SOURCE, ANY_TAG, Communicator
 from mnpar.communicators.create import create_communicator, current_rank
 from mnpar.communicators.operation import Operation
-from mnpar.launch import run
 
 CommunicatorBase = Communicator  # ChainerMN's name, for isinstance
 __all__ = [
@@ -20,5 +19,4 @@ __all__ = [
     "Operation",
     "create_communicator",
     "current_rank",
-    "run",
 ]

@@ -3,7 +3,7 @@ is split over ranks.
 
 They do not depend on the order in which parameters are made, nor on other random numbers that a
 rank draws: a rank that holds one stage of a pipeline, or a part of each layer, gets the values that
-one process would have there. A divided parameter is drawn whole, and cut (links/divided.py).
+one process would have there. A divided parameter is drawn whole, and cut (links/parallel.py).
 """
 
 from __future__ import annotations

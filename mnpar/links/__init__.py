@@ -5,183 +5,115 @@ from typing import TYPE_CHECKING
 from mnpar import lazy
 
 if TYPE_CHECKING:
-    from mnpar.links.attention import MultiHeadAttention
-    from mnpar.links.batch_normalization import (
-        BatchNormalization,
-        BatchRenormalization,
-        DecorrelatedBatchNormalization,
-    )
-    from mnpar.links.bilinear import Bilinear
-    from mnpar.links.classifier import Classifier
+    from mnpar.links.attention import MultiHeadAttention as MultiHeadAttention
+    from mnpar.links.classifier import Classifier as Classifier
     from mnpar.links.convolution import (
-        Convolution1D,
-        Convolution2D,
-        Convolution3D,
-        ConvolutionND,
-        DepthwiseConvolution2D,
-        DilatedConvolution2D,
-        MLPConvolution2D,
+        Convolution1D as Convolution1D,
+        Convolution2D as Convolution2D,
+        Convolution3D as Convolution3D,
+        ConvolutionND as ConvolutionND,
+        Deconvolution1D as Deconvolution1D,
+        Deconvolution2D as Deconvolution2D,
+        Deconvolution3D as Deconvolution3D,
+        DeconvolutionND as DeconvolutionND,
+        DeformableConvolution2D as DeformableConvolution2D,
+        DeformableConvolution2DSampler as DeformableConvolution2DSampler,
+        DepthwiseConvolution2D as DepthwiseConvolution2D,
+        DilatedConvolution2D as DilatedConvolution2D,
+        MLPConvolution2D as MLPConvolution2D,
     )
-    from mnpar.links.deconvolution import (
-        Deconvolution1D,
-        Deconvolution2D,
-        Deconvolution3D,
-        DeconvolutionND,
+    from mnpar.links.embedding import (
+        EmbedID as EmbedID,
+        VocabularyParallelEmbedID as VocabularyParallelEmbedID,
     )
-    from mnpar.links.deformable_convolution import (
-        DeformableConvolution2D,
-        DeformableConvolution2DSampler,
+    from mnpar.links.experts import MixtureOfExperts as MixtureOfExperts
+    from mnpar.links.inception import Inception as Inception, InceptionBN as InceptionBN
+    from mnpar.links.linear import (
+        Bilinear as Bilinear,
+        Linear as Linear,
+        SimplifiedDropconnect as SimplifiedDropconnect,
     )
-    from mnpar.links.divided import gather_parameter
-    from mnpar.links.dropconnect import SimplifiedDropconnect
-    from mnpar.links.gated import (
-        StatefulMGU,
-        StatefulPeepholeLSTM,
-        StatefulZoneoutLSTM,
-        StatelessMGU,
+    from mnpar.links.local_convolution import (
+        LocalConvolution2D as LocalConvolution2D,
+        LocalDeconvolution2D as LocalDeconvolution2D,
     )
-    from mnpar.links.hierarchical_softmax import BinaryHierarchicalSoftmax
-    from mnpar.links.inception import Inception, InceptionBN
-    from mnpar.links.linear import Linear
-    from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
-    from mnpar.links.mixture_of_experts import MixtureOfExperts
-    from mnpar.links.multi_node_batch_normalization import (
-        MultiNodeBatchNormalization,
-        create_mnbn_model,
+    from mnpar.links.losses import (
+        BinaryHierarchicalSoftmax as BinaryHierarchicalSoftmax,
+        BlackOut as BlackOut,
+        CRF1d as CRF1d,
+        NegativeSampling as NegativeSampling,
     )
-    from mnpar.links.multi_node_n_step_rnn import MultiNodeNStepRNN, create_multi_node_n_step_rnn
-    from mnpar.links.n_step import (
-        NStepBiGRU,
-        NStepBiLSTM,
-        NStepBiRNNReLU,
-        NStepBiRNNTanh,
-        NStepGRU,
-        NStepLSTM,
-        NStepRNNBase,
-        NStepRNNReLU,
-        NStepRNNTanh,
+    from mnpar.links.n_step_rnn import (
+        MultiNodeNStepRNN as MultiNodeNStepRNN,
+        NStepBiGRU as NStepBiGRU,
+        NStepBiLSTM as NStepBiLSTM,
+        NStepBiRNNReLU as NStepBiRNNReLU,
+        NStepBiRNNTanh as NStepBiRNNTanh,
+        NStepGRU as NStepGRU,
+        NStepLSTM as NStepLSTM,
+        NStepRNNBase as NStepRNNBase,
+        NStepRNNReLU as NStepRNNReLU,
+        NStepRNNTanh as NStepRNNTanh,
+        create_multi_node_n_step_rnn as create_multi_node_n_step_rnn,
     )
-    from mnpar.links.parallel_convolution import (
-        ChannelParallelConvolution2D,
-        FilterParallelConvolution2D,
+    from mnpar.links.normalization import (
+        BatchNormalization as BatchNormalization,
+        BatchRenormalization as BatchRenormalization,
+        DecorrelatedBatchNormalization as DecorrelatedBatchNormalization,
+        GroupNormalization as GroupNormalization,
+        LayerNormalization as LayerNormalization,
+        MultiNodeBatchNormalization as MultiNodeBatchNormalization,
+        create_mnbn_model as create_mnbn_model,
     )
-    from mnpar.links.parallel_embedding import VocabularyParallelEmbedID
-    from mnpar.links.parallel_linear import ColumnParallelLinear, RowParallelLinear
-    from mnpar.links.recurrent import GRU, LSTM, EmbedID, StatefulGRU, StatelessGRU, StatelessLSTM
-    from mnpar.links.sample_normalization import GroupNormalization, LayerNormalization
-    from mnpar.links.sampled_loss import BlackOut, CRF1d, NegativeSampling
-    from mnpar.links.small import Bias, Highway, Maxout, Parameter, PReLU, Scale, Swish
-    from mnpar.links.spatial_convolution import (
-        SpatialConvolution1D,
-        SpatialConvolution2D,
-        SpatialConvolution3D,
-        SpatialConvolutionND,
-        SpatialDeconvolution1D,
-        SpatialDeconvolution2D,
-        SpatialDeconvolution3D,
-        SpatialDeconvolutionND,
-        SpatialDepthwiseConvolution2D,
+    from mnpar.links.on_grid import (
+        SpatialBatchNormalization as SpatialBatchNormalization,
+        SpatialConvolution1D as SpatialConvolution1D,
+        SpatialConvolution2D as SpatialConvolution2D,
+        SpatialConvolution3D as SpatialConvolution3D,
+        SpatialConvolutionND as SpatialConvolutionND,
+        SpatialDeconvolution1D as SpatialDeconvolution1D,
+        SpatialDeconvolution2D as SpatialDeconvolution2D,
+        SpatialDeconvolution3D as SpatialDeconvolution3D,
+        SpatialDeconvolutionND as SpatialDeconvolutionND,
+        SpatialDepthwiseConvolution2D as SpatialDepthwiseConvolution2D,
+        SpatialGroupNormalization as SpatialGroupNormalization,
+        SpatialLayerNormalization as SpatialLayerNormalization,
+        SpatialLinear as SpatialLinear,
+        SpatialLocalConvolution2D as SpatialLocalConvolution2D,
+        SpatialLocalDeconvolution2D as SpatialLocalDeconvolution2D,
     )
-    from mnpar.links.spatial_linear import SpatialLinear
-    from mnpar.links.spatial_local_convolution import (
-        SpatialLocalConvolution2D,
-        SpatialLocalDeconvolution2D,
+    from mnpar.links.parallel import (
+        ChannelParallelConvolution2D as ChannelParallelConvolution2D,
+        ColumnParallelLinear as ColumnParallelLinear,
+        FilterParallelConvolution2D as FilterParallelConvolution2D,
+        RowParallelLinear as RowParallelLinear,
+        gather_parameter as gather_parameter,
     )
-    from mnpar.links.spatial_normalization import (
-        SpatialBatchNormalization,
-        SpatialGroupNormalization,
-        SpatialLayerNormalization,
+    from mnpar.links.recurrent import (
+        GRU as GRU,
+        LSTM as LSTM,
+        StatefulGRU as StatefulGRU,
+        StatefulMGU as StatefulMGU,
+        StatefulPeepholeLSTM as StatefulPeepholeLSTM,
+        StatefulZoneoutLSTM as StatefulZoneoutLSTM,
+        StatelessGRU as StatelessGRU,
+        StatelessLSTM as StatelessLSTM,
+        StatelessMGU as StatelessMGU,
     )
-    from mnpar.links.tree_lstm import ChildSumTreeLSTM, NaryTreeLSTM
+    from mnpar.links.small import (
+        Bias as Bias,
+        Highway as Highway,
+        Maxout as Maxout,
+        Parameter as Parameter,
+        PReLU as PReLU,
+        Scale as Scale,
+        Swish as Swish,
+    )
+    from mnpar.links.tree_lstm import (
+        ChildSumTreeLSTM as ChildSumTreeLSTM,
+        NaryTreeLSTM as NaryTreeLSTM,
+    )
 else:
-    __getattr__, __dir__ = lazy.names(
+    __getattr__, __dir__, __all__ = lazy.names(
         __name__, MultiNodeChainList="mnpar.parallel.multi_node_chain_list"
     )
-
-__all__ = [
-    "GRU",
-    "LSTM",
-    "BatchNormalization",
-    "BatchRenormalization",
-    "Bias",
-    "Bilinear",
-    "BinaryHierarchicalSoftmax",
-    "BlackOut",
-    "CRF1d",
-    "ChannelParallelConvolution2D",
-    "ChildSumTreeLSTM",
-    "Classifier",
-    "ColumnParallelLinear",
-    "Convolution1D",
-    "Convolution2D",
-    "Convolution3D",
-    "ConvolutionND",
-    "Deconvolution1D",
-    "Deconvolution2D",
-    "Deconvolution3D",
-    "DeconvolutionND",
-    "DecorrelatedBatchNormalization",
-    "DeformableConvolution2D",
-    "DeformableConvolution2DSampler",
-    "DepthwiseConvolution2D",
-    "DilatedConvolution2D",
-    "EmbedID",
-    "FilterParallelConvolution2D",
-    "GroupNormalization",
-    "Highway",
-    "Inception",
-    "InceptionBN",
-    "LayerNormalization",
-    "Linear",
-    "LocalConvolution2D",
-    "LocalDeconvolution2D",
-    "MLPConvolution2D",
-    "Maxout",
-    "MixtureOfExperts",
-    "MultiHeadAttention",
-    "MultiNodeBatchNormalization",
-    "MultiNodeNStepRNN",
-    "NStepBiGRU",
-    "NStepBiLSTM",
-    "NStepBiRNNReLU",
-    "NStepBiRNNTanh",
-    "NStepGRU",
-    "NStepLSTM",
-    "NStepRNNBase",
-    "NStepRNNReLU",
-    "NStepRNNTanh",
-    "NaryTreeLSTM",
-    "NegativeSampling",
-    "PReLU",
-    "Parameter",
-    "RowParallelLinear",
-    "Scale",
-    "SimplifiedDropconnect",
-    "SpatialBatchNormalization",
-    "SpatialConvolution1D",
-    "SpatialConvolution2D",
-    "SpatialConvolution3D",
-    "SpatialConvolutionND",
-    "SpatialDeconvolution1D",
-    "SpatialDeconvolution2D",
-    "SpatialDeconvolution3D",
-    "SpatialDeconvolutionND",
-    "SpatialDepthwiseConvolution2D",
-    "SpatialGroupNormalization",
-    "SpatialLayerNormalization",
-    "SpatialLinear",
-    "SpatialLocalConvolution2D",
-    "SpatialLocalDeconvolution2D",
-    "StatefulGRU",
-    "StatefulMGU",
-    "StatefulPeepholeLSTM",
-    "StatefulZoneoutLSTM",
-    "StatelessGRU",
-    "StatelessLSTM",
-    "StatelessMGU",
-    "Swish",
-    "VocabularyParallelEmbedID",
-    "create_mnbn_model",
-    "create_multi_node_n_step_rnn",
-    "gather_parameter",
-]

@@ -30,7 +30,7 @@ from mnpar.functions import (
     transpose,
 )
 from mnpar.initializers.initializer import put
-from mnpar.links.divided import Divided, initialize_part
+from mnpar.links.parallel import Divided, initialize_part
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, block
 from mnpar.variable import Variable, as_variable

@@ -1,6 +1,12 @@
 """Convolutional layers in any number of dimensions, depthwise ones, and networks in networks.
 
 The number of input channels may come from the first batch.
+
+Transposed convolutional layers in any number of dimensions; the number of input channels may
+come from the first batch.
+
+Deformable convolution: a layer that computes offsets, and one that convolves the image sampled
+at them.
 """
 
 from __future__ import annotations
@@ -9,8 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mnpar import initializers
-from mnpar.chain import ChainList
-from mnpar.functions import convolution_nd, depthwise_convolution_2d, relu
+from mnpar.chain import Chain, ChainList
+from mnpar.functions import convolution_nd, deconvolution_nd, depthwise_convolution_2d, relu
+from mnpar.functions.connection.deformable_convolution import deformable_convolution_2d_sampler
 from mnpar.kernels.windows import missing, per_axis
 from mnpar.link import Link
 from mnpar.parameter import Parameter
@@ -421,3 +428,300 @@ class MLPConvolution2D(ChainList):
         for layer in hidden:
             x = self.activation(layer(x))
         return last(x)  # type: ignore[no-any-return]
+
+
+class DeconvolutionND(_Filters):
+    """Transposed convolution: the adjoint of a convolution, from outputs of that size to images.
+
+    Args:
+        ndim, ksize, stride, pad, dilate, groups, nobias: of the convolution, as
+            :class:`ConvolutionND` takes them.
+        in_channels: of the inputs; None (or left out) takes it from the first batch.
+        out_channels: of the images.
+        outsize: the size of the images, where a stride leaves several possible; None: the smallest.
+        initialW: initializer of W ``(in_channels, out_channels / groups, *ksize)``; None is
+            LeCunNormal.
+        initial_bias: initializer of b (out_channels,); None is 0.
+
+    Raises:
+        ValueError: sizes below 1, or groups that do not divide the channels.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.DeconvolutionND(1, 3, 2, 4, stride=2)(np.ones((1, 3, 5), "f4")).shape
+        (1, 2, 12)
+    """
+
+    def __init__(
+        self,
+        ndim: int,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        outsize: Any = None,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:
+        super().__init__(
+            ndim,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            dilate,
+            groups,
+        )
+        self.outsize = outsize
+
+    def _shape(self, in_channels: int) -> tuple[int, ...]:
+        return in_channels, self.out_channels // self.groups, *self.ksize
+
+    def forward(self, x: Any) -> Variable:
+        """(N, in_channels, …) → (N, out_channels, …), as
+        :func:`mnpar.functions.deconvolution_nd`.
+        """
+        self._take_size(x)
+        return deconvolution_nd(
+            x, self.W, self.b, self.stride, self.pad, self.outsize, self.dilate, self.groups
+        )
+
+
+class Deconvolution1D(DeconvolutionND):
+    """Transposed convolution to sequences (N, C, T); arguments as :class:`DeconvolutionND`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Deconvolution1D(2, 3)(np.ones((1, 3, 5), "f4")).shape
+        (1, 2, 7)
+    """
+
+    def __init__(
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        outsize: Any = None,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:
+        super().__init__(
+            1,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            outsize,
+            initialW,
+            initial_bias,
+            dilate,
+            groups,
+        )
+
+
+class Deconvolution2D(DeconvolutionND):
+    """Transposed convolution to images (N, C, H, W); arguments as :class:`DeconvolutionND`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Deconvolution2D(16, 3, ksize=4, stride=2, pad=1)(np.ones((1, 16, 7, 7), "f4")).shape
+        (1, 3, 14, 14)
+    """
+
+    def __init__(
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        outsize: Any = None,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        *,
+        dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:
+        super().__init__(
+            2,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            outsize,
+            initialW,
+            initial_bias,
+            dilate,
+            groups,
+        )
+
+
+class Deconvolution3D(DeconvolutionND):
+    """Transposed convolution to volumes (N, C, D, H, W); arguments as :class:`DeconvolutionND`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Deconvolution3D(1, 2)(np.ones((1, 3, 2, 2, 2), "f4")).shape
+        (1, 1, 3, 3, 3)
+    """
+
+    def __init__(
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        outsize: Any = None,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:
+        super().__init__(
+            3,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            outsize,
+            initialW,
+            initial_bias,
+            dilate,
+            groups,
+        )
+
+
+class DeformableConvolution2DSampler(Convolution2D):
+    """:func:`mnpar.functions.deformable_convolution_2d_sampler` with filters of its own, zeros at
+    first unless told.
+
+    Args:
+        in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias: as in
+            :class:`Convolution2D`.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> layer = L.DeformableConvolution2DSampler(1, 2, 3, pad=1)
+        >>> layer(np.ones((1, 1, 4, 4), "f4"), np.zeros((1, 18, 4, 4), "f4")).shape
+        (1, 2, 4, 4)
+    """
+
+    def __init__(
+        self,
+        in_channels: int | None,
+        out_channels: int,
+        ksize: Any,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            0 if initialW is None else initialW,
+            initial_bias,
+        )
+
+    def forward(self, x: Any, offset: Any) -> Variable:  # type: ignore[override]
+        """(N, C, H, W), (N, 2 kH kW, oH, oW) → (N, out_channels, oH, oW)."""
+        if not self.W.is_initialized:
+            self._initialize_params(x.shape[1])
+        return deformable_convolution_2d_sampler(x, offset, self.W, self.b, self.stride, self.pad)
+
+
+class DeformableConvolution2D(Chain):
+    """A convolution that samples the images at offsets, which another convolution of the same
+    images computes.
+
+    Args:
+        in_channels, ksize, stride, pad: of both convolutions; ``in_channels=None`` takes it from
+            the first batch.
+        out_channels: of the deformable convolution.
+        offset_nobias, offset_initialW, offset_initial_bias: of the convolution that computes the
+            offsets.
+        deform_nobias, deform_initialW, deform_initial_bias: of the deformable one;
+            ``deform_initialW=None`` is zeros.
+
+    Attributes:
+        offset_conv, deform_conv: the two convolutions.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> layer = L.DeformableConvolution2D(None, 2, 3, pad=1)
+        >>> (
+        ...     layer(np.ones((1, 1, 4, 4), "f4")).shape,
+        ...     layer.offset_conv.W.shape,
+        ...     layer.deform_conv.W.shape,
+        ... )
+        ((1, 2, 4, 4), (18, 1, 3, 3), (2, 1, 3, 3))
+    """
+
+    def __init__(
+        self,
+        in_channels: int | None,
+        out_channels: int,
+        ksize: Any,
+        stride: Any = 1,
+        pad: Any = 0,
+        offset_nobias: bool = False,
+        offset_initialW: Any = None,
+        offset_initial_bias: Any = None,
+        deform_nobias: bool = False,
+        deform_initialW: Any = None,
+        deform_initial_bias: Any = None,
+    ) -> None:
+        super().__init__()
+        kH, kW = (ksize, ksize) if isinstance(ksize, int) else ksize
+        self.offset_conv = Convolution2D(
+            in_channels,
+            2 * kH * kW,
+            ksize,
+            stride,
+            pad,
+            offset_nobias,
+            offset_initialW,
+            offset_initial_bias,
+        )
+        self.deform_conv = DeformableConvolution2DSampler(
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            deform_nobias,
+            deform_initialW,
+            deform_initial_bias,
+        )
+
+    def forward(self, x: Any) -> Variable:
+        """(N, C, H, W) → (N, out_channels, oH, oW)."""
+        y: Variable = self.deform_conv(x, self.offset_conv(x))
+        return y

@@ -6,8 +6,8 @@ from typing import Any
 
 from mnpar.chain import Chain
 from mnpar.functions import average_pooling_2d, concat, max_pooling_2d, relu
-from mnpar.links.batch_normalization import BatchNormalization
 from mnpar.links.convolution import Convolution2D
+from mnpar.links.normalization import BatchNormalization
 from mnpar.variable import Variable
 
 

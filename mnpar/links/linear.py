@@ -1,4 +1,9 @@
-"""The fully connected layer."""
+"""The fully connected layer.
+
+A layer of two inputs.
+
+DropConnect: a linear layer that drops weights at random.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from mnpar import initializers
-from mnpar.functions import linear
+from mnpar.configuration import config
+from mnpar.functions import bilinear, linear, simplified_dropconnect
 from mnpar.functions.connection.linear import no_features
 from mnpar.link import Link
 from mnpar.parameter import Parameter
@@ -94,3 +100,114 @@ class Linear(Link):
         if self.W.array is None:
             self._take_size(x, n_batch_axes)
         return linear(x, self.W, self.b, n_batch_axes=n_batch_axes)
+
+
+class Bilinear(Link):
+    """y_l = Σ_jk e1_j e2_k W_jkl, and with biases e1 V1 + e2 V2 + b.
+
+    Args:
+        left_size, right_size: features J and K of the two inputs.
+        out_size: L.
+        nobias: without V1, V2 and b.
+        initialW: initializer of W (J, K, L); None is LeCunNormal.
+        initial_bias: initializers of V1 (J, L), V2 (K, L) and b (L,), a tuple; None is LeCunNormal,
+            LeCunNormal and 0.
+
+    Raises:
+        ValueError: ``initial_bias`` is neither a tuple nor None.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Bilinear(2, 3, 4)(np.ones((5, 2), "f4"), np.ones((5, 3), "f4")).shape
+        (5, 4)
+
+    Source:
+        Socher et al., "Reasoning with neural tensor networks for knowledge base completion", NIPS
+        2013.
+    """
+
+    def __init__(
+        self,
+        left_size: int,
+        right_size: int,
+        out_size: int,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+    ) -> None:
+        super().__init__()
+        self.in_sizes, self.nobias = (left_size, right_size), nobias
+        self.W = Parameter(
+            initializers._get_initializer(initialW), (left_size, right_size, out_size)
+        )
+        self.V1 = self.V2 = self.b = None
+        if nobias:
+            return
+        if initial_bias is not None and not (
+            isinstance(initial_bias, tuple) and len(initial_bias) == 3
+        ):
+            raise ValueError(
+                "Bilinear: initial_bias is None or initializers of V1, V2 and b, not "
+                f"{initial_bias!r}"
+            )
+        initial = [
+            initializers._get_initializer(value) for value in (initial_bias or (None, None, 0))
+        ]
+        self.V1 = Parameter(initial[0], (left_size, out_size))
+        self.V2 = Parameter(initial[1], (right_size, out_size))
+        self.b = Parameter(initial[2], (out_size,))
+
+    def forward(self, e1: Any, e2: Any) -> Variable:
+        """(N, J), (N, K) → (N, L)."""
+        return bilinear(e1, e2, self.W, self.V1, self.V2, self.b)
+
+
+class SimplifiedDropconnect(Linear):
+    """A linear layer whose weights are set to 0 with probability ``ratio`` while ``config.train``
+    is on.
+
+    Args:
+        in_size: D; None takes it from the first batch.
+        out_size: outputs.
+        ratio: the probability that a weight is dropped.
+        nobias: no b.
+        initialW, initial_bias: initializers of W (out_size, D) and b; None is LeCunNormal and 0.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.SimplifiedDropconnect(3, 2)(np.ones((4, 3), "f4")).shape
+        (4, 2)
+
+    Source:
+        Wan et al., "Regularization of neural networks using DropConnect", ICML 2013.
+    """
+
+    def __init__(
+        self,
+        in_size: int | None,
+        out_size: int,
+        ratio: float = 0.5,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+    ) -> None:
+        super().__init__(in_size, out_size, nobias, initialW, initial_bias)
+        self.ratio = ratio
+
+    def forward(  # type: ignore[override]
+        self, x: Any, train: bool = True, mask: Any = None, use_batchwise_mask: bool = True
+    ) -> Variable:
+        """The layer's outputs.
+
+        Args:
+            x: (N, …), with the axes after the first flattened to D.
+            train, mask, use_batchwise_mask: as of :func:`mnpar.functions.simplified_dropconnect`;
+                with ``config.train`` off nothing is dropped either.
+
+        Returns:
+            (N, out_size).
+        """
+        if not self.W.is_initialized:
+            self._take_size(x, 1)
+        drop = train and config.train
+        return simplified_dropconnect(x, self.W, self.b, self.ratio, drop, mask, use_batchwise_mask)

@@ -5,44 +5,40 @@ from typing import TYPE_CHECKING
 from mnpar import lazy
 
 if TYPE_CHECKING:
-    from mnpar.optimizers.adam import AdaBound, Adam, AdamW, AMSBound, AMSGrad
-    from mnpar.optimizers.adaptive import SMORMS3, AdaDelta, AdaGrad, RMSprop, RMSpropGraves
-    from mnpar.optimizers.gradient_method import GradientMethod, Team
-    from mnpar.optimizers.loss_scaling import LossScaling
-    from mnpar.optimizers.moments import LAMB, MSVAG, AdaMax, Novograd
-    from mnpar.optimizers.momentum import CorrectedMomentumSGD, NesterovAG, apply_momentum
-    from mnpar.optimizers.optimizer import Optimizer
-    from mnpar.optimizers.sgd import SGD, MomentumSGD
-    from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule
+    from mnpar.optimizers.adam import (
+        AdaBound as AdaBound,
+        Adam as Adam,
+        AdamW as AdamW,
+        AMSBound as AMSBound,
+        AMSGrad as AMSGrad,
+    )
+    from mnpar.optimizers.adaptive import (
+        SMORMS3 as SMORMS3,
+        AdaDelta as AdaDelta,
+        AdaGrad as AdaGrad,
+        RMSprop as RMSprop,
+        RMSpropGraves as RMSpropGraves,
+    )
+    from mnpar.optimizers.gradient_method import GradientMethod as GradientMethod, Team as Team
+    from mnpar.optimizers.loss_scaling import LossScaling as LossScaling
+    from mnpar.optimizers.moments import (
+        LAMB as LAMB,
+        MSVAG as MSVAG,
+        AdaMax as AdaMax,
+        Novograd as Novograd,
+    )
+    from mnpar.optimizers.momentum import (
+        CorrectedMomentumSGD as CorrectedMomentumSGD,
+        NesterovAG as NesterovAG,
+        apply_momentum as apply_momentum,
+    )
+    from mnpar.optimizers.optimizer import Optimizer as Optimizer
+    from mnpar.optimizers.sgd import SGD as SGD, MomentumSGD as MomentumSGD
+    from mnpar.optimizers.update_rule import (
+        Hyperparameter as Hyperparameter,
+        UpdateRule as UpdateRule,
+    )
 else:
-    __getattr__, __dir__ = lazy.names(
+    __getattr__, __dir__, __all__ = lazy.names(
         __name__, create_multi_node_optimizer="mnpar.parallel.data.multi_node_optimizer"
     )
-
-__all__ = [
-    "LAMB",
-    "MSVAG",
-    "SGD",
-    "SMORMS3",
-    "AMSBound",
-    "AMSGrad",
-    "AdaBound",
-    "AdaDelta",
-    "AdaGrad",
-    "AdaMax",
-    "Adam",
-    "AdamW",
-    "CorrectedMomentumSGD",
-    "GradientMethod",
-    "Hyperparameter",
-    "LossScaling",
-    "MomentumSGD",
-    "NesterovAG",
-    "Novograd",
-    "Optimizer",
-    "RMSprop",
-    "RMSpropGraves",
-    "Team",
-    "UpdateRule",
-    "apply_momentum",
-]

@@ -181,7 +181,7 @@ class Optimizer:
         Args:
             hook: called with the optimizer or, if its attribute ``call_for_each_param`` is true,
                 with each parameter that has a gradient: ``hook(rule, param)``.
-                :mod:`mnpar.optimizer_hooks` has the usual ones.
+                :mod:`mnpar.optimizers.hooks` has the usual ones.
             name: to remove it by; by default ``hook.name``, or the function's name.
             timing: ``'pre'``: before the parameters change; ``'post'``: after; ``'auto'``: what
                 ``hook.timing`` says, else pre.

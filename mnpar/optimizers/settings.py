@@ -15,11 +15,11 @@ SETTINGS = {  # of other libraries' optimizers, or of others of Chainer's
     **dict.fromkeys(("betas", "beta_1", "beta_2"), "beta1 and beta2"),
     **dict.fromkeys(
         ("weight_decay", "l2", "decay"),
-        "optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(rate)) after setup",
+        "optimizer.add_hook(mnpar.optimizers.hooks.WeightDecay(rate)) after setup",
     ),
     **dict.fromkeys(
         ("clipnorm", "max_grad_norm"),
-        "optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(norm)) after setup",
+        "optimizer.add_hook(mnpar.optimizers.hooks.GradientClipping(norm)) after setup",
     ),
     "epsilon": "eps",
     "momentum": "mnpar.optimizers.MomentumSGD",

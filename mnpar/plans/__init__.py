@@ -9,40 +9,29 @@ from typing import TYPE_CHECKING
 from mnpar import lazy
 
 if TYPE_CHECKING:
-    from mnpar.plans.box import Box, block, blocks, everywhere
-    from mnpar.plans.halo import (
-        Window,
-        halo_plan,
-        output_shape,
-        reads,
-        transposed_plan,
-        transposed_shape,
+    from mnpar.plans.box import (
+        Box as Box,
+        block as block,
+        blocks as blocks,
+        everywhere as everywhere,
     )
-    from mnpar.plans.layout import Layout, Part, padded
-    from mnpar.plans.plan import Plan
-    from mnpar.plans.ring import Ring, in_order, layouts, positions, rows_of, zigzag
+    from mnpar.plans.halo import (
+        Window as Window,
+        halo_plan as halo_plan,
+        output_shape as output_shape,
+        reads as reads,
+        transposed_plan as transposed_plan,
+        transposed_shape as transposed_shape,
+    )
+    from mnpar.plans.layout import Layout as Layout, Part as Part, padded as padded
+    from mnpar.plans.plan import Plan as Plan
+    from mnpar.plans.ring import (
+        Ring as Ring,
+        in_order as in_order,
+        layouts as layouts,
+        positions as positions,
+        rows_of as rows_of,
+        zigzag as zigzag,
+    )
 else:
-    __getattr__, __dir__ = lazy.names(__name__)
-
-__all__ = [
-    "Box",
-    "Layout",
-    "Part",
-    "Plan",
-    "Ring",
-    "Window",
-    "block",
-    "blocks",
-    "everywhere",
-    "halo_plan",
-    "in_order",
-    "layouts",
-    "output_shape",
-    "padded",
-    "positions",
-    "reads",
-    "rows_of",
-    "transposed_plan",
-    "transposed_shape",
-    "zigzag",
-]
+    __getattr__, __dir__, __all__ = lazy.names(__name__)

@@ -7,43 +7,31 @@ from typing import TYPE_CHECKING
 from mnpar import lazy
 
 if TYPE_CHECKING:
-    from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
-    from mnpar.serializers.atomic import replacing
-    from mnpar.serializers.hdf5 import HDF5Deserializer, HDF5Serializer, load_hdf5, save_hdf5
-    from mnpar.serializers.npz import (
-        DictionarySerializer,
-        NpzDeserializer,
-        load_npz,
-        save_npz,
-        serialize,
+    from mnpar.serializer import (
+        AbstractSerializer as AbstractSerializer,
+        Deserializer as Deserializer,
+        Serializer as Serializer,
     )
-    from mnpar.serializers.npz_file import NpzFile
+    from mnpar.serializers.atomic import replacing as replacing
+    from mnpar.serializers.hdf5 import (
+        HDF5Deserializer as HDF5Deserializer,
+        HDF5Serializer as HDF5Serializer,
+        load_hdf5 as load_hdf5,
+        save_hdf5 as save_hdf5,
+    )
+    from mnpar.serializers.npz import (
+        DictionarySerializer as DictionarySerializer,
+        NpzDeserializer as NpzDeserializer,
+        load_npz as load_npz,
+        save_npz as save_npz,
+        serialize as serialize,
+    )
+    from mnpar.serializers.npz_file import NpzFile as NpzFile
     from mnpar.serializers.safetensors import (
-        load_safetensors,
-        read_safetensors,
-        save_safetensors,
-        write_safetensors,
+        load_safetensors as load_safetensors,
+        read_safetensors as read_safetensors,
+        save_safetensors as save_safetensors,
+        write_safetensors as write_safetensors,
     )
 else:
-    __getattr__, __dir__ = lazy.names(__name__)
-
-__all__ = [
-    "AbstractSerializer",
-    "Deserializer",
-    "DictionarySerializer",
-    "HDF5Deserializer",
-    "HDF5Serializer",
-    "NpzDeserializer",
-    "NpzFile",
-    "Serializer",
-    "load_hdf5",
-    "load_npz",
-    "load_safetensors",
-    "read_safetensors",
-    "replacing",
-    "save_hdf5",
-    "save_npz",
-    "save_safetensors",
-    "serialize",
-    "write_safetensors",
-]
+    __getattr__, __dir__, __all__ = lazy.names(__name__)

@@ -14,7 +14,7 @@ import pytest
 import mnpar
 import mnpar.links as L
 from mnpar import checkpoint
-from mnpar.checkpoint import background, notes, store
+from mnpar.checkpoint import background, store
 from mnpar.communicators.communicator import Communicator
 from mnpar.errors import CheckpointError
 from mnpar.runtime.mpiexec import mpiexec_command
@@ -189,10 +189,10 @@ def test_a_full_disk_is_an_error_on_all_ranks_at_the_next_call_and_leaves_no_tra
             )
         return None
 
-    notes = [f"(on rank {failing} of {ranks}; all ranks stop)"]
+    store = [f"(on rank {failing} of {ranks}; all ranks stop)"]
     expected = (
         f"[Errno 28] No space left on device: 'the disk of {step}'",
-        notes,
+        store,
         [".lock", "step-00000001"],
         (1, 7.0),
     )
@@ -222,8 +222,8 @@ def test_an_error_at_the_end_of_training_is_raised_where_it_was(tmp_path):
 
 def test_a_rank_that_writes_nothing_is_named_after_a_while(monkeypatch, tmp_path):
     monkeypatch.setattr(background, "PATIENCE", 0.1)
-    real = notes.has_note
-    monkeypatch.setattr(notes, "has_note", lambda hidden, rank: rank != 1 and real(hidden, rank))
+    real = store.has_note
+    monkeypatch.setattr(store, "has_note", lambda hidden, rank: rank != 1 and real(hidden, rank))
 
     def program(comm):
         checkpointer = of_run(comm, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 import mnpar
 import mnpar.links as L
 from mnpar import checkpoint
-from mnpar.checkpoint import collecting, store
+from mnpar.checkpoint import retention, store
 from mnpar.errors import CheckpointError
 
 MANIFEST, SHARD = "manifest.json", "shard-00000-of-00001.safetensors"
@@ -301,5 +301,5 @@ def test_a_second_job_that_collects_in_the_folder_is_told(tmp_path, monkeypatch)
         shutil.rmtree(tmp_path / "step-00000000", ignore_errors=True)
         return True
 
-    monkeypatch.setattr(collecting, "_is_good", removes)
+    monkeypatch.setattr(retention, "_is_good", removes)
     mnpar.run(program, ranks=2)

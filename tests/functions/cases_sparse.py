@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from case import Case, N
+from mnpar.utils import CooMatrix
 
 import mnpar.functions as F
 from mnpar.functions.array import shape
-from mnpar.utils import CooMatrix
 
 # two entries of one place, one without a place
 ROW, COL = (

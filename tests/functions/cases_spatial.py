@@ -9,8 +9,7 @@ import numpy as np
 from case import Case, N
 
 import mnpar.functions as F
-from mnpar.functions.array import im2col as columns_of
-from mnpar.functions.array import resize_images
+from mnpar.functions.array import im2col as columns_of, resize_images
 from mnpar.functions.connection import convolution
 from mnpar.functions.pooling import pooling
 

@@ -4,9 +4,9 @@ entries of none.
 
 import numpy as np
 import pytest
+from mnpar.utils import CooMatrix, get_order, to_coo
 
 import mnpar.functions as F
-from mnpar.utils import CooMatrix, get_order, to_coo
 from mnpar.variable import Variable
 
 RNG = np.random.default_rng(0)

@@ -1,12 +1,12 @@
 """Hooks of optimizers against their formulas."""
 
+import mnpar.optimizer_hooks as hooks
 import numpy as np
 import pytest
 
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-import mnpar.optimizer_hooks as hooks
 import mnpar.optimizers as opt
 
 RNG = np.random.default_rng(0)

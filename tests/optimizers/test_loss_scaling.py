@@ -12,7 +12,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 import mnpar.optimizers as opt
-from mnpar.optimizer_hooks import GradientClipping, GradientLARS
+from mnpar.optimizers.hooks import GradientClipping, GradientLARS
 from tests.optimizers.test_optimizer import Reader, Writer
 
 

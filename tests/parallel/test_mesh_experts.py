@@ -8,9 +8,10 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar import optimizer_hooks, optimizers
+from mnpar import optimizers
 from mnpar.initializers import initialize_by_path
-from mnpar.links.divided import initialize_part
+from mnpar.links.parallel import initialize_part
+from mnpar.optimizers import hooks
 from mnpar.plans import Box, block
 from tests.parallel.mesh_models import check_pieces, pieces
 
@@ -85,7 +86,7 @@ def train(comm, axes, make, hooks, options):
 
 WHOLE = {
     "Adam": (optimizers.Adam, ()),
-    "clipping": (lambda: optimizers.SGD(0.3), (lambda: optimizer_hooks.GradientClipping(0.05),)),
+    "clipping": (lambda: optimizers.SGD(0.3), (lambda: hooks.GradientClipping(0.05),)),
     "LAMB": (lambda: optimizers.LAMB(0.01), ()),
 }
 MESHES = [

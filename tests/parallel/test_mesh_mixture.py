@@ -10,7 +10,8 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar import optimizer_hooks, optimizers
+from mnpar import optimizers
+from mnpar.optimizers import hooks
 from mnpar.plans import block
 
 N = 11
@@ -69,7 +70,7 @@ def train(comm, axes, k, make, hooks, options):
 
 RULES = {
     "SGD": (lambda: optimizers.SGD(0.3), ()),
-    "clipping": (lambda: optimizers.SGD(0.3), (lambda: optimizer_hooks.GradientClipping(0.05),)),
+    "clipping": (lambda: optimizers.SGD(0.3), (lambda: hooks.GradientClipping(0.05),)),
     "Adam": (optimizers.Adam, ()),
     "LAMB": (lambda: optimizers.LAMB(0.01), ()),
 }

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import mnpar
-from mnpar import optimizer_hooks as hooks
 from mnpar import optimizers
+from mnpar.optimizers import hooks as hooks
 from tests.parallel.mesh_models import (
     GRIDS,
     check,

@@ -8,9 +8,9 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar import optimizer_hooks as hooks
 from mnpar import optimizers as opt
 from mnpar.errors import MismatchError
+from mnpar.optimizers import hooks as hooks
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -23,8 +23,7 @@ from mnpar.communicators.wire import REFUSED
 from mnpar.configuration import is_recording
 from mnpar.errors import MismatchError
 from mnpar.functions.communication.base import Communication, Keys, arrays_of, by_keys, peer
-from mnpar.variable import Variable, as_variable
-from mnpar.variable import backward as backward_from
+from mnpar.variable import Variable, as_variable, backward as backward_from
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator

@@ -15,8 +15,7 @@ from typing import Any
 from mnpar.backend import Array
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
-from mnpar.functions.math.reduction import logsumexp, mean
-from mnpar.functions.math.reduction import max as max_of
+from mnpar.functions.math.reduction import logsumexp, max as max_of, mean
 from mnpar.functions.node import check_option, listed, plain
 from mnpar.variable import Variable, as_variable
 

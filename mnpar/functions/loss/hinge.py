@@ -6,8 +6,7 @@ from typing import Any
 
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.math.reduction import mean as mean_of
-from mnpar.functions.math.reduction import sum as sum_of
+from mnpar.functions.math.reduction import mean as mean_of, sum as sum_of
 from mnpar.functions.node import check_labels, check_option, either, listed
 from mnpar.variable import Variable, as_variable
 

@@ -25,13 +25,13 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.checkpoint.contents import Piece, Record, check_cover
+from mnpar.checkpoint.manifest import Piece, Record, check_cover
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
-from mnpar.links.divided import Part, digest_of
-from mnpar.links.mixture_of_experts import Experts
+from mnpar.links.experts import Experts
+from mnpar.links.parallel import Part, digest_of
 from mnpar.parallel.data.reducer import Among, Reducer
 from mnpar.parallel.mesh import NOTE, Mesh
 from mnpar.parallel.pipeline.pipeline import Pipeline

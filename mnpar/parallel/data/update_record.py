@@ -25,9 +25,8 @@ from zlib import crc32
 
 import numpy as np
 
-from mnpar import optimizer_hooks
 from mnpar.errors import MismatchError
-from mnpar.optimizers import GradientMethod, Hyperparameter
+from mnpar.optimizers import GradientMethod, Hyperparameter, hooks
 from mnpar.parallel.data.consistency import alike
 from mnpar.parameter import structure
 
@@ -234,7 +233,7 @@ _UNLIKE = "the optimizer's hyperparameters are not the same on all ranks (rank 0
 
 
 # these change gradients; a user's may only look at them, on one rank
-_CHANGING = optimizer_hooks.__name__
+_CHANGING = hooks.__name__
 
 
 _INTERRUPTED = "interrupted updates"

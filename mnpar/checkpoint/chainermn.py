@@ -1,4 +1,12 @@
-"""ChainerMN's checkpointer: a Trainer's extension that saves the Trainer of all ranks, and goes on
+"""Saving before a scheduler ends the job: a signal sets a flag, and all ranks act on it after the
+same iteration.
+
+Schedulers send SIGTERM, or another signal, some time before they kill; perhaps to some ranks only,
+and each is at another point of its work. A checkpoint needs all ranks at one iteration. So the
+signal's handler only sets a flag, and after each iteration the ranks share their flags, by a
+non-blocking allreduce whose result is looked at after the next iteration: no rank waits for it.
+
+ChainerMN's checkpointer: a Trainer's extension that saves the Trainer of all ranks, and goes on
 from what it saved.
 """
 
@@ -7,25 +15,108 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mnpar.checkpoint import store
 from mnpar.checkpoint.background import Background
-from mnpar.checkpoint.collecting import collect_garbage
-from mnpar.checkpoint.loading import load
-from mnpar.checkpoint.lock import take_lock
-from mnpar.checkpoint.notice import SIGNALS, Notice
-from mnpar.checkpoint.saving import begin as begin_saving
-from mnpar.checkpoint.saving import save
+from mnpar.checkpoint.load import load
+from mnpar.checkpoint.retention import collect_garbage
+from mnpar.checkpoint.save import begin as begin_saving, save
+from mnpar.checkpoint.store import take_lock
 from mnpar.communicators.communicator import needed
 from mnpar.communicators.consensus import together
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
+    from mnpar.communicators.operation import Operation
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+class Notice:
+    """Whether the job is to end. Called by all ranks after an iteration, it says the same on all of
+    them.
+
+    From the moment it is made, the signals no longer end this process, until :meth:`close` or the
+    end of a ``with`` block.
+
+    Args:
+        comm: all its ranks make it and call it, in the same iterations.
+        signals: that are taken as a notice. MPICH's mpiexec and srun pass SIGTERM on to the ranks;
+            Open MPI's mpiexec kills them at once, but passes SIGUSR1 on. Signals come to main
+            threads only; elsewhere :meth:`note` does the same.
+
+    Raises:
+        ValueError: a signal cannot be caught.
+
+    Example:
+        >>> import os, signal, mnpar
+        >>> def program(comm):
+        ...     with mnpar.checkpoint.Notice(comm) as notice:
+        ...         for iteration in range(1, 100):
+        ...             if iteration == 5 and comm.rank == 1:
+        ...                 notice.note()  # or somebody: kill -TERM
+        ...             if notice():
+        ...                 return iteration  # here all of them save
+        >>> mnpar.run(program, ranks=3)
+        [6, 6, 6]
+    """
+
+    def __init__(self, comm: Communicator, signals: Sequence[int] = SIGNALS) -> None:
+        needed(comm, "Notice(comm)")
+        self.comm = comm
+        self.told = False
+        self._asked: Operation | None = None
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            try:
+                for number in signals:
+                    self._before[number] = signal.signal(number, self._heard)
+            except (OSError, ValueError) as error:
+                self.close()
+                raise ValueError(
+                    f"{signal.Signals(number).name} cannot be caught: {error}"
+                ) from None
+
+    def __enter__(self) -> Notice:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self.told = True
+
+    def note(self) -> None:
+        """Do what a signal does, on this rank."""
+        self.told = True
+
+    def __call__(self) -> bool:
+        """Whether a rank had heard a signal when it last called this, or, on one rank, now.
+        Collective.
+        """
+        if self.comm.size == 1:
+            return self.told
+        found = self._asked is not None and bool(self._asked.wait()[0])
+        self._asked = (
+            None if found else self.comm.iallreduce(np.array([self.told], np.int32), "max")
+        )
+        return found
+
+    def close(self) -> None:
+        """Let signals do what they did before."""
+        for number, before in self._before.items():
+            if signal.getsignal(number) == self._heard:
+                signal.signal(number, signal.SIG_DFL if before is None else before)
+        self._before = {}
 
 
 def create_multi_node_checkpointer(

@@ -16,9 +16,8 @@ import numpy as np
 from mnpar import random
 from mnpar.backend import Array
 from mnpar.checkpoint import store
-from mnpar.checkpoint.contents import Record, combine, to_json
-from mnpar.checkpoint.entries import Entry, Recorder
-from mnpar.checkpoint.shared_folder import in_folder
+from mnpar.checkpoint.manifest import Entry, Record, Recorder, combine, to_json
+from mnpar.checkpoint.store import in_folder
 from mnpar.communicators import create_communicator
 from mnpar.communicators.communicator import needed
 from mnpar.communicators.consensus import together
@@ -26,6 +25,7 @@ from mnpar.serializers.safetensors import NAMES, write_safetensors
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
+
 
 RANDOM = "mnpar.random"  # under which the state of the ranks' generators is kept
 

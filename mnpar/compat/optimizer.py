@@ -2,7 +2,8 @@
 place.
 """
 
-from mnpar.optimizer_hooks import (
+from mnpar.optimizers import GradientMethod, Hyperparameter, Optimizer, UpdateRule
+from mnpar.optimizers.hooks import (
     GradientClipping,
     GradientHardClipping,
     GradientLARS,
@@ -10,7 +11,6 @@ from mnpar.optimizer_hooks import (
     Lasso,
     WeightDecay,
 )
-from mnpar.optimizers import GradientMethod, Hyperparameter, Optimizer, UpdateRule
 from mnpar.optimizers.update_rule import hyperparameter as HyperparameterProxy
 
 __all__ = [

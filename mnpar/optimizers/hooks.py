@@ -27,6 +27,7 @@ from mnpar.parameter import Parameter
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
+
 __all__ = [
     "GradientClipping",
     "GradientHardClipping",
@@ -49,7 +50,7 @@ class WeightDecay:
 
     Example:
         >>> import numpy as np, mnpar
-        >>> from mnpar.optimizer_hooks import WeightDecay
+        >>> from mnpar.optimizers.hooks import WeightDecay
         >>> model = mnpar.Link(w=2)
         >>> model.w.array[...], model.w.grad = 10, np.zeros(2, "f4")
         >>> optimizer = mnpar.optimizers.SGD(lr=1.0).setup(model)
@@ -80,7 +81,7 @@ class Lasso:
 
     Example:
         >>> import numpy as np, mnpar
-        >>> from mnpar.optimizer_hooks import Lasso
+        >>> from mnpar.optimizers.hooks import Lasso
         >>> p = mnpar.Parameter(np.array([3.0, 0.0, -2.0]))
         >>> p.grad = np.zeros(3)
         >>> Lasso(0.5)(None, p)
@@ -124,7 +125,7 @@ class GradientClipping:
 
     Example:
         >>> import numpy as np, mnpar
-        >>> from mnpar.optimizer_hooks import GradientClipping
+        >>> from mnpar.optimizers.hooks import GradientClipping
         >>> model = mnpar.Link(w=2)
         >>> model.w.array[...], model.w.grad = 0, np.array([30.0, 40.0], "f4")
         >>> optimizer = mnpar.optimizers.SGD(lr=1.0).setup(model)
@@ -221,7 +222,7 @@ class GradientHardClipping:
 
     Example:
         >>> import numpy as np, mnpar
-        >>> from mnpar.optimizer_hooks import GradientHardClipping
+        >>> from mnpar.optimizers.hooks import GradientHardClipping
         >>> p = mnpar.Parameter(np.zeros(3))
         >>> p.grad = np.array([-5.0, 0.5, 5.0])
         >>> GradientHardClipping(-1, 1)(None, p)
@@ -265,7 +266,7 @@ def exponential_decay_noise(
 
     Example:
         >>> import numpy as np, mnpar
-        >>> from mnpar.optimizer_hooks import GradientNoise, exponential_decay_noise
+        >>> from mnpar.optimizers.hooks import GradientNoise, exponential_decay_noise
         >>> mnpar.random.seed(0)
         >>> noise = exponential_decay_noise(np, (1000,), "f4", GradientNoise(0.01), None)
         >>> noise.dtype, round(float(noise.std()), 1)
@@ -298,7 +299,7 @@ class GradientNoise:
 
     Example:
         >>> import numpy as np, mnpar
-        >>> from mnpar.optimizer_hooks import GradientNoise
+        >>> from mnpar.optimizers.hooks import GradientNoise
         >>> p = mnpar.Parameter(np.zeros(3))
         >>> p.grad = np.zeros(3)
         >>> GradientNoise(
@@ -382,7 +383,7 @@ class GradientLARS:
 
     Example:
         >>> import numpy as np, mnpar
-        >>> from mnpar.optimizer_hooks import GradientLARS
+        >>> from mnpar.optimizers.hooks import GradientLARS
         >>> p = mnpar.Parameter(np.array([6.0, 8.0]))
         >>> p.grad = np.array([0.03, 0.04])
         >>> GradientLARS()(None, p)

@@ -8,14 +8,15 @@ import os
 from typing import TYPE_CHECKING, TypeVar
 
 from mnpar.checkpoint import store
-from mnpar.checkpoint.opened import Checkpoint
-from mnpar.checkpoint.shared_folder import in_folder
+from mnpar.checkpoint.load import Checkpoint
+from mnpar.checkpoint.store import in_folder
 from mnpar.communicators.communicator import needed
 from mnpar.communicators.consensus import together
 from mnpar.errors import CheckpointError
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
+
 
 N = TypeVar("N", store.Name, str)
 

@@ -1,4 +1,7 @@
-"""An embedding whose rows, the vocabulary, are divided among ranks."""
+"""Recurrent layers that compute one step at a time, stateful or stateless; and EmbedID.
+
+An embedding whose rows, the vocabulary, are divided among ranks.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,51 @@ import numpy as np
 from mnpar import initializers
 from mnpar.checks.sameness import check_same
 from mnpar.communicators.communicator import needed
-from mnpar.functions import embed_id, get_item, reduce_from, reduce_scatter
+from mnpar.functions import (
+    embed_id,
+    get_item,
+    reduce_from,
+    reduce_scatter,
+)
 from mnpar.functions.array.get_item import ScatterAdd
 from mnpar.initializers import Normal
-from mnpar.links.divided import Divided, initialize_part
-from mnpar.links.parallel_linear import checked_axis
+from mnpar.link import Link
+from mnpar.links.parallel import Divided, checked_axis, initialize_part
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, block
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+
+
+class EmbedID(Link):
+    """A table of vectors, one for each integer (word): an embedding.
+
+    Args:
+        in_size: V, the number of rows: integers are 0 … V - 1.
+        out_size: D.
+        initialW: initializer of W (V, D); None is Normal(1).
+        ignore_label: an integer for which the result is zeros.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.EmbedID(10, 3)(np.array([[1, 2]])).shape
+        (1, 2, 3)
+    """
+
+    def __init__(
+        self, in_size: int, out_size: int, initialW: Any = None, ignore_label: int | None = None
+    ) -> None:
+        super().__init__()
+        self.ignore_label = ignore_label
+        self.W = Parameter(
+            initializers._get_initializer(initialW, Normal(1.0)), (in_size, out_size)
+        )
+
+    def forward(self, x: Any) -> Variable:
+        """Integers of any shape (…) → (…, D)."""
+        return embed_id(x, self.W, self.ignore_label)
 
 
 class VocabularyParallelEmbedID(Divided):

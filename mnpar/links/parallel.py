@@ -1,0 +1,728 @@
+"""Parameters that are divided among ranks: their initialization, and how they are saved and loaded
+as whole arrays.
+
+Every rank draws the whole array, from generators in the same state, and keeps its box: so a model
+that is divided among any number of ranks starts from the weights of the undivided one.
+
+Fully connected layers whose weights are divided among ranks: by rows or by columns of W.
+
+    ColumnParallelLinear   y = x [A₁ A₂ …] + b    each rank computes some of the outputs from all of
+    the inputs RowParallelLinear      y = Σ xᵣ Aᵣ + b         each rank computes a part of all
+    outputs from some of the inputs
+
+(A = Wᵀ; the names are Megatron-LM's: Shoeybi et al. 2019, arXiv 1909.08053. neon's *vecpar* layers,
+of 2015, are row-parallel with ``input_is_parallel=False``.) All ranks hold the same x, y and loss,
+own them together, and call backward on the loss (law 1: it counts once): then outputs and gradients
+are those of one :class:`Linear`. A column layer that does not gather its output, an elementwise
+function, and a row layer with ``input_is_parallel`` need one allreduce forward and one backward. In
+checkpoints W and b are whole, as Linear's.
+
+With a ``sequence_axis`` the inputs and outputs of such a pair are divided, too, along that axis
+(Megatron-LM's sequence parallelism: Korthikanti et al. 2022, arXiv 2205.05198). An allreduce is a
+reduce-scatter followed by an allgather: the row layer does the first and the next column layer the
+second, so the number of bytes is the same, and norms, dropouts and sums in between compute, and
+keep, 1/P of the sequence. Parameters in between get the gradients of the rank's part only: give
+their links the hook :class:`mnpar.link_hooks.WholeGradients`, which sums them.
+
+Convolutions whose filters, or whose input channels, are divided among ranks; each equals a
+Convolution2D.
+
+    FilterParallelConvolution2D    each rank computes some of the output channels, from all input
+    channels ChannelParallelConvolution2D   each rank computes a part of all output channels, from
+    some of the input channels
+
+They correspond to ColumnParallelLinear and RowParallelLinear: a filter-parallel layer that does not
+gather its output, followed by a channel-parallel one, needs one allreduce forward and one backward.
+(ChainerMN's example of this name gives rank r the channels r, r + P … and omits the products
+between ranks: a convolution in P groups. Dryden et al., "Channel and filter parallelism for
+large-scale CNN training", SC 2019, describe the layers of this file.) The ranks own x, y and the
+loss together (law 1), and in checkpoints W and b are whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.communicators.communicator import needed
+from mnpar.configuration import no_backprop_mode
+from mnpar.functions import (
+    allgather,
+    bias,
+    convolution_2d,
+    copy_to,
+    gather_from,
+    linear,
+    reduce_from,
+    reduce_scatter,
+    repartition,
+    reshape,
+    scatter_to,
+)
+from mnpar.functions.communication.shared import ScatterTo, add_once
+from mnpar.initializers import Constant
+from mnpar.initializers.initializer import put
+from mnpar.link import Link
+from mnpar.links.convolution import Convolution2D
+from mnpar.links.linear import Linear
+from mnpar.parameter import Parameter
+from mnpar.plans import Box, block
+from mnpar.serializer import Deserializer, persistent, placed
+from mnpar.variable import Variable, as_variable
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+
+class Part:
+    """An initializer that fills an array with a box of the whole array that another initializer
+    fills.
+
+    Args:
+        initializer: of the whole.
+        whole: the shape of the whole.
+        box: of the whole: what this rank has.
+    """
+
+    def __init__(self, initializer: Any, whole: tuple[int, ...], box: Box) -> None:
+        self.initializer = initializer
+        self.whole = tuple(whole)
+        self.box = box
+        self.dtype = getattr(initializer, "dtype", None)
+        self.drawn: tuple[bytes, bytes] | None = (
+            None  # digests of the whole and of the part, as they were drawn
+        )
+
+    def __call__(self, array: Array) -> None:
+        """Fill ``array``, of the box's shape."""
+        whole = np.empty(self.whole, array.dtype)
+        self.initializer(whole)
+        part = np.ascontiguousarray(whole[self.box.index])
+        put(array, part)
+        self.drawn = digest_of(whole), digest_of(part)
+
+    def whole_of(self, digest: bytes) -> bytes:
+        """The digest of the whole array that a part with this digest was drawn from; empty if it
+        was not drawn here.
+        """
+        return self.drawn[0] if self.drawn is not None and self.drawn[1] == digest else b""
+
+
+def digest_of(x: Array) -> bytes:
+    """A digest of the values of an array."""
+    return hashlib.blake2b(backend.as_bytes(backend.to_host(x)), digest_size=16).digest()
+
+
+class Divided(Link):
+    """A link with parameters that are divided among ranks. In files they are whole, as those of the
+    undivided link.
+
+    To save to a file of one rank, all ranks save together; a checkpoint of all ranks takes each
+    rank's parts. Loading needs no other rank, and any number of ranks loads what any other number
+    saved.
+    """
+
+    comm: Communicator
+
+    def serialize(self, serializer: Any) -> None:
+        """Save the whole parameters, for which all ranks call this; or load this rank's parts of
+        them.
+        """
+        loading = isinstance(serializer, Deserializer)
+        in_parts = getattr(serializer, "knows_places", False)
+        for name in self._params:
+            param: Parameter = self.__dict__[name]
+            part = param.initializer
+            if not param.is_initialized:
+                whole = serializer(name, None)
+                if whole is not None:  # to be cut when the sizes are known
+                    param.initializer = Constant(whole)
+            elif in_parts or not isinstance(part, Part):
+                placed(serializer, param)(name, param.array)
+            elif loading:
+                whole = serializer(name, np.empty(part.whole, param.dtype))
+                put(param.array, whole[part.box.index])
+            else:
+                serializer(name, gather_parameter(self.comm, param))
+        for name in self._persistent:
+            setattr(self, name, persistent(serializer)(name, getattr(self, name)))
+
+
+def initialize_part(parameter: Parameter, whole: tuple[int, ...], box: Box) -> None:
+    """Initialize a parameter with this rank's box of an array of shape ``whole``."""
+    parameter.initializer = Part(parameter.initializer, whole, box)
+    parameter.whole, parameter.box = tuple(whole), box
+    parameter.initialize(box.shape)
+
+
+def cut_parameter(parameter: Parameter, box: Box) -> Parameter:
+    """A parameter with a box of the array of another, initialized one."""
+    part = Parameter(Part(parameter.initializer, parameter.shape, box))
+    part.whole, part.box = parameter.shape, box
+    part.copydata(Variable(parameter.array[box.index]))
+    return part
+
+
+def gather_parameter(comm: Communicator, parameter: Parameter) -> Array:
+    """The whole array of a parameter that is divided among ranks; a copy of the array of one that
+    is not.
+
+    Args:
+        comm: all its ranks call this.
+        parameter: of a link such as :class:`ColumnParallelLinear` or
+            :class:`SpatialLocalConvolution2D`, initialized.
+
+    Returns:
+        A new array, the same on every rank.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.links as L
+        >>> def program(comm):
+        ...     layer = L.ColumnParallelLinear(comm, 2, 3, initialW=np.arange(6.0).reshape(3, 2))
+        ...     return layer.W.shape, L.gather_parameter(comm, layer.W).tolist()
+        >>> mnpar.run(program, ranks=2)[1]
+        ((1, 2), [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
+    """
+    needed(comm, "gather_parameter(comm, parameter)")
+    whole, box = parameter.whole, parameter.box
+    if whole is None or box is None:
+        return parameter.array.copy()
+    boxes = [Box(*ends) for ends in comm.allgather_obj((box.start, box.stop))]
+    with no_backprop_mode():
+        return repartition(comm, parameter.array, boxes, [Box.whole(whole)] * comm.size).array
+
+
+class ColumnParallelLinear(Divided, Linear):
+    """A Linear of which each rank computes a block of the outputs.
+
+    Args:
+        comm: its ranks share the layer; all of them make it and call it.
+        in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as :class:`Linear`
+            has them. Initial weights are those of the whole layer if all ranks' generators are in
+            the same state (:func:`mnpar.random.seed`).
+        gather_output: True: every rank gets all outputs. False: each rank gets its block of them.
+        sequence_axis: x is divided along this axis, one of the batch axes, into blocks of any sizes
+            in rank order, which the layer gathers; None: x is the same on each rank.
+
+    On each rank W is (block of out_size, in_size) and b (block of out_size,); blocks are those of
+    :func:`mnpar.plans.block`, and may be empty.
+
+    Raises:
+        ValueError: a size below 1.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     layer = L.ColumnParallelLinear(comm, 2, 3, initialW=np.arange(6.0).reshape(3, 2))
+        ...     x = mnpar.Variable(np.ones((1, 2), "f4"))
+        ...     y = layer(x)
+        ...     F.sum(y).backward()
+        ...     return layer.W.shape, y.array.tolist(), x.grad.tolist()
+        >>> mnpar.run(program, ranks=2)
+        [((2, 2), [[1.0, 5.0, 9.0]], [[6.0, 9.0]]), ((1, 2), [[1.0, 5.0, 9.0]], [[6.0, 9.0]])]
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        in_size: int | None,
+        out_size: int | None = None,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        gather_output: bool = True,
+        sequence_axis: int | None = None,
+    ) -> None:
+        needed(comm, "ColumnParallelLinear(comm, in_size, out_size)")
+        self.comm = comm
+        self.gather_output = gather_output
+        self.sequence_axis = sequence_axis
+        super().__init__(in_size, out_size, nobias, initialW, initial_bias)
+        assert self.out_size is not None
+        if self.b is not None:
+            first, last = block(self.out_size, comm.size, comm.rank)
+            self.b = cut_parameter(self.b, Box((first,), (last,)))
+
+    def _initialize_params(self, in_size: int) -> None:
+        self.in_size, out_size = in_size, self.out_size
+        assert out_size is not None
+        first, last = block(out_size, self.comm.size, self.comm.rank)
+        initialize_part(self.W, (out_size, in_size), Box((first, 0), (last, in_size)))
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        yield from (
+            *super().printable_specs,
+            ("gather_output", self.gather_output),
+            ("ranks", self.comm.size),
+        )
+
+    def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
+        """The layer's outputs.
+
+        Args:
+            x: (N, …), the same on each rank; with ``sequence_axis`` this rank's block along it, as
+                (N, block of T, D).
+            n_batch_axes: how many of the first axes are batch axes.
+
+        Returns:
+            (N, out_size), the same on each rank; without ``gather_output`` (N, block of out_size).
+            The axis of the sequence is whole.
+
+        Raises:
+            ValueError: x has other features than ``in_size``, or ``sequence_axis`` is not a batch
+                axis.
+        """
+        axis = (
+            None
+            if self.sequence_axis is None
+            else checked_axis(self, self.sequence_axis, n_batch_axes)
+        )
+        if self.comm.size == 1:
+            return super().forward(x, n_batch_axes)
+        x = copy_to(self.comm, x) if axis is None else allgather(self.comm, x, axis)
+        y = super().forward(x, n_batch_axes)
+        return gather_from(self.comm, y) if self.gather_output else y
+
+
+class RowParallelLinear(Divided, Linear):
+    """A Linear of which each rank computes the contribution of a block of the inputs; the
+    contributions are summed.
+
+    Args:
+        comm: its ranks share the layer; all of them make it and call it.
+        in_size, out_size, nobias, initialW, initial_bias: of the whole layer, as in
+            :class:`ColumnParallelLinear`.
+        input_is_parallel: False: x is the same on each rank, which takes its block of the features.
+            True: x is that block.
+        sequence_axis: each rank gets its block of the outputs along this axis, one of the batch
+            axes; None: every rank gets all of them.
+
+    On each rank W is (out_size, block of in_size). b (out_size,) is the same on each rank and stays
+    so: every rank gets the gradient of the whole layer's b, also with ``sequence_axis``. Do not sum
+    it over ranks.
+
+    Raises:
+        ValueError: a size below 1.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     layer = L.RowParallelLinear(comm, 3, 1, initialW=np.array([[1.0, 10.0, 100.0]]))
+        ...     x = mnpar.Variable(np.ones((1, 3), "f4"))
+        ...     y = layer(x)
+        ...     y.backward()
+        ...     return layer.W.shape, y.array.tolist(), x.grad.tolist()
+        >>> mnpar.run(program, ranks=2)
+        [((1, 2), [[111.0]], [[1.0, 10.0, 100.0]]), ((1, 1), [[111.0]], [[1.0, 10.0, 100.0]])]
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        in_size: int | None,
+        out_size: int | None = None,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        input_is_parallel: bool = False,
+        sequence_axis: int | None = None,
+    ) -> None:
+        needed(comm, "RowParallelLinear(comm, in_size, out_size)")
+        self.comm = comm
+        self.input_is_parallel = input_is_parallel
+        self.sequence_axis = sequence_axis
+        super().__init__(in_size, out_size, nobias, initialW, initial_bias)
+        if self.b is not None and comm.size > 1:
+            self.b.array[...] = comm.bcast(self.b.array)
+
+    def _initialize_params(self, in_size: int) -> None:
+        self.in_size, out_size = in_size, self.out_size
+        assert out_size is not None
+        first, last = block(in_size, self.comm.size, self.comm.rank)
+        initialize_part(self.W, (out_size, in_size), Box((0, first), (out_size, last)))
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        yield from (
+            *super().printable_specs,
+            ("input_is_parallel", self.input_is_parallel),
+            ("ranks", self.comm.size),
+        )
+
+    def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
+        """The layer's outputs.
+
+        Args:
+            x: (N, …), the same on each rank; with ``input_is_parallel`` (N, block of in_size).
+            n_batch_axes: how many of the first axes are batch axes.
+
+        Returns:
+            (N, out_size), the same on each rank; with ``sequence_axis`` this rank's block of them
+            along it, by :func:`mnpar.plans.block`.
+
+        Raises:
+            ValueError: x has other features than ``in_size``, or than this rank's block of them, or
+                ``sequence_axis`` is not a batch axis.
+        """
+        x = as_variable(x)
+        if not 0 < n_batch_axes < x.ndim:
+            raise ValueError(
+                f"{self}: x of shape {x.shape} has no features after {n_batch_axes} batch axes"
+            )
+        lead = x.shape[:n_batch_axes]
+        features = int(np.prod(x.shape[n_batch_axes:]))
+        x = reshape(x, (*lead, features))
+        if not self.W.is_initialized:
+            self._initialize_params(
+                sum(self.comm.allgather_obj(features)) if self.input_is_parallel else features
+            )
+        self._check(features)
+        axis = (
+            None
+            if self.sequence_axis is None
+            else checked_axis(self, self.sequence_axis, n_batch_axes)
+        )
+        if self.comm.size == 1:
+            return linear(x, self.W, self.b, n_batch_axes)
+        part = x if self.input_is_parallel else scatter_to(self.comm, x)
+        y = linear(part, self.W, n_batch_axes=n_batch_axes)
+        if axis is None:
+            y = reduce_from(self.comm, y)
+            return y if self.b is None else y + self.b
+        return reduce_scatter(
+            self.comm, y if self.b is None else add_once(self.comm, y, self.b), axis=axis
+        )
+
+    def _check(self, features: int) -> None:
+        assert self.in_size is not None
+        first, last = block(self.in_size, self.comm.size, self.comm.rank)
+        wanted = last - first if self.input_is_parallel else self.in_size
+        if features != wanted:
+            whose = (
+                f"its block {first} … {last - 1} of {self.in_size}"
+                if self.input_is_parallel
+                else "in_size"
+            )
+            raise ValueError(
+                f"rank {self.comm.rank}: {self}: x has {features} features, not {wanted} ({whose})"
+            )
+
+
+def checked_axis(layer: Any, axis: int, n_batch_axes: int) -> int:
+    """The axis of the sequence.
+
+    Raises:
+        ValueError: it is not one of the ``n_batch_axes`` first axes.
+    """
+    if not 0 <= axis < n_batch_axes:
+        raise ValueError(
+            f"{layer}: sequence_axis {axis} is not among the {n_batch_axes} axes that count "
+            "examples: call it with "
+            f"n_batch_axes={max(axis + 1, 2)}, for x of shape (N, T, D)"
+        )
+    return axis
+
+
+class _Parallel(Divided, Convolution2D):
+    """The base of both: sizes, which may come from the first batch, and the check of the input's
+    channels.
+    """
+
+    def _channels(self, rank: int) -> tuple[int, int]:
+        """The first and the last (exclusive) input channel that a rank reads."""
+        raise NotImplementedError
+
+    def _take_size_of(self, x: Variable, in_parts: bool) -> None:
+        if not self.W.is_initialized:
+            if x.ndim != 4:
+                raise ValueError(
+                    f"{type(self).__name__}: x of shape {x.shape} must have 4 axes, (N, C, H, W)"
+                )
+            self._initialize_params(
+                sum(self.comm.allgather_obj(x.shape[1])) if in_parts else x.shape[1]
+            )
+
+    def _check(self, x: Variable, in_parts: bool) -> None:
+        assert self.in_channels is not None
+        first, last = self._channels(self.comm.rank)
+        wanted = last - first if in_parts else self.in_channels
+        if x.ndim != 4 or x.shape[1] != wanted:
+            whose = (
+                f"its block {first} … {last - 1} of {self.in_channels}"
+                if in_parts
+                else "in_channels"
+            )
+            raise ValueError(
+                f"rank {self.comm.rank}: {self}: x of shape {x.shape} has not (N, {wanted}, H, "
+                f"W) ({whose})"
+            )
+
+
+class FilterParallelConvolution2D(_Parallel):
+    """A Convolution2D of which each rank computes a block of the output channels.
+
+    Args:
+        comm: its ranks share the layer; all of them make it and call it.
+        in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate: of
+            the whole layer, as :class:`Convolution2D` has them. Initial weights are those of the
+            whole layer if all ranks' generators are in the same state (:func:`mnpar.random.seed`).
+        groups: of the whole layer. They are divided among the ranks, each of which then needs the
+            channels of its groups only.
+        gather_output: True: every rank gets all output channels. False: each rank gets its block of
+            them.
+        input_is_parallel: with groups, x is the block of channels of this rank's groups (for a
+            depthwise convolution, the output of a layer that does not gather it); False: x is the
+            same on each rank.
+
+    On each rank W is (block of out_channels, in_channels / groups, kH, kW) and b (block of
+    out_channels,); blocks are those of :func:`mnpar.plans.block`, of whole groups if there are
+    several, and may be empty.
+
+    Raises:
+        ValueError: as Convolution2D; or a divided input without groups.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     layer = L.FilterParallelConvolution2D(
+        ...         comm, 2, 3, ksize=1, initialW=1, initial_bias=np.arange(3.0)
+        ...     )
+        ...     x = mnpar.Variable(np.ones((1, 2, 1, 1), "f4"))
+        ...     y = layer(x)
+        ...     F.sum(y).backward()
+        ...     return layer.W.shape, y.array.ravel().tolist(), x.grad.ravel().tolist()
+        >>> mnpar.run(program, ranks=2)
+        [((2, 2, 1, 1), [2.0, 3.0, 4.0], [3.0, 3.0]), ((1, 2, 1, 1), [2.0, 3.0, 4.0], [3.0, 3.0])]
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        *,
+        dilate: Any = 1,
+        groups: int = 1,
+        gather_output: bool = True,
+        input_is_parallel: bool = False,
+    ) -> None:
+        needed(comm, "FilterParallelConvolution2D(comm, in_channels, out_channels, ksize)")
+        if input_is_parallel and groups == 1:
+            raise ValueError(
+                "FilterParallelConvolution2D: each filter reads all channels, which no rank "
+                "has if the input is divided: "
+                "use ChannelParallelConvolution2D, or groups"
+            )
+        self.comm = comm
+        self.gather_output = gather_output
+        self.input_is_parallel = input_is_parallel
+        super().__init__(
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            dilate=dilate,
+            groups=groups,
+        )
+        if self.b is not None:
+            first, last = self._filters
+            self.b = cut_parameter(self.b, Box((first,), (last,)))
+
+    def _of_groups(self, n: int, rank: int) -> tuple[int, int]:
+        """The channels that belong to a rank's groups, of n."""
+        first, last = block(self.groups, self.comm.size, rank)
+        return first * (n // self.groups), last * (n // self.groups)
+
+    def _channels(self, rank: int) -> tuple[int, int]:
+        assert self.in_channels is not None
+        return (
+            (0, self.in_channels) if self.groups == 1 else self._of_groups(self.in_channels, rank)
+        )
+
+    @property
+    def _filters(self) -> tuple[int, int]:
+        """The first and the last (exclusive) output channel of this rank."""
+        assert self.out_channels is not None
+        if self.groups == 1:
+            return block(self.out_channels, self.comm.size, self.comm.rank)
+        return self._of_groups(self.out_channels, self.comm.rank)
+
+    def _initialize_params(self, in_channels: int) -> None:
+        if in_channels < 1 or in_channels % self.groups:
+            raise ValueError(
+                f"{type(self).__name__}: {in_channels} channels cannot be divided into "
+                f"{self.groups} groups"
+            )
+        self.in_channels = in_channels
+        whole, (first, last) = self._shape(in_channels), self._filters
+        initialize_part(self.W, whole, Box((first, 0, 0, 0), (last, *whole[1:])))
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        yield from (
+            *super().printable_specs,
+            ("gather_output", self.gather_output),
+            ("ranks", self.comm.size),
+        )
+
+    def forward(self, x: Any) -> Variable:
+        """The layer's outputs.
+
+        Args:
+            x: (N, in_channels, H, W), the same on each rank; with ``input_is_parallel`` (N,
+                channels of its groups, H, W).
+
+        Returns:
+            (N, out_channels, …), the same on each rank; without ``gather_output`` (N, block of
+            out_channels, …).
+
+        Raises:
+            ValueError: x has other channels.
+        """
+        x = as_variable(x)
+        self._take_size_of(x, self.input_is_parallel)
+        self._check(x, self.input_is_parallel)
+        P = self.comm.size
+        W = self.W
+        groups = 1
+        if self.groups == 1:
+            x = copy_to(self.comm, x)
+        else:
+            ends = [self._channels(rank) for rank in range(P)]
+            if not self.input_is_parallel:
+                x = ScatterTo(self.comm, 1, tuple([b - a for a, b in ends])).apply((x,))[0]
+            first, last = block(self.groups, P, self.comm.rank)
+            W, groups = (W, last - first) if last > first else (W[:, :0], 1)
+        y = convolution_2d(x, W, self.b, self.stride, self.pad, dilate=self.dilate, groups=groups)
+        return gather_from(self.comm, y, axis=1) if self.gather_output else y
+
+
+class ChannelParallelConvolution2D(_Parallel):
+    """A Convolution2D of which each rank computes the contribution of a block of the input
+    channels; they are summed.
+
+    Args:
+        comm: its ranks share the layer; all of them make it and call it.
+        in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate: of
+            the whole layer, as in :class:`FilterParallelConvolution2D`, which also has the groups.
+        input_is_parallel: False: x is the same on each rank, which takes its block of the channels.
+            True: x is that block.
+
+    On each rank W is (out_channels, block of in_channels, kH, kW). b (out_channels,) is the same on
+    each rank and stays so: its gradient is that of the one layer, on every rank. Do not sum it over
+    ranks.
+
+    Raises:
+        ValueError: as Convolution2D.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     layer = L.ChannelParallelConvolution2D(
+        ...         comm, 3, 1, 1, initialW=np.array([1, 10, 100.0]).reshape(1, 3, 1, 1)
+        ...     )
+        ...     x = mnpar.Variable(np.ones((1, 3, 1, 1), "f4"))
+        ...     y = layer(x)
+        ...     y.backward()
+        ...     return layer.W.shape, y.item(), x.grad.ravel().tolist()
+        >>> mnpar.run(program, ranks=2)
+        [((1, 2, 1, 1), 111.0, [1.0, 10.0, 100.0]), ((1, 1, 1, 1), 111.0, [1.0, 10.0, 100.0])]
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        *,
+        dilate: Any = 1,
+        input_is_parallel: bool = False,
+    ) -> None:
+        needed(comm, "ChannelParallelConvolution2D(comm, in_channels, out_channels, ksize)")
+        self.comm, self.input_is_parallel = comm, input_is_parallel
+        super().__init__(
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            dilate=dilate,
+        )
+        if self.b is not None and comm.size > 1:
+            self.b.array[...] = comm.bcast(self.b.array)
+
+    def _channels(self, rank: int) -> tuple[int, int]:
+        assert self.in_channels is not None
+        return block(self.in_channels, self.comm.size, rank)
+
+    def _initialize_params(self, in_channels: int) -> None:
+        if in_channels < 1:
+            raise ValueError(f"{type(self).__name__}: {in_channels} channels are not 1 or more")
+        self.in_channels = in_channels
+        whole, (first, last) = self._shape(in_channels), self._channels(self.comm.rank)
+        initialize_part(self.W, whole, Box((0, first, 0, 0), (whole[0], last, *whole[2:])))
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        yield from (
+            *super().printable_specs,
+            ("input_is_parallel", self.input_is_parallel),
+            ("ranks", self.comm.size),
+        )
+
+    def forward(self, x: Any) -> Variable:
+        """The layer's outputs.
+
+        Args:
+            x: (N, in_channels, H, W), the same on each rank; with ``input_is_parallel`` (N, block
+                of in_channels, H, W).
+
+        Returns:
+            (N, out_channels, …), the same on each rank.
+
+        Raises:
+            ValueError: x has other channels than ``in_channels``, or than this rank's block of
+                them.
+        """
+        x = as_variable(x)
+        self._take_size_of(x, self.input_is_parallel)
+        self._check(x, self.input_is_parallel)
+        part = x if self.input_is_parallel else scatter_to(self.comm, x, axis=1)
+        y = reduce_from(
+            self.comm, convolution_2d(part, self.W, None, self.stride, self.pad, dilate=self.dilate)
+        )
+        return y if self.b is None else bias(y, self.b, axis=1)
