@@ -384,7 +384,7 @@ def table(names, rounds):
 
 def elsewhere(ranks, name, rounds):
     """What another job of this script finds: of so many ranks, or of PyTorch."""
-    command, environment = mnpar.launch.mpiexec_command(max(ranks, 1))
+    command, environment = mnpar.runtime.mpiexec.mpiexec_command(max(ranks, 1))
     one = [
         sys.executable,
         __file__,

@@ -597,7 +597,7 @@ def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: boo
         if xp.isnan(y).any() if infinite else not xp.isfinite(y).all():
             found = "NaN" if infinite else "NaN or infinity"
             raise FloatingPointError(
-                f"{what} {i} of {owner} has {found} (mnpar.configuration.debug looks for them)"
+                f"{what} {i} of {owner} has {found} (mnpar.config.debug looks for them)"
             )
 
 

@@ -94,9 +94,9 @@ class Config:
     Example:
         >>> import mnpar
         >>> with mnpar.using_config("train", False):
-        ...     mnpar.configuration.train
+        ...     mnpar.config.train
         False
-        >>> mnpar.configuration.train
+        >>> mnpar.config.train
         True
     """
 
@@ -159,15 +159,11 @@ def get_dtype(dtype: Any = None, map_mixed16: Any = None) -> Any:
 
 global_config = config
 
-
 is_recording = Config.__dict__[
     "enable_backprop"
 ].variable.get  # for every function: four times as fast as the attribute
 
-
 is_debugging = Config.__dict__["debug"].variable.get
-
-
 _recording = Config.__dict__["enable_backprop"].variable
 
 
@@ -191,7 +187,7 @@ def set_debug(debug: bool) -> None:
 
 
 def is_debug() -> bool:
-    """Whether this rank checks outputs and gradients for NaN: ``mnpar.configuration.debug``.
+    """Whether this rank checks outputs and gradients for NaN: ``mnpar.config.debug``.
 
     Example:
         >>> import mnpar
@@ -217,7 +213,7 @@ def using_config(name: str, value: Any, config: Config = config) -> Iterator[Non
     Example:
         >>> import mnpar
         >>> with mnpar.using_config("enable_backprop", False):
-        ...     mnpar.configuration.enable_backprop
+        ...     mnpar.config.enable_backprop
         False
     """
     setting = Config.__dict__.get(name)

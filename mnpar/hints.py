@@ -11,58 +11,33 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 __all__: list[str] = []
-
-
 Class = TypeVar("Class")
-
-
 _DEVICE = "to_device('@cupy:0') or to_device('@numpy')"
-
-
 _SAVING = "mnpar.serializers.save_npz and load_npz"
-
-
 _MODE = "the block \"with mnpar.using_config('train', False):\" for what evaluates"
-
-
 _AXES = "F.expand_dims(x, axis)"
-
-
 _CHAIN = "mnpar.Chain, mnpar.ChainList and mnpar.Sequential"
-
 
 _FUNCTIONS = (
     "argmax argmin clip cumsum exp flatten log matmul prod relu repeat sigmoid softmax sqrt "
     "squeeze swapaxes tanh"
 )
 
-
 _LAYERS = (
     "ReLU Tanh Sigmoid Softmax Dropout Flatten LeakyReLU GELU ELU Softplus MaxPool1d MaxPool2d "
     "MaxPool3d AvgPool2d"
 )
 
-
 _NETWORKS = "VGG16Layers VGG19Layers GoogLeNet ResNet50Layers ResNet101Layers ResNet152Layers"
-
-
 _DENSITIES = "F.gaussian, F.gaussian_kl_divergence, F.gaussian_nll and F.bernoulli_nll"
-
-
 _NO_LAYOUT = "arrays in C order: there is one layout"
-
-
 _NUMPY_AND_CUPY = "numpy's and CuPy's arrays only"
-
-
 _ONE_FORWARD = "one forward(self, *xs), with xp = mnpar.backend.get_array_module(*xs)"
-
 
 _ARRAYS = (
     "Allgather Allreduce Bcast Exscan Gather Reduce Scan Iallgather Iallreduce Ibcast Igather "
     "Ireduce"
 )
-
 
 VARIABLE = {
     **dict.fromkeys(_FUNCTIONS.split(), "a function of this name in mnpar.functions"),
@@ -98,7 +73,6 @@ VARIABLE = {
     "zero_grad": "cleargrad()",
 }
 
-
 FUNCTION = {  # Chainer's
     **dict.fromkeys(("forward_cpu", "forward_gpu"), _ONE_FORWARD),
     **dict.fromkeys(("forward_chainerx", "chainerx_device"), _NUMPY_AND_CUPY),
@@ -111,7 +85,6 @@ FUNCTION = {  # Chainer's
     "stack": "the user's lines in errors of communications, and tracebacks",
     "unchain": "its outputs, which have unchain()",
 }
-
 
 LINK = {
     "bias": ".b in most links",
@@ -131,7 +104,6 @@ LINK = {
     "zero_grad": "cleargrads()",
 }
 
-
 OPTIMIZER = {
     "call_hook": "call_hooks(timing)",
     "check_nan_in_grads": "is_safe_to_update(), which looks at them itself",
@@ -143,7 +115,6 @@ OPTIMIZER = {
     "load_state_dict": _SAVING,
     "zero_grad": "model.cleargrads()",
 }
-
 
 COMMUNICATOR = {  # mpi4py's and torch.distributed's
     **{word: f"{word.lower()}(array), which gives what arrives" for word in _ARRAYS.split()},
@@ -174,7 +145,6 @@ COMMUNICATOR = {  # mpi4py's and torch.distributed's
     "broadcast": "bcast(x)",
 }
 
-
 PACKAGES = {
     "mnpar": {
         **dict.fromkeys(("Tensor", "tensor"), "mnpar.Variable(numpy.array(…))"),
@@ -203,7 +173,7 @@ PACKAGES = {
         ),
         "Function": "mnpar.FunctionNode, with forward(self, *xs) and backward(self, *gys)",
         "Module": _CHAIN,
-        "amp": "mnpar.mixed16 for mnpar.configuration.dtype, and optimizer.loss_scaling()",
+        "amp": "mnpar.mixed16 for mnpar.config.dtype, and optimizer.loss_scaling()",
         "distributed": "mnpar.create_communicator()",
         "manual_seed": "mnpar.random.seed",
         "nn": "mnpar.links, mnpar.functions and mnpar.Chain",

@@ -1,10 +1,8 @@
-"""Starting ranks: find the mpiexec that belongs to this Python, and start the running script again
-under it.
+"""What scripts need to run on several ranks: their flags, the files that these name, and thread
+ranks.
 
-The file is long because it also parses the flags of scripts, and looks after the files that they
-name: what is wrong there is wrong on all ranks, and one of them reports it.
-
-Where communicators come from: the launcher's processes, thread ranks, or this process alone.
+What is wrong with a command line is wrong on all ranks, and one of them reports it. Starting
+processes is :mod:`mnpar.runtime.mpiexec`.
 """
 
 from __future__ import annotations
@@ -18,17 +16,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
-
-from mnpar.errors import DatasetError
-from mnpar.runtime.launcher import launched_after_first, launched_ranks, under_open_mpi
-from mnpar.runtime.output import ALIKE
-
-if TYPE_CHECKING:
-    from mnpar.communicators import Communicator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -36,6 +25,10 @@ from mnpar import random
 from mnpar.autograd.tape import Tape
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.threads.transport import ThreadTransport, run_threads
+from mnpar.errors import DatasetError
+from mnpar.runtime.launcher import launched_after_first, launched_ranks, under_open_mpi
+from mnpar.runtime.mpiexec import relaunch as relaunch
+from mnpar.runtime.output import ALIKE
 
 
 def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:

@@ -30,7 +30,7 @@ class Parameter(Variable):
         name: its name in the link.
 
     All values but such an array get the dtype of the initializer (``initializer.dtype``) or else
-    ``mnpar.configuration.dtype``.
+    ``mnpar.config.dtype``.
 
     Attributes:
         whole, box: of a parameter that is divided among ranks, the shape of the whole array, and

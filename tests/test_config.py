@@ -115,7 +115,7 @@ def test_the_innermost_mode_decides_whether_functions_are_recorded(modes, record
 )
 def test_the_environment_switches_debug_on(value, expected):
     environment = {**os.environ, "MNPAR_DEBUG": value}
-    command = [sys.executable, "-c", "import mnpar; print(mnpar.configuration.debug)"]
+    command = [sys.executable, "-c", "import mnpar; print(mnpar.config.debug)"]
     assert (
         subprocess.run(
             command, env=environment, capture_output=True, text=True, check=True

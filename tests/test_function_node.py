@@ -471,7 +471,9 @@ def test_all_inputs_that_are_under_way_are_waited_for_before_a_function_runs():
         waited.append(mnpar.Variable(np.ones(1)))
         return tuple(waited)
 
-    mnpar.functions.arithmetic.Add().prepare((mnpar.Variable(np.ones(1)), mnpar.Future(arrives)))
+    mnpar.functions.math.arithmetic.Add().prepare(
+        (mnpar.Variable(np.ones(1)), mnpar.Future(arrives))
+    )
     assert waited
 
 

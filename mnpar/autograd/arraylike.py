@@ -22,7 +22,6 @@ _AS_WE_DO = (
     np.transpose,
 )
 
-
 _OTHER_NAMES = {
     "add.reduce": "sum",
     "amax": "max",
@@ -30,7 +29,6 @@ _OTHER_NAMES = {
     "concatenate": "concat",
     "dot": "matmul",
 }
-
 
 _REFLECTED = {  # what array ∘ Variable asks for
     np.add: "__radd__",
@@ -48,21 +46,14 @@ _REFLECTED = {  # what array ∘ Variable asks for
     np.greater_equal: "__le__",
 }
 
-
 _FUNCTIONS = "mnpar.functions or operators, through which gradients flow"
-
-
 _JOINED = "F.stack or F.concat for several"
-
-
 _ARRAY = "its .array, where no gradient is wanted"
-
 
 _NO_NUMBER = (
     "a Variable is made a number by its item(), which leaves the graph: f'{loss.item():.3f}', "
     "float(loss.item())"
 )
-
 
 _NO_WRITING = (
     "the elements of a Variable are not written: mnpar.functions.where and scatter_add make a "
@@ -70,13 +61,11 @@ _NO_WRITING = (
     "leaf, such as a parameter, before it is used"
 )
 
-
 _NO_TRUTH = (
     "a Variable has no truth value: ask its number, as in 'if x.item() > 0', or its array, as "
     "in 'if (x.array > 0).all()'; "
     "'if x is not None' asks whether there is one"
 )
-
 
 _NO_ORDER = (
     "Variables are not compared: compare their arrays, as in x.array > 0, through which no "
@@ -85,9 +74,7 @@ _NO_ORDER = (
     "None' asks whether there is one"
 )
 
-
 _NO_SEARCH = "a Variable is not searched by 'in': write (x.array == value).any()"
-
 
 _NO_ADDING = (
     "an array takes in no Variable by an operator such as +=: write a = a + x, a Variable, or "

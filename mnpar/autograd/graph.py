@@ -13,9 +13,7 @@ Gradient: TypeAlias = (
     Any  # an array; a Variable where the backward is recorded itself (double backprop)
 )
 
-
 Deliver: TypeAlias = "Callable[[VariableNode, Gradient], None]"  # takes the gradient of a variable
-
 
 tick = itertools.count(
     1

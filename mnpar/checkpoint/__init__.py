@@ -16,8 +16,8 @@ if TYPE_CHECKING:
         Notice as Notice,
         create_multi_node_checkpointer as create_multi_node_checkpointer,
     )
-    from mnpar.checkpoint.load import load as load, load_folder as load_folder
+    from mnpar.checkpoint.loading import load as load, load_folder as load_folder
     from mnpar.checkpoint.retention import collect_garbage as collect_garbage, steps as steps
-    from mnpar.checkpoint.save import save as save, save_folder as save_folder
+    from mnpar.checkpoint.saving import save as save, save_folder as save_folder
 else:
     __getattr__, __dir__, __all__ = lazy.names(__name__)

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mnpar.checkpoint import store
-from mnpar.checkpoint.save import Draft, name_it, write_shard
+from mnpar.checkpoint.saving import Draft, name_it, write_shard
 from mnpar.communicators.consensus import together
 from mnpar.errors import CheckpointError
 

@@ -27,9 +27,9 @@ import numpy as np
 
 from mnpar.checkpoint import store
 from mnpar.checkpoint.background import Background
-from mnpar.checkpoint.load import load
+from mnpar.checkpoint.loading import load
 from mnpar.checkpoint.retention import collect_garbage
-from mnpar.checkpoint.save import begin as begin_saving, save
+from mnpar.checkpoint.saving import begin as begin_saving, save
 from mnpar.checkpoint.store import take_lock
 from mnpar.communicators.communicator import needed
 from mnpar.communicators.consensus import together
@@ -139,7 +139,7 @@ def create_multi_node_checkpointer(
         trainer.run()
 
     Without a Trainer, ``save(target, iteration)`` and ``maybe_load(target)`` take what
-    :func:`mnpar.checkpoint.save` takes.
+    :func:`mnpar.checkpoint.saving` takes.
 
     Args:
         name: of the run; its checkpoints are in the folder of this name.
@@ -273,7 +273,7 @@ class MultiNodeCheckpointer:
             The path of the checkpoint; None while it is written in the background.
 
         Raises:
-            OSError, TypeError, ValueError: as :func:`mnpar.checkpoint.save`.
+            OSError, TypeError, ValueError: as :func:`mnpar.checkpoint.saving`.
             CheckpointError: on all ranks, if another job uses the folder.
         """
         folder, path = self._folder(target), None
@@ -337,7 +337,7 @@ class MultiNodeCheckpointer:
             The iteration; None if there was nothing to load.
 
         Raises:
-            CheckpointError, KeyError, ValueError, TypeError: as :func:`mnpar.checkpoint.load`.
+            CheckpointError, KeyError, ValueError, TypeError: as :func:`mnpar.checkpoint.loading`.
         """
         if self.path is None:
             self.path = path

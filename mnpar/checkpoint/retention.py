@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, TypeVar
 
 from mnpar.checkpoint import store
-from mnpar.checkpoint.load import Checkpoint
+from mnpar.checkpoint.loading import Checkpoint
 from mnpar.checkpoint.store import in_folder
 from mnpar.communicators.communicator import needed
 from mnpar.communicators.consensus import together

@@ -48,25 +48,12 @@ if TYPE_CHECKING:
     from mnpar.communicators import Communicator
 
 FORMAT = 1
-
-
 MANIFEST = "manifest.json"
-
-
 _LONGEST_MANIFEST = 1 << 30
-
-
 _DONE = re.compile(r"step-(\d{8,})(?:\.([1-9]\d*))?")
-
-
 _HIDDEN = re.compile(r"\.[^/]+~([^~/]+)~(\d+)~[0-9a-f]+\.(?:tmp|old)")
-
-
 _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}\.safetensors")
-
-
 UNDER_WAY: dict[str, None] = {}  # hidden folders that this process is filling or removing
-
 
 # Called with the name of each step of writing when it was taken: tests end the job there.
 after_step: ContextVar[Callable[[str], None]] = ContextVar(

@@ -57,10 +57,7 @@ if TYPE_CHECKING:
 
 
 _SUMS = (Add, AddSeveral)
-
-
 _EACH = ("allreduce", "allgather", "bcast")
-
 
 # of one that varies
 _ALONE = (
@@ -274,7 +271,6 @@ _DIFFER = (
     "from parts that nobody has added "
     "up (reduce_from) or joined (gather_from)"
 )
-
 
 _TERM = (
     "each of {P} ranks adds the same {name} to its part, so that the sum has it {P} times, and "

@@ -89,8 +89,6 @@ class Watch:
 
 
 _watch: ContextVar[Watch | None] = ContextVar("mnpar.watch", default=None)
-
-
 current_watch = _watch.get
 
 
@@ -308,20 +306,17 @@ _ADJOINTS = {
     "reduce": "bcast",
 }
 
-
 _ALIKE = (
     "all ranks of its communicator take the same. Let them have the same samples and random "
     "numbers, and add up what are "
     "parts, by reduce_from, before"
 )
 
-
 _CONTINUE = (
     "all ranks continue alike with it. Let them have the same labels and random numbers, and "
     "let it pass copy_to or "
     "scatter_to before each does a part of the work with it"
 )
-
 
 _APART = (
     "{!r} has ranks with samples of their own, whose gradients the optimizer adds up; nothing "
@@ -331,12 +326,10 @@ _APART = (
     "losses: allreduce, allgather, scatter, bcast"
 )
 
-
 _COUNTS_AGAIN = (
     " gradient of its result, which they have in common, so that it would count {{P}} times: "
     "take {} in its place"
 )
-
 
 TWICE = {
     (
@@ -358,7 +351,6 @@ TWICE = {
         "what each can compute by itself, or let one rank alone have the loss,"
     ),
 }
-
 
 _WHOLE = (
     "each of {P} ranks has the same {what}, and not a block of them: take them as they are "

@@ -184,25 +184,12 @@ def _reduced_parts_outside(channel: Channel, opening: Opening, xs: Any) -> Steps
 
 
 ALLREDUCE = Algorithm(_reduced, _reduced_outside)  # and reduce: the call's operation tells which
-
-
 ALLGATHER = Algorithm(_gathered, _allgathered_outside)
-
-
 GATHER = Algorithm(_gathered, _gathered_outside)
-
-
 BCAST = Algorithm(_broadcast, _broadcast_outside, _at_root)
-
-
 SCATTER = Algorithm(_part_of_root, _scattered_outside, _parts_at_root)
-
-
 ALLTOALL = Algorithm(_gathered, _traded_outside, _parts)
-
-
 REDUCE_SCATTER = Algorithm(_reduced, _reduced_parts_outside, _parts)
-
 
 SCANS = {
     (exclusive, up): _scan(exclusive, up) for exclusive in (False, True) for up in (False, True)

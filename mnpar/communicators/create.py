@@ -28,9 +28,7 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
 )
 
-
 _NAMES = ("auto", "mpi", "threads", "self", "env", "none", "file")
-
 
 _INSTEAD = (
     "start the ranks with mpiexec -n 4 python …, python -m mnpar run -n 4 …, or srun (with its "
@@ -38,9 +36,7 @@ _INSTEAD = (
     "by a file that all can see: create_communicator('file', path=…)"
 )
 
-
 _PATIENT = 300.0  # s for ranks to meet by a file
-
 
 _CHAINERMN = (
     "naive",

@@ -118,8 +118,6 @@ def part(raw: Any, start: int, text: bytes, index: int) -> Array | None:
 
 
 _HEAD = wire.FLAGS + 1  # bytes
-
-
 _ORDER = "all ranks of a communicator make the same calls in the same order"
 
 
@@ -342,8 +340,6 @@ class Opening:
 
 
 REDUCED = ("allreduce", "reduce", "reduce_from")
-
-
 TO_ROOT = ("reduce", "gather", "gather_obj", "reduce_obj")
 
 
@@ -403,10 +399,7 @@ def value_of(body: Array, header: Header) -> Any:
 
 
 EMPTY = np.empty(0, np.uint8)
-
-
 BLOCK = 512  # bytes of the opening of a collective: a header, and the value itself where it fits
-
 
 # 1,856, 4,416 and 8,512 bytes of values: a page; two of them with a table
 _SIZES = (
@@ -416,13 +409,8 @@ _SIZES = (
     8704,
 )
 
-
 _RANKS = 16  # with more, openings stay small: each rank receives as many blocks as there are ranks
-
-
 _MANY = 1000  # entries that a buffer remembers
-
-
 CALM = 32  # after so many openings with space to spare the next one is smaller
 
 

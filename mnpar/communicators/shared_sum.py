@@ -69,10 +69,7 @@ if TYPE_CHECKING:
     from mnpar.communicators.objects import Objects
 
 HEAD, NOTE = 64, 256  # bytes of a slot for the form of the values, and for the note
-
-
 _TEXT = HEAD - 2  # bytes of the form; the first two of the head are the length of the note
-
 
 FEW = (
     2**15
@@ -80,15 +77,9 @@ FEW = (
     # the cache
 )
 
-
 _LINE = 64  # bytes of a cache line
-
-
 _SLOT = HEAD + NOTE + FEW
-
-
 _ELSEWHERE = 1  # where the second word is, after the first
-
 
 _TIMES = (
     2**16
@@ -96,12 +87,8 @@ _TIMES = (
     # (modulo this)
 )
 
-
 _UNKNOWN = -(2**62)  # a count that no word has
-
-
 _SHORT = 24  # polls of the words that take as long as one poll of MPI
-
 
 _GIVEN_UP = (
     "rank {}: a sum of gradients, or allreduce_noted, ended in an error, and the other ranks "
@@ -109,7 +96,6 @@ _GIVEN_UP = (
     "one can take place on this communicator: let the error end the job, or create another "
     "communicator on all ranks"
 )
-
 
 # x86: loads are done in program order, and so are stores
 _ORDERED = platform.machine() in (
@@ -394,13 +380,11 @@ class Board:
 
 _IN_MEMORY = "/dev/shm"
 
-
 _BLOCK = (
     2**17
     # bytes that are added up at a time: with the same block of each rank's vector they stay in the
     # cache
 )
-
 
 _LINE = 64  # bytes of a cache line
 

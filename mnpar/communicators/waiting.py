@@ -14,22 +14,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from mnpar.communicators.wire import UPDATE, read_header
 
 ANY = -1  # any source, any tag
-
-
 FORWARD, BACKWARD = 0, 1
-
-
 BACKWARD_TOO = "every rank that has communicated runs backward: mnpar.backward(), if it has no loss"
-
-
 UPDATE_TOO = "all ranks make as many updates: one that has no more batches calls optimizer.join()"
-
 
 CALL_TOO = (
     "all ranks of a communicator call its collectives: none stands under an if that is true on "
     "some ranks only"
 )
-
 
 SEND_FIRST = (
     "where all receive nobody sends: send before you receive (send never waits), or use sendrecv"
@@ -142,6 +134,4 @@ def nothing() -> None:
 
 
 T = TypeVar("T")
-
-
 Steps: TypeAlias = Generator[Pending, Any, T]

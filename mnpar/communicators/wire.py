@@ -25,60 +25,27 @@ from mnpar.runtime.callsite import SITE_BYTES
 # First the fields that must be the same on all ranks of a collective, then the form of the value,
 # then what is the rank's own.
 _LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + f"Bi{SITE_BYTES}s")
-
-
 SIZE = _LAYOUT.size
-
-
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
-
-
 NUMBER = slice(10, 18)  # of these, the seq
-
-
 FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
-
-
 NBYTES = slice(36, 44)  # of these, the number of bytes
-
-
 FLAGS = 140
-
-
 _FOLLOWS = struct.Struct("<2xBxB5xQ18xQ")  # op, order, seq, nbytes
-
-
 WANTS, RECORDING, ON_DEVICE = 1, 2, 4
-
-
 WAITED_FOR = 8  # the sender waits until the message has been taken
-
 
 REFUSED = (
     16  # here is no gradient, and there never will be one: whoever wants it need not ask again
 )
 
-
 MAX_NDIM = 12
-
-
 _MAGIC = 0x6D6E
-
-
 _SMALL = 8192  # bytes: to join strings is faster up to here than to fill an array
-
-
 _NO_SHAPE = (0,) * MAX_NDIM
-
-
 NOTHING, ARRAY, OBJECT, TUPLE, DICT, FAULT = range(6)
-
-
 KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "what it cannot take")
-
-
 POINT_TO_POINT = ("send", "recv", "send_obj", "recv_obj")
-
 
 _ON_ARRAYS = (
     "bcast",
@@ -91,7 +58,6 @@ _ON_ARRAYS = (
     "alltoall",
     "reduce_from",
 )
-
 
 _ON_OBJECTS = (
     "bcast_obj",
@@ -106,7 +72,6 @@ _ON_OBJECTS = (
     "exscan_obj",
 )
 
-
 ROOTED = (
     "bcast",
     "reduce",
@@ -118,9 +83,7 @@ ROOTED = (
     "reduce_obj",
 )
 
-
 UPDATE = "optimizer.update"  # allreduce_noted: errors name what the user has called
-
 
 _OTHERS = (
     "barrier",
@@ -135,27 +98,14 @@ _OTHERS = (
     "likeness",
 )
 
-
 OPS = (*POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, *_OTHERS)
-
-
 _OP_CODES = {name: code for code, name in enumerate(OPS)}
-
-
 REDUCTIONS = ("sum", "max", "min", "prod", "mean")
-
-
 _WIDENED = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
-
-
 # Of these the mean is made of wider numbers, which are what travels: that all ranks gave the same
 # has to be told.
 MEANS = ("mean", *[f"mean of {name}" for name in _WIDENED])
-
-
 _TOLD = (*REDUCTIONS, *MEANS[1:])
-
-
 _REDUCTION_CODES = {name: code for code, name in enumerate(_TOLD)}
 
 

@@ -80,7 +80,7 @@ def get_cifar10(
             images.
         ndim: the shape of an image: 3 (3, 32, 32) or 1 (3072,).
         scale: pixels lie in 0 … scale.
-        dtype: of the images; None is ``mnpar.configuration.dtype``.
+        dtype: of the images; None is ``mnpar.config.dtype``.
         label_dtype: of the labels.
         data: the folder that has ``cifar-10-binary.tar.gz``, or the ``.bin`` files (or
             ``cifar-10-batches-bin/`` with them). None: the folder in the variable MNPAR_DATA;

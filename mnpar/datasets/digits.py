@@ -43,7 +43,7 @@ def get_digits(
             images.
         ndim: the shape of an image: 1 (64,), 2 (8, 8), 3 (1, 8, 8).
         scale: pixels lie in 0 … scale.
-        dtype: of the images; None is ``mnpar.configuration.dtype``.
+        dtype: of the images; None is ``mnpar.config.dtype``.
         label_dtype: of the labels.
 
     Returns:

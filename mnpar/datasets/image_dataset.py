@@ -27,7 +27,7 @@ class ImageDataset(DatasetMixin):
         paths: of the images, or the name of a text file that has one path a line (empty lines are
             passed over).
         root: the folder that the paths start from.
-        dtype: of the images, with pixels 0 … 255; None is ``mnpar.configuration.dtype`` as it is now.
+        dtype: of the images, with pixels 0 … 255; None is ``mnpar.config.dtype`` as it is now.
 
     Raises:
         ModuleNotFoundError: Pillow is not installed.

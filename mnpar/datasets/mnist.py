@@ -57,7 +57,7 @@ def get_mnist(
             images.
         ndim: the shape of an image: 1 (784,), 2 (28, 28), 3 (1, 28, 28).
         scale: pixels lie in 0 … scale.
-        dtype: of the images; None is ``mnpar.configuration.dtype``.
+        dtype: of the images; None is ``mnpar.config.dtype``.
         label_dtype: of the labels.
         rgb_format: with ``ndim=3``, three equal channels (3, 28, 28).
         data: the folder with the four IDX files, or one that has them in ``mnist/`` or

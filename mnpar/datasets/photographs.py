@@ -45,7 +45,7 @@ def get_photograph_patches(
         size: height and width.
         stride: between patches; None is ``size``: they do not overlap.
         scale: pixels lie in 0 … scale.
-        dtype: of the patches (3, size, size); None is ``mnpar.configuration.dtype``.
+        dtype: of the patches (3, size, size); None is ``mnpar.config.dtype``.
         label_dtype: of the labels.
         source: "sklearn" (two photographs of 427 × 640) or "skimage" (those of astronaut, cat,
             coffee and rocket).

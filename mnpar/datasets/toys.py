@@ -32,7 +32,7 @@ def get_toy_images(
         n_train, n_test: how many images; every second one is an ellipse.
         size: height and width, 8 or more.
         channels: 1 or more, each with a brightness of its own.
-        dtype: of the images, whose pixels lie in 0 … 1; None is ``mnpar.configuration.dtype``.
+        dtype: of the images, whose pixels lie in 0 … 1; None is ``mnpar.config.dtype``.
         label_dtype: of the labels.
         seed: the same seed gives the same images, on every rank.
 
@@ -104,7 +104,7 @@ def get_synthetic_images(
         shape: of an image: channels, then one or more spatial axes.
         n_classes: 1 or more.
         noise: its standard deviation; the patterns' is 1.
-        dtype: of the images; None is ``mnpar.configuration.dtype``.
+        dtype: of the images; None is ``mnpar.config.dtype``.
         label_dtype: of the labels.
         seed: the same seed gives the same images, on every rank.
 

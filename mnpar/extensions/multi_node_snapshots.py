@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.checkpoint.load import copies_of
+from mnpar.checkpoint.loading import copies_of
 from mnpar.communicators.communicator import needed
 from mnpar.training.extension import Extension
 from mnpar.training.extensions.snapshots import read, snapshots

@@ -52,7 +52,7 @@ def generate_array(
         initializer: a function ``(array) -> None``, as the initializers here are.
         shape: of the array.
         xp: numpy or cupy.
-        dtype: of the array; None takes the initializer's, or else ``mnpar.configuration.dtype``.
+        dtype: of the array; None takes the initializer's, or else ``mnpar.config.dtype``.
         device: where to put it, as in ``backend.to_device``; None: the current one of ``xp``.
 
     Raises:

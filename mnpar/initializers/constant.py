@@ -16,7 +16,7 @@ class Constant(Initializer):
 
     Args:
         fill_value: a number, or an array on any device.
-        dtype: of the parameter; None means ``mnpar.configuration.dtype``, whatever the dtype of
+        dtype: of the parameter; None means ``mnpar.config.dtype``, whatever the dtype of
             ``fill_value``.
 
     Raises:
@@ -54,7 +54,7 @@ class Zero(Constant):
     """Zeros.
 
     Args:
-        dtype: of the parameter; None means ``mnpar.configuration.dtype``.
+        dtype: of the parameter; None means ``mnpar.config.dtype``.
 
     Example:
         >>> import mnpar
@@ -70,7 +70,7 @@ class One(Constant):
     """Ones.
 
     Args:
-        dtype: of the parameter; None means ``mnpar.configuration.dtype``.
+        dtype: of the parameter; None means ``mnpar.config.dtype``.
 
     Example:
         >>> import mnpar
@@ -87,7 +87,7 @@ class NaN(Constant):
     result.
 
     Args:
-        dtype: of the parameter; None means ``mnpar.configuration.dtype``.
+        dtype: of the parameter; None means ``mnpar.config.dtype``.
 
     Example:
         >>> import mnpar

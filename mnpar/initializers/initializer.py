@@ -21,7 +21,7 @@ class Initializer:
     """Fills arrays; a subclass defines ``__call__(self, array)``.
 
     Args:
-        dtype: of the parameters it fills; None leaves the choice to ``mnpar.configuration.dtype``.
+        dtype: of the parameters it fills; None leaves the choice to ``mnpar.config.dtype``.
 
     Example:
         >>> import numpy as np, mnpar

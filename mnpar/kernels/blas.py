@@ -30,10 +30,7 @@ from mnpar.backend import Array
 
 # multiplications of a small product; rows that are worth one
 AS_THEY_STAND = 10**6
-
-
 _FEW_ROWS = 16
-
 
 FEW = (
     2**16
@@ -41,19 +38,10 @@ FEW = (
     # first
 )
 
-
 _LEAST = 2**20  # multiplications: fewer are left to numpy
-
-
 _WORTH = 2**10  # numbers: of fewer a function is left to numpy
-
-
 _NARROW = 32  # rows, columns or terms: less, too
-
-
 _ROW_MAJOR, _AS_IT_IS, _TURNED = 101, 111, 112  # CBLAS's constants
-
-
 _REPRODUCIBLE = 2  # MKL_CBWR_AUTO: the same product gives the same bits in each run on one machine
 
 
@@ -232,8 +220,6 @@ def library() -> dict[str, Callable[..., None]] | None:
 
 
 _REALS = {"s": ctypes.c_float, "d": ctypes.c_double}
-
-
 _FUNCTIONS = "Erf", "CdfNorm", "Exp"
 
 

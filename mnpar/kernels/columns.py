@@ -20,12 +20,8 @@ from mnpar.kernels.windows import Numbers, Windows
 
 # outputs of a sample: then it is a block of its own, and its outputs a matrix as they stand
 LARGE = 500
-
-
 # outputs in a row of an image; how many times longer a run must become
 SHORT = 12
-
-
 LONGER = 4
 
 

@@ -17,15 +17,9 @@ from mnpar.backend import HALVES, Array
 # exponentials of numbers up to here, and their sums, are far from both ends of float32: no maximum
 # is needed
 MODEST = 30
-
-
 WORTH = 2**13  # elements: fewer are done at once
-
-
 # numbers: a product adds up so many in float32 with hardly more of an error than numpy has
 PIECE = 1024
-
-
 KEPT = 2**14  # ones, at most, are kept to multiply with
 
 

@@ -40,8 +40,6 @@ POINTS = {3: (0.0, 0.625, -0.625, 1.5, -1.5)}
 
 
 FEW_TILES, MANY_SAMPLES = 4, 8
-
-
 TOUCH = 20
 
 

@@ -32,7 +32,7 @@ class Linear(Link):
         initialW: initializer of W (out_size, in_size); None is LeCunNormal.
         initial_bias: initializer of b (out_size,); None is 0.
 
-    W and b are of the dtype ``mnpar.configuration.dtype`` unless their initializers say otherwise.
+    W and b are of the dtype ``mnpar.config.dtype`` unless their initializers say otherwise.
 
     Raises:
         ValueError: a size below 1.

@@ -35,7 +35,7 @@ class BinaryHierarchicalSoftmax(Link):
     Args:
         in_size: D.
         tree: nested pairs with words, numbers from 0 on, at the leaves: ``((1, 2), 0)``.
-        dtype: of the table; None: ``mnpar.configuration.dtype``.
+        dtype: of the table; None: ``mnpar.config.dtype``.
 
     Attributes:
         W: ``(nodes, D)``, w of each inner node; they are numbered from the root on, the left part
@@ -155,7 +155,7 @@ class NegativeSampling(Link):
             proportional to counts ** power.
         sample_size: how many words are drawn for each sample.
         power: see ``counts``.
-        dtype: of the table; None: ``mnpar.configuration.dtype``.
+        dtype: of the table; None: ``mnpar.config.dtype``.
 
     Attributes:
         W: ``(V, D)``, zeros at first.

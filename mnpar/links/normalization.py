@@ -59,7 +59,7 @@ class BatchNormalization(Link):
         size: of gamma and beta, an int or a tuple; None takes it from the first batch.
         decay: of the running statistics: running ← decay · running + (1 - decay) · batch's.
         eps: added to the variance.
-        dtype: of parameters and running statistics; None is ``mnpar.configuration.dtype``. float16 becomes
+        dtype: of parameters and running statistics; None is ``mnpar.config.dtype``. float16 becomes
             float32: small steps and sums need more than 11 bits.
         use_gamma, use_beta: whether there are the parameters; else γ is 1 and β is 0.
         initial_gamma, initial_beta, initial_avg_mean, initial_avg_var: initializers, numbers or

@@ -30,8 +30,6 @@ from mnpar.parallel.pipeline.step import Step
 from mnpar.profiling.timeline import Event, Timeline
 
 Clock = Callable[[], float]
-
-
 _ROUNDS = 20  # messages there and back; the quickest one counts
 
 
@@ -54,11 +52,7 @@ class Recorder:
 
 
 _recorder: ContextVar[Recorder | None] = ContextVar("mnpar.recorder", default=None)
-
-
 # ---- the methods that are replaced ----
-
-
 Described = tuple[str, int | None, str]  # name, peer, detail
 
 
@@ -172,13 +166,8 @@ _PLACES = (
     ),
 )
 
-
 _lock = threading.Lock()
-
-
 _olds: list[Any] = []  # the methods that were replaced
-
-
 _running = [0]  # how many profiles: ranks can be threads
 
 

@@ -34,8 +34,6 @@ class Event(NamedTuple):
 
 
 _COLOURS = {"forward": "#7fb2e5", "backward": "#8fce9b", "update": "#d9c27c"}
-
-
 _MANY = 600  # arrows: more would hide what is under them
 
 

@@ -11,18 +11,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 SITE_BYTES = 47  # of a source line in a header
-
-
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-
-
 # contextlib: its frames are between mnpar's context managers and a ``with``
 _WITH = contextmanager.__code__.co_filename
-
-
 _INSIDE: dict[str, bool] = {}  # by file names
-
-
 _SITES: dict[tuple[str, int], str] = {}
 
 

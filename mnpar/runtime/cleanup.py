@@ -21,14 +21,8 @@ from pathlib import Path
 from mnpar.runtime import supervisor
 
 _SEGMENTS = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/dev/shm/Intel_MPI_")
-
-
 _MARKS = ("PMI", "HYDI_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_FILE_", "MPI_LOCAL")
-
-
 _STDERR = 2
-
-
 _SETTINGS = ("PMIX_MCA_",)  # the user's, read when they are needed
 
 

@@ -23,22 +23,11 @@ from mnpar.runtime.heartbeat import Look
 from mnpar.runtime.output import speak
 
 _NAP, _LONG_NAP = 0.0001, 0.001  # s
-
-
 _FIRST_QUESTION = 0.5  # s
-
-
 _DELAY = 0.5  # s between a suspicion and its confirmation
-
-
 _MANY = 64  # ranks that are asked by one that has failed
-
-
 _LONGEST_PAUSE = 600.0  # s between warnings
-
-
 ASK, ANSWER, COMPLAINT = 1, 2, 3
-
 
 _SAID = {
     "waiting": "waits in ",

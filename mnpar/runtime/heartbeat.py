@@ -24,14 +24,8 @@ from typing import NamedTuple
 from mnpar.runtime.callsite import site_of
 
 _PULSE = 0.25  # s
-
-
 _NOTE = struct.Struct("<d48s")  # when (the clock of the machine), and the source line
-
-
 _CARD = struct.Struct("<128sqqi")
-
-
 CARD = _CARD.size
 
 

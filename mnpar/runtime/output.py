@@ -18,14 +18,8 @@ import termios
 import time
 
 ALIKE = 0.8  # s: if all ranks fail alike, rank 0 speaks for them, and ends the job
-
-
 _PASS_ON = 0.2  # s for a launcher to pass on what it has read
-
-
 _READ = 2.0  # s for a reader who is there
-
-
 _NAP = 0.005  # s
 
 

@@ -18,11 +18,7 @@ import stat
 from mnpar.runtime import cleanup
 
 _WAITS, _LEFT = "mnpar_waits", "mnpar_left"
-
-
 _LIMIT = 2.0  # s for a launcher to answer a rank that is about to end
-
-
 _LONGEST = 1024  # bytes of an answer
 
 

@@ -17,8 +17,6 @@ from pathlib import Path
 from mnpar.runtime import processes
 
 _LIMIT = 2.0  # s for the launcher to answer a rank that is about to end
-
-
 _STRING = 3  # <pmix_common.h>, of its versions 4 and 5
 
 

@@ -37,19 +37,10 @@ if TYPE_CHECKING:
 
 
 _GRACE = 12  # heartbeats, 3 s, for a process whose launcher has died
-
-
 _CERTAIN = 3  # heartbeats for which a rank is seen to be stopped
-
-
 _NAME = 256  # bytes of a machine's name
-
-
 _PROMPT = 0.2  # s for the others to answer
-
-
 _KILLED = 2.0  # s for a launcher to end a process that has aborted the job
-
 
 _LAST_WORDS = (
     5.0  # s to write what went wrong, which nobody may read, and to end the job in MPI's way

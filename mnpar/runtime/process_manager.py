@@ -34,33 +34,20 @@ from typing import Any
 
 END = "cmd=mnpar_end"  # code=1 text=…
 
-
 REMEDY = (
     "start all ranks, with a path of one file that all their machines share; timeout= lets "
     "them wait longer"
 )
 
-
 _UNEXPLAINED = (
     1.5  # s in which another rank may say how one has ended, before this process says that it has
 )
 
-
 _GRACE = 2.0  # s for ranks to end, once they were told
-
-
 _HELLO = 10.0  # s for those who connect to say who they are
-
-
 _LONGEST = 2**16  # bytes of a line
-
-
 _VALUE = 900  # bytes of a value, in a line of at most 1024
-
-
 _OWN_FILES = 32  # of this process, beside its lines
-
-
 _KILLED = 1  # the exit code of ranks that end because another one has left
 
 

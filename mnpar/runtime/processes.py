@@ -15,11 +15,8 @@ from mnpar.runtime.heartbeat import stat_of
 from mnpar.runtime.launcher import launched_rank, under_open_mpi
 
 MPICHS = "hydra_pmi_proxy"
-
-
 # the name of a rank that has come to its end without a communicator; of 15 letters at most
 LEAVES = "mnpar leaves"
-
 
 # what starts ranks on a machine
 _LAUNCHERS = (
@@ -31,7 +28,6 @@ _LAUNCHERS = (
     "mpiexec",
     "mpirun",
 )
-
 
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 

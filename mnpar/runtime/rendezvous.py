@@ -30,26 +30,12 @@ from mnpar.runtime.output import speak
 from mnpar.runtime.process_manager import REMEDY, end_line, end_of, numbers, proof
 
 _POLL = 0.05  # s
-
-
 _REPORT = 10.0  # s between reports of who is missing
-
-
 _CONNECT = 2.0  # s for a machine to take a connection
-
-
 _ANSWER = 5.0  # s for a process manager to answer
-
-
 _REFUSAL = 3.0  # s for a process that cannot take part to tell the others so
-
-
 _NOBODY = 65534  # a file's owner whom this machine does not know: NFS, with other numbers there
-
-
 _SIOCGIFADDR = 0x8915  # <linux/sockios.h>
-
-
 _LAUNCHERS_MARKS = ("PMI_", "PMIX_", "MPI_LOCAL", "HYDI_", "OMPI_COMM_WORLD_")
 
 

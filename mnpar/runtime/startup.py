@@ -42,31 +42,15 @@ if TYPE_CHECKING:
 
 
 _LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read
-
-
 _PULSE = 0.2  # s
-
-
 _LOOK = 1.0  # s in MPI_Init, and again, after which a rank looks for notices of others
-
-
 _GRACE = 3.0  # s for a process whose launcher has died
-
-
 _ENDING = 1.0  # s in which a launcher that has lost a rank kills the others
-
-
 # s without a new rank, after which a launcher starts no more; and as long as this rank has taken to
 # come here
 _STARTING = 1.5
-
-
 _MPIS_OWN = "MPIR_CVAR_PMI_VERSION"  # another protocol
-
-
 _TURN = 12  # looks by which the lowest rank comes first, to speak for all
-
-
 _starter: tuple[int, int | None] | None = None  # the launcher, and when it was started
 
 
@@ -164,7 +148,6 @@ def _follow(launcher: int, since: int | None) -> None:
 
 
 _all_met = threading.Event()  # in a communicator
-
 
 _remover: cleanup.Remover | None = (
     None  # of what a rank would leave that is killed before all have met

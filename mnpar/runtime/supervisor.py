@@ -20,10 +20,7 @@ import sys
 
 # the variable of the environment that says where the file is, and its name: a byte for each rank
 FILE = "MNPAR_ENDINGS"
-
-
 BEGUN, ENDED = b"\1", b"\2"
-
 
 _SIGNALS = (
     signal.SIGINT,
@@ -34,16 +31,9 @@ _SIGNALS = (
     signal.SIGCHLD,
 )
 
-
 _GRACE = 2  # s for the launcher to end after a Ctrl-C
-
-
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
-
-
 _KILLED = 9  # MPICH's exit code of a job that has lost a rank
-
-
 _SI_USER = 0  # <signal.h>: somebody sent it to this process
 
 

@@ -191,7 +191,7 @@ def test_a_rank_alone_on_its_machine_takes_part_when_the_others_share_cores(monk
 KEPT = """
 import ctypes, os, sys
 import numpy as np
-from mnpar.communicators import kept_memory
+from mnpar.runtime import malloc
 
 library = ctypes.CDLL(None)
 
@@ -200,9 +200,9 @@ class Old:  # GNU's before 2.35
         return 0 if what == -3 and value > 2**25 else library.mallopt(what, value)
 
 if "old" in sys.argv:
-    kept_memory.ctypes.CDLL = lambda name: Old()
+    malloc.ctypes.CDLL = lambda name: Old()
 if hasattr(library, "mallopt"):
-    assert kept_memory.keep_memory()
+    assert malloc.keep_memory()
     for mib in (1, 33, 256, 400):
         x = np.empty(mib << 20, np.uint8)
         assert not ctypes.c_size_t.from_address(x.ctypes.data - 8).value & 2, mib  # it was not mapped for itself alone
@@ -210,7 +210,7 @@ if hasattr(library, "mallopt"):
 LARGE_PAGES = """
 import os
 import numpy as np
-from mnpar.communicators import kept_memory
+from mnpar.runtime import malloc
 
 def marked(x):
     "Whether the system was asked for large pages at an address."
@@ -223,8 +223,8 @@ def marked(x):
         elif inside and first == "VmFlags:":
             return "hg" in flags
 
-kept_memory.keep_memory()
-kept_memory.keep_memory()  # a second communicator
+malloc.keep_memory()
+malloc.keep_memory()  # a second communicator
 arrays = [np.empty(3 << 20, np.uint8) for _ in range(50)]  # smaller than those for which numpy asks
 if os.path.exists("/sys/kernel/mm/transparent_hugepage"):
     assert all(map(marked, arrays[5:]))
@@ -232,12 +232,12 @@ if os.path.exists("/sys/kernel/mm/transparent_hugepage"):
 LIMITED = """
 import ctypes, os, resource
 import numpy as np
-from mnpar.communicators import kept_memory
+from mnpar.runtime import malloc
 
 if hasattr(ctypes.CDLL(None), "mallopt"):
     addresses = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (addresses + 2**28, resource.RLIM_INFINITY))
-    assert not kept_memory.keep_memory()
+    assert not malloc.keep_memory()
     [np.empty(2**14, np.uint8) for _ in range(2**12)]  # a quarter of what there is
 """
 

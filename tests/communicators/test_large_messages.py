@@ -12,7 +12,7 @@ import mnpar
 import mnpar.functions as F
 
 EVERY = pytest.mark.ranks(2, 3)
-MODULES = ("mpi_transport", "mpi_reduction")
+MODULES = ("mpi.transport", "mpi.reduction")
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_between_machines_values_travel_in_messages_that_pass_each_other(comm, m
     x = values(comm, n)
     expected = comm.allreduce(x)
     monkeypatch.setattr(comm.transport, "apart", True)
-    monkeypatch.setattr("mnpar.communicators.mpi.library.reduction._WIRE", 1000)
+    monkeypatch.setattr("mnpar.communicators.mpi.reduction._WIRE", 1000)
     most, isend = [], comm.transport.MPI.Comm.Isend
 
     class Lane:

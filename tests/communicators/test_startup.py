@@ -44,7 +44,7 @@ world, request = SimpleNamespace(Abort=os._exit), SimpleNamespace(Test=lambda: t
 startup.wait_for_all(SimpleNamespace(COMM_WORLD=world), request)
 print(*sys.argv[1:], os.getppid() == parent)
 """
-HIDDEN = WAITS.replace("parent =", "startup.siblings.children = lambda launcher: {}\nparent =")
+HIDDEN = WAITS.replace("parent =", "startup.processes.children = lambda launcher: {}\nparent =")
 LEFT = WAITS.replace(
     "    time.sleep(1)",
     """    open(f"{sys.argv[0]}.begun", "w").close()
@@ -235,7 +235,7 @@ def test_a_rank_whose_mpi_is_over_goes_on_after_the_error_of_a_thread(monkeypatc
         (startup, "ALIKE", 0),
         (startup, "speak", lambda _="": 0),
         (startup, "await_reader", lambda: 0),
-        (startup.siblings, "is_helper", lambda: False),
+        (startup.processes, "is_helper", lambda: False),
         (startup.atexit, "register", lambda *given: None),
         (sys, "excepthook", sys.excepthook),
         (threading, "excepthook", threading.excepthook),

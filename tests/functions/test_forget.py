@@ -11,6 +11,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.autograd.graph import Hook
+from mnpar.autograd.tape import current_tape
 from mnpar.variable import Variable, grad
 
 X = np.linspace(-1, 1, 12).reshape(4, 3)
@@ -259,7 +260,7 @@ def test_ranks_forget_together_what_they_said(comm, order):
     )
     for a, b in zip(plain, again, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
-    assert len(mnpar.tape.current_tape().records) == 0
+    assert len(current_tape().records) == 0
 
 
 def test_a_rank_that_does_not_forget_with_the_others_is_an_error():

@@ -58,12 +58,8 @@ def test_pieces_that_fit_the_cache_give_the_same_as_the_whole(f, axis, eps, monk
     whole = gradients(f, x)
     monkeypatch.setattr(moments, "BLOCK", 1000)
     monkeypatch.setattr(moments, "CHANNELS", 1)
-    monkeypatch.setattr(
-        "mnpar.functions.normalization.batch_normalization.layer_normalization.BLOCK", 1000
-    )
-    monkeypatch.setattr(
-        "mnpar.functions.normalization.batch_normalization.layer_normalization.LAYER", 1000
-    )
+    monkeypatch.setattr("mnpar.functions.normalization.layer_normalization.BLOCK", 1000)
+    monkeypatch.setattr("mnpar.functions.normalization.layer_normalization.LAYER", 1000)
     for a, b in zip(whole, gradients(f, x), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 

@@ -19,21 +19,15 @@ from mnpar.runtime.process import Process
 
 PIECE = 2**30  # bytes: no MPI library is asked for more at once
 
-
 _SHORT = (
     2**20
     # bytes: so much in all is sent from each rank to each, which starts sooner than the library's
     # allgather
 )
 
-
 # bytes of a message between machines: UCX over TCP moves a larger one, often, one way at a time
 _WIRE = 2**20
-
-
 _DIRECT = 16  # ranks: with more, the libraries' rings and trees win
-
-
 _OPS = {"sum": "SUM", **dict.fromkeys(MEANS, "SUM"), "max": "MAX", "min": "MIN", "prod": "PROD"}
 
 

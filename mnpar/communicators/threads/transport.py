@@ -282,14 +282,9 @@ current_transport: contextvars.ContextVar[ThreadTransport | None] = contextvars.
     "mnpar.transport", default=None
 )
 
-
 # tells thread ranks apart, those of other programs too:
 claimant: contextvars.ContextVar[int] = contextvars.ContextVar("mnpar.claimant", default=0)
-
-
 _numbers = itertools.count(1)
-
-
 _owners: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()
 
 

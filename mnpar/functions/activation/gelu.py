@@ -26,7 +26,6 @@ from mnpar.variable import Variable
 
 _START = 1.1283791670955124
 
-
 _FRACTION = np.array(
     [
         (
@@ -62,7 +61,6 @@ one row over the other.
 
 _FAR = 36.0
 
-
 _ARGUMENT = (
     1.1283792442808438,
     0.10276995254137805,
@@ -79,11 +77,7 @@ _ARGUMENT = (
 
 
 _EXACT = tuple(c * 0.5 ** (k + 0.5) for k, c in enumerate(_ARGUMENT))  # of x / √2
-
-
 _HEIGHT = 1 / math.sqrt(2 * math.pi)  # of the normal density at 0
-
-
 _TANH = math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715
 
 

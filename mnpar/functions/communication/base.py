@@ -48,8 +48,6 @@ def as_variables(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 _CONTAINERS = (tuple, list, dict)
-
-
 Keys = tuple[str, ...] | None  # of the arrays in a message, if they are a dict
 
 

@@ -49,7 +49,6 @@ FOLDS: dict[str, Callable[[Any, Any], Variable]] = {
     "prod": lambda x, y: x * y,
 }
 
-
 OPS = ("sum", "mean", *FOLDS)
 
 

@@ -36,17 +36,13 @@ if TYPE_CHECKING:
 
 
 Index = tuple[slice, ...]
-
-
 Local = Callable[[Variable, Box], Variable]
-
 
 WORTH_HIDING = (
     2**16
     # cells, of all channels, that a rank has: with fewer the cutting and joining costs more than
     # the waiting
 )
-
 
 WORTH_PACKING = 2**16  # bytes of parameters at most, whose gradients travel in one message
 

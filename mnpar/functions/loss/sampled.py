@@ -35,7 +35,7 @@ class WalkerAlias:
         ValueError: no numbers, or a negative one.
 
     Example:
-        >>> from mnpar.functions.loss.regression.regression.sampled import WalkerAlias
+        >>> from mnpar.functions.loss.sampled import WalkerAlias
         >>> WalkerAlias([0.0, 1.0]).sample((2, 2))
         array([[1, 1],
                [1, 1]], dtype=int32)

@@ -22,8 +22,6 @@ from mnpar.kernels.sums import MODEST, row_sums
 from mnpar.variable import Variable, as_variable
 
 _NAME = "softmax_cross_entropy"
-
-
 _CAST = "t.astype(numpy.int32) makes them so"
 
 

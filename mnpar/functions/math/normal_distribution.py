@@ -41,7 +41,6 @@ _SMALL = (
     ),
 )
 
-
 _MIDDLE = (
     (
         2.15311535474403846e-8,
@@ -95,7 +94,6 @@ _LARGE = (
 
 
 _ROOT = math.sqrt(math.pi)
-
 
 _CENTRE = (
     (

@@ -25,19 +25,11 @@ from mnpar.functions.node import plain, wide
 from mnpar.variable import Variable
 
 View = tuple[int, int, int]
-
-
 # elements: 0.8 MB of float32; input, output and gradient of a piece fit a core's second cache of 2
 # MB
 BLOCK = 200_000
-
-
 CHANNELS = 8  # at least: shorter pieces of memory are slower than what the cache saves
-
-
 FEW = 8  # numbers that share a mean
-
-
 RUN = 128  # numbers that are added up in their own dtype; sums of runs are added in float64
 
 

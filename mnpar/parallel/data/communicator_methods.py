@@ -53,7 +53,7 @@ def multi_node_mean_grad(comm: Communicator, model: Link, zero_fill: bool = Fals
         zero_fill: a gradient that no rank has becomes zeros, too; else it stays None.
 
     Raises:
-        ValueError: with ``mnpar.configuration.debug``: a mean is not finite.
+        ValueError: with ``mnpar.config.debug``: a mean is not finite.
 
     Example:
         >>> import mnpar, mnpar.functions as F, mnpar.links as L

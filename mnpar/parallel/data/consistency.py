@@ -320,13 +320,11 @@ def _signature(x: Array) -> Iterator[float]:
 
 _UNSOUND: Any = {"invalid": "ignore", "over": "ignore"}  # infinities and NaN are another's business
 
-
 _DISABLED = (
     "update {}: {} is one parameter of {!s}, and rank {} updates it, but on rank {} its update "
     "is disabled: call "
     "disable_update and enable_update alike on all ranks that have it or a part of it"
 )
-
 
 _REMEDY = {
     "gradient": "So each has the gradient of its own use of it only: use a layer that takes the "

@@ -305,13 +305,11 @@ _UNEVEN = (
     "communicated as an array (comm.allreduce)"
 )
 
-
 _SHARED = (
     "two DistributedDataParallel that have parameters in common would both reduce these at the "
     "end of one backward: let one "
     "have both models, as links of a chain"
 )
-
 
 _REDUCED = (
     "backward reached the result of a DistributedDataParallel whose gradients another backward "
@@ -320,6 +318,5 @@ _REDUCED = (
     "the tape with retain_tape=True, "
     "or give each forward its own `with mnpar.Tape():`"
 )
-
 
 _SIZES = "give layers their sizes, or call the model once under mnpar.no_backprop_mode() first"

@@ -410,14 +410,12 @@ _SHARES = (
     "SpatialBatchNormalization(grid, comm=…), MultiHeadAttention(whole_gradients=True))"
 )
 
-
 _OVER_DATA = (
     "it is divided among ranks along {}, which have samples of their own: give it a "
     "communicator of the other axes, such as "
     "mesh.model, or let it leave each rank its share, MixtureOfExperts(…, "
     "input_is_parallel=True, whole_gradients=False)"
 )
-
 
 _UNTIED = (
     "{} is on ranks {} of {!s}, in several stages along {!r}, and nothing adds their gradients "
@@ -426,14 +424,12 @@ _UNTIED = (
     "Pipeline.of gives them"
 )
 
-
 _DRAWN = (
     "ranks {1} of {2!s}, which differ along {3}, have drawn their parts of {0} from different "
     "whole arrays, so that it is not "
     "that of one process: draw the weights by initialize_by_path, or after mnpar.random.seed "
     "with one seed on these ranks"
 )
-
 
 _DIFFER = (
     "{} is not the same on ranks {} of {!s}, which differ along {}: draw the weights by "

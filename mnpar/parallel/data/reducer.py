@@ -153,8 +153,6 @@ def _slowest(comm: Communicator, work: Callable[[], Any]) -> float:
 
 
 _NOTHING = np.empty(0, np.float32)
-
-
 Among = Callable[[tuple[str, ...]], "Communicator"]
 
 

@@ -169,7 +169,7 @@ def _give(
             raise MismatchError(
                 f"rank {comm.rank}: parameter {param.name} is initialized as {param.dtype}, "
                 f"and on rank {root} as "
-                f"{np.dtype(dtype)}: set mnpar.configuration.dtype alike on all ranks"
+                f"{np.dtype(dtype)}: set mnpar.config.dtype alike on all ranks"
             )
         backend.copy_to(param.array, value)
 

@@ -49,8 +49,6 @@ from mnpar.parameter import structure
 from mnpar.serializer import Deserializer
 
 REDUCTIONS = ("weighted", "mean", "sum")
-
-
 _AS_EVER = nullcontext()
 
 

@@ -217,10 +217,7 @@ def _numbers(given: Hyperparameter, whose: str) -> dict[str, str]:
 
 
 COPY = 2**16  # numbers of copies are multiples of this, besides
-
-
 _NUMBER = (int, float, np.number)  # written in the call, a union would be made again each time
-
 
 _ORDER = (
     "Those of one communicator are numbered in the order in which create_multi_node_optimizer "
@@ -228,29 +225,21 @@ _ORDER = (
     "in the order in which they are made: call it, copy, and update, in the same order on all ranks"
 )
 
-
 _UNLIKE = "the optimizer's hyperparameters are not the same on all ranks (rank 0's, rank 1's, ...):"
-
-
 # these change gradients; a user's may only look at them, on one rank
 _CHANGING = hooks.__name__
-
-
 _INTERRUPTED = "interrupted updates"
-
 
 _LACKS_STEP = (
     "copies are not the same any more: an error has interrupted an update on some ranks (rank "
     "0's, rank 1's, ...):"
 )
 
-
 _BY_LOADING = (
     "The others have taken that step. An error that is caught after the gradients were "
     "exchanged, as one of a hook, is to be "
     "raised on all ranks; now load a snapshot on all of them"
 )
-
 
 _BY_UPDATE = (
     "The copies would drift apart: set them on all ranks, by what is the same there, as the "
@@ -291,7 +280,6 @@ OFTEN = (
     # bytes at the end of a note that may change in each update: checksum of hyperparameters, and
     # the digest
 )
-
 
 _NUMBERS = struct.Struct(f"<2d8B2I{DIGEST}x")
 
@@ -446,7 +434,6 @@ UNKNOWN = (
     "create_multi_node_optimizer(samples=a function of these arguments), or reduce='mean'"
 )
 
-
 _SKIPPED = (
     "this update only made the parameters equal on all ranks, those of rank 0, and no step was "
     "taken. The first update of an "
@@ -454,19 +441,16 @@ _SKIPPED = (
     "parameters: {}"
 )
 
-
 _MANUAL = (
     "gradients that were there already are of other values; update(lossfun, ...) computes them "
     "once more instead"
 )
-
 
 _FINAL = (
     "its forward communicated, or changed persistent values, and so cannot be run once more "
     "with these: give layers their "
     "sizes to avoid it"
 )
-
 
 TWICE = (
     "the model has, or is in, a DistributedDataParallel of these ranks: gradients would be "

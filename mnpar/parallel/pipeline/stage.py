@@ -98,15 +98,11 @@ class StageMessages:
 
 
 Seeds = Sequence[tuple[VariableNode, Gradient]]
-
-
 Collect = Callable[[dict[Any, Gradient]], None]
-
 
 _NO_EXAMPLE = (
     0,
 ) * 9  # the shape of what goes through the stages in place of a micro-batch without examples
-
 
 _here: ContextVar[Visit | None] = ContextVar("mnpar.stage", default=None)
 

@@ -19,8 +19,6 @@ from mnpar.parallel.spmd.shared_data import SharedData
 from mnpar.plans import block
 
 MODES = ("avg", "sum", "prod", "min", "max", "gather", None)
-
-
 FRACTIONS = "fcV"  # kinds of dtypes with fractions: bfloat16 is a V
 
 

@@ -19,7 +19,7 @@ class DumpGraph(Extension):
     """Writes the graph of a reported Variable at the first iteration, for Graphviz, and as PNG if
     ``dot`` is installed.
 
-    It sets ``mnpar.configuration.keep_graph_on_report`` until then.
+    It sets ``mnpar.config.keep_graph_on_report`` until then.
 
     Args:
         root_name: the Variable's key in the observation, ``'main/loss'``.

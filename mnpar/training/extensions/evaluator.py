@@ -36,7 +36,7 @@ class Evaluator(Extension):
         eval_func: called with the arrays of each batch; None: the model.
         progress_bar: show one.
 
-    It can be called without a trainer, too, and returns the means by name. ``mnpar.configuration.train``
+    It can be called without a trainer, too, and returns the means by name. ``mnpar.config.train``
     is False meanwhile, and nothing is recorded.
 
     Example:

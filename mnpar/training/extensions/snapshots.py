@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mnpar.checkpoint import save_folder
-from mnpar.checkpoint.load import load_newest
+from mnpar.checkpoint.loading import load_newest
 from mnpar.checkpoint.retention import keep_newest
 from mnpar.checkpoint.store import is_checkpoint
 from mnpar.communicators.consensus import together

@@ -21,7 +21,7 @@ from mnpar import random
 from mnpar.backend import Array, is_array
 from mnpar.checkpoint import store
 from mnpar.checkpoint.manifest import Piece, Place, Record, divided, from_json
-from mnpar.checkpoint.save import RANDOM, by_name, part
+from mnpar.checkpoint.saving import RANDOM, by_name, part
 from mnpar.checkpoint.store import in_folder
 from mnpar.communicators import create_communicator
 from mnpar.communicators.communicator import needed
@@ -36,6 +36,7 @@ from mnpar.serializers.safetensors import NAMES, Entry, read_entry, read_header
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
+
 
 _MOST_RANKS = 10_000_000
 
