@@ -375,8 +375,8 @@ def test_a_later_error_is_spoken_of_once_too(parser, monkeypatch, capsys):
 
 
 def test_a_folder_is_looked_at_and_not_made(tmp_path):
-    folder = tmp_path / "new" / "result"
-    assert folder(str(folder)) == str(folder)
+    new = tmp_path / "new" / "result"
+    assert folder(str(new)) == str(new)
     assert folder("") == ""
     assert list(tmp_path.iterdir()) == []
 

@@ -21,11 +21,11 @@ PACKAGES = """
     environment errors hints
     configuration lazy random serializer
     backend function_hook link_hook
-    backends kernels
+    backends
     plans runtime
     autograd
-    communicators
-    launch profiling
+    communicators kernels
+    launch
     dataset doctor initializers meters serializers
     datasets
     iterators
@@ -39,7 +39,8 @@ PACKAGES = """
     links optimizers
     checkpoint
     parallel
-    computational_graph gradient_check function_hooks link_hooks testing
+    computational_graph gradient_check function_hooks profiling testing
+    link_hooks
     training
     extensions
     compat

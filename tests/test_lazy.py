@@ -18,7 +18,7 @@ from tests.test_layers import FILES, MODULES, module
 PACKAGES = [  # those that have names of their own
     name
     for path in FILES
-    if path.name == "__init__.py" and "import" in path.read_text(encoding="utf-8")
+    if path.name == "__init__.py" and "__all__" in path.read_text(encoding="utf-8")
     for name in [f"mnpar.{module(path)}" if path.parent.name != "mnpar" else "mnpar"]
 ]
 
@@ -129,9 +129,9 @@ print(all(a == found[0] for a in found[::2]), all(a == found[1] for a in found[1
 def test_files_of_a_package_are_there_as_if_all_had_been_imported():
     code = (
         "import mnpar; print(mnpar.links.linear.__name__, "
-        "mnpar.training.trainer.Trainer.__name__, mnpar.profiling.profiler.__name__)"
+        "mnpar.training.trainer.Trainer.__name__, mnpar.reporter.__name__)"
     )
-    assert fresh(code) == ["mnpar.links.linear", "Trainer", "mnpar.profiling.profiler"]
+    assert fresh(code) == ["mnpar.links.linear", "Trainer", "mnpar.reporter"]
 
 
 def test_what_no_package_has_is_an_attribute_error_that_names_it():
@@ -150,8 +150,8 @@ def package(tmp_path, monkeypatch):
         (tmp_path / "tried").mkdir()
         (tmp_path / "tried" / "__init__.py").write_text(
             "from typing import TYPE_CHECKING\nfrom mnpar import lazy\nif TYPE_CHECKING:\n"
-            "    from tried import file\n    from tried.file import thing\n"
-            "else:\n    __getattr__, __dir__ = lazy.names(__name__, parent='mnpar.links')\n"
+            "    from tried import file as file\n    from tried.file import thing as thing\n"
+            "else:\n    __getattr__, __dir__, __all__ = lazy.names(__name__, parent='mnpar.links')\n"
         )
         (tmp_path / "tried" / "file.py").write_text(text)
         return importlib.import_module("tried")
@@ -194,4 +194,4 @@ def test_a_file_is_imported_once_and_only_when_it_is_asked_for(package):
 
 def test_a_package_without_its_source_says_so(package, tmp_path):
     with pytest.raises(ImportError, match="reads its imports from its source"):
-        lazy._homes(types.SimpleNamespace(__name__="gone", __file__=str(tmp_path / "gone.pyc")))
+        lazy._read(types.SimpleNamespace(__name__="gone", __file__=str(tmp_path / "gone.pyc")))

@@ -139,7 +139,7 @@ def create_multi_node_checkpointer(
         trainer.run()
 
     Without a Trainer, ``save(target, iteration)`` and ``maybe_load(target)`` take what
-    :func:`mnpar.checkpoint.saving` takes.
+    :func:`mnpar.checkpoint.save` takes.
 
     Args:
         name: of the run; its checkpoints are in the folder of this name.
@@ -273,7 +273,7 @@ class MultiNodeCheckpointer:
             The path of the checkpoint; None while it is written in the background.
 
         Raises:
-            OSError, TypeError, ValueError: as :func:`mnpar.checkpoint.saving`.
+            OSError, TypeError, ValueError: as :func:`mnpar.checkpoint.save`.
             CheckpointError: on all ranks, if another job uses the folder.
         """
         folder, path = self._folder(target), None
@@ -337,7 +337,7 @@ class MultiNodeCheckpointer:
             The iteration; None if there was nothing to load.
 
         Raises:
-            CheckpointError, KeyError, ValueError, TypeError: as :func:`mnpar.checkpoint.loading`.
+            CheckpointError, KeyError, ValueError, TypeError: as :func:`mnpar.checkpoint.load`.
         """
         if self.path is None:
             self.path = path

@@ -7,7 +7,7 @@ name twice.
 from typing import TYPE_CHECKING
 
 from mnpar import lazy
-from mnpar.functions import operators as operators
+from mnpar.functions import operators  # noqa: F401 - gives Variable its operators
 
 if TYPE_CHECKING:
     from mnpar.functions.activation.gelu import erf as erf, gelu as gelu

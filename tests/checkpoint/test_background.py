@@ -189,10 +189,10 @@ def test_a_full_disk_is_an_error_on_all_ranks_at_the_next_call_and_leaves_no_tra
             )
         return None
 
-    store = [f"(on rank {failing} of {ranks}; all ranks stop)"]
+    stop = [f"(on rank {failing} of {ranks}; all ranks stop)"]
     expected = (
         f"[Errno 28] No space left on device: 'the disk of {step}'",
-        store,
+        stop,
         [".lock", "step-00000001"],
         (1, 7.0),
     )

@@ -9,9 +9,9 @@ from mnpar.runtime import output
 
 SAYS = """
 import time
-from mnpar.communicators import last_words
-last_words.speak("boom\\n")
-last_words.await_reader()
+from mnpar.runtime import output
+output.speak("boom\\n")
+output.await_reader()
 print("read", file=open("after", "w"))
 """
 

@@ -165,7 +165,7 @@ def test_who_cannot_prove_to_know_the_file_is_told_nothing_by_ranks(tmp_path):
 )
 def test_many_ranks_get_as_many_files_as_the_system_allows(tmp_path, limits, says):
     program = (
-        "from mnpar.communicators import process_manager as m; m.make_room(100); "
+        "from mnpar.runtime import process_manager as m; m.make_room(100); "
         "print(m.resource.getrlimit(7)[0])"
     )
     command = ["sh", "-c", f'ulimit {limits}; exec "$@"', "sh", sys.executable, "-c", program]
@@ -401,8 +401,8 @@ def test_ranks_end_when_one_is_killed_even_if_they_hear_nothing(tmp_path):
 
 
 KILLED_IN_INIT = """if rank == 1:
-    from mnpar.communicators import mpi
-    mpi._initialize = lambda MPI: os.kill(os.getpid(), signal.SIGKILL)
+    from mnpar.communicators.mpi import library
+    library._initialize = lambda MPI: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
