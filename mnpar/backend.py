@@ -16,9 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-Array: TypeAlias = (
-    Any  # a numpy.ndarray or a cupy.ndarray: CuPy ships no types, and need not be installed
-)
+# a numpy.ndarray or a cupy.ndarray: CuPy ships no types, and need not be installed
+Array: TypeAlias = Any
 HALVES = "eE"  # dtypes of 2 bytes: float16 and, where ml_dtypes is installed, bfloat16
 
 

@@ -55,13 +55,11 @@ class FunctionNode(Hookable):
     """It exchanges messages with other ranks: recorded on the tape, and visited by every backward
     (law 4).
     """
-    local: bool = (
-        False  # it exchanges them in backward only: its outputs depend on its own inputs alone
-    )
+    # it exchanges them in backward only: its outputs depend on its own inputs alone
+    local: bool = False
     awaited: bool = False  # it is on a tape: a backward has still to visit it
-    at_once: bool = (
-        False  # one computation gives all of its gradients: one alone takes as long as all
-    )
+    # one computation gives all of its gradients: one alone takes as long as all
+    at_once: bool = False
     # its outputs may be infinite on purpose (padding of a maximum): debug mode then looks for NaN
     # only
     infinite: bool = False

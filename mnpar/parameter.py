@@ -69,9 +69,8 @@ class Parameter(Variable):
         self._sharers: list[
             weakref.ref[Parameter]
         ] = []  # Parameters with the same array, itself included; empty: no others
-        self._device: int | str | None = (
-            None  # where to put what is initialized later; None: the host
-        )
+        # where to put what is initialized later; None: the host
+        self._device: int | str | None = None
         if shape is not None:
             self.initialize(tuple(shape) if np.iterable(shape) else (int(shape),))
 

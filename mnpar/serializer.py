@@ -28,9 +28,8 @@ class AbstractSerializer:
         b (2,)
     """
 
-    knows_places = (
-        False  # whether it stores the parts that ranks have of one array as parts: see place
-    )
+    # whether it stores the parts that ranks have of one array as parts: see place
+    knows_places = False
     # whether its files are Chainer's, where the links of a Sequential have other numbers: see
     # chain.py
     of_chainer = False

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import ReferenceType
 
-Gradient: TypeAlias = (
-    Any  # an array; a Variable where the backward is recorded itself (double backprop)
-)
+# an array; a Variable where the backward is recorded itself (double backprop)
+Gradient: TypeAlias = Any
 
 Deliver: TypeAlias = "Callable[[VariableNode, Gradient], None]"  # takes the gradient of a variable
 

@@ -214,9 +214,8 @@ class MultiNodeCheckpointer:
         self.last: int | None = None  # the iteration that was saved last
         self._seconds: list[float] = []
         self._count = 0  # of checkpoints that are there
-        self._background: tuple[str, Background] | None = (
-            None  # what is being written, and into which folder
-        )
+        # what is being written, and into which folder
+        self._background: tuple[str, Background] | None = None
 
     def __call__(self, trainer: Any) -> None:
         """Save a Trainer at its iteration. Collective."""

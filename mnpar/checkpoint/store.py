@@ -1,8 +1,10 @@
 """Checkpoints on the disk: how one is written so that it is there whole or not at all, and how it
 is checked.
 
-    run/step-00000120/manifest.json                 what is in which shard, and the size and SHA-256
-                      of each shard-00000-of-00002.safetensors shard-00001-of-00002.safetensors
+    run/step-00000120/manifest.json                 what is in which shard, and the size and
+                                                    SHA-256 of each
+                      shard-00000-of-00002.safetensors
+                      shard-00001-of-00002.safetensors
 
 A folder with a hidden name is filled, brought to the disk (fsync), and then renamed. So a folder
 whose name does not begin with a dot is a whole checkpoint, whenever the job is killed. A step that

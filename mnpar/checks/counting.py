@@ -1,9 +1,10 @@
 """Checks, in those updates of a mesh that are looked at, that what counts once is not counted for
 each rank (law 1).
 
-    allreduce, allgather, bcast     sum up all ranks' gradients: the same one on ranks that have a
-    loss in common counts P times reduce_from, reduce_scatter     add up parts: a parameter that all
-    ranks have alike, added to each part, is there P times
+    allreduce, allgather, bcast    sum up all ranks' gradients: the same one on ranks that have a
+                                   loss in common counts P times
+    reduce_from, reduce_scatter    add up parts: a parameter that all ranks have alike, added to
+                                   each part, is there P times
 
 The gradient of the loss is then P times, or a P-th of, what it should be, on all ranks alike, so
 that nothing else shows it. Functions that are waited for later ask, and judge when they are waited

@@ -48,9 +48,8 @@ class Calls:
         self._channels: dict[int, Channel] = {}
         self._open = True
         self.parts: list[tuple[int | None, int, Calls | None]] | None = None  # see follow
-        self.optimizers = (
-            0  # how many multi-node optimizers were made on it (parallel/data/update_record.py)
-        )
+        # how many multi-node optimizers were made on it (parallel/data/update_record.py)
+        self.optimizers = 0
         self._configs: dict[str, Any] = {"batched_copy": True, "allreduce_grad_dtype": None}
 
     @property

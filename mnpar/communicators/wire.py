@@ -35,9 +35,8 @@ _FOLLOWS = struct.Struct("<2xBxB5xQ18xQ")  # op, order, seq, nbytes
 WANTS, RECORDING, ON_DEVICE = 1, 2, 4
 WAITED_FOR = 8  # the sender waits until the message has been taken
 
-REFUSED = (
-    16  # here is no gradient, and there never will be one: whoever wants it need not ask again
-)
+# here is no gradient, and there never will be one: whoever wants it need not ask again
+REFUSED = 16
 
 MAX_NDIM = 12
 _MAGIC = 0x6D6E

@@ -21,9 +21,8 @@ from mnpar.backend import Array
 from mnpar.errors import DatasetError
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-MOST_DEFLATE = (
-    1032  # times smaller is the best that deflate can do (https://zlib.net/zlib_tech.html)
-)
+# times smaller is the best that deflate can do (https://zlib.net/zlib_tech.html)
+MOST_DEFLATE = 1032
 CHUNK = 1 << 20
 
 

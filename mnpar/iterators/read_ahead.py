@@ -63,9 +63,8 @@ class ReadAheadIterator(SerialIterator):
         self.n_prefetch = n_prefetch
         self._pending: deque[Pending] = deque()
         self._readers: Readers | None = None
-        self._stop: Any = (
-            None  # calls stop of the readers, at the latest when the iterator or the program ends
-        )
+        # calls stop of the readers, at the latest when the iterator or the program ends
+        self._stop: Any = None
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler)
         # spawning leaves the rank's generator where it is: what is drawn after this does not depend
         # on the kind of iterator

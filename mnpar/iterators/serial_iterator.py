@@ -59,9 +59,8 @@ class SerialIterator(Iterator):
         [['a', 'b'], ['c', 'd'], ['e']]
     """
 
-    _before_draw: SamplerState | None = (
-        None  # the order sampler's before it drew an order for the batch at hand
-    )
+    # the order sampler's before it drew an order for the batch at hand
+    _before_draw: SamplerState | None = None
 
     def __init__(
         self,

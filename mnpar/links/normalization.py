@@ -240,9 +240,8 @@ class BatchRenormalization(BatchNormalization):
             initial_avg_var,
         )
         self.rmax, self.dmax = rmax, dmax
-        self._before: tuple[Any, Any] | None = (
-            None  # running statistics before the last batch, for a recomputation of it
-        )
+        # running statistics before the last batch, for a recomputation of it
+        self._before: tuple[Any, Any] | None = None
 
     def _by_batch(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
         again = config.in_recomputing and self._before is not None

@@ -94,9 +94,8 @@ class Part:
         self.whole = tuple(whole)
         self.box = box
         self.dtype = getattr(initializer, "dtype", None)
-        self.drawn: tuple[bytes, bytes] | None = (
-            None  # digests of the whole and of the part, as they were drawn
-        )
+        # digests of the whole and of the part, as they were drawn
+        self.drawn: tuple[bytes, bytes] | None = None
 
     def __call__(self, array: Array) -> None:
         """Fill ``array``, of the box's shape."""

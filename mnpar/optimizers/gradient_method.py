@@ -101,9 +101,8 @@ class GradientMethod(Optimizer):
         self.owned = Members()  # the parameters of its target
         self._ruled: list[Parameter] = []  # those that have rules
         self._narrow: list[Parameter] = []  # those of them whose rules use float32 updates
-        self.team: Team | None = (
-            None  # the ranks that update together: mnpar.create_multi_node_optimizer
-        )
+        # the ranks that update together: mnpar.create_multi_node_optimizer
+        self.team: Team | None = None
         self._in_fp32 = False
 
     def create_update_rule(self) -> UpdateRule:

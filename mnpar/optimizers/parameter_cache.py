@@ -31,9 +31,8 @@ class Members:
 
     def __init__(self) -> None:
         self._link: Link | None = None
-        self.seen: object = (
-            None  # ``structure.now`` when they were found; None if changes may not change that
-        )
+        # ``structure.now`` when they were found; None if changes may not change that
+        self.seen: object = None
         self._params: list[Parameter] = []
         self._nodes: list[VariableNode] = []
         self.nodes: frozenset[VariableNode] = frozenset()  # for membership tests

@@ -132,12 +132,10 @@ class UpdateRule:
         # of the parameter on a mesh, where what is drawn for the whole of it is cut as the
         # parameter is
         self.path = ""
-        self.piece: tuple[tuple[int, ...], slice] | None = (
-            None  # of sharded: the parameter's shape, which elements it is now
-        )
-        self.in_pieces = (
-            False  # whether ``state`` is that of this rank's piece only (sharded states)
-        )
+        # of sharded: the parameter's shape, which elements it is now
+        self.piece: tuple[tuple[int, ...], slice] | None = None
+        # whether ``state`` is that of this rank's piece only (sharded states)
+        self.in_pieces = False
         self.enabled = True
         self.t = 0
         self.state: dict[str, Array] = {}

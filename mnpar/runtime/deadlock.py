@@ -90,9 +90,8 @@ class Wait:
         self.since = time.monotonic()
         self.next_question = _FIRST_QUESTION  # s after the beginning
         self.asked_all = float("inf")  # when everybody was asked first, s after the beginning
-        self.suspected: tuple[float, int, dict[int, int]] | None = (
-            None  # when, after which question, and the counts
-        )
+        # when, after which question, and the counts
+        self.suspected: tuple[float, int, dict[int, int]] | None = None
 
 
 class Watch:

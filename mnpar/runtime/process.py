@@ -42,9 +42,8 @@ _NAME = 256  # bytes of a machine's name
 _PROMPT = 0.2  # s for the others to answer
 _KILLED = 2.0  # s for a launcher to end a process that has aborted the job
 
-_LAST_WORDS = (
-    5.0  # s to write what went wrong, which nobody may read, and to end the job in MPI's way
-)
+# s to write what went wrong, which nobody may read, and to end the job in MPI's way
+_LAST_WORDS = 5.0
 
 
 class Process:
@@ -93,12 +92,10 @@ class Process:
         self._neighbours: Neighbours | None = None
         self._os_exit, self._mpis_finalize = os._exit, MPI.Finalize
         self._orphaned_for = self._blocked_for = 0
-        self._blocked: tuple[float, str, list[int]] | None = (
-            None  # in a call of MPI: since when, where, by whom perhaps
-        )
-        self._ends: tuple[float, int] | None = (
-            None  # by when the process must have ended, and its exit code
-        )
+        # in a call of MPI: since when, where, by whom perhaps
+        self._blocked: tuple[float, str, list[int]] | None = None
+        # by when the process must have ended, and its exit code
+        self._ends: tuple[float, int] | None = None
         self.machines = [""]  # of each rank, by name
         self._given_up: list[Any] = []
         self._exit: tuple[int, str] = 0, "has finished its program"

@@ -39,9 +39,8 @@ REMEDY = (
     "them wait longer"
 )
 
-_UNEXPLAINED = (
-    1.5  # s in which another rank may say how one has ended, before this process says that it has
-)
+# s in which another rank may say how one has ended, before this process says that it has
+_UNEXPLAINED = 1.5
 
 _GRACE = 2.0  # s for ranks to end, once they were told
 _HELLO = 10.0  # s for those who connect to say who they are

@@ -149,9 +149,8 @@ def _follow(launcher: int, since: int | None) -> None:
 
 _all_met = threading.Event()  # in a communicator
 
-_remover: cleanup.Remover | None = (
-    None  # of what a rank would leave that is killed before all have met
-)
+# of what a rank would leave that is killed before all have met
+_remover: cleanup.Remover | None = None
 
 
 def _remove_if_killed(session: Session | None) -> None:

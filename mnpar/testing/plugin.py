@@ -1,8 +1,8 @@
 """The pytest plugin: a test that takes ``comm`` runs on several ranks.
 
-    def test_sum(comm): ...                     on 1, 2, 3 and 4 thread ranks @pytest.mark.ranks(2,
-    3)                    on 2 and 3 ranks, as threads and as processes under mpiexec
-    @pytest.mark.ranks(2, on="threads")         (or on="mpi")
+    def test_sum(comm): ...                # on 1, 2, 3 and 4 thread ranks
+    @pytest.mark.ranks(2, 3)               # on 2 and 3 ranks, threads and processes of mpiexec
+    @pytest.mark.ranks(2, on="threads")    # or on="mpi"
 
 Fixtures, parameters and assertions work as in any other test, on every rank. The processes are
 started once, as a pool, and run one test after another; a rank's failure is shown with that rank's

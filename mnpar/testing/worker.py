@@ -46,9 +46,8 @@ class Worker:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Instead of pytest's own loop over the tests."""
-        session.config.option.runxfail = (
-            True  # of the mark xfail: the session that has started the pool knows what is expected
-        )
+        # of the mark xfail: the session that has started the pool knows what is expected
+        session.config.option.runxfail = True
         items = {item.nodeid: item for item in session.items}
         self._say({"rank": self._world.rank, "pid": os.getpid()})
         for text in self._line.makefile():

@@ -557,9 +557,8 @@ def loads_in_processes(comm):
     ranks.
     """
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TMPDIR"] = (
-            folder  # Open MPI leaves folders of those who are no ranks, and files
-        )
+        # Open MPI leaves folders of those who are no ranks, and files
+        os.environ["TMPDIR"] = folder
         for method in ("fork", "forkserver", "spawn"):
             with multiprocessing.get_context(method).Pool(1) as pool:
                 assert pool.map(abs, range(-3, 3)) == [3, 2, 1, 0, 1, 2]

@@ -167,9 +167,8 @@ def test_a_layer_has_one_product_for_the_inputs_of_all_that_go_abreast(abreast, 
             pipeline([x.astype("f4"), t][comm.rank]).backward()
         return hook.seen["Linear"]
 
-    weights = (
-        1  # of each layer, at the end of the batch; the inputs of the first layer have no gradients
-    )
+    # of each layer, at the end of the batch; the inputs of the first layer have no gradients
+    weights = 1
     assert mnpar.run(program, 2) == [2 * weights + 4, 2 * weights + 2 * inputs]
 
 

@@ -34,9 +34,8 @@ def _imported() -> Any:
         import mpi4py
 
         if "mpi4py.MPI" not in sys.modules:
-            mpi4py.rc.finalize = (
-                False  # the end is ours: mpi4py's would wait for ever for a rank that failed
-            )
+            # the end is ours: mpi4py's would wait for ever for a rank that failed
+            mpi4py.rc.finalize = False
             # and so is the beginning: under another MPI's launcher some libraries abort there
             mpi4py.rc.initialize = False
         # the program has imported it first

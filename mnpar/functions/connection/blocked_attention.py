@@ -34,9 +34,8 @@ KEPT, OF_HEAD = (
     2**18,
 )
 
-ENOUGH = (
-    1e13  # sums of exponentials up to here, and down to 1 / here, are far from both ends of float32
-)
+# sums of exponentials up to here, and down to 1 / here, are far from both ends of float32
+ENOUGH = 1e13
 
 STEP, LEAST = (
     64,

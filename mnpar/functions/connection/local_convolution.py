@@ -1,14 +1,14 @@
 """Local (untied) convolution: its own filters at each position; its transpose, and the gradient of
 its weights.
 
-    y = x ∗ W        x = y ∗ᵀ W        gW = x ⋆ y        each the derivative of the two others, as
-    in convolution.py
+    y = x ∗ W        x = y ∗ᵀ W        gW = x ⋆ y
 
-With l a place of the output, and x(l) the window of x that belongs to it, one matrix product for
-each l:
+Each is the derivative of the two others, as in convolution.py. With l a place of the output, and
+x(l) the window of x that belongs to it, each is one matrix product for each l:
 
-    y(l) = W(l) x(l)     x(l) += W(l)ᵀ y(l)     gW(l) = y(l) x(l)ᵀ        x(l): (C·k·k, N)   W(l):
-    (K, C·k·k)   y(l): (K, N)
+    y(l) = W(l) x(l)        x(l): (C·k·k, N)
+    x(l) += W(l)ᵀ y(l)      W(l): (K, C·k·k)
+    gW(l) = y(l) x(l)ᵀ      y(l): (K, N)
 
 They are made for some rows of places at a time, so that what the windows see stays in the cache;
 and with the samples side by side in memory, so that a window is copied in long runs.

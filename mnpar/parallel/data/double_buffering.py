@@ -24,9 +24,8 @@ class DoubleBuffering:
 
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
-        self._flying: list[tuple[Operation | None, Array]] | None = (
-            None  # none yet; without an operation: loaded, so arrived
-        )
+        # none yet; without an operation: loaded, so arrived
+        self._flying: list[tuple[Operation | None, Array]] | None = None
         self._factor = 1.0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DoubleBuffering:

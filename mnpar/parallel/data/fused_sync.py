@@ -73,27 +73,21 @@ class QuietTeam(Team):
     """
 
     _noted = False  # whether the rows of this update travel with the gradients
-    _next: float | None = (
-        None  # the total in this update, if the rows of the next may travel with the gradients
-    )
+    # the total in this update, if the rows of the next may travel with the gradients
+    _next: float | None = None
     _note = b""  # of this rank in this update
     _plain = Plain()  # of the last update that was one
-    _notes: list[bytes] | None = (
-        None  # of all ranks in the update before, if nothing was to be done about them
-    )
-    _rows: list[Row] | None = (
-        None  # of all ranks in this update, if they are not those of the update before
-    )
-    _drifted = (
-        False  # whether the digests in the notes tell that values are not the same on all ranks
-    )
-    _all_joined = (
-        False  # whether all ranks have joined, so that the next round of ``join`` is the last
-    )
+    # of all ranks in the update before, if nothing was to be done about them
+    _notes: list[bytes] | None = None
+    # of all ranks in this update, if they are not those of the update before
+    _rows: list[Row] | None = None
+    # whether the digests in the notes tell that values are not the same on all ranks
+    _drifted = False
+    # whether all ranks have joined, so that the next round of ``join`` is the last
+    _all_joined = False
 
-    _forward: tuple[Any, ...] | None = (
-        None  # what the loss of this update is computed with; None: this rank joins
-    )
+    # what the loss of this update is computed with; None: this rank joins
+    _forward: tuple[Any, ...] | None = None
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         if self._alone or not self._noted:

@@ -86,9 +86,8 @@ class Placement:
         self._uneven: tuple[str, ...] = ()  # axes along which ranks have parts of other sizes
         self.tables: list[Table] = []
         self._known: list[tuple[Parameter, tuple[int, ...]]] | None = None
-        self._stepped_by: list[Any] | None = (
-            None  # the hooks, and the rules of tied weights, of the last step
-        )
+        # the hooks, and the rules of tied weights, of the last step
+        self._stepped_by: list[Any] | None = None
 
     def stale(self, model: Link) -> bool:
         """Whether the model has other parameters than when they were looked at."""

@@ -60,9 +60,8 @@ class Bucket:
         self.arena = arena
         self.place = slice(arena.slices[start].start, arena.slices[stop - 1].stop)
         self.grad = arena.grad[self.place]
-        self.shared: Vectors | None = (
-            None  # the shared memory in which ``sent`` lives, if there is any
-        )
+        # the shared memory in which ``sent`` lives, if there is any
+        self.shared: Vectors | None = None
         # what is reduced: ``grad`` itself, or a buffer of the wire dtype, the same each time
         self.sent: Array = None
         self.operation: Operation | None = None
@@ -193,14 +192,12 @@ class Reducer:
         self._among = among
         self._channels: dict[tuple[str, ...] | None, Communicator] = {}
         self._arenas: list[Arena] = []
-        self._attached: list[Arena] | None = (
-            None  # the same, as the list object of the last call, to tell quickly
-        )
+        # the same, as the list object of the last call, to tell quickly
+        self._attached: list[Arena] | None = None
         self._strays: list[VariableNode] = []
         self.buckets: list[Bucket] = []
-        self._first: Bucket | None = (
-            None  # the first bucket of parameters that all ranks have copies of
-        )
+        # the first bucket of parameters that all ranks have copies of
+        self._first: Bucket | None = None
         self._noted: NotedSum | None = None  # the sum of this bucket, with notes
         self.pieces: Pieces = ()  # for a step in one go: each arena whole
         self.parts: Sequence[

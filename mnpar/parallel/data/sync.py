@@ -97,9 +97,8 @@ class Team:
         self._base = 1.0
         self._factor: float | None = None  # of the sum over ranks, once they have met
         self._only_synchronizes = False  # this update: it makes the copies equal, and takes no step
-        self._asks = (
-            False  # whether any rank's step may sum norms of pieces of weights that stages share
-        )
+        # whether any rank's step may sum norms of pieces of weights that stages share
+        self._asks = False
         self._altered = 0  # how often any rank's values were altered between steps
         self._suspects = False  # they were, and are to be compared in this update
 

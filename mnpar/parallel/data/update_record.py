@@ -81,9 +81,8 @@ class Identity:
             {},
         )
         self._rules: tuple[object, int] = None, 0  # ``structure.tuned``, and the checksum then
-        self._interrupted = (
-            0  # how many updates were interrupted by errors that the program has caught
-        )
+        # how many updates were interrupted by errors that the program has caught
+        self._interrupted = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Identity:
         """A copy has a number of its own, which it has whatever other optimizers there are: it may
@@ -292,18 +291,16 @@ class Row(NamedTuple):
     weight: float
     held: float = 0.0  # the weight of the gradients that it added up before
     stale: bool = False  # its parameters are not those that were made equal
-    final: bool = (
-        False  # its forward cannot be run again: it communicated, or changed persistent values
-    )
+    # its forward cannot be run again: it communicated, or changed persistent values
+    final: bool = False
     manual: bool = False  # its gradients are there already, unweighted
     joining: bool = False  # it has no samples any more
     talks: bool = False  # its forward communicated
     # it has not looked yet whether its model fits together with those of other ranks of a mesh
     unsettled: bool = False
     asks: bool = False  # its step may sum norms of pieces of weights that stages share
-    altered: bool = (
-        False  # its values are not those that the last step left, where steps make them alike
-    )
+    # its values are not those that the last step left, where steps make them alike
+    altered: bool = False
     number: int = 0  # of its optimizer (identity.py)
     rules: int = 0  # the same where ranks have the same hyperparameters
 

@@ -56,9 +56,8 @@ class LogReport(Extension):
         self._asked = filename is not None or log_name != "log"
         self._log: list[dict[str, Any]] = []
         self._summary = DictSummary()
-        self._seen: Any = (
-            None  # the observation of the last call: each iteration has one of its own
-        )
+        # the observation of the last call: each iteration has one of its own
+        self._seen: Any = None
 
     @property
     def log(self) -> list[dict[str, Any]]:

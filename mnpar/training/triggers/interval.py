@@ -35,9 +35,8 @@ class Counting:
         self.unit = unit
         self._previous_iteration: int | None = 0  # None: not known, loaded from a file without it
         self._previous_epoch_detail: float | None = 0.0
-        self._last: tuple[Any, tuple[float, float]] | None = (
-            None  # iteration and epoch of the last call, and its result
-        )
+        # iteration and epoch of the last call, and its result
+        self._last: tuple[Any, tuple[float, float]] | None = None
 
     def count_from_here(self) -> None:
         """Nothing is known of earlier iterations: at its first call it looks at the last one
