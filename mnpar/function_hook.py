@@ -3,7 +3,7 @@
 A hook is either one rank's, for all functions inside a ``with hook:`` block, or one node's
 (``node.add_hook``). Functions without hooks are not slowed down: a rank's hooks are in a context
 variable that each forward and each whole backward looks up once; a node's own hooks wrap
-``forward`` and ``pull`` as attributes of that node alone.
+``forward`` and ``vjp`` as attributes of that node alone.
 """
 
 from __future__ import annotations
@@ -98,7 +98,11 @@ class FunctionHook:
 
 
 Hooks = Mapping[str, FunctionHook]
+
+
 _hooks: ContextVar[Hooks] = ContextVar("mnpar.function_hooks", default=MappingProxyType({}))
+
+
 function_hooks = _hooks.get  # the calling rank's
 
 
@@ -128,11 +132,11 @@ def around_forward(function: Any, forward: Callable[..., Any], hooks: Hooks) -> 
     return watched
 
 
-def around_pull(
-    function: Any, hooks: Hooks, pull: Callable[..., None] | None = None
+def around_vjp(
+    function: Any, hooks: Hooks, vjp: Callable[..., None] | None = None
 ) -> Callable[..., None]:
-    """A function's ``pull``, with what hooks do before and after it."""
-    pull = function.pull if pull is None else pull
+    """A function's ``vjp``, with what hooks do before and after it."""
+    vjp = function.vjp if vjp is None else vjp
 
     def watched(gys: list[Any], *args: Any) -> None:
         kept = dict(zip(function._kept_input_indexes, function._kept_inputs, strict=True))
@@ -140,7 +144,7 @@ def around_pull(
         out_grad = tuple([getattr(gy, "array", gy) for gy in gys])
         for hook in hooks.values():
             hook.backward_preprocess(function, in_data, out_grad)
-        pull(gys, *args)
+        vjp(gys, *args)
         for hook in hooks.values():
             hook.backward_postprocess(function, in_data, out_grad)
 
@@ -185,7 +189,7 @@ class Hookable:
             )
         self.local_function_hooks[name] = hook
         me = ref(self)  # a strong reference would make a circle, which keeps arrays alive
-        self.__dict__.update(forward=partial(_forward, me), pull=partial(_pull, me))
+        self.__dict__.update(forward=partial(_forward, me), vjp=partial(_vjp, me))
         hook.added(self)
 
     def delete_hook(self, name: str) -> None:
@@ -199,7 +203,7 @@ class Hookable:
             raise KeyError(f"{type(self).__name__} has no hook {name!r}; it has {known}")
         hook = self.local_function_hooks.pop(name)
         if not self.local_function_hooks:
-            del self.__dict__["forward"], self.__dict__["pull"]
+            del self.__dict__["forward"], self.__dict__["vjp"]
         hook.deleted(self)
 
 
@@ -210,8 +214,8 @@ def _forward(me: ReferenceType[Any], *xs: Any) -> Any:
     )(*xs)
 
 
-def _pull(me: ReferenceType[Any], *args: Any) -> None:
+def _vjp(me: ReferenceType[Any], *args: Any) -> None:
     function: Any = me()
-    around_pull(function, function.local_function_hooks, partial(type(function).pull, function))(
+    around_vjp(function, function.local_function_hooks, partial(type(function).vjp, function))(
         *args
     )

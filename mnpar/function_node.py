@@ -8,7 +8,7 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from mnpar import backend, hints
-from mnpar.autograd.graph import Deliver, Gradient, VariableNode, tick
+from mnpar.autograd.graph import AddGradient, Gradient, VariableNode, tick
 from mnpar.autograd.tape import current_tape
 from mnpar.backend import Array
 from mnpar.configuration import is_debugging, is_recording
@@ -56,15 +56,15 @@ class FunctionNode(Hookable):
     (law 4).
     """
     # it exchanges them in backward only: its outputs depend on its own inputs alone
-    local: bool = False
-    awaited: bool = False  # it is on a tape: a backward has still to visit it
+    silent_forward: bool = False
+    on_tape: bool = False  # it is on a tape: a backward has still to visit it
     # one computation gives all of its gradients: one alone takes as long as all
-    at_once: bool = False
+    joint_vjp: bool = False
     # its outputs may be infinite on purpose (padding of a maximum): debug mode then looks for NaN
     # only
     infinite: bool = False
     inputs: tuple[VariableNode, ...] = ()
-    behind: tuple[
+    extra_inputs: tuple[
         VariableNode, ...
     ] = ()  # dependencies that get no gradients here (a delegate): only ``unchain`` follows them
     outputs: tuple[ReferenceType[VariableNode], ...] = ()
@@ -127,8 +127,8 @@ class FunctionNode(Hookable):
         """
         x = self.inputs[i]
         return (
-            x.home.reserve(like)
-            if x.home is not None and x.gradient is None and self._on_arrays
+            x.grad_slot.reserve(like)
+            if x.grad_slot is not None and x.gradient is None and self._on_arrays
             else None
         )
 
@@ -199,10 +199,10 @@ class FunctionNode(Hookable):
                 current_tape().append(self)
         return outputs
 
-    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None:
-        """Call ``deliver`` with each input whose gradient is wanted, and that gradient; others are
-        not computed.
-        """
+    def vjp(
+        self, gys: list[Gradient], wanted: list[bool], record: bool, add_gradient: AddGradient
+    ) -> None:
+        """Call ``add_gradient`` with each wanted input and its gradient; compute no others."""
         self._on_arrays = self.generic and not record
         if not (self._on_arrays or record):
             gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
@@ -224,7 +224,7 @@ class FunctionNode(Hookable):
                 ):
                     gx = self._checked(x, gx, record)
                 if gx is not None:
-                    deliver(x, gx)
+                    add_gradient(x, gx)
         except Exception as error:
             error.add_note(f"in the backward of {self.label}{hints.unretained(self, error)}")
             raise

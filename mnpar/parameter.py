@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.autograd.accumulate import asked_for
+from mnpar.autograd.accumulate import materialize
 from mnpar.autograd.arraylike import ArrayLike
 from mnpar.autograd.graph import VariableNode
 from mnpar.backend import Array
@@ -98,7 +98,7 @@ class Parameter(Variable):
     def __copy__(self) -> Parameter:
         """Another Parameter of the same array, gradient and update rule."""
         # resolves a LateCopy: both Parameters refer to one gradient from now on
-        asked_for(self.node)
+        materialize(self.node)
         other = Parameter.__new__(type(self))
         other.node, other.array = copy.copy(self.node), self.array
         if not self._sharers:
@@ -231,7 +231,7 @@ class Parameter(Variable):
         node.shape = array.shape
         node.dtype = array.dtype
         node.gradient = None
-        node.home = None
+        node.grad_slot = None
         node.requires_grad = (
             node.requires_grad and array.dtype.kind not in VariableNode.WITHOUT_GRADIENT
         )
@@ -272,7 +272,7 @@ class Parameter(Variable):
         self._device = device
         if self.array is None:
             return
-        self.node.home = None
+        self.node.grad_slot = None
         super().to_device(device)
         if self.update_rule is not None:
             state = self.update_rule.state

@@ -11,10 +11,16 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.autograd.accumulate import Leaves, asked_for, away, memory_of, own
+from mnpar.autograd.accumulate import (
+    LeafAccumulator,
+    buffer_ids,
+    copy_shared,
+    materialize,
+    without_slots,
+)
 from mnpar.autograd.arraylike import ArrayLike
-from mnpar.autograd.engine import reverse, unchain
-from mnpar.autograd.graph import Gradient, Hook, VariableNode, tick
+from mnpar.autograd.engine import run_backward, unchain
+from mnpar.autograd.graph import Gradient, GradientHook, VariableNode, tick
 from mnpar.backend import Array
 
 
@@ -79,7 +85,7 @@ class Variable(ArrayLike):
         has computed one.
         """
         g = self.node.gradient
-        return g if g is None or type(g) is np.ndarray else asked_for(self.node)
+        return g if g is None or type(g) is np.ndarray else materialize(self.node)
 
     @grad.setter
     def grad(self, g: Array) -> None:
@@ -158,7 +164,7 @@ class Variable(ArrayLike):
             >>> float(x.grad)
             60.0
         """
-        return self.node.listen(Hook(hook, after))
+        return self.node.add_hook(GradientHook(hook, after))
 
     def zerograd(self) -> None:
         """Set the gradient to an array of zeros."""
@@ -241,15 +247,15 @@ def backward(
         8.0
     """
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
-    leaves = Leaves(seeds, loss_scale)
-    found = reverse(
+    leaves = LeafAccumulator(seeds, loss_scale)
+    found = run_backward(
         seeds,
         record=enable_double_backprop,
         retain_grad=retain_grad,
         retain_tape=retain_tape,
-        keep=leaves.keep,
+        keep=leaves.add,
     )
-    leaves.keep_all(found)
+    leaves.add_all(found)
 
 
 def grad(
@@ -292,8 +298,8 @@ def grad(
     pairs = paired("grad_inputs", inputs, grad_inputs or None)
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop, ones=True)
     nodes = [x.node for x in inputs]
-    with away(nodes):
-        found = reverse(
+    with without_slots(nodes):
+        found = run_backward(
             seeds,
             nodes,
             record=enable_double_backprop,
@@ -301,7 +307,7 @@ def grad(
             retain_tape=retain_tape,
         )
     results: list[Variable | None] = []
-    gs = own([found.get(node.key) for node in nodes], memory_of([g for _, g in seeds]))
+    gs = copy_shared([found.get(node.key) for node in nodes], buffer_ids([g for _, g in seeds]))
     for (x, more), g in zip(pairs, gs, strict=True):
         g = more if g is None else g if more is None else backend.added(more, g)
         results.append(None if g is None else as_variable(g))

@@ -128,7 +128,7 @@ def test_a_copy_of_its_own_is_untouched_by_steps(mode):
     check_step(optimizer)
     for param, value in zip(other.params(), values, strict=True):
         np.testing.assert_array_equal(param.array, value)
-        assert param.node.home is None
+        assert param.node.grad_slot is None
     check_step(made(other))
 
 
@@ -379,7 +379,7 @@ class Again(mnpar.FunctionNode):
 
 @pytest.mark.parametrize("how", ["backward", "grad"])
 def test_a_backward_inside_a_backward_leaves_alone_what_that_one_computes(how):
-    """The layer's gradient is being computed in its home when the inner one needs an array for its
+    """The layer's gradient is being computed in its slot when the inner one needs an array for its
     own.
     """
     layer = L.Linear(3, 3, initialW=np.random.default_rng(1).standard_normal((3, 3)))
@@ -396,7 +396,7 @@ def test_a_backward_inside_a_backward_leaves_alone_what_that_one_computes(how):
 
 
 def test_a_backward_that_fails_leaves_the_next_one_right():
-    """It fails when some gradients were computed already, in their homes."""
+    """It fails when some gradients were computed already, in their slots."""
     optimizer = mnpar.optimizers.SGD(0.0).setup(Net())
 
     class Fails(mnpar.FunctionNode):

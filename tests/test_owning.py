@@ -105,8 +105,8 @@ def test_an_element_of_an_array_that_is_shown_often_does_not_fill_it(device):
         base = xp.ones(accumulate.SMALL)
         g = xp.broadcast_to(base[:1], base.shape)
         whole = base[:]
-        assert accumulate.own([whole], set())[0] is whole
-        assert accumulate.own([g], set())[0] is not g
+        assert accumulate.copy_shared([whole], set())[0] is whole
+        assert accumulate.copy_shared([g], set())[0] is not g
 
 
 def test_results_of_grad_for_the_same_variable_share_no_memory():

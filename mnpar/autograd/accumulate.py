@@ -22,7 +22,7 @@ from mnpar.backend import Array, added
 SMALL = 2**12  # elements: copying fewer costs less than finding out whether a copy is needed
 
 
-class Leaves:
+class LeafAccumulator:
     """Adds the gradients of one backward to those that leaves have.
 
     Args:
@@ -36,23 +36,23 @@ class Leaves:
     ) -> None:
         self._seeds, self._loss_scale = seeds, loss_scale
 
-    def keep(self, node: VariableNode, g: Gradient) -> None:
+    def add(self, node: VariableNode, g: Gradient) -> None:
         """Add a final gradient while backward goes on: copied, because functions to be visited may
         hold the same array.
         """
         if self._is_first(node, g):
-            node.gradient = copied(g)
+            node.gradient = copy_gradient(g)
 
-    def keep_all(self, found: dict[VariableNode, Gradient]) -> None:
+    def add_all(self, found: dict[VariableNode, Gradient]) -> None:
         """Add the other gradients at the end of backward."""
         first: dict[VariableNode, Gradient] = {}
         for node, g in found.items():
-            home = node.home
+            slot = node.grad_slot
             # it was computed right there
-            if home is not None and g is home.array and node.gradient is None:
+            if slot is not None and g is slot.array and node.gradient is None:
                 node.gradient = g
                 node.loss_scale = self._loss_scale
-                home.reserved = False
+                slot.reserved = False
             elif self._is_first(node, g):
                 first[node] = g
         if first:
@@ -60,16 +60,16 @@ class Leaves:
 
     def _settle(self, found: dict[VariableNode, Gradient]) -> None:
         """Give each of the nodes, none of which has a gradient yet, an array of its own."""
-        taken, views = memory_of([g for _, g in self._seeds]), []
+        taken, views = buffer_ids([g for _, g in self._seeds]), []
         firsts: dict[
             int, VariableNode
         ] = {}  # by the id of an array: the first node that got it, or a copy of it
         for node, g in found.items():
             # nearly always
             if type(g) is np.ndarray and g.base is None and firsts.setdefault(id(g), node) is node:
-                node.gradient = copied(g) if id(g) in taken else g
+                node.gradient = copy_gradient(g) if id(g) in taken else g
             elif g.size < SMALL:
-                node.gradient = copied(g)
+                node.gradient = copy_gradient(g)
             elif id(g) in firsts:
                 node.gradient = share(firsts[id(g)], node)
             else:
@@ -77,7 +77,7 @@ class Leaves:
         if views:
             taken.update(firsts)
             for node, g in zip(
-                views, own([found[node] for node in views], taken, late=True), strict=True
+                views, copy_shared([found[node] for node in views], taken, late=True), strict=True
             ):
                 node.gradient = g
 
@@ -89,7 +89,7 @@ class Leaves:
         if not node.requires_grad or g is node.gradient:
             return False
         node.loss_scale = self._loss_scale
-        if node.home is not None and node.home.take(node, g):
+        if node.grad_slot is not None and node.grad_slot.accumulate(node, g):
             return False
         if node.gradient is None:
             return True
@@ -97,7 +97,7 @@ class Leaves:
         return False
 
 
-def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gradient]:
+def copy_shared(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gradient]:
     """The gradients (or Nones), copied where their memory is shared with another of them or with
     arrays of other owners.
 
@@ -123,7 +123,7 @@ def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gra
         if x.base is None and id(x) not in taken:
             taken.add(id(x))
         elif x.base is None or x.size < SMALL:
-            results[i] = copied(g)
+            results[i] = copy_gradient(g)
         else:
             views.setdefault(id(x.base), []).append(i)
     for memory, places in views.items():
@@ -133,39 +133,39 @@ def own(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gra
             # the first, if it shows it all
             stay = len(parts) if _fill(parts) else int(len(parts) > 1 and _fill(parts[:1]))
         for i in places[stay:]:
-            results[i] = copied_late(gs[i]) if late else copied(gs[i])
+            results[i] = copy_lazily(gs[i]) if late else copy_gradient(gs[i])
     return results
 
 
 @contextmanager
-def away(nodes: Sequence[VariableNode]) -> Iterator[None]:
-    """Inside a ``with`` block the nodes have no homes: their gradients are results, and must not be
+def without_slots(nodes: Sequence[VariableNode]) -> Iterator[None]:
+    """Inside a ``with`` block the nodes have no slots: their gradients are results, and must not be
     computed into an arena.
     """
-    homes = [node.home for node in nodes]
+    slots = [node.grad_slot for node in nodes]
     for node in nodes:
-        node.home = None
+        node.grad_slot = None
     try:
         yield
     finally:
-        for node, home in zip(nodes, homes, strict=True):
-            node.home = home
+        for node, slot in zip(nodes, slots, strict=True):
+            node.grad_slot = slot
 
 
-def memory_of(gs: Iterable[Gradient]) -> set[int]:
+def buffer_ids(gs: Iterable[Gradient]) -> set[int]:
     """The ids of the arrays that own the gradients' memory."""
     arrays: list[Array] = [getattr(g, "array", g) for g in gs]
     return {id(x if x.base is None else x.base) for x in arrays}
 
 
-def copied(g: Gradient) -> Gradient:
+def copy_gradient(g: Gradient) -> Gradient:
     """A copy of an array; of a Variable, another Variable with a copy of its array and the same
     node.
     """
     return g.of(g.array.copy(order="K"), g.node) if hasattr(g, "node") else g.copy(order="K")
 
 
-class LateCopy:
+class CopyOnRead:
     """A gradient that several nodes share, or that is broadcast, until a program reads it: then the
     node gets its own array.
 
@@ -183,15 +183,15 @@ class LateCopy:
         return self.array + other
 
 
-def share(first: VariableNode, node: VariableNode) -> LateCopy:
+def share(first: VariableNode, node: VariableNode) -> CopyOnRead:
     """The :class:`LateCopy` that ``first``, which has the array, and ``node`` share from now on."""
-    if not isinstance(first.gradient, LateCopy):
-        first.gradient = LateCopy(first.gradient, {id(first)})
+    if not isinstance(first.gradient, CopyOnRead):
+        first.gradient = CopyOnRead(first.gradient, {id(first)})
     first.gradient.holders.add(id(node))
     return first.gradient
 
 
-def copied_late(g: Gradient) -> Gradient:
+def copy_lazily(g: Gradient) -> Gradient:
     """A copy; of a broadcast array one without the repetitions, which are made when a program reads
     it.
 
@@ -201,17 +201,17 @@ def copied_late(g: Gradient) -> Gradient:
         (1, 2)
     """
     if hasattr(g, "node") or getattr(g.flags, "writeable", True) or 0 not in g.strides:
-        return copied(g)
+        return copy_gradient(g)
     core = g[tuple([slice(0, 1) if step == 0 else slice(None) for step in g.strides])].copy()
-    return LateCopy(backend.get_array_module(g).broadcast_to(core, g.shape), set())
+    return CopyOnRead(backend.get_array_module(g).broadcast_to(core, g.shape), set())
 
 
-def asked_for(node: VariableNode) -> Array:
+def materialize(node: VariableNode) -> Array:
     """The array of a node's gradient, writable: a copy of a shared one, but for the last of its
     holders.
     """
     g = node.gradient
-    if not isinstance(g, LateCopy):
+    if not isinstance(g, CopyOnRead):
         return getattr(g, "array", g)
     last = g.holders == {id(node)}
     node.gradient = array = g.array if last else g.array.copy(order="K" if g.holders else "C")

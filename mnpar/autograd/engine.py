@@ -31,17 +31,17 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from mnpar.autograd.accumulate import copied
+from mnpar.autograd.accumulate import copy_gradient
 from mnpar.autograd.graph import Function, Gradient, VariableNode
 from mnpar.autograd.tape import current_tape
 from mnpar.backend import HALVES, added, narrowed, unscalar
 from mnpar.configuration import recording
-from mnpar.function_hook import around_pull, function_hooks
+from mnpar.function_hook import around_vjp, function_hooks
 
 
-class Owed(NamedTuple):
-    """Gradients of leaves (weights) that are computed later, by ``function.pull(gys, leaves, False,
-    deliver)``.
+class DeferredGradients(NamedTuple):
+    """Gradients of leaves (weights) that are computed later, by ``function.vjp(gys, leaves, False,
+    add_gradient)``.
     """
 
     function: Function
@@ -52,24 +52,24 @@ class Owed(NamedTuple):
 _creator = attrgetter("creator")
 
 
-def put_off(
-    function: Function, gys: list[Gradient], wanted: list[bool], later: list[Owed]
+def defer_leaves(
+    function: Function, gys: list[Gradient], wanted: list[bool], later: list[DeferredGradients]
 ) -> list[bool]:
     """Append the gradients of a function's leaves to ``later``; returns which of the inputs'
     gradients are still wanted now.
 
     Functions that communicate are not put off, nor those that compute all their gradients at once.
     """
-    if function.communicates or function.at_once or None not in map(_creator, function.inputs):
+    if function.communicates or function.joint_vjp or None not in map(_creator, function.inputs):
         return wanted
     leaves = [want and x.creator is None for x, want in zip(function.inputs, wanted, strict=True)]
     if True not in leaves:
         return wanted
-    later.append(Owed(function, gys, leaves))
+    later.append(DeferredGradients(function, gys, leaves))
     return [want and not leaf for want, leaf in zip(wanted, leaves, strict=True)]
 
 
-def leads_to(
+def depends_on(
     targets: Sequence[VariableNode], roots: Sequence[VariableNode], records: Sequence[Function]
 ) -> Callable[[VariableNode], bool]:
     """A predicate: does a variable depend on a target, or on a communication (only its peers know
@@ -86,11 +86,11 @@ def leads_to(
     others = [
         n
         for n, f in functions.items()
-        if f.communicates and n > first and n not in visited and not f.local
+        if f.communicates and n > first and n not in visited and not f.silent_forward
     ]
-    heard = visited.keys() | (_reached(roots, keys).keys() & set(others) if others else set())
+    apply_hooks = visited.keys() | (_reached(roots, keys).keys() & set(others) if others else set())
     for number, function in sorted(functions.items()):
-        if number in heard or any(x.key in keys for x in function.inputs):
+        if number in apply_hooks or any(x.key in keys for x in function.inputs):
             keys.update((number, i) for i in range(len(function.outputs)))
     return lambda node: node.key in keys
 
@@ -117,13 +117,13 @@ def unchain(root: VariableNode) -> None:
     stack = [root.creator]
     while stack:
         function = stack.pop()
-        if function is not None and not function.awaited:
-            stack += [x.creator for x in (*function.inputs, *function.behind)]
+        if function is not None and not function.on_tape:
+            stack += [x.creator for x in (*function.inputs, *function.extra_inputs)]
             for output in filter(None, [reference() for reference in function.outputs]):
                 output.creator = None
 
 
-def earliest_readers(functions: dict[int, Function]) -> dict[VariableNode, tuple[int, int]]:
+def first_uses(functions: dict[int, Function]) -> dict[VariableNode, tuple[int, int]]:
     """For each leaf with hooks, the number of the function that read it first, and which of its
     inputs the leaf is.
     """
@@ -142,7 +142,7 @@ def earliest_readers(functions: dict[int, Function]) -> dict[VariableNode, tuple
     return readers
 
 
-class Gradients:
+class GradientSums:
     """The sum of each variable's gradients, added up in place where the array belongs to the sum
     alone.
 
@@ -227,7 +227,7 @@ class Gradients:
                 self._widen(node, old, g)
         else:
             own[node] = () if g.dtype.char in HALVES else None
-            if node.home is not None and node.home.computed(old):
+            if node.grad_slot is not None and node.grad_slot.holds(old):
                 old += g
             else:
                 sums[place] = added(old, g)
@@ -281,7 +281,7 @@ class Gradients:
         of a target.
         """
         if key in self._heard:
-            gys[i] = heard(self._heard[key], gys[i])
+            gys[i] = apply_hooks(self._heard[key], gys[i])
         if key in self._stays:
             self.totals[key] = gys[i]
 
@@ -290,7 +290,7 @@ class Gradients:
             self._heard[node.key] = node
         elif first and not self._parts:
             if self._readers is None:
-                self._readers = earliest_readers(self._functions)
+                self._readers = first_uses(self._functions)
             number, place = self._readers.get(node, (0, 0))  # 0: backward started from it
             insort(self._awaited, (number, place, node), key=lambda entry: entry[:2])
 
@@ -300,7 +300,7 @@ class Gradients:
         """
         while self._awaited and self._awaited[-1][0] >= number:
             node = self._awaited.pop()[2]
-            g = heard(node, self.totals[node])
+            g = apply_hooks(node, self.totals[node])
             if self._keep is None:
                 self.totals[node] = g
             else:
@@ -311,7 +311,7 @@ class Gradients:
                         hook.function(node)
 
 
-def heard(node: VariableNode, g: Gradient) -> Gradient:
+def apply_hooks(node: VariableNode, g: Gradient) -> Gradient:
     """The gradient after the hooks of its variable, each of which may replace it."""
     for hook in node.hooks:
         if not hook.after:
@@ -329,13 +329,13 @@ def heard(node: VariableNode, g: Gradient) -> Gradient:
     return g
 
 
-def leave(function: Function, gys: list[Gradient]) -> None:
+def retain_gradients(function: Function, gys: list[Gradient]) -> None:
     """Set ``grad`` of the outputs that are still alive: to copies, because functions hand the same
     array on.
     """
     for node, gy in zip([reference() for reference in function.outputs], gys, strict=True):
         if node is not None:
-            node.gradient = None if gy is None else copied(gy)
+            node.gradient = None if gy is None else copy_gradient(gy)
 
 
 _SPENT = (
@@ -348,7 +348,7 @@ _SPENT = (
 )
 
 
-def reverse(
+def run_backward(
     seeds: Sequence[tuple[VariableNode, Gradient]],
     targets: Sequence[VariableNode] | None = None,
     *,
@@ -356,7 +356,7 @@ def reverse(
     retain_grad: bool = False,
     retain_tape: bool = False,
     keep: Callable[[VariableNode, Gradient], None] | None = None,
-    later: list[Owed] | None = None,
+    later: list[DeferredGradients] | None = None,
 ) -> dict[Any, Gradient]:
     """Walk the graph backwards from ``seeds``, and the current tape with it.
 
@@ -367,27 +367,27 @@ def reverse(
     gradient; ``later`` collects gradients of leaves to compute afterwards. Returns all other
     gradients, by ``node.key``.
     """
-    tape = current_tape().finished()
+    tape = current_tape().complete()
     hooks = function_hooks()
-    meanwhile = tape.meanwhile
+    meanwhile = tape.transfers
     stays = {node.key for node in targets or () if node.creator is not None}
     wants = (
-        None if targets is None else leads_to(targets, [node for node, _ in seeds], tape.records)
+        None if targets is None else depends_on(targets, [node for node, _ in seeds], tape.records)
     )
-    sums = Gradients(record, tape.records, stays, keep, later is not None)
+    sums = GradientSums(record, tape.records, stays, keep, later is not None)
     try:
         with recording(record):
             sums.start(seeds)
             for function, gys in sums:
                 if retain_grad:
-                    leave(function, gys)
+                    retain_gradients(function, gys)
                 wanted = []
                 for x in function.inputs:
                     wanted.append(x.requires_grad if wants is None else wants(x))
-                wanted = wanted if later is None else put_off(function, gys, wanted, later)
+                wanted = wanted if later is None else defer_leaves(function, gys, wanted, later)
                 # else none of its gradients would be used
                 if function.communicates or True in wanted:
-                    (around_pull(function, hooks) if hooks else function.pull)(
+                    (around_vjp(function, hooks) if hooks else function.vjp)(
                         gys, wanted, record, sums.add
                     )
                     for go_on in meanwhile:

@@ -12,7 +12,11 @@ from weakref import ReferenceType
 # an array; a Variable where the backward is recorded itself (double backprop)
 Gradient: TypeAlias = Any
 
-Deliver: TypeAlias = "Callable[[VariableNode, Gradient], None]"  # takes the gradient of a variable
+
+AddGradient: TypeAlias = (
+    "Callable[[VariableNode, Gradient], None]"  # takes the gradient of a variable
+)
+
 
 tick = itertools.count(
     1
@@ -24,21 +28,21 @@ class Function(Protocol):
 
     number: int
     communicates: bool
-    local: bool
-    awaited: bool
-    at_once: bool
+    silent_forward: bool
+    on_tape: bool
+    joint_vjp: bool
     inputs: tuple[VariableNode, ...]
-    behind: tuple[VariableNode, ...]
+    extra_inputs: tuple[VariableNode, ...]
     outputs: tuple[ReferenceType[VariableNode], ...]
 
     @property
     def label(self) -> str: ...
-    def pull(
-        self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver
+    def vjp(
+        self, gys: list[Gradient], wanted: list[bool], record: bool, add_gradient: AddGradient
     ) -> None: ...
 
 
-class Home:
+class GradSlot:
     """The place of a parameter's gradient in its arena: ``array``, a view of the arena's vector of
     gradients.
 
@@ -60,11 +64,11 @@ class Home:
         self.reserved = True
         return self.array
 
-    def computed(self, g: Gradient) -> bool:
+    def holds(self, g: Gradient) -> bool:
         """Whether a gradient is the array that was reserved: it can be added to in place."""
         return self.reserved and g is self.array
 
-    def take(self, node: VariableNode, g: Gradient) -> bool:
+    def accumulate(self, node: VariableNode, g: Gradient) -> bool:
         """Make ``g`` the node's gradient here, or add it to the one here; False if the caller has
         to add them elsewhere.
         """
@@ -84,7 +88,7 @@ class Home:
         return True
 
 
-class Hook(NamedTuple):
+class GradientHook(NamedTuple):
     """A function to call with a gradient before a leaf keeps it (it may return another one), or
     with the node after that.
     """
@@ -102,8 +106,8 @@ class VariableNode:
         "__weakref__",
         "creator",
         "dtype",
+        "grad_slot",
         "gradient",
-        "home",
         "hooks",
         "index",
         "loss_scale",
@@ -129,17 +133,17 @@ class VariableNode:
         self.gradient: Gradient = None
         self.name: str | None = None
         self.loss_scale: float | None = None
-        self.home: Home | None = None  # of a parameter in an arena
-        self.hooks: tuple[Hook, ...] = ()
+        self.grad_slot: GradSlot | None = None  # of a parameter in an arena
+        self.hooks: tuple[GradientHook, ...] = ()
 
     def __getstate__(self) -> Any:
-        """For copy and pickle: a copy is a leaf without home and hooks, even if a function computed
+        """For copy and pickle: a copy is a leaf without slot and hooks, even if a function computed
         the values.
         """
         kept = {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
-        return None, {**kept, "creator": None, "index": 0, "home": None, "hooks": ()}
+        return None, {**kept, "creator": None, "index": 0, "grad_slot": None, "hooks": ()}
 
-    def listen(self, hook: Hook) -> Callable[[], None]:
+    def add_hook(self, hook: GradientHook) -> Callable[[], None]:
         """Add a hook; returns a function that removes it."""
         self.hooks += (hook,)
 

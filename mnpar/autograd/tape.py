@@ -29,25 +29,25 @@ class Tape:
 
     def __init__(self) -> None:
         self.records: list[Any] = []  # FunctionNodes; this file is below them
-        self.unfinished: list[
+        self.pending: list[
             Callable[[], Any]
         ] = []  # complete non-blocking communications that were not waited for yet
-        self.meanwhile: list[
+        self.transfers: list[
             Callable[[], None]
         ] = []  # advance transfers during a backward; called after each function
         self._tokens: list[Token[Tape | None]] = []
 
-    def finished(self) -> Tape:
+    def complete(self) -> Tape:
         """The tape itself, after completing non-blocking communications: backward visits them, used
         or not.
         """
-        while self.unfinished:
-            self.unfinished[0]()  # removes itself from the list
+        while self.pending:
+            self.pending[0]()  # removes itself from the list
         return self
 
     def append(self, function: Any) -> None:
         """Record a communication."""
-        function.awaited = True
+        function.on_tape = True
         self.records.append(function)
         if len(self.records) == self.LONG:
             warnings.warn(
@@ -62,7 +62,7 @@ class Tape:
         unusable.
         """
         for function in self.records:
-            function.awaited = False
+            function.on_tape = False
         self.records.clear()
 
     def __enter__(self) -> Tape:
@@ -85,9 +85,9 @@ def current_tape() -> Tape:
     return tape
 
 
-def go_on() -> None:
+def advance_transfers() -> None:
     """Advance transfers that overlap with backward; functions that take long call it between their
     parts.
     """
-    for advance in current_tape().meanwhile:
+    for advance in current_tape().transfers:
         advance()

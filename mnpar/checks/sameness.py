@@ -83,7 +83,7 @@ class Watch:
                 if node.creator.communicates and not node.creator.inputs:
                     return True
                 nodes += [
-                    x for x in (*node.creator.inputs, *node.creator.behind) if x.requires_grad
+                    x for x in (*node.creator.inputs, *node.creator.extra_inputs) if x.requires_grad
                 ]
         return False
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mnpar import backend
-from mnpar.autograd.tape import go_on
+from mnpar.autograd.tape import advance_transfers
 from mnpar.backend import Array
 from mnpar.kernels.sums import parts
 from mnpar.kernels.windows import Numbers, Windows
@@ -46,7 +46,7 @@ def in_turn(pieces: Iterable[slice]) -> Iterator[slice]:
     """Pieces, one after the other; between them what travels during a backward advances."""
     for piece in pieces:
         yield piece
-        go_on()
+        advance_transfers()
 
 
 class Blocks:

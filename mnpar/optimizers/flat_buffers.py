@@ -15,7 +15,7 @@ from operator import is_
 from typing import Any
 
 from mnpar import backend
-from mnpar.autograd.graph import Home, VariableNode
+from mnpar.autograd.graph import GradSlot, VariableNode
 from mnpar.backend import Array
 from mnpar.parameter import Parameter
 
@@ -47,18 +47,18 @@ class Arena:
         self.grad = backend.vector(sum(sizes), params[0].array)
         self.slices: list[slice] = []  # of the vectors, one for each parameter
         self.members: list[
-            tuple[Parameter, Array, Home]
+            tuple[Parameter, Array, GradSlot]
         ] = []  # each with its view of ``data`` and its place in ``grad``
         start = 0
         for param, size in zip(self.params, sizes, strict=True):
             place = slice(start, start + size)
             self.slices.append(place)
-            view, home = [
+            view, slot = [
                 vector[place].reshape(param.array.shape) for vector in (self.data, self.grad)
             ]
-            self.members.append((param, view, Home(home)))
+            self.members.append((param, view, GradSlot(slot)))
             start += size
-        self.homes = [home for _, _, home in self.members]
+        self.slots = [slot for _, _, slot in self.members]
         self._settle()
         self.gather()
 
@@ -69,12 +69,12 @@ class Arena:
             False if that is impossible: a parameter's shape, dtype, device or replication group has
             changed.
         """
-        for param, view, home in self.members:
+        for param, view, slot in self.members:
             array, node = param.array, param.node
             if (
                 array is view
-                and node.home is home
-                and node.gradient is home.array
+                and node.grad_slot is slot
+                and node.gradient is slot.array
                 and param.summed == self.summed
             ):
                 continue  # nothing was assigned since the last time
@@ -85,27 +85,27 @@ class Arena:
                     return False
                 view[...] = array
                 param.move(view)
-            if node.home is not home:
-                node.home = home
+            if node.grad_slot is not slot:
+                node.grad_slot = slot
             g = param.grad
-            if g is not None and g is not home.array:
-                home.array[...] = g
-                param.grad, home.reserved = home.array, False
+            if g is not None and g is not slot.array:
+                slot.array[...] = g
+                param.grad, slot.reserved = slot.array, False
         return True
 
     def house(self, grad: Array) -> None:
         """Move the gradients into another vector, of the same length and dtype, for good."""
         grad[...] = self.grad
         self.grad = grad
-        for (param, _, home), place in zip(self.members, self.slices, strict=True):
-            here, home.array = home.array, grad[place].reshape(home.array.shape)
+        for (param, _, slot), place in zip(self.members, self.slices, strict=True):
+            here, slot.array = slot.array, grad[place].reshape(slot.array.shape)
             if param.node.gradient is here:
-                param.node.gradient = home.array
+                param.node.gradient = slot.array
         self._settle()
 
     def _settle(self) -> None:
         """Note each parameter's node and the place of its gradient, for ``gradients_at_home``."""
-        self._grads = [(param.node, home.array) for param, _, home in self.members]
+        self._grads = [(param.node, slot.array) for param, _, slot in self.members]
 
     def gradients_at_home(self) -> bool:
         """Whether every parameter has a gradient, at its place in ``grad``."""
@@ -123,17 +123,17 @@ class Arena:
         """Give a gradient of zeros to the parameters that have none, and note this loss scale for
         it.
         """
-        for param, home in (
-            () if self.gradients_at_home() else zip(self.params, self.homes, strict=True)
+        for param, slot in (
+            () if self.gradients_at_home() else zip(self.params, self.slots, strict=True)
         ):
             if param.node.gradient is None:
-                home.array.fill(0)
-                param.grad, param.node.loss_scale = home.array, loss_scale
+                slot.array.fill(0)
+                param.grad, param.node.loss_scale = slot.array, loss_scale
 
     def adopt(self) -> None:
         """Set every parameter's gradient to its view of ``grad``."""
-        for param, home in zip(self.params, self.homes, strict=True):
-            param.grad = home.array
+        for param, slot in zip(self.params, self.slots, strict=True):
+            param.grad = slot.array
 
 
 class Arenas:

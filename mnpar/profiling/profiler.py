@@ -98,7 +98,7 @@ def _applied(function: FunctionNode, args: Any, ys: Any) -> Described:
     return type(function).__name__, None, " ".join(str(y.shape) for y in ys if y.array is not None)
 
 
-def _pulled(function: FunctionNode, args: Any, result: None) -> Described:
+def _backward(function: FunctionNode, args: Any, result: None) -> Described:
     return type(function).__name__, None, ""
 
 
@@ -134,7 +134,7 @@ class _Place(NamedTuple):
 
 _PLACES = (
     _Place(FunctionNode, "apply", _spanning("forward", _applied)),
-    _Place(FunctionNode, "pull", _spanning("backward", _pulled)),
+    _Place(FunctionNode, "vjp", _spanning("backward", _backward)),
     _Place(MpiTransport, "wait", _spanning("wait", _waited)),
     _Place(ThreadTransport, "wait", _spanning("wait", _waited)),
     _Place(

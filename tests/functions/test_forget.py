@@ -10,7 +10,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.autograd.graph import Hook
+from mnpar.autograd.graph import GradientHook
 from mnpar.autograd.tape import current_tape
 from mnpar.variable import Variable, grad
 
@@ -121,7 +121,7 @@ def test_optimizers_and_hooks_of_gradients_see_what_they_see_without():
         model(X)
         optimizer = mnpar.optimizers.MomentumSGD(0.1).setup(model)
         for node in [p.node for p in model.params()]:
-            node.listen(Hook(lambda g, heard=heard: heard.append(g.copy())))
+            node.add_hook(GradientHook(lambda g, heard=heard: heard.append(g.copy())))
         for _ in range(3):
             mnpar.random.seed(4)
             model.cleargrads()

@@ -158,6 +158,6 @@ def test_what_travels_advances_between_the_pieces_of_a_backward(kernel, monkeypa
     x = mnpar.Variable(np.ones((6, 8, 64, 64), "f4"))
     W = mnpar.Variable(np.ones((8, 8, kernel, kernel), "f4"))
     loss, calls = F.sum(F.convolution_2d(x, W, pad=kernel // 2)), []
-    monkeypatch.setattr(current_tape(), "meanwhile", [lambda: calls.append(None)])
+    monkeypatch.setattr(current_tape(), "transfers", [lambda: calls.append(None)])
     loss.backward()
     assert len(calls) > 2 + 2 * 2  # after the sum and the convolution, and in both of its gradients

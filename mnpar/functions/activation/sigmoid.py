@@ -33,12 +33,10 @@ class Sigmoid(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: (
-            (1 - y) * y * gy if isinstance(gy, Variable) else in_blocks(self._pull, y, gy)
-        )
+        return lambda: (1 - y) * y * gy if isinstance(gy, Variable) else in_blocks(self._vjp, y, gy)
 
     @staticmethod
-    def _pull(xp: Any, y: Array, gy: Array, gx: Array) -> None:
+    def _vjp(xp: Any, y: Array, gy: Array, gx: Array) -> None:
         xp.multiply(xp.subtract(1, y, out=gx), y, out=gx)
         gx *= gy
 
@@ -54,12 +52,10 @@ class Tanh(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: (
-            (1 - y * y) * gy if isinstance(gy, Variable) else in_blocks(self._pull, y, gy)
-        )
+        return lambda: (1 - y * y) * gy if isinstance(gy, Variable) else in_blocks(self._vjp, y, gy)
 
     @staticmethod
-    def _pull(xp: Any, y: Array, gy: Array, gx: Array) -> None:
+    def _vjp(xp: Any, y: Array, gy: Array, gx: Array) -> None:
         xp.subtract(1, xp.multiply(y, y, out=gx), out=gx)
         gx *= gy
 
@@ -84,7 +80,7 @@ class Softplus(FunctionNode):
         return lambda: gy * either(Sigmoid(), x * self.beta)
 
 
-def in_blocks(pull: Callable[[Any, Array, Array, Array], None], y: Array, gy: Array) -> Array:
+def in_blocks(vjp: Callable[[Any, Array, Array, Array], None], y: Array, gy: Array) -> Array:
     """The gx into which ``pull(xp, y, gy, gx)`` writes, place by place; of large arrays in blocks,
     which stay in the cache.
     """
@@ -93,10 +89,10 @@ def in_blocks(pull: Callable[[Any, Array, Array, Array], None], y: Array, gy: Ar
     if y.nbytes <= (most := backend.block_bytes(y) // 8) or not (
         y.flags.c_contiguous and gy.flags.c_contiguous
     ):
-        pull(xp, y, gy, gx)
+        vjp(xp, y, gy, gx)
     else:
         for block in cut(most // y.itemsize, y.reshape(-1), gy.reshape(-1), gx.reshape(-1)):
-            pull(xp, *block)
+            vjp(xp, *block)
     return gx
 
 

@@ -49,9 +49,9 @@ class Softmax(FunctionNode):
         (y,) = self.get_retained_outputs()
         if isinstance(y, Variable) or not by_rows(y, self.axis):
             return lambda: y * (gy - sum_over(gy * y, self.axis, keepdims=True))
-        return lambda: self._pull(y, gy)
+        return lambda: self._vjp(y, gy)
 
-    def _pull(self, y: Array, gy: Array) -> Array:
+    def _vjp(self, y: Array, gy: Array) -> Array:
         xp = backend.get_array_module(y)
         gx = xp.empty(y.shape, y.dtype)
         for part, g, to, room in row_blocks(y, gy, gx):

@@ -26,7 +26,7 @@ class Swish(FunctionNode):
     """
 
     generic = True
-    at_once = True
+    joint_vjp = True
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -46,13 +46,13 @@ class Swish(FunctionNode):
     def backward(self, gy: Any) -> Any:
         x, beta = self.get_retained_inputs()
         if not isinstance(gy, Variable) and x.dtype == beta.dtype and x.dtype.char in "fd":
-            return self._pull(x, beta, gy)
+            return self._vjp(x, beta, gy)
         b = beta.reshape(self.shape)
         s = either(Sigmoid(), x * b)
         h = (1 - s) * s * x * gy
         return lambda: gy * s + h * b, lambda: fit(h * x, b.shape).reshape(beta.shape)
 
-    def _pull(self, x: Array, beta: Array, gy: Array) -> tuple[Array, Array | None]:
+    def _vjp(self, x: Array, beta: Array, gy: Array) -> tuple[Array, Array | None]:
         # β is often a constant
         xp, learns = (
             backend.get_array_module(x),

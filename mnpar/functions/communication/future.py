@@ -42,14 +42,14 @@ def when_used(finish: Callable[[], tuple[Variable, ...]]) -> Once:
     on = is_recording()
 
     def run() -> tuple[Variable, ...]:
-        if once in tape.unfinished:
-            tape.unfinished.remove(once)
+        if once in tape.pending:
+            tape.pending.remove(once)
         with tape, recording(on):
             return finish()
 
     once = Once(run)
     if on:
-        tape.unfinished.append(once)
+        tape.pending.append(once)
     return once
 
 

@@ -165,7 +165,7 @@ class SplitCollective:
         del self._operation, self._question
         first.differentiable = second.differentiable = self.what.differentiable
         first.connect(nodes, [], ())
-        second.behind = self.what.inputs = first.inputs
+        second.extra_inputs = self.what.inputs = first.inputs
         return second.connect([], [], ys)
 
     def start_adjoint(self, gys: tuple[Any, ...]) -> None:

@@ -215,7 +215,9 @@ def recv(
     source = peer(communicator, rank, "recv(comm, rank)", ANY)
     tag = communicator.tag(tag, ANY)
     function = Recv(communicator, source, tag)
-    function.behind = (delegate_variable.node,) if isinstance(delegate_variable, Variable) else ()
+    function.extra_inputs = (
+        (delegate_variable.node,) if isinstance(delegate_variable, Variable) else ()
+    )
     ys = function.apply(())
     return by_keys(ys, function.keys) if function.as_tuple or force_tuple else ys[0]
 

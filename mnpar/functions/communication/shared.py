@@ -49,7 +49,7 @@ class CopyTo(Communication):
     Megatron's f.
     """
 
-    op, local = "copy_to", True
+    op, silent_forward = "copy_to", True
 
     def forward(self, x: Any) -> Any:
         check_alike(self, x)
@@ -194,7 +194,7 @@ Sizes = tuple[int, ...]  # of each rank's part along the axis
 class ScatterTo(Communication):
     """This rank's part of an array that all have. Adjoint: GatherFrom."""
 
-    op, local = "scatter_to", True
+    op, silent_forward = "scatter_to", True
 
     def __init__(
         self, comm: Communicator, axis: int, sizes: Sizes, of: GatherFrom | None = None

@@ -85,7 +85,7 @@ class Attention(FunctionNode):
     """
 
     generic = True
-    at_once = True
+    joint_vjp = True
 
     def __init__(
         self, scale: float, causal: bool, shown: Array | None, order: tuple[int, ...]

@@ -104,9 +104,9 @@ class CTC(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
-        return lambda: self._recorded(x, gy) if isinstance(x, Variable) else self._pull(x, gy)
+        return lambda: self._recorded(x, gy) if isinstance(x, Variable) else self._vjp(x, gy)
 
-    def _pull(self, x: Array, gy: Array) -> Array:
+    def _vjp(self, x: Array, gy: Array) -> Array:
         """softmax(x) minus the probability of each symbol at each step, given the labels; 0 for
         labels without a path.
         """

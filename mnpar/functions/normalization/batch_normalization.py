@@ -45,7 +45,7 @@ class BatchNormalization(FunctionNode):
     """
 
     generic = True
-    at_once = True
+    joint_vjp = True
 
     def __init__(self, shape: View, eps: float) -> None:
         self.shape, self.eps = shape, eps

@@ -30,7 +30,7 @@ class GroupNormalization(FunctionNode):
     """
 
     generic = True
-    at_once = True
+    joint_vjp = True
 
     def __init__(self, shape: tuple[int, int, int, int], eps: float) -> None:
         self.shape, self.eps = shape, eps
@@ -139,7 +139,7 @@ class LayerNormalization(FunctionNode):
     """
 
     generic = True
-    at_once = True
+    joint_vjp = True
 
     def __init__(self, shape: tuple[int, int], eps: float) -> None:
         self.shape, self.eps = shape, eps

@@ -88,7 +88,7 @@ class Forget(FunctionNode):
     """
 
     generic = True
-    at_once = True
+    joint_vjp = True
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ def forget(func: Callable[..., Any], *xs: Any, comm: Communicator | None = None)
     with tape, _SameMessages() if comm is not None else _NoMessages():
         result = func(*inputs)
     ys = _listed(result)
-    sent = [x for function in tape.finished().records for x in function.inputs]
+    sent = [x for function in tape.complete().records for x in function.inputs]
     tape.clear()
     read = _read([y.node for y in ys] + sent, start, inputs)
     node = Forget(func, tuple([y.array for y in ys]), read, state, comm is not None)

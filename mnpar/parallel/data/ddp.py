@@ -12,7 +12,7 @@ from weakref import ref
 
 import numpy as np
 
-from mnpar.autograd.graph import Deliver, Gradient, VariableNode, tick
+from mnpar.autograd.graph import AddGradient, Gradient, VariableNode, tick
 from mnpar.autograd.tape import Tape, current_tape
 from mnpar.backend import Array
 from mnpar.chain import Chain
@@ -59,7 +59,9 @@ class End(FunctionNode):
         """Whether a backward of this tape will visit this function."""
         return any([record is self for record in tape.records])
 
-    def pull(self, gys: list[Gradient], wanted: list[bool], record: bool, deliver: Deliver) -> None:
+    def vjp(
+        self, gys: list[Gradient], wanted: list[bool], record: bool, add_gradient: AddGradient
+    ) -> None:
         """Call the action; no gradient flows through."""
         self.act()
 

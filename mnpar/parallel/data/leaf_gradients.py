@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mnpar.autograd.accumulate import Leaves, asked_for, copied
-from mnpar.autograd.engine import reverse
+from mnpar.autograd.accumulate import LeafAccumulator, copy_gradient, materialize
+from mnpar.autograd.engine import run_backward
 from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.backend import Array
 from mnpar.optimizers.parameter_cache import Members
@@ -40,9 +40,9 @@ class OtherGradients:
         """
         if node in self.reduced:  # as a whole, with what it has already
             return
-        before = None if node.gradient is None else asked_for(node)
-        if before is not None and node.home is not None and before is node.home.array:
-            before = copied(before)  # the new one may be put there
+        before = None if node.gradient is None else materialize(node)
+        if before is not None and node.grad_slot is not None and before is node.grad_slot.array:
+            before = copy_gradient(before)  # the new one may be put there
         node.gradient = None
         self.waiting.append((node, before))
 
@@ -51,7 +51,7 @@ class OtherGradients:
         stay with what was there.
         """
         for node in nodes:
-            self.reduced[node] = None if node.gradient is None else copied(asked_for(node))
+            self.reduced[node] = None if node.gradient is None else copy_gradient(materialize(node))
 
     def settle(self, factor: float = 1.0) -> None:
         """The weight is known: multiply the new gradients by this factor, and add what was put
@@ -61,7 +61,7 @@ class OtherGradients:
             if node.gradient is None:
                 node.gradient = before
                 continue
-            g = asked_for(node)
+            g = materialize(node)
             if factor != 1:
                 g *= factor
             if before is not None:
@@ -106,13 +106,13 @@ class Weighted:
         def keep(node: VariableNode, g: Gradient) -> None:
             if node not in own:
                 others.note(node)
-            leaves.keep(node, g)
+            leaves.add(node, g)
 
         seeds = [(self.loss.node, self.start)]
-        leaves = Leaves(seeds, loss_scale)
-        found = reverse(seeds, keep=keep)
+        leaves = LeafAccumulator(seeds, loss_scale)
+        found = run_backward(seeds, keep=keep)
         if not found.keys() <= own:
             for node in found:
                 if node not in own:
                     others.note(node)
-        leaves.keep_all(found)
+        leaves.add_all(found)

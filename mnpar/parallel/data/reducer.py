@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mnpar.autograd.graph import Home, Hook, VariableNode
+from mnpar.autograd.graph import GradientHook, GradSlot, VariableNode
 from mnpar.autograd.tape import current_tape
 from mnpar.communicators.shared_sum import FEW, NotedSum
 from mnpar.optimizers.flat_buffers import Arenas
@@ -55,7 +55,7 @@ class Bucket:
 
     def __init__(self, arena: Arena, start: int, stop: int) -> None:
         self.params = arena.params[start:stop]
-        self.homes = arena.homes[start:stop]
+        self.slots = arena.slots[start:stop]
         self.summed = arena.summed
         self.arena = arena
         self.place = slice(arena.slices[start].start, arena.slices[stop - 1].stop)
@@ -277,11 +277,11 @@ class Reducer:
         if self.bucket_bytes is None:
             return
         for bucket in self.buckets:
-            for param, home in zip(bucket.params, bucket.homes, strict=True):
-                self._off.append(param.register_hook(self._when_final(bucket, home), after=True))
+            for param, slot in zip(bucket.params, bucket.slots, strict=True):
+                self._off.append(param.register_hook(self._when_final(bucket, slot), after=True))
         # with a hook the gradient is kept as soon as it is final, and not after backward
         for node in strays:
-            self._off.append(node.listen(Hook(lambda node: None, after=True)))
+            self._off.append(node.add_hook(GradientHook(lambda node: None, after=True)))
 
     def _cut(self, arena: Arena) -> Iterator[Bucket]:
         """An arena's buckets, from its end."""
@@ -297,14 +297,14 @@ class Reducer:
             yield Bucket(arena, start, stop)
             stop = start
 
-    def _when_final(self, bucket: Bucket, home: Home) -> Callable[[VariableNode], None]:
+    def _when_final(self, bucket: Bucket, slot: GradSlot) -> Callable[[VariableNode], None]:
         def final(node: VariableNode) -> None:
             if not self._listening:
                 return
             # a recorded backward's, a Variable; or it lived in another optimizer's arena
-            if node.gradient is not home.array:
-                home.array[...] = getattr(node.gradient, "array", node.gradient)
-                node.gradient, node.home, home.reserved = home.array, home, False
+            if node.gradient is not slot.array:
+                slot.array[...] = getattr(node.gradient, "array", node.gradient)
+                node.gradient, node.grad_slot, slot.reserved = slot.array, slot, False
             bucket.awaited -= 1
             while self.left < len(self.buckets) and self.buckets[self.left].awaited == 0:
                 self._leave()
@@ -319,7 +319,7 @@ class Reducer:
 
     def _hear(self, listening: bool) -> None:
         if self._listening != listening:
-            meanwhile = current_tape().meanwhile
+            meanwhile = current_tape().transfers
             (meanwhile.append if listening else meanwhile.remove)(self.go_on)
         self._listening = listening
 

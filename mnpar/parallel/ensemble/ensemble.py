@@ -356,7 +356,7 @@ class Ensemble(Chain):
         well = error is None or self.comm.transport.lost(error)
         tape = current_tape()
         tape.clear()
-        tape.unfinished.clear()
+        tape.pending.clear()
         transport = self.comm.transport.survivors(well)
         whole = None
         if transport is not None:

@@ -12,19 +12,19 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mnpar.autograd.engine import Gradients, Owed, put_off
+from mnpar.autograd.engine import DeferredGradients, GradientSums, defer_leaves
 from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.autograd.tape import Tape
 from mnpar.backend import Array
 from mnpar.configuration import recording
-from mnpar.function_hook import around_pull, function_hooks
+from mnpar.function_hook import around_vjp, function_hooks
 from mnpar.functions.connection.linear import Linear
 
 Seeds = Iterable[tuple[VariableNode, Gradient]]
 
 
 def reverse_abreast(
-    tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[Owed]
+    tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[DeferredGradients]
 ) -> list[dict[Any, Gradient]]:
     """:func:`mnpar.autograd.engine.reverse` of each tape, from its seeds, all at the same time: a function
     of each, then the next.
@@ -33,7 +33,7 @@ def reverse_abreast(
     weights, to be computed after this. It is right only where no visit waits for another rank's
     answer to what a later visit sends: in the last stage of a pipeline.
     """
-    walks = [Gradients(False, tape.finished().records, set(), None, True) for tape in tapes]
+    walks = [GradientSums(False, tape.complete().records, set(), None, True) for tape in tapes]
     for walk, some in zip(walks, seeds, strict=True):
         for node, seed in some:
             walk.add(node, seed)
@@ -41,7 +41,7 @@ def reverse_abreast(
         with recording(False):
             for row in itertools.zip_longest(*walks):
                 if None not in row and _share_matrix(row):
-                    _pull_joined(row, walks, later)
+                    _vjp_joined(row, walks, later)
                 else:
                     _pull_each(row, walks, tapes, later)
     finally:  # after an error, too: some were visited, and nobody can visit them again
@@ -51,21 +51,24 @@ def reverse_abreast(
 
 
 def _pull_each(
-    row: Sequence[Any], walks: Sequence[Gradients], tapes: Sequence[Tape], later: list[Owed]
+    row: Sequence[Any],
+    walks: Sequence[GradientSums],
+    tapes: Sequence[Tape],
+    later: list[DeferredGradients],
 ) -> None:
     """Visit each function by itself; None where a tape has come to its end."""
     for step, walk, tape in zip(row, walks, tapes, strict=True):
         if step is not None:
             function, gys = step
-            wanted = put_off(function, gys, [x.requires_grad for x in function.inputs], later)
+            wanted = defer_leaves(function, gys, [x.requires_grad for x in function.inputs], later)
             if function.communicates or True in wanted:
                 with tape:
-                    _puller(function)(gys, wanted, False, walk.add)
+                    _vjp_of(function)(gys, wanted, False, walk.add)
 
 
-def _puller(function: Any) -> Callable[..., None]:
+def _vjp_of(function: Any) -> Callable[..., None]:
     hooks = function_hooks()
-    return around_pull(function, hooks) if hooks else function.pull
+    return around_vjp(function, hooks) if hooks else function.vjp
 
 
 def _share_matrix(row: Sequence[Any]) -> bool:
@@ -89,7 +92,9 @@ def _share_matrix(row: Sequence[Any]) -> bool:
     return True
 
 
-def _pull_joined(row: Sequence[Any], walks: Sequence[Gradients], later: list[Owed]) -> None:
+def _vjp_joined(
+    row: Sequence[Any], walks: Sequence[GradientSums], later: list[DeferredGradients]
+) -> None:
     """Visit functions that share a matrix: one product for all of them."""
     functions: list[Any] = [function for function, _ in row]
     whole, gy = Linear.joined(functions, [gys[0] for _, gys in row])
@@ -98,13 +103,13 @@ def _pull_joined(row: Sequence[Any], walks: Sequence[Gradients], later: list[Owe
     whole.inputs = x, *weights
     leaves = [False, *[w.requires_grad for w in weights]]
     if True in leaves:
-        later.append(Owed(whole, [gy], leaves))
+        later.append(DeferredGradients(whole, [gy], leaves))
 
-    def deliver(_: VariableNode, gx: Array) -> None:
+    def add_gradient(_: VariableNode, gx: Array) -> None:
         start = 0
         for function, walk in zip(functions, walks, strict=True):
             x = function.inputs[0]
             walk.add(x, gx[start : start + x.shape[0]])
             start += x.shape[0]
 
-    _puller(whole)([gy], [True] + [False] * len(weights), False, deliver)
+    _vjp_of(whole)([gy], [True] + [False] * len(weights), False, add_gradient)

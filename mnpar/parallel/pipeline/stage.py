@@ -26,7 +26,7 @@ from contextvars import ContextVar
 import numpy as np
 
 from mnpar import random
-from mnpar.autograd.engine import Owed, reverse
+from mnpar.autograd.engine import DeferredGradients, run_backward
 from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.autograd.tape import Tape
 from mnpar.configuration import is_recording, recording
@@ -168,12 +168,12 @@ class Visit:
         """Receive from a stage."""
         return self.messages.recv(stage, self.stage, self.micro_batch, tag)
 
-    def backward(self, seeds: Seeds, collect: Collect, later: list[Owed]) -> None:
+    def backward(self, seeds: Seeds, collect: Collect, later: list[DeferredGradients]) -> None:
         """Go back along the tape: what is to be computed for weights goes to ``later``, gradients
         of leaves to ``collect``.
         """
         with self.tape:
-            collect(reverse(seeds, later=later))
+            collect(run_backward(seeds, later=later))
 
 
 class Frugal(Visit):
@@ -213,7 +213,7 @@ class Frugal(Visit):
             self.log.append(super().take(stage, tag))
         return tuple([Variable(x.array, requires_grad=False) for x in self.log[-1]])
 
-    def backward(self, seeds: Seeds, collect: Collect, later: list[Owed]) -> None:
+    def backward(self, seeds: Seeds, collect: Collect, later: list[DeferredGradients]) -> None:
         self.collect, self.later = collect, later
         super().backward(seeds, collect, later)
 
@@ -238,7 +238,7 @@ class Frugal(Visit):
                     for x, g in zip(outputs, gys, strict=True)
                     if g is not None and x.requires_grad
                 ]
-                self.collect(reverse(pairs, later=self.later))
+                self.collect(run_backward(pairs, later=self.later))
         finally:
             _here.reset(token)
             rng.state, self.given = state, []

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.autograd.engine import Owed, heard
+from mnpar.autograd.engine import DeferredGradients, apply_hooks
 from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.backend import added
 from mnpar.configuration import is_recording, recording
-from mnpar.function_hook import around_pull, function_hooks
+from mnpar.function_hook import around_vjp, function_hooks
 from mnpar.functions import concat
 from mnpar.functions.connection.linear import Linear
 from mnpar.parallel.pipeline.lockstep import reverse_abreast
@@ -50,7 +50,7 @@ class Leaves:
             self._keep(node, g)
 
     def _keep(self, node: VariableNode, g: Gradient) -> None:
-        if node.home is not None and node.home.take(node, g):
+        if node.grad_slot is not None and node.grad_slot.accumulate(node, g):
             return
         if node.gradient is not None:
             node.gradient = added(node.gradient, g)
@@ -70,7 +70,7 @@ class Leaves:
         """
         for node, total in self._touched.items():
             if total is not None:
-                self._keep(node, heard(node, total))
+                self._keep(node, apply_hooks(node, total))
         share()
         for node in self._touched:
             node.loss_scale = loss_scale
@@ -102,8 +102,8 @@ class Step:
         self.pipeline, self.pieces, self.weights = pipeline, pieces, weights
         self.last = pipeline.schedule.stages - 1
         self.visits: dict[tuple[int, int], Visit] = {}
-        self.owed: dict[tuple[int, int], list[Owed]] = {}
-        self.due: list[Owed] = []
+        self.owed: dict[tuple[int, int], list[DeferredGradients]] = {}
+        self.due: list[DeferredGradients] = []
         self.leaves = Leaves()
         self.observed: list[dict[str, Any]] = []
         self.losses: dict[int, Any] = {}
@@ -169,7 +169,7 @@ class Step:
             self._weights()
         self.most = max(self.most, len(self.visits) + len(self.owed))
 
-    def _owe(self, keys: Sequence[Any]) -> list[Owed]:
+    def _owe(self, keys: Sequence[Any]) -> list[DeferredGradients]:
         """The list in which the weights' gradients of some micro-batches wait for the action W of
         the last of them.
         """
@@ -177,7 +177,7 @@ class Step:
             self.owed[key] = []
         return self.owed[keys[-1]]
 
-    def _backward(self, visits: list[Visit], owed: list[Owed]) -> None:
+    def _backward(self, visits: list[Visit], owed: list[DeferredGradients]) -> None:
         """The backward of one micro-batch, or of several abreast."""
         if len(visits) == 1:
             visits[0].backward(self._seeds(visits[0]), self._collect, owed)
@@ -236,7 +236,7 @@ class Step:
         """Compute the gradients of weights that are due; for several micro-batches in one product
         where that is possible.
         """
-        groups: dict[Any, list[Owed]] = {}
+        groups: dict[Any, list[DeferredGradients]] = {}
         for i, one in enumerate(self.due):
             joins = type(one.function) is Linear and not one.leaves[0] and one.gys[0] is not None
             groups.setdefault(tuple(map(id, one.function.inputs[1:])) if joins else i, []).append(
@@ -252,8 +252,8 @@ class Step:
                         [one.function for one in group], [one.gys[0] for one in group]
                     )
                     gys = [gy]
-                pull = function.pull if not hooks else around_pull(function, hooks)
-                pull(gys, leaves, False, self.leaves.add)
+                vjp = function.vjp if not hooks else around_vjp(function, hooks)
+                vjp(gys, leaves, False, self.leaves.add)
 
     def results(self) -> list[Visit]:
         """The last stage's visits in order; none on other ranks."""
