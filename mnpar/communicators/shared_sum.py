@@ -20,7 +20,7 @@ slightly different times do not wait for each other.
 Ranks may be in different collectives by mistake. A rank that waits in the opening of a collective
 writes the number of that collective to a second word; a rank that waits here sees it, leaves, and
 joins the opening, where all ranks raise the error. Waits are watched for deadlocks like all others
-(watch.py).
+(deadlock.py).
 
 A vector for each rank of a machine, in shared memory that all of them read and write: an unnamed
 file, mapped by all ranks.

@@ -55,6 +55,11 @@ class Waiting(NamedTuple):
     order: int = 0
     head: bytes = b""  # begins with the header of what this rank gives; nothing if it only takes
 
+    @property
+    def from_any(self) -> bool:
+        """Whether it waits for a message from any rank."""
+        return self.peer == ANY
+
     def advice(self, finished: bool, rows: str) -> str:
         """What to do about ranks that have finished instead, or that all receive, as the rows of a
         table say.

@@ -5,7 +5,7 @@ gets through, and a rank that waits can answer questions. After half a second it
 for whether they have ended; after its patience it asks everybody what they wait for, and if from
 all the answers, given twice, nobody in its reach can go on, that is a deadlock: it raises an error
 with the table of all ranks. Of a rank that does not answer its neighbours on the same machine know
-more (``Look``): one that is gone or stopped is an error too; one that is busy, or that nobody can
+more (``PeerState``): one that is gone or stopped is an error too; one that is busy, or that nobody can
 see, is a warning now and then, never an error.
 """
 
@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mnpar.communicators.waiting import ANY, Waiting
 from mnpar.errors import DeadlockError, MismatchError
-from mnpar.runtime.heartbeat import Look
+from mnpar.runtime.heartbeat import PeerState
 from mnpar.runtime.output import speak
 
 _NAP, _LONG_NAP = 0.0001, 0.001  # s
@@ -54,7 +53,18 @@ class Polling:
 polling = Polling()  # of this process
 
 
-class Post(Protocol):
+class Awaited(Protocol):
+    """The description of what a rank waits for; ``str`` shows it as errors do."""
+
+    @property
+    def from_any(self) -> bool:
+        """Whether one of the ranks is enough, whichever it is."""
+
+    def advice(self, finished: bool, rows: str) -> str:
+        """The remedy; ``finished``: some ranks have finished instead; ``rows``: what each does."""
+
+
+class ControlChannel(Protocol):
     """What carries the questions and answers, apart from the data."""
 
     rank: int
@@ -66,16 +76,16 @@ class Post(Protocol):
     def heard(self) -> tuple[int, int, bytes] | None:
         """The next (source, tag, text) that has arrived, if any."""
 
-    def look(self, rank: int) -> Look | None:
+    def peer_state(self, rank: int) -> PeerState | None:
         """The state of the process of a rank on this machine; None if it cannot be seen."""
 
 
-class Wait:
+class ActiveWait:
     """One wait that is going on."""
 
     def __init__(
         self,
-        waiting: Waiting,
+        waiting: Awaited,
         peers: tuple[int, ...],
         meeting: object,
         count: int,
@@ -94,25 +104,25 @@ class Wait:
         self.suspected: tuple[float, int, dict[int, int]] | None = None
 
 
-class Watch:
+class DeadlockDetector:
     """Polls for a rank, answers the others' questions, and finds deadlocks."""
 
-    def __init__(self, post: Post, patience: float) -> None:
-        self._post = post
+    def __init__(self, control: ControlChannel, patience: float) -> None:
+        self._control = control
         self.patience = patience
-        self._wait: Wait | None = None
+        self._wait: ActiveWait | None = None
         self._count = 0
         self._finished: tuple[int, str] | None = None  # exit code and how, once it has
         self._questions = 0  # asked so far
         self._answers: dict[int, tuple[float, dict[str, Any]]] = {}
-        self._looks: dict[int, Look] = {}
+        self._peer_states: dict[int, PeerState] = {}
         self._next_warning, self._pause = 0.0, patience
         self.lost: set[int] = set()  # ranks without which the others go on
 
     def until(
         self,
         ready: Callable[[], bool],
-        waiting: Waiting,
+        waiting: Awaited,
         peers: tuple[int, ...],
         meeting: object,
         also: Callable[[], str] | None = None,
@@ -128,13 +138,13 @@ class Watch:
             if poll > polling.spins:
                 os.sched_yield()
         self._count += 1
-        self._wait = Wait(waiting, peers, meeting, self._count, also)
+        self._wait = ActiveWait(waiting, peers, meeting, self._count, also)
         try:
             self._poll(ready, self._wait)
         finally:
             self._wait = None
 
-    def _poll(self, ready: Callable[[], bool], wait: Wait) -> None:
+    def _poll(self, ready: Callable[[], bool], wait: ActiveWait) -> None:
         while not ready():
             if (elapsed := time.monotonic() - wait.since) < polling.yielding:
                 os.sched_yield()
@@ -160,15 +170,17 @@ class Watch:
             elapsed = time.monotonic() - begin
             if elapsed > next_look:
                 next_look = elapsed + _FIRST_QUESTION
-                self._look_around()
+                self._look_at_peers()
                 gone = [
-                    f"rank {rank} is gone: {look.detail}"
-                    for rank, look in self._looks.items()
-                    if look.state == "gone"
+                    f"rank {rank} is gone: {seen.detail}"
+                    for rank, seen in self._peer_states.items()
+                    if seen.state == "gone"
                 ]
                 missing = missing + 1 if gone else 0
                 if missing > 1 and not ready():
-                    raise DeadlockError(f"rank {self._post.rank} {how[1]}, but " + ", ".join(gone))
+                    raise DeadlockError(
+                        f"rank {self._control.rank} {how[1]}, but " + ", ".join(gone)
+                    )
             time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
 
     def meanwhile(self, seconds: float) -> str:
@@ -176,8 +188,10 @@ class Watch:
         hear from them.
         """
         self._questions += 1
-        for rank in [rank for rank in range(self._post.size)[:_MANY] if rank != self._post.rank]:
-            self._post.tell(rank, ASK, b"%d" % self._questions)
+        for rank in [
+            rank for rank in range(self._control.size)[:_MANY] if rank != self._control.rank
+        ]:
+            self._control.tell(rank, ASK, b"%d" % self._questions)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.serve()
@@ -199,10 +213,10 @@ class Watch:
         Raises:
             MismatchError: another rank found that what this one sent does not belong.
         """
-        while (heard := self._post.heard()) is not None:
+        while (heard := self._control.heard()) is not None:
             source, tag, text = heard
             if tag == ASK:
-                self._post.tell(
+                self._control.tell(
                     source, ANSWER, json.dumps({**self._state(), "question": int(text)}).encode()
                 )
             elif tag == COMPLAINT:
@@ -221,7 +235,7 @@ class Watch:
             }
         if wait is None:
             return {"state": "running", "count": self._count}
-        any_of = wait.waiting.peer == ANY
+        any_of = wait.waiting.from_any
         return {
             "state": "waiting",
             "count": wait.count,
@@ -231,17 +245,17 @@ class Watch:
             "any": any_of,
         }
 
-    def _inquire(self, wait: Wait, elapsed: float) -> None:
+    def _inquire(self, wait: ActiveWait, elapsed: float) -> None:
         """Ask now and then, the peers first and everybody later, and judge by the answers."""
         if elapsed > wait.next_question:
             wait.next_question = elapsed + _FIRST_QUESTION
-            self._look_around()
+            self._look_at_peers()
             self._questions += 1
             everybody = elapsed >= self.patience - 2 * _FIRST_QUESTION
             wait.asked_all = min(wait.asked_all, elapsed if everybody else wait.asked_all)
-            for rank in range(self._post.size) if everybody else wait.peers:
-                if rank != self._post.rank:
-                    self._post.tell(rank, ASK, b"%d" % self._questions)
+            for rank in range(self._control.size) if everybody else wait.peers:
+                if rank != self._control.rank:
+                    self._control.tell(rank, ASK, b"%d" % self._questions)
         states = self._fresh()
         if self._crossed(states):
             rows = (
@@ -255,7 +269,9 @@ class Watch:
         if not stuck:
             wait.suspected = None
             return
-        counts = {rank: states[rank].get("count", 0) for rank in stuck if rank != self._post.rank}
+        counts = {
+            rank: states[rank].get("count", 0) for rank in stuck if rank != self._control.rank
+        }
         now = time.monotonic()
         first = min(rank for rank in stuck if states[rank]["state"] not in ("gone", "stopped"))
         if wait.suspected is None or wait.suspected[2] != counts:
@@ -265,17 +281,19 @@ class Watch:
         # all have said it since
         again = all([states[rank].get("question", question + 2) > question + 1 for rank in stuck])
         # the lowest speaks first
-        if again and now - since > _DELAY * (1 if self._post.rank == first else 3):
+        if again and now - since > _DELAY * (1 if self._control.rank == first else 3):
             error = DeadlockError(self._table(wait, states))
             # as of who ended by sys.exit(3)
             error.exit_code = max([states[rank].get("code", 0) & 255 for rank in stuck]) or 1
             raise error
 
-    def _look_around(self) -> None:
-        looks = {
-            rank: self._post.look(rank) for rank in range(self._post.size) if rank not in self.lost
+    def _look_at_peers(self) -> None:
+        states = {
+            rank: self._control.peer_state(rank)
+            for rank in range(self._control.size)
+            if rank not in self.lost
         }
-        self._looks = {rank: look for rank, look in looks.items() if look is not None}
+        self._peer_states = {rank: seen for rank, seen in states.items() if seen is not None}
 
     def _fresh(self) -> dict[int, dict[str, Any]]:
         """The answers of the last moments, with this rank's own state."""
@@ -285,25 +303,27 @@ class Watch:
             for rank, (when, answer) in sorted(self._answers.items())
             if now - when < 3 * _FIRST_QUESTION
         }
-        for rank, look in self._looks.items():
-            if look.state != "running":
-                states[rank] = {"state": look.state, "what": look.detail}
-        states[self._post.rank] = self._state()
+        for rank, seen in self._peer_states.items():
+            if seen.state != "running":
+                states[rank] = {"state": seen.state, "what": seen.detail}
+        states[self._control.rank] = self._state()
         return states
 
-    def _stuck(self, wait: Wait, elapsed: float, states: dict[int, dict[str, Any]]) -> list[int]:
+    def _stuck(
+        self, wait: ActiveWait, elapsed: float, states: dict[int, dict[str, Any]]
+    ) -> list[int]:
         """The ranks that can never go on, if this one is among them: a lost peer shows soon, a
         cycle after the patience.
         """
         lost = [rank for rank, state in states.items() if state["state"] == "gone"]
         finished = [rank for rank, state in states.items() if state["state"] == "finished"]
-        if lost or (wait.waiting.peer != ANY and any(rank in finished for rank in wait.peers)):
-            return [self._post.rank, *lost, *finished]
+        if lost or (not wait.waiting.from_any and any(rank in finished for rank in wait.peers)):
+            return [self._control.rank, *lost, *finished]
         if elapsed < self.patience:
             return []
         free = {
             rank: rank not in states or states[rank]["state"] == "running"
-            for rank in range(self._post.size)
+            for rank in range(self._control.size)
         }
         changed = True
         while changed:
@@ -315,14 +335,18 @@ class Watch:
                     and self._can_go_on(state, free, states)
                 ):
                     free[rank] = changed = True
-        if free[self._post.rank]:
+        if free[self._control.rank]:
             answered = elapsed > wait.asked_all + _FIRST_QUESTION  # there was time to
-            if answered and self._post.rank == min(
+            if answered and self._control.rank == min(
                 rank for rank, state in states.items() if state["state"] == "waiting"
             ):
                 self._warn(
                     elapsed,
-                    [rank for rank in range(self._post.size) if rank not in (*states, *self.lost)],
+                    [
+                        rank
+                        for rank in range(self._control.size)
+                        if rank not in (*states, *self.lost)
+                    ],
                 )
             return []
         return [rank for rank in sorted(states) if not free[rank]]
@@ -331,7 +355,7 @@ class Watch:
         """Whether ranks are in the same collective, but this one waits for it at once and another
         later: they never meet.
         """
-        name, _, mine = states[self._post.rank]["meeting"].rpartition(", ")
+        name, _, mine = states[self._control.rank]["meeting"].rpartition(", ")
         others = [state.get("meeting", "").rpartition(", ") for state in states.values()]
         return any(name == other and {mine, its} == {"'')", "'later')"} for other, _, its in others)
 
@@ -351,35 +375,35 @@ class Watch:
             self._next_warning = time.monotonic() + self._pause
             what = self._wait.waiting if self._wait else ""
             seen = [
-                f"rank {rank} is {self._looks[rank].detail}"
+                f"rank {rank} is {self._peer_states[rank].detail}"
                 for rank in silent
-                if rank in self._looks
+                if rank in self._peer_states
             ]
-            unseen = ", ".join(str(rank) for rank in silent if rank not in self._looks)
+            unseen = ", ".join(str(rank) for rank in silent if rank not in self._peer_states)
             told = (
                 [*seen, f"no answer from rank {unseen}: busy in its own code, or stopped"]
                 if unseen
                 else seen
             )
             speak(
-                f"mnpar: rank {self._post.rank} has waited {elapsed:.0f} s in {what}; "
+                f"mnpar: rank {self._control.rank} has waited {elapsed:.0f} s in {what}; "
                 f"{', '.join(told)}\n"
             )
 
-    def _table(self, wait: Wait, states: dict[int, dict[str, Any]]) -> str:
+    def _table(self, wait: ActiveWait, states: dict[int, dict[str, Any]]) -> str:
         finished = any(state["state"] == "finished" for state in states.values())
-        first = f"rank {self._post.rank} waits for ever in {wait.waiting}:"
+        first = f"rank {self._control.rank} waits for ever in {wait.waiting}:"
         rows = self._rows(states)
         return "\n".join(filter(None, [first, rows, wait.waiting.advice(finished, rows)]))
 
     def _rows(self, states: dict[int, dict[str, Any]]) -> str:
         """What each rank does."""
         rows = []
-        for rank in [rank for rank in range(self._post.size) if rank not in self.lost]:
-            look = self._looks.get(
-                rank, Look("", "does not answer: busy in its own code, or stopped")
+        for rank in [rank for rank in range(self._control.size) if rank not in self.lost]:
+            seen = self._peer_states.get(
+                rank, PeerState("", "does not answer: busy in its own code, or stopped")
             )
-            silent = {"state": "silent", "what": f"is {look.detail}" if look.state else look.detail}
+            silent = {"state": "silent", "what": f"is {seen.detail}" if seen.state else seen.detail}
             state = states.get(rank, silent)
             rows.append(f"  rank {rank}: {_SAID[state['state']]}{state.get('what', '')}")
         return "\n".join(rows)

@@ -29,7 +29,7 @@ _CARD = struct.Struct("<128sqqi")
 CARD = _CARD.size
 
 
-class Look(NamedTuple):
+class PeerState(NamedTuple):
     """A rank's process, as another process on its machine sees it."""
 
     state: str  # running, stopped or gone
@@ -105,7 +105,7 @@ class Neighbours:
         self.here = [r for r, one in enumerate(found) if one[0] == place and place.strip(b"\0")]
         self._processes = {r: found[r][1:] for r in self.here if r != rank}
 
-    def look(self, rank: int) -> Look | None:
+    def state_of(self, rank: int) -> PeerState | None:
         """The state of a rank's process; None if it cannot be seen."""
         if rank not in self._processes:
             return None
@@ -113,19 +113,19 @@ class Neighbours:
         try:
             fields = stat_of(pid)
         except (FileNotFoundError, ProcessLookupError):
-            return Look("gone", "its process has ended without a word")
+            return PeerState("gone", "its process has ended without a word")
         except (OSError, ValueError):
             return None
         if int(fields[19]) != since or fields[0] in "ZX":
-            return Look("gone", _ending(int(fields[-1]) if int(fields[19]) == since else 0))
+            return PeerState("gone", _ending(int(fields[-1]) if int(fields[19]) == since else 0))
         when, site = self._note(pid, fd)
         still = time.monotonic() - when if when else 0.0
         if fields[0] == "T":
-            return Look(
+            return PeerState(
                 "stopped", f"stopped{_at(site)}, {still:.0f} s ago: kill -CONT {pid} lets it go on"
             )
         compiled = "compiled code called" if still > 2 else "its own code"
-        return Look("running", f"busy in {compiled}{_at(site)}")
+        return PeerState("running", f"busy in {compiled}{_at(site)}")
 
     @staticmethod
     def _note(pid: int, fd: int) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""A process of an MPI job: the control messages by which ranks find deadlocks (watch.py), its hooks
+"""A process of an MPI job: the control messages by which ranks find deadlocks (deadlock.py), its hooks
 for errors, and its end.
 
 Unless it is told otherwise, MPI lets the other ranks hang for ever when one of them fails; so the
@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnpar.errors import DeadlockError, MnparError
 from mnpar.runtime import callsite, cleanup, heartbeat, startup, supervisor
-from mnpar.runtime.deadlock import Watch
-from mnpar.runtime.heartbeat import CARD, Heartbeat, Look, Neighbours
+from mnpar.runtime.deadlock import DeadlockDetector
+from mnpar.runtime.heartbeat import CARD, Heartbeat, Neighbours, PeerState
 from mnpar.runtime.output import ALIKE, await_reader, speak, speak_at_once
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Process:
         """The process; the first call makes it, on all ranks together."""
         if cls._one is None:
             cls._one = Process(MPI, patience)
-        cls._one.watch.patience = patience
+        cls._one.deadlocks.patience = patience
         return cls._one
 
     @classmethod
@@ -87,7 +87,7 @@ class Process:
         )
         self._letters: deque[tuple[Any, bytes]] = deque()
         self._status = MPI.Status()
-        self.watch = Watch(self, patience)
+        self.deadlocks = DeadlockDetector(self, patience)
         self._heart: Heartbeat | None = None
         self._neighbours: Neighbours | None = None
         self._os_exit, self._mpis_finalize = os._exit, MPI.Finalize
@@ -154,10 +154,10 @@ class Process:
             if not faulthandler.is_enabled():
                 faulthandler.enable(all_threads=False)
 
-    # ---- questions and answers (watch.Post) ----
+    # ---- questions and answers (deadlock.ControlChannel) ----
 
     def tell(self, dest: int, tag: int, text: bytes) -> None:
-        if dest in self.watch.lost:
+        if dest in self.deadlocks.lost:
             return
         while self._letters and self._letters[0][0].Test():
             self._letters.popleft()
@@ -177,8 +177,8 @@ class Process:
             pass
         return source, tag, bytes(text)
 
-    def look(self, rank: int) -> Look | None:
-        return None if self._neighbours is None else self._neighbours.look(rank)
+    def peer_state(self, rank: int) -> PeerState | None:
+        return None if self._neighbours is None else self._neighbours.state_of(rank)
 
     # ---- calls of MPI that wait ----
 
@@ -203,18 +203,18 @@ class Process:
         """End the job if a blocking call waits for ranks that are stopped or gone; called at each
         heartbeat, in its thread.
         """
-        if time.monotonic() - since < self.watch.patience:
+        if time.monotonic() - since < self.deadlocks.patience:
             return
         looks = {
-            rank: look
+            rank: seen
             for rank in ranks
-            if (look := self.look(rank)) is not None and look.state != "running"
+            if (seen := self.peer_state(rank)) is not None and seen.state != "running"
         }
         self._blocked_for = self._blocked_for + 1 if looks else 0
         # the lowest speaks first
         first = min(rank for rank in (*ranks, self.rank) if rank not in looks)
         if self._blocked_for > _CERTAIN * (1 if self.rank == first else 3):
-            rows = "".join([f"\n  rank {rank}: is {look.detail}" for rank, look in looks.items()])
+            rows = "".join([f"\n  rank {rank}: is {seen.detail}" for rank, seen in looks.items()])
             speak(
                 f"mnpar: rank {self.rank} of {self.size} waits for ever in {where}, the job "
                 f"ends{rows}\n"
@@ -230,11 +230,11 @@ class Process:
         while not request.Test():
             time.sleep(0.0001)
             with contextlib.suppress(self.MPI.Exception):
-                self.watch.serve()
+                self.deadlocks.serve()
 
     def lose(self, ranks: Sequence[int]) -> None:
         """Note that these ranks are lost: nobody asks them or waits for them any more."""
-        self.watch.lost.update(ranks)
+        self.deadlocks.lost.update(ranks)
         if ranks:
             self._control.Ack_failed()
 
@@ -325,7 +325,7 @@ class Process:
         if asks and threading.current_thread() is threading.main_thread():
             # of MPI, which the error may come from, or a complaint
             with contextlib.suppress(Exception):
-                others = self.watch.meanwhile(ALIKE if self.rank else _PROMPT)
+                others = self.deadlocks.meanwhile(ALIKE if self.rank else _PROMPT)
         if self.rank:  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
             time.sleep(max(0.0, begin + ALIKE - time.monotonic()))
         if issubclass(kind, KeyboardInterrupt):
@@ -386,17 +386,17 @@ class Process:
         """
         speak()
         try:
-            if self.watch.lost:
+            if self.deadlocks.lost:
                 self._meet_survivors()
             else:
                 all_here = self._control.Ibarrier()
-                self.watch.finish(lambda: self._go_on(all_here), self._exit)
+                self.deadlocks.finish(lambda: self._go_on(all_here), self._exit)
                 self._report_unreceived()
             if self._heart is not None:
                 self._heart.stop()
             # else Open MPI may wait for ever: its last fence is of all ranks, those that are gone
             # too
-            if not self.watch.lost:
+            if not self.deadlocks.lost:
                 self._mpis_finalize()
         except KeyboardInterrupt:
             self._abort("" if self.rank else "mnpar: interrupted\n", 130)

@@ -16,8 +16,8 @@ from mnpar.communicators import wire
 from mnpar.communicators.waiting import Waiting
 from mnpar.errors import DeadlockError
 from mnpar.runtime.callsite import site_of
-from mnpar.runtime.deadlock import ANSWER, Watch
-from mnpar.runtime.heartbeat import Heartbeat, Look, Neighbours, card
+from mnpar.runtime.deadlock import ANSWER, DeadlockDetector
+from mnpar.runtime.heartbeat import Heartbeat, Neighbours, PeerState, card
 
 PROGRAM = """
 import sys, time
@@ -45,7 +45,7 @@ def other():
     theirs = bytes.fromhex(process.stdout.readline())
     heart = Heartbeat(lambda launcher: None)
     neighbours = Neighbours(card(heart) + theirs, 0)
-    yield process, lambda: neighbours.look(1)
+    yield process, lambda: neighbours.state_of(1)
     heart.stop()
     process.kill()
     process.communicate()
@@ -54,7 +54,7 @@ def other():
 def test_a_busy_process_is_seen_with_its_source_line(other):
     _, look = other
     assert look().state == "running"
-    until(lambda: look() == Look("running", "busy in its own code at <string>:6"))
+    until(lambda: look() == PeerState("running", "busy in its own code at <string>:6"))
 
 
 def test_a_process_that_stops_before_the_first_beat_has_said_where_it_is(monkeypatch):
@@ -91,10 +91,10 @@ def test_a_killed_process_is_gone(other, reaped):
     process, look = other
     process.kill()
     until(lambda: look().state == "gone")
-    assert look() == Look("gone", "its process was killed by SIGKILL")
+    assert look() == PeerState("gone", "its process was killed by SIGKILL")
     if reaped:
         process.wait()
-        assert look() == Look("gone", "its process has ended without a word")
+        assert look() == PeerState("gone", "its process has ended without a word")
 
 
 def test_a_process_that_ends_by_itself_is_gone_with_its_exit_code(other):
@@ -112,8 +112,8 @@ def test_processes_of_other_machines_are_not_seen():
     elsewhere = mine.replace(mine[:36], b"another machine".ljust(36))
     neighbours = Neighbours(mine + elsewhere, 0)
     assert neighbours.here == [0]
-    assert neighbours.look(1) is None
-    assert neighbours.look(0) is None  # oneself
+    assert neighbours.state_of(1) is None
+    assert neighbours.state_of(0) is None  # oneself
 
 
 def test_a_number_that_another_process_has_got_since_is_not_taken_for_it():
@@ -122,7 +122,7 @@ def test_a_number_that_another_process_has_got_since_is_not_taken_for_it():
     heart.stop()
     # a process of the same number that started long ago
     before = mine[:136] + bytes(8) + mine[144:]
-    assert Neighbours(mine + before, 0).look(1).state == "gone"
+    assert Neighbours(mine + before, 0).state_of(1).state == "gone"
 
 
 class Silence:
@@ -131,7 +131,7 @@ class Silence:
     rank, size = 0, 2
 
     def __init__(self, look):
-        self.look = lambda rank: look if rank == 1 else None
+        self.peer_state = lambda rank: look if rank == 1 else None
 
     def tell(self, dest, tag, text):
         pass
@@ -148,7 +148,7 @@ WAITING = Waiting("recv", "train.py:7", 1)
     [
         (None, "no answer from rank 1: busy in its own code, or stopped"),
         (
-            Look("running", "busy in its own code at train.py:42"),
+            PeerState("running", "busy in its own code at train.py:42"),
             "rank 1 is busy in its own code at train.py:42",
         ),
     ],
@@ -161,7 +161,7 @@ def test_a_rank_that_is_silent_is_warned_about_and_waited_for(capsys, look, said
         told.append(capsys.readouterr().err)
         return said in "".join(told) or time.monotonic() > end
 
-    Watch(Silence(look), 0.5).until(warned, WAITING, (1,), "")
+    DeadlockDetector(Silence(look), 0.5).until(warned, WAITING, (1,), "")
     assert said in "".join(told)
 
 
@@ -192,25 +192,25 @@ class Once(Silence):
 
 def test_what_a_rank_has_said_once_is_no_deadlock():
     end = time.monotonic() + 1.3
-    Watch(Once(), 0.5).until(lambda: time.monotonic() > end, WAITING, (1,), "")
+    DeadlockDetector(Once(), 0.5).until(lambda: time.monotonic() > end, WAITING, (1,), "")
 
 
 @pytest.mark.parametrize(
     ("look", "patience"),
     [
-        (Look("stopped", "stopped for 3 s"), 0.5),
-        (Look("gone", "its process was killed by SIGKILL"), 1e9),
+        (PeerState("stopped", "stopped for 3 s"), 0.5),
+        (PeerState("gone", "its process was killed by SIGKILL"), 1e9),
     ],
 )
 def test_a_rank_that_is_stopped_is_not_waited_for_after_the_patience_and_one_that_is_gone_not_even_so_long(
     look, patience
 ):
     with pytest.raises(DeadlockError, match=f"rank 1: is .*{look.detail}"):
-        Watch(Silence(look), patience).until(lambda: False, WAITING, (1,), "")
+        DeadlockDetector(Silence(look), patience).until(lambda: False, WAITING, (1,), "")
 
 
 def test_a_rank_that_has_finished_does_not_wait_for_one_that_is_gone():
-    watch = Watch(Silence(Look("gone", "its process was killed by SIGKILL")), 0.5)
+    watch = DeadlockDetector(Silence(PeerState("gone", "its process was killed by SIGKILL")), 0.5)
     with pytest.raises(
         DeadlockError,
         match="rank 0 has finished its program, but rank 1 is gone: its process was killed by "

@@ -1,6 +1,6 @@
 """Ranks that are processes of an MPI job.
 
-No call here blocks: each is posted and polled (``Watch``). Calls that MPI offers only in a blocking
+No call here blocks: each is posted and polled (``DeadlockDetector``). Calls that MPI offers only in a blocking
 form (making a group, or shared memory) are made right after an exchange that has brought all their
 ranks to the same place. (The file is long because the transport is one object of MPI's, whose calls
 share lanes, requests and numbers.)
@@ -184,7 +184,7 @@ class MpiTransport(Reductions):
         peers = self._others if peer is None or peer == ANY else (self._world_ranks[peer],)
         if self.board is not None and pending.meeting and pending.waiting.order == 0:
             self.board.elsewhere(pending.waiting.seq)
-        self.process.watch.until(
+        self.process.deadlocks.until(
             pending.ready,
             pending.waiting,
             peers,

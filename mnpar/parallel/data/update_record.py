@@ -32,8 +32,6 @@ from mnpar.parameter import structure
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-
-    pass
     from mnpar.parallel.data.placement import Placement
 import struct
 import sys
