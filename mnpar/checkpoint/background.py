@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from mnpar.checkpoint import store
 from mnpar.checkpoint.saving import Draft, name_it, write_shard
-from mnpar.communicators.consensus import together
+from mnpar.communicators.consensus import run_on_all
 from mnpar.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ class Background:
                 attempt is left.
         """
         try:
-            together(self._comm, self._own_part)
+            run_on_all(self._comm, self._own_part)
         except BaseException:
             self._cancelled.set()  # nobody writes any more
             self._thread.join()
             raise
-        path = together(self._comm, self._whole)[0]
+        path = run_on_all(self._comm, self._whole)[0]
         assert path is not None
         return path
 

@@ -31,8 +31,8 @@ from mnpar.checkpoint.loading import load
 from mnpar.checkpoint.retention import collect_garbage
 from mnpar.checkpoint.saving import begin as begin_saving, save
 from mnpar.checkpoint.store import take_lock
-from mnpar.communicators.communicator import needed
-from mnpar.communicators.consensus import together
+from mnpar.communicators.communicator import require_communicator
+from mnpar.communicators.consensus import run_on_all
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -71,7 +71,7 @@ class Notice:
     """
 
     def __init__(self, comm: Communicator, signals: Sequence[int] = SIGNALS) -> None:
-        needed(comm, "Notice(comm)")
+        require_communicator(comm, "Notice(comm)")
         self.comm = comm
         self.told = False
         self._asked: Operation | None = None
@@ -166,7 +166,7 @@ def create_multi_node_checkpointer(
         ...     mnpar.run(program, ranks=2, args=(folder,))
         [10, 10]
     """
-    needed(comm, "create_multi_node_checkpointer(name, comm)")
+    require_communicator(comm, "create_multi_node_checkpointer(name, comm)")
     return MultiNodeCheckpointer(name, comm, cp_interval, gc_interval, path, asynchronous)
 
 
@@ -247,9 +247,9 @@ class MultiNodeCheckpointer:
 
     def _hold(self, folder: str) -> None:
         """Keep other jobs out of the folder."""
-        held = together(self.comm, lambda: self._lock is not None or self.comm.rank != 0)
+        held = run_on_all(self.comm, lambda: self._lock is not None or self.comm.rank != 0)
         if not all(held):
-            self._lock = together(
+            self._lock = run_on_all(
                 self.comm, lambda: take_lock(folder) if self.comm.rank == 0 else None
             )[self.comm.rank]
 

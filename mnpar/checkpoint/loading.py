@@ -24,8 +24,8 @@ from mnpar.checkpoint.manifest import Piece, Place, Record, divided, from_json
 from mnpar.checkpoint.saving import RANDOM, by_name, part
 from mnpar.checkpoint.store import in_folder
 from mnpar.communicators import create_communicator
-from mnpar.communicators.communicator import needed
-from mnpar.communicators.consensus import together
+from mnpar.communicators.communicator import require_communicator
+from mnpar.communicators.consensus import run_on_all
 from mnpar.errors import CheckpointError
 from mnpar.link import Link
 from mnpar.parameter import Parameter
@@ -228,7 +228,7 @@ def _opened(path: str, comm: Communicator) -> Checkpoint:
         opened.append(Checkpoint(path, comm.rank, comm.size))
         opened[0].verify(comm.rank, comm.size)
 
-    together(comm, work)
+    run_on_all(comm, work)
     return opened[0]
 
 
@@ -410,7 +410,7 @@ def load(
 
     See :func:`save` for an example.
     """
-    needed(comm, "load(directory, objects, comm)")
+    require_communicator(comm, "load(directory, objects, comm)")
     directory = os.path.abspath(directory)
     checkpoint = choose(directory, comm, step)
     return None if checkpoint is None else _fill(checkpoint, objects, comm, strict)
@@ -471,7 +471,7 @@ def _fill(checkpoint: Checkpoint, objects: Any, comm: Communicator, strict: bool
     """
     deserializer = CheckpointDeserializer(checkpoint, strict)
     try:
-        together(comm, lambda: _read(deserializer, objects))
+        run_on_all(comm, lambda: _read(deserializer, objects))
         told = comm.allgather_obj((list(deserializer.own), deserializer.stages))
         if strict and any([stages for _, stages in told]):
             _check_stages(deserializer, [stages for _, stages in told], comm)

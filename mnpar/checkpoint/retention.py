@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from mnpar.checkpoint import store
 from mnpar.checkpoint.loading import Checkpoint
 from mnpar.checkpoint.store import in_folder
-from mnpar.communicators.communicator import needed
-from mnpar.communicators.consensus import together
+from mnpar.communicators.communicator import require_communicator
+from mnpar.communicators.consensus import run_on_all
 from mnpar.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
         ...     mnpar.run(program, ranks=2, args=(folder,))
         [[10], [10]]
     """
-    needed(comm, "collect_garbage(directory, comm, keep)")
+    require_communicator(comm, "collect_garbage(directory, comm, keep)")
     if keep < 1:
         raise ValueError(f"keep = {keep}: 1 checkpoint or more is kept")
     mine = os.path.abspath(directory)
@@ -87,7 +87,7 @@ def keep_newest(directory: str, listed: list[N], comm: Communicator, keep: int) 
             removed = listed[: len(listed) - place]
             break
         good += _is_good(os.path.join(directory, str(name)), comm)
-    together(comm, lambda: _remove(directory, removed if comm.rank == 0 else []))
+    run_on_all(comm, lambda: _remove(directory, removed if comm.rank == 0 else []))
     return removed
 
 
@@ -110,7 +110,7 @@ def _is_good(path: str, comm: Communicator) -> bool:
         Checkpoint(path, comm.rank, comm.size).verify(comm.rank, comm.size)
 
     try:
-        together(comm, work)
+        run_on_all(comm, work)
     except CheckpointError:
         return False
     return True

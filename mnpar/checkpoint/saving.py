@@ -19,8 +19,8 @@ from mnpar.checkpoint import store
 from mnpar.checkpoint.manifest import Entry, Record, Recorder, combine, to_json
 from mnpar.checkpoint.store import in_folder
 from mnpar.communicators import create_communicator
-from mnpar.communicators.communicator import needed
-from mnpar.communicators.consensus import together
+from mnpar.communicators.communicator import require_communicator
+from mnpar.communicators.consensus import run_on_all
 from mnpar.serializers.safetensors import NAMES, write_safetensors
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, st
         ...     mnpar.run(program, ranks=2, args=(folder,))
         [(10, 1.0), (10, 1.0)]
     """
-    needed(comm, "save(directory, objects, comm, step)")
+    require_communicator(comm, "save(directory, objects, comm, step)")
     return _save(directory, objects, comm, step)
 
 
@@ -117,8 +117,8 @@ def _save(
 ) -> str:
     draft = begin(directory, objects, comm, step, name)
     try:
-        shards = together(comm, lambda: write_shard(draft))
-        return together(comm, lambda: name_it(draft, shards) if comm.rank == 0 else "")[0]
+        shards = run_on_all(comm, lambda: write_shard(draft))
+        return run_on_all(comm, lambda: name_it(draft, shards) if comm.rank == 0 else "")[0]
     except BaseException:
         if comm.rank == 0:
             store.discard(draft.hidden)
@@ -163,7 +163,7 @@ def begin(
     directory = path if name is None else os.path.dirname(path)
     records = combine(gathered)  # the same error on all ranks, if any
     named = store.Name(step, 1) if name is None else name
-    hidden = together(comm, lambda: store.begin(directory, named) if comm.rank == 0 else None)[0]
+    hidden = run_on_all(comm, lambda: store.begin(directory, named) if comm.rank == 0 else None)[0]
     assert hidden is not None
     written = {
         r.key

@@ -42,7 +42,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mnpar.communicators.consensus import together
+from mnpar.communicators.consensus import run_on_all
 from mnpar.errors import CheckpointError
 from mnpar.serializers.atomic import sync_folder
 
@@ -452,7 +452,7 @@ def in_folder(
         Traceback (most recent call last):
         ValueError: ranks name different folders for one checkpoint, /tmp/of-rank-0 on rank 0 and /tmp/of-rank-1 on rank 1: ...
     """
-    outcomes = together(comm, lambda: (os.path.abspath(folder), os.path.relpath(folder), work()))
+    outcomes = run_on_all(comm, lambda: (os.path.abspath(folder), os.path.relpath(folder), work()))
     path, relative, _ = outcomes[0]
     for rank, (other, seen, _) in enumerate(outcomes):
         if other != path and seen != relative:

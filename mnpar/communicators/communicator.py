@@ -38,10 +38,12 @@ from mnpar.communicators.shared_sum import InMemory
 from mnpar.communicators.waiting import ANY
 
 ANY_SOURCE = ANY
+
+
 ANY_TAG = ANY
 
 
-def needed(comm: Any, call: str) -> None:
+def require_communicator(comm: Any, call: str) -> None:
     """Raise TypeError if ``comm`` is no communicator; ``call`` shows in the message how the
     function is called.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def agree(comm: Communicator, root: int, work: Callable[[], T]) -> T:
+def run_on_root(comm: Communicator, root: int, work: Callable[[], T]) -> T:
     """Call ``work()`` on the root; every rank returns its result, or raises its error. Collective.
 
     Args:
@@ -46,7 +46,7 @@ def agree(comm: Communicator, root: int, work: Callable[[], T]) -> T:
     return result
 
 
-def together(comm: Communicator, work: Callable[[], T]) -> list[T]:
+def run_on_all(comm: Communicator, work: Callable[[], T]) -> list[T]:
     """What ``work()`` returned on each rank; if it raised on some, its error on the first of them,
     on all ranks.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators.communicator import described
-from mnpar.communicators.consensus import agree, check_root
+from mnpar.communicators.consensus import check_root, run_on_root
 from mnpar.dataset.convert import concat_examples
 from mnpar.datasets.tuple_dataset import TupleDataset
 
@@ -116,7 +116,7 @@ def scatter_image(dataset: Any, grid: Grid, root: int = 0) -> Any:
         blocks[:] = [np.ascontiguousarray(arrays[0][_index(box)]) for box in boxes]
         return len(arrays)
 
-    parts = agree(comm, root, prepare)
+    parts = run_on_root(comm, root, prepare)
     block = comm.scatter(blocks if comm.rank == root else None, root)
     rest = [comm.bcast(arrays[i] if comm.rank == root else None, root) for i in range(1, parts)]
     return TupleDataset(block, *rest) if rest else block

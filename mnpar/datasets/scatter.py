@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.communicator import needed
-from mnpar.communicators.consensus import agree, check_root
+from mnpar.communicators.communicator import require_communicator
+from mnpar.communicators.consensus import check_root, run_on_root
 from mnpar.datasets.parcel import hand_out, receive
 from mnpar.datasets.sub_dataset import SubDataset, permutation
 from mnpar.datasets.transform_dataset import TransformDataset
@@ -112,7 +112,7 @@ def scatter_dataset(
         >>> mnpar.run(program, ranks=3)
         [([0, 1, 2, 3], 0), ([3, 4, 5, 6], 1), ([6, 7, 8, 9], 1)]
     """
-    needed(comm, "scatter_dataset(dataset, comm)")
+    require_communicator(comm, "scatter_dataset(dataset, comm)")
     check_root(comm, root)
     order: Array = None  # on the root
 
@@ -122,14 +122,14 @@ def scatter_dataset(
         order = permutation(n, seed) if shuffle else np.arange(n)
         return n, bool(force_equal_length)
 
-    n, equal = agree(comm, root, plan)
+    n, equal = run_on_root(comm, root, plan)
     cuts = spans(n, comm.size, equal)
     error: Exception | None = None
     if comm.rank == root:
         part, error = hand_out(dataset, [order[begin:end] for begin, end in cuts], comm)
     else:
         part = receive(comm, root)
-    agree(comm, root, lambda: _raise(error))
+    run_on_root(comm, root, lambda: _raise(error))
     begin, end = cuts[comm.rank]
     end_before = cuts[comm.rank - 1][1] if comm.rank else 0
     return ScatteredDataset(part, begin, end, n, max(0, end_before - begin))
@@ -193,9 +193,9 @@ def scatter_index(
         >>> mnpar.run(lambda comm: scatter_index(10, comm, force_equal_length=False), ranks=3)
         [(0, 4), (4, 7), (7, 10)]
     """
-    needed(comm, "scatter_index(n_total_samples, comm)")
+    require_communicator(comm, "scatter_index(n_total_samples, comm)")
     check_root(comm, root)
-    n, equal = agree(comm, root, lambda: (_count(n_total_samples), bool(force_equal_length)))
+    n, equal = run_on_root(comm, root, lambda: (_count(n_total_samples), bool(force_equal_length)))
     return spans(n, comm.size, equal)[comm.rank]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
@@ -58,7 +58,9 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
         >>> mnpar.run(program, ranks=2)
         [0.75, 0.75]
     """
-    needed(communicator, "create_multi_node_evaluator(actual_evaluator, communicator)")
+    require_communicator(
+        communicator, "create_multi_node_evaluator(actual_evaluator, communicator)"
+    )
     if not hasattr(actual_evaluator, "evaluate"):
         given = "None" if actual_evaluator is None else f"a {type(actual_evaluator).__name__}"
         raise TypeError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.checkpoint.loading import copies_of
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.training.extension import Extension
 from mnpar.training.extensions.snapshots import read, snapshots
 
@@ -50,7 +50,7 @@ def multi_node_snapshot(
         >>> mnpar.run(program, ranks=3)[1:]
         [(True, 'snapshot_iter_{.updater.iteration}.1'), (False, 'snapshot_iter_{.updater.iteration}.2')]
     """
-    needed(comm, "multi_node_snapshot(comm, snapshot, replica_sets)")
+    require_communicator(comm, "multi_node_snapshot(comm, snapshot, replica_sets)")
     if getattr(snapshot, "comm", None) is not None:
         raise TypeError(
             "snapshot(comm=…) is of all ranks already: trainer.extend(snapshot(comm=comm))"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.communicators.communicator import needed
-from mnpar.communicators.consensus import agree
+from mnpar.communicators.communicator import require_communicator
+from mnpar.communicators.consensus import run_on_root
 from mnpar.link import Link
 from mnpar.serializer import Deserializer
 from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, keep, keep_part
@@ -62,7 +62,7 @@ class ObservationAggregator(Extension):
         comm_trigger: Any = (1, "iteration"),
         aggregator: Callable[[list[list[Any]]], Any] | None = None,
     ) -> None:
-        needed(comm, "ObservationAggregator(comm, original_key)")
+        require_communicator(comm, "ObservationAggregator(comm, original_key)")
         self.comm, self.original_key = comm, original_key
         self.aggregated_key = original_key if aggregated_key is None else aggregated_key
         self.comm_trigger = get_trigger(comm_trigger)
@@ -81,7 +81,7 @@ class ObservationAggregator(Extension):
         histories = self.comm.gather_obj(self.observation_history)
         self.observation_history = []
         # an error there is one on all ranks
-        return agree(self.comm, 0, lambda: self.aggregator(histories or []))
+        return run_on_root(self.comm, 0, lambda: self.aggregator(histories or []))
 
     def __call__(self, trainer: Any) -> None:
         summary = self.compute_summary(trainer)
@@ -150,7 +150,7 @@ class AllreducePersistent(Extension):
     priority = PRIORITY_WRITER + 1
 
     def __init__(self, model: Link, comm: Communicator) -> None:
-        needed(comm, "AllreducePersistent(model, comm)")
+        require_communicator(comm, "AllreducePersistent(model, comm)")
         self.model, self.comm = model, comm
 
     def __call__(self, trainer: Any = None) -> None:
@@ -197,7 +197,7 @@ class MultiNodeEarlyStoppingTrigger:
         suffix: str = "_aggregated",
         patients: int | None = None,
     ) -> None:
-        needed(comm, "MultiNodeEarlyStoppingTrigger(comm, …)")
+        require_communicator(comm, "MultiNodeEarlyStoppingTrigger(comm, …)")
         aggregated = monitor + suffix
         self.actual_trigger = EarlyStoppingTrigger(
             check_trigger,

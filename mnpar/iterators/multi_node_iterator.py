@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import check_root, dump_error, raise_error
 from mnpar.dataset import DatasetMixin, Iterator
 from mnpar.dataset.packing import Folded, Spec, fold
@@ -84,7 +84,7 @@ def create_multi_node_iterator(
         >>> mnpar.run(program, ranks=2)
         [([('a', 1), ('b', 2)], 1), ([('a', 1), ('b', 2)], 1)]
     """
-    needed(communicator, "create_multi_node_iterator(actual_iterator, communicator)")
+    require_communicator(communicator, "create_multi_node_iterator(actual_iterator, communicator)")
     return MultiNodeIterator(actual_iterator, communicator, rank_master)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.iterators.order_samplers import ShuffleOrderSampler
 from mnpar.random import generator
 
@@ -46,7 +46,9 @@ def create_synchronized_iterator(actual_iterator: Any, communicator: Communicato
         >>> first == second
         True
     """
-    needed(communicator, "create_synchronized_iterator(actual_iterator, communicator)")
+    require_communicator(
+        communicator, "create_synchronized_iterator(actual_iterator, communicator)"
+    )
     seed = int(generator().integers(2**32)) if communicator.rank == 0 else 0
     described = communicator.allgather_obj((seed, _describe(actual_iterator)))
     ranks = [description for _, description in described]

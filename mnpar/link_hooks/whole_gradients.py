@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnpar.communicators.communicator import Communicator, needed
+from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.configuration import no_backprop_mode
 from mnpar.functions.divided.blocks import shared
 from mnpar.link_hook import ForwardPreprocessCallbackArgs
@@ -53,7 +53,7 @@ class WholeGradients(SubstitutionHook):
     name = "WholeGradients"
 
     def __init__(self, comm: Communicator, *, name: str | None = None) -> None:
-        needed(comm, "WholeGradients(comm)")
+        require_communicator(comm, "WholeGradients(comm)")
         super().__init__(name)
         self.comm = comm
         self._replaced: list[Places] = []  # a stack: calls may be nested

@@ -17,7 +17,7 @@ import numpy as np
 
 from mnpar import initializers
 from mnpar.backend import Array
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.functions import (
     all_to_all_attention,
     copy_to,
@@ -128,7 +128,7 @@ class MultiHeadAttention(Divided):
         super().__init__()
         for given in (comm, sequence_comm):
             if given is not None:
-                needed(given, "MultiHeadAttention(n_heads, size, comm)")
+                require_communicator(given, "MultiHeadAttention(n_heads, size, comm)")
         if sequence not in SEQUENCES:
             raise ValueError(
                 f"MultiHeadAttention: sequence is one of {', '.join(map(repr, SEQUENCES))}, "

@@ -12,7 +12,7 @@ import numpy as np
 
 from mnpar import initializers
 from mnpar.checks.sameness import check_same
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.functions import (
     embed_id,
     get_item,
@@ -109,7 +109,7 @@ class VocabularyParallelEmbedID(Divided):
         ignore_label: int | None = None,
         sequence_axis: int | None = None,
     ) -> None:
-        needed(comm, "VocabularyParallelEmbedID(comm, in_size, out_size)")
+        require_communicator(comm, "VocabularyParallelEmbedID(comm, in_size, out_size)")
         super().__init__()
         if in_size < 1 or out_size < 1:
             raise ValueError(

@@ -24,7 +24,7 @@ import numpy as np
 from mnpar import backend, random
 from mnpar.backend import Array
 from mnpar.chain import Chain
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import config
 from mnpar.functions import (
     alltoall,
@@ -155,7 +155,7 @@ class MixtureOfExperts(Chain):
         whole_gradients: bool = True,
         data_comm: Communicator | None = None,
     ) -> None:
-        needed(comm, "MixtureOfExperts(comm, make, n_experts, in_size)")
+        require_communicator(comm, "MixtureOfExperts(comm, make, n_experts, in_size)")
         super().__init__()
         if (
             n_experts < 1

@@ -13,7 +13,7 @@ import numpy as np
 
 from mnpar import functions as F, initializers
 from mnpar.chain import Chain, ChainList
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import get_dtype
 from mnpar.functions.node import plain
 from mnpar.functions.rnn.n_step_rnn import transpose_back
@@ -344,7 +344,7 @@ def create_multi_node_n_step_rnn(
         >>> mnpar.run(program, ranks=2)
         [True, True]
     """
-    needed(communicator, "create_multi_node_n_step_rnn(actual_link, communicator)")
+    require_communicator(communicator, "create_multi_node_n_step_rnn(actual_link, communicator)")
     if not isinstance(actual_link, NStepRNNBase):
         raise ValueError(
             f"create_multi_node_n_step_rnn takes an NStep link, not a {type(actual_link).__name__}"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from mnpar import backend, initializers
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import config, get_dtype
 from mnpar.functions.node import plain
 from mnpar.functions.normalization.batch_normalization import (
@@ -511,7 +511,7 @@ class MultiNodeBatchNormalization(BatchNormalization):
         initial_avg_mean: Any = None,
         initial_avg_var: Any = None,
     ) -> None:
-        needed(comm, "MultiNodeBatchNormalization(size, comm)")
+        require_communicator(comm, "MultiNodeBatchNormalization(size, comm)")
         _check_backend(communication_backend, comm)
         super().__init__(
             size,
@@ -571,7 +571,7 @@ def create_mnbn_model(link: L, comm: Communicator, communication_backend: str = 
         ... ]
         ['Linear', 'MultiNodeBatchNormalization', 'function']
     """
-    needed(comm, "create_mnbn_model(link, comm)")
+    require_communicator(comm, "create_mnbn_model(link, comm)")
     _check_backend(communication_backend, comm)
     memo: dict[int, Any] = {id(comm): comm}
     for serial in link.links():

@@ -49,7 +49,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import no_backprop_mode
 from mnpar.functions import (
     allgather,
@@ -188,7 +188,7 @@ def gather_parameter(comm: Communicator, parameter: Parameter) -> Array:
         >>> mnpar.run(program, ranks=2)[1]
         ((1, 2), [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
     """
-    needed(comm, "gather_parameter(comm, parameter)")
+    require_communicator(comm, "gather_parameter(comm, parameter)")
     whole, box = parameter.whole, parameter.box
     if whole is None or box is None:
         return parameter.array.copy()
@@ -239,7 +239,7 @@ class ColumnParallelLinear(Divided, Linear):
         gather_output: bool = True,
         sequence_axis: int | None = None,
     ) -> None:
-        needed(comm, "ColumnParallelLinear(comm, in_size, out_size)")
+        require_communicator(comm, "ColumnParallelLinear(comm, in_size, out_size)")
         self.comm = comm
         self.gather_output = gather_output
         self.sequence_axis = sequence_axis
@@ -336,7 +336,7 @@ class RowParallelLinear(Divided, Linear):
         input_is_parallel: bool = False,
         sequence_axis: int | None = None,
     ) -> None:
-        needed(comm, "RowParallelLinear(comm, in_size, out_size)")
+        require_communicator(comm, "RowParallelLinear(comm, in_size, out_size)")
         self.comm = comm
         self.input_is_parallel = input_is_parallel
         self.sequence_axis = sequence_axis
@@ -523,7 +523,9 @@ class FilterParallelConvolution2D(_Parallel):
         gather_output: bool = True,
         input_is_parallel: bool = False,
     ) -> None:
-        needed(comm, "FilterParallelConvolution2D(comm, in_channels, out_channels, ksize)")
+        require_communicator(
+            comm, "FilterParallelConvolution2D(comm, in_channels, out_channels, ksize)"
+        )
         if input_is_parallel and groups == 1:
             raise ValueError(
                 "FilterParallelConvolution2D: each filter reads all channels, which no rank "
@@ -667,7 +669,9 @@ class ChannelParallelConvolution2D(_Parallel):
         dilate: Any = 1,
         input_is_parallel: bool = False,
     ) -> None:
-        needed(comm, "ChannelParallelConvolution2D(comm, in_channels, out_channels, ksize)")
+        require_communicator(
+            comm, "ChannelParallelConvolution2D(comm, in_channels, out_channels, ksize)"
+        )
         self.comm, self.input_is_parallel = comm, input_is_parallel
         super().__init__(
             in_channels,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError
 from mnpar.meters.averages import Average, AverageValueMeter
 from mnpar.meters.judgements import (
@@ -62,7 +62,7 @@ def sync(meters: Iterable[Any], comm: Communicator) -> None:
         >>> mnpar.run(program, ranks=3)
         [16.667, 16.667, 16.667]
     """
-    needed(comm, "sync(meters, comm)")
+    require_communicator(comm, "sync(meters, comm)")
     meters = list(meters)
     kinds = comm.allgather_obj([type(meter).__name__ for meter in meters])
     for rank, other in enumerate(kinds):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError
 from mnpar.functions.divided.halo import SpatialGrid
 
@@ -81,7 +81,7 @@ class Mesh:
         expert: Communicator
 
     def __init__(self, comm: Communicator, /, **axes: int | Sequence[int]) -> None:
-        needed(comm, "Mesh(comm, data=2, model=-1)")
+        require_communicator(comm, "Mesh(comm, data=2, model=-1)")
         self.comm = comm
         for name in axes:
             if (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.chain import ChainList
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.functions import recv, send
 from mnpar.link import Link
 
@@ -49,7 +49,7 @@ class MultiNodeChainList(ChainList):
     """
 
     def __init__(self, comm: Communicator) -> None:
-        needed(comm, "MultiNodeChainList(comm)")
+        require_communicator(comm, "MultiNodeChainList(comm)")
         super().__init__()
         self._comm = comm
         self._ways: list[tuple[list[int] | None, list[int] | None]] = []

@@ -11,7 +11,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.communicators.communicator import Communicator, needed
+from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.variable import Variable, backward
 
 
@@ -45,7 +45,7 @@ def check_adjoint(
         >>> mnpar.run(program, ranks=3)
         [None, None, None]
     """
-    needed(comm, "check_adjoint(function, comm)")
+    require_communicator(comm, "check_adjoint(function, comm)")
     rng = np.random.default_rng([seed, comm.rank])
     variables = [Variable(backend.get_array_module(x).array(x)) for x in xs]
     outputs = function(*variables)

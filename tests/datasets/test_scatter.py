@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mnpar
-from mnpar.communicators.consensus import agree
+from mnpar.communicators.consensus import run_on_root
 from mnpar.dataset import DatasetMixin
 from mnpar.datasets import (
     DataSizeError,
@@ -323,7 +323,7 @@ def test_an_error_that_cannot_be_pickled_arrives_as_its_text():
 def test_the_other_ranks_say_where_it_was_raised():
     def program(comm):
         try:
-            agree(comm, 1, lambda: 1 / 0)
+            run_on_root(comm, 1, lambda: 1 / 0)
         except ZeroDivisionError as error:
             return getattr(error, "__notes__", [])
         return None

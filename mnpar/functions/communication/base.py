@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnpar.autograd.graph import VariableNode
 from mnpar.communicators.channel import AdjointChannel
-from mnpar.communicators.communicator import Communicator, needed
+from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.communicators.operation import Operation, complete
 from mnpar.communicators.wire import Call, call_of
 from mnpar.configuration import is_recording
@@ -36,7 +36,7 @@ def peer(comm: Communicator, rank: int, call: str, wildcard: int | None = None) 
     """The rank, checked, of what is checked to be a communicator: messages take it second,
     collectives first.
     """
-    needed(comm, call)
+    require_communicator(comm, call)
     return comm.peer(rank, wildcard)
 
 
@@ -87,7 +87,7 @@ class Communication(FunctionNode):
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
         if not isinstance(comm, Communicator):
-            needed(comm, f"{self.op}(comm, …)")
+            require_communicator(comm, f"{self.op}(comm, …)")
         self.comm, self.of = comm, of
         self.order: int = 0 if of is None else of.order + 1
         self.site: str = call_site(1) if of is None else of.site

@@ -30,7 +30,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.checks.counting import check_once, check_terms
 from mnpar.communicators.collectives import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.wire import mean_of
 from mnpar.functions.array.joining import concat, split_axis
 from mnpar.functions.communication.base import Collective, Communication
@@ -197,7 +197,7 @@ def allreducing(comm: Communicator, op: str, x: Any) -> Reducing:
 
 def blocks_along(comm: Communicator, x: Any, axis: int) -> Any:
     """The block of each rank, for :func:`reduce_scatter` of one array."""
-    needed(comm, "reduce_scatter(comm, …)")
+    require_communicator(comm, "reduce_scatter(comm, …)")
     x = as_variable(x)
     axis = axis_of("reduce_scatter", x, axis)
     cuts = [block(x.shape[axis], comm.size, rank)[0] for rank in range(1, comm.size)]
@@ -429,5 +429,5 @@ def barrier(comm: Communicator) -> None:
         >>> mnpar.run(F.barrier, ranks=2)
         [None, None]
     """
-    needed(comm, "barrier(comm)")
+    require_communicator(comm, "barrier(comm)")
     comm.barrier()

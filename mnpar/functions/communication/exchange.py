@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.backend import Array
 from mnpar.communicators import wire
-from mnpar.communicators.communicator import Communicator, needed
+from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.communicators.wire import Call, Header
 from mnpar.functions.communication.base import Communication
 from mnpar.functions.communication.delivery import Delivery, Form, form_of, gather_pieces
@@ -343,7 +343,7 @@ def repartition(comm: Communicator, x: Any, have: Sequence[Any], want: Sequence[
         >>> mnpar.run(program, ranks=2)
         [[[0.0, 1.0], [3.0, 4.0]], [[2.0], [5.0]]]
     """
-    needed(comm, "repartition(comm, x, have, want)")
+    require_communicator(comm, "repartition(comm, x, have, want)")
     plan = plan_of_copies(_hashable(have), _hashable(want))
     if plan.size == comm.size and not all(plan.route(comm.rank).full):
         raise ValueError(

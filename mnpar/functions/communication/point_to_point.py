@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.waiting import ANY
 from mnpar.communicators.wire import REFUSED
 from mnpar.configuration import is_recording
@@ -319,7 +319,7 @@ def ishift(comm: Communicator, x: Any, steps: int = 1) -> Variable:
         >>> mnpar.run(lambda comm: F.ishift(comm, np.array(comm.rank)).item(), ranks=3)
         [2, 0, 1]
     """
-    needed(comm, "ishift(comm, x)")
+    require_communicator(comm, "ishift(comm, x)")
     return isendrecv(x, comm, (comm.rank + steps) % comm.size, (comm.rank - steps) % comm.size)
 
 
@@ -535,7 +535,9 @@ def shift(comm: Communicator, x: Any, steps: int = 1) -> Any:
         >>> mnpar.run(lambda comm: F.shift(comm, np.array(comm.rank)).item(), ranks=3)
         [2, 0, 1]
     """
-    needed(comm, "shift(comm, x), which hands x to the next rank (of channels: shift_channels)")
+    require_communicator(
+        comm, "shift(comm, x), which hands x to the next rank (of channels: shift_channels)"
+    )
     dest = (comm.rank + steps) % comm.size
     source = (comm.rank - steps) % comm.size
     return _run(SendRecv(comm, dest, source, (0, 0)), x)

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.collectives import ALLGATHER
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError
 from mnpar.functions.node import axis_of
 from mnpar.plans import block
@@ -287,7 +287,7 @@ def scatter_to(comm: Communicator, x: Any, axis: int = -1) -> Variable:
         >>> mnpar.run(program, ranks=2)
         [([1.0, 2.0], [2.0, 4.0, 6.0]), ([3.0], [2.0, 4.0, 6.0])]
     """
-    needed(comm, "scatter_to(comm, x)")
+    require_communicator(comm, "scatter_to(comm, x)")
     x = as_variable(x)
     axis = axis_of("scatter_to", x, axis)
     ends = [block(x.shape[axis], comm.size, rank) for rank in range(comm.size)]

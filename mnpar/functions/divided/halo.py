@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.communicators.communicator import described, needed
+from mnpar.communicators.communicator import described, require_communicator
 from mnpar.functions.communication.exchange import exchange, iexchange
 from mnpar.plans import Box, Plan, Window
 from mnpar.plans.halo import grid_blocks, grid_halo
@@ -43,7 +43,7 @@ class SpatialGrid:
     """
 
     def __init__(self, comm: Communicator, dims: Sequence[int]) -> None:
-        needed(comm, "SpatialGrid(comm, dims)")
+        require_communicator(comm, "SpatialGrid(comm, dims)")
         if isinstance(dims, str) or not isinstance(dims, Sequence | np.ndarray):
             raise TypeError(
                 f"SpatialGrid(comm, dims): dims is a tuple, such as (2, 1), not {dims!r}"

@@ -23,7 +23,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators.collectives import ALLGATHER
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.operation import Operation
 from mnpar.errors import MismatchError
 from mnpar.functions.array.joining import Concat
@@ -205,7 +205,7 @@ def ring_attention(
         Liu, Zaharia and Abbeel 2023, "Ring attention with blockwise transformers", arXiv
         2310.01889.
     """
-    needed(comm, "ring_attention(comm, q, k, v)")
+    require_communicator(comm, "ring_attention(comm, q, k, v)")
     q, k, v, shown, s = prepared(q, k, v, mask, scale)
     if cut is not None:
         check_cut("ring_attention", cut, comm.size)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.functions.array.joining import SplitAxis, concat
 from mnpar.functions.communication.exchange import exchange, repartition
 from mnpar.functions.connection.attention import scaled_dot_product_attention
@@ -57,7 +57,7 @@ def recut(comm: Communicator, x: Any, have: Cut, want: Cut, axis: int = -2) -> V
         >>> mnpar.run(program, ranks=2)
         [array([0., 1., 6., 7.]), array([2., 3., 4., 5.])]
     """
-    needed(comm, "recut(comm, x, have, want)")
+    require_communicator(comm, "recut(comm, x, have, want)")
     x = as_variable(x)
     after = x.shape[axis_of("recut", x, axis) + 1 :]
     return repartition(comm, x, layouts(have, *after), layouts(want, *after))
@@ -132,7 +132,7 @@ def all_to_all_attention(
     Source:
         Jacobs et al. 2023, "DeepSpeed Ulysses", arXiv 2309.14509.
     """
-    needed(comm, "all_to_all_attention(comm, q, k, v)")
+    require_communicator(comm, "all_to_all_attention(comm, q, k, v)")
     q = as_variable(q)
     k = as_variable(k)
     v = as_variable(v)

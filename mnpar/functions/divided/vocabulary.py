@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.checks.sameness import check_blocks, check_same
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.shared import reduce_from
 from mnpar.functions.loss.softmax_cross_entropy import (
@@ -129,7 +129,7 @@ def vocabulary_parallel_softmax_cross_entropy(
         >>> mnpar.run(program, ranks=2)
         [(0.693, [[0.25, 0.25]]), (0.693, [[-0.5]])]
     """
-    needed(comm, "vocabulary_parallel_softmax_cross_entropy(comm, x, t)")
+    require_communicator(comm, "vocabulary_parallel_softmax_cross_entropy(comm, x, t)")
     check_option(_NAME, "reduce", reduce, "mean", "no")
     x = as_variable(x)
     t = as_variable(t)

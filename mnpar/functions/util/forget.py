@@ -22,7 +22,7 @@ from mnpar.autograd.graph import VariableNode, tick
 from mnpar.autograd.tape import Tape, current_tape
 from mnpar.backend import Array
 from mnpar.checks.sameness import cut_graph
-from mnpar.communicators.communicator import ANY_SOURCE, Communicator, needed
+from mnpar.communicators.communicator import ANY_SOURCE, Communicator, require_communicator
 from mnpar.configuration import config, force_backprop_mode, is_recording, using_config
 from mnpar.function_hook import FunctionHook
 from mnpar.function_node import FunctionNode
@@ -233,7 +233,7 @@ def forget(func: Callable[..., Any], *xs: Any, comm: Communicator | None = None)
     if not is_recording():
         return func(*variables)
     if comm is not None:
-        needed(comm, "forget(func, *xs, comm=comm)")
+        require_communicator(comm, "forget(func, *xs, comm=comm)")
         comm.barrier()
     state = generator().bit_generator.state
     start = tick()

@@ -15,7 +15,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import ANY_SOURCE
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError
 from mnpar.optimizers import GradientMethod
 
@@ -56,7 +56,7 @@ class ParameterAveraging:
     timing = "post"
 
     def __init__(self, comm: Communicator, every: int = 1) -> None:
-        needed(comm, "ParameterAveraging(comm, every)")
+        require_communicator(comm, "ParameterAveraging(comm, every)")
         self.comm, self.every = comm, _positive(every)
 
     def __call__(self, optimizer: GradientMethod) -> None:
@@ -101,7 +101,7 @@ class ElasticAveraging:
     timing = "post"
 
     def __init__(self, comm: Communicator, alpha: float, every: int = 1) -> None:
-        needed(comm, "ElasticAveraging(comm, alpha)")
+        require_communicator(comm, "ElasticAveraging(comm, alpha)")
         self.comm = comm
         self.alpha = _rate(alpha)
         self.every = _positive(every)
@@ -171,7 +171,7 @@ class ParameterServer:
     _GET, _STEP, _PULL, _BYE = range(4)
 
     def __init__(self, comm: Communicator, server: int = 0) -> None:
-        needed(comm, "ParameterServer(comm, server)")
+        require_communicator(comm, "ParameterServer(comm, server)")
         if not 0 <= server < comm.size:
             raise ValueError(
                 f"there is no rank {server} in a communicator of {comm.size} to be the server"

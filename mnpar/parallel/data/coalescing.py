@@ -10,7 +10,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.autograd.graph import VariableNode
 from mnpar.backend import Array
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.link import Link
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def allreduce_multiple(
         >>> mnpar.run(program, ranks=3)[0]
         array([12., 12.])
     """
-    needed(comm, "allreduce_multiple(comm, arrays)")
+    require_communicator(comm, "allreduce_multiple(comm, arrays)")
     groups: dict[str, list[Array]] = {}
     for array in arrays:
         groups.setdefault(array.dtype.str, []).append(array)
@@ -102,7 +102,7 @@ def allreduce_parameters(model: Link, comm: Communicator) -> None:
         >>> mnpar.run(program, ranks=3)
         [1.0, 1.0, 1.0]
     """
-    needed(comm, "allreduce_parameters(model, comm)")
+    require_communicator(comm, "allreduce_parameters(model, comm)")
     allreduce_multiple(
         comm, [param.array for param in model.params(include_uninit=False)], 1 / comm.size
     )
@@ -128,7 +128,7 @@ def allreduce_gradients(model: Link, comm: Communicator, scale: float = 1.0) -> 
         >>> mnpar.run(program, ranks=3)
         [3.0, 3.0, 3.0]
     """
-    needed(comm, "allreduce_gradients(model, comm)")
+    require_communicator(comm, "allreduce_gradients(model, comm)")
     params = [param for param in model.params(include_uninit=False) if param.requires_grad]
     here = np.array([param.grad is not None for param in params], np.uint8)
     anywhere = comm.allreduce(here, "max") if len(params) else here
@@ -158,7 +158,7 @@ class InlineReducer:
     """
 
     def __init__(self, comm: Communicator, scale: float = 1.0) -> None:
-        needed(comm, "InlineReducer(comm)")
+        require_communicator(comm, "InlineReducer(comm)")
         self.comm, self.scale = comm, scale
 
     def add(self, gradient: Array) -> None:
@@ -192,7 +192,7 @@ class CoalescingReducer:
     """
 
     def __init__(self, comm: Communicator, scale: float = 1.0, bucket_bytes: int = BUCKET) -> None:
-        needed(comm, "CoalescingReducer(comm)")
+        require_communicator(comm, "CoalescingReducer(comm)")
         self.comm, self.scale, self.bucket_bytes = comm, scale, bucket_bytes
         self._held: list[Array] = []
 

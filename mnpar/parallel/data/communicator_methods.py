@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mnpar import backend
-from mnpar.communicators.communicator import Communicator, needed
+from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.configuration import is_debugging
 from mnpar.parallel.data.coalescing import allreduce_gradients
 from mnpar.parallel.data.replicas import broadcast_model
@@ -36,7 +36,7 @@ def bcast_data(comm: Communicator, model: Link) -> None:
         >>> mnpar.run(program, ranks=3)
         [5.0, 5.0, 5.0]
     """
-    needed(comm, "bcast_data(comm, model)")
+    require_communicator(comm, "bcast_data(comm, model)")
     broadcast_model(model, comm)
 
 
@@ -65,7 +65,7 @@ def multi_node_mean_grad(comm: Communicator, model: Link, zero_fill: bool = Fals
         >>> mnpar.run(program, ranks=3)
         [1.0, 1.0, 1.0]
     """
-    needed(comm, "multi_node_mean_grad(comm, model)")
+    require_communicator(comm, "multi_node_mean_grad(comm, model)")
     if zero_fill:
         for param in model.params(include_uninit=False):
             if param.grad is None and param.requires_grad:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
@@ -75,7 +75,7 @@ def check_parameter_closeness(
         >>> mnpar.run(program, ranks=2)
         [True, True]
     """
-    needed(comm, "check_parameter_closeness(model, comm)")
+    require_communicator(comm, "check_parameter_closeness(model, comm)")
     found = _differences(model, comm, tolerance, persistents)
     if comm.rank == 0 and found:
         warnings.warn(found, stacklevel=2)
@@ -149,7 +149,7 @@ class ParameterCheck:
     timing = "post"
 
     def __init__(self, comm: Communicator, every: int = 100, tolerance: float = 0.0) -> None:
-        needed(comm, "ParameterCheck(comm, every)")
+        require_communicator(comm, "ParameterCheck(comm, every)")
         if every < 1:
             raise ValueError(f"parameters are checked every 1 or more updates, not every {every}")
         self.comm, self.every, self.tolerance = comm, every, tolerance

@@ -16,7 +16,7 @@ from mnpar.autograd.graph import AddGradient, Gradient, VariableNode, tick
 from mnpar.autograd.tape import Tape, current_tape
 from mnpar.backend import Array
 from mnpar.chain import Chain
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.later import Phase
@@ -162,7 +162,7 @@ class DistributedDataParallel(Chain):
         bucket_bytes: int | str | None = "auto",
         samples: Callable[..., float] = samples_of,
     ) -> None:
-        needed(comm, "DistributedDataParallel(module, comm)")
+        require_communicator(comm, "DistributedDataParallel(module, comm)")
         super().__init__()
         if reduce not in ("weighted", "mean"):
             raise ValueError(f"gradients are reduced by 'weighted' or 'mean', not {reduce!r}")

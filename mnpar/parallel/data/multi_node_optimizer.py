@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators.communicator import described, needed
+from mnpar.communicators.communicator import described, require_communicator
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.data.fused_sync import QuietTeam
 from mnpar.parallel.data.placement import Placement
@@ -101,7 +101,7 @@ def create_multi_node_optimizer(
             f"axes = {axes!r} are of a mesh, but the second argument is "
             f"{described(communicator)}: give the mesh"
         )
-    needed(communicator, "create_multi_node_optimizer(optimizer, communicator)")
+    require_communicator(communicator, "create_multi_node_optimizer(optimizer, communicator)")
     if not isinstance(actual_optimizer, GradientMethod):
         given = (
             f"the class {actual_optimizer.__name__}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.optimizers.flat_buffers import Arenas
@@ -50,7 +50,7 @@ def broadcast_model(
         >>> mnpar.run(program, ranks=3)
         [5.0, 5.0, 5.0]
     """
-    needed(comm, "broadcast_model(model, comm)")
+    require_communicator(comm, "broadcast_model(model, comm)")
     params = list(model.namedparams())
     forms = comm.allgather_obj(
         [(path, None if p.array is None else (p.shape, p.dtype.str)) for path, p in params]

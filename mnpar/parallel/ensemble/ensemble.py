@@ -18,7 +18,7 @@ import numpy as np
 from mnpar import random
 from mnpar.autograd.tape import current_tape
 from mnpar.chain import Chain
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import LauncherError, RankFailedError
 from mnpar.functions import gather_from, stack
 from mnpar.link import Link
@@ -119,7 +119,7 @@ class Ensemble(Chain):
         member: Link | Callable[[Communicator, int], Link],
         groups: int | None = None,
     ) -> None:
-        needed(comm, "Ensemble(comm, member)")
+        require_communicator(comm, "Ensemble(comm, member)")
         super().__init__()
         M, P = comm.size if groups is None else groups, comm.size
         if M < 1 or (P > M and P % M):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from mnpar.backend import Array
 from mnpar.chain import ChainList
 from mnpar.checks.sameness import check_same
-from mnpar.communicators.communicator import needed
+from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import is_recording
 from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
@@ -121,7 +121,7 @@ class Pipeline(ChainList):
         late_weights: bool | None = None,
         abreast: bool = False,
     ) -> None:
-        needed(comm, "Pipeline(comm, stage, schedule)")
+        require_communicator(comm, "Pipeline(comm, stage, schedule)")
         stages = list(stage) if isinstance(stage, list | tuple) else [stage]
         super().__init__(*[one for one in stages if isinstance(one, Link)])
         self.sizes = None if isinstance(micro_batches, Integral) else _sizes(micro_batches)
@@ -204,7 +204,7 @@ class Pipeline(ChainList):
             >>> mnpar.run(program, ranks=2)
             [['/one/W', '/one/b'], ['/two/predictor/W', '/two/predictor/b']]
         """
-        needed(comm, "Pipeline.of(comm, layers, schedule)")
+        require_communicator(comm, "Pipeline.of(comm, layers, schedule)")
         if isinstance(schedule, str):
             M = micro_batches if isinstance(micro_batches, int) else len(micro_batches)
             schedule = make_schedule(schedule, comm.size, M)

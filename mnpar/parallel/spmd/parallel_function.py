@@ -16,7 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import create_communicator
-from mnpar.communicators.consensus import agree
+from mnpar.communicators.consensus import run_on_root
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.parallel.spmd.rows import (
     MODES,
@@ -190,7 +190,7 @@ class ParallelFunction:
                 said,
             )
 
-        total, divided, bounds, others = agree(comm, 0, plan)
+        total, divided, bounds, others = run_on_root(comm, 0, plan)
         check_said(said, others, comm.rank)
         for name in self.bcast:
             given = arguments.get(name)

@@ -16,7 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import create_communicator
-from mnpar.communicators.consensus import agree
+from mnpar.communicators.consensus import run_on_root
 from mnpar.errors import MismatchError
 
 if TYPE_CHECKING:
@@ -103,9 +103,9 @@ class SharedData:
                 )
             return given.shape, kind
 
-        self._shape, self.dtype = agree(self.comm, 0, form)
+        self._shape, self.dtype = run_on_root(self.comm, 0, form)
         self.ndim = len(self._shape)
-        if agree(self.comm, 0, lambda: value is not None):
+        if run_on_root(self.comm, 0, lambda: value is not None):
             self.set_value(value, oversize=oversize)
         else:
             self.set_shape(self._shape, oversize)
@@ -174,7 +174,7 @@ class SharedData:
             new = self.condition_data(value, force_cast)
             return tuple(new.shape)
 
-        shape = agree(self.comm, root, condition)
+        shape = run_on_root(self.comm, root, condition)
         self._reshape(shape, oversize, math.prod(shape))
         self._fill(new, root)
 

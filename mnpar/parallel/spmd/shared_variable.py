@@ -11,7 +11,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import create_communicator
-from mnpar.communicators.consensus import agree, check_root
+from mnpar.communicators.consensus import check_root, run_on_root
 from mnpar.parallel.spmd.rows import chosen, with_rows
 from mnpar.plans import block
 
@@ -88,7 +88,7 @@ class SharedVariable:
             given = self.array if value is None else self._array(value)
             whole = given[chosen(batch, len(with_rows(given, self.name)), self.name)]
 
-        agree(self.comm, root, choose)
+        run_on_root(self.comm, root, choose)
         P = self.comm.size
         self.array = self.comm.scatter(
             None if whole is None else [whole[slice(*block(len(whole), P, r))] for r in range(P)],

@@ -16,7 +16,7 @@ from mnpar.checkpoint import save_folder
 from mnpar.checkpoint.loading import load_newest
 from mnpar.checkpoint.retention import keep_newest
 from mnpar.checkpoint.store import is_checkpoint
-from mnpar.communicators.consensus import together
+from mnpar.communicators.consensus import run_on_all
 from mnpar.errors import CheckpointError
 from mnpar.serializers import NpzDeserializer, NpzFile, serialize
 from mnpar.training.extension import Extension
@@ -275,7 +275,7 @@ class _FolderSnapshot(_Snapshot):
             os.path.join(out, self._named(trainer)), target, self.comm, trainer.updater.iteration
         )
         if self.n_retains > 0 and isinstance(self.filename, str):
-            listed = together(self.comm, lambda: self._old(out) if self.comm.rank == 0 else [])[0]
+            listed = run_on_all(self.comm, lambda: self._old(out) if self.comm.rank == 0 else [])[0]
             keep_newest(out, listed, self.comm, self.n_retains)
 
 
