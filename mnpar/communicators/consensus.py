@@ -27,8 +27,8 @@ def run_on_root(comm: Communicator, root: int, work: Callable[[], T]) -> T:
 
     Example:
         >>> import mnpar
-        >>> from mnpar.communicators.consensus import agree
-        >>> mnpar.run(lambda comm: agree(comm, 1, lambda: comm.rank * 10), ranks=2)
+        >>> from mnpar.communicators.consensus import run_on_root
+        >>> mnpar.run(lambda comm: run_on_root(comm, 1, lambda: comm.rank * 10), ranks=2)
         [10, 10]
     """
     outcome, error = None, None
@@ -57,8 +57,8 @@ def run_on_all(comm: Communicator, work: Callable[[], T]) -> list[T]:
 
     Example:
         >>> import mnpar
-        >>> from mnpar.communicators.consensus import together
-        >>> mnpar.run(lambda comm: together(comm, lambda: comm.rank * 10), ranks=2)
+        >>> from mnpar.communicators.consensus import run_on_all
+        >>> mnpar.run(lambda comm: run_on_all(comm, lambda: comm.rank * 10), ranks=2)
         [[0, 10], [0, 10]]
     """
     outcome: T | None = None
