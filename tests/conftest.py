@@ -132,7 +132,7 @@ def _link_bytecode(library, folder):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """What became of the spoilt programs of tests/test_random_programs.py."""
+    """What became of the spoilt programs of tests/random_programs/test_random_programs.py."""
     reports = [
         one
         for ones in terminalreporter.stats.values()

@@ -1,5 +1,5 @@
 """Programs that go wrong, one a function: ``mpiexec -n 3 python tests/faults/programs.py NAME``
-(see tests/test_faults.py).
+(see tests/faults/test_faults.py).
 
 What a program raises says "boom": the tests look for it, for the name of the function and for the
 rank.

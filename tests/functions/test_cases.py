@@ -9,7 +9,6 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 
-import cases
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from mnpar.configuration import using_config
 from mnpar.function_node import FunctionNode
 from mnpar.gradient_check import check_backward, check_double_backward
 from mnpar.variable import Variable, backward, grad
+from tests.functions import cases
 from tests.tables import try_all
 
 BATCHES = [4, 1, 0]
@@ -197,7 +197,7 @@ def test_every_function_node_has_a_row():
         and node.__name__ not in abstract
         if node not in have
     ]
-    assert not missing, f"without a row in tests/functions/cases.py: {missing}"
+    assert not missing, f"without a row in tests/functions/cases/: {missing}"
 
 
 def test_every_function_node_is_generic():
@@ -225,7 +225,7 @@ def test_every_public_function_has_a_row():
         for name in F.__all__
         if getattr(F, name).__module__ not in speaking and name not in have | on_blocks
     ]
-    assert not missing, f"without a row in tests/functions/cases.py: {missing}"
+    assert not missing, f"without a row in tests/functions/cases/: {missing}"
 
 
 def test_ids_are_unique():

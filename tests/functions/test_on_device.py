@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import functools
 
-import cases
 import numpy as np
 import pytest
 
 from mnpar.variable import Variable, backward, grad
 from tests.device.moving import moved
 from tests.device.stand_in import cupy
+from tests.functions import cases
 from tests.tables import try_all
 
 PARTS = 8  # of the table: a test each, for the processes to share

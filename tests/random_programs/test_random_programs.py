@@ -1,0 +1,106 @@
+"""Random programs over ranks have the gradients of one process; spoilt ones are reported, never
+wrong and never hanging.
+
+``MNPAR_PROGRAMS=10000 pytest tests/random_programs/test_random_programs.py`` runs more of them,
+``MNPAR_PROGRAMS_MPI`` more on processes, ``MNPAR_SPOILT_MPI`` more of those that are spoilt and are
+jobs of their own, and ``MNPAR_PROGRAMS_FIRST`` is the first seed. ``--sweep`` runs four times as
+many on threads as a plain run, and three times as many on processes. How many of the spoilt ones
+were reported is printed at the end, with ``--detection`` by kind of mistake.
+"""
+
+import os
+
+import pytest
+
+import mnpar
+from tests.random_programs import spoiling
+from tests.random_programs.programs import Ranked, draw, equal, over_ranks, truth
+
+PIECE = 50
+HOW_MANY = {  # what is asked for by: the variable, in a plain run, in a sweep, in one test
+    "first": ("MNPAR_PROGRAMS", 100, 400, PIECE),
+    "first_on_mpi": ("MNPAR_PROGRAMS_MPI", 200, 600, PIECE),
+    "job": ("MNPAR_SPOILT_MPI", 2, 40, 1),
+}
+
+
+def pytest_generate_tests(metafunc):
+    for name in set(HOW_MANY) & set(metafunc.fixturenames):
+        variable, plain, sweep, step = HOW_MANY[name]
+        number = int(
+            os.environ.get(variable, sweep if metafunc.config.getoption("--sweep") else plain)
+        )
+        first = int(os.environ.get("MNPAR_PROGRAMS_FIRST", 0))
+        metafunc.parametrize(name, range(first, first + number, step))
+
+
+def check(program, found):
+    """``found``: what each rank found."""
+    wanted = truth(program)
+    for values, gradients in found:
+        for name, y in values.items():
+            assert equal(y, wanted[0].came[name].array, program.coarse), f"the value of {name}"
+        for name, g in gradients.items():
+            assert equal(g, wanted[1][name], program.coarse), (
+                f"the gradient of {name}: {g}, not {wanted[1][name]}"
+            )
+
+
+@pytest.mark.grid
+def test_gradients_of_random_programs_on_thread_ranks_equal_those_of_one_process(first):
+    for seed in range(first, first + PIECE):
+        program = draw(seed)
+        try:
+            with spoiling.limit():
+                check(
+                    program,
+                    mnpar.run(
+                        lambda comm, p=program: over_ranks(p, Ranked(p, comm).run()),
+                        ranks=program.size,
+                    ),
+                )
+        except BaseException as error:
+            error.add_note(f"program {seed}: {program}")
+            raise
+
+
+@pytest.mark.grid
+@pytest.mark.ranks(4, on="mpi")
+def test_gradients_of_random_programs_on_processes_equal_those_of_one_process(comm, first_on_mpi):
+    for seed in range(first_on_mpi, first_on_mpi + PIECE):
+        program = draw(seed, most_ranks=4)
+        sub = comm.split(0 if comm.rank < program.size else None, comm.rank)
+        mine = ({}, {}) if sub is None else over_ranks(program, Ranked(program, sub).run())
+        found = comm.gather_obj(mine, seed % comm.size)
+        if found is not None:
+            try:
+                check(program, found)
+            except AssertionError as error:
+                error.add_note(f"program {seed}: {program}")
+                raise
+        if sub is not None:
+            sub.finalize()
+        comm.barrier()
+
+
+@pytest.mark.grid
+def test_a_spoilt_program_is_reported(record_property, first):
+    expect_reports(
+        [spoiling.outcome(seed) for seed in range(first, first + PIECE)], record_property
+    )
+
+
+@pytest.mark.grid
+def test_a_spoilt_program_ends_its_job(record_property, job):
+    expect_reports([spoiling.job(100 * job)], record_property)
+
+
+def expect_reports(outcomes, record_property):
+    # counted where all tests' are: tests/conftest.py
+    record_property("spoilt", [(what, how) for what, how, _ in outcomes])
+    wrong = [
+        text
+        for what, how, text in outcomes
+        if what in ("silent", "hung") or (what == "late" and how in spoiling.AT_ONCE)
+    ]
+    assert not wrong, "\n".join(wrong)
