@@ -860,7 +860,7 @@ def test_a_communication_that_was_replayed_cannot_be_reached_again(alone, ask):
     y = F.allreduce(alone, x)
     ask(y, x)
     words = (
-        r"allreduce at .*test_backprop.py:\d+ .*replayed "
+        r"allreduce at .*test_engine.py:\d+ .*replayed "
         r"already.*retain_tape=True.*state.unchain_backward"
     )
     with pytest.raises(RuntimeError, match=words):

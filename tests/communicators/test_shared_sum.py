@@ -74,7 +74,9 @@ def test_a_rank_in_another_collective_is_told_on_all_ranks(comm):
     comm.open_board()
     for odd in range(comm.size):
         x = np.ones(3)
-        with pytest.raises(MismatchError, match=r"allgather of float64 \(3,\), at .*test_board"):
+        with pytest.raises(
+            MismatchError, match=r"allgather of float64 \(3,\), at .*test_shared_sum"
+        ):
             comm.allgather(x) if comm.rank == odd else comm.allreduce_noted(
                 x, b"", lambda notes: True, x
             )
@@ -151,7 +153,9 @@ def test_a_rank_in_another_collective_than_a_sum_of_vectors_is_told_on_all_ranks
     x = comm.share_vectors(np.empty(20_000)).mine
     for odd in range(comm.size):
         x[...] = 1
-        with pytest.raises(MismatchError, match=r"allgather of float64 \(3,\), at .*test_board"):
+        with pytest.raises(
+            MismatchError, match=r"allgather of float64 \(3,\), at .*test_shared_sum"
+        ):
             comm.allgather(np.ones(3)) if comm.rank == odd else comm.allreduce_noted(
                 x, b"", lambda notes: True, x
             )
@@ -382,7 +386,9 @@ def test_a_rank_in_another_collective_than_a_sum_that_has_begun_is_told_on_all_r
 
     for odd in range(comm.size):
         x[...] = 1
-        with pytest.raises(MismatchError, match=r"allgather of float64 \(3,\), at .*test_board"):
+        with pytest.raises(
+            MismatchError, match=r"allgather of float64 \(3,\), at .*test_shared_sum"
+        ):
             comm.allgather(np.ones(3)) if comm.rank == odd else summed()
         assert summed()
         np.testing.assert_array_equal(x, comm.size)

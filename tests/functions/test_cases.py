@@ -219,7 +219,9 @@ def test_every_public_function_has_a_row():
             "divided.vocabulary",
         )
     }
-    on_blocks = {name for name in F.__all__ if name.startswith("spatial_")}  # test_spatial.py
+    on_blocks = {
+        name for name in F.__all__ if name.startswith("spatial_")
+    }  # divided/test_blocks.py
     missing = [
         name
         for name in F.__all__

@@ -61,13 +61,13 @@ def test_a_process_that_stops_before_the_first_beat_has_said_where_it_is(monkeyp
     monkeypatch.setattr(Heartbeat, "_beat", lambda heart: None)
     heart = Heartbeat(lambda launcher: None)
     when, site = Neighbours._note(os.getpid(), heart.fd)
-    assert site.startswith("communicators/test_neighbours.py:")
+    assert site.startswith("runtime/test_heartbeat.py:")
     assert 0 <= time.monotonic() - when < 5
 
 
 def test_a_process_whose_program_has_ended_is_not_in_its_own_code():
     """Its last frame is mnpar's, called by the interpreter as it ends."""
-    assert site_of(sys._getframe()).startswith("communicators/test_neighbours.py:")
+    assert site_of(sys._getframe()).startswith("runtime/test_heartbeat.py:")
     code = types.SimpleNamespace(co_filename=wire.__file__)
     assert (
         site_of(types.SimpleNamespace(f_back=None, f_code=code, f_lineno=1))
