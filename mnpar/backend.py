@@ -18,6 +18,8 @@ import numpy as np
 
 # a numpy.ndarray or a cupy.ndarray: CuPy ships no types, and need not be installed
 Array: TypeAlias = Any
+
+
 HALVES = "eE"  # dtypes of 2 bytes: float16 and, where ml_dtypes is installed, bfloat16
 
 
@@ -40,7 +42,7 @@ def is_array(x: object) -> bool:
     return cupy is not None and isinstance(x, cupy.ndarray)
 
 
-def plain(x: Array) -> Array:
+def as_plain_ndarray(x: Array) -> Array:
     """``x`` as a plain array: subclasses of numpy's may give operators another meaning, as
     np.matrix does to the product.
 
@@ -49,7 +51,7 @@ def plain(x: Array) -> Array:
 
     Example:
         >>> import numpy as np
-        >>> plain(np.ones(2).view(np.recarray))
+        >>> as_plain_ndarray(np.ones(2).view(np.recarray))
         array([1., 1.])
     """
     if type(x) is np.ndarray or not isinstance(x, np.ndarray) or get_array_module(x) is not np:
@@ -61,41 +63,41 @@ def plain(x: Array) -> Array:
     return x.view(np.ndarray)
 
 
-def unscalar(x: Array) -> Array:
+def wrap_scalar(x: Array) -> Array:
     """A numpy scalar, which operations on 0-d arrays return, as an array again; arrays as they are.
 
     Example:
         >>> import numpy as np
-        >>> from mnpar.backend import unscalar
-        >>> unscalar(np.ones(()) + np.ones(()))
+        >>> from mnpar.backend import wrap_scalar
+        >>> wrap_scalar(np.ones(()) + np.ones(()))
         array(2.)
     """
     return np.asarray(x) if isinstance(x, np.generic | float | int) else x
 
 
-def added(a: Any, b: Any) -> Any:
+def add_gradients(a: Any, b: Any) -> Any:
     """``a + b`` of two gradients of one variable, in their dtype: numpy's would be in the machine's
     byte order.
 
     Example:
         >>> import numpy as np
-        >>> added(np.ones((), ">f4"), np.ones((), ">f4"))
+        >>> add_gradients(np.ones((), ">f4"), np.ones((), ">f4"))
         array(2., dtype='>f4')
     """
-    total = unscalar(a + b)
+    total = wrap_scalar(a + b)
     return total if b.dtype.isnative else total.astype(b.dtype)
 
 
-def as_output(label: str, y: Any) -> Any:
+def check_output(label: str, y: Any) -> Any:
     """What the forward of a function returned, a numpy scalar as an array; None stays. TypeError
     for all else.
 
     Example:
-        >>> as_output("Cube", [1.0])
+        >>> check_output("Cube", [1.0])
         Traceback (most recent call last):
         TypeError: Cube: forward returns an array, or a tuple of them, not list
     """
-    y = unscalar(y)
+    y = wrap_scalar(y)
     if y is None or is_array(y):
         return y
     also = (
@@ -330,7 +332,7 @@ def to_device(device: int | str | None, x: Array) -> Array:
         return cupy.asarray(x)
 
 
-def on_device(x: Array) -> Array:
+def to_current_gpu(x: Array) -> Array:
     """The array on this rank's current GPU."""
     return import_cupy().asarray(x)
 
@@ -346,26 +348,16 @@ def gpu_summary() -> tuple[str, str]:
     return "ok", f"CuPy {cupy.__version__}: {count} GPU(s), {', '.join(names)}"
 
 
-def like(x: Array, other: Array) -> Array:
-    """``x`` (on the host) where ``other`` is: what a communication received goes back to the
-    sender's device.
-    """
+def to_device_of(x: Array, other: Array) -> Array:
+    """The array ``x``, on whatever device, on the device of ``other`` (an array or a Variable)."""
     xp = get_array_module(other)
     if xp is np:
-        return x
+        return to_host(x)
     there: Array = getattr(other, "array", other)
+    if xp is get_array_module(x) and x.device == there.device:
+        return x
     with there.device:
-        return xp.asarray(x)
-
-
-def beside(x: Array, other: Array) -> Array:
-    """``x`` on the device of ``other``, whatever its own."""
-    xp = get_array_module(other)
-    return (
-        x
-        if xp is get_array_module(x) and (xp is np or x.device == other.device)
-        else like(to_host(x), other)
-    )
+        return xp.asarray(to_host(x))
 
 
 def synchronize(*arrays: Array) -> None:
@@ -401,31 +393,31 @@ def get_device_from_array(*arrays: Any) -> Device:
     return next((device for device in found if device.id >= 0), _HOST)
 
 
-def narrowed(x: Any, dtype: Any) -> Any:
+def cast(x: Any, dtype: Any) -> Any:
     """``x.astype(dtype)`` of an array or Variable; of a complex one in a real dtype the real part,
     without numpy's warning.
 
     Example:
         >>> import numpy as np
-        >>> narrowed(np.array([1 + 2j]), np.dtype("f8"))
+        >>> cast(np.array([1 + 2j]), np.dtype("f8"))
         array([1.])
     """
     return (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
 
 
-def checked(x: Any) -> Array:
+def require_array(x: Any) -> Array:
     """``x``, if it is an array; of a subclass (np.matrix, np.memmap) the plain array in it.
 
     Raises:
         TypeError: no Variable can hold it; the message says what may have been meant.
 
     Example:
-        >>> checked(None)
+        >>> require_array(None)
         Traceback (most recent call last):
         TypeError: a Variable holds a numpy or cupy array, not None: did a model or a function forget to return something?
     """
     if is_array(x):
-        return plain(x)
+        return as_plain_ndarray(x)
     given, advice = type(x).__name__, "wrap it in numpy.asarray"
     if x is None:
         given, advice = "None", "did a model or a function forget to return something?"
@@ -448,12 +440,12 @@ def checked(x: Any) -> Array:
     raise TypeError(f"a Variable holds a numpy or cupy array, not {given}: {advice}")
 
 
-def explain(label: str, error: Exception, xs: Sequence[Array]) -> None:
+def translate_error(label: str, error: Exception, xs: Sequence[Array]) -> None:
     """Raise an error that names the function in place of numpy's, if the cause is an axis, or the
     inputs' dtypes or devices.
 
     Example:
-        >>> explain("Sum", np.exceptions.AxisError(5, 2), [])
+        >>> translate_error("Sum", np.exceptions.AxisError(5, 2), [])
         Traceback (most recent call last):
         ValueError: Sum: axis 5 is out of bounds for array of dimension 2
     """
@@ -463,12 +455,12 @@ def explain(label: str, error: Exception, xs: Sequence[Array]) -> None:
         raise TypeError(f"{label}: {reason}") from error
 
 
-def check_fractions(label: str, x: Array) -> None:
+def require_float_dtype(label: str, x: Array) -> None:
     """Raise TypeError if what comes of a function's input is to have its dtype, and that holds no
     fractions.
 
     Example:
-        >>> check_fractions("dropout", np.array([1, 2]))
+        >>> require_float_dtype("dropout", np.array([1, 2]))
         Traceback (most recent call last):
         TypeError: dropout: input 0 is of dtype int64, and what comes of it has fractions: give astype a floating-point dtype
     """
@@ -513,26 +505,21 @@ def _unfit(xs: Sequence[Array], fractions: bool) -> str:
     return ""
 
 
-def copy_to(target: Array, x: Array) -> None:
-    """Write the values of ``x``, on any device, into ``target``."""
-    if get_array_module(target) is np:
-        target[...] = to_host(x)
-    else:
-        with target.device:
-            target[...] = beside(x, target)
-
-
 def copyto(dst: Array, src: Array) -> None:
-    """:func:`copy_to` by Chainer's name.
+    """Write the values of one array into another, across devices too.
 
     Args:
         dst: the array to write into.
         src: an array of a shape that broadcasts to it.
     """
-    copy_to(dst, src)
+    if get_array_module(dst) is np:
+        dst[...] = to_host(src)
+    else:
+        with dst.device:
+            dst[...] = to_device_of(src, dst)
 
 
-def vector(size: int, other: Array) -> Array:
+def empty_vector_like(size: int, other: Array) -> Array:
     """An uninitialized vector of this size, of the dtype and on the device of ``other``."""
     xp = get_array_module(other)
     if xp is np:
@@ -541,13 +528,13 @@ def vector(size: int, other: Array) -> Array:
         return xp.empty(size, other.dtype)
 
 
-def scratch(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
+def empty_aligned(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
     """An uninitialized array that begins at a cache line: numpy's own arrays seldom do, and are
     slower by up to a half.
 
     Example:
-        >>> from mnpar.backend import scratch
-        >>> x = scratch((2, 3), "f4")
+        >>> from mnpar.backend import empty_aligned
+        >>> x = empty_aligned((2, 3), "f4")
         >>> x.shape, x.ctypes.data % 64
         ((2, 3), 0)
     """
@@ -559,13 +546,13 @@ def scratch(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
     return room[start : start + size].view(dtype).reshape(shape)
 
 
-def order_of(x: Array) -> tuple[int, ...]:
+def memory_order(x: Array) -> tuple[int, ...]:
     """The axes in the order in which they lie in memory, the one with the largest stride first.
 
     Example:
         >>> import numpy as np
-        >>> from mnpar.backend import order_of
-        >>> order_of(np.ones((2, 3, 4)).transpose(0, 2, 1))
+        >>> from mnpar.backend import memory_order
+        >>> memory_order(np.ones((2, 3, 4)).transpose(0, 2, 1))
         (0, 2, 1)
     """
     return tuple(sorted(range(x.ndim), key=x.strides.__getitem__, reverse=True))

@@ -141,7 +141,7 @@ class FunctionNode(Hookable):
         try:
             ys = forward(*arrays)
         except (TypeError, AttributeError, np.exceptions.AxisError) as error:
-            backend.explain(self.label, error, () if self.communicates else arrays)
+            backend.translate_error(self.label, error, () if self.communicates else arrays)
             raise
         return self.connect(nodes, arrays, ys)
 
@@ -177,7 +177,8 @@ class FunctionNode(Hookable):
             nodes = [y.node]
         else:
             ys = [
-                backend.as_output(self.label, y) for y in (ys if isinstance(ys, tuple) else (ys,))
+                backend.check_output(self.label, y)
+                for y in (ys if isinstance(ys, tuple) else (ys,))
             ]
             nodes = [VariableNode(y, self.differentiable, recorded, i) for i, y in enumerate(ys)]
             outputs = tuple(map(Variable.of, ys, nodes))
@@ -248,4 +249,4 @@ class FunctionNode(Hookable):
         if is_debugging():
             backend.check_finite(self.label, "gradient", (array,))
         gx = as_variable(gx) if record else array
-        return gx if array.dtype == x.dtype else backend.narrowed(gx, x.dtype)
+        return gx if array.dtype == x.dtype else backend.cast(gx, x.dtype)

@@ -213,7 +213,9 @@ def check_double_backward(
     xs = _as_tuple(x_data)
     params = _as_tuple(params)
     skip = list(no_grads or [x.dtype.kind != "f" for x in xs])
-    gys = [backend.like(np.ones(()), xs[0]) if gy is None else gy for gy in _as_tuple(y_grad)]
+    gys = [
+        backend.to_device_of(np.ones(()), xs[0]) if gy is None else gy for gy in _as_tuple(y_grad)
+    ]
     ggs = [gg for gg, no in zip(_as_tuple(x_grad_grad), skip, strict=True) if not no] + list(
         _as_tuple(params_grad_grad)
     )
@@ -299,7 +301,9 @@ def _directions(xs: Sequence[Array], rng: np.random.Generator) -> list[Array]:
     """
     directions = [rng.choice([-1.0, 1.0], x.shape) * rng.uniform(0.5, 1.5, x.shape) for x in xs]
     length = np.sqrt(sum(float((d * d).sum()) for d in directions))
-    return [backend.like(d / (length or 1.0), x) for d, x in zip(directions, xs, strict=True)]
+    return [
+        backend.to_device_of(d / (length or 1.0), x) for d, x in zip(directions, xs, strict=True)
+    ]
 
 
 def _dot(x: Array, y: Array) -> float:

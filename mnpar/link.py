@@ -375,7 +375,7 @@ class Link:
                 mine = getattr(owner, name)
                 other = _of_path(others, f"{path.rstrip('/')}/{name}", "persistent value")
                 if backend.is_array(mine) and backend.is_array(other) and mine.shape == other.shape:
-                    mine[...] = backend.beside(other, mine)
+                    mine[...] = backend.to_device_of(other, mine)
                 else:
                     setattr(owner, name, copy.deepcopy(other))
 

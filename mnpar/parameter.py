@@ -213,7 +213,9 @@ class Parameter(Variable):
         """Set the array to a copy, on the parameter's device, of an array on the host."""
         old = self.array
         self.array = (
-            backend.to_device(self._device, array) if old is None else backend.like(array, old)
+            backend.to_device(self._device, array)
+            if old is None
+            else backend.to_device_of(array, old)
         )
         self._become(array, old)
 
@@ -224,7 +226,7 @@ class Parameter(Variable):
         node, rule = self.node, self.update_rule
         if rule is not None and old is None:  # state that was loaded before there was an array
             rule.state = {
-                name: backend.beside(value, self.array) for name, value in rule.state.items()
+                name: backend.to_device_of(value, self.array) for name, value in rule.state.items()
             }
         elif rule is not None and old is not None and old.shape != array.shape:
             rule.state, rule.t, rule.in_pieces = {}, 0, False

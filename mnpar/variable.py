@@ -52,7 +52,7 @@ class Variable(ArrayLike):
         grad: Array = None,
         requires_grad: bool = True,
     ) -> None:
-        self.array = None if data is None else backend.checked(data)
+        self.array = None if data is None else backend.require_array(data)
         self.node = VariableNode(data, requires_grad, None, tick())
         self.node.name = name
         if grad is not None:
@@ -173,8 +173,8 @@ class Variable(ArrayLike):
     def addgrad(self, var: Variable) -> None:
         """Add the gradient of another Variable to this one's."""
         if var.grad is not None:
-            g = backend.beside(var.grad, self.array)
-            self.grad = g.copy() if self.grad is None else backend.added(self.grad, g)
+            g = backend.to_device_of(var.grad, self.array)
+            self.grad = g.copy() if self.grad is None else backend.add_gradients(self.grad, g)
 
     def unchain(self) -> None:
         """Detach this Variable from the function that computed it: backward stops here."""
@@ -207,7 +207,7 @@ def as_variable(obj: Any, requires_grad: bool = False) -> Variable:
     return (
         obj
         if isinstance(obj, Variable)
-        else Variable(backend.checked(obj), requires_grad=requires_grad)
+        else Variable(backend.require_array(obj), requires_grad=requires_grad)
     )
 
 
@@ -309,7 +309,7 @@ def grad(
     results: list[Variable | None] = []
     gs = copy_shared([found.get(node.key) for node in nodes], buffer_ids([g for _, g in seeds]))
     for (x, more), g in zip(pairs, gs, strict=True):
-        g = more if g is None else g if more is None else backend.added(more, g)
+        g = more if g is None else g if more is None else backend.add_gradients(more, g)
         results.append(None if g is None else as_variable(g))
         if set_grad:
             x.grad_var = results[-1]

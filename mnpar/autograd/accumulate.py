@@ -17,7 +17,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.autograd.graph import Gradient, VariableNode
-from mnpar.backend import Array, added
+from mnpar.backend import Array, add_gradients
 
 SMALL = 2**12  # elements: copying fewer costs less than finding out whether a copy is needed
 
@@ -93,7 +93,7 @@ class LeafAccumulator:
             return False
         if node.gradient is None:
             return True
-        node.gradient = added(node.gradient, g)
+        node.gradient = add_gradients(node.gradient, g)
         return False
 
 

@@ -136,7 +136,7 @@ class ArrayLike:
         """Copy the values of another Variable of the same shape into this one's array, across
         devices too.
         """
-        backend.copy_to(self.array, var.array)
+        backend.copyto(self.array, var.array)
 
     def summary(self) -> str:
         """Its name, or its place in memory, in a few letters: ``'<variable x>'``."""

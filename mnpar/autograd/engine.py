@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from mnpar.autograd.accumulate import copy_gradient
 from mnpar.autograd.graph import Function, Gradient, VariableNode
 from mnpar.autograd.tape import current_tape
-from mnpar.backend import HALVES, added, narrowed, unscalar
+from mnpar.backend import HALVES, add_gradients, cast, wrap_scalar
 from mnpar.configuration import recording
 from mnpar.function_hook import around_vjp, function_hooks
 
@@ -194,7 +194,7 @@ class GradientSums:
         ranks exchange them.
         """
         for node, g in seeds:
-            self.add(node, g if g.dtype is node.dtype else narrowed(g, node.dtype))
+            self.add(node, g if g.dtype is node.dtype else cast(g, node.dtype))
 
     def add(self, node: VariableNode, g: Gradient) -> None:
         """Add a gradient to the sum of a variable's gradients."""
@@ -219,7 +219,7 @@ class GradientSums:
         if old is None:
             sums[place] = g
         elif own is None:
-            sums[place] = added(old, g)
+            sums[place] = add_gradients(old, g)
         elif node in own:
             if own[node] is None:
                 old += g
@@ -230,7 +230,7 @@ class GradientSums:
             if node.grad_slot is not None and node.grad_slot.holds(old):
                 old += g
             else:
-                sums[place] = added(old, g)
+                sums[place] = add_gradients(old, g)
         if node.hooks:
             self._listen(node, old is None)
 
@@ -319,7 +319,7 @@ def apply_hooks(node: VariableNode, g: Gradient) -> Gradient:
             if new is None:
                 continue
             # an array for an array
-            new = new if hasattr(g, "node") else unscalar(getattr(new, "array", new))
+            new = new if hasattr(g, "node") else wrap_scalar(getattr(new, "array", new))
             if (new.shape, new.dtype) != (g.shape, g.dtype):
                 raise ValueError(
                     f"a hook made a {new.shape} {new.dtype} of the {g.shape} {g.dtype} "

@@ -205,7 +205,7 @@ def copy(
     """
     with _in(stream):
         if out is not None:
-            backend.copy_to(out, array)
+            backend.copyto(out, array)
             return out
         there = to_gpu(array, backend.device_of(array).id if out_device is None else out_device)
         return there.copy() if there is array else there

@@ -352,7 +352,7 @@ class Calls:
         """A sum as the mean, in the dtype that numpy's mean of ``x`` has."""
         if op != "mean" or total is None:
             return total
-        mean = backend.unscalar(total / self.size)
+        mean = backend.wrap_scalar(total / self.size)
         return (
             mean.astype(x.dtype, copy=False)
             if backend.is_array(x) and x.dtype.kind in "fc"
@@ -370,7 +370,7 @@ def _folded(objs: Any, op: str) -> Any:
 
 def _like(x: Any, given: Any) -> Any:
     """A result, on the device of the argument."""
-    return backend.like(x, given) if given is not None and x is not None else x
+    return backend.to_device_of(x, given) if given is not None and x is not None else x
 
 
 def _widened(x: Any, call: Call) -> tuple[Any, Call]:

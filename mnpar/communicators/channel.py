@@ -244,7 +244,7 @@ class Channel(Handshake):
         else:
             total = complete(self.transport, self.reduced_apart(host, opening, None, into))
         if into is None or not np.may_share_memory(total, into):
-            backend.copy_to(out, total)
+            backend.copyto(out, total)
         return True
 
     # ---- how larger values follow ----

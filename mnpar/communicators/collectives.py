@@ -41,7 +41,7 @@ def _reduced(opening: Opening, x: Any) -> Array | None:
 
 def _reduced_on_host(arrays: list[Array], call: Call) -> Array:
     """The reduction of arrays on any devices, where the first of them is."""
-    return backend.beside(
+    return backend.to_device_of(
         reduce_arrays([backend.to_host(array) for array in arrays], call.reduction), arrays[0]
     )
 
@@ -59,7 +59,7 @@ def _reduced_outside(
     total = yield from channel.reduced_apart(backend.to_host(x), opening, root, out)
     if not opening.here:
         return None
-    return backend.on_device(total) if form.flags & wire.ON_DEVICE else total
+    return backend.to_current_gpu(total) if form.flags & wire.ON_DEVICE else total
 
 
 def allreduce_into(out: Array) -> Algorithm:

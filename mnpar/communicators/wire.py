@@ -336,7 +336,7 @@ def check(x: Array) -> str:
             instead = "mnpar.functions has the same for Variables, with their gradients"
         raise TypeError(f"a numpy or cupy array is sent here, not {type(x).__name__}: {instead}")
     if type(x) is not np.ndarray:
-        backend.plain(x)  # refuses masked arrays
+        backend.as_plain_ndarray(x)  # refuses masked arrays
     if x.ndim > MAX_NDIM:
         raise TypeError(
             f"arrays of at most {MAX_NDIM} axes can be sent, not {x.ndim}: reshape it first"
@@ -489,4 +489,4 @@ def decode(frame: Array, header: Header | None = None) -> tuple[Any, Header]:
 def as_array(body: Array, header: Header) -> Array:
     """Bytes as the array that the header describes, on a GPU if it left one."""
     array = np.ndarray(header.shape, np.dtype(header.dtype), body)
-    return backend.on_device(array) if header.flags & ON_DEVICE else array
+    return backend.to_current_gpu(array) if header.flags & ON_DEVICE else array

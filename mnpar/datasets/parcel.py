@@ -80,7 +80,7 @@ def take(dataset: Any, rows: Array) -> Parcel:
 def _take(dataset: Any, rows: Array, arrays: list[Array], objects: list[Any]) -> Spec:
     kind = type(dataset)
     if backend.is_array(dataset):
-        part = dataset[backend.like(rows, dataset)]  # a copy, in the order of rows
+        part = dataset[backend.to_device_of(rows, dataset)]  # a copy, in the order of rows
         simple = dataset.dtype.kind in "biufc" and dataset.ndim <= MOST_AXES + 1
         simple = simple and kind is not np.matrix and not isinstance(dataset, np.ma.MaskedArray)
         (arrays if simple else objects).append(

@@ -48,9 +48,9 @@ def constant(name: str, compute: Callable[[Array], Array], x: Any) -> Variable:
     """What a function computes that has no derivative, or the derivative 0: nothing flows back."""
     array = as_variable(x).array
     try:
-        return Variable(backend.unscalar(compute(array)), requires_grad=False)
+        return Variable(backend.wrap_scalar(compute(array)), requires_grad=False)
     except (TypeError, AttributeError, np.exceptions.AxisError) as error:
-        backend.explain(name, error, [array])
+        backend.translate_error(name, error, [array])
         raise
 
 
@@ -63,7 +63,7 @@ def operand(x: Any, other: Any) -> Any:
         return x
     if not isinstance(x, (int, float, complex, np.generic)) and not backend.is_array(x):
         # which refuses them, with advice
-        return backend.checked(x) if isinstance(x, list | tuple) else NotImplemented
+        return backend.require_array(x) if isinstance(x, list | tuple) else NotImplemented
     like = plain(other)
     if not backend.is_array(like):
         return np.asarray(x)

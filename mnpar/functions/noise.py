@@ -98,7 +98,7 @@ def dropout(
     if not config.train:
         return (x, None) if return_mask else x
     if mask is None:
-        backend.check_fractions("dropout", x.array)
+        backend.require_float_dtype("dropout", x.array)
         mask = _draw(x, ratio, rng or generator(), whole, part)
     elif mask.shape != x.shape:
         raise ValueError(f"dropout: a mask of shape {mask.shape} does not fit x of shape {x.shape}")
@@ -142,7 +142,7 @@ def zoneout(
         raise ValueError(f"zoneout: states of shapes {h.shape} and {x.shape} must have the same")
     if not config.train:
         return x  # type: ignore[no-any-return]
-    keep = backend.like((rng or generator()).random(x.shape, np.float32) < ratio, x.array)
+    keep = backend.to_device_of((rng or generator()).random(x.shape, np.float32) < ratio, x.array)
     return where(keep, h, x)
 
 
@@ -175,8 +175,8 @@ def gumbel_softmax(
     log_pi = as_variable(log_pi)
     if not tau > 0:
         raise ValueError(f"gumbel_softmax: tau = {tau} is not positive")
-    backend.check_fractions("gumbel_softmax", log_pi.array)
-    g = backend.like(
+    backend.require_float_dtype("gumbel_softmax", log_pi.array)
+    g = backend.to_device_of(
         (rng or generator()).gumbel(size=log_pi.shape).astype(log_pi.dtype), log_pi.array
     )
     return softmax((log_pi + g) * (1 / tau), axis=axis)
@@ -221,8 +221,10 @@ def rrelu(
         y = leaky_relu(x, (l + u) / 2)
         return (y, None) if return_r else y
     if r is None:
-        backend.check_fractions("rrelu", x.array)
-        r = backend.like((rng or generator()).uniform(l, u, x.shape).astype(x.dtype), x.array)
+        backend.require_float_dtype("rrelu", x.array)
+        r = backend.to_device_of(
+            (rng or generator()).uniform(l, u, x.shape).astype(x.dtype), x.array
+        )
     elif r.shape != x.shape:
         raise ValueError(f"rrelu: slopes of shape {r.shape} do not fit x of shape {x.shape}")
     y = x * x.xp.where(x.array >= 0, x.xp.ones((), x.dtype), r)
@@ -276,11 +278,13 @@ def simplified_dropconnect(
     W = as_variable(W)
     if not train:
         return linear(x, W, b)
-    backend.check_fractions("simplified_dropconnect, of W", W.array)
+    backend.require_float_dtype("simplified_dropconnect, of W", W.array)
     x = reshape(x, (len(x), x.size // max(len(x), 1))) if x.ndim > 2 else x
     if mask is None:
         shape = (len(x), *W.shape) if use_batchwise_mask else W.shape
-        mask = backend.like((rng or generator()).random(shape, np.float32) >= ratio, x.array)
+        mask = backend.to_device_of(
+            (rng or generator()).random(shape, np.float32) >= ratio, x.array
+        )
     if mask.shape not in (W.shape, (len(x), *W.shape)):
         raise ValueError(
             f"simplified_dropconnect: a mask of shape {mask.shape} is neither {W.shape} nor "
@@ -315,4 +319,4 @@ def _draw(
             f"dropout: part={part} of an array of shape {whole} has shape {stay.shape}, and x "
             f"has {x.shape}"
         )
-    return backend.like(np.multiply(stay, 1 / (1 - ratio), dtype=x.dtype), x)
+    return backend.to_device_of(np.multiply(stay, 1 / (1 - ratio), dtype=x.dtype), x)

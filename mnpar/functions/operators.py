@@ -56,7 +56,7 @@ def _binary(
         except ValueError as error:
             raise explain(symbol, x, other, error) from None
         except AttributeError as error:
-            backend.explain(symbol, error, [x.array])
+            backend.translate_error(symbol, error, [x.array])
             raise
 
     return method

@@ -42,7 +42,7 @@ class Constant(Initializer):
     def __call__(self, array: Array) -> None:
         value = self.fill_value
         if backend.is_array(value):
-            value = backend.like(backend.to_host(value), array)
+            value = backend.to_device_of(backend.to_host(value), array)
         try:
             array[...] = value
         except ValueError as error:

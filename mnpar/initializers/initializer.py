@@ -64,7 +64,7 @@ class RandomInitializer(Initializer):
 
 def put(array: Array, values: Array) -> None:
     """Copy values of the host into ``array``, wherever that lies."""
-    array[...] = backend.like(np.asarray(values, array.dtype), array)
+    array[...] = backend.to_device_of(np.asarray(values, array.dtype), array)
 
 
 def get_fans(shape: tuple[int, ...]) -> tuple[int, int]:

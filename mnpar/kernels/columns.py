@@ -38,7 +38,7 @@ class Buffers:
         """
         size = math.prod(shape)
         if name not in self.kept or self.kept[name].size < size:
-            self.kept[name] = backend.scratch((size,), self.dtype, self.xp)
+            self.kept[name] = backend.empty_aligned((size,), self.dtype, self.xp)
         return self.kept[name][:size].reshape(shape)
 
 

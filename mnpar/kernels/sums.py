@@ -162,5 +162,5 @@ def row_blocks(*xs: Array) -> Iterator[tuple[Array, ...]]:
     rows = [x.reshape(-1, C) for x in xs]
     N = len(rows[0])
     n = max(1, backend.block_bytes(xs[0]) // 8 // xs[0].itemsize // C)
-    room = backend.scratch((min(n, N), C), xs[0].dtype, backend.get_array_module(*xs))
+    room = backend.empty_aligned((min(n, N), C), xs[0].dtype, backend.get_array_module(*xs))
     return ((*blocks, room[: len(blocks[0])]) for blocks in cut(n, *rows))

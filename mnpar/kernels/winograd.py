@@ -154,7 +154,9 @@ class Tiling:
         self.a = self.m + self.r - 1
         self.tiles = tuple([-(-o // self.m) for o in windows.out])
         self.last, self.buffers = False, Buffers(backend.get_array_module(like), dtype)
-        self.A, self.B, self.G = [backend.like(z, like) for z in _matrices(self.r, self.n, dtype)]
+        self.A, self.B, self.G = [
+            backend.to_device_of(z, like) for z in _matrices(self.r, self.n, dtype)
+        ]
 
     def inputs(self, x: Array, least: int, K: int) -> Iterator[tuple[slice, slice, Array]]:
         """Parts, and what their tiles see, transformed: (place, C, n·tiles), valid until the next.

@@ -88,7 +88,8 @@ class SpectralNormalization(WeightSubstitution):
         W = getattr(link, self.weight_name).array
         rows = W.shape[self.axis]
         link.add_persistent(
-            self.vector_name, backend.like(generator().standard_normal(rows).astype(W.dtype), W)
+            self.vector_name,
+            backend.to_device_of(generator().standard_normal(rows).astype(W.dtype), W),
         )
         if self.use_gamma:
             xp = backend.get_array_module(W)

@@ -132,7 +132,7 @@ class BatchNormalization(Link):
         if self.avg_mean is None:
             arrays = [initializers.generate_array(x, size) for x in self._initial_avg]
             self.avg_mean, self.avg_var = (
-                arrays if like is None else [backend.like(a, like) for a in arrays]
+                arrays if like is None else [backend.to_device_of(a, like) for a in arrays]
             )
 
     @property

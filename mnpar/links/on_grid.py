@@ -336,7 +336,7 @@ class _Columns:
 
     def __call__(self, array: Array) -> None:
         link = self.link
-        array[...] = backend.like(
+        array[...] = backend.to_device_of(
             link._cut(link._first_whole(array.dtype, backend.get_array_module(array))), array
         )
 
@@ -484,7 +484,7 @@ class SpatialLinear(Link):
             serializer("W", self.whole_W() if known else None)
         elif known:
             whole = serializer("W", np.empty(self._matrix, self.W.dtype))
-            self.W.array[...] = backend.like(self._cut(whole), self.W.array)
+            self.W.array[...] = backend.to_device_of(self._cut(whole), self.W.array)
         else:
             self._loaded = serializer("W", None)
         if self.b is not None:

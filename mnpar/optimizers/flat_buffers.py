@@ -43,8 +43,8 @@ class Arena:
         self.joint: Any = None
         self.whole: Any = None  # a Whole, which updates them so
         sizes = [param.array.size for param in params]
-        self.data = backend.vector(sum(sizes), params[0].array)
-        self.grad = backend.vector(sum(sizes), params[0].array)
+        self.data = backend.empty_vector_like(sum(sizes), params[0].array)
+        self.grad = backend.empty_vector_like(sum(sizes), params[0].array)
         self.slices: list[slice] = []  # of the vectors, one for each parameter
         self.members: list[
             tuple[Parameter, Array, GradSlot]

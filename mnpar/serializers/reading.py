@@ -56,7 +56,7 @@ def _fill(key: str, value: Any, found: Any) -> Any:
         found = found.view(value.dtype)  # bfloat16, which the npy format does not know by name
     if not np.can_cast(found.dtype, value.dtype, "same_kind"):
         raise TypeError(f"{key}: saved as {found.dtype}, it does not fit into {value.dtype}")
-    value[...] = backend.like(found.astype(value.dtype, copy=False), value)
+    value[...] = backend.to_device_of(found.astype(value.dtype, copy=False), value)
     return value
 
 

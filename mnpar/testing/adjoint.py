@@ -52,7 +52,9 @@ def check_adjoint(
     outputs = (
         [] if outputs is None else [outputs] if isinstance(outputs, Variable) else list(outputs)
     )
-    weights = [backend.like(rng.standard_normal(y.shape).astype(y.dtype), y.array) for y in outputs]
+    weights = [
+        backend.to_device_of(rng.standard_normal(y.shape).astype(y.dtype), y.array) for y in outputs
+    ]
     backward(outputs, [Variable(w) for w in weights])
     gradients = [v.xp.zeros_like(v.array) if v.grad is None else v.grad for v in variables]
     ax = [y.array for y in outputs]

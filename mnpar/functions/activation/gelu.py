@@ -121,7 +121,7 @@ class Erf(FunctionNode):
     def fine(xp: Any, x: Array) -> Array:
         """To the last digits of float64."""
         n = _FRACTION.shape[1]
-        room = backend.scratch((n + 2, x.size), x.dtype, xp)
+        room = backend.empty_aligned((n + 2, x.size), x.dtype, xp)
         powers = room[:n]
         two = room[n:]
         powers[0] = 1
@@ -241,12 +241,12 @@ class Gelu(FunctionNode):
 
 def _flat(y: Array, x: Array) -> Array:
     """All of y, wide, in the order in which x lies in memory: without a copy, if y lies so too."""
-    return wide(y).transpose(backend.order_of(x)).reshape(-1)
+    return wide(y).transpose(backend.memory_order(x)).reshape(-1)
 
 
 def _shaped(flat: Array, x: Array) -> Array:
     """What was computed for x so, as x is."""
-    order = backend.order_of(x)
+    order = backend.memory_order(x)
     shape = [x.shape[axis] for axis in order]
     places = sorted(range(x.ndim), key=order.__getitem__)
     return flat.reshape(shape).transpose(places).astype(x.dtype, copy=False)

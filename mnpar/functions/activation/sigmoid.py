@@ -117,7 +117,7 @@ def soft_positive(x: Array) -> Array:
     xp = backend.get_array_module(x)
     y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
     n = backend.block_bytes(x) // 32
-    room = backend.scratch((min(n, y.size),), y.dtype, xp)
+    room = backend.empty_aligned((min(n, y.size),), y.dtype, xp)
     for from_, to in cut(n, x.reshape(-1), y.reshape(-1)):
         e = room[: to.size]
         xp.negative(xp.absolute(from_, out=e), out=e)

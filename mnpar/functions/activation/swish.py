@@ -65,7 +65,7 @@ class Swish(FunctionNode):
         room = xp.empty(0, x.dtype)
         for part, g, to in self._blocks(x, gy, gx):
             if not room.size:
-                room = backend.scratch((2, *part.shape), x.dtype, xp)
+                room = backend.empty_aligned((2, *part.shape), x.dtype, xp)
             s, h = room[:, : len(part)]
             xp.divide(1, _one_and_exp(xp, part, slope, s), out=s)
             xp.multiply(g, s, out=to)

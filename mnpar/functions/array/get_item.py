@@ -222,7 +222,7 @@ def where(condition: Any, x: Any, y: Any) -> Variable:
     """
     mask, x, y = plain(condition), operand(x, y), operand(y, x)
     if type(mask) is not np.ndarray:
-        mask = backend.checked(backend.unscalar(mask))
+        mask = backend.require_array(backend.wrap_scalar(mask))
     if not mask.ndim:
-        mask = backend.beside(mask, plain(x))
+        mask = backend.to_device_of(mask, plain(x))
     return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((x, y))[0]

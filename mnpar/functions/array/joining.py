@@ -97,7 +97,7 @@ class Separate(FunctionNode):
 
     def forward(self, x: Array) -> tuple[Array, ...]:
         xp = backend.get_array_module(x)
-        self.order = backend.order_of(x)
+        self.order = backend.memory_order(x)
         return tuple([xp.asarray(x[at(self.axis, i)]) for i in range(x.shape[self.axis])])
 
     def backward(self, *gys: Any) -> Any:

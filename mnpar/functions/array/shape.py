@@ -66,7 +66,7 @@ class Cast(FunctionNode):
         return x.astype(self.dtype)
 
     def backward(self, gy: Any) -> Any:
-        return lambda: backend.narrowed(gy, self.inputs[0].dtype)
+        return lambda: backend.cast(gy, self.inputs[0].dtype)
 
 
 class Copy(FunctionNode):

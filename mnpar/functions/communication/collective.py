@@ -117,7 +117,7 @@ class Mean(AllReduce):
     reduction = "mean"
 
     def agreed(self, y: Any, wants: bool) -> Any:
-        return super().agreed(None if y is None else backend.unscalar(y / self.comm.size), wants)
+        return super().agreed(None if y is None else backend.wrap_scalar(y / self.comm.size), wants)
 
 
 class AllToAll(Collective):

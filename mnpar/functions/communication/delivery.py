@@ -149,9 +149,9 @@ class Delivery:
             y = self._started()[move.dest]
             index = (..., *move.take.slices)
             if self.route.apart[move.dest]:
-                y[index] = backend.beside(piece, y)
+                y[index] = backend.to_device_of(piece, y)
             else:
-                y[index] += backend.beside(piece, y)
+                y[index] += backend.to_device_of(piece, y)
 
     def arrays(self, always: bool) -> tuple[Array | None, ...]:
         """What the rank wants; if nothing at all came, None for each array, or filled ones

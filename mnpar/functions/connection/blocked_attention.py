@@ -63,7 +63,7 @@ class Dense(FunctionNode):
     generic = True
 
     def forward(self, x: Array) -> Array:
-        y = backend.scratch(x.shape, x.dtype)
+        y = backend.empty_aligned(x.shape, x.dtype)
         y[...] = x
         return y
 
@@ -189,7 +189,9 @@ class Attention(FunctionNode):
         scores = stacked(
             k,
             scaled,
-            backend.scratch(shape, self.dtype, buffers.xp) if keeps else buffers.get("p", shape),
+            backend.empty_aligned(shape, self.dtype, buffers.xp)
+            if keeps
+            else buffers.get("p", shape),
         )
         self._hide(piece, scores, buffers)
         return scores
@@ -313,7 +315,7 @@ def attend(
         shown, causal = seen if shown is None else shown & seen, False
     if shown is not None:
         shown = xp.broadcast_to(shown, (*q.shape[:-1], S))
-    return Attention(scale, causal, shown, backend.order_of(q.array)).apply(
+    return Attention(scale, causal, shown, backend.memory_order(q.array)).apply(
         tuple(map(_dense, (q, k, v)))
     )[0]
 

@@ -175,5 +175,5 @@ def spatial_dropout(
     stay = np.empty(x.shape, bool)
     for i in range(len(stay)):  # a sample at a time: no rank ever holds the whole
         stay[i] = numbers.random((x.shape[1], *shape), np.float32)[mine] >= ratio
-    mask = backend.like(np.multiply(stay, 1 / (1 - ratio), dtype=x.dtype), x.array)
+    mask = backend.to_device_of(np.multiply(stay, 1 / (1 - ratio), dtype=x.dtype), x.array)
     return dropout(x, ratio, mask=mask)  # type: ignore[no-any-return]

@@ -145,7 +145,7 @@ def spatial_average_pooling_nd(
     """
     who = "spatial_average_pooling_nd"
     x, shape = check_block(who, x, grid, shape)
-    backend.check_fractions(who, x.array)
+    backend.require_float_dtype(who, x.array)
     window = _window(who, shape, ksize, stride, pad, False)
     if pad_value not in (0, None):
         raise ValueError(

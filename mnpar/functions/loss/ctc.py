@@ -215,7 +215,7 @@ def connectionist_temporal_classification(
         else as_variable(x)
     )
     labels = as_variable(t).array
-    backend.check_fractions(name, x.array)
+    backend.require_float_dtype(name, x.array)
     if (
         x.ndim != 3
         or not len(x)

@@ -117,7 +117,7 @@ def gaussian(
     """
     mean, ln_var = _alike("gaussian", mean, ln_var)
     if eps is None:
-        eps = backend.like(
+        eps = backend.to_device_of(
             (rng or generator()).standard_normal(mean.shape).astype(mean.dtype), mean.array
         )
     y: Variable = mean + exp(ln_var * 0.5) * eps

@@ -145,7 +145,7 @@ def negative_sampling(
     check_option("negative_sampling", "reduce", reduce, "sum", "no")
     x, labels, W = _checked("negative_sampling", x, t, W, -1)
     xp = x.xp
-    samples = backend.beside(sampler((len(x), sample_size + 1)), x.array).copy()
+    samples = backend.to_device_of(sampler((len(x), sample_size + 1)), x.array).copy()
     samples[:, 0] = labels
     sign = xp.ones(sample_size + 1, x.dtype)
     sign[0] = -1

@@ -238,7 +238,7 @@ def floor_divide(x: Any, y: Any) -> Variable:
         >>> (mnpar.Variable(np.array([7.0, -7.0])) // 2).array
         array([ 3., -4.])
     """
-    return Variable(backend.unscalar(plain(x) // plain(y)), requires_grad=False)
+    return Variable(backend.wrap_scalar(plain(x) // plain(y)), requires_grad=False)
 
 
 def add(*xs: Any) -> Variable:

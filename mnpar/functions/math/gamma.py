@@ -122,7 +122,7 @@ class DiGamma(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
-        return lambda: gy * either(PolyGamma(backend.like(np.array(1.0), plain(x))), x)
+        return lambda: gy * either(PolyGamma(backend.to_device_of(np.array(1.0), plain(x))), x)
 
 
 class PolyGamma(FunctionNode):
@@ -222,7 +222,7 @@ def zeta(x: Any, q: Any) -> Variable:
 def _constant(n: Any, x: Any) -> Array:
     """A first argument as an array, where x is."""
     return (
-        backend.like(np.asarray(plain(n), "d"), plain(x))
+        backend.to_device_of(np.asarray(plain(n), "d"), plain(x))
         if not backend.is_array(plain(n))
         else plain(n)
     )

@@ -159,7 +159,7 @@ def fixed_decorrelated_batch_normalization(
 
 def _grouped(name: str, x: Variable, groups: int) -> Variable:
     """(N, C, …) as (groups, C / groups, N · …), in which it is computed."""
-    backend.check_fractions(name, x.array)
+    backend.require_float_dtype(name, x.array)
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise ValueError(
             f"{name}: x of shape {x.shape} is not (N, C, …) with C a multiple of groups = {groups}"

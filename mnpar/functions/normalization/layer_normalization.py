@@ -172,7 +172,7 @@ class LayerNormalization(FunctionNode):
         """Slices of N with room (rooms, n, D), as many as stay in the cache on the host."""
         N, D = self.shape
         step = min(N, max(1, (LAYER if xp is np else 2**26) // max(D, 1)))
-        room = backend.scratch((rooms, step, D), self.dtype, xp)
+        room = backend.empty_aligned((rooms, step, D), self.dtype, xp)
         for start in range(0, N, max(step, 1)):
             n = slice(start, min(start + step, N))
             yield n, room[:, : n.stop - start]

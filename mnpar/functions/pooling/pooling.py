@@ -362,7 +362,7 @@ def _average(
     who: str, ndim: int | None, x: Any, ksize: Any, stride: Any, pad: Any, pad_value: Any
 ) -> Variable:
     x = as_variable(x)
-    backend.check_fractions(who, x.array)
+    backend.require_float_dtype(who, x.array)
     windows = pooling_windows(who, ndim, x, ksize, stride, pad, False)
     if pad_value not in (0, None):
         raise ValueError(

@@ -137,7 +137,7 @@ def _pool(
     x = as_variable(x)
     rois = backend.to_host(as_variable(rois).array)
     if not whole:
-        backend.check_fractions(who, x.array)
+        backend.require_float_dtype(who, x.array)
     images = backend.to_host(as_variable(images).array)
     if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 4 or images.shape != rois.shape[:1]:
         raise ValueError(
@@ -159,7 +159,7 @@ def _pool(
                 int(n),
                 rows,
                 columns,
-                *[backend.beside(M, x.array) for M in (A[:, rows], B[:, columns])],
+                *[backend.to_device_of(M, x.array) for M in (A[:, rows], B[:, columns])],
             )
         )
     pooling = Pooling(regions, x.shape, out)

@@ -62,7 +62,7 @@ class ParameterAveraging:
     def __call__(self, optimizer: GradientMethod) -> None:
         if optimizer.t % self.every == 0:
             for vector in _vectors(optimizer):
-                backend.copy_to(vector, self.comm.allreduce(vector, "mean"))
+                backend.copyto(vector, self.comm.allreduce(vector, "mean"))
 
 
 class ElasticAveraging:
@@ -114,7 +114,9 @@ class ElasticAveraging:
         if not self.centre:
             self.centre = [self.comm.allreduce(vector, "mean") for vector in vectors]
         # it may have been loaded
-        self.centre = [backend.beside(c, x) for x, c in zip(vectors, self.centre, strict=True)]
+        self.centre = [
+            backend.to_device_of(c, x) for x, c in zip(vectors, self.centre, strict=True)
+        ]
         for x, c in zip(vectors, self.centre, strict=True):
             difference = x - c
             x -= self.alpha * difference
@@ -204,9 +206,9 @@ class ParameterServer:
                 vectors = [vector.copy() for vector in vectors]
             for arena, x in zip(arenas, given, strict=bool(given)):
                 if request == self._STEP:
-                    backend.copy_to(arena.grad, x)
+                    backend.copyto(arena.grad, x)
                 else:
-                    arena.data += alpha * (backend.beside(x, arena.data) - arena.data)
+                    arena.data += alpha * (backend.to_device_of(x, arena.data) - arena.data)
             if request == self._STEP:
                 optimizer.arenas.adopt()
                 optimizer.update()
@@ -225,7 +227,7 @@ class ParameterServer:
     def get(self, optimizer: GradientMethod) -> None:
         """Take the server's parameters."""
         for x, c in zip(_vectors(optimizer), self._ask(self._GET), strict=True):
-            backend.copy_to(x, c)
+            backend.copyto(x, c)
 
     def step(self, optimizer: GradientMethod) -> None:
         """Hand in the gradients that are there, and take the parameters after the server's step by
@@ -236,7 +238,7 @@ class ParameterServer:
         arenas.fill()
         grads = [arena.grad for arena in arenas.learning]
         for x, c in zip(_vectors(optimizer), self._ask(self._STEP, grads), strict=True):
-            backend.copy_to(x, c)
+            backend.copyto(x, c)
 
     def pull(self, optimizer: GradientMethod, alpha: float) -> None:
         """x ← x − α (x − c) here, c ← c + α (x − c) on the server, both from the values before.
@@ -246,7 +248,7 @@ class ParameterServer:
         """
         vectors = _vectors(optimizer)
         for x, c in zip(vectors, self._ask(self._PULL, vectors, _rate(alpha)), strict=True):
-            x -= alpha * (x - backend.beside(c, x))
+            x -= alpha * (x - backend.to_device_of(c, x))
 
     def finish(self) -> None:
         """Tell the server that this worker will ask no more."""

@@ -57,7 +57,7 @@ class DoubleBuffering:
             if operation is not None:
                 operation.wait()
             xp = backend.get_array_module(grad)
-            xp.multiply(backend.beside(total, grad), scale, out=grad, casting="same_kind")
+            xp.multiply(backend.to_device_of(total, grad), scale, out=grad, casting="same_kind")
         return True
 
     def serialize(self, serializer: Any) -> None:

@@ -389,7 +389,7 @@ class Placement:
         ``asked``: whether any rank's step sums such norms; all ranks of the mesh have the same.
         """
         for comm, param in self._tied if asked else ():
-            backend.copy_to(param.array, comm.bcast(param.array))
+            backend.copyto(param.array, comm.bcast(param.array))
         self._stepped_by = self._steps_by(optimizer)
 
     def _share(self, path: str, axes: tuple[str, ...]) -> float:

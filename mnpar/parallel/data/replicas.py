@@ -74,7 +74,7 @@ def broadcast_model(
     places = [(arena.data, arena.summed) for arena in arenas.gather(initialized)]
     for values, summed in [*places, *[(param.array, param.summed) for param in arenas.strays]]:
         copies = comm if summed is None or among is None else among(summed)
-        backend.copy_to(values, copies.bcast(values, root=0))
+        backend.copyto(values, copies.bcast(values, root=0))
     _broadcast_persistents(comm, model)
 
 
@@ -171,7 +171,7 @@ def _give(
                 f"and on rank {root} as "
                 f"{np.dtype(dtype)}: set mnpar.config.dtype alike on all ranks"
             )
-        backend.copy_to(param.array, value)
+        backend.copyto(param.array, value)
 
 
 def _broadcast_persistents(comm: Communicator, model: Link) -> None:
@@ -185,7 +185,7 @@ def _broadcast_persistents(comm: Communicator, model: Link) -> None:
     others = comm.bcast_obj([None if backend.is_array(value) else value for value in values])
     for (_, link, name), value, other in zip(owners, values, others, strict=True):
         if backend.is_array(value):
-            backend.copy_to(value, comm.bcast(value, root=0))
+            backend.copyto(value, comm.bcast(value, root=0))
         else:
             setattr(link, name, other)
 

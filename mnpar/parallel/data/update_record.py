@@ -373,7 +373,7 @@ def weighted(
     if isinstance(loss, Variable):
         return Weighted(loss, start_of(loss, weight, scale), others)
     if loss.grad is not None:
-        loss.grad = backend.unscalar(loss.grad * loss.dtype.type(weight))
+        loss.grad = backend.wrap_scalar(loss.grad * loss.dtype.type(weight))
     elif loss.size == 1:
         loss.grad = loss.xp.full_like(loss.array, weight * (scale or 1.0))
     return loss
@@ -415,7 +415,7 @@ def start_of(loss: Variable, weight: float, scale: float | None) -> Array:
     """What backward starts from, for a loss that counts so much; None if it cannot start."""
     array = loss.array
     if loss.node.gradient is not None and not isinstance(loss, Parameter):
-        return backend.unscalar(loss.grad * array.dtype.type(weight))
+        return backend.wrap_scalar(loss.grad * array.dtype.type(weight))
     if array.size == 1:
         return backend.get_array_module(array).array(
             weight * (scale or 1.0), array.dtype, ndmin=array.ndim

@@ -11,7 +11,7 @@ import numpy as np
 
 from mnpar.autograd.engine import DeferredGradients, apply_hooks
 from mnpar.autograd.graph import Gradient, VariableNode
-from mnpar.backend import added
+from mnpar.backend import add_gradients
 from mnpar.configuration import is_recording, recording
 from mnpar.function_hook import around_vjp, function_hooks
 from mnpar.functions import concat
@@ -44,7 +44,7 @@ class Leaves:
         """One micro-batch's gradient."""
         if any([not hook.after for hook in node.hooks]):
             before = self._touched.get(node)
-            self._touched[node] = g if before is None else added(before, g)
+            self._touched[node] = g if before is None else add_gradients(before, g)
         else:
             self._touched[node] = None
             self._keep(node, g)
@@ -53,7 +53,7 @@ class Leaves:
         if node.grad_slot is not None and node.grad_slot.accumulate(node, g):
             return
         if node.gradient is not None:
-            node.gradient = added(node.gradient, g)
+            node.gradient = add_gradients(node.gradient, g)
         else:
             # functions pass arrays on
             node.gradient = g.copy() if id(g) in self._taken or g.base is not None else g

@@ -333,7 +333,7 @@ class ParallelFunction:
             if mode == "gather":
                 return merged(parts, counts, mode)
             total = reduce_arrays(
-                [backend.unscalar(x) for x in parts], "sum" if mode == "avg" else mode
+                [backend.wrap_scalar(x) for x in parts], "sum" if mode == "avg" else mode
             )
             if mode == "avg":
                 dtype = comm.bcast_obj(

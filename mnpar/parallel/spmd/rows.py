@@ -122,20 +122,20 @@ def merged(values: list[Array], counts: list[int], mode: str | None) -> Array:
     result = values[0]
     for value in values[1:]:
         result = UFUNCS[mode](result, value)
-    return backend.unscalar(result)
+    return backend.wrap_scalar(result)
 
 
 def weighted(value: Array, n: int) -> Array:
     """n times the value, in at least 32 bits; integers as float64."""
     wide = np.result_type(value.dtype, np.float32 if value.dtype.kind in FRACTIONS else np.float64)
-    return backend.unscalar(value.astype(wide) * n)
+    return backend.wrap_scalar(value.astype(wide) * n)
 
 
 def mean(total: Array, n: int, dtype: Any) -> Array:
     """A total over n rows, divided by n; in ``dtype``, that of the values, if that has
     fractions.
     """
-    result = backend.unscalar(total / n)
+    result = backend.wrap_scalar(total / n)
     return result.astype(dtype, copy=False) if np.dtype(dtype).kind in FRACTIONS else result
 
 
