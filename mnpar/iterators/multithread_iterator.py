@@ -8,15 +8,16 @@ get faster by them.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from contextvars import Context, copy_context
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import mnpar.random
 from mnpar.iterators.order_samplers import OrderSampler
-from mnpar.iterators.read_ahead import ReadAheadIterator, Readers, pieces
+from mnpar.iterators.read_ahead import ReadAheadIterator, Readers, ordinary, split_rows
 
 
 class MultithreadIterator(ReadAheadIterator):
@@ -64,33 +65,32 @@ class MultithreadIterator(ReadAheadIterator):
         return Threads(self.dataset, self.n_threads)
 
 
-class Piece:
-    """The part of a batch that one thread reads: ``rows`` before, ``examples`` or ``error`` after
-    it is ``done``.
-    """
+class Piece(NamedTuple):
+    """The part of a batch that one thread reads."""
 
-    def __init__(self, rows: list[int], seed: list[int]) -> None:
-        self.rows = rows
-        self.seed = seed
-        self.context: Context = copy_context()  # the rank's configuration
-        self.done = threading.Event()
-        self.cancelled = False
-        self.examples: list[Any] = []
-        self.error: BaseException | None = None
+    rows: list[int]
+    seed: list[int]
+    context: Context  # the rank's configuration
+    examples: Future[list[Any]]
 
-    def read(self, dataset: Any) -> None:
-        """Read the rows; called in a thread, inside ``context``."""
+    def read(self, dataset: Any) -> list[Any]:
+        """Return the examples; called in a thread, inside ``context``."""
         mnpar.random.use(np.random.default_rng(self.seed))
-        try:
-            for i in self.rows:
-                self.examples.append(dataset[i])
-        except BaseException as error:
-            self.error = error
+        examples = []
+        for i in self.rows:
+            try:
+                examples.append(dataset[i])
+            except BaseException as error:
+                error.add_note(f"(raised while a thread read example {i})")
+                raise
+        return examples
 
 
 class Threads:
-    """Threads that read. They are daemons: a data set that hangs does not keep the program from
-    ending.
+    """Threads that read, the :class:`Readers` of a MultithreadIterator.
+
+    They are daemons, which those of a ThreadPoolExecutor are not: a data set that hangs does not
+    keep the program from ending.
     """
 
     broken = False
@@ -105,7 +105,10 @@ class Threads:
 
     def submit(self, rows: list[int], seed: list[int]) -> list[Piece]:
         """Begin to read a batch."""
-        batch = [Piece(part, [*seed, number]) for number, part in enumerate(pieces(rows, self.n))]
+        batch = [
+            Piece(part, [*seed, number], copy_context(), Future())
+            for number, part in enumerate(split_rows(rows, self.n))
+        ]
         for piece in batch:
             self.queue.put(piece)
         return batch
@@ -114,19 +117,16 @@ class Threads:
         """Wait for the batch."""
         examples: list[Any] = []
         for piece in ticket:
-            piece.done.wait()
-            if piece.error is not None:
-                raise_for(
-                    piece.error,
-                    f"(raised while a thread read example {piece.rows[len(piece.examples)]})",
-                )
-            examples += piece.examples
+            error = piece.examples.exception()
+            if error is not None:
+                raise ordinary(error)
+            examples += piece.examples.result()
         return examples
 
     def cancel(self, ticket: list[Piece]) -> None:
         """Give up a batch: it will not be collected."""
         for piece in ticket:
-            piece.cancelled = True
+            piece.examples.cancel()
 
     def stop(self) -> None:
         """Let the threads end, each after the piece that it is reading."""
@@ -135,18 +135,10 @@ class Threads:
 
 
 def work(dataset: Any, queue: SimpleQueue[Piece | None]) -> None:
-    """The loop of a thread: read pieces until it gets None."""
+    """Read pieces until there comes None: the loop of a thread."""
     while (piece := queue.get()) is not None:
-        if not piece.cancelled:
-            piece.context.run(piece.read, dataset)
-        piece.done.set()
-
-
-def raise_for(error: BaseException, note: str) -> None:
-    """Raise a reader's error with a note; a StopIteration as a RuntimeError, for it would look like
-    the end of the data.
-    """
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        error.add_note(note)
-        raise error
-    raise RuntimeError(f"{type(error).__name__} {error} {note}") from error
+        if piece.examples.set_running_or_notify_cancel():
+            try:
+                piece.examples.set_result(piece.context.run(piece.read, dataset))
+            except BaseException as error:
+                piece.examples.set_exception(error)

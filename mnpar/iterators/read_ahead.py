@@ -194,7 +194,19 @@ class ReadAheadIterator(SerialIterator):
         )
 
 
-def pieces(rows: list[int], n: int) -> list[list[int]]:
-    """A batch for n readers: at most n lists of nearly equal lengths, none empty."""
+def split_rows(rows: list[int], n: int) -> list[list[int]]:
+    """Divide a batch among n readers: at most n lists of nearly equal lengths, none empty."""
     n = min(n, len(rows))
     return [rows[len(rows) * i // n : len(rows) * (i + 1) // n] for i in range(n)]
+
+
+def ordinary(error: BaseException) -> Exception:
+    """Return a reader's error as one that ``next`` may raise: a StopIteration would look like the
+    end of the data, a SystemExit would end the program; each becomes a RuntimeError.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    notes = " ".join(getattr(error, "__notes__", []))
+    replacement = RuntimeError(f"{type(error).__name__} {error} {notes}")
+    replacement.__cause__ = error
+    return replacement

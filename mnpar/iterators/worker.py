@@ -15,13 +15,13 @@ import random
 import runpy
 import select
 import signal
-import struct
 import sys
 import threading
 import traceback
 import types
 from contextlib import suppress
-from typing import Any
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,95 +29,110 @@ import mnpar.random
 from mnpar.communicators.consensus import dump_error
 from mnpar.iterators import shared_file
 
-REQUEST = struct.Struct("<qqqqqqq")  # ticket, slot, how many rows; four numbers of the seed
-# ticket, one of the following, size of the head, the row that failed
-REPLY = struct.Struct("<qqqq")
-STATUS = struct.Struct("<qqq")  # which worker, its pid, how it ended as the system says it
-BORN = -1  # instead: it did not
-DONE, FAILED, UNREADY = range(3)
 WORKER = "MNPAR_WORKER"  # is in a worker's environment
 MAIN = "__mp_main__"  # what the parent's __main__ is called here, as in multiprocessing
 
 
-def fork(files: list[tuple[int, int, int]], status: int, dataset: int) -> None:
+class Request(NamedTuple):
+    """Examples to read."""
+
+    ticket: int
+    slot: int  # of the shared memory, where they are written
+    rows: list[int]
+    seed: list[int]
+
+
+class Reply(NamedTuple):
+    """What became of a request. It is smaller than PIPE_BUF, so that it is written as a whole."""
+
+    ticket: int  # -1: the data set could not be taken over
+    head: int  # bytes of the head of what lies in the slot
+    failed: int | None  # the row at which there was an error
+
+
+class Status(NamedTuple):
+    """The start of a worker, or its end."""
+
+    number: int
+    pid: int
+    exit_code: int | None
+
+
+def fork(files: dict[int, tuple[int, int, int]], status: int, dataset: int) -> None:
     """Become workers, and stay to say how they ended.
 
     Args:
-        files: the arguments of :func:`serve` for each worker.
+        files: the arguments of :func:`serve`, as file descriptors, by the workers' numbers.
         status: file descriptor of a pipe that the program reads.
         dataset: of the shared file with the arrays of the data set, which each worker closes.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's business
-    pids: dict[int, int] = {}
-    for number, own in enumerate(files):
+    reports = Connection(status, readable=False)
+    numbers: dict[int, int] = {}
+    for number, own in list(files.items()):
         pid = os.fork()
         if pid == 0:
-            for fd in {status, *[fd for others in files for fd in others]} - set(own):
-                os.close(fd)
+            for fd in [status, *[fd for three in files.values() for fd in three]]:
+                if fd not in own:
+                    os.close(fd)
             _work(*own)
-        _tell(status, number, pid, BORN)
-        pids[pid] = number
+        _report(reports, Status(number, pid, None))
+        numbers[pid] = number
         for fd in own:
             os.close(fd)
-        files = [others for others in files if others is not own]
+        del files[number]
     os.close(dataset)
-    while pids:
-        pid, how = os.wait()
-        _tell(status, pids.pop(pid), pid, how)
+    while numbers:
+        pid, status = os.wait()
+        _report(reports, Status(numbers.pop(pid), pid, os.waitstatus_to_exitcode(status)))
 
 
-def _tell(status: int, number: int, pid: int, how: int) -> None:
+def _report(reports: Connection, status: Status) -> None:
     with suppress(BrokenPipeError):  # the program is gone
-        os.write(status, STATUS.pack(number, pid, how))
+        reports.send(status)
 
 
 def _work(requests: int, replies: int, memory: int) -> None:
-    """What a fork does; it does not return."""
+    """Serve in a fork; this does not return."""
     code = 1
     try:
-        serve(requests, replies, memory)
+        serve(Connection(requests, writable=False), Connection(replies, readable=False), memory)
         sys.stdout.flush()
         code = 0
-    except BrokenPipeError:  # the program is gone
-        pass
+    except (EOFError, BrokenPipeError):  # the program is gone
+        code = 0
     except BaseException:
         traceback.print_exc()
     os._exit(code)
 
 
-def serve(requests: int, replies: int, memory: int) -> None:
+def serve(requests: Connection, replies: Connection, memory: int) -> None:
     """Answer requests until there are no more.
 
     Args:
-        requests, replies: file descriptors of pipes.
-        memory: of the shared file that the results are written to.
+        requests, replies: pipes.
+        memory: file descriptor of the shared file that the results are written to.
     """
-    threading.Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(requests.fileno(),), daemon=True).start()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # nothing is lost when it is ended
+    setup = requests.recv_bytes()
     try:
-        size = int.from_bytes(_receive(requests, 8), "little")
-        pickled, places, fd, main, sys.argv = pickle.loads(_receive(requests, size))
+        pickled, places, fd, main, sys.argv = pickle.loads(setup)
         if main is not None:
             _import_main(*main)
         dataset = shared_file.read_object(fd, pickled, places)
         os.close(fd)
     except BaseException as error:
-        head = _write_error(memory, error, 0)
-        os.write(replies, REPLY.pack(-1, UNREADY, head, 0))
+        replies.send(Reply(-1, _write_error(memory, error, 0), None))
         return
-    while True:
-        ticket, slot, n, *seed = REQUEST.unpack(_receive(requests, REQUEST.size))
-        if n == 0:
-            return
-        rows = np.frombuffer(_receive(requests, 8 * n), np.int64).tolist()
-        os.write(replies, REPLY.pack(ticket, *_read(dataset, rows, seed, memory, slot)))
+    while (request := requests.recv()) is not None:
+        replies.send(_read(dataset, request, memory))
 
 
-def _read(
-    dataset: Any, rows: list[int], seed: list[int], memory: int, slot: int
-) -> tuple[int, int, int]:
-    """Examples into a slot: what became of it, the size of the head, the row that failed."""
+def _read(dataset: Any, request: Request, memory: int) -> Reply:
+    """Put examples into their slot, or the error."""
+    ticket, slot, rows, seed = request
     rng = np.random.default_rng(seed)
     np.random.seed(rng.integers(2**32))  # for data sets that draw from the global generators
     random.seed(int(rng.integers(2**63)))
@@ -126,9 +141,10 @@ def _read(
     try:
         for i in rows:
             examples.append(dataset[i])
-        return DONE, shared_file.write_examples(memory, examples, slot), 0
+        return Reply(ticket, shared_file.write_examples(memory, examples, slot), None)
     except BaseException as error:
-        return FAILED, _write_error(memory, error, slot), rows[min(len(examples), len(rows) - 1)]
+        row = rows[min(len(examples), len(rows) - 1)]
+        return Reply(ticket, _write_error(memory, error, slot), row)
 
 
 def _write_error(memory: int, error: BaseException, slot: int) -> int:
@@ -139,16 +155,6 @@ def _write_error(memory: int, error: BaseException, slot: int) -> int:
     )
     shared_file.write(memory, message, slot * shared_file.SLOT)
     return len(message)
-
-
-def _receive(fd: int, n: int) -> bytes:
-    data = b""
-    while len(data) < n:
-        more = os.read(fd, n - len(data))
-        if not more:
-            os._exit(0)  # the parent is gone
-        data += more
-    return data
 
 
 def _end_with_parent(fd: int) -> None:
