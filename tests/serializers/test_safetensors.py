@@ -146,3 +146,15 @@ HOSTILE = {
 def test_a_hostile_or_damaged_file_is_refused(file, message):
     with pytest.raises(CheckpointError, match=message):
         read_safetensors(file)
+
+
+def test_the_files_are_those_of_the_safetensors_package():
+    theirs = pytest.importorskip("safetensors.numpy")
+    metadata = {"who": "me"}
+    found = theirs.load(written(ARRAYS, metadata).getvalue())
+    assert sorted(found) == sorted(ARRAYS)
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(found[name], array, name)
+    contiguous = {name: np.array(array, order="C") for name, array in ARRAYS.items()}
+    for name, array in read_safetensors(io.BytesIO(theirs.save(contiguous, metadata))).items():
+        np.testing.assert_array_equal(array, ARRAYS[name], name)
