@@ -17,30 +17,88 @@ starts the same exchange, returns an :class:`Operation` at once, and ``operation
 result. All ranks start their collectives in the same order, blocking or not; they may wait for them
 in any. An array must not be changed before its operation is done.
 
-The file is long because MPI has many methods; each of them is one line here, its steps are in
-calls.py, its twin for Python objects is in objects.py, and what is done in memory that ranks share
-is in in_memory.py. Nothing here is differentiable: ``mnpar.functions`` has the same operations for
-Variables.
+Each exchange is written once, as steps: a generator that yields where it waits for others.
+:func:`twins` makes both methods of it. Nothing here is differentiable: ``mnpar.functions`` has the
+same operations for Variables.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import operator
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
 
 import numpy as np
 
-from mnpar import hints
+from mnpar import backend, hints
 from mnpar.backend import Array
-from mnpar.communicators.operation import Operation, no_steps
-from mnpar.communicators.shared_sum import InMemory
-from mnpar.communicators.waiting import ANY
+from mnpar.communicators import shared_sum
+from mnpar.communicators.channel import Channel
+from mnpar.communicators.collectives import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BCAST,
+    GATHER,
+    REDUCE_SCATTER,
+    SCANS,
+    SCATTER,
+    allreduce_into,
+    listed,
+)
+from mnpar.communicators.operation import Operation, complete, no_steps
+from mnpar.communicators.shared_memory import SharedMemory
+from mnpar.communicators.transport import Traffic, Transport
+from mnpar.communicators.waiting import ANY, Steps, T
+from mnpar.communicators.wire import REDUCTIONS, UPDATE, Call, mean_of
+from mnpar.configuration import config
+from mnpar.runtime.callsite import call_site
 
 ANY_SOURCE = ANY
-
-
 ANY_TAG = ANY
+
+_SEND_BY_LETTERS = "comm.send(array, dest), and array = comm.recv(source), which takes no buffer"
+_INTEGERS = (int, np.integer)  # written in the calls, a union would be made again each time
+
+P = ParamSpec("P")
+Method = Callable[Concatenate["Communicator", P], T]
+
+
+def twins(
+    steps: Callable[Concatenate[Communicator, bool, P], Steps[T]],
+) -> tuple[Method[P, T], Method[P, Operation]]:
+    """Make a blocking method and its non-blocking twin.
+
+    Args:
+        steps: what both do, as a method that yields where it waits. It has their name after an
+            underscore, the docstring of the blocking one, and one more argument: whether it is
+            waited for later.
+    """
+    name = steps.__name__.removeprefix("_")
+    steps.__qualname__ = f"Communicator.{name}"  # in the TypeError of a wrong call
+
+    def wait(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return complete(self.transport, steps(self, False, *args, **kwargs))
+
+    def start(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> Operation:
+        return Operation(self.transport, steps(self, True, *args, **kwargs))
+
+    wait.__doc__ = steps.__doc__
+    start.__doc__ = (
+        f"Start :meth:`{name}`, and return at once: ``wait()`` of the operation gives the result."
+    )
+    signature = inspect.signature(steps)
+    arguments = [one for one in signature.parameters.values() if one.name != "later"]
+    result = signature.return_annotation.removeprefix("Steps[").removesuffix("]")
+    for method, new, returns in ((wait, name, result), (start, f"i{name}", "Operation")):
+        method.__name__, method.__qualname__ = new, f"Communicator.{new}"
+        method.__annotations__ = {one.name: one.annotation for one in arguments[1:]}
+        method.__annotations__["return"] = returns
+        method.__dict__["__signature__"] = inspect.Signature(arguments, return_annotation=returns)
+    return wait, start
 
 
 def require_communicator(comm: Any, call: str) -> None:
@@ -57,13 +115,13 @@ def require_communicator(comm: Any, call: str) -> None:
 
 
 def described(given: Any) -> str:
-    """A wrong argument as errors name it, by its type: "an int"."""
+    """Name a wrong argument by its type, as errors do: "an int"."""
     name = type(given).__name__
     return "None" if given is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
 @hints.knows(hints.COMMUNICATOR)
-class Communicator(InMemory):
+class Communicator:
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 
     All ranks call each collective (every method but the point-to-point ones ``send``, ``recv`` and
@@ -93,6 +151,18 @@ class Communicator(InMemory):
         broadcast_data: Callable[..., None]
         multi_node_mean_grad: Callable[..., None]
         allreduce_grad: Callable[..., None]
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.rank = transport.rank
+        self.size = transport.size
+        self._channels: dict[int, Channel] = {}
+        self._open = True
+        # what was split from it, with color and key; None: nobody asked for that (``follow``)
+        self.parts: list[tuple[int | None, int, Communicator | None]] | None = None
+        # how many multi-node optimizers were made on it (parallel/data/update_record.py)
+        self.optimizers = 0
+        self._configs: dict[str, Any] = {"batched_copy": True, "allreduce_grad_dtype": None}
 
     # ---- the group ----
 
@@ -165,7 +235,7 @@ class Communicator(InMemory):
             )
         if not (isinstance(key, int | np.integer) and abs(key) < 2**31):
             raise ValueError(f"rank {self.rank}: the key of a split is a number, not {key!r}")
-        self._now(self.channel(0).barrier(self._call("split")))
+        complete(self.transport, self.channel(0).barrier(self._call("split")))
         transport = self.transport.split(None if color is None else int(color), int(key))
         other = None if transport is None else Communicator(transport)
         if self.parts is not None:
@@ -240,6 +310,102 @@ class Communicator(InMemory):
     def __repr__(self) -> str:
         return f"<mnpar communicator {self.name}, rank {self.rank} of {self.size}>"
 
+    # ---- messages ----
+
+    @property
+    def traffic(self) -> Traffic:
+        """What this rank has sent so far."""
+        return self.transport.traffic
+
+    def follow(self) -> None:
+        """Keep what is split from it from now on, and from that, so that all of it can be given up
+        and renewed with it.
+        """
+        self.parts = []
+
+    def revoke(self) -> None:
+        """Give up all messages under way here, and in what was split from it: nobody waits for them
+        any more.
+        """
+        self.transport.revoke()
+        for _, _, part in self.parts or ():
+            if part is not None:
+                part.revoke()
+
+    def renew(self, transport: Transport) -> None:
+        """Go on with new messages among the same ranks, after those under way were given up.
+        Collective.
+
+        What was split from it goes on, too, but for what not all of its ranks had yet.
+        """
+        self.transport, self.rank, self.size = transport, transport.rank, transport.size
+        self._channels = {}
+        if self.parts is None:
+            return
+        del self.parts[min(self.allgather_obj(len(self.parts))) :]
+        for color, key, part in self.parts:
+            made = self.transport.split(color, key)
+            if part is not None and made is not None:
+                part.renew(made)
+
+    def channel(self, order: int) -> Channel:
+        """The messages of one order of differentiation: 0 forward, 1 its gradients …"""
+        if not self._open:
+            remedy = (
+                "let it live until backward has communicated on it"
+                if order
+                else "create or split another one"
+            )
+            raise ValueError(f"rank {self.rank}: this communicator is finalized: {remedy}")
+        channel = self._channels.get(order)
+        if channel is None:
+            channel = self._channels[order] = Channel(self.transport, order)
+        return channel
+
+    def peer(self, rank: int, wildcard: int | None = None) -> int:
+        """The rank, checked."""
+        if isinstance(rank, _INTEGERS) and (0 <= rank < self.size or rank == wildcard):
+            return int(rank)
+        if isinstance(rank, np.ndarray) and rank.ndim:
+            raise TypeError(
+                f"rank {self.rank}: the number of a rank is needed where an array was given: "
+                f"{_SEND_BY_LETTERS}"
+            )
+        raise ValueError(
+            f"rank {self.rank}: there is no rank {rank!r} in a communicator of {self.size} (0 "
+            f"to {self.size - 1})"
+        )
+
+    def tag(self, tag: int, wildcard: int | None = None) -> int:
+        """The tag, checked. What ranks repeat in backward (functions.forget) has tags of its own,
+        counted from the other end: a message that left after forward, and is received after
+        backward, is none of these.
+        """
+        if isinstance(tag, _INTEGERS) and (0 <= tag <= self.transport.tag_limit or tag == wildcard):
+            return (
+                self.transport.tag_limit - int(tag)
+                if config.in_recomputing and tag != wildcard
+                else int(tag)
+            )
+        raise ValueError(
+            f"rank {self.rank}: a tag is a number from 0 to {self.transport.tag_limit}, not {tag!r}"
+        )
+
+    def _call(
+        self, what: str, root: int = 0, op: str = "sum", tag: int = 0, later: bool = False
+    ) -> Call:
+        if op not in REDUCTIONS:
+            raise ValueError(f"rank {self.rank}: {what} knows {', '.join(REDUCTIONS)}, not {op!r}")
+        return Call(what, call_site(), root=root, reduction=op, tag=tag, later=later)
+
+    def _from(self, source: int, tag: int) -> tuple[int, int]:
+        """The source and tag of a receive, checked."""
+        return self.peer(source, ANY), self.tag(tag, ANY)
+
+    def _ring(self, steps: int) -> tuple[int, int]:
+        """The rank so many steps up the ring, and the one as many steps down."""
+        return (self.rank + steps) % self.size, (self.rank - steps) % self.size
+
     # ---- arrays: point to point ----
 
     def send(self, data: Any, dest: int, tag: int = 0) -> None:
@@ -254,150 +420,423 @@ class Communicator(InMemory):
             ValueError: no such rank or tag.
             TypeError: not an array.
         """
-        self._send(data, dest, tag)
+        self.channel(0).send(data, self._call("send", tag=tag), self.peer(dest), self.tag(tag))
 
     def isend(self, data: Any, dest: int, tag: int = 0) -> Operation:
-        """:meth:`send` as an operation, which is done at once, because the data was copied."""
-        self._send(data, dest, tag)
-        return self._later(no_steps())
+        """Call :meth:`send`, and return an operation that is done, because the data was copied."""
+        self.send(data, dest, tag)
+        return Operation(self.transport, no_steps())
 
-    def recv(self, source: int, tag: int = 0) -> Any:
+    def _recv(self, later: bool, source: int, tag: int = 0) -> Steps[Any]:
         """Wait for what a rank sent; it comes in its own shape, dtype and structure (a list comes
         as a tuple).
 
         Args:
             source: the rank that calls :meth:`send`, or ``ANY_SOURCE``.
-            tag: the sender's, or ``ANY_TAG``.
+            tag: the sender's, or ``ANY_TAG``. Receives take messages in the order in which they
+                were posted.
         """
-        return self._now(self._recv(source, tag))
+        call = self._call("recv")
+        return (yield from self.channel(0).recv(call, *self._from(source, tag)))[0]
 
-    def irecv(self, source: int, tag: int = 0) -> Operation:
-        """:meth:`recv`, later; receives take messages in the order in which they were posted."""
-        return self._later(self._recv(source, tag))
+    recv, irecv = twins(_recv)
 
-    def sendrecv(self, data: Any, dest: int, source: int, tag: int = 0) -> Any:
+    def _sendrecv(self, later: bool, data: Any, dest: int, source: int, tag: int = 0) -> Steps[Any]:
         """Send to one rank and receive from another; it may return only when both are done, as
         large arrays are not copied.
         """
-        return self._now(self._sendrecv(data, dest, source, tag))
+        source = self.peer(source, ANY)  # a bad argument is refused before anything is sent
+        _, given = self.channel(0).hand(
+            data, self._call("send", tag=tag), self.peer(dest), self.tag(tag)
+        )
+        value = yield from self._recv(later, source, tag)
+        if given is not None:
+            yield given
+        return value
 
-    def isendrecv(self, data: Any, dest: int, source: int, tag: int = 0) -> Operation:
-        """:meth:`sendrecv`, later; the array must not change before it is done."""
-        return self._later(self._sendrecv(data, dest, source, tag))
+    sendrecv, isendrecv = twins(_sendrecv)
 
-    def shift(self, data: Any, steps: int = 1) -> Any:
-        """Hand an array round the ring: to rank + steps, from rank - steps. All ranks call it."""
-        return self._now(self._shift(data, steps))
+    def _shift(self, later: bool, data: Any, steps: int = 1) -> Steps[Any]:
+        """Pass an array round the ring: to rank + steps, from rank - steps. All ranks call it."""
+        return (yield from self._sendrecv(later, data, *self._ring(steps)))
 
-    def ishift(self, data: Any, steps: int = 1) -> Operation:
-        """:meth:`shift`, later; the array must not change before it is done."""
-        return self._later(self._shift(data, steps))
+    shift, ishift = twins(_shift)
 
     # ---- arrays: collectives; every rank calls them ----
 
-    def bcast(self, x: Array | None = None, root: int = 0) -> Array:
-        """The root's array on every rank, on the root itself the one it gave; the others' argument
-        is not looked at.
+    def _bcast(self, later: bool, x: Array | None = None, root: int = 0) -> Steps[Array]:
+        """Return the root's array on every rank, on the root itself the one it gave; the others'
+        argument is not looked at.
         """
-        return self._now(self._bcast(x, root))
+        call = self._call("bcast", self.peer(root), later=later)
+        value, _ = yield from self.channel(0).steps(BCAST, x, call)
+        return _like(value, x)
 
-    def ibcast(self, x: Array | None = None, root: int = 0) -> Operation:
-        """:meth:`bcast`, later."""
-        return self._later(self._bcast(x, root, later=True))
+    bcast, ibcast = twins(_bcast)
 
-    def reduce(self, x: Array, root: int = 0, op: str = "sum") -> Array | None:
-        """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks on
-        the root; None elsewhere.
+    def _reduce(self, later: bool, x: Array, root: int = 0, op: str = "sum") -> Steps[Array | None]:
+        """Return the elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over
+        ranks on the root; None elsewhere.
         """
-        return self._now(self._reduce(x, root, op))
+        wide, call = _widened(x, self._call("reduce", self.peer(root), op, later=later))
+        total, _ = yield from self.channel(0).steps(ALLREDUCE, wide, call)
+        return _like(self._mean(total, op, x), x)
 
-    def ireduce(self, x: Array, root: int = 0, op: str = "sum") -> Operation:
-        """:meth:`reduce`, later."""
-        return self._later(self._reduce(x, root, op, later=True))
+    reduce, ireduce = twins(_reduce)
 
-    def allreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
-        """The elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over ranks, on
-        every rank.
+    def _allreduce(
+        self, later: bool, x: Array, op: str = "sum", out: Array | None = None
+    ) -> Steps[Array]:
+        """Return the elementwise ``'sum'``, ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` over
+        ranks, on every rank.
 
         Args:
             x: an array, of one shape and dtype on all ranks.
             op: what is computed.
             out: an array like ``x``, or ``x`` itself, to write the result to.
         """
-        return self._now(self._allreduce(x, op, out=out))
+        into = out if type(out) is np.ndarray and op != "mean" else None
+        algorithm = ALLREDUCE if into is None else allreduce_into(into)
+        wide, call = _widened(x, self._call("allreduce", op=op, later=later))
+        total, _ = yield from self.channel(0).steps(algorithm, wide, call)
+        total = _like(self._mean(total, op, x), x)
+        if out is None:
+            return total
+        if not (type(out) is np.ndarray and np.shares_memory(total, out)):
+            out[...] = total
+        return out
 
-    def iallreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Operation:
-        """:meth:`allreduce`, later; neither ``x`` nor ``out`` may change before it is done."""
-        return self._later(self._allreduce(x, op, later=True, out=out))
+    allreduce, iallreduce = twins(_allreduce)
 
-    def gather(self, x: Array, root: int = 0) -> tuple[Array, ...] | None:
-        """Every rank's array, whatever its shape, in rank order on the root; None elsewhere."""
-        return self._now(self._gather(x, root))
-
-    def igather(self, x: Array, root: int = 0) -> Operation:
-        """:meth:`gather`, later."""
-        return self._later(self._gather(x, root, later=True))
-
-    def allgather(self, x: Array) -> tuple[Array, ...]:
-        """Every rank's array, whatever its shape, in rank order on every rank."""
-        return self._now(self._allgather(x))
-
-    def iallgather(self, x: Array) -> Operation:
-        """:meth:`allgather`, later."""
-        return self._later(self._allgather(x, later=True))
-
-    def scatter(self, xs: Any = None, root: int = 0) -> Array:
-        """The root's ``xs[rank]`` on each rank: a list of arrays of any shapes, or one array whose
-        first axis is cut.
+    def _gather(self, later: bool, x: Array, root: int = 0) -> Steps[tuple[Array, ...] | None]:
+        """Return every rank's array, whatever its shape, in rank order on the root; None
+        elsewhere.
         """
-        return self._now(self._scatter(xs, root))
+        call = self._call("gather", self.peer(root), later=later)
+        arrays: tuple[Array, ...]
+        arrays, _ = yield from self.channel(0).steps(GATHER, x, call)
+        return arrays
 
-    def iscatter(self, xs: Any = None, root: int = 0) -> Operation:
-        """:meth:`scatter`, later."""
-        return self._later(self._scatter(xs, root, later=True))
+    gather, igather = twins(_gather)
 
-    def alltoall(self, xs: Any) -> tuple[Array, ...]:
-        """Rank r gets what each rank q has as its ``xs[r]``, in the order of q; shapes may all
+    def _allgather(self, later: bool, x: Array) -> Steps[tuple[Array, ...]]:
+        """Return every rank's array, whatever its shape, in rank order on every rank."""
+        call = self._call("allgather", later=later)
+        arrays: tuple[Array, ...]
+        arrays, _ = yield from self.channel(0).steps(ALLGATHER, x, call)
+        return arrays
+
+    allgather, iallgather = twins(_allgather)
+
+    def _scatter(self, later: bool, xs: Any = None, root: int = 0) -> Steps[Array]:
+        """Return the root's ``xs[rank]`` on each rank: a list of arrays of any shapes, or one array
+        whose first axis is cut.
+        """
+        call = self._call("scatter", self.peer(root), later=later)
+        return (yield from self.channel(0).steps(SCATTER, xs, call))[0]
+
+    scatter, iscatter = twins(_scatter)
+
+    def _alltoall(self, later: bool, xs: Any) -> Steps[tuple[Array, ...]]:
+        """Return on rank r what each rank q has as its ``xs[r]``, in the order of q; shapes may all
         differ.
         """
-        return self._now(self._alltoall(xs))
+        call = self._call("alltoall", later=later)
+        arrays: tuple[Array, ...]
+        arrays, _ = yield from self.channel(0).steps(ALLTOALL, xs, call)
+        return arrays
 
-    def ialltoall(self, xs: Any) -> Operation:
-        """:meth:`alltoall`, later."""
-        return self._later(self._alltoall(xs, later=True))
+    alltoall, ialltoall = twins(_alltoall)
 
-    def reduce_scatter(self, xs: Any, op: str = "sum") -> Array:
-        """Rank r gets the reduction over ranks of their ``xs[r]``; the shapes of different r may
-        differ.
+    def _reduce_scatter(self, later: bool, xs: Any, op: str = "sum") -> Steps[Array]:
+        """Return on rank r the reduction over ranks of their ``xs[r]``; the shapes of different r
+        may differ.
         """
-        return self._now(self._reduce_scatter(xs, op))
+        xs = wide = listed(xs)
+        call = self._call("reduce_scatter", op=op, later=later)
+        if isinstance(xs, tuple):
+            parts = []
+            for x in xs:
+                part, call = _widened(x, call)
+                parts.append(part)
+            wide = tuple(parts)
+        total, _ = yield from self.channel(0).steps(REDUCE_SCATTER, wide, call)
+        return self._mean(total, op, xs[self.rank])
 
-    def ireduce_scatter(self, xs: Any, op: str = "sum") -> Operation:
-        """:meth:`reduce_scatter`, later."""
-        return self._later(self._reduce_scatter(xs, op, later=True))
+    reduce_scatter, ireduce_scatter = twins(_reduce_scatter)
 
-    def scan(self, x: Array, op: str = "sum") -> Array:
-        """The ``'sum'``, ``'max'``, ``'min'`` or ``'prod'`` of the ranks up to this one, its own
-        included.
+    def _scan(self, later: bool, x: Array, op: str = "sum") -> Steps[Array]:
+        """Return the ``'sum'``, ``'max'``, ``'min'`` or ``'prod'`` of the ranks up to this one, its
+        own included.
         """
-        return self._now(self._scan(x, op, exclusive=False))
+        return (yield from self._scan_steps(later, x, op, exclusive=False))
 
-    def iscan(self, x: Array, op: str = "sum") -> Operation:
-        """:meth:`scan`, later."""
-        return self._later(self._scan(x, op, exclusive=False, later=True))
+    scan, iscan = twins(_scan)
 
-    def exscan(self, x: Array, op: str = "sum") -> Array:
-        """The ``'sum'`` or ``'prod'`` of the ranks before this one; on rank 0 zeros, or ones."""
-        return self._now(self._scan(x, op, exclusive=True))
+    def _exscan(self, later: bool, x: Array, op: str = "sum") -> Steps[Array]:
+        """Return the ``'sum'`` or ``'prod'`` of the ranks before this one; on rank 0 zeros, or
+        ones.
+        """
+        return (yield from self._scan_steps(later, x, op, exclusive=True))
 
-    def iexscan(self, x: Array, op: str = "sum") -> Operation:
-        """:meth:`exscan`, later."""
-        return self._later(self._scan(x, op, exclusive=True, later=True))
+    exscan, iexscan = twins(_exscan)
 
-    def barrier(self) -> None:
+    def _scan_steps(self, later: bool, x: Array, op: str, exclusive: bool) -> Steps[Array]:
+        if op == "mean" or (exclusive and op in ("max", "min")):
+            name = "exscan" if exclusive else "scan"
+            raise ValueError(f"rank {self.rank}: there is no {name} by {op!r}")
+        call = self._call("scan", op=op, later=later)
+        total, _ = yield from self.channel(0).steps(SCANS[exclusive, True], x, call)
+        return _like(total, x)
+
+    def _barrier(self, later: bool) -> Steps[None]:
         """Return when every rank has called it."""
-        self._now(self._barrier())
+        yield from self.channel(0).barrier(self._call("barrier", later=later))
 
-    def ibarrier(self) -> Operation:
-        """:meth:`barrier`, later: done when every rank has called it."""
-        return self._later(self._barrier(later=True))
+    barrier, ibarrier = twins(_barrier)
+
+    # ---- objects, pickled, between the ranks of this job only; each method stands for that of
+    # arrays without the ``_obj`` ----
+
+    def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Start sending any object that can be pickled."""
+        call = self._call("send_obj", tag=tag)
+        self.channel(0).send_object(obj, call, self.peer(dest), self.tag(tag))
+
+    def isend_obj(self, obj: Any, dest: int, tag: int = 0) -> Operation:
+        """Call :meth:`send_obj`, and return an operation that is done."""
+        self.send_obj(obj, dest, tag)
+        return Operation(self.transport, no_steps())
+
+    def _recv_obj(self, later: bool, source: int, status: Any = None, tag: int = ANY) -> Steps[Any]:
+        """Wait for an object; ``status``, if given, gets ``source`` and ``tag`` as attributes."""
+        call = self._call("recv_obj")
+        obj, _, source, tag = yield from self.channel(0).recv(call, *self._from(source, tag))
+        if status is not None:
+            status.source, status.tag = source, tag
+        return obj
+
+    recv_obj, irecv_obj = twins(_recv_obj)
+
+    def _sendrecv_obj(
+        self, later: bool, obj: Any, dest: int, source: int, tag: int = 0
+    ) -> Steps[Any]:
+        """Send an object to one rank and receive one from another."""
+        self.send_obj(obj, dest, tag)
+        return (yield from self._recv_obj(later, source, None, tag))
+
+    sendrecv_obj, isendrecv_obj = twins(_sendrecv_obj)
+
+    def _shift_obj(self, later: bool, obj: Any, steps: int = 1) -> Steps[Any]:
+        """Pass an object round the ring: to rank + steps, from rank - steps. All ranks call it."""
+        return (yield from self._sendrecv_obj(later, obj, *self._ring(steps)))
+
+    shift_obj, ishift_obj = twins(_shift_obj)
+
+    def _bcast_obj(
+        self, later: bool, obj: Any = None, max_buf_len: int = 0, root: int = 0
+    ) -> Steps[Any]:
+        """Return the root's object on every rank. (``max_buf_len``, ChainerMN's, is not needed:
+        give ``root`` by its name.)
+        """
+        call = self._call("bcast_obj", self.peer(root), later=later)
+        return (yield from self.channel(0).steps(BCAST, obj, call))[0]
+
+    bcast_obj, ibcast_obj = twins(_bcast_obj)
+
+    def _gather_obj(self, later: bool, obj: Any, root: int = 0) -> Steps[list[Any] | None]:
+        """Return every rank's object in rank order on the root; None elsewhere."""
+        call = self._call("gather_obj", self.peer(root), later=later)
+        objs, _ = yield from self.channel(0).steps(GATHER, obj, call)
+        return None if objs is None else list(objs)
+
+    gather_obj, igather_obj = twins(_gather_obj)
+
+    def _allgather_obj(self, later: bool, obj: Any) -> Steps[list[Any]]:
+        """Return every rank's object in rank order on every rank."""
+        call = self._call("allgather_obj", later=later)
+        return list((yield from self.channel(0).steps(ALLGATHER, obj, call))[0])
+
+    allgather_obj, iallgather_obj = twins(_allgather_obj)
+
+    def _scatter_obj(self, later: bool, objs: Any = None, root: int = 0) -> Steps[Any]:
+        """Return the root's ``objs[rank]`` on each rank."""
+        call = self._call("scatter_obj", self.peer(root), later=later)
+        return (yield from self.channel(0).steps(SCATTER, objs, call))[0]
+
+    scatter_obj, iscatter_obj = twins(_scatter_obj)
+
+    def _alltoall_obj(self, later: bool, objs: Any) -> Steps[list[Any]]:
+        """Return on rank r what each rank q has as its ``objs[r]``."""
+        call = self._call("alltoall_obj", later=later)
+        return list((yield from self.channel(0).steps(ALLTOALL, objs, call))[0])
+
+    alltoall_obj, ialltoall_obj = twins(_alltoall_obj)
+
+    def _reduce_obj(self, later: bool, obj: Any, root: int = 0, op: str = "sum") -> Steps[Any]:
+        """Return the same as :meth:`allreduce_obj` on the root; None elsewhere."""
+        call = self._call("reduce_obj", self.peer(root), op, later=later)
+        objs, _ = yield from self.channel(0).steps(GATHER, obj, call)
+        return None if objs is None else _folded(objs, op)
+
+    reduce_obj, ireduce_obj = twins(_reduce_obj)
+
+    def _allreduce_obj(self, later: bool, obj: Any, op: str = "sum") -> Steps[Any]:
+        """Return the sum (``+``), ``'mean'``, ``'max'``, ``'min'`` or ``'prod'`` (``*``) of the
+        ranks' objects, on every rank.
+        """
+        call = self._call("allreduce_obj", op=op, later=later)
+        return _folded((yield from self.channel(0).steps(ALLGATHER, obj, call))[0], op)
+
+    allreduce_obj, iallreduce_obj = twins(_allreduce_obj)
+
+    def _reduce_scatter_obj(self, later: bool, objs: Any, op: str = "sum") -> Steps[Any]:
+        """Return on rank r the reduction over ranks of their ``objs[r]``."""
+        call = self._call("reduce_scatter_obj", op=op, later=later)
+        return _folded((yield from self.channel(0).steps(ALLTOALL, objs, call))[0], op)
+
+    reduce_scatter_obj, ireduce_scatter_obj = twins(_reduce_scatter_obj)
+
+    def _scan_obj(self, later: bool, obj: Any, op: str = "sum") -> Steps[Any]:
+        """Return the reduction of the objects of the ranks up to this one, its own included."""
+        call = self._call("scan_obj", op=op, later=later)
+        objs, _ = yield from self.channel(0).steps(ALLGATHER, obj, call)
+        return _folded(objs[: self.rank + 1], op)
+
+    scan_obj, iscan_obj = twins(_scan_obj)
+
+    def _exscan_obj(self, later: bool, obj: Any, op: str = "sum") -> Steps[Any]:
+        """Return the reduction of the objects of the ranks before this one; None on rank 0."""
+        call = self._call("exscan_obj", op=op, later=later)
+        objs, _ = yield from self.channel(0).steps(ALLGATHER, obj, call)
+        return _folded(objs[: self.rank], op) if self.rank else None
+
+    exscan_obj, iexscan_obj = twins(_exscan_obj)
+
+    # ---- memory that ranks of one machine share ----
+
+    def share(self, nbytes: int) -> SharedMemory:
+        """Allocate memory, ``nbytes`` zeros, that the ranks of each machine share
+        (:class:`mnpar.SharedData`); all call it.
+        """
+        complete(self.transport, self.channel(0).barrier(self._call("share")))
+        return self.transport.share(nbytes)
+
+    def allreduce_noted(
+        self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array
+    ) -> bool:
+        """The sum over ranks, written to ``out`` if the notes that the ranks send with it are as
+        usual; returns whether.
+
+        Args:
+            x: an array, of one shape and dtype on all ranks unless the notes are unusual.
+            note: this rank's: bytes, as many on all ranks, at most 256.
+            usual: called with the notes in rank order, and returns the same on all ranks: False,
+                and nothing is summed.
+            out: an array like ``x``, or ``x`` itself.
+
+        Raises:
+            ValueError: the note is longer.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> def program(comm):
+            ...     x = np.ones(2)
+            ...     comm.allreduce_noted(
+            ...         x, b"no" if comm.rank else b"ok", lambda notes: b"no" not in notes, x
+            ...     )
+            ...     return bool(x[0] > 1)
+            >>> mnpar.run(program, ranks=2)
+            [False, False]
+        """
+        if len(note) > shared_sum.NOTE:
+            raise ValueError(
+                f"rank {self.rank}: a note has at most {shared_sum.NOTE} bytes, not {len(note)}"
+            )
+        board = self.transport.board
+        channel = self.channel(0)
+        if board is not None and out is x and (form := board.form(x)) is not None:
+            board.begin(form, x, note, channel)
+            if (summed := board.end(usual, x, channel)) is not None:
+                return bool(summed)
+        return channel.allreduce_noted(x, self._call(UPDATE), note, usual, out)
+
+    def open_board(self, wanted: bool = True) -> bool:
+        """Let :meth:`allreduce_noted` sum in shared memory, where all ranks have it in common; all
+        ranks call it.
+
+        Args:
+            wanted: False: by messages again.
+
+        Returns:
+            Whether it does: the ranks are processes of one machine, and their MPI is not Open MPI.
+            Arrays of more than 32 KiB go by messages nevertheless, but for those of
+            :meth:`share_vectors`.
+        """
+        transport = self.transport
+        if transport.board is not None and not wanted:
+            self.barrier()
+            transport.board.free()
+            transport.board = None
+        elif transport.board is None and wanted and transport.adds_up:
+            memory = self.share(shared_sum.Board.size(self.size))
+            transport.board = shared_sum.Board(cast("shared_sum.Processes", transport), memory)
+        return transport.board is not None
+
+    def share_vectors(self, like: Array) -> shared_sum.Vectors | None:
+        """A vector for each rank in shared memory, where :meth:`allreduce_noted` sums them in
+        place.
+
+        Args:
+            like: one-dimensional; all ranks call it with arrays of one form.
+
+        Returns:
+            None if there is no such memory.
+        """
+        if not self.open_board():
+            return None
+        vectors = shared_sum.share_vectors(self, like, self.channel(0).next_number)
+        if vectors is not None:
+            self.transport.board.know(vectors)
+        return vectors
+
+    # ---- means ----
+
+    def _mean(self, total: Any, op: str, x: Any) -> Any:
+        """A sum as the mean, in the dtype that numpy's mean of ``x`` has."""
+        if op != "mean" or total is None:
+            return total
+        mean = backend.wrap_scalar(total / self.size)
+        return (
+            mean.astype(x.dtype, copy=False)
+            if backend.is_array(x) and x.dtype.kind in "fc"
+            else mean
+        )
+
+
+def _folded(objs: Any, op: str) -> Any:
+    """The reduction of objects, in rank order."""
+    if op in ("max", "min"):
+        return (max if op == "max" else min)(objs)
+    total = functools.reduce(operator.mul if op == "prod" else operator.add, objs)
+    return total / len(objs) if op == "mean" else total
+
+
+def _like(x: Any, given: Any) -> Any:
+    """A result, on the device of the argument."""
+    return backend.to_device_of(x, given) if given is not None and x is not None else x
+
+
+def _widened(x: Any, call: Call) -> tuple[Any, Call]:
+    """What is summed for a mean: as in numpy, 8-bit integers do not overflow on the way, nor 16-bit
+    floats; what is told.
+    """
+    if (
+        call.reduction[:4] != "mean"
+        or not backend.is_array(x)
+        or not (x.dtype.kind in "iu" or x.dtype == np.float16)
+    ):
+        return x, call
+    return x.astype(np.float32 if x.dtype.kind == "f" else np.float64), call._replace(
+        reduction=mean_of(x.dtype)
+    )

@@ -2,12 +2,12 @@
 copies its values once.
 
 Each rank has, in the shared memory, a *word* of 64 bits and two *slots*, which it uses by turns. It
-writes the form (dtype and shape) of its values, its note and, if they are few, the values to a
+writes the form (dtype and shape) of its values, its piggyback and, if they are few, the values to a
 slot, and then the number of the sum to its word. A rank that sees this number in all words adds up
 all slots, in rank order. A slot is written again two sums later; by then nobody reads it any more,
 because all ranks have been in the sum between. The last 16 bits of a word count how often its rank
-has written another form or note to this slot: as long as they stay the same, the others need not
-read these again.
+has written another form or piggyback to this slot: as long as they stay the same, the others need
+not read these again.
 
 Larger arrays are not copied at all: they live in the shared memory (``Vectors``). Each rank adds up
 its part of all vectors, writes the sum to all of them, and tells by its word when it is done. So
@@ -19,54 +19,32 @@ slightly different times do not wait for each other.
 
 Ranks may be in different collectives by mistake. A rank that waits in the opening of a collective
 writes the number of that collective to a second word; a rank that waits here sees it, leaves, and
-joins the opening, where all ranks raise the error. Waits are watched for deadlocks like all others
-(deadlock.py).
-
-A vector for each rank of a machine, in shared memory that all of them read and write: an unnamed
-file, mapped by all ranks.
-
-The memory lives as long as any array on any rank refers to it: no call of all ranks is needed to
-free it.
-
-``allreduce_noted`` of the same array again and again, in two halves.
-
-A communicator's methods that use shared memory: to allocate it, and to sum arrays in it without
-messages.
-
-``allreduce_noted`` is a sum in whose message each rank also sends a short *note*. By the notes of
-all ranks they decide whether to sum at all: so a step of the multi-node optimizer agrees on what it
-does and sums the gradients in one message, not two.
+joins the opening, where all ranks raise the error. Deadlocks are looked for here as in all waits.
 """
 
 from __future__ import annotations
 
-import copy
 import mmap
 import os
 import platform
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.objects import Objects
+from mnpar.communicators.channel import Channel
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import SharedMemory
+from mnpar.communicators.transport import Transport
 from mnpar.communicators.waiting import Pending, Waiting, nothing
 from mnpar.communicators.wire import UPDATE
 from mnpar.errors import DeadlockError
 from mnpar.runtime.callsite import call_site
 from mnpar.runtime.deadlock import polling
-
-if TYPE_CHECKING:
-    from mnpar.communicators.channel import Handshake
-    from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.mpi.transport import MpiTransport
-    from mnpar.communicators.objects import Objects
 
 HEAD, NOTE = 64, 256  # bytes of a slot for the form of the values, and for the note
 _TEXT = HEAD - 2  # bytes of the form; the first two of the head are the length of the note
@@ -136,6 +114,16 @@ def _adder(arrays: list[Array]) -> Callable[[Array], Any]:
     return partial(np.add, *arrays) if two else partial(reduce_arrays, arrays, "sum")
 
 
+class Processes(Transport, Protocol):
+    """A transport of processes."""
+
+    def meeting(self, waiting: Waiting, what: str = "") -> tuple[str, int, int, str]:
+        """Name a collective's step: the same on all ranks that are in it."""
+
+    def go_on(self) -> bool:
+        """Let what is under way make progress; return False."""
+
+
 class Board:
     """The slots and words of all ranks.
 
@@ -144,7 +132,7 @@ class Board:
         memory: of ``size(ranks)`` bytes.
     """
 
-    def __init__(self, transport: MpiTransport, memory: SharedMemory) -> None:
+    def __init__(self, transport: Processes, memory: SharedMemory) -> None:
         self._transport, self._rank, self.memory = transport, transport.rank, memory
         starts = range(0, self.size(transport.size), self.size(1))
         self._bytes = memoryview(memory.array)[: self.size(transport.size)]
@@ -204,7 +192,7 @@ class Board:
         form = self._forms[x.shape, x.dtype] = Form(head, sent, slots, self._rank)
         return form
 
-    def begin(self, form: Form, x: Array, note: bytes, channel: Handshake) -> None:
+    def begin(self, form: Form, x: Array, note: bytes, channel: Channel) -> None:
         """Publish this rank's values and note.
 
         Args:
@@ -231,7 +219,7 @@ class Board:
         self,
         usual: Callable[[list[bytes]], bool],
         x: Array,
-        channel: Handshake,
+        channel: Channel,
         later: bool = False,
     ) -> bool | None:
         """Write the sum to the array, if the notes are as usual.
@@ -293,7 +281,7 @@ class Board:
             self._wait((self._seq + 1) * _TIMES)
             self._seq = 0
 
-    def _leave(self, channel: Handshake, seq: int) -> None:
+    def _leave(self, channel: Channel, seq: int) -> None:
         """There is no sum here: the caller goes on in an opening of the same number, where all
         ranks learn why.
         """
@@ -434,7 +422,20 @@ class Vectors:
                     array[...] = total
 
 
-def share_vectors(comm: Objects, like: Array, number: int) -> Vectors | None:
+class Ranks(Protocol):
+    """What a communicator does for ``share_vectors``."""
+
+    rank: int
+    size: int
+
+    def bcast_obj(self, obj: Any) -> Any:
+        """Return rank 0's object."""
+
+    def allreduce_obj(self, obj: Any, op: str) -> Any:
+        """Return the reduction of the ranks' objects."""
+
+
+def share_vectors(comm: Ranks, like: Array, number: int) -> Vectors | None:
     """Vectors like ``like``, which is one-dimensional; all ranks call it. None if the memory cannot
     be had.
 
@@ -491,134 +492,3 @@ def _which(file: int) -> tuple[int, int]:
     """
     found = os.fstat(file)
     return found.st_dev, found.st_ino
-
-
-class NotedSum:
-    """:meth:`Communicator.allreduce_noted` of one array: ``begin`` publishes this rank's values
-    where there is a board, ``end`` sums. Between them no other rank waits for this one.
-
-    Args:
-        comm: the ranks.
-        x: the values, which become their sum; it must not change in between.
-    """
-
-    def __init__(self, comm: Communicator, x: Array) -> None:
-        self._comm, self.x, self._note = comm, x, b""
-        self._board: Board | None = None  # the communicator's, when it was last looked up
-        self._form: Form | None = None  # of the array, on that board
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> NotedSum:
-        """A sum over the same ranks, of a copy of the array."""
-        return NotedSum(self._comm, copy.deepcopy(self.x, memo))
-
-    def begin(self, note: bytes) -> None:
-        """The array has this rank's values; the note goes with them."""
-        board, self._note = self._comm.transport.board, note
-        if board is not self._board:
-            self._board, self._channel = board, self._comm.channel(0)
-            self._form = None if board is None else board.form(self.x)
-        if board is not None and self._form is not None:
-            board.begin(self._form, self.x, note, self._channel)
-
-    def end(self, usual: Callable[[list[bytes]], bool], later: bool = False) -> bool:
-        """Sum in place if the notes are as usual; returns whether they are. ``later``: the parts of
-        a vector in shared memory that other ranks add up need be there only after :meth:`rest`.
-        """
-        comm, board, x = self._comm, self._board, self.x
-        if board is None or self._form is None:
-            return comm.allreduce_noted(x, self._note, usual, x)
-        summed = board.end(usual, x, self._channel, later)
-        if summed is not None:
-            return summed
-        return self._channel.allreduce_noted(x, comm._call(UPDATE), self._note, usual, x)
-
-    def rest(self) -> None:
-        """Wait for the parts of the sum that are not there yet."""
-        if self._board is not None:
-            self._board.rest()
-
-
-class InMemory(Objects):
-    """The methods of a communicator that use shared memory where its ranks have any."""
-
-    def share(self, nbytes: int) -> SharedMemory:
-        """Allocate memory, ``nbytes`` zeros, that the ranks of each machine share
-        (:class:`mnpar.SharedData`); all call it.
-        """
-        self._now(self.channel(0).barrier(self._call("share")))
-        return self.transport.share(nbytes)
-
-    def allreduce_noted(
-        self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array
-    ) -> bool:
-        """The sum over ranks, written to ``out`` if the notes that the ranks send with it are as
-        usual; returns whether.
-
-        Args:
-            x: an array, of one shape and dtype on all ranks unless the notes are unusual.
-            note: this rank's: bytes, as many on all ranks, at most 256.
-            usual: called with the notes in rank order, and returns the same on all ranks: False,
-                and nothing is summed.
-            out: an array like ``x``, or ``x`` itself.
-
-        Raises:
-            ValueError: the note is longer.
-
-        Example:
-            >>> import numpy as np, mnpar
-            >>> def program(comm):
-            ...     x = np.ones(2)
-            ...     comm.allreduce_noted(
-            ...         x, b"no" if comm.rank else b"ok", lambda notes: b"no" not in notes, x
-            ...     )
-            ...     return bool(x[0] > 1)
-            >>> mnpar.run(program, ranks=2)
-            [False, False]
-        """
-        if len(note) > NOTE:
-            raise ValueError(f"rank {self.rank}: a note has at most {NOTE} bytes, not {len(note)}")
-        board = self.transport.board
-        channel = self.channel(0)
-        if board is not None and out is x and (form := board.form(x)) is not None:
-            board.begin(form, x, note, channel)
-            if (summed := board.end(usual, x, channel)) is not None:
-                return bool(summed)
-        return channel.allreduce_noted(x, self._call(UPDATE), note, usual, out)
-
-    def open_board(self, wanted: bool = True) -> bool:
-        """Let :meth:`allreduce_noted` sum in shared memory, where all ranks have it in common; all
-        ranks call it.
-
-        Args:
-            wanted: False: by messages again.
-
-        Returns:
-            Whether it does: the ranks are processes of one machine, and their MPI is not Open MPI.
-            Arrays of more than 32 KiB go by messages nevertheless, but for those of
-            :meth:`share_vectors`.
-        """
-        transport = self.transport
-        if transport.board is not None and not wanted:
-            self._now(self._barrier())
-            transport.board.free()
-            transport.board = None
-        elif transport.board is None and wanted and transport.adds_up:
-            transport.board = Board(transport, self.share(Board.size(self.size)))  # type: ignore[arg-type]
-        return transport.board is not None
-
-    def share_vectors(self, like: Array) -> Vectors | None:
-        """A vector for each rank in shared memory, where :meth:`allreduce_noted` sums them in
-        place.
-
-        Args:
-            like: one-dimensional; all ranks call it with arrays of one form.
-
-        Returns:
-            None if there is no such memory.
-        """
-        if not self.open_board():
-            return None
-        vectors = share_vectors(self, like, self.channel(0).next_number)
-        if vectors is not None:
-            self.transport.board.know(vectors)
-        return vectors

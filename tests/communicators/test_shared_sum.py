@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import mnpar
-from mnpar.communicators.shared_sum import FEW, NotedSum
+from mnpar.communicators.piggyback import NotedSum
+from mnpar.communicators.shared_sum import FEW
 from mnpar.errors import DeadlockError, MismatchError
 from tests.mpi import needs_mpich
 

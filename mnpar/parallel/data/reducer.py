@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING
 
 from mnpar.autograd.graph import GradientHook, GradSlot, VariableNode
 from mnpar.autograd.tape import current_tape
-from mnpar.communicators.shared_sum import FEW, NotedSum
+from mnpar.communicators.piggyback import NotedSum
+from mnpar.communicators.shared_sum import FEW
 from mnpar.optimizers.flat_buffers import Arenas
 from mnpar.optimizers.gradient_method import Pieces
 
