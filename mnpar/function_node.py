@@ -57,6 +57,7 @@ class FunctionNode(Hookable):
     """
     # it exchanges them in backward only: its outputs depend on its own inputs alone
     silent_forward: bool = False
+    opaque: bool = False  # what its inputs were computed from is not all in this graph
     on_tape: bool = False  # it is on a tape: a backward has still to visit it
     # one computation gives all of its gradients: one alone takes as long as all
     joint_vjp: bool = False

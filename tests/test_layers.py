@@ -31,9 +31,9 @@ PACKAGES = """
     iterators
     variable
     function_node parameter
-    checks
     functions
     link
+    checks
     chain
     reporter sequential
     links optimizers

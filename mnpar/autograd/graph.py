@@ -29,6 +29,7 @@ class Function(Protocol):
     number: int
     communicates: bool
     silent_forward: bool
+    opaque: bool
     on_tape: bool
     joint_vjp: bool
     inputs: tuple[VariableNode, ...]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import initializers
-from mnpar.checks.sameness import check_same
 from mnpar.communicators.communicator import require_communicator
 from mnpar.functions import (
     embed_id,
@@ -20,6 +19,7 @@ from mnpar.functions import (
     reduce_scatter,
 )
 from mnpar.functions.array.get_item import ScatterAdd
+from mnpar.functions.communication.base import communication_hook
 from mnpar.initializers import Normal
 from mnpar.link import Link
 from mnpar.links.parallel import Divided, checked_axis, initialize_part
@@ -140,7 +140,9 @@ class VocabularyParallelEmbedID(Divided):
         Raises:
             ValueError: an integer is not in 0 … V - 1, or x has another dtype.
         """
-        check_same(self.comm, "VocabularyParallelEmbedID", {"x": as_variable(x)})
+        hook = communication_hook()
+        if hook is not None:
+            hook.check_arguments(self.comm, "VocabularyParallelEmbedID", {"x": as_variable(x)})
         y = self._own(x)
         axis = (
             None

@@ -10,14 +10,17 @@ a gradient then sends a short message that says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from mnpar.autograd.graph import VariableNode
 from mnpar.communicators.channel import AdjointChannel
 from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.communicators.operation import Operation, complete
 from mnpar.communicators.wire import Call, call_of
-from mnpar.configuration import is_recording
+from mnpar.configuration import is_debugging, is_recording
 from mnpar.function_hook import function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.future import Future, Once, when_used
@@ -45,6 +48,59 @@ def as_variables(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     they are.
     """
     return tuple([Variable(None, requires_grad=False) if x is None else x for x in inputs])
+
+
+class CommunicationHook(Protocol):
+    """What communications show to who looks at them; mnpar/checks has one, which raises errors."""
+
+    def check_inputs(self, function: Communication, xs: tuple[Any, ...]) -> None:
+        """Called before a communication carries arrays (None: a missing gradient)."""
+
+    def asks(self, comm: Communicator) -> bool:
+        """Return whether collectives that are awaited later ask, on all ranks alike."""
+
+    def question(self, function: Communication, xs: tuple[Any, ...]) -> tuple[Any, Call] | None:
+        """Return what to tell all ranks where a collective starts, and the message's header."""
+
+    def judge(self, function: Communication, answers: tuple[Any, ...]) -> None:
+        """Called with what all ranks told, where the collective is awaited."""
+
+    def check_arguments(self, comm: Communicator, who: str, given: Mapping[str, Any]) -> None:
+        """Called with arguments of ``who``, by names, that should be the same on all ranks."""
+
+    def check_blocks(self, comm: Communicator, who: str, what: str, x: Variable) -> None:
+        """Called with a rank's block of what all ranks have together."""
+
+    def check_terms(self, comm: Communicator, who: str, x: Any) -> None:
+        """Called with a rank's part of a sum."""
+
+    def check_loss(self, comm: Communicator, loss: Any) -> None:
+        """Called with a loss that the ranks have in common, before it is differentiated."""
+
+
+_hook: ContextVar[CommunicationHook | None] = ContextVar("mnpar.communication_hook", default=None)
+_DEBUG_HOOKS: list[CommunicationHook] = []
+
+
+def communication_hook() -> CommunicationHook | None:
+    """Return the hook that looks at communications here; None if nobody does."""
+    hook = _hook.get()
+    return _DEBUG_HOOKS[0] if hook is None and is_debugging() else hook
+
+
+@contextmanager
+def using_communication_hook(hook: CommunicationHook) -> Iterator[None]:
+    """Let a hook look at this rank's communications inside a ``with`` block."""
+    token = _hook.set(hook)
+    try:
+        yield
+    finally:
+        _hook.reset(token)
+
+
+def in_debug_mode(hook: CommunicationHook) -> None:
+    """Let a hook look at communications of all ranks that are in debug mode."""
+    _DEBUG_HOOKS[:] = [hook]
 
 
 _CONTAINERS = (tuple, list, dict)
@@ -78,7 +134,9 @@ class Communication(FunctionNode):
     op: str
     reduction = "sum"
     later = False  # a collective that is waited for elsewhere than where it starts
-    asks_from = 2  # the first order of those that check_once looks at
+    # what the ranks' inputs should be to each other, for checks: "copies" of one value, "parts" of
+    # one value, or "terms", which are no copies if the sum is of gradients
+    inputs_are: ClassVar[str] = ""
     alike = False  # all ranks are known to have the same, or the same gradient
     # who got this has said that it does not record: it sends no gradient, however often backward
     # runs
@@ -208,6 +266,12 @@ class Communication(FunctionNode):
         order = self.order + 1
         back.refuse(Call("send", self.site, order=order), source, back.reply_tag(number))
 
+    def check_inputs(self, *xs: Any) -> None:
+        """Let the hook, if there is one, look at the arrays that this is about to carry."""
+        hook = communication_hook()
+        if hook is not None:
+            hook.check_inputs(self, xs)
+
     def mirror(self) -> Communication:
         """The adjoint communication, a new one."""
         raise TypeError(f"{self.label} does not define mirror(self)")
@@ -235,6 +299,7 @@ class Collective(Communication):
     root = 0
 
     def forward(self, *xs: Any) -> Any:
+        self.check_inputs(*xs)
         x = xs if self.several else xs[0] if xs else None
         return self.agreed(
             *self.comm.channel(self.order).now(self.algorithm, x, self.call(self.root))

@@ -28,12 +28,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from mnpar import backend
-from mnpar.checks.counting import check_once, check_terms
 from mnpar.communicators.collectives import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.wire import mean_of
 from mnpar.functions.array.joining import concat, split_axis
-from mnpar.functions.communication.base import Collective, Communication
+from mnpar.functions.communication.base import Collective, Communication, communication_hook
 from mnpar.functions.math.maximum import maximum, minimum
 from mnpar.functions.node import axis_of
 from mnpar.plans import block
@@ -82,11 +81,7 @@ class ReduceScatter(Collective):
     op = "reduce_scatter"
     algorithm = REDUCE_SCATTER
     several = True
-    asks_from = 1
-
-    def forward(self, *xs: Any) -> Any:
-        check_once(self, *xs)
-        return super().forward(*xs)
+    inputs_are = "terms"
 
     def mirror(self) -> Communication:
         return AllGather(self.comm, of=self)
@@ -97,15 +92,11 @@ class AllReduce(Collective):
     ranks' ``gy``.
     """
 
-    op, algorithm, asks_from = "allreduce", ALLREDUCE, 0
+    op, algorithm, inputs_are = "allreduce", ALLREDUCE, "terms"
 
     def __init__(self, comm: Communicator, of: AllReduce | None = None) -> None:
         super().__init__(comm, of)
         self.alike = of is not None and of.alike  # (a multiple of what all have is no sum of parts)
-
-    def forward(self, *xs: Any) -> Any:
-        check_once(self, *xs)
-        return super().forward(*xs)
 
     def mirror(self) -> Communication:
         return type(self)(self.comm, of=self)
@@ -291,7 +282,9 @@ def reduce_scatter(
         [array([0., 2.]), array([4.])]
     """
     if axis is not None:
-        check_terms(comm, "reduce_scatter", xs)
+        hook = communication_hook()
+        if hook is not None:
+            hook.check_terms(comm, "reduce_scatter", xs)
         xs = blocks_along(comm, xs, axis)
     if op == "sum":
         return ReduceScatter(comm).apply(tuple(xs))[0]

@@ -23,8 +23,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from mnpar.autograd.graph import tick
-from mnpar.checks.counting import ask_once, asks_in, judge_once
-from mnpar.checks.sameness import question
 from mnpar.communicators.channel import AdjointChannel
 from mnpar.communicators.collectives import ALLGATHER
 from mnpar.communicators.operation import Operation
@@ -32,7 +30,12 @@ from mnpar.configuration import is_recording
 from mnpar.function_hook import FunctionHook, function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.functions.array.joining import concat
-from mnpar.functions.communication.base import Communication, peer
+from mnpar.functions.communication.base import (
+    Communication,
+    CommunicationHook,
+    communication_hook,
+    peer,
+)
 from mnpar.functions.communication.collective import (
     AllGather,
     AllToAll,
@@ -121,13 +124,14 @@ class SplitCollective:
         for hook in self._hooks():
             hook.forward_postprocess(first, arrays)
 
-    def _ask(self, arrays: tuple[Any, ...]) -> Operation | None:
-        """Ask, in an update that is looked at, whether ranks add up what they have in common
-        (sameness.check_once).
-        """
+    def _ask(self, arrays: tuple[Any, ...]) -> tuple[CommunicationHook, Operation] | None:
+        """Start the question of the hook, if it has one, about what the ranks add up."""
+        hook = communication_hook()
+        if hook is None:
+            return None
         what = self.what
         comm = self.what.comm
-        row = ask_once(self.what, *arrays)
+        question = hook.question(what, arrays)
         channel = comm.channel(what.order)
         if self.asked is not None:
             channel = AdjointChannel(channel, self.asked)
@@ -135,12 +139,12 @@ class SplitCollective:
             self.number is not None
         ):  # the adjoint of one that was called where nothing is looked at
             return None
-        elif asks_in(comm):  # (the adjoint's question has a number in any case)
-            self.asked = channel.next_number if row is not None else channel.next_exchange()
+        elif hook.asks(comm):  # (the adjoint's question has a number in any case)
+            self.asked = channel.next_number if question is not None else channel.next_exchange()
         return (
             None
-            if row is None
-            else Operation(comm.transport, channel.steps(ALLGATHER, row, question(what, True)))
+            if question is None
+            else (hook, Operation(comm.transport, channel.steps(ALLGATHER, *question)))
         )
 
     def _hooks(self) -> Iterable[FunctionHook]:
@@ -157,7 +161,8 @@ class SplitCollective:
             hook.forward_preprocess(self._second, ())
         ys = self._operation.wait()
         if self._question is not None:
-            judge_once(self.what, self._question.wait()[0])
+            asking, answers = self._question
+            asking.judge(self.what, answers.wait()[0])
         for hook in self._hooks():
             hook.forward_postprocess(self._second, ())
         first, second, nodes = self._first, self._second, self._nodes

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.checks.counting import check_once
 from mnpar.communicators.collectives import ALLREDUCE, BCAST, GATHER, SCATTER
 from mnpar.functions.communication.base import Collective, Communication, peer
 from mnpar.functions.communication.collective import (
@@ -70,11 +69,7 @@ class Reduce(ToRoot):
     gradient.
     """
 
-    op, algorithm, asks_from = "reduce", ALLREDUCE, 1
-
-    def forward(self, *xs: Any) -> Any:
-        check_once(self, *xs)
-        return super().forward(*xs)
+    op, algorithm, inputs_are = "reduce", ALLREDUCE, "terms"
 
     def mirror(self) -> Communication:
         return Bcast(self.comm, self.root, of=self)

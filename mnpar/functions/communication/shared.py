@@ -16,13 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mnpar.checks.counting import check_terms
-from mnpar.checks.sameness import check_alike, check_parts
 from mnpar.communicators.collectives import ALLREDUCE
 from mnpar.configuration import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import BroadcastTo
-from mnpar.functions.communication.base import Collective, Communication
+from mnpar.functions.communication.base import Collective, Communication, communication_hook
 from mnpar.functions.math.arithmetic import Identity
 from mnpar.functions.node import either
 from mnpar.variable import Variable
@@ -50,9 +48,10 @@ class CopyTo(Communication):
     """
 
     op, silent_forward = "copy_to", True
+    inputs_are = "copies"
 
     def forward(self, x: Any) -> Any:
-        check_alike(self, x)
+        self.check_inputs(x)
         # forward no rank hears of the others: so it goes on every rank's tape
         self.differentiable = is_recording()
         return x
@@ -69,10 +68,7 @@ class ReduceFrom(Collective):
     """
 
     op, algorithm = "reduce_from", ALLREDUCE
-
-    def forward(self, *xs: Any) -> Any:
-        check_parts(self, xs[0])
-        return super().forward(*xs)
+    inputs_are = "parts"
 
     def mirror(self) -> Communication:
         return CopyTo(self.comm, of=self)
@@ -175,7 +171,9 @@ def reduce_from(comm: Communicator, x: Any) -> Variable:
         See :func:`copy_to`.
     """
     function = _function(comm, ReduceFrom, x)
-    check_terms(comm, "reduce_from", x)
+    hook = communication_hook()
+    if hook is not None:
+        hook.check_terms(comm, "reduce_from", x)
     return function.apply((x,))[0]
 
 
@@ -195,6 +193,7 @@ class ScatterTo(Communication):
     """This rank's part of an array that all have. Adjoint: GatherFrom."""
 
     op, silent_forward = "scatter_to", True
+    inputs_are = "copies"
 
     def __init__(
         self, comm: Communicator, axis: int, sizes: Sizes, of: GatherFrom | None = None
@@ -203,7 +202,7 @@ class ScatterTo(Communication):
         self.axis, self.sizes = axis, sizes
 
     def forward(self, x: Any) -> Any:
-        check_alike(self, x)
+        self.check_inputs(x)
         # forward no rank hears of the others: so it goes on every rank's tape
         self.differentiable = is_recording()
         if x is None:
@@ -220,17 +219,13 @@ class GatherFrom(Collective):
     """All ranks' parts joined, of which each keeps its own gradient. Adjoint: ScatterTo."""
 
     op, algorithm = "gather_from", ALLGATHER
+    inputs_are = "parts"
 
     def __init__(
         self, comm: Communicator, axis: int, sizes: Sizes = (), of: ScatterTo | None = None
     ) -> None:
         super().__init__(comm, of)
         self.axis, self.sizes = axis, sizes
-
-    def forward(self, *xs: Any) -> Any:
-        if self.order == 0:
-            check_parts(self, xs[0])
-        return super().forward(*xs)
 
     def agreed(self, parts: Any, wants: bool) -> Any:
         if self.order == 0:

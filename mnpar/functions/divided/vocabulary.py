@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.checks.sameness import check_blocks, check_same
 from mnpar.communicators.communicator import require_communicator
 from mnpar.function_node import FunctionNode
+from mnpar.functions.communication.base import communication_hook
 from mnpar.functions.communication.shared import reduce_from
 from mnpar.functions.loss.softmax_cross_entropy import (
     checked_labels,
@@ -146,8 +146,10 @@ def vocabulary_parallel_softmax_cross_entropy(
         return softmax_cross_entropy(
             x, t, normalize, cache_score, class_weight, ignore_label, reduce
         )
-    check_same(comm, _NAME, {"t": t})
-    check_blocks(comm, _NAME, "scores", x)
+    hook = communication_hook()
+    if hook is not None:
+        hook.check_arguments(comm, _NAME, {"t": t})
+        hook.check_blocks(comm, _NAME, "scores", x)
     rows: Variable = to_rows(x)
     top, sizes = _largest(comm, rows.array)
     labels, valid = checked_labels(_NAME, plain(t), sum(sizes), ignore_label)

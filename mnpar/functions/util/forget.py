@@ -21,7 +21,6 @@ from typing import Any
 from mnpar.autograd.graph import VariableNode, tick
 from mnpar.autograd.tape import Tape, current_tape
 from mnpar.backend import Array
-from mnpar.checks.sameness import cut_graph
 from mnpar.communicators.communicator import ANY_SOURCE, Communicator, require_communicator
 from mnpar.configuration import config, force_backprop_mode, is_recording, using_config
 from mnpar.function_hook import FunctionHook
@@ -67,6 +66,7 @@ class Entrance(FunctionNode):
     """
 
     generic = True
+    opaque = True
     shut = True
 
     def forward(self, x: Array) -> Array:
@@ -131,7 +131,7 @@ class Forget(FunctionNode):
             # Variables of its own: backward is to go as far as here, and no further
             trio = zip(xs, self.inputs[: len(xs)], entrances, strict=True)
             inputs = [
-                e.apply((x,))[0] if record else Variable(x, requires_grad=n.requires_grad)
+                e.apply((x if record else Variable(x, requires_grad=n.requires_grad),))[0]
                 for x, n, e in trio
             ]
             ys = _listed(self.run(*inputs))
@@ -141,7 +141,7 @@ class Forget(FunctionNode):
             if gy is not None and y.requires_grad
         ]
         targets = [*inputs, *[Variable.of(None, node) for node in self.read]]
-        with tape, _unheard(self.read), cut_graph():
+        with tape, _unheard(self.read):
             found = grad(
                 [y for y, _ in seeds],
                 targets,

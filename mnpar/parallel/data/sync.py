@@ -17,9 +17,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from mnpar.autograd.tape import current_tape
-from mnpar.checks.counting import check_loss
-from mnpar.checks.sameness import Watch, watching
+from mnpar.checks.communication_checks import checking
+from mnpar.checks.mesh_update import MeshUpdate
 from mnpar.configuration import is_debugging
+from mnpar.functions.communication.base import communication_hook
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.data.consistency import alike, compare
@@ -194,7 +195,7 @@ class Team:
         ranks, everyone = [
             comm.transport.world_ranks for comm in (placement.copy, placement.mesh.comm)
         ]
-        return watching(Watch(ranks, everyone, self.optimizer.target))
+        return checking(MeshUpdate(ranks, everyone, self.optimizer.target))
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
         """The loss on this rank, to be differentiated; None where there are no samples."""
@@ -210,8 +211,9 @@ class Team:
         if any([row.stale for row in rows]) and not self._only_synchronizes:
             restore(before)
             loss = lossfun(*args, **kwds)  # the first was of other parameters
-        if self.on_mesh and self._placement is not None:
-            check_loss(self._placement.copy, loss)
+        hook = communication_hook()
+        if hook is not None and self.on_mesh and self._placement is not None:
+            hook.check_loss(self._placement.copy, loss)
         share = self._share(rows)
         # what stands there is part of what a model reduces in backward
         others = None if self._factor == 1 else self._others

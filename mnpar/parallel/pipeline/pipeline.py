@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.backend import Array
 from mnpar.chain import ChainList
-from mnpar.checks.sameness import check_same
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import is_recording
+from mnpar.functions.communication.base import communication_hook
 from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.parallel.pipeline.layers import Makers, Stage, check_tied, make_stages, share, tie
@@ -264,8 +264,10 @@ class Pipeline(ChainList):
             ValueError: arguments of different lengths, or other than the micro-batches' sizes.
         """
         step = Step(self, *self._cut(args, kwargs))
-        if self._inputs is not None:  # of the whole model, of which each stage takes what it needs
-            check_same(
+        hook = communication_hook()
+        # of the whole model, of which each stage takes what it needs
+        if self._inputs is not None and hook is not None:
+            hook.check_arguments(
                 self.messages.comm,
                 type(self).__name__,
                 {**{str(i): x for i, x in enumerate(args)}, **kwargs},

@@ -5,7 +5,7 @@ gradients, losses and reports.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,6 @@ from mnpar.parallel.pipeline.schedules import Action
 from mnpar.parallel.pipeline.stage import Frugal, Visit
 from mnpar.reporter import get_current_reporter, report
 from mnpar.variable import Variable, as_variable
-
-if TYPE_CHECKING:
-    from mnpar.parallel.pipeline.pipeline import Pipeline
-
 
 Piece = tuple[tuple[Any, ...], dict[str, Any]]  # what a stage is called with, of one micro-batch
 
@@ -96,9 +92,7 @@ class Step:
     xp = np
     dtype = np.dtype(np.float64)
 
-    def __init__(
-        self, pipeline: Pipeline, pieces: dict[int, list[Piece]], weights: list[float]
-    ) -> None:
+    def __init__(self, pipeline: Any, pieces: dict[int, list[Piece]], weights: list[float]) -> None:
         self.pipeline, self.pieces, self.weights = pipeline, pieces, weights
         self.last = pipeline.schedule.stages - 1
         self.visits: dict[tuple[int, int], Visit] = {}

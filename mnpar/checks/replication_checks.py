@@ -1,0 +1,142 @@
+"""Checks that values which all ranks hold alike and own together are the same on each (law 1).
+
+    copy_to, scatter_to        take such a value
+    reduce_from, gather_from   have such a gradient
+
+Other samples on ranks that share samples, other dropout masks, a missing or superfluous copy_to or
+reduce_from: each gives every rank a wrong number, which shows nowhere later, because sums make the
+wrong values equal on all ranks. So the ranks compare fingerprints where the value passes.
+
+An error stops a run, so what may be meant is let pass: losses that differ (they add up: penalties
+of divided weights, a task for each rank), and values that nothing is differentiated through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.checks.fingerprint import Fingerprint, fingerprint
+from mnpar.communicators.collectives import ALLGATHER
+from mnpar.communicators.wire import Call
+from mnpar.configuration import is_debugging, is_recording
+from mnpar.errors import MismatchError
+from mnpar.runtime.callsite import call_site
+from mnpar.variable import Variable
+
+if TYPE_CHECKING:
+    from mnpar.backend import Array
+    from mnpar.checks.mesh_update import MeshUpdate
+    from mnpar.communicators.communicator import Communicator
+    from mnpar.functions.communication.base import Communication
+
+
+def is_checked(update: MeshUpdate | None, comm: Communicator) -> bool:
+    """Return whether values that ranks of a communicator own together are checked.
+
+    All of its ranks get the same answer.
+    """
+    return comm.size > 1 and (
+        is_debugging() or (update is not None and update.shares_samples(comm))
+    )
+
+
+def check_copies(update: MeshUpdate | None, function: Communication, x: Array | None) -> None:
+    """Check that all ranks give a function the same value or gradient; before its forward.
+
+    Raises:
+        MismatchError: the values differ by more than rounding; on a mesh, some ranks have samples
+            of their own; on all ranks.
+    """
+    comm = function.comm
+    order = function.order
+    matters = x is not None if order else function.differentiable
+    if matters and update is not None and update.mixes_samples(comm):
+        raise MismatchError(f"{name_of(function)} at {function.site}: {_APART.format(comm)}")
+    if is_checked(update, comm) and (order or is_recording()):
+        what, remedy = ("the gradient of its output", _CONTINUE) if order else ("its input", _ALIKE)
+        found = [Fingerprint(*row) for row in exchange(function, np.array(fingerprint(x)))]
+        _require_close(comm, found, f"{name_of(function)} at {function.site}: {what}", remedy)
+
+
+def check_arguments(
+    update: MeshUpdate | None, comm: Communicator, who: str, given: Mapping[str, Any]
+) -> None:
+    """Check that all ranks call ``who`` with the same arrays, by names, which are not sent.
+
+    An argument that is no array of numbers, or zeros only, or missing on a rank, is not compared:
+    that rank may not need it.
+
+    Raises:
+        MismatchError: an argument differs by more than rounding; on all ranks.
+    """
+    if not (is_recording() and is_checked(update, comm)):
+        return
+    arrays = {name: x.array if isinstance(x, Variable) else x for name, x in given.items()}
+    numbers = {
+        name: x for name, x in arrays.items() if backend.is_array(x) and x.dtype.kind not in "OSU"
+    }
+    found = comm.allgather_obj({name: fingerprint(x) for name, x in numbers.items() if x.any()})
+    for name in found[0]:
+        if all([name in prints for prints in found]):
+            text = f"{who} at {call_site(1)}: its argument {name}"
+            _require_close(comm, [prints[name] for prints in found], text, _ALIKE)
+
+
+def _require_close(
+    comm: Communicator, prints: Sequence[Fingerprint], text: str, remedy: str
+) -> None:
+    for rank, found in enumerate(prints):
+        if found.differs_from(prints[0]):
+            raise MismatchError(
+                f"{text} is {prints[0]} on rank 0 and {found} on rank {rank} of {comm!r}: {remedy}"
+            )
+
+
+def exchange(function: Communication, mine: Array) -> tuple[Array, ...]:
+    """Return what every rank of a function's communicator gives here."""
+    rows: tuple[Array, ...] = function.comm.channel(function.order).now(
+        ALLGATHER, mine, call_of_check(function)
+    )[0]
+    return rows
+
+
+def call_of_check(function: Communication, later: bool = False) -> Call:
+    """Return the header of a check's messages; ``later``: for a function that is awaited later."""
+    return Call("likeness", function.site, order=function.order, later=later)
+
+
+def name_of(function: Communication) -> str:
+    """Return the name of the function that the user called."""
+    return _ADJOINTS[function.op] if function.order % 2 else function.op
+
+
+_ADJOINTS = {
+    "copy_to": "reduce_from",
+    "reduce_from": "copy_to",
+    "scatter_to": "gather_from",
+    "gather_from": "scatter_to",
+    "allreduce": "allreduce",
+    "reduce_scatter": "allgather",
+    "reduce": "bcast",
+}
+
+_ALIKE = (
+    "all ranks of its communicator take the same. Let them have the same samples and random "
+    "numbers, and add up what are parts, by reduce_from, before"
+)
+
+_CONTINUE = (
+    "all ranks continue alike with it. Let them have the same labels and random numbers, and let "
+    "it pass copy_to or scatter_to before each does a part of the work with it"
+)
+
+_APART = (
+    "{!r} has ranks with samples of their own, whose gradients the optimizer adds up; nothing is "
+    "owned by these together. Take a communicator of the other axes, such as mesh.model, or one of "
+    "the functions that differentiate the sum of all ranks' losses: allreduce, allgather, scatter, "
+    "bcast"
+)
