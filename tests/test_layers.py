@@ -188,7 +188,8 @@ print(*sorted({name.split('.')[0] for name in sys.modules}))
         sys.executable,
         "-c",
         code,
-        *sorted(f"mnpar.{name}" for name in MODULES if not name.startswith("testing.")),
+        "mnpar",
+        *sorted(f"mnpar.{n}" for n in MODULES if n != "__init__" and not n.startswith("testing.")),
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     loaded = set(
