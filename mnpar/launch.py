@@ -1,5 +1,5 @@
-"""What scripts need to run on several ranks: their flags, the files that these name, and thread
-ranks.
+"""What scripts need to run on several ranks: :func:`script`, which starts a whole one, its flags,
+the files that these name, and thread ranks.
 
 What is wrong with a command line is wrong on all ranks, and one of them reports it. Starting
 processes is :mod:`mnpar.runtime.mpiexec`.
@@ -24,6 +24,7 @@ import numpy as np
 from mnpar import random
 from mnpar.autograd.tape import Tape
 from mnpar.communicators.communicator import Communicator, described
+from mnpar.communicators.create import create_communicator
 from mnpar.communicators.threads.transport import ThreadTransport, run_threads
 from mnpar.errors import DatasetError
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, under_open_mpi
@@ -261,6 +262,168 @@ def dims(text: str) -> tuple[int, ...]:
             f"a grid is numbers from 1 on with an x between them, like 2x2, not {text!r}"
         )
     return tuple([int(part) for part in parts])
+
+
+class Parser(argparse.ArgumentParser):
+    """The command line of a script that runs on ranks: argparse's parser, with each flag in a line,
+    and with ``--ranks`` and ``--threads``, which say where the ranks come from.
+
+    Args:
+        description: what ``--help`` prints: usually the script's ``__doc__``.
+        ranks: how many ranks :func:`script` starts where nobody says otherwise.
+        exactly: the program is for so many ranks and no others; there is no flag ``--ranks`` then.
+        check: ``check(parser, args)`` is called with what was read, on all ranks alike. It may call
+            ``parser.error(…)``, and set ``args.ranks``.
+        flag: the name of ``--ranks``.
+
+    Example:
+        >>> import mnpar
+        >>> parser = mnpar.launch.Parser("Train a network.", ranks=4)
+        >>> parser.flag("--epoch -e", 10, "epochs")
+        >>> parser.flag("--lr", 0.1, "learning rate")
+        >>> parser.flag("--seed -s", mnpar.launch.seed, "of the weights", default=0)
+        >>> parser.flag("--joint", False, "train the mean of all outputs")
+        >>> parser.read()  # doctest: +SKIP
+        Namespace(ranks=4, threads=None, epoch=10, lr=0.1, seed=0, joint=False)
+    """
+
+    def __init__(
+        self,
+        description: str | None,
+        ranks: int = 2,
+        *,
+        exactly: bool = False,
+        check: Callable[[Parser, argparse.Namespace], object] | None = None,
+        flag: str = "--ranks",
+    ) -> None:
+        super().__init__(
+            description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        self.exactly = exactly
+        self._check = check
+        self._ranks_flag = flag.lstrip("-").replace("-", "_")
+        self._least = {"threads": 1}
+        where = self.add_mutually_exclusive_group()
+        if exactly:
+            self.set_defaults(ranks=ranks)
+        else:
+            where.add_argument(
+                flag,
+                type=int,
+                default=ranks,
+                metavar="N",
+                help=f"ranks to start where no launcher has started several ({ranks})",
+            )
+            self._least[self._ranks_flag] = 1
+        where.add_argument(
+            "--threads",
+            type=int,
+            nargs="?",
+            const=True,
+            metavar="N",
+            help="run on N ranks that are threads of this process (N: as many as else are started)",
+        )
+
+    def flag(
+        self,
+        names: str,
+        value: Callable[[str], Any] | float | str,
+        help: str,
+        *,
+        default: Any = None,
+        least: int | None = 1,
+        group: argparse._ActionsContainer | None = None,
+        **more: Any,
+    ) -> None:
+        """Add a flag.
+
+        Args:
+            names: its names, with spaces between them.
+            value: its default, which tells its type, too; or its type, that is, a function of its
+                text. False: the flag has no value, and switches something on.
+            help: what ``--help`` says of it; the default is appended.
+            default: the default, where ``value`` is a type.
+            least: the smallest whole number that it may have; None: there is none.
+            group: the group of flags that it belongs to.
+            more: what ``add_argument`` takes, such as ``choices``.
+
+        Example:
+            >>> import mnpar
+            >>> parser = mnpar.launch.Parser("Train.")
+            >>> parser.flag("--model", "cnn", "the network", choices=["mlp", "cnn"])
+            >>> parser.parse_args(["--model", "mlp"]).model
+            'mlp'
+        """
+        long, *short = names.split()
+        target = self if group is None else group
+        if value is False:
+            target.add_argument(long, *short, action="store_true", help=help, **more)
+            return
+        type_, default = (value, default) if callable(value) else (type(value), value)
+        if default is not None:
+            help = f"{help} ({default})"
+        if type_ is int and least is not None:
+            self._least[long.lstrip("-").replace("-", "_")] = least
+        if type_ in _METAVARS:
+            more.setdefault("metavar", _METAVARS[type_])
+        target.add_argument(long, *short, type=type_, default=default, help=help, **more)
+
+    def read(self) -> argparse.Namespace:
+        """Return the flags' values: :func:`parse_args`, and the checks. ``args.ranks`` is the
+        number of ranks to start; ``args.threads`` the number of thread ranks, or None.
+        """
+        args = parse_args(self, **self._least)
+        args.ranks = getattr(args, self._ranks_flag)
+        if args.threads is True:
+            args.threads = args.ranks
+        if self._check is not None:
+            self._check(self, args)
+        started = started_ranks(args, args.ranks)
+        if self.exactly and started != args.ranks:
+            self.error(f"this program is made for {args.ranks} ranks, not {started}")
+        return args
+
+
+def script(main: Callable[[Communicator, argparse.Namespace], object], parser: Parser) -> None:
+    """Read the command line, and run ``main(comm, args)`` on each rank: on thread ranks with
+    ``--threads``, on the launcher's if it has started several, or else on ranks that this call
+    starts with mpiexec (:func:`relaunch`).
+
+    Args:
+        main: the program of a rank.
+        parser: of the script.
+
+    Raises:
+        SystemExit: the command line is wrong; one rank has reported it.
+
+    Example:
+        A whole script::
+
+            import mnpar
+
+
+            def main(comm, args):
+                mnpar.random.seed([args.seed, comm.rank])
+                ...
+
+
+            if __name__ == "__main__":
+                parser = mnpar.launch.Parser(__doc__, ranks=4)
+                parser.flag("--seed -s", mnpar.launch.seed, "of the weights", default=0)
+                mnpar.launch.script(main, parser)
+    """
+    args = parser.read()
+    if args.threads:
+        run(main, ranks=args.threads, args=(args,))
+    elif relaunch(args.ranks) or not parser.exactly:
+        main(create_communicator(), args)
+    else:
+        parser.error(
+            f"this program is made for {args.ranks} ranks, not 1: --threads runs them as threads"
+        )
+
+
+_METAVARS: dict[Any, str] = {folder: "DIR", existing_folder: "DIR", dims: "RxC"}
 
 
 def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ()) -> list[Any]:

@@ -436,3 +436,111 @@ def test_letters_that_the_output_has_not_end_no_program(tmp_path):
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert line in done.stdout
+
+
+# ---- script ----
+
+
+def script_parser(**more):
+    parser = mnpar.launch.Parser("Train.", **more)
+    parser.flag("--epoch -e", 3, "epochs")
+    parser.flag("--lr", 0.1, "learning rate")
+    parser.flag("--size", mnpar.launch.dims, "of the grid", default=(1, 1))
+    parser.flag("--joint", False, "together")
+    parser.flag("--offset", 0, "may be anything", least=None)
+    parser.flag("--how", "pairs", "who", choices=["pairs", "lots"])
+    return parser
+
+
+def read(flags, monkeypatch, **more):
+    monkeypatch.setattr(sys, "argv", ["train.py", *flags])
+    return script_parser(**more).read()
+
+
+def test_flags_have_the_type_of_their_default(monkeypatch):
+    args = read([], monkeypatch)
+    assert vars(args) == {
+        "ranks": 2,
+        "threads": None,
+        "epoch": 3,
+        "lr": 0.1,
+        "size": (1, 1),
+        "joint": False,
+        "offset": 0,
+        "how": "pairs",
+    }
+    flags = ["-e", "5", "--lr", "1", "--size", "2x3", "--joint", "--offset", "-2", "--how", "lots"]
+    args = read([*flags, "--ranks", "6"], monkeypatch)
+    assert (args.epoch, args.lr, args.size, args.joint) == (5, 1.0, (2, 3), True)
+    assert (args.offset, args.how, args.ranks) == (-2, "lots", 6)
+
+
+def test_help_tells_defaults_and_where_ranks_come_from():
+    text = " ".join(script_parser(ranks=4).format_help().split())
+    for words in (
+        "epochs (3)",
+        "learning rate (0.1)",
+        "--size RxC",
+        "--joint together",
+        "started several (4)",
+        "[--ranks N | --threads [N]]",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--epoch", "0"], "--epoch is at least 1, not 0"),
+        (["--threads", "0"], "--threads is at least 1, not 0"),
+        (["--ranks", "0"], "--ranks is at least 1, not 0"),
+        (["--ranks", "4", "--threads", "3"], "not allowed with argument --ranks"),
+        (["--size", "2x"], "a grid is numbers from 1 on"),
+    ],
+)
+def test_wrong_flags_of_a_script_are_usage_errors(flags, message, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as end:
+        read(flags, monkeypatch)
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_threads_without_a_number_are_as_many_as_would_be_started(monkeypatch):
+    assert read(["--threads"], monkeypatch, ranks=4).threads == 4
+    args = read(["--workers", "3"], monkeypatch, ranks=4, flag="--workers")
+    assert (args.workers, args.ranks) == (3, 3)
+
+
+def test_a_script_runs_its_program_on_thread_ranks(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--threads", "3", "--epoch", "7"])
+    seen = []
+    mnpar.launch.script(
+        lambda comm, args: seen.append((comm.rank, comm.size, args.epoch)), script_parser()
+    )
+    assert seen == [(0, 3, 7), (1, 3, 7), (2, 3, 7)]
+
+
+def test_a_script_starts_ranks_as_many_as_its_check_wants(started, monkeypatch):
+    def check(parser, args):
+        args.ranks = 2 * args.epoch
+
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setattr(mnpar.launch, "create_communicator", lambda: "world")
+    seen = []
+    mnpar.launch.script(lambda comm, args: seen.append(comm), script_parser(check=check))
+    ((_, arguments, _),) = started
+    assert arguments[arguments.index("-n") + 1] == "6"
+    assert seen == ["world"]  # the fixture's exec returns
+
+
+def test_a_script_for_exactly_so_many_ranks_says_so(started, monkeypatch, capsys):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")  # here nobody starts ranks
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    with pytest.raises(SystemExit):
+        mnpar.launch.script(print, script_parser(exactly=True))
+    message = "made for 2 ranks, not 1: --threads runs them as threads\n"
+    assert capsys.readouterr().err.endswith(message)
+    with pytest.raises(SystemExit):
+        read(["--threads", "3"], monkeypatch, exactly=True)
+    assert capsys.readouterr().err.endswith("made for 2 ranks, not 3\n")
+    assert read(["--threads"], monkeypatch, exactly=True).threads == 2
