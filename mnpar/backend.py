@@ -129,6 +129,15 @@ def get_array_module(*args: Any) -> Any:
     return np
 
 
+def special_functions(x: Array) -> Any:
+    """``scipy.special``, or ``cupyx.scipy.special`` if the array is CuPy's."""
+    if get_array_module(x) is np:
+        from scipy import special
+    else:
+        from cupyx.scipy import special
+    return special
+
+
 def to_host(x: Array) -> Array:
     """The array in the memory of the host; a numpy array is returned as it is.
 

@@ -36,6 +36,8 @@ def float64():
 def device(monkeypatch):
     """CuPy's stand-in, which programs find when they import CuPy."""
     monkeypatch.setitem(sys.modules, "cupy", stand_in.cupy)
+    monkeypatch.setitem(sys.modules, "cupyx", stand_in.cupyx)
+    monkeypatch.setitem(sys.modules, "cupyx.scipy", stand_in.cupyx.scipy)
     cuda._look.cache_clear()
     with stand_in.Device(0):
         yield stand_in.cupy

@@ -12,7 +12,6 @@ import pytest
 import mnpar
 import mnpar.functions as F
 from mnpar.function_hooks import PrintHook, TimerHook
-from mnpar.functions.math.exponential import Exp
 
 
 class Log(mnpar.FunctionHook):
@@ -128,7 +127,7 @@ def test_a_node_is_watched_alone():
 
 def test_a_node_is_watched_in_its_forward():
     log = Log()
-    node = Exp()
+    node = F.exp.node()
     node.add_hook(log)
     (y,) = node.apply((np.zeros(1),))
     assert [line[0] for line in log.lines] == ["added", "before forward", "after forward"]

@@ -55,7 +55,7 @@ LAYER = {
 # Imports inside functions: libraries that may be missing, or that cost more than all of mnpar to
 # import.
 LATE = {
-    "backend.py": {"cupy"},
+    "backend.py": {"cupy", "cupyx", "scipy"},
     "kernels/blas.py": {"threadpoolctl"},
     "communicators/mpi/library.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},

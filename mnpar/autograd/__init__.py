@@ -1,1 +1,3 @@
-"""The engine of automatic differentiation; read it in this order: graph, engine, accumulate, tape, arraylike."""
+"""The engine of automatic differentiation; read it in this order: graph, engine, accumulate, tape,
+arraylike.
+"""

@@ -17,10 +17,10 @@ graph finds that function; it takes place only if a variable with hooks gets a g
 Reverse mode: the one loop that walks the graph and the tape of communications backwards.
 
 A rank's backward visits functions in exactly the reverse of the order in which they ran there (law
-3): every function takes a number from one clock, and the largest comes first (autograd/engine.py). The
-functions that communicate are also kept on a tape, and each of them is visited whether a gradient
-reached it or not (law 4): a peer may be waiting for it. Reversing the order of a forward that ended
-cannot deadlock, because sends never block: docs/backward_order.md has the argument.
+3): every function takes a number from one clock, and the largest comes first (autograd/engine.py).
+The functions that communicate are also kept on a tape, and each of them is visited whether a
+gradient reached it or not (law 4): a peer may be waiting for it. Reversing the order of a forward
+that ended cannot deadlock, because sends never block: docs/backward_order.md has the argument.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ class Handshake(Mailbox):
         return self._collectives
 
     def next_exchange(self) -> int:
-        """Take a number for an exchange by a plan (functions/communication/exchange.py), which all ranks call,
-        and which has no opening.
+        """Take a number for an exchange by a plan (functions/communication/exchange.py), which all
+        ranks call, and which has no opening.
         """
         self._collectives += 2
         return self._collectives - 2

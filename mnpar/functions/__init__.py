@@ -257,12 +257,6 @@ if TYPE_CHECKING:
         log10 as log10,
     )
     from mnpar.functions.math.fft import fft as fft, ifft as ifft
-    from mnpar.functions.math.gamma import (
-        digamma as digamma,
-        lgamma as lgamma,
-        polygamma as polygamma,
-        zeta as zeta,
-    )
     from mnpar.functions.math.linear_algebra import (
         batch_det as batch_det,
         batch_inv as batch_inv,
@@ -274,15 +268,6 @@ if TYPE_CHECKING:
     )
     from mnpar.functions.math.matmul import matmul as matmul
     from mnpar.functions.math.maximum import clip as clip, maximum as maximum, minimum as minimum
-    from mnpar.functions.math.normal_distribution import (
-        erfc as erfc,
-        erfcinv as erfcinv,
-        erfcx as erfcx,
-        erfinv as erfinv,
-        log_ndtr as log_ndtr,
-        ndtr as ndtr,
-        ndtri as ndtri,
-    )
     from mnpar.functions.math.reduction import (
         argmax as argmax,
         argmin as argmin,
@@ -302,6 +287,19 @@ if TYPE_CHECKING:
     )
     from mnpar.functions.math.scale import bias as bias, scale as scale
     from mnpar.functions.math.sparse_matmul import sparse_matmul as sparse_matmul
+    from mnpar.functions.math.special import (
+        digamma as digamma,
+        erfc as erfc,
+        erfcinv as erfcinv,
+        erfcx as erfcx,
+        erfinv as erfinv,
+        lgamma as lgamma,
+        log_ndtr as log_ndtr,
+        ndtr as ndtr,
+        ndtri as ndtri,
+        polygamma as polygamma,
+        zeta as zeta,
+    )
     from mnpar.functions.math.sqrt import rsqrt as rsqrt, sqrt as sqrt, square as square
     from mnpar.functions.math.trigonometric import (
         arccos as arccos,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.functions.node import check_option, check_shapes, fractional, listed
+from mnpar.functions.node import check_option, check_shapes, floating_dtype, show_shapes
 from mnpar.variable import Variable, as_variable
 
 
@@ -47,7 +47,7 @@ def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
     places = y.shape[:1] + y.shape[2:]
     if y.ndim < 2 or t.shape != places[: t.ndim] or math.prod(places[t.ndim :]) != 1:
         raise ValueError(
-            f"accuracy: shapes {listed([y.shape, t.shape])} are not (N, C, …) and (N, …)"
+            f"accuracy: shapes {show_shapes([y.shape, t.shape])} are not (N, C, …) and (N, …)"
         )
     right = y.argmax(axis=1).reshape(t.shape) == t
     if ignore_label is None:
@@ -114,7 +114,7 @@ def classification_summary(
     t = as_variable(t).array
     if t.dtype.kind not in "iu" or y.ndim < 2 or t.shape != y.shape[:1] + y.shape[2:]:
         raise ValueError(
-            f"classification_summary: shapes {listed([y.shape, t.shape])} are not (N, C, …) "
+            f"classification_summary: shapes {show_shapes([y.shape, t.shape])} are not (N, C, …) "
             "and integers (N, …)"
         )
     xp = backend.get_array_module(y)
@@ -223,7 +223,7 @@ def r2_score(
     check_option("r2_score", "multioutput", multioutput, "uniform_average", "raw_values")
     if pred.shape != true.shape or pred.ndim < 1:
         raise ValueError(
-            f"r2_score: shapes {listed([pred.shape, true.shape])} must be the same (N, …)"
+            f"r2_score: shapes {show_shapes([pred.shape, true.shape])} must be the same (N, …)"
         )
     xp = backend.get_array_module(pred)
     p = pred.astype("d")
@@ -233,12 +233,12 @@ def r2_score(
     score = xp.where(total != 0, 1 - error / xp.where(total != 0, total, 1), 0.0)
     if multioutput == "uniform_average":
         score = score.sum() / max(score.size, 1)
-    return Variable(xp.asarray(score, fractional(pred.dtype)), requires_grad=False)
+    return Variable(xp.asarray(score, floating_dtype(pred.dtype)), requires_grad=False)
 
 
 def _share(right: Any, count: Any, y: Any) -> Variable:
     xp = backend.get_array_module(y)
     return Variable(
-        xp.asarray(right / xp.maximum(xp.asarray(count), 1), fractional(y.dtype)),
+        xp.asarray(right / xp.maximum(xp.asarray(count), 1), floating_dtype(y.dtype)),
         requires_grad=False,
     )

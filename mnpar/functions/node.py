@@ -1,16 +1,18 @@
-"""Helpers of generic functions, whose one ``backward`` serves all orders of differentiation; checks
-of their arguments.
+"""What functions are made of: the base of their nodes, :func:`elementwise`, and helpers that read
+and check arguments.
 
 mnpar's functions are *generic*: their backward is written once, in terms that arrays and Variables
-share, and runs on plain arrays unless it is to be differentiated itself. Operators, ``sum``,
-``reshape``, ``transpose`` and indexing are such terms by nature; :func:`either` makes one of any
-other function.
+share (operators, ``sum``, ``reshape``, ``transpose``, indexing, other generic functions), and runs
+on plain arrays unless the backward is to be differentiated itself.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,31 +22,140 @@ from mnpar.function_node import FunctionNode
 from mnpar.variable import Variable, as_variable
 
 
-def either(function: FunctionNode, *xs: Any) -> Any:
-    """Run a function as its arguments need it: recorded if one of them is a Variable, else plainly
-    on the arrays.
+class GenericFunction(FunctionNode):
+    """A FunctionNode whose ``backward`` uses only what arrays and Variables share.
+
+    The backwards of other functions call a new node as a function: ``Sum(axis)(gy)``.
+    """
+
+    generic = True
+
+    def __call__(self, *xs: Any) -> Any:
+        """Compute the one output: an array, or a recorded Variable if one of the inputs is a
+        Variable.
+        """
+        for x in xs:
+            if isinstance(x, Variable):
+                return self.apply(xs)[0]
+        return self.forward(*xs)
+
+
+class Elementwise(Protocol):
+    """What :func:`elementwise` returns."""
+
+    node: type[GenericFunction]
+    """The class that records the function in the graph."""
+
+    def __call__(self, x: Variable | Array) -> Variable: ...
+
+    @staticmethod
+    def generic(x: Any) -> Any:
+        """Compute an array of an array and a Variable of a Variable, as backwards need it."""
+
+
+def elementwise(
+    gradient: Callable[..., Any] | None, name: str | None = None
+) -> Callable[[Callable[[ModuleType, Array], Array]], Elementwise]:
+    """Make a differentiable function of one array, and its FunctionNode, from a formula.
+
+    The decorated function computes y from ``xp`` (numpy or CuPy) and x, and brings its name and
+    docstring.
 
     Args:
-        function: a new FunctionNode with one output.
-        xs: its inputs, all arrays or some of them Variables.
+        gradient: computes the gradient of x from ``gy``, the gradient of y, and from ``x``, ``y``
+            or both, in this order: the arrays that its parameters name are kept for it. It is
+            generic. None for a function whose derivative is 0: nothing flows back.
+        name: of the node's class, which errors and graph pictures show; by default that of the
+            function in capitalized words, ``LogNdtr`` for ``log_ndtr``.
 
-    Returns:
-        A Variable or an array.
+    Example:
+        >>> @elementwise(gradient=lambda gy, y: gy * y)
+        ... def exp(xp, x):
+        ...     return xp.exp(x)
+        >>> x = Variable(np.array([0.0, 1.0]))
+        >>> y = exp(x)
+        >>> y.creator.label, y.array
+        ('Exp', array([1.        , 2.71828183]))
     """
-    for x in xs:
-        if isinstance(x, Variable):
-            return function.apply(xs)[0]
-    return function.forward(*xs)
+
+    def decorate(compute: Callable[[ModuleType, Array], Array]) -> Elementwise:
+        if gradient is None:
+            constant: Elementwise = _public(_constant(compute), compute)
+            return constant
+        node = _node(compute, gradient)
+        node.__name__ = node.__qualname__ = name or compute.__name__.title().replace("_", "")
+        node.__module__ = compute.__module__
+        node.__doc__ = f"The node of :func:`{compute.__name__}`."
+        function: Elementwise = _public(_recorded(node), compute)
+        function.node = node
+        function.generic = lambda x: node()(x)  # type: ignore[method-assign]
+        return function
+
+    return decorate
 
 
-def plain(x: Any) -> Array:
+def _node(
+    compute: Callable[[ModuleType, Array], Array], gradient: Callable[..., Any]
+) -> type[GenericFunction]:
+    kept = tuple(inspect.signature(gradient).parameters)[1:]
+    if kept not in (("x",), ("y",), ("x", "y"), ()):
+        raise TypeError(f"elementwise: a gradient takes gy, x and y, in this order, not {kept}")
+
+    class Node(GenericFunction):
+        _kept_input_indexes = (0,) if "x" in kept else ()
+        _kept_output_indexes = (0,) if "y" in kept else ()
+
+        def forward(self, x: Array) -> Array:
+            return compute(backend.get_array_module(x), x)
+
+        def backward(self, gy: Any) -> Any:
+            return gradient(gy, *self.get_retained_inputs(), *self.get_retained_outputs())
+
+    return Node
+
+
+def _recorded(node: type[GenericFunction]) -> Callable[[Variable | Array], Variable]:
+    def function(x: Variable | Array) -> Variable:
+        return node().apply((x,))[0]
+
+    return function
+
+
+def _constant(
+    compute: Callable[[ModuleType, Array], Array],
+) -> Callable[[Variable | Array], Variable]:
+    def on_its_module(array: Array) -> Array:
+        return compute(backend.get_array_module(array), array)
+
+    result = functools.partial(without_gradient, compute.__name__, on_its_module)
+
+    def function(x: Variable | Array) -> Variable:
+        return result(x)
+
+    return function
+
+
+def _public(function: Any, formula: Callable[..., Any]) -> Any:
+    """The function under the formula's name, in the formula's module, where doctest looks for
+    it.
+    """
+    public = FunctionType(
+        function.__code__, formula.__globals__, formula.__name__, None, function.__closure__
+    )
+    functools.update_wrapper(public, formula)
+    public.__dict__["__signature__"] = inspect.signature(function)
+    public.__annotations__ = function.__annotations__
+    return public
+
+
+def array_of(x: Any) -> Array:
     """The array of a Variable, or the array itself: for masks and labels, through which nothing is
     differentiated.
     """
     return x.array if isinstance(x, Variable) else x
 
 
-def constant(name: str, compute: Callable[[Array], Array], x: Any) -> Variable:
+def without_gradient(name: str, compute: Callable[[Array], Array], x: Any) -> Variable:
     """What a function computes that has no derivative, or the derivative 0: nothing flows back."""
     array = as_variable(x).array
     try:
@@ -54,7 +165,7 @@ def constant(name: str, compute: Callable[[Array], Array], x: Any) -> Variable:
         raise
 
 
-def operand(x: Any, other: Any) -> Any:
+def as_operand(x: Any, other: Any) -> Any:
     """A number beside an array takes the array's dtype (and device), as numpy's own rule for Python
     numbers has it: a fraction beside integers, or a complex number beside real ones, the dtype of
     its kind.
@@ -64,7 +175,7 @@ def operand(x: Any, other: Any) -> Any:
     if not isinstance(x, (int, float, complex, np.generic)) and not backend.is_array(x):
         # which refuses them, with advice
         return backend.require_array(x) if isinstance(x, list | tuple) else NotImplemented
-    like = plain(other)
+    like = array_of(other)
     if not backend.is_array(like):
         return np.asarray(x)
     dtype = like.dtype
@@ -75,37 +186,37 @@ def operand(x: Any, other: Any) -> Any:
     return backend.get_array_module(like).asarray(x, dtype)
 
 
-def fractional(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def floating_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of what is computed from elements of a dtype and is no integer: that of floats is
     their own, as in numpy.
 
     Example:
-        >>> fractional(np.dtype("f4")), fractional(np.dtype("i4"))
+        >>> floating_dtype(np.dtype("f4")), floating_dtype(np.dtype("i4"))
         (dtype('float32'), dtype('float64'))
     """
     return np.dtype("f8") if dtype.kind in "biu" else dtype
 
 
-def floating(x: Array) -> Array:
+def as_floating(x: Array) -> Array:
     """Integers as float64, others as they are: differences of unsigned ones, and those of booleans,
     are others.
 
     Example:
         >>> x = np.array([1, 3], np.uint8)
-        >>> x - 3, floating(x) - 3
+        >>> x - 3, as_floating(x) - 3
         (array([254,   0], dtype=uint8), array([-2.,  0.]))
     """
     return x.astype("f8") if x.dtype.kind in "biu" else x
 
 
-def wide(x: Array) -> Array:
+def upcast_halves(x: Array) -> Array:
     """float16 as float32, others as they are: sums of many halves need more than 11 bits, and soon
     exceed 65504.
     """
     return x.astype("f4") if x.dtype.char in HALVES else x
 
 
-def axis_of(name: str, x: Any, axis: int) -> int:
+def normalize_axis(name: str, x: Any, axis: int) -> int:
     """An axis of an array or Variable, counted from 0.
 
     Args:
@@ -115,7 +226,7 @@ def axis_of(name: str, x: Any, axis: int) -> int:
         ValueError: x has no such axis; TypeError: it is no integer.
 
     Example:
-        >>> axis_of("flip", np.ones((2, 3)), -1)
+        >>> normalize_axis("flip", np.ones((2, 3)), -1)
         1
     """
     if not hasattr(axis, "__index__"):
@@ -125,7 +236,7 @@ def axis_of(name: str, x: Any, axis: int) -> int:
     return axis % x.ndim  # type: ignore[no-any-return]
 
 
-def axes_of(name: str, x: Any, axes: int | Iterable[int]) -> list[int]:
+def normalize_axes(name: str, x: Any, axes: int | Iterable[int]) -> list[int]:
     """Axes of an array or Variable, counted from 0.
 
     Args:
@@ -136,12 +247,12 @@ def axes_of(name: str, x: Any, axes: int | Iterable[int]) -> list[int]:
         ValueError: there is no such axis, or one is named twice.
 
     Example:
-        >>> axes_of("sum", np.ones((2, 3)), (-1, 0))
+        >>> normalize_axes("sum", np.ones((2, 3)), (-1, 0))
         [1, 0]
     """
     found: list[int] = []
     for axis in axes if isinstance(axes, Iterable) else (axes,):
-        place = axis_of(name, x, axis)
+        place = normalize_axis(name, x, axis)
         if place in found:
             raise ValueError(f"{name}: axis {axis} of shape {x.shape} is named twice")
         found.append(place)
@@ -189,7 +300,7 @@ def check_shapes(who: str, *xs: Any) -> None:
     """
     shapes = [x.shape for x in xs]
     if shapes.count(shapes[0]) != len(shapes):
-        raise ValueError(f"{who}: shapes {listed(shapes)} must be the same")
+        raise ValueError(f"{who}: shapes {show_shapes(shapes)} must be the same")
 
 
 def matrix_transpose(x: Any) -> Any:
@@ -203,11 +314,11 @@ def matrix_transpose(x: Any) -> Any:
     return x.transpose((*range(n - 2), n - 1, n - 2)) if n > 2 else x.transpose()
 
 
-def listed(shapes: Any) -> str:
+def show_shapes(shapes: Any) -> str:
     """Shapes as an error shows them.
 
     Example:
-        >>> listed([(2, 3), (4,)])
+        >>> show_shapes([(2, 3), (4,)])
         '(2, 3) and (4,)'
     """
     return " and ".join(str(tuple(shape)) for shape in shapes)

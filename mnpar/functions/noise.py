@@ -11,7 +11,6 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import config
-from mnpar.function_node import FunctionNode
 from mnpar.functions.activation.relu import leaky_relu
 from mnpar.functions.activation.softmax import softmax
 from mnpar.functions.array.broadcast import broadcast_to
@@ -19,14 +18,13 @@ from mnpar.functions.array.get_item import where
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.connection.linear import linear
 from mnpar.functions.math.matmul import matmul
+from mnpar.functions.node import GenericFunction
 from mnpar.random import generator
 from mnpar.variable import Variable, as_variable
 
 
-class Dropout(FunctionNode):
+class Dropout(GenericFunction):
     """Multiplies by a mask that is no variable of the graph."""
-
-    generic = True
 
     def __init__(self, mask: Array) -> None:
         self.mask = mask

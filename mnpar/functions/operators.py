@@ -32,7 +32,7 @@ from mnpar.functions.math.arithmetic import (
 from mnpar.functions.math.complex_parts import conj, imag, real
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import average, max, min, sum
-from mnpar.functions.node import operand
+from mnpar.functions.node import as_operand
 from mnpar.variable import Variable
 
 Method = Callable[[Variable, Any], Any]
@@ -49,7 +49,7 @@ def _binary(
             if not isinstance(other, Variable):
                 if number is not None and type(other) in _NUMBERS and x.node.dtype.kind == "f":
                     return number(other).apply((x,))[0]
-                other = operand(other, x)
+                other = as_operand(other, x)
                 if other is NotImplemented:
                     return other
             return node().apply((x, other))[0]
@@ -66,7 +66,7 @@ def _reflected(symbol: str, node: type[FunctionNode]) -> Method:
     """``other ∘ x``, where ``other`` is no Variable."""
 
     def method(x: Variable, other: Any) -> Any:
-        other = operand(other, x)
+        other = as_operand(other, x)
         if other is NotImplemented:
             return other
         try:
@@ -78,12 +78,12 @@ def _reflected(symbol: str, node: type[FunctionNode]) -> Method:
 
 
 def _floordiv(x: Any, other: Any) -> Any:
-    other = operand(other, x)
+    other = as_operand(other, x)
     return other if other is NotImplemented else floor_divide(x, other)
 
 
 def _rfloordiv(x: Any, other: Any) -> Any:
-    other = operand(other, x)
+    other = as_operand(other, x)
     return other if other is NotImplemented else floor_divide(other, x)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.configuration import config
-from mnpar.functions.node import wide
+from mnpar.functions.node import upcast_halves
 from mnpar.link_hooks.substitution import WeightSubstitution
 from mnpar.parameter import Parameter
 from mnpar.random import generator
@@ -93,7 +93,7 @@ class SpectralNormalization(WeightSubstitution):
         )
         if self.use_gamma:
             xp = backend.get_array_module(W)
-            largest = xp.linalg.svd(wide(self.matrix(W)), compute_uv=False)[0]
+            largest = xp.linalg.svd(upcast_halves(self.matrix(W)), compute_uv=False)[0]
             link.gamma = Parameter(xp.asarray(largest, W.dtype))
 
     def of(self, link: Any, W: Variable) -> Variable:
@@ -118,5 +118,5 @@ class SpectralNormalization(WeightSubstitution):
         return u, v
 
     def _unit(self, x: Any) -> Any:
-        long = wide(x)
+        long = upcast_halves(x)
         return (long / (np.sqrt(float((long * long).sum())) + self.eps)).astype(x.dtype)

@@ -21,7 +21,7 @@ from mnpar.functions.array.rearranging import transpose_sequence
 from mnpar.functions.loss.crf1d import argmax_crf1d, crf1d
 from mnpar.functions.loss.sampled import WalkerAlias, black_out, negative_sampling
 from mnpar.functions.math.reduction import sum as sum_of
-from mnpar.functions.node import plain
+from mnpar.functions.node import array_of
 from mnpar.initializers import LeCunUniform, Uniform
 from mnpar.link import Link
 from mnpar.parameter import Parameter
@@ -103,7 +103,7 @@ class BinaryHierarchicalSoftmax(Link):
             ValueError: the tree has no such word, or shapes do not belong together.
         """
         x = as_variable(x)
-        words = plain(t)
+        words = array_of(t)
         if x.ndim != 2 or words.shape != x.shape[:1] or words.dtype.kind not in "iu":
             raise ValueError(
                 f"BinaryHierarchicalSoftmax: x (N, D) and integers t (N,), not {x.shape} and "

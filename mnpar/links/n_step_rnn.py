@@ -15,7 +15,7 @@ from mnpar import functions as F, initializers
 from mnpar.chain import Chain, ChainList
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import get_dtype
-from mnpar.functions.node import plain
+from mnpar.functions.node import array_of
 from mnpar.functions.rnn.n_step_rnn import transpose_back
 from mnpar.link import Link
 from mnpar.parameter import Parameter
@@ -89,7 +89,7 @@ class NStepRNNBase(ChainList):
         """Initial states for these sequences: zeros (S, N, H), or (2 S, N, H) in both
         directions.
         """
-        dtype = plain(xs[0]).dtype if len(xs) else get_dtype()
+        dtype = array_of(xs[0]).dtype if len(xs) else get_dtype()
         return as_variable(
             self.xp.zeros((self.n_layers * self.direction, len(xs), self.out_size), dtype)
         )

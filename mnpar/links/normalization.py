@@ -6,8 +6,8 @@ Layer and group normalization with their parameters.
 Batch normalization over the batches of all ranks, as if they were one.
 
 It composes two differentiable functions: mean and variance over all ranks
-(functions/normalization/multi_node_moments.py), and the normalization by a given mean and variance. So it is
-differentiable any number of times.
+(functions/normalization/multi_node_moments.py), and the normalization by a given mean and variance.
+So it is differentiable any number of times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from mnpar import backend, initializers
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import config, get_dtype
-from mnpar.functions.node import plain
+from mnpar.functions.node import array_of
 from mnpar.functions.normalization.batch_normalization import (
     FixedBatchNormalization,
     arranged,
@@ -161,7 +161,7 @@ class BatchNormalization(Link):
         ):
             reduced = reduced_axes(x.ndim, 1, self.axis)
             self._initialize_params(
-                tuple([n for axis, n in enumerate(x.shape) if axis not in reduced]), plain(x)
+                tuple([n for axis, n in enumerate(x.shape) if axis not in reduced]), array_of(x)
             )
         gamma, beta = self._scale_and_shift()
         if not config.train:

@@ -30,8 +30,8 @@ Pieces: TypeAlias = Iterable[tuple[Arena, slice | None, list[Parameter]]]
 
 
 class Team(Protocol):
-    """The interface of an optimizer to the ranks that update with it; parallel/data/sync.py implements
-    and documents it.
+    """The interface of an optimizer to the ranks that update with it; parallel/data/sync.py
+    implements and documents it.
     """
 
     on_mesh: bool  # of several ranks

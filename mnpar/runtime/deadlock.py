@@ -5,8 +5,8 @@ gets through, and a rank that waits can answer questions. After half a second it
 for whether they have ended; after its patience it asks everybody what they wait for, and if from
 all the answers, given twice, nobody in its reach can go on, that is a deadlock: it raises an error
 with the table of all ranks. Of a rank that does not answer its neighbours on the same machine know
-more (``PeerState``): one that is gone or stopped is an error too; one that is busy, or that nobody can
-see, is a warning now and then, never an error.
+more (``PeerState``): one that is gone or stopped is an error too; one that is busy, or that nobody
+can see, is a warning now and then, never an error.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A process of an MPI job: the control messages by which ranks find deadlocks (deadlock.py), its hooks
-for errors, and its end.
+"""A process of an MPI job: the control messages by which ranks find deadlocks (deadlock.py), its
+hooks for errors, and its end.
 
 Unless it is told otherwise, MPI lets the other ranks hang for ever when one of them fails; so the
 first communicator installs hooks: an uncaught error on any rank, in any thread, shows its traceback

@@ -20,6 +20,7 @@ import types
 from typing import Any
 
 import numpy as np
+import scipy.special
 
 from tests.device import names
 
@@ -1072,4 +1073,27 @@ def _as_strided(x, shape=None, strides=None):
 
 
 cupy.lib.stride_tricks.as_strided = _as_strided
+
+
+def _special(name):
+    """A function of cupyx.scipy.special, which computes with scipy's."""
+
+    def function(*xs):
+        for x in xs:
+            if not isinstance(x, ndarray):
+                raise TypeError(f"{name}: Unsupported type {type(x)}")
+            _check_device(x)
+        return _new(np.asarray(getattr(scipy.special, name)(*[x._a for x in xs])))
+
+    return function
+
+
+_SPECIAL_FUNCTIONS = """
+    digamma erfc erfcinv erfcx erfinv gammaln log_ndtr ndtr ndtri polygamma zeta
+"""
+cupyx = types.ModuleType("cupyx")
+cupyx.scipy = types.ModuleType("cupyx.scipy")
+cupyx.scipy.special = types.SimpleNamespace(
+    **{name: _special(name) for name in _SPECIAL_FUNCTIONS.split()}
+)
 _finish_class()

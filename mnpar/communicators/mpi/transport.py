@@ -1,9 +1,9 @@
 """Ranks that are processes of an MPI job.
 
-No call here blocks: each is posted and polled (``DeadlockDetector``). Calls that MPI offers only in a blocking
-form (making a group, or shared memory) are made right after an exchange that has brought all their
-ranks to the same place. (The file is long because the transport is one object of MPI's, whose calls
-share lanes, requests and numbers.)
+No call here blocks: each is posted and polled (``DeadlockDetector``). Calls that MPI offers only in
+a blocking form (making a group, or shared memory) are made right after an exchange that has brought
+all their ranks to the same place. (The file is long because the transport is one object of MPI's,
+whose calls share lanes, requests and numbers.)
 
 Openings among processes: a persistent allgather, set up once; before MPI 4, and with Intel MPI,
 a new one for each opening.

@@ -17,10 +17,9 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.activation.sigmoid import tanh
-from mnpar.functions.math.exponential import Exp, exp
-from mnpar.functions.node import check_option, either, wide
+from mnpar.functions.math.exponential import exp
+from mnpar.functions.node import GenericFunction, check_option, upcast_halves
 from mnpar.kernels.blas import fill, fills
 from mnpar.variable import Variable
 
@@ -93,10 +92,8 @@ def _tanh_of(xp: Any, x: Array, coefficients: tuple[float, ...], y: Array, squar
     xp.tanh(y, out=y)
 
 
-class Erf(FunctionNode):
+class Erf(GenericFunction):
     """``y = erf x``; ``gx = 2/√π e^(-x²) gy``."""
-
-    generic = True
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
@@ -136,10 +133,10 @@ class Erf(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
-        return lambda: gy * either(Exp(), -(x * x)) * (2 / math.sqrt(math.pi))
+        return lambda: gy * exp.generic(-(x * x)) * (2 / math.sqrt(math.pi))
 
 
-class Gelu(FunctionNode):
+class Gelu(GenericFunction):
     """x Φ(x), where Φ is the share of normal numbers below x, or an approximation by tanh; ``gx =
     (Φ + x Φ′) gy``.
 
@@ -147,8 +144,6 @@ class Gelu(FunctionNode):
     backward reads that, not x. Where a library finds Φ in one pass, backward does so once more:
     that takes no longer, and an array less is kept.
     """
-
-    generic = True
 
     def __init__(self, by_tanh: bool) -> None:
         self.by_tanh = by_tanh
@@ -241,7 +236,7 @@ class Gelu(FunctionNode):
 
 def _flat(y: Array, x: Array) -> Array:
     """All of y, wide, in the order in which x lies in memory: without a copy, if y lies so too."""
-    return wide(y).transpose(backend.memory_order(x)).reshape(-1)
+    return upcast_halves(y).transpose(backend.memory_order(x)).reshape(-1)
 
 
 def _shaped(flat: Array, x: Array) -> Array:

@@ -6,17 +6,14 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import fit
 from mnpar.functions.math.scale import _stretched
-from mnpar.functions.node import plain
+from mnpar.functions.node import GenericFunction, array_of
 from mnpar.variable import Variable, as_variable
 
 
-class PReLU(FunctionNode):
+class PReLU(GenericFunction):
     """max(x, 0) + W·min(x, 0), W of a shape that broadcasts to x's."""
-
-    generic = True
 
     def forward(self, x: Array, W: Array) -> Array:
         self.retain_inputs((0, 1))
@@ -28,7 +25,7 @@ class PReLU(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
-        negative = (plain(x) < 0).astype(x.dtype)
+        negative = (array_of(x) < 0).astype(x.dtype)
 
         def gW() -> Any:
             g = gy * x * negative

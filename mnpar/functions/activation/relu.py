@@ -12,18 +12,15 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.joining import concat
-from mnpar.functions.math.exponential import Exp
+from mnpar.functions.math.exponential import exp
 from mnpar.functions.math.maximum import Clip
-from mnpar.functions.node import either
+from mnpar.functions.node import GenericFunction
 from mnpar.variable import Variable, as_variable
 
 
-class ReLU(FunctionNode):
+class ReLU(GenericFunction):
     """``y = max(x, 0)``; ``gx = gy`` where ``y > 0``, else 0."""
-
-    generic = True
 
     def forward(self, x: Array) -> Array:
         self.y = y = backend.get_array_module(x).maximum(x, 0)
@@ -52,10 +49,8 @@ def relu(x: Any) -> Variable:
     return ReLU().apply((x,))[0]
 
 
-class LeakyReLU(FunctionNode):
+class LeakyReLU(GenericFunction):
     """``y = a x`` with ``a = 1`` where ``x > 0``, else ``slope``; ``gx = a gy``."""
-
-    generic = True
 
     def __init__(self, slope: float) -> None:
         self.slope = slope
@@ -70,12 +65,10 @@ class LeakyReLU(FunctionNode):
         return lambda: gy * self.factor
 
 
-class ELU(FunctionNode):
+class ELU(GenericFunction):
     """``y = x`` where ``x > 0``, else ``α (eˣ - 1)``; ``gx = gy`` where ``x > 0``, else ``α eˣ
     gy``.
     """
-
-    generic = True
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
@@ -91,7 +84,7 @@ class ELU(FunctionNode):
 
         def gx() -> Any:
             # y + α has no digits where eˣ is small
-            slope = either(Exp(), either(Clip(None, 0), x)) * self.alpha
+            slope = exp.generic(Clip(None, 0)(x)) * self.alpha
             return gy * (slope * self.negative + ~self.negative)
 
         return gx

@@ -10,17 +10,14 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.math.exponential import Exp
-from mnpar.functions.node import either, floating, wide
+from mnpar.functions.math.exponential import exp
+from mnpar.functions.node import GenericFunction, as_floating, upcast_halves
 from mnpar.kernels.sums import MODEST, add_up, by_rows, row_blocks, sum_over
 from mnpar.variable import Variable
 
 
-class Softmax(FunctionNode):
+class Softmax(GenericFunction):
     """y = eˣ / Σ eˣ along an axis; along the last one in blocks of rows that stay in the cache."""
-
-    generic = True
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -29,12 +26,12 @@ class Softmax(FunctionNode):
         self.retain_outputs((0,))
         xp = backend.get_array_module(x)
         if not x.size:
-            return floating(x).copy()  # of no elements there is no maximum
+            return as_floating(x).copy()  # of no elements there is no maximum
         if not by_rows(x, self.axis):
-            x = floating(x)
+            x = as_floating(x)
             y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
             xp.exp(y, out=y)
-            y /= add_up(wide(y), self.axis, keepdims=True)
+            y /= add_up(upcast_halves(y), self.axis, keepdims=True)
             return y
         y = xp.empty(x.shape, x.dtype)
         for from_, to, e in row_blocks(x, y):
@@ -60,10 +57,8 @@ class Softmax(FunctionNode):
         return gx
 
 
-class LogSoftmax(FunctionNode):
+class LogSoftmax(GenericFunction):
     """``y = x - log Σ eˣ`` along an axis; ``gx = gy - eʸ Σ gy``."""
-
-    generic = True
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -71,16 +66,16 @@ class LogSoftmax(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_outputs((0,))
         if not x.size:
-            return floating(x).copy()
+            return as_floating(x).copy()
         xp = backend.get_array_module(x)
-        x = floating(x)
+        x = as_floating(x)
         y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
-        y -= xp.log(add_up(wide(xp.exp(y)), self.axis, keepdims=True))
+        y -= xp.log(add_up(upcast_halves(xp.exp(y)), self.axis, keepdims=True))
         return y
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        return lambda: gy - either(Exp(), y) * sum_over(gy, self.axis, keepdims=True)
+        return lambda: gy - exp.generic(y) * sum_over(gy, self.axis, keepdims=True)
 
 
 def softmax(x: Any, axis: int = 1) -> Variable:

@@ -9,15 +9,14 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import HALVES, Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.activation.sigmoid import Sigmoid
+from mnpar.functions.activation.sigmoid import sigmoid
 from mnpar.functions.array.broadcast import Shape, fit
-from mnpar.functions.node import either, fractional, wide
+from mnpar.functions.node import GenericFunction, floating_dtype, upcast_halves
 from mnpar.kernels.sums import cut
 from mnpar.variable import Variable, as_variable
 
 
-class Swish(FunctionNode):
+class Swish(GenericFunction):
     """``y = x s`` with ``s = 1 / (1 + e^(-βx))``; ``gx = gy s + β h`` and ``gβ = Σ x h``, where ``h
     = gy x s (1 - s)``.
 
@@ -25,7 +24,6 @@ class Swish(FunctionNode):
         shape: that β takes to be multiplied with x; of one β ``()``.
     """
 
-    generic = True
     joint_vjp = True
 
     def __init__(self, shape: Shape) -> None:
@@ -34,9 +32,9 @@ class Swish(FunctionNode):
     def forward(self, x: Array, beta: Array) -> Array:
         self.retain_inputs((0, 1))
         xp = backend.get_array_module(x)
-        dtype = fractional(np.result_type(x.dtype, beta.dtype))
+        dtype = floating_dtype(np.result_type(x.dtype, beta.dtype))
         if dtype.char in HALVES:
-            return self.forward(wide(x), wide(beta)).astype(dtype)
+            return self.forward(upcast_halves(x), upcast_halves(beta)).astype(dtype)
         y = xp.empty(x.shape, dtype)
         slope = xp.negative(beta.reshape(self.shape), dtype=dtype)
         for part, z in self._blocks(x, y):
@@ -48,7 +46,7 @@ class Swish(FunctionNode):
         if not isinstance(gy, Variable) and x.dtype == beta.dtype and x.dtype.char in "fd":
             return self._vjp(x, beta, gy)
         b = beta.reshape(self.shape)
-        s = either(Sigmoid(), x * b)
+        s = sigmoid.generic(x * b)
         h = (1 - s) * s * x * gy
         return lambda: gy * s + h * b, lambda: fit(h * x, b.shape).reshape(beta.shape)
 

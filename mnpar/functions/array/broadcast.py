@@ -12,18 +12,15 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import either, listed
+from mnpar.functions.node import GenericFunction, show_shapes
 from mnpar.kernels.sums import add_up
 from mnpar.variable import Variable, as_variable
 
 Shape = tuple[int, ...]
 
 
-class SumTo(FunctionNode):
+class SumTo(GenericFunction):
     """Sums over the axes that broadcasting to the input's shape would have repeated."""
-
-    generic = True
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -37,15 +34,13 @@ class SumTo(FunctionNode):
         return y.reshape(self.shape) if y.shape != self.shape else y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(BroadcastTo(self.inputs[0].shape), gy)
+        return lambda: BroadcastTo(self.inputs[0].shape)(gy)
 
 
-class BroadcastTo(FunctionNode):
+class BroadcastTo(GenericFunction):
     """``x`` repeated along new axes and those of length 1; ``gx`` sums ``gy`` over the repetitions:
     the transpose of SumTo.
     """
-
-    generic = True
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -62,7 +57,7 @@ def fit(g: Any, shape: Shape) -> Any:
     """The gradient of an operand that was broadcast: ``g`` summed to the operand's shape. Arrays
     stay arrays.
     """
-    return g if g.shape == shape else either(SumTo(shape), g)
+    return g if g.shape == shape else SumTo(shape)(g)
 
 
 def broadcast_to(x: Any, shape: Sequence[int]) -> Variable:
@@ -146,6 +141,8 @@ def broadcast(*args: Any) -> Any:
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
-        raise ValueError(f"broadcast: the shapes {listed(shapes)} have no common shape") from None
+        raise ValueError(
+            f"broadcast: the shapes {show_shapes(shapes)} have no common shape"
+        ) from None
     results = tuple([broadcast_to(x, shape) for x in args])
     return results[0] if len(results) == 1 else results

@@ -10,18 +10,22 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import Shape, fit
-from mnpar.functions.node import check_labels, either, listed, operand, plain, wide
+from mnpar.functions.node import (
+    GenericFunction,
+    array_of,
+    as_operand,
+    check_labels,
+    show_shapes,
+    upcast_halves,
+)
 from mnpar.variable import Variable, as_variable
 
 
-class GetItem(FunctionNode):
+class GetItem(GenericFunction):
     """``y = x[index]``; ``gx`` is 0 except at ``index``, where ``gy`` is added: the transpose of
     ScatterAdd.
     """
-
-    generic = True
 
     def __init__(self, index: Any) -> None:
         self.index = index
@@ -31,20 +35,18 @@ class GetItem(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         x = self.inputs[0]
-        return lambda: either(ScatterAdd(self.index, x.shape), gy)
+        return lambda: ScatterAdd(self.index, x.shape)(gy)
 
 
-class ScatterAdd(FunctionNode):
+class ScatterAdd(GenericFunction):
     """Zeros of a shape, with the input added at an index: the transpose of GetItem."""
-
-    generic = True
 
     def __init__(self, index: Any, shape: Shape) -> None:
         self.index, self.shape = index, shape
 
     def forward(self, x: Array) -> Array:
         xp = backend.get_array_module(x)
-        x, dtype = wide(x), x.dtype  # many halves are added up in float32
+        x, dtype = upcast_halves(x), x.dtype  # many halves are added up in float32
         y = xp.zeros(self.shape, x.dtype)
         if _rows(self.index) and y.ndim > 1:
             self._add_rows(xp, y.reshape(self.shape[0], math.prod(self.shape[1:])), x)
@@ -72,12 +74,10 @@ class ScatterAdd(FunctionNode):
         return lambda: gy[self.index]
 
 
-class Where(FunctionNode):
+class Where(GenericFunction):
     """``z = x`` where the condition holds, else ``y``; ``gx = gz`` where it holds, ``gy = gz``
     where not, else 0.
     """
-
-    generic = True
 
     def __init__(self, condition: Array) -> None:
         self.condition = condition
@@ -89,8 +89,8 @@ class Where(FunctionNode):
         x, y = self.inputs
         zero = backend.get_array_module(gz).zeros((), gz.dtype)  # not a product: ∞ · 0 is NaN
         return (
-            lambda: fit(either(Where(self.condition), gz, zero), x.shape),
-            lambda: fit(either(Where(self.condition), zero, gz), y.shape),
+            lambda: fit(Where(self.condition)(gz, zero), x.shape),
+            lambda: fit(Where(self.condition)(zero, gz), y.shape),
         )
 
 
@@ -129,7 +129,7 @@ def get_item(x: Any, slices: Any) -> Variable:
         >>> F.get_item(np.array([1.0, 2.0, 3.0]), [0, 2, 2]).array
         array([1., 3., 3.])
     """
-    index = tuple([plain(i) for i in slices]) if isinstance(slices, tuple) else plain(slices)
+    index = tuple([array_of(i) for i in slices]) if isinstance(slices, tuple) else array_of(slices)
     return GetItem(index).apply((x,))[0]
 
 
@@ -202,7 +202,7 @@ def select_item(x: Any, t: Any) -> Variable:
     labels = as_variable(t).array
     if x.ndim != 2 or labels.shape != x.shape[:1]:
         raise ValueError(
-            f"select_item: shapes {listed([x.shape, labels.shape])} are not (N, C) and (N,)"
+            f"select_item: shapes {show_shapes([x.shape, labels.shape])} are not (N, C) and (N,)"
         )
     check_labels("select_item", labels, x.shape[1])
     return get_item(x, (x.xp.arange(len(labels)), labels))
@@ -220,9 +220,9 @@ def where(condition: Any, x: Any, y: Any) -> Variable:
         >>> F.where(np.array([True, False]), np.array([1.0, 2.0]), 0).array
         array([1., 0.])
     """
-    mask, x, y = plain(condition), operand(x, y), operand(y, x)
+    mask, x, y = array_of(condition), as_operand(x, y), as_operand(y, x)
     if type(mask) is not np.ndarray:
         mask = backend.require_array(backend.wrap_scalar(mask))
     if not mask.ndim:
-        mask = backend.to_device_of(mask, plain(x))
+        mask = backend.to_device_of(mask, array_of(x))
     return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((x, y))[0]

@@ -6,17 +6,14 @@ import math
 from typing import Any
 
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import either, wide
+from mnpar.functions.node import GenericFunction, upcast_halves
 from mnpar.functions.pooling.pooling import _image
 from mnpar.kernels.windows import Windows, per_axis
 from mnpar.variable import Variable, as_variable
 
 
-class Im2Col(FunctionNode):
+class Im2Col(GenericFunction):
     """What each window sees, as channels."""
-
-    generic = True
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
@@ -30,27 +27,29 @@ class Im2Col(FunctionNode):
         )
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(Col2Im(self.windows), gy)
+        return lambda: Col2Im(self.windows)(gy)
 
 
-class Col2Im(FunctionNode):
+class Col2Im(GenericFunction):
     """Channels added back to where the windows saw them: the transpose of Im2Col."""
-
-    generic = True
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
 
     def forward(self, y: Array) -> Array:
         K = self.windows.K
-        x = _image(self.windows, y[:, : y.shape[1] // math.prod(self.windows.K)], wide(y[:0]).dtype)
+        x = _image(
+            self.windows,
+            y[:, : y.shape[1] // math.prod(self.windows.K)],
+            upcast_halves(y[:0]).dtype,
+        )
         columns = y.reshape(*x.shape[:2], *K, *self.windows.out)  # (N, C, *K, *out)
         for offset, where in self.windows.offsets():
             x[(..., *where)] += columns[(slice(None), slice(None), *offset)]
         return x[(..., *self.windows.inside)].astype(y.dtype, copy=False)
 
     def backward(self, gx: Any) -> Any:
-        return lambda: either(Im2Col(self.windows), gx)
+        return lambda: Im2Col(self.windows)(gx)
 
 
 def im2col(

@@ -13,8 +13,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import axis_of, either
+from mnpar.functions.node import GenericFunction, normalize_axis
 from mnpar.variable import Variable, as_variable
 
 
@@ -23,12 +22,10 @@ def at(axis: int, place: Any) -> tuple[Any, ...]:
     return (slice(None),) * axis + (place,)
 
 
-class Concat(FunctionNode):
+class Concat(GenericFunction):
     """One array after the other along an axis; each gets back its piece of ``gy``: the transpose of
     SplitAxis.
     """
-
-    generic = True
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -42,12 +39,10 @@ class Concat(FunctionNode):
         return tuple([lambda i=i, j=j: gy[at(axis, slice(i, j))] for i, j in pairwise(ends)])
 
 
-class SplitAxis(FunctionNode):
+class SplitAxis(GenericFunction):
     """Pieces between cuts along an axis; ``gx`` is the ``gys`` joined, with zeros for those that
     are missing.
     """
-
-    generic = True
 
     def __init__(self, cuts: Sequence[int], axis: int) -> None:
         self.cuts, self.axis = cuts, axis
@@ -58,13 +53,11 @@ class SplitAxis(FunctionNode):
         return tuple(ys)
 
     def backward(self, *gys: Any) -> Any:
-        return lambda: either(Concat(self.axis), *_filled(gys, self.shapes, self.inputs[0].dtype))
+        return lambda: Concat(self.axis)(*_filled(gys, self.shapes, self.inputs[0].dtype))
 
 
-class Stack(FunctionNode):
+class Stack(GenericFunction):
     """Along a new axis; ``order``: of the result's axes in memory."""
-
-    generic = True
 
     def __init__(self, axis: int, order: tuple[int, ...] | None = None) -> None:
         self.axis, self.order = axis, order
@@ -85,12 +78,10 @@ class Stack(FunctionNode):
         return tuple([lambda i=i: gy[at(axis, i)] for i in range(len(self.inputs))])
 
 
-class Separate(FunctionNode):
+class Separate(GenericFunction):
     """The slices along an axis, without it; ``gx`` is the ``gys`` stacked: the transpose of
     Stack.
     """
-
-    generic = True
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -103,9 +94,7 @@ class Separate(FunctionNode):
     def backward(self, *gys: Any) -> Any:
         x = self.inputs[0]
         shape = x.shape[: self.axis] + x.shape[self.axis + 1 :]
-        return lambda: either(
-            Stack(self.axis, self.order), *_filled(gys, [shape] * len(gys), x.dtype)
-        )
+        return lambda: Stack(self.axis, self.order)(*_filled(gys, [shape] * len(gys), x.dtype))
 
 
 def _filled(gys: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
@@ -247,7 +236,7 @@ def split_axis(
         [(2, 2), (2, 3)]
     """
     x = as_variable(x)
-    axis = axis_of("split_axis", x, axis)
+    axis = normalize_axis("split_axis", x, axis)
     cuts = _cuts(x.shape[axis], indices_or_sections)
     ys = SplitAxis(cuts, axis).apply((x,))
     return ys if len(ys) > 1 or force_tuple else ys[0]
@@ -285,4 +274,4 @@ def separate(x: Any, axis: int = 0) -> tuple[Variable, ...]:
         [(2,), (2,), (2,)]
     """
     x = as_variable(x)
-    return Separate(axis_of("separate", x, axis)).apply((x,))
+    return Separate(normalize_axis("separate", x, axis)).apply((x,))

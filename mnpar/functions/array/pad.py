@@ -10,9 +10,9 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import stack
+from mnpar.functions.node import GenericFunction
 from mnpar.variable import Variable, as_variable
 
 REPEATING = ("edge", "reflect", "symmetric", "wrap")
@@ -21,10 +21,8 @@ REPEATING = ("edge", "reflect", "symmetric", "wrap")
 """The modes in which each new element is one of the array's own."""
 
 
-class Pad(FunctionNode):
+class Pad(GenericFunction):
     """An array within strips of constants: ``widths`` and ``values`` have a pair for each axis."""
-
-    generic = True
 
     def __init__(self, widths: Sequence[tuple[int, int]], values: Array) -> None:
         self.widths, self.values = widths, values

@@ -9,18 +9,15 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.get_item import ScatterAdd, get_item
 from mnpar.functions.array.joining import concat, separate, split_axis, stack
 from mnpar.functions.array.shape import moveaxis, reshape, transpose
-from mnpar.functions.node import axes_of, axis_of, either
+from mnpar.functions.node import GenericFunction, normalize_axes, normalize_axis
 from mnpar.variable import Variable, as_variable
 
 
-class Flip(FunctionNode):
+class Flip(GenericFunction):
     """The elements along an axis in reverse order; so is ``gx``: its own transpose."""
-
-    generic = True
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -29,15 +26,13 @@ class Flip(FunctionNode):
         return backend.get_array_module(x).flip(x, self.axis)
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(Flip(self.axis), gy)
+        return lambda: Flip(self.axis)(gy)
 
 
-class Permutate(FunctionNode):
+class Permutate(GenericFunction):
     """Places along an axis in an order that names each once, so that backward need not add: it is
     the opposite order.
     """
-
-    generic = True
 
     def __init__(self, places: Array, opposite: Array, axis: int) -> None:
         self.places, self.opposite, self.axis = places, opposite, axis
@@ -46,13 +41,11 @@ class Permutate(FunctionNode):
         return x.take(self.places, axis=self.axis)
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(Permutate(self.opposite, self.places, self.axis), gy)
+        return lambda: Permutate(self.opposite, self.places, self.axis)(gy)
 
 
-class Diagonal(FunctionNode):
+class Diagonal(GenericFunction):
     """The places i, i + offset of the last two axes."""
-
-    generic = True
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
@@ -61,15 +54,13 @@ class Diagonal(FunctionNode):
         return x.diagonal(self.offset, -2, -1)  # a view that must not be written to
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(OnDiagonal(self.offset, self.inputs[0].shape), gy)
+        return lambda: OnDiagonal(self.offset, self.inputs[0].shape)(gy)
 
 
-class OnDiagonal(FunctionNode):
+class OnDiagonal(GenericFunction):
     """Zeros of a shape with the input on the diagonal of the last two axes: the transpose of
     Diagonal.
     """
-
-    generic = True
 
     def __init__(self, offset: int, shape: tuple[int, ...]) -> None:
         self.offset, self.shape = offset, shape
@@ -82,7 +73,7 @@ class OnDiagonal(FunctionNode):
         return x.reshape(self.shape)
 
     def backward(self, gx: Any) -> Any:
-        return lambda: either(Diagonal(self.offset), gx)
+        return lambda: Diagonal(self.offset)(gx)
 
 
 def flip(x: Any, axis: int) -> Variable:
@@ -97,7 +88,7 @@ def flip(x: Any, axis: int) -> Variable:
         array([3, 2, 1])
     """
     x = as_variable(x)
-    return Flip(axis_of("flip", x, axis)).apply((x,))[0]
+    return Flip(normalize_axis("flip", x, axis)).apply((x,))[0]
 
 
 def flipud(a: Any) -> Variable:
@@ -141,7 +132,7 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
         (4, 2, 3)
     """
     x = as_variable(x)
-    axis = axis_of("rollaxis", x, axis)
+    axis = normalize_axis("rollaxis", x, axis)
     axes = list(range(x.ndim))
     if not -x.ndim <= start <= x.ndim:
         raise ValueError(
@@ -171,7 +162,7 @@ def permutate(x: Any, indices: Array, axis: int = 0, inv: bool = False) -> Varia
         array([30, 10, 20])
     """
     x = as_variable(x)
-    axis = axis_of("permutate", x, axis)
+    axis = normalize_axis("permutate", x, axis)
     numbers = backend.to_host(indices)
     if sorted(numbers.tolist()) != list(range(x.shape[axis])):
         raise ValueError(
@@ -260,7 +251,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variabl
         array([1, 4])
     """
     x = as_variable(x)
-    x = moveaxis(x, axes_of("diagonal", x, (axis1, axis2)), (-2, -1))
+    x = moveaxis(x, normalize_axes("diagonal", x, (axis1, axis2)), (-2, -1))
     return Diagonal(offset).apply((x,))[0]
 
 

@@ -8,21 +8,18 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import broadcast_to
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.shape import reshape
-from mnpar.functions.node import axis_of, either, wide
+from mnpar.functions.node import GenericFunction, normalize_axis, upcast_halves
 from mnpar.kernels.sums import add_up
 from mnpar.variable import Variable, as_variable
 
 FEW = 8  # slices that are added one by one
 
 
-class Repeat(FunctionNode):
+class Repeat(GenericFunction):
     """Each place along an axis n times."""
-
-    generic = True
 
     def __init__(self, n: int, axis: int) -> None:
         self.n, self.axis = n, axis
@@ -31,15 +28,13 @@ class Repeat(FunctionNode):
         return x.repeat(self.n, axis=self.axis)
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(AddRepeats(self.n, self.axis), gy)
+        return lambda: AddRepeats(self.n, self.axis)(gy)
 
 
-class AddRepeats(FunctionNode):
+class AddRepeats(GenericFunction):
     """The transpose of it: n places after each other, added up. To add n slices is faster than to
     sum over a short axis.
     """
-
-    generic = True
 
     def __init__(self, n: int, axis: int) -> None:
         self.n, self.axis = n, axis
@@ -50,13 +45,13 @@ class AddRepeats(FunctionNode):
             runs = y.reshape(*shape[:axis], shape[axis] // n, n, *shape[axis + 1 :])
             return add_up(runs, axis + 1)
         first, second, *rest = [y[(*[slice(None)] * axis, slice(i, None, n))] for i in range(n)]
-        x = wide(first) + second
+        x = upcast_halves(first) + second
         for part in rest:
             x += part
         return x.astype(y.dtype, copy=False)
 
     def backward(self, gx: Any) -> Any:
-        return lambda: either(Repeat(self.n, self.axis), gx)
+        return lambda: Repeat(self.n, self.axis)(gx)
 
 
 def tile(x: Any, reps: Any) -> Variable:
@@ -109,7 +104,7 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Variable:
     x = as_variable(x)
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
-    axis = axis_of("repeat", x, axis)
+    axis = normalize_axis("repeat", x, axis)
     counts = tuple(map(index, repeats)) if isinstance(repeats, tuple | list) else (index(repeats),)
     if min(counts, default=0) < 0:
         raise ValueError(f"repeat: repeats {repeats} are 0 or more")

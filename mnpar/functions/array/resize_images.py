@@ -15,8 +15,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import either, wide
+from mnpar.functions.node import GenericFunction, upcast_halves
 from mnpar.variable import Variable, as_variable
 
 BLOCK = 64  # outputs: a product of matrices so small is still fast
@@ -30,10 +29,8 @@ class Part(NamedTuple):
     weights: Array
 
 
-class Resize(FunctionNode):
+class Resize(GenericFunction):
     """Along the last axis but one, or the last: weighted sums of the cells around each place."""
-
-    generic = True
 
     def __init__(self, size: int, out: int, parts: Sequence[Part], last: bool) -> None:
         self.size = size
@@ -42,7 +39,7 @@ class Resize(FunctionNode):
         self.last = last
 
     def forward(self, x: Array) -> Array:
-        return within(self.product, wide(x)).astype(x.dtype, copy=False)
+        return within(self.product, upcast_halves(x)).astype(x.dtype, copy=False)
 
     def product(self, x: Array) -> Array:
         xp = backend.get_array_module(x)
@@ -56,7 +53,7 @@ class Resize(FunctionNode):
         return y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(Gathered(self.size, self.out, self.parts, self.last), gy)
+        return lambda: Gathered(self.size, self.out, self.parts, self.last)(gy)
 
 
 class Gathered(Resize):
@@ -74,7 +71,7 @@ class Gathered(Resize):
         return x
 
     def backward(self, gx: Any) -> Any:
-        return lambda: either(Resize(self.size, self.out, self.parts, self.last), gx)
+        return lambda: Resize(self.size, self.out, self.parts, self.last)(gx)
 
 
 def within(product: Callable[[Array], Array], x: Array) -> Array:

@@ -11,16 +11,13 @@ from typing import Any
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import as_dtype
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import Shape
-from mnpar.functions.node import axes_of, axis_of, either
+from mnpar.functions.node import GenericFunction, normalize_axes, normalize_axis
 from mnpar.variable import Variable, as_variable
 
 
-class Reshape(FunctionNode):
+class Reshape(GenericFunction):
     """The same elements in another shape; ``gx`` is ``gy`` in the shape of ``x``."""
-
-    generic = True
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -32,12 +29,10 @@ class Reshape(FunctionNode):
         return lambda: gy.reshape(self.inputs[0].shape)
 
 
-class Transpose(FunctionNode):
+class Transpose(GenericFunction):
     """The axes in another order, reversed if it is None; ``gx`` is ``gy`` with the axes in the
     opposite order.
     """
-
-    generic = True
 
     def __init__(self, axes: Shape | None) -> None:
         self.axes = axes
@@ -54,10 +49,8 @@ class Transpose(FunctionNode):
         return lambda: gy.transpose(inverse)
 
 
-class Cast(FunctionNode):
+class Cast(GenericFunction):
     """The elements in another dtype; ``gx`` is ``gy`` in the dtype of ``x``."""
-
-    generic = True
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
@@ -69,10 +62,8 @@ class Cast(FunctionNode):
         return lambda: backend.cast(gy, self.inputs[0].dtype)
 
 
-class Copy(FunctionNode):
+class Copy(GenericFunction):
     """The same elements on a device; ``gx`` is ``gy`` on the device of ``x``."""
-
-    generic = True
 
     def __init__(self, device: Any) -> None:
         self.device = device
@@ -82,7 +73,7 @@ class Copy(FunctionNode):
         return backend.to_device(self.device, x)
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(Copy(self.origin), gy)
+        return lambda: Copy(self.origin)(gy)
 
 
 def reshape(x: Any, shape: int | Sequence[int]) -> Variable:
@@ -162,8 +153,8 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
     """
     x = as_variable(x)
     axes = list(range(x.ndim))
-    first = axis_of("swapaxes", x, axis1)
-    second = axis_of("swapaxes", x, axis2)
+    first = normalize_axis("swapaxes", x, axis1)
+    second = normalize_axis("swapaxes", x, axis2)
     axes[first], axes[second] = second, first
     return transpose(x, axes)
 
@@ -184,7 +175,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
         (3, 4, 2)
     """
     x = as_variable(x)
-    sources, goals = (axes_of("moveaxis", x, axes) for axes in (source, destination))
+    sources, goals = (normalize_axes("moveaxis", x, axes) for axes in (source, destination))
     if len(sources) != len(goals):
         raise ValueError(f"moveaxis: {len(sources)} axes cannot go to {len(goals)} places")
     axes = [axis for axis in range(x.ndim) if axis not in sources]
@@ -236,7 +227,7 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Variable:
     x = as_variable(x)
     if axis is None:
         return reshape(x, tuple(n for n in x.shape if n != 1))
-    axes = axes_of("squeeze", x, axis)
+    axes = normalize_axes("squeeze", x, axis)
     for a in axes:
         if x.shape[a] != 1:
             raise ValueError(

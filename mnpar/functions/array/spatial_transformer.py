@@ -11,7 +11,7 @@ from mnpar.functions.array.pad import pad
 from mnpar.functions.array.shape import reshape, transpose
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.maximum import clip
-from mnpar.functions.node import listed, plain
+from mnpar.functions.node import array_of, show_shapes
 from mnpar.variable import Variable, as_variable
 
 
@@ -70,7 +70,7 @@ def spatial_transformer_sampler(x: Any, grid: Any) -> Variable:
     if x.ndim != 4 or grid.ndim != 4 or grid.shape[:2] != (x.shape[0], 2):
         raise ValueError(
             "spatial_transformer_sampler: x (N, C, H, W) and grid (N, 2, oH, oW), not "
-            f"{listed((x.shape, grid.shape))}"
+            f"{show_shapes((x.shape, grid.shape))}"
         )
     xp, (N, C, H, W), places = x.xp, x.shape, grid.shape[2:]
     rows = reshape(
@@ -91,5 +91,5 @@ def _corners(places: Variable, size: int) -> list[tuple[Any, Variable]]:
     """The cells of a padded axis on both sides of places from -1 to 1, and how much of each."""
     at = clip((places + 1) * ((size - 1) / 2) + 1, 0.0, float(size + 1))
     # what is seen from NaN is NaN, wherever that is
-    low = at.xp.nan_to_num(at.xp.floor(plain(at)).clip(0, size))
+    low = at.xp.nan_to_num(at.xp.floor(array_of(at)).clip(0, size))
     return [(low.astype("i8"), (low + 1) - at), (low.astype("i8") + 1, at - low)]

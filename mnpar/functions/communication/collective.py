@@ -34,7 +34,7 @@ from mnpar.communicators.wire import mean_of
 from mnpar.functions.array.joining import concat, split_axis
 from mnpar.functions.communication.base import Collective, Communication, communication_hook
 from mnpar.functions.math.maximum import maximum, minimum
-from mnpar.functions.node import axis_of
+from mnpar.functions.node import normalize_axis
 from mnpar.plans import block
 from mnpar.variable import Variable, as_variable
 
@@ -190,7 +190,7 @@ def blocks_along(comm: Communicator, x: Any, axis: int) -> Any:
     """The block of each rank, for :func:`reduce_scatter` of one array."""
     require_communicator(comm, "reduce_scatter(comm, …)")
     x = as_variable(x)
-    axis = axis_of("reduce_scatter", x, axis)
+    axis = normalize_axis("reduce_scatter", x, axis)
     cuts = [block(x.shape[axis], comm.size, rank)[0] for rank in range(1, comm.size)]
     return split_axis(x, cuts, axis)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import config
-from mnpar.functions.node import wide
+from mnpar.functions.node import upcast_halves
 from mnpar.plans.layout import Layout
 from mnpar.plans.plan import Layouts, Parcel, Route, several
 
@@ -60,8 +60,8 @@ def gather_pieces(parcel: Parcel, xs: Sequence[Array | None], form: Form) -> lis
             piece = x[(..., *move.give.slices)]
             if move.give.spread:
                 piece = (
-                    wide(piece)
-                    .sum(axis=move.give.spread, keepdims=True, dtype=wide(piece).dtype)
+                    upcast_halves(piece)
+                    .sum(axis=move.give.spread, keepdims=True, dtype=upcast_halves(piece).dtype)
                     .astype(form.dtype, copy=False)
                 )
         pieces.append(piece)
@@ -94,7 +94,7 @@ class Delivery:
         self._arrays: list[Array] = []
         if any([y is not None for y in begun]):
             self._arrays = [
-                self._zeros(i, layout) if y is None else y if route.apart[i] else wide(y)
+                self._zeros(i, layout) if y is None else y if route.apart[i] else upcast_halves(y)
                 for i, (layout, y) in enumerate(zip(self.layouts, begun, strict=True))
             ]
         self._missing: list[Parcel] = []  # of which nothing came
@@ -188,7 +188,7 @@ class Delivery:
             return xp.empty(shape, dtype)
         if self.route.apart[i]:
             return xp.full(shape, self.fill, dtype)
-        y = xp.full(shape, self.fill, wide(xp.empty(0, dtype)).dtype)
+        y = xp.full(shape, self.fill, upcast_halves(xp.empty(0, dtype)).dtype)
         for parcel in (self.route.own, *self.route.receives):
             for move in parcel.moves:
                 if move.dest == i:

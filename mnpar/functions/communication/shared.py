@@ -22,7 +22,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.communication.base import Collective, Communication, communication_hook
 from mnpar.functions.math.arithmetic import Identity
-from mnpar.functions.node import either
+from mnpar.functions.node import GenericFunction
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ from mnpar.backend import Array
 from mnpar.communicators.collectives import ALLGATHER
 from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError
-from mnpar.functions.node import axis_of
+from mnpar.functions.node import normalize_axis
 from mnpar.plans import block
 from mnpar.variable import as_variable
 
@@ -74,7 +74,7 @@ class ReduceFrom(Collective):
         return CopyTo(self.comm, of=self)
 
 
-class AddOnce(FunctionNode):
+class AddOnce(GenericFunction):
     """``y + b`` on one rank, y on the others, before the ranks' y are added up; b (D,) is the same
     on each rank.
 
@@ -82,8 +82,6 @@ class AddOnce(FunctionNode):
     message, but only one the derivative of it. The array of y is written to: nobody else may need
     it. Adjoint of the second input: SumOnce.
     """
-
-    generic = True
 
     def __init__(self, here: bool) -> None:
         self.here = here
@@ -94,15 +92,13 @@ class AddOnce(FunctionNode):
         return y
 
     def backward(self, gy: Any) -> Any:
-        return gy, lambda: either(SumOnce(self.here), gy)
+        return gy, lambda: SumOnce(self.here)(gy)
 
 
-class SumOnce(FunctionNode):
+class SumOnce(GenericFunction):
     """(…, D) → (D,), the sum over all other axes: on all ranks of the same array, whose gradient
     one of them gives.
     """
-
-    generic = True
 
     def __init__(self, here: bool) -> None:
         self.here = here
@@ -112,7 +108,7 @@ class SumOnce(FunctionNode):
         return gy.sum(axis=tuple(range(gy.ndim - 1)))
 
     def backward(self, ggb: Any) -> Any:
-        return (lambda: either(BroadcastTo(self.shape), ggb)) if self.here else None
+        return (lambda: BroadcastTo(self.shape)(ggb)) if self.here else None
 
 
 def add_once(comm: Communicator, y: Variable, b: Any) -> Variable:
@@ -284,7 +280,7 @@ def scatter_to(comm: Communicator, x: Any, axis: int = -1) -> Variable:
     """
     require_communicator(comm, "scatter_to(comm, x)")
     x = as_variable(x)
-    axis = axis_of("scatter_to", x, axis)
+    axis = normalize_axis("scatter_to", x, axis)
     ends = [block(x.shape[axis], comm.size, rank) for rank in range(comm.size)]
     return ScatterTo(comm, axis, tuple([b - a for a, b in ends])).apply((x,))[0]
 
@@ -320,4 +316,4 @@ def gather_from(comm: Communicator, x: Any, axis: int = -1) -> Variable:
         [([1.0, 2.0, 2.0], [2.0]), ([1.0, 2.0, 2.0], [4.0, 4.0])]
     """
     x = as_variable(x)
-    return GatherFrom(comm, axis_of("gather_from", x, axis)).apply((x,))[0]
+    return GatherFrom(comm, normalize_axis("gather_from", x, axis)).apply((x,))[0]

@@ -16,9 +16,8 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import fit
-from mnpar.functions.node import either, matrix_transpose, wide
+from mnpar.functions.node import GenericFunction, matrix_transpose, upcast_halves
 from mnpar.kernels.blas import stacked
 from mnpar.plans.ring import Tile
 from mnpar.variable import Variable
@@ -125,7 +124,7 @@ class Sums:
     """
 
     def __init__(self, q: Array, shape: tuple[int, ...]) -> None:
-        self.q = wide(q)
+        self.q = upcast_halves(q)
         xp = backend.get_array_module(q)
         self.values: Array = xp.zeros(shape, self.q.dtype)  # Σ exp(s - top) v
         self.total: Array = xp.zeros((*shape[:-1], 1), self.q.dtype)  # Σ exp(s - top)
@@ -134,7 +133,7 @@ class Sums:
     def add(self, k: Array, v: Array, hidden: Hidden | None) -> None:
         """Let them look at the keys of a tile."""
         xp = backend.get_array_module(k)
-        s = scores(self.q, wide(k), hidden)
+        s = scores(self.q, upcast_halves(k), hidden)
         top = s.max(axis=-1, keepdims=True)
         if self.top is not None:
             top = xp.maximum(top, self.top)
@@ -145,7 +144,7 @@ class Sums:
         s -= top
         xp.exp(s, out=s)
         self.total += s @ xp.ones((s.shape[-1], 1), s.dtype)
-        self.values += times(s, wide(v))
+        self.values += times(s, upcast_halves(v))
 
     def means(self) -> tuple[Array, Array]:
         """(…, T, E), and the logarithms of the sums (…, T, 1)."""
@@ -155,10 +154,8 @@ class Sums:
         return self.values, backend.get_array_module(self.top).log(self.total) + self.top
 
 
-class Probabilities(FunctionNode):
+class Probabilities(GenericFunction):
     """exp(q kᵀ - lse): the softmax of a tile, its queries' logarithms of sums being known."""
-
-    generic = True
 
     def __init__(self, hidden: Hidden | None) -> None:
         self.hidden = hidden
@@ -166,7 +163,7 @@ class Probabilities(FunctionNode):
     def forward(self, q: Array, k: Array, lse: Array) -> Array:
         self.retain_inputs((0, 1))
         self.retain_outputs((0,))
-        p = scores(wide(q), wide(k), self.hidden)
+        p = scores(upcast_halves(q), upcast_halves(k), self.hidden)
         xp = backend.get_array_module(q)
         # the values have axes that the keys have not
         larger = np.broadcast_shapes(p.shape, lse.shape) != p.shape
@@ -204,11 +201,11 @@ def tile_gradients(
         c: (…, T, 1), gradient of lse less Σ go · o.
         hidden: as forward.
     """
-    q = wide(q)
-    k = wide(k)
-    v = wide(v)
-    go = wide(go)
-    p = either(Probabilities(hidden), q, k, lse)
+    q = upcast_halves(q)
+    k = upcast_halves(k)
+    v = upcast_halves(v)
+    go = upcast_halves(go)
+    p = Probabilities(hidden)(q, k, lse)
     gv = fit(times(matrix_transpose(p), go), v.shape)
     gs = times_turned(go, v)
     gs += c  # of arrays in place; what broadcasts has the smaller shape

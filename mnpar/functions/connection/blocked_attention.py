@@ -20,10 +20,9 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.activation.softmax import Softmax
 from mnpar.functions.array.get_item import Where
-from mnpar.functions.node import either, matrix_transpose, wide
+from mnpar.functions.node import GenericFunction, matrix_transpose, upcast_halves
 from mnpar.kernels.blas import stacked
 from mnpar.kernels.columns import Buffers
 from mnpar.variable import Variable
@@ -54,13 +53,11 @@ class Piece(NamedTuple):
 
     def of(self, x: Array, places: slice) -> Array:
         """Some queries or keys."""
-        return wide(x[self.heads][..., places, :])
+        return upcast_halves(x[self.heads][..., places, :])
 
 
-class Dense(FunctionNode):
+class Dense(GenericFunction):
     """The same numbers without gaps in memory; ``gx = gy``."""
-
-    generic = True
 
     def forward(self, x: Array) -> Array:
         y = backend.empty_aligned(x.shape, x.dtype)
@@ -71,7 +68,7 @@ class Dense(FunctionNode):
         return gy
 
 
-class Attention(FunctionNode):
+class Attention(GenericFunction):
     """softmax(s q kᵀ) v for q (…, T, D), k (…, S, D) and v (…, S, E) with the same leading axes and
     at least one key.
 
@@ -84,7 +81,6 @@ class Attention(FunctionNode):
         order: of the result's axes in memory.
     """
 
-    generic = True
     joint_vjp = True
 
     def __init__(
@@ -102,7 +98,7 @@ class Attention(FunctionNode):
         self.retain_outputs((0,))
         xp = backend.get_array_module(q)
         shape = (*k.shape[:-1], q.shape[-2])
-        self.dtype = wide(xp.empty(0, np.result_type(q, k))).dtype
+        self.dtype = upcast_halves(xp.empty(0, np.result_type(q, k))).dtype
         o = backend.empty_in_order(
             (*q.shape[:-1], v.shape[-1]), np.result_type(q, v), self.order, xp
         )
@@ -289,14 +285,12 @@ class Attention(FunctionNode):
         scores = (q * self.scale) @ matrix_transpose(k)
         if shown is not None:
             shown = xp.broadcast_to(shown, scores.shape)
-            scores = either(
-                Where(shown), scores, xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype)
-            )
-        p = either(Softmax(-1), scores)
+            scores = Where(shown)(scores, xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype))
+        p = Softmax(-1)(scores)
         gp = go @ matrix_transpose(v)
         gs = p * (gp - (gp * p).sum(axis=-1, keepdims=True))
         if not self.modest:
-            gs = either(Where(shown), gs, xp.zeros((), gs.dtype))
+            gs = Where(shown)(gs, xp.zeros((), gs.dtype))
         gs = gs * self.scale
         return [gs @ k, matrix_transpose(gs) @ q, matrix_transpose(p) @ go]
 

@@ -24,7 +24,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.node import either, listed
+from mnpar.functions.node import GenericFunction, show_shapes
 from mnpar.kernels import winograd
 from mnpar.kernels.columns import Blocks, in_turn
 from mnpar.kernels.sums import sum_over
@@ -32,10 +32,8 @@ from mnpar.kernels.windows import Numbers, Windows, missing
 from mnpar.variable import Variable, as_variable
 
 
-class Convolving(FunctionNode):
+class Convolving(GenericFunction):
     """What the three share: x (N, C, *size), W (K, C / groups, *kernel), y (N, K, *out)."""
-
-    generic = True
 
     def __init__(self, windows: Windows, groups: int) -> None:
         self.windows, self.groups = windows, groups
@@ -96,7 +94,7 @@ class Convolution(Convolving):
 
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
-        gx = lambda: either(Deconvolution(self.windows, self.groups), gy, W)
+        gx = lambda: Deconvolution(self.windows, self.groups)(gy, W)
         gW = lambda: weight_gradient(self, self.windows, self.groups, W, x, gy)
         return (
             (gx, gW, lambda: sum_over(gy, (0, *range(2, gy.ndim))))
@@ -164,7 +162,7 @@ class Deconvolution(Convolving):
 
     def backward(self, gx: Any) -> Any:
         y, W = self.get_retained_inputs()
-        gy = lambda: either(Convolution(self.windows, self.groups), gx, W)
+        gy = lambda: Convolution(self.windows, self.groups)(gx, W)
         gW = lambda: weight_gradient(self, self.windows, self.groups, W, gx, y)
         return (
             (gy, gW, lambda: sum_over(gx, (0, *range(2, gx.ndim))))
@@ -223,8 +221,8 @@ class WeightGradient(Convolving):
     def backward(self, gW: Any) -> Any:
         x, y = self.get_retained_inputs()
         return (
-            lambda: either(Deconvolution(self.windows, self.groups), y, gW),
-            lambda: either(Convolution(self.windows, self.groups), x, gW),
+            lambda: Deconvolution(self.windows, self.groups)(y, gW),
+            lambda: Convolution(self.windows, self.groups)(x, gW),
         )
 
 
@@ -235,7 +233,7 @@ def weight_gradient(
     can be.
     """
     out = function.gradient_out(1, W) if x.dtype == y.dtype == W.dtype else None
-    return either(WeightGradient(windows, groups, W.shape, out), x, y)
+    return WeightGradient(windows, groups, W.shape, out)(x, y)
 
 
 def check_filters(
@@ -260,7 +258,7 @@ def check_filters(
     if n < 1 or W.ndim != x.ndim:
         raise ValueError(
             f"{who}: x (N, C, …) and W (K, C, …) have the same number of axes, 3 or more, not "
-            f"{listed((x.shape, W.shape))}"
+            f"{show_shapes((x.shape, W.shape))}"
             f"{missing(x.shape, W.ndim - 2)}"
         )
     if groups < 1 or W.shape[0] % groups:

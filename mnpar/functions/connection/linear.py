@@ -12,18 +12,16 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import HALVES, Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.math.matmul import _back_by_rows, _by_rows
+from mnpar.functions.node import GenericFunction
 from mnpar.kernels.blas import product
 from mnpar.kernels.sums import ones, sum_over
 from mnpar.variable import Variable, as_variable
 
 
-class Linear(FunctionNode):
+class Linear(GenericFunction):
     """y = x Wᵀ + b for x (N, D), W (O, D), b (O,)."""
-
-    generic = True
 
     def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))

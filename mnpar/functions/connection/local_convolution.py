@@ -24,17 +24,14 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import either, wide
+from mnpar.functions.node import GenericFunction, upcast_halves
 from mnpar.kernels.sums import sum_over
 from mnpar.kernels.windows import Numbers, Windows, get_conv_outsize, get_deconv_outsize, per_axis
 from mnpar.variable import Variable, as_variable
 
 
-class LocallyConvolving(FunctionNode):
+class LocallyConvolving(GenericFunction):
     """What the three share: x (N, C, H, W), W (K, OH, OW, C, kH, kW), y (N, K, OH, OW)."""
-
-    generic = True
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
@@ -50,16 +47,16 @@ class LocallyConvolving(FunctionNode):
         in memory.
         """
         # (C, H, W, N)
-        last = backend.get_array_module(x).ascontiguousarray(wide(x).transpose(1, 2, 3, 0))
+        last = backend.get_array_module(x).ascontiguousarray(upcast_halves(x).transpose(1, 2, 3, 0))
         return self.windows.columns(last.transpose(3, 0, 1, 2)).transpose(4, 5, 0, 1, 2, 3)
 
     def values(self, y: Array) -> Array:
         """y as an array (OH, OW, K, N)."""
-        return backend.get_array_module(y).ascontiguousarray(wide(y).transpose(2, 3, 1, 0))
+        return backend.get_array_module(y).ascontiguousarray(upcast_halves(y).transpose(2, 3, 1, 0))
 
     def matrices(self, W: Array) -> Array:
         """W as a view (OH, OW, K, C·kH·kW)."""
-        return wide(W).reshape(*W.shape[:3], math.prod(W.shape[3:])).transpose(1, 2, 0, 3)
+        return upcast_halves(W).reshape(*W.shape[:3], math.prod(W.shape[3:])).transpose(1, 2, 0, 3)
 
 
 class LocalConvolution(LocallyConvolving):
@@ -86,8 +83,8 @@ class LocalConvolution(LocallyConvolving):
 
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
-        gx = lambda: either(LocalDeconvolution(self.windows), gy, W)
-        gW = lambda: either(LocalWeightGradient(self.windows), x, gy)
+        gx = lambda: LocalDeconvolution(self.windows)(gy, W)
+        gW = lambda: LocalWeightGradient(self.windows)(x, gy)
         return (gx, gW, lambda: sum_over(gy, 0)) if len(self.inputs) == 3 else (gx, gW)
 
 
@@ -124,8 +121,8 @@ class LocalDeconvolution(LocallyConvolving):
 
     def backward(self, gx: Any) -> Any:
         y, W = self.get_retained_inputs()
-        gy = lambda: either(LocalConvolution(self.windows), gx, W)
-        gW = lambda: either(LocalWeightGradient(self.windows), gx, y)
+        gy = lambda: LocalConvolution(self.windows)(gx, W)
+        gW = lambda: LocalWeightGradient(self.windows)(gx, y)
         return (gy, gW, lambda: sum_over(gx, 0)) if len(self.inputs) == 3 else (gy, gW)
 
 
@@ -149,8 +146,8 @@ class LocalWeightGradient(LocallyConvolving):
     def backward(self, gW: Any) -> Any:
         x, y = self.get_retained_inputs()
         return (
-            lambda: either(LocalDeconvolution(self.windows), y, gW),
-            lambda: either(LocalConvolution(self.windows), x, gW),
+            lambda: LocalDeconvolution(self.windows)(y, gW),
+            lambda: LocalConvolution(self.windows)(x, gW),
         )
 
 

@@ -8,17 +8,14 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import either
+from mnpar.functions.node import GenericFunction
 from mnpar.variable import Variable, as_variable
 
 
-class ShiftChannels(FunctionNode):
+class ShiftChannels(GenericFunction):
     """``moves``: for each group of channels its slice and how far it goes down and to the right; 0
     comes in from outside.
     """
-
-    generic = True
 
     def __init__(self, moves: list[tuple[slice, int, int]]) -> None:
         self.moves = moves
@@ -31,9 +28,9 @@ class ShiftChannels(FunctionNode):
         return y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(
-            ShiftChannels([(channels, -down, -right) for channels, down, right in self.moves]), gy
-        )
+        return lambda: ShiftChannels(
+            [(channels, -down, -right) for channels, down, right in self.moves]
+        )(gy)
 
 
 def _overlap(step: int) -> tuple[slice, slice]:

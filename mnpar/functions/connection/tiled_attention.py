@@ -17,7 +17,6 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import is_recording
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import broadcast_to
 from mnpar.functions.array.joining import Concat
 from mnpar.functions.array.shape import cast
@@ -28,7 +27,7 @@ from mnpar.functions.connection.attention_tiles import (
     first_shown,
     tile_gradients,
 )
-from mnpar.functions.node import either, listed, plain, wide
+from mnpar.functions.node import GenericFunction, array_of, show_shapes, upcast_halves
 from mnpar.plans import in_order, rows_of
 from mnpar.plans.ring import Cut, Stretch, finer, ways
 from mnpar.variable import Variable, as_variable
@@ -43,7 +42,7 @@ class Mine(NamedTuple):
     c: Any
 
 
-class TiledAttention(FunctionNode):
+class TiledAttention(GenericFunction):
     """The means (…, T, E), and the logarithms of the sums (…, T, 1).
 
     Args:
@@ -53,7 +52,6 @@ class TiledAttention(FunctionNode):
         cut: of queries and keys among ranks; None: blocks in order.
     """
 
-    generic = True
     rank = 0
 
     def __init__(
@@ -84,7 +82,7 @@ class TiledAttention(FunctionNode):
                     keys[..., tile.columns, :], values[..., tile.columns, :], hidden
                 )
         o = self.xp.empty((*lead, q.shape[-2], v.shape[-1]), np.result_type(q.dtype, v.dtype))
-        lse = self.xp.empty((*o.shape[:-1], 1), wide(scaled[..., :0]).dtype)
+        lse = self.xp.empty((*o.shape[:-1], 1), upcast_halves(scaled[..., :0]).dtype)
         for r in rows:
             o[..., r, :], lse[..., r, :] = sums[_key(r)].means()
         return o, lse
@@ -167,7 +165,7 @@ class TiledAttention(FunctionNode):
             return {}, {}
         o, lse = self.get_retained_outputs()
         go = self.xp.zeros(o.shape, o.dtype) if go is None else go
-        c = -(wide(go) * wide(o)).sum(axis=-1, keepdims=True)
+        c = -(upcast_halves(go) * upcast_halves(o)).sum(axis=-1, keepdims=True)
         q = q * self.scale
         c = c if glse is None else c + glse
         rows = rows_of(self.ways.ring.queries[self.rank])
@@ -189,7 +187,7 @@ class TiledAttention(FunctionNode):
             one = mine[place]
             gq, *gkv = tile_gradients(one.q, k, v, one.lse, one.go, one.c, hidden)
             gqs[place] = gqs[place] + gq if place in gqs else gq
-            gkv = either(Concat(-1), *gkv)
+            gkv = Concat(-1)(*gkv)
             found[key] = found[key] + gkv if key in found else gkv
         return [found.get(_key(columns)) for columns in rows_of(self.ways.ring.held(self.rank, h))]
 
@@ -204,14 +202,14 @@ class TiledAttention(FunctionNode):
         """The parts as one array, in the dtype in which such gradients are summed up; None if there
         is none.
         """
-        dtype = wide(plain(like)[..., :0]).dtype
+        dtype = upcast_halves(array_of(like)[..., :0]).dtype
         if not always and all([part is None for part in parts]):
             return None
         whole = [
             self.xp.zeros((*shape[:-2], b - a, shape[-1]), dtype) if part is None else part
             for part, (a, b) in zip(parts, stretches, strict=True)
         ]
-        y = whole[0] if len(whole) == 1 else either(Concat(-2), *whole)
+        y = whole[0] if len(whole) == 1 else Concat(-2)(*whole)
         return y if y.dtype == dtype else y.astype(dtype)
 
 
@@ -226,7 +224,7 @@ def _owned(x: Any) -> Any:
 
 def boolean(mask: Any, xp: Any) -> Array:
     """A mask as booleans; TypeError if it is of fractions, as one that is added to scores."""
-    shown = xp.asarray(plain(mask))
+    shown = xp.asarray(array_of(mask))
     if shown.dtype.kind not in "biu":
         raise TypeError(
             f"attention: a mask says by booleans where a query may look, not by {shown.dtype}"
@@ -249,7 +247,7 @@ def prepared(
     if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ValueError(
             "attention: q (…, T, D), k (…, S, D), v (…, S, E), not "
-            f"{listed((q.shape, k.shape, v.shape))}"
+            f"{show_shapes((q.shape, k.shape, v.shape))}"
         )
     if k.dtype != v.dtype:
         k, v = [cast(x, np.result_type(k.dtype, v.dtype)) for x in (k, v)]

@@ -1,1 +1,3 @@
-"""Functions of arrays that are divided among ranks: blocks of images, parts of sequences, of vocabularies, of experts."""
+"""Functions of arrays that are divided among ranks: blocks of images, parts of sequences, of
+vocabularies, of experts.
+"""

@@ -20,12 +20,11 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import is_recording
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.joining import concat, split_axis
 from mnpar.functions.communication.exchange import exchange, iexchange
 from mnpar.functions.communication.shared import CopyTo
 from mnpar.functions.divided.halo import SpatialGrid, grid_needed, halo_of
-from mnpar.functions.node import either
+from mnpar.functions.node import GenericFunction
 from mnpar.kernels.windows import Windows
 from mnpar.plans import Box, Window
 from mnpar.plans.halo import grid_transposed
@@ -47,10 +46,8 @@ WORTH_HIDING = (
 WORTH_PACKING = 2**16  # bytes of parameters at most, whose gradients travel in one message
 
 
-class Pieces(FunctionNode):
+class Pieces(GenericFunction):
     """Parts of an array, by slices of its last axes; they may overlap."""
-
-    generic = True
 
     def __init__(self, places: Sequence[Index], infinite: bool = False) -> None:
         self.places, self.infinite = tuple(places), infinite
@@ -64,13 +61,11 @@ class Pieces(FunctionNode):
         if not given:
             return None
         node = Together([self.places[i] for i in given], shape[-len(self.places[0]) :])
-        return lambda: either(node, *[gys[i] for i in given])
+        return lambda: node(*[gys[i] for i in given])
 
 
-class Together(FunctionNode):
+class Together(GenericFunction):
     """An array of zeros with parts added to it; ``full``: they cover it once."""
-
-    generic = True
 
     def __init__(self, places: Sequence[Index], shape: Sequence[int], full: bool = False) -> None:
         self.places = tuple(places)

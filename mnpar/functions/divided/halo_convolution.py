@@ -18,7 +18,6 @@ from mnpar.functions.communication.exchange import Give, Take
 from mnpar.functions.connection.convolution import Convolution, Deconvolution, weight_gradient
 from mnpar.functions.divided.blocks import bare, place
 from mnpar.functions.divided.halo import SpatialGrid, halo_of
-from mnpar.functions.node import either
 from mnpar.kernels.sums import sum_over
 from mnpar.plans import Box, Plan, Window
 from mnpar.variable import Variable
@@ -84,7 +83,7 @@ class HaloConvolution(Take):
         (W,), (chunk,) = self.get_retained_inputs(), self.get_retained_outputs()
         windows = bare(self.op, chunk.shape[2:], self.window)
         if gy is not None and (self.asked_by or self.inputs[0].requires_grad):
-            gx = either(Deconvolution(windows, self.groups), gy, W)
+            gx = Deconvolution(windows, self.groups)(gy, W)
             g = gx if g is None else gx + g
         (gx,) = self.adjoint(Give(self.comm, self.plan.adjoint, True, of=self), g)
         if gy is None:

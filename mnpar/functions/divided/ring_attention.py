@@ -30,7 +30,6 @@ from mnpar.functions.array.joining import Concat
 from mnpar.functions.communication.base import Communication
 from mnpar.functions.communication.exchange import Exchange
 from mnpar.functions.connection.tiled_attention import TiledAttention, prepared
-from mnpar.functions.node import either
 from mnpar.plans import Plan, rows_of
 from mnpar.plans.ring import Cut, check_cut
 from mnpar.variable import Variable
@@ -116,7 +115,7 @@ class RingAttention(TiledAttention, Communication):
         """
         onward = self.ways.onward
         D = k.shape[-1]
-        kv = either(Concat(-1), k, v) if onward else None
+        kv = Concat(-1)(k, v) if onward else None
         for h, plan in enumerate(onward):
             coming = self._begin(plan, order, self.numbers[h] if order else 0, kv, record)
             yield h, k, v

@@ -15,8 +15,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import either
+from mnpar.functions.node import GenericFunction
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -91,12 +90,10 @@ def _places(choices: Array) -> Array:
     return places
 
 
-class PickRows(FunctionNode):
+class PickRows(GenericFunction):
     """``y = x[rows]``; ``gx`` adds row ``i`` of ``gy`` to row ``rows[i]``: the transpose of
     SumRows.
     """
-
-    generic = True
 
     def __init__(self, rows: Array, slots: Array) -> None:
         self.rows, self.slots = rows, slots
@@ -105,15 +102,13 @@ class PickRows(FunctionNode):
         return x.take(backend.get_array_module(x).asarray(self.rows), axis=0)
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(SumRows(self.rows, self.slots), gy)
+        return lambda: SumRows(self.rows, self.slots)(gy)
 
 
-class SumRows(FunctionNode):
+class SumRows(GenericFunction):
     """Row t is the sum of the rows that stand in the slots of t: the transpose of PickRows, without
     adding one by one.
     """
-
-    generic = True
 
     def __init__(self, rows: Array, slots: Array) -> None:
         self.rows, self.slots = rows, slots
@@ -133,7 +128,7 @@ class SumRows(FunctionNode):
         return y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(PickRows(self.rows, self.slots), gy)
+        return lambda: PickRows(self.rows, self.slots)(gy)
 
 
 def pick_rows(x: Any, rows: Array, slots: Array) -> Any:

@@ -22,7 +22,7 @@ from mnpar.functions.array.joining import SplitAxis, concat
 from mnpar.functions.communication.exchange import exchange, repartition
 from mnpar.functions.connection.attention import scaled_dot_product_attention
 from mnpar.functions.connection.tiled_attention import boolean
-from mnpar.functions.node import axis_of, listed
+from mnpar.functions.node import normalize_axis, show_shapes
 from mnpar.plans import Box, Layout, Part, Plan, block, in_order, layouts, rows_of
 from mnpar.plans.ring import Cut, Stretch, check_cut
 from mnpar.variable import Variable, as_variable
@@ -59,7 +59,7 @@ def recut(comm: Communicator, x: Any, have: Cut, want: Cut, axis: int = -2) -> V
     """
     require_communicator(comm, "recut(comm, x, have, want)")
     x = as_variable(x)
-    after = x.shape[axis_of("recut", x, axis) + 1 :]
+    after = x.shape[normalize_axis("recut", x, axis) + 1 :]
     return repartition(comm, x, layouts(have, *after), layouts(want, *after))
 
 
@@ -143,7 +143,7 @@ def all_to_all_attention(
     ):
         raise ValueError(
             "attention: q (…, H, T, D), k (…, H, S, D), v (…, H, S, E); not "
-            f"{listed((q.shape, k.shape, v.shape))}"
+            f"{show_shapes((q.shape, k.shape, v.shape))}"
         )
     H = q.shape[-3]
     if k.shape[-3] not in (1, H):

@@ -1,7 +1,8 @@
 """Layer and group normalization of samples in blocks, and dropout with the mask of one process.
 
-Mean and variance are those of all blocks (functions/normalization/multi_node_moments.py), one for each sample and
-group; gamma and beta are those of the serial layers, of which a block takes its part.
+Mean and variance are those of all blocks (functions/normalization/multi_node_moments.py), one for
+each sample and group; gamma and beta are those of the serial layers, of which a block takes its
+part.
 """
 
 from __future__ import annotations

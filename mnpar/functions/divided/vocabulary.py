@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
-from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.base import communication_hook
 from mnpar.functions.communication.shared import reduce_from
 from mnpar.functions.loss.softmax_cross_entropy import (
@@ -26,7 +25,7 @@ from mnpar.functions.loss.softmax_cross_entropy import (
     to_rows,
 )
 from mnpar.functions.math.exponential import exp, log
-from mnpar.functions.node import check_option, plain
+from mnpar.functions.node import GenericFunction, array_of, check_option
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 _NAME = "vocabulary_parallel_softmax_cross_entropy"
 
 
-class ShiftedScores(FunctionNode):
+class ShiftedScores(GenericFunction):
     """For a block (M, C) of scores: Σ exp(x - top), and x - top at the label if that is in the
     block; (2, M).
 
@@ -45,8 +44,6 @@ class ShiftedScores(FunctionNode):
         labels: (M,) counted from the block's first class; those outside the block give 0.
         cache: keep the exponentials for backward.
     """
-
-    generic = True
 
     def __init__(self, top: Array, labels: Array, cache: bool) -> None:
         self.top, self.labels, self.cache = top, labels, cache
@@ -152,7 +149,7 @@ def vocabulary_parallel_softmax_cross_entropy(
         hook.check_blocks(comm, _NAME, "scores", x)
     rows: Variable = to_rows(x)
     top, sizes = _largest(comm, rows.array)
-    labels, valid = checked_labels(_NAME, plain(t), sum(sizes), ignore_label)
+    labels, valid = checked_labels(_NAME, array_of(t), sum(sizes), ignore_label)
     weight = label_weights(_NAME, labels, valid, class_weight, sum(sizes), top.dtype)
     first = sum(sizes[: comm.rank])
     sums = reduce_from(

@@ -16,7 +16,7 @@ from mnpar.backend import Array
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
 from mnpar.functions.math.reduction import logsumexp, max as max_of, mean
-from mnpar.functions.node import check_option, listed, plain
+from mnpar.functions.node import array_of, check_option, show_shapes
 from mnpar.variable import Variable, as_variable
 
 
@@ -50,12 +50,12 @@ def crf1d(cost: Any, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean")
     check_option("crf1d", "reduce", reduce, "mean", "no")
     W = as_variable(cost)
     steps = [as_variable(x) for x in xs]
-    labels = [plain(y) for y in ys]
+    labels = [array_of(y) for y in ys]
     _check("crf1d", W, steps)
     if [y.shape for y in labels] != [x.shape[:1] for x in steps]:
         raise ValueError(
-            f"crf1d: labels {listed([y.shape for y in labels])} for "
-            f"{listed([x.shape for x in steps])}"
+            f"crf1d: labels {show_shapes([y.shape for y in labels])} for "
+            f"{show_shapes([x.shape for x in steps])}"
         )
     alpha = steps[0]
     score = _at(steps[0], labels[0])
@@ -132,6 +132,6 @@ def _check(who: str, cost: Variable, xs: list[Variable]) -> None:
         raise ValueError(
             f"{who}: cost (L, L) and steps (n_t, L), one or more, whose n_t never grow; not "
             f"{cost.shape} and "
-            f"{listed([x.shape for x in xs])}: sort the sequences, the longest first, and take "
-            "F.transpose_sequence of them"
+            f"{show_shapes([x.shape for x in xs])}: sort the sequences, the longest first, and "
+            "take F.transpose_sequence of them"
         )

@@ -20,13 +20,18 @@ import numpy as np
 from mnpar import backend
 from mnpar.autograd.tape import Tape
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.activation.softmax import log_softmax
 from mnpar.functions.array.get_item import get_item, where
 from mnpar.functions.array.joining import concat, stack
 from mnpar.functions.array.shape import cast
 from mnpar.functions.math.reduction import logsumexp, mean
-from mnpar.functions.node import check_option, listed, plain, wide
+from mnpar.functions.node import (
+    GenericFunction,
+    array_of,
+    check_option,
+    show_shapes,
+    upcast_halves,
+)
 from mnpar.variable import Variable, as_variable, grad
 
 NEVER = -1e30  # the logarithm of 0, with which one can calculate
@@ -71,10 +76,8 @@ def _log_sum(xp: Any, a: Array, b: Array, c: Array) -> Array:
     return total
 
 
-class CTC(FunctionNode):
+class CTC(GenericFunction):
     """Scores (T, N, C) → minus the logarithm of the probability of each sample's labels (N,)."""
-
-    generic = True
 
     def __init__(self, states: States) -> None:
         self.states = states
@@ -83,7 +86,7 @@ class CTC(FunctionNode):
         self.retain_inputs((0,))
         xp = backend.get_array_module(x)
         states = self.states
-        z = wide(x)
+        z = upcast_halves(x)
         z = z - z.max(axis=2, keepdims=True) if z.size else z
         self.log_y = z - xp.log(xp.exp(z).sum(axis=2, keepdims=True))
         picked = self.log_y[states.index(len(x))]  # (T, N, S)
@@ -121,7 +124,7 @@ class CTC(FunctionNode):
         for s in range(share.shape[2]):
             gx[steps, rows, states.path[:, s]] -= share[:, :, s]
         counts = (steps < states.steps) & (self.log_p > NEVER / 2)  # (T, N)
-        return (gx * (counts * wide(gy))[:, :, None]).astype(x.dtype)
+        return (gx * (counts * upcast_halves(gy))[:, :, None]).astype(x.dtype)
 
     def _shares(self, xp: Any) -> Array:
         """(T, N, S): the probability of each state at each step."""
@@ -224,7 +227,7 @@ def connectionist_temporal_classification(
         or labels.dtype.kind not in "iu"
     ):
         raise ValueError(
-            f"{name}: shapes {listed((x.shape, labels.shape))} are not (T, N, C), T > 0, and "
+            f"{name}: shapes {show_shapes((x.shape, labels.shape))} are not (T, N, C), T > 0, and "
             "integers (N, L)"
         )
     T, N, C = x.shape
@@ -235,7 +238,7 @@ def connectionist_temporal_classification(
 
 
 def _lengths(name: str, what: str, lengths: Any, xp: Any, N: int, low: int, high: int) -> Array:
-    lengths = xp.full(N, high) if lengths is None else xp.asarray(plain(lengths))
+    lengths = xp.full(N, high) if lengths is None else xp.asarray(array_of(lengths))
     if lengths.shape != (N,) or (N and not low <= int(lengths.min()) <= int(lengths.max()) <= high):
         raise ValueError(f"{name}: {what} = {lengths} is not {N} numbers from {low} to {high}")
     return lengths

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.math.reduction import mean as mean_of, sum as sum_of
-from mnpar.functions.node import check_labels, check_option, either, listed
+from mnpar.functions.node import GenericFunction, check_labels, check_option, show_shapes
 from mnpar.variable import Variable, as_variable
 
 
-class Hinge(FunctionNode):
+class Hinge(GenericFunction):
     """max(0, 1 + sign·x) or its square."""
-
-    generic = True
 
     def __init__(self, sign: Array, square: bool) -> None:
         self.sign, self.square = sign, square
@@ -32,7 +29,7 @@ class Hinge(FunctionNode):
         if not self.square:
             return lambda: gy * self.sign
         (x,) = self.get_retained_inputs()
-        return lambda: gy * either(Hinge(self.sign, False), x) * (self.sign * 2)
+        return lambda: gy * Hinge(self.sign, False)(x) * (self.sign * 2)
 
 
 def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
@@ -60,7 +57,8 @@ def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
     labels = as_variable(t).array
     if x.ndim != 2 or labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
         raise ValueError(
-            f"hinge: scores (N, C) and integer labels (N,), not {listed((x.shape, labels.shape))}"
+            "hinge: scores (N, C) and integer labels (N,), not "
+            f"{show_shapes((x.shape, labels.shape))}"
         )
     check_labels("hinge", labels, x.shape[1])
     check_option("hinge", "norm", norm, "L1", "L2")

@@ -12,7 +12,7 @@ from mnpar.functions.math.arithmetic import absolute
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import mean, sum
 from mnpar.functions.math.sqrt import sqrt
-from mnpar.functions.node import check_option, listed, plain, wide
+from mnpar.functions.node import array_of, check_option, show_shapes, upcast_halves
 from mnpar.variable import Variable, as_variable
 
 
@@ -20,7 +20,7 @@ def _alike(name: str, *xs: Any) -> list[Variable]:
     variables = [as_variable(x) for x in xs]
     shapes = [x.shape for x in variables]
     if len(shapes[0]) != 2 or shapes.count(shapes[0]) != len(shapes):
-        raise ValueError(f"{name}: shapes {listed(shapes)} are not all the same (N, D)")
+        raise ValueError(f"{name}: shapes {show_shapes(shapes)} are not all the same (N, D)")
     return variables
 
 
@@ -32,7 +32,7 @@ def _reduced(name: str, loss: Variable, reduce: str) -> Variable:
 
 def _root(squares: Variable) -> Variable:
     """√, through which nothing flows at 0."""
-    apart = plain(squares) > 0
+    apart = array_of(squares) > 0
     return where(apart, sqrt(where(apart, squares, 1)), 0)
 
 
@@ -172,7 +172,7 @@ def discriminative_margin_based_clustering_loss(
     name = "discriminative_margin_based_clustering_loss"
     if x.ndim != 4 or x.shape[1] != D or D < 1 or t.shape != (x.shape[0], *x.shape[2:]):
         raise ValueError(
-            f"{name}: shapes {listed((x.shape, t.shape))} are not (N, D, H, W) and (N, H, W), "
+            f"{name}: shapes {show_shapes((x.shape, t.shape))} are not (N, D, H, W) and (N, H, W), "
             f"D = {D}"
         )
     check_option(name, "norm", norm, 1, 2)
@@ -187,7 +187,7 @@ def discriminative_margin_based_clustering_loss(
     size = x.shape[2] * x.shape[3]
     # (N, instance, H·W)
     of = (t.reshape(N, 1, size) == xp.arange(1, D + 1)[:, None]).astype(x.dtype)
-    pixels = of.sum(axis=2, dtype=wide(of).dtype)  # (N, instance)
+    pixels = of.sum(axis=2, dtype=upcast_halves(of).dtype)  # (N, instance)
     x = x.reshape((N, D, size))
     # (N, D, instance)
     means = matmul(x, of, transb=True) / xp.maximum(pixels, 1).astype(x.dtype)[:, None]
@@ -235,7 +235,7 @@ def cross_covariance(y: Any, z: Any, reduce: str = "half_squared_sum") -> Variab
     z = as_variable(z)
     if y.ndim != 2 or z.ndim != 2 or len(y) != len(z) or not len(y):
         raise ValueError(
-            f"cross_covariance: shapes {listed((y.shape, z.shape))} are not (N, D) and (N, E) "
+            f"cross_covariance: shapes {show_shapes((y.shape, z.shape))} are not (N, D) and (N, E) "
             "with N > 0"
         )
     covariance = matmul(transpose(y - mean(y, axis=0)), z - mean(z, axis=0)) * (1 / len(y))

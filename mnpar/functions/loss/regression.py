@@ -13,27 +13,30 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.loss.likelihood import _alike
 from mnpar.functions.math.arithmetic import absolute
 from mnpar.functions.math.maximum import Clip
 from mnpar.functions.math.reduction import sum as sum_of
-from mnpar.functions.node import check_option, check_shapes, either, fractional, wide
+from mnpar.functions.node import (
+    GenericFunction,
+    check_option,
+    check_shapes,
+    floating_dtype,
+    upcast_halves,
+)
 from mnpar.variable import Variable, as_variable
 
 
-class MeanSquaredError(FunctionNode):
+class MeanSquaredError(GenericFunction):
     """``z = Σ (x - y)² / n``; ``gx = 2 (x - y) gz / n`` and ``gy = -gx``."""
-
-    generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
         xp = backend.get_array_module(x)
         d = x - y
         self.scale = 1 / max(d.size, 1)
-        flat = wide(d).ravel()
-        return xp.asarray(flat.dot(flat) * self.scale, fractional(d.dtype))
+        flat = upcast_halves(d).ravel()
+        return xp.asarray(flat.dot(flat) * self.scale, floating_dtype(d.dtype))
 
     def backward(self, gz: Any) -> Any:
         x, y = self.get_retained_inputs()
@@ -41,16 +44,14 @@ class MeanSquaredError(FunctionNode):
         return lambda: (x - y) * g, lambda: (y - x) * g
 
 
-class MeanAbsoluteError(FunctionNode):
+class MeanAbsoluteError(GenericFunction):
     """``z = Σ |x - y| / n``; ``gx = sign(x - y) gz / n`` and ``gy = -gx``."""
-
-    generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
         xp = backend.get_array_module(x)
         d = x - y
         self.difference, self.scale = d, 1 / max(d.size, 1)
-        return xp.asarray(wide(abs(d)).sum() * self.scale, fractional(d.dtype))
+        return xp.asarray(upcast_halves(abs(d)).sum() * self.scale, floating_dtype(d.dtype))
 
     def backward(self, gz: Any) -> Any:
         sign = backend.get_array_module(self.difference).sign(self.difference)
@@ -139,10 +140,8 @@ def absolute_error(x0: Any, x1: Any) -> Variable:
     return absolute(x0 - x1)
 
 
-class HuberLoss(FunctionNode):
+class HuberLoss(GenericFunction):
     """c·(d - c/2) of d = x - t and c, which is d between -δ and δ; its derivative is c."""
-
-    generic = True
 
     def __init__(self, delta: float) -> None:
         self.delta = delta
@@ -157,7 +156,7 @@ class HuberLoss(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         x, t = self.get_retained_inputs()
-        c = functools.cache(lambda: either(Clip(-self.delta, self.delta), x - t))
+        c = functools.cache(lambda: Clip(-self.delta, self.delta)(x - t))
         return lambda: gy * c(), lambda: gy * -c()
 
 

@@ -19,7 +19,7 @@ from mnpar.functions.array.shape import reshape
 from mnpar.functions.math.exponential import exp, log
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import mean as mean_of, sum as sum_of
-from mnpar.functions.node import check_labels, check_option, listed
+from mnpar.functions.node import check_labels, check_option, show_shapes
 from mnpar.random import generator
 from mnpar.variable import Variable, as_variable
 
@@ -92,7 +92,7 @@ def _checked(who: str, x: Any, t: Any, W: Any, lowest: int) -> tuple[Variable, A
         or labels.shape != x.shape[:1]
         or labels.dtype.kind not in "iu"
     ):
-        found = listed((x.shape, labels.shape, W.shape))
+        found = show_shapes((x.shape, labels.shape, W.shape))
         raise ValueError(
             f"{who}: x (N, D), integers t (N,) and W (V, D), not {found} with {labels.dtype}"
         )

@@ -10,14 +10,19 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.activation.sigmoid import Sigmoid, soft_positive
+from mnpar.functions.activation.sigmoid import sigmoid, soft_positive
 from mnpar.functions.array.get_item import Where
-from mnpar.functions.node import check_option, check_shapes, either, fractional, wide
+from mnpar.functions.node import (
+    GenericFunction,
+    check_option,
+    check_shapes,
+    floating_dtype,
+    upcast_halves,
+)
 from mnpar.variable import Variable, as_variable
 
 
-class SigmoidCrossEntropy(FunctionNode):
+class SigmoidCrossEntropy(GenericFunction):
     """log(1 + e^(s·x)) of each element, with s = 1 - 2t, which is 0 where nothing counts; ``mean``
     is the factor of their sum.
 
@@ -25,29 +30,27 @@ class SigmoidCrossEntropy(FunctionNode):
     too. Without a mean: None.
     """
 
-    generic = True
-
     def __init__(self, s: Array, counted: Array | None, mean: float | None) -> None:
         self.s, self.counted, self.mean = s, counted, mean
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        loss = soft_positive(wide(self._that_counts(x)) * self.s)
+        loss = soft_positive(upcast_halves(self._that_counts(x)) * self.s)
         if self.counted is not None:
             loss *= self.counted
         total = loss if self.mean is None else loss.sum() * self.mean
-        return backend.get_array_module(x).asarray(total, fractional(x.dtype))
+        return backend.get_array_module(x).asarray(total, floating_dtype(x.dtype))
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
         g = gy if self.mean is None else gy * self.mean
-        return lambda: either(Sigmoid(), self._that_counts(x) * self.s) * (self.s * g)
+        return lambda: sigmoid.generic(self._that_counts(x) * self.s) * (self.s * g)
 
     def _that_counts(self, x: Any) -> Any:
         """The scores, 0 where they do not count: there they may be infinite."""
         if self.counted is None:
             return x
-        return either(Where(self.counted), x, backend.get_array_module(x).zeros((), x.dtype))
+        return Where(self.counted)(x, backend.get_array_module(x).zeros((), x.dtype))
 
 
 def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = "mean") -> Variable:
@@ -86,7 +89,7 @@ def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = 
         raise ValueError(
             f"sigmoid_cross_entropy: labels {labels.min()} … {labels.max()} are not all -1, 0 or 1"
         )
-    counted, s = None, labels.astype(fractional(x.dtype))
+    counted, s = None, labels.astype(floating_dtype(x.dtype))
     s *= -2
     s += 1
     if least < 0:

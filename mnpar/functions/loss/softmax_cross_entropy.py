@@ -14,10 +14,9 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.activation.softmax import Softmax, log_softmax
 from mnpar.functions.math.reduction import mean as mean_of
-from mnpar.functions.node import check_option, either, listed, wide
+from mnpar.functions.node import GenericFunction, check_option, show_shapes, upcast_halves
 from mnpar.kernels.sums import MODEST, row_sums
 from mnpar.variable import Variable, as_variable
 
@@ -25,12 +24,10 @@ _NAME = "softmax_cross_entropy"
 _CAST = "t.astype(numpy.int32) makes them so"
 
 
-class SoftmaxCrossEntropy(FunctionNode):
+class SoftmaxCrossEntropy(GenericFunction):
     """Args as :func:`softmax_cross_entropy` has them; ``mean`` is the factor of the sum, None where
     nothing is reduced.
     """
-
-    generic = True
 
     def __init__(
         self, labels: Array, weight: Array | None, mean: float | None, cache_score: bool
@@ -62,7 +59,7 @@ class SoftmaxCrossEntropy(FunctionNode):
         s is the score of the label, and the last then None, where no other is much higher, and else
         the maximum of the row.
         """
-        rows = wide(to_rows(x))
+        rows = upcast_halves(to_rows(x))
         score = rows[self.places]
         # to find the two takes a third of the time of each row's own
         if rows.size and rows.max() <= score.min() + MODEST:
@@ -91,7 +88,7 @@ class SoftmaxCrossEntropy(FunctionNode):
         rows = to_rows(x)
         onehot = x.xp.zeros(rows.shape, x.dtype)
         onehot[self.places] = 1
-        gx = (either(Softmax(1), rows) - onehot) * (g.reshape((-1, 1)) if g.ndim else g)
+        gx = (Softmax(1)(rows) - onehot) * (g.reshape((-1, 1)) if g.ndim else g)
         return from_rows(gx.astype(x.dtype), x.shape)
 
 
@@ -170,7 +167,7 @@ def softmax_cross_entropy(
         )
     if t.shape != shape:
         raise ValueError(
-            f"softmax_cross_entropy: shapes {listed([x.shape, t.shape])} do not belong "
+            f"softmax_cross_entropy: shapes {show_shapes([x.shape, t.shape])} do not belong "
             "together: for scores (N, C, …) the "
             f"labels have shape (N, …), here {shape}{remedy(t, x, shape)}"
         )
@@ -179,7 +176,9 @@ def softmax_cross_entropy(
     if reduce == "mean":
         count = shape[0] if not normalize else labels.size if valid is None else int(valid.sum())
         mean = 1 / max(count, 1)
-    weight = label_weights(_NAME, labels, valid, class_weight, x.shape[1], wide(x.array[:0]).dtype)
+    weight = label_weights(
+        _NAME, labels, valid, class_weight, x.shape[1], upcast_halves(x.array[:0]).dtype
+    )
     return SoftmaxCrossEntropy(labels, weight, mean, cache_score).apply((x,))[0]
 
 

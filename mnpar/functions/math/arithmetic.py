@@ -1,11 +1,6 @@
-"""Functions of each element by itself: exponentials, logarithms, roots, angles.
+"""Sums, products and powers with broadcasting: the functions behind the operators.
 
-Where the derivative is a function of the result (exp, sqrt) the result is kept and the argument can
-be freed. The file is long because there are many; each is short.
-
-Sums, products and powers with broadcasting: the functions behind the operators.
-
-Each backward is written once and works on arrays and on Variables alike (``FunctionNode.generic``).
+Each backward is written once and works on arrays and on Variables alike.
 A number beside a Variable (``2 * x``, ``x + 1``, ``x**3``) has nodes of its own, which make no
 array of it.
 """
@@ -14,60 +9,44 @@ from __future__ import annotations
 
 from functools import cache, reduce
 from operator import add as _add
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import fit
 from mnpar.functions.array.get_item import Where
-from mnpar.functions.math.exponential import Log
-from mnpar.functions.node import check_shapes, either, listed, plain
+from mnpar.functions.math.exponential import log
+from mnpar.functions.node import GenericFunction, array_of, check_shapes, elementwise, show_shapes
 from mnpar.variable import Variable, as_variable
 
 
-class Absolute(FunctionNode):
-    """``y = |x|``; ``gx = gy sign(x)``, which is 0 where ``x = 0``; of complex x the conjugate of x
-    / |x|.
-    """
-
-    generic = True
-
-    def forward(self, x: Array) -> Array:
-        self.retain_inputs((0,))
-        return abs(x)
-
-    def backward(self, gy: Any) -> Any:
-        (x,) = self.get_retained_inputs()
-        if plain(x).dtype.kind != "c":
-            return lambda: gy * backend.get_array_module(x).sign(plain(x))
-
-        def gx() -> Any:
-            size = either(Absolute(), x)
-            return gy / (size + (plain(size) == 0)) * x.conj()
-
-        return gx
+def _absolute_gradient(gy: Any, x: Any) -> Any:
+    """``gx = gy sign(x)``, which is 0 where ``x = 0``; of complex x the conjugate of x / |x|."""
+    if array_of(x).dtype.kind != "c":
+        return gy * backend.get_array_module(x).sign(array_of(x))
+    size = absolute.generic(x)
+    return gy / (size + (array_of(size) == 0)) * x.conj()
 
 
-def absolute(x: Any) -> Variable:
-    """The distance of each element from 0; the gradient at 0 is 0.
+@elementwise(_absolute_gradient)
+def absolute(xp: ModuleType, x: Array) -> Array:
+    """Return the distance of each element from 0; the gradient at 0 is 0.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.absolute(np.array([-2.0, 3.0])).array
         array([2., 3.])
     """
-    return Absolute().apply((x,))[0]
+    return abs(x)
 
 
-class Add(FunctionNode):
+class Add(GenericFunction):
     """``z = x + y``; ``gx = gz`` and ``gy = gz``, each summed over the axes along which its operand
     was repeated.
     """
-
-    generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
         return x + y
@@ -77,12 +56,10 @@ class Add(FunctionNode):
         return lambda: fit(gz, x.shape), lambda: fit(gz, y.shape)
 
 
-class AddSeveral(FunctionNode):
+class AddSeveral(GenericFunction):
     """``z = x₀ + x₁ + …`` of arrays of one shape and dtype, without an array for each partial sum;
     each gradient is ``gz``.
     """
-
-    generic = True
 
     def forward(self, x: Array, y: Array, *others: Array) -> Array:
         z = x + y
@@ -94,10 +71,8 @@ class AddSeveral(FunctionNode):
         return (gz,) * len(self.inputs)
 
 
-class Sub(FunctionNode):
+class Sub(GenericFunction):
     """``z = x - y``; ``gx = gz`` and ``gy = -gz``."""
-
-    generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
         return x - y
@@ -107,10 +82,8 @@ class Sub(FunctionNode):
         return lambda: fit(gz, x.shape), lambda: fit(-gz, y.shape)
 
 
-class Mul(FunctionNode):
+class Mul(GenericFunction):
     """``z = x y``; ``gx = gz y`` and ``gy = gz x``."""
-
-    generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
@@ -121,10 +94,8 @@ class Mul(FunctionNode):
         return lambda: fit(gz * y, x.shape), lambda: fit(gz * x, y.shape)
 
 
-class Div(FunctionNode):
+class Div(GenericFunction):
     """``z = x / y``; ``gx = gz / y`` and ``gy = -(gz / y) z``."""
-
-    generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((1,))
@@ -138,10 +109,8 @@ class Div(FunctionNode):
         return lambda: fit(part(), a.shape), lambda: fit(-(part() * z), b.shape)
 
 
-class Neg(FunctionNode):
+class Neg(GenericFunction):
     """``y = -x``; ``gx = -gy``."""
-
-    generic = True
 
     def forward(self, x: Array) -> Array:
         return -x
@@ -150,10 +119,8 @@ class Neg(FunctionNode):
         return lambda: -gy
 
 
-class AddConstant(FunctionNode):
+class AddConstant(GenericFunction):
     """``y = x + c`` with a number ``c``; ``gx = gy``."""
-
-    generic = True
 
     def __init__(self, c: float) -> None:
         self.c = c
@@ -165,10 +132,8 @@ class AddConstant(FunctionNode):
         return gy
 
 
-class MulConstant(FunctionNode):
+class MulConstant(GenericFunction):
     """``y = c x`` with a number ``c``; ``gx = c gy``."""
-
-    generic = True
 
     def __init__(self, c: float) -> None:
         self.c = c
@@ -180,10 +145,8 @@ class MulConstant(FunctionNode):
         return lambda: gy * self.c
 
 
-class PowConstant(FunctionNode):
+class PowConstant(GenericFunction):
     """``y = xᶜ`` with a number ``c``; ``gx = c xᶜ⁻¹ gy``."""
-
-    generic = True
 
     def __init__(self, c: float) -> None:
         self.c = c
@@ -199,15 +162,13 @@ class PowConstant(FunctionNode):
         (x,), c = self.get_retained_inputs(), self.c
         if c == 0:
             return lambda: gy * 0  # 0 · x⁻¹ would be NaN at 0
-        return lambda: gy * either(PowConstant(c - 1), x) * c
+        return lambda: gy * PowConstant(c - 1)(x) * c
 
 
-class Pow(FunctionNode):
+class Pow(GenericFunction):
     """``x ** y`` with d/dx = y·xʸ⁻¹ and d/dy = xʸ·log x; at x = 0 their limits are taken where they
     exist.
     """
-
-    generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
@@ -219,13 +180,13 @@ class Pow(FunctionNode):
         xp = backend.get_array_module(x)
 
         def gx() -> Any:
-            less = ~((plain(x) == 0) & (plain(y) == 0))  # 0 · 0⁻¹ would be NaN
+            less = ~((array_of(x) == 0) & (array_of(y) == 0))  # 0 · 0⁻¹ would be NaN
             return fit(gz * y * x ** (y - less.astype(y.dtype)), x.shape)
 
         def gy() -> Any:
             one = xp.ones((), x.dtype)
             # 0ʸ · log 0 is 0, not NaN
-            return fit(gz * z * either(Log(), either(Where(plain(x) != 0), x, one)), y.shape)
+            return fit(gz * z * log.generic(Where(array_of(x) != 0)(x, one)), y.shape)
 
         return gx, gy
 
@@ -238,7 +199,7 @@ def floor_divide(x: Any, y: Any) -> Variable:
         >>> (mnpar.Variable(np.array([7.0, -7.0])) // 2).array
         array([ 3., -4.])
     """
-    return Variable(backend.wrap_scalar(plain(x) // plain(y)), requires_grad=False)
+    return Variable(backend.wrap_scalar(array_of(x) // array_of(y)), requires_grad=False)
 
 
 def add(*xs: Any) -> Variable:
@@ -272,7 +233,7 @@ def explain(name: str, x: Any, y: Any, error: ValueError) -> ValueError:
         np.broadcast_shapes(x.shape, y.shape)
     except ValueError:
         return ValueError(
-            f"{name}: shapes {listed([x.shape, y.shape])} do not broadcast: from the right, "
+            f"{name}: shapes {show_shapes([x.shape, y.shape])} do not broadcast: from the right, "
             "lengths must be equal or 1; "
             "reshape, expand_dims or transpose one of the operands"
         )
@@ -319,10 +280,8 @@ def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
     return z
 
 
-class Identity(FunctionNode):
+class Identity(GenericFunction):
     """What comes in goes out, as other Variables: they have gradients of their own."""
-
-    generic = True
 
     def forward(self, *xs: Array) -> tuple[Array, ...]:
         return xs

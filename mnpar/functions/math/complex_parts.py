@@ -9,15 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar.backend import Array, get_array_module
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import constant
+from mnpar.functions.node import GenericFunction, without_gradient
 from mnpar.variable import Variable, as_variable
 
 
-class Real(FunctionNode):
+class Real(GenericFunction):
     """``y = Re z``; ``gz = gy``: Re(gy dz) = gy Re(dz)."""
-
-    generic = True
 
     def forward(self, z: Array) -> Array:
         return z.real.copy()
@@ -26,10 +23,8 @@ class Real(FunctionNode):
         return lambda: gy.astype(self.inputs[0].dtype)
 
 
-class Imag(FunctionNode):
+class Imag(GenericFunction):
     """``y = Im z``; ``gz = -i gy``: Re(-i gy dz) = gy Im(dz)."""
-
-    generic = True
 
     def forward(self, z: Array) -> Array:
         return z.imag.copy()
@@ -38,10 +33,8 @@ class Imag(FunctionNode):
         return lambda: gy.astype(self.inputs[0].dtype) * -1j
 
 
-class Conj(FunctionNode):
+class Conj(GenericFunction):
     """``y = z*``; ``gz = gy*``: Re(gy dz*) = Re(gy* dz)."""
-
-    generic = True
 
     def forward(self, z: Array) -> Array:
         return z.conj()
@@ -80,7 +73,7 @@ def imag(x: Any) -> Variable:
     return (
         Imag().apply((x,))[0]
         if x.dtype.kind == "c"
-        else constant("imag", get_array_module(x.array).zeros_like, x)
+        else without_gradient("imag", get_array_module(x.array).zeros_like, x)
     )
 
 

@@ -12,20 +12,17 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import HALVES, Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
 from mnpar.functions.array.shape import reshape, transpose
 from mnpar.functions.math.reduction import kept
-from mnpar.functions.node import axes_of, axis_of, either, wide
+from mnpar.functions.node import GenericFunction, normalize_axes, normalize_axis, upcast_halves
 from mnpar.variable import Variable, as_variable
 
 
-class CumSum(FunctionNode):
+class CumSum(GenericFunction):
     """Sums from the beginning, or to the end: each the transpose of the other."""
-
-    generic = True
 
     def __init__(self, axis: int, backwards: bool = False) -> None:
         self.axis, self.backwards = axis, backwards
@@ -40,15 +37,13 @@ class CumSum(FunctionNode):
         return y.astype(x.dtype) if half else y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(CumSum(self.axis, not self.backwards), gy)
+        return lambda: CumSum(self.axis, not self.backwards)(gy)
 
 
-class CumProd(FunctionNode):
+class CumProd(GenericFunction):
     """``y_i = x_0 x_1 … x_i``; ``gx_i`` is the sum of ``gy y`` from i on, over ``x_i``. No x may be
     0.
     """
-
-    generic = True
 
     def __init__(self, axis: int) -> None:
         self.axis = axis
@@ -60,13 +55,11 @@ class CumProd(FunctionNode):
 
     def backward(self, gy: Any) -> Any:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
-        return lambda: either(CumSum(self.axis, backwards=True), gy * y) / x
+        return lambda: CumSum(self.axis, backwards=True)(gy * y) / x
 
 
-class Prod(FunctionNode):
+class Prod(GenericFunction):
     """``y = Π x`` over some axes, which stay with length 1; ``gx = gy y / x``. No x may be 0."""
-
-    generic = True
 
     def __init__(self, axes: tuple[int, ...]) -> None:
         self.axes = axes
@@ -75,14 +68,14 @@ class Prod(FunctionNode):
         self.retain_inputs((0,))
         self.retain_outputs((0,))
         return (
-            wide(x)
-            .prod(axis=self.axes, keepdims=True, dtype=wide(x).dtype)
+            upcast_halves(x)
+            .prod(axis=self.axes, keepdims=True, dtype=upcast_halves(x).dtype)
             .astype(x.dtype, copy=False)
         )
 
     def backward(self, gy: Any) -> Any:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
-        return lambda: either(BroadcastTo(x.shape), gy * y) / x
+        return lambda: BroadcastTo(x.shape)(gy * y) / x
 
 
 def _divisible(y: Variable) -> bool:
@@ -136,7 +129,7 @@ def _along(name: str, x: Any, axis: int | None) -> tuple[Variable, int]:
     x = as_variable(x)
     if axis is None:
         return reshape(x, (x.size,)), 0
-    return x, axis_of(name, x, axis)
+    return x, normalize_axis(name, x, axis)
 
 
 def _running_products(x: Variable, axis: int) -> Variable:
@@ -169,7 +162,7 @@ def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
         24.0
     """
     x = as_variable(x)
-    axes = sorted(axes_of("prod", x, range(x.ndim) if axis is None else axis))
+    axes = sorted(normalize_axes("prod", x, range(x.ndim) if axis is None else axis))
     y = Prod(tuple(axes)).apply((x,))[0]
     y = y if _divisible(y) else _in_pairs(x, axes)
     return y if keepdims else reshape(y, tuple([n for i, n in enumerate(x.shape) if i not in axes]))

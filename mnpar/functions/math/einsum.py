@@ -14,19 +14,16 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.shape import moveaxis, reshape
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import sum as sum_of
-from mnpar.functions.node import axes_of, either, listed, wide
+from mnpar.functions.node import GenericFunction, normalize_axes, show_shapes, upcast_halves
 from mnpar.variable import Variable, as_variable
 
 
-class Einsum(FunctionNode):
+class Einsum(GenericFunction):
     """A sum of products in which no operand has an axis twice or alone."""
-
-    generic = True
 
     def __init__(self, operands: tuple[str, ...], output: str) -> None:
         self.operands, self.output = operands, output
@@ -34,7 +31,7 @@ class Einsum(FunctionNode):
     def forward(self, *xs: Array) -> Array:
         self.retain_inputs(tuple(range(len(xs))))
         xp = backend.get_array_module(*xs)
-        widened = [wide(x) for x in xs]
+        widened = [upcast_halves(x) for x in xs]
         y = self._matrix_product(xp, *widened) if len(xs) == 2 else None
         if y is None:
             spec = f"{','.join(self.operands)}->{self.output}"
@@ -77,7 +74,7 @@ class Einsum(FunctionNode):
         def gradient(i: int) -> Any:
             others = [j for j in range(len(xs)) if j != i]
             names = (self.output, *[self.operands[j] for j in others])
-            return either(Einsum(names, self.operands[i]), gy, *[xs[j] for j in others])
+            return Einsum(names, self.operands[i])(gy, *[xs[j] for j in others])
 
         return tuple([lambda i=i: gradient(i) for i in range(len(xs))])
 
@@ -150,12 +147,12 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
     else:
         left = range(a.ndim - axes, a.ndim)
         right = range(axes)
-    left = axes_of("tensordot", a, left)
-    right = axes_of("tensordot", b, right)
+    left = normalize_axes("tensordot", a, left)
+    right = normalize_axes("tensordot", b, right)
     if len(left) != len(right) or [a.shape[i] for i in left] != [b.shape[i] for i in right]:
         raise ValueError(
-            f"tensordot: shapes {listed((a.shape, b.shape))} cannot be summed over axes {left} "
-            f"and {right}"
+            f"tensordot: shapes {show_shapes((a.shape, b.shape))} cannot be summed over axes "
+            f"{left} and {right}"
         )
     first = string.ascii_letters[: a.ndim]
     second = list(string.ascii_letters[a.ndim : a.ndim + b.ndim])
@@ -270,7 +267,7 @@ def bilinear(e1: Any, e2: Any, W: Any, V1: Any = None, V2: Any = None, b: Any = 
         or len(e1) != len(e2)
     ):
         raise ValueError(
-            f"bilinear: shapes {listed((e1.shape, e2.shape, W.shape))} are not (N, J), (N, K) "
+            f"bilinear: shapes {show_shapes((e1.shape, e2.shape, W.shape))} are not (N, J), (N, K) "
             "and (J, K, L)"
         )
     if not (V1 is None) == (V2 is None) == (b is None):
@@ -282,7 +279,7 @@ def bilinear(e1: Any, e2: Any, W: Any, V1: Any = None, V2: Any = None, b: Any = 
         return y
     if V1.shape != (J, L) or V2.shape != (K, L) or b.shape != (L,):
         raise ValueError(
-            f"bilinear: shapes {listed((V1.shape, V2.shape, b.shape))} are not {(J, L)}, "
+            f"bilinear: shapes {show_shapes((V1.shape, V2.shape, b.shape))} are not {(J, L)}, "
             f"{(K, L)} and {(L,)}"
         )
     return y + matmul(e1, V1) + matmul(e2, V2) + b  # type: ignore[no-any-return]

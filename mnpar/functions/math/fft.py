@@ -7,17 +7,14 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import listed
+from mnpar.functions.node import GenericFunction, show_shapes
 from mnpar.variable import Variable, as_variable
 
 
-class Fourier(FunctionNode):
+class Fourier(GenericFunction):
     """y = F x along the last axis. With i·ḡ for the gradient g, F (i·ḡ) is i times the conjugate of
     F* g, the gradient of x.
     """
-
-    generic = True
 
     def __init__(self, method: str) -> None:
         self.method = method
@@ -46,7 +43,9 @@ def _transform(method: str, x: Any) -> tuple[Variable, Variable]:
         or real.dtype.kind != "f"
         or real.dtype != imaginary.dtype
     ):
-        found = f"{listed((real.shape, imaginary.shape))} of {real.dtype} and {imaginary.dtype}"
+        found = (
+            f"{show_shapes((real.shape, imaginary.shape))} of {real.dtype} and {imaginary.dtype}"
+        )
         raise ValueError(
             f"{method}: real and imaginary parts are floats of one dtype and shape (…, T), not "
             f"{found}"

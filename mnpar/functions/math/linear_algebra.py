@@ -10,29 +10,26 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import sum as sum_of
-from mnpar.functions.node import either, fractional, listed, wide
+from mnpar.functions.node import GenericFunction, floating_dtype, show_shapes, upcast_halves
 from mnpar.variable import Variable, as_variable
 
 
-class Inv(FunctionNode):
+class Inv(GenericFunction):
     """X⁻¹ of a batch (N, D, D); its derivative is -X⁻¹ dX X⁻¹."""
-
-    generic = True
 
     def forward(self, x: Array) -> Array:
         self.retain_outputs((0,))
         try:
             return (
                 backend.get_array_module(x)
-                .linalg.inv(wide(x))
-                .astype(fractional(x.dtype), copy=False)
+                .linalg.inv(upcast_halves(x))
+                .astype(floating_dtype(x.dtype), copy=False)
             )
         except np.linalg.LinAlgError:
-            flat = np.linalg.matrix_rank(wide(x)) < x.shape[-1]
+            flat = np.linalg.matrix_rank(upcast_halves(x)) < x.shape[-1]
             where = f": number {int(flat.argmax())} of {len(x)}" if len(x) > 1 else ""
             raise ValueError(
                 f"a singular matrix has no inverse, and its determinant here no gradient{where}"
@@ -44,35 +41,33 @@ class Inv(FunctionNode):
         return lambda: turned @ -gy @ turned
 
 
-class Det(FunctionNode):
+class Det(GenericFunction):
     """|X| of a batch (N, D, D); its derivative is |X| X⁻ᵀ."""
-
-    generic = True
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
         return (
-            backend.get_array_module(x).linalg.det(wide(x)).astype(fractional(x.dtype), copy=False)
+            backend.get_array_module(x)
+            .linalg.det(upcast_halves(x))
+            .astype(floating_dtype(x.dtype), copy=False)
         )
 
     def backward(self, gy: Any) -> Any:
         ((x,), (y,)) = self.get_retained_inputs(), self.get_retained_outputs()
-        return lambda: (gy * y).reshape((x.shape[0], 1, 1)) * either(Inv(), x).transpose((0, 2, 1))
+        return lambda: (gy * y).reshape((x.shape[0], 1, 1)) * Inv()(x).transpose((0, 2, 1))
 
 
-class Cholesky(FunctionNode):
+class Cholesky(GenericFunction):
     """L of a matrix L Lᵀ; dL = L Φ(L⁻¹ dA L⁻ᵀ), where Φ keeps what is below the diagonal, and half
     of that.
     """
-
-    generic = True
 
     def forward(self, a: Array) -> Array:
         self.retain_outputs((0,))
         xp = backend.get_array_module(a)
         try:
-            return xp.linalg.cholesky(wide(a)).astype(a.dtype, copy=False)
+            return xp.linalg.cholesky(upcast_halves(a)).astype(a.dtype, copy=False)
         except np.linalg.LinAlgError:
             what = f"cholesky: a matrix of x, of shape {a.shape}, is not positive definite"
             raise ValueError(
@@ -86,7 +81,7 @@ class Cholesky(FunctionNode):
             xp = backend.get_array_module(gL)
             n = L.shape[0]
             kept = (xp.tri(n) - xp.eye(n) / 2).astype(L.dtype)
-            inverse = either(Inv(), L.reshape((1, n, n))).reshape((n, n))
+            inverse = Inv()(L.reshape((1, n, n))).reshape((n, n))
             g = inverse.transpose() @ ((L.transpose() @ gL) * kept) @ inverse
             return (g + g.transpose()) * 0.5
 
@@ -228,7 +223,7 @@ def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> 
     b = as_variable(b)
     if a.ndim not in (2, 3) or b.ndim not in (2, 3) or len(a) != len(b):
         raise ValueError(
-            f"batch_matmul: shapes {listed((a.shape, b.shape))} are not (N, M, K) and (N, K, "
+            f"batch_matmul: shapes {show_shapes((a.shape, b.shape))} are not (N, M, K) and (N, K, "
             "L), or (N, K)"
         )
     a, b = [x if x.ndim == 3 else reshape(x, (*x.shape, 1)) for x in (a, b)]

@@ -10,18 +10,15 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import fit
 from mnpar.functions.array.shape import reshape, swapaxes
-from mnpar.functions.node import listed, matrix_transpose
+from mnpar.functions.node import GenericFunction, matrix_transpose, show_shapes
 from mnpar.kernels.blas import FEW, by_mkl, product
 from mnpar.variable import Variable, as_variable
 
 
-class MatMul(FunctionNode):
+class MatMul(GenericFunction):
     """Stacks of matrices; the axes before the last two are broadcast."""
-
-    generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
@@ -106,8 +103,8 @@ def matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variab
     except ValueError:
         turned = " (transposed as asked)" if transa or transb else ""
         raise ValueError(
-            f"matmul: shapes {listed(shapes)}{turned} do not belong together: the last axis of "
-            "the first must be as long as "
+            f"matmul: shapes {show_shapes(shapes)}{turned} do not belong together: the last axis "
+            "of the first must be as long as "
             "the last but one of the second, and the axes before them must broadcast; transa "
             "and transb exchange two axes"
         ) from None

@@ -12,16 +12,13 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import fit
-from mnpar.functions.node import operand
+from mnpar.functions.node import GenericFunction, as_operand
 from mnpar.variable import Variable
 
 
-class Maximum(FunctionNode):
+class Maximum(GenericFunction):
     """``z = max(x, y)``; where ``x ≥ y``, ``gx = gz`` and ``gy = 0``, elsewhere the reverse."""
-
-    generic = True
 
     def forward(self, x: Array, y: Array) -> Array:
         if self.differentiable:
@@ -44,12 +41,10 @@ class Minimum(Maximum):
         return backend.get_array_module(x, y).minimum(x, y)
 
 
-class Clip(FunctionNode):
+class Clip(GenericFunction):
     """``y = min(max(x, low), high)``; ``gx = gy`` inside the interval, 0 outside; ``ends``: whether
     its two ends are inside.
     """
-
-    generic = True
 
     def __init__(self, low: Any, high: Any, ends: bool = True) -> None:
         # whether the gradient passes at the ends
@@ -99,7 +94,7 @@ def minimum(x1: Any, x2: Any, *xs: Any) -> Variable:
 
 
 def _of_all(function: type[Maximum], *xs: Any) -> Variable:
-    z: Variable = reduce(lambda x, y: function().apply((operand(x, y), operand(y, x)))[0], xs)
+    z: Variable = reduce(lambda x, y: function().apply((as_operand(x, y), as_operand(y, x)))[0], xs)
     return z
 
 

@@ -12,11 +12,17 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import HALVES, Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.shape import cast
-from mnpar.functions.math.exponential import Exp
-from mnpar.functions.node import axes_of, constant, either, floating, fractional, wide
+from mnpar.functions.math.exponential import exp
+from mnpar.functions.node import (
+    GenericFunction,
+    as_floating,
+    floating_dtype,
+    normalize_axes,
+    upcast_halves,
+    without_gradient,
+)
 from mnpar.kernels.sums import add_up
 from mnpar.variable import Variable, as_variable
 
@@ -36,10 +42,8 @@ def kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     return tuple([1 if a in reduced else n for a, n in enumerate(shape)])
 
 
-class Reduction(FunctionNode):
+class Reduction(GenericFunction):
     """What has an axis and may keep it at length 1."""
-
-    generic = True
 
     def __init__(self, axis: Axis = None, keepdims: bool = False) -> None:
         self.axis = tuple(axis) if isinstance(axis, list) else axis
@@ -51,7 +55,7 @@ class Reduction(FunctionNode):
 
     def spread(self, g: Any) -> Any:
         """The same for every element that was reduced."""
-        return either(BroadcastTo(self.inputs[0].shape), self.lift(g))
+        return BroadcastTo(self.inputs[0].shape)(self.lift(g))
 
 
 class Sum(Reduction):
@@ -68,7 +72,7 @@ class Mean(Reduction):
     """``y = Σ x / n``; ``gx = gy / n`` at every element."""
 
     def forward(self, x: Array) -> Array:
-        y = add_up(wide(x), self.axis, self.keepdims)
+        y = add_up(upcast_halves(x), self.axis, self.keepdims)
         self.count = x.size // (y.size or 1) or 1  # of no elements it is 0, as the losses are
         y = y / self.count
         return y.astype(x.dtype) if x.dtype.kind in "fV" else y  # bfloat16 is a V
@@ -105,18 +109,18 @@ class LogSumExp(Reduction):
         self.retain_inputs((0,))
         self.retain_outputs((0,))
         xp = backend.get_array_module(x)
-        x = floating(x)
+        x = as_floating(x)
         # of no elements there is no maximum
         peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)
         peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
         with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
-            y = xp.log(add_up(wide(xp.exp(x - peak)), self.axis, keepdims=True)) + peak
+            y = xp.log(add_up(upcast_halves(xp.exp(x - peak)), self.axis, keepdims=True)) + peak
         y = y.astype(x.dtype, copy=False)
         return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Any) -> Any:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
-        return lambda: self.lift(gy) * either(Exp(), x - self.lift(y))
+        return lambda: self.lift(gy) * exp.generic(x - self.lift(y))
 
 
 def sum(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
@@ -165,7 +169,7 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
         return Mean(axis, keepdims).apply((x,))[0]
     x = as_variable(x)
     w = as_variable(weights)
-    reduced = sorted(axes_of("average", x, range(x.ndim) if axis is None else axis))
+    reduced = sorted(normalize_axes("average", x, range(x.ndim) if axis is None else axis))
     needed = tuple(x.shape[a] for a in reduced)
     if w.shape != needed:
         raise ValueError(
@@ -173,7 +177,7 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
             f"shape {needed}"
         )
     narrow = x.dtype.char in HALVES  # sums may be too large for float16
-    terms = cast(x, "f4" if narrow else fractional(x.dtype))
+    terms = cast(x, "f4" if narrow else floating_dtype(x.dtype))
     w = cast(w, terms.dtype).reshape(tuple(n if a in reduced else 1 for a, n in enumerate(x.shape)))
     y: Variable = (terms * w).sum(axis=axis, keepdims=keepdims) / w.sum()
     return cast(y, x.dtype) if narrow else y
@@ -237,7 +241,7 @@ def argmax(x: Any, axis: int | None = None) -> Variable:
         >>> F.argmax(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
         array([1, 0], dtype=int32)
     """
-    return constant(
+    return without_gradient(
         "argmax", lambda x: backend.get_array_module(x).asarray(x.argmax(axis=axis), "i4"), x
     )
 
@@ -257,7 +261,7 @@ def argmin(x: Any, axis: int | None = None) -> Variable:
         >>> F.argmin(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
         array([0, 1], dtype=int32)
     """
-    return constant(
+    return without_gradient(
         "argmin", lambda x: backend.get_array_module(x).asarray(x.argmin(axis=axis), "i4"), x
     )
 

@@ -16,7 +16,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.array.get_item import ScatterAdd, get_item
 from mnpar.functions.array.shape import cast, swapaxes
-from mnpar.functions.node import either, plain
+from mnpar.functions.node import array_of
 from mnpar.variable import Variable, as_variable
 
 ORDERS = ("C", "F", "other")
@@ -185,7 +185,7 @@ def _product(a: CooMatrix, b: Variable) -> Variable:
     given = cast(data, wide).reshape((-1, 1)) * cast(
         get_item(b.reshape((size * K, N)), columns), wide
     )
-    y: Variable = either(ScatterAdd(rows, (size * M, N)), given).reshape((*batch, M, N))
+    y: Variable = ScatterAdd(rows, (size * M, N))(given).reshape((*batch, M, N))
     return cast(y, dtype)
 
 
@@ -236,7 +236,7 @@ def sparse_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) ->
         or x.shape[:-2] != sparse.data.shape[:-1]
         or x.shape[-2] != sparse.shape[1]
     ):
-        shapes = f"{(*sparse.data.shape[:-1], *sparse.shape)} and {plain(x).shape}"
+        shapes = f"{(*sparse.data.shape[:-1], *sparse.shape)} and {array_of(x).shape}"
         raise ValueError(
             f"sparse_matmul: shapes {shapes} (as they are multiplied) do not belong together"
         )

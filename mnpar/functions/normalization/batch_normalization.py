@@ -16,9 +16,9 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import fit
 from mnpar.functions.array.shape import transpose
+from mnpar.functions.node import GenericFunction
 from mnpar.functions.normalization.moments import (
     View,
     across,
@@ -37,14 +37,13 @@ from mnpar.variable import Variable, as_variable
 Axis = int | tuple[int, ...] | None
 
 
-class BatchNormalization(FunctionNode):
+class BatchNormalization(GenericFunction):
     """y = γ·(x - μ)·s + β with s = (σ² + ε)^-½; x is (A, C, B), γ and β are (C,).
 
     With g = ∂L/∂y, p = Σ g, q = Σ g·(x - μ) and m numbers for each of the C: ∂L/∂β = p, ∂L/∂γ = s·q
     and ∂L/∂x = γ·s·(g - p/m - (x - μ)·s²·q/m).
     """
 
-    generic = True
     joint_vjp = True
 
     def __init__(self, shape: View, eps: float) -> None:
@@ -180,12 +179,10 @@ def written_out(
     return gx, ggamma, lambda: fit(g, gamma_shape).reshape(gamma.shape)
 
 
-class FixedBatchNormalization(FunctionNode):
+class FixedBatchNormalization(GenericFunction):
     """y = γ·(x - μ)·s + β with s = (v + ε)^-½, where μ and v are inputs like γ and β; x is (A, C,
     B), the others (C,).
     """
-
-    generic = True
 
     def __init__(self, shape: View, eps: float) -> None:
         self.shape, self.eps = shape, eps

@@ -12,20 +12,17 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.shape import reshape, transpose
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import mean as mean_of
-from mnpar.functions.node import either
+from mnpar.functions.node import GenericFunction
 from mnpar.variable import Variable, as_variable
 
 
-class InverseRoot(FunctionNode):
+class InverseRoot(GenericFunction):
     """Z = S^(−½) of symmetric positive matrices (G, C, C): Z² = S⁻¹, so dZ Z + Z dZ = −S⁻¹ dS
     S⁻¹.
     """
-
-    generic = True
 
     def forward(self, S: Array) -> Array:
         self.retain_outputs((0,))
@@ -35,15 +32,11 @@ class InverseRoot(FunctionNode):
     def backward(self, gZ: Any) -> Any:
         (Z,) = self.get_retained_outputs()
         inverse = Z @ Z
-        return lambda: (
-            -(inverse @ either(Lyapunov(), Z, (gZ + gZ.transpose((0, 2, 1))) * 0.5) @ inverse)
-        )
+        return lambda: -(inverse @ Lyapunov()(Z, (gZ + gZ.transpose((0, 2, 1))) * 0.5) @ inverse)
 
 
-class Lyapunov(FunctionNode):
+class Lyapunov(GenericFunction):
     """X of A X + X A = G, where A is symmetric and positive."""
-
-    generic = True
 
     def forward(self, A: Array, G: Array) -> Array:
         self.retain_inputs((0,))
@@ -57,10 +50,10 @@ class Lyapunov(FunctionNode):
         turned = X.transpose((0, 2, 1))
 
         def gA() -> Any:
-            g = either(Lyapunov(), A, gX)
+            g = Lyapunov()(A, gX)
             return -(g @ turned + turned @ g)
 
-        return gA, lambda: either(Lyapunov(), A, gX)
+        return gA, lambda: Lyapunov()(A, gX)
 
 
 def decorrelated_batch_normalization(

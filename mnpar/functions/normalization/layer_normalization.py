@@ -16,7 +16,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
+from mnpar.functions.node import GenericFunction
 from mnpar.functions.normalization.batch_normalization import in_one_sweep, written_out
 from mnpar.functions.normalization.moments import BLOCK, cast, centre, dtype_of, sums
 from mnpar.variable import Variable, as_variable
@@ -24,12 +24,11 @@ from mnpar.variable import Variable, as_variable
 LAYER = 2**16  # elements of a block of rows
 
 
-class GroupNormalization(FunctionNode):
+class GroupNormalization(GenericFunction):
     """y = γ·(x - μ)·s + β with s = (σ² + ε)^-½ over K and B; in backward, x̂ = (x - μ)·s and h =
     γ·g for a gradient g of y.
     """
 
-    generic = True
     joint_vjp = True
 
     def __init__(self, shape: tuple[int, int, int, int], eps: float) -> None:
@@ -128,7 +127,7 @@ class GroupNormalization(FunctionNode):
         normal *= s
 
 
-class LayerNormalization(FunctionNode):
+class LayerNormalization(GenericFunction):
     """y = γ·(x - μ)·s + β for rows x (N, D) and γ, β (D,); with d = x - μ and a gradient g of y,
 
     ∂L/∂x = s·(γ·g - mean(γ·g) - d·s²·mean(γ·g·d)), ∂L/∂γ = Σ s·g·d, ∂L/∂β = Σ g.
@@ -138,7 +137,6 @@ class LayerNormalization(FunctionNode):
     it has to begin anew for each row.
     """
 
-    generic = True
     joint_vjp = True
 
     def __init__(self, shape: tuple[int, int], eps: float) -> None:

@@ -15,11 +15,10 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.pad import pad
 from mnpar.functions.divided.blocks import check_block, windowed
 from mnpar.functions.divided.halo import SpatialGrid
-from mnpar.functions.node import either, plain, wide
+from mnpar.functions.node import GenericFunction, array_of, upcast_halves
 from mnpar.functions.normalization.moments import cast, dtype_of
 from mnpar.kernels.windows import Numbers, per_axis
 from mnpar.plans import Window
@@ -28,20 +27,18 @@ from mnpar.variable import Variable, as_variable
 Weights = tuple[tuple[float, ...], ...]
 
 
-class Blur(FunctionNode):
+class Blur(GenericFunction):
     """Weighted sums along the last axes, one after the other; of windows that lie within x or,
     ``full``, that touch it.
 
     The weights are symmetric, so each kind is the other's adjoint.
     """
 
-    generic = True
-
     def __init__(self, weights: Weights, full: bool = False) -> None:
         self.weights, self.full = weights, full
 
     def forward(self, x: Array) -> Array:
-        y = wide(x)
+        y = upcast_halves(x)
         for axis, weights in enumerate(self.weights, x.ndim - len(self.weights)):
             y = self._along(y, axis, weights)
         return y.astype(x.dtype, copy=False)
@@ -62,7 +59,7 @@ class Blur(FunctionNode):
         return y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(Blur(self.weights, not self.full), gy)
+        return lambda: Blur(self.weights, not self.full)(gy)
 
 
 def gaussian_weights(ksize: Numbers) -> Weights:
@@ -98,7 +95,7 @@ def _normalized(x: Variable, blur: Callable[[Variable], Variable]) -> Variable:
     v = x - blur(x.sum(axis=1, keepdims=True)) * share
     squares = blur((v * v).sum(axis=1, keepdims=True)) * share
     # there v is 0 too: any root will do, and this has a derivative
-    none = (plain(squares) == 0).astype(squares.dtype)
+    none = (array_of(squares) == 0).astype(squares.dtype)
     return cast(v / (squares + none) ** 0.5, dtype)  # type: ignore[no-any-return]
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import either, fractional, plain
+from mnpar.functions.node import GenericFunction, array_of, floating_dtype
 from mnpar.functions.normalization.moments import cast, dtype_of
 from mnpar.variable import Variable, as_variable
 
 
-class WindowSum(FunctionNode):
+class WindowSum(GenericFunction):
     """The sum of each channel and its ``half`` neighbours on either side; the window is symmetric:
     it is its own adjoint.
     """
-
-    generic = True
 
     def __init__(self, half: int) -> None:
         self.half = half
@@ -29,16 +26,14 @@ class WindowSum(FunctionNode):
         return y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(WindowSum(self.half), gy)
+        return lambda: WindowSum(self.half)(gy)
 
 
-class LocalResponseNormalization(FunctionNode):
+class LocalResponseNormalization(GenericFunction):
     """y = x·z^-β with z = k + α·W(x²), where W sums over windows of channels.
 
     ∂L/∂x = g·z^-β - 2αβ·x·W(g·x·z^-β / z)
     """
-
-    generic = True
 
     def __init__(self, half: int, k: float, alpha: float, beta: float) -> None:
         self.half = half
@@ -48,7 +43,7 @@ class LocalResponseNormalization(FunctionNode):
 
     def _parts(self, x: Any) -> tuple[Any, Any]:
         """z and z^-β."""
-        z = either(WindowSum(self.half), x * x) * self.alpha + self.k
+        z = WindowSum(self.half)(x * x) * self.alpha + self.k
         if self.beta == 0.75:  # the usual one: two roots are five times faster than a power
             return z, 1 / (z * z**0.5) ** 0.5
         return z, z**-self.beta
@@ -58,7 +53,7 @@ class LocalResponseNormalization(FunctionNode):
         wide = cast(x, dtype_of(x))
         y = self._parts(wide)[1]
         y *= wide
-        return cast(y, fractional(x.dtype))
+        return cast(y, floating_dtype(x.dtype))
 
     def backward(self, gy: Any) -> Any:
         def gx() -> Any:
@@ -67,19 +62,15 @@ class LocalResponseNormalization(FunctionNode):
             g = cast(gy, dtype_of(x))
             z, power = self._parts(wide)
             g = g * power
-            return g - wide * either(WindowSum(self.half), g * wide / z) * (
-                2 * self.alpha * self.beta
-            )
+            return g - wide * WindowSum(self.half)(g * wide / z) * (2 * self.alpha * self.beta)
 
         return gx
 
 
-class Normalize(FunctionNode):
+class Normalize(GenericFunction):
     """y = x / (‖x‖ + ε); where x is 0 it has the derivative 1 / ε of a small vector, and no
     bend.
     """
-
-    generic = True
 
     def __init__(self, eps: float, axis: int | tuple[int, ...]) -> None:
         self.eps, self.axis = eps, axis
@@ -89,7 +80,7 @@ class Normalize(FunctionNode):
         differentiated; and ‖x‖ + ε.
         """
         squares = (x * x).sum(axis=self.axis, keepdims=True)
-        none = (plain(squares) == 0).astype(squares.dtype)
+        none = (array_of(squares) == 0).astype(squares.dtype)
         length = (squares + none) ** 0.5
         # in this order: beside 1 a small ε is lost
         return (
@@ -100,7 +91,7 @@ class Normalize(FunctionNode):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         wide = cast(x, dtype_of(x))
-        return cast(wide / self._lengths(wide)[1], fractional(x.dtype))
+        return cast(wide / self._lengths(wide)[1], floating_dtype(x.dtype))
 
     def backward(self, gy: Any) -> Any:
         def gx() -> Any:

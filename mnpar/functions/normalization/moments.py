@@ -20,8 +20,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import plain, wide
+from mnpar.functions.node import GenericFunction, array_of, upcast_halves
 from mnpar.variable import Variable
 
 View = tuple[int, int, int]
@@ -126,12 +125,10 @@ def split_mean(mean: Array, dtype: Any) -> tuple[Array, Array]:
     return shift, mean.astype("d") - shift
 
 
-class Moments(FunctionNode):
+class Moments(GenericFunction):
     """The mean of x over A and B, and the sum of the squares of what remains: two (C,) of float64.
     Those of nothing are 0.
     """
-
-    generic = True
 
     def __init__(self, shape: View) -> None:
         self.shape = shape
@@ -145,7 +142,7 @@ class Moments(FunctionNode):
         mean = xp.empty(self.shape[1])
         squares = xp.empty(self.shape[1])
         for c in blocks(x):
-            part = wide(x[:, c])
+            part = upcast_halves(x[:, c])
             _, shift, rest, var = centre(part, xp.empty_like(part))
             mean[c], squares[c] = shift + rest, var * self.count
         return mean, squares
@@ -199,5 +196,5 @@ def centred(x: Any, mean: Any) -> Any:
     first, as a constant.
     """
     dtype = dtype_of(x)
-    shift, _ = split_mean(plain(mean), dtype)
+    shift, _ = split_mean(array_of(mean), dtype)
     return (cast(x, dtype) - shift[:, None]) - across(mean - shift.astype("d"), dtype)

@@ -6,20 +6,17 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import either, plain, wide
+from mnpar.functions.node import GenericFunction, array_of, upcast_halves
 from mnpar.functions.normalization.moments import cast, dtype_of
 from mnpar.functions.pooling.pooling import Unpooling, _cells, pooling_windows
 from mnpar.kernels.windows import Windows
 from mnpar.variable import Variable, as_variable
 
 
-class LpPooling(FunctionNode):
+class LpPooling(GenericFunction):
     """y = (Σ |x|ᵖ)^(1/p) over each window. ∂y/∂x = |x|^(p-1)·sign x · y^(1-p), taken as 0 where y
     is 0.
     """
-
-    generic = True
 
     def __init__(self, windows: Windows, p: float) -> None:
         self.windows, self.p = windows, p
@@ -28,7 +25,7 @@ class LpPooling(FunctionNode):
         self.retain_inputs((0,))
         self.retain_outputs((0,))
         xp, p = backend.get_array_module(x), self.p
-        x, dtype = wide(x), x.dtype
+        x, dtype = upcast_halves(x), x.dtype
         powers = x * x if p == 2 else abs(x) ** p
         first, *rest = _cells(self.windows, self.windows.pad_image(powers))
         y = first.copy()
@@ -41,13 +38,13 @@ class LpPooling(FunctionNode):
         def gx() -> Any:
             (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
             dtype, p = dtype_of(x), self.p
-            some = (plain(y) != 0).astype(dtype)
+            some = (array_of(y) != 0).astype(dtype)
             # 1 beside a gradient of 0, where it would be 0
             y, g = (
                 cast(y, dtype) + (1 - some),
                 cast(gy, dtype) * some,
             )
-            spread = either(Unpooling(self.windows, 1), g / y if p == 2 else g * y ** (1 - p))
+            spread = Unpooling(self.windows, 1)(g / y if p == 2 else g * y ** (1 - p))
             return spread * self._slope(cast(x, dtype))
 
         return gx
@@ -56,7 +53,7 @@ class LpPooling(FunctionNode):
         """|x|^(p-1)·sign x."""
         if self.p == 2:
             return x
-        sign = backend.get_array_module(plain(x)).sign(plain(x))
+        sign = backend.get_array_module(array_of(x)).sign(array_of(x))
         return sign if self.p == 1 else (x * sign) ** (self.p - 1) * sign
 
 

@@ -21,8 +21,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.node import either, plain, wide
+from mnpar.functions.node import GenericFunction, array_of, upcast_halves
 from mnpar.kernels.sums import parts
 from mnpar.kernels.windows import Windows, spatial_axes
 from mnpar.variable import Variable, as_variable
@@ -83,12 +82,10 @@ def _expand(windows: Windows, y: Array) -> Array:
     return y
 
 
-class MaxPooling(FunctionNode):
+class MaxPooling(GenericFunction):
     """``y`` is the maximum of each window; ``gx`` adds ``gy`` where the maximum was, at the first
     of equal ones.
     """
-
-    generic = True
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
@@ -105,7 +102,7 @@ class MaxPooling(FunctionNode):
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
         if not isinstance(gy, Variable):
             return lambda: self._spread(x, y, gy)
-        return lambda: either(Spread(self.windows, self.places(plain(x), plain(y))), gy)
+        return lambda: Spread(self.windows, self.places(array_of(x), array_of(y)))(gy)
 
     def _spread(self, x: Array, y: Array, gy: Array) -> Array:
         """The gradient at once, without the picture of places, in blocks of samples that stay in
@@ -113,7 +110,7 @@ class MaxPooling(FunctionNode):
         """
         gx = backend.get_array_module(x).empty(x.shape, gy.dtype)
         for n in parts(len(x), backend.block_bytes(x) // 8 // max(1, x[:1].nbytes)):
-            self._spread_part(x[n], y[n], wide(gy[n]), gx[n])
+            self._spread_part(x[n], y[n], upcast_halves(gy[n]), gx[n])
         return gx
 
     def _spread_part(self, x: Array, y: Array, gy: Array, gx: Array) -> None:
@@ -158,10 +155,8 @@ class MaxPooling(FunctionNode):
         return found
 
 
-class Pick(FunctionNode):
+class Pick(GenericFunction):
     """From each window the value at a given place in it."""
-
-    generic = True
 
     def __init__(self, windows: Windows, places: Array) -> None:
         self.windows, self.places = windows, places
@@ -174,56 +169,52 @@ class Pick(FunctionNode):
         return y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(Spread(self.windows, self.places), gy)
+        return lambda: Spread(self.windows, self.places)(gy)
 
 
-class Spread(FunctionNode):
+class Spread(GenericFunction):
     """One value for each window, added at a given place in it: the transpose of Pick."""
-
-    generic = True
 
     def __init__(self, windows: Windows, places: Array) -> None:
         self.windows, self.places = windows, places
 
     def forward(self, y: Array) -> Array:
-        x = _image(self.windows, y, wide(y).dtype)
+        x = _image(self.windows, y, upcast_halves(y).dtype)
         for i, cell in enumerate(_cells(self.windows, x)):
             cell += y * (self.places == i)
         return x[(..., *self.windows.inside)].astype(y.dtype, copy=False)
 
     def backward(self, gx: Any) -> Any:
-        return lambda: either(Pick(self.windows, self.places), gx)
+        return lambda: Pick(self.windows, self.places)(gx)
 
 
-class SumPooling(FunctionNode):
+class SumPooling(GenericFunction):
     """The sum of each window, times a number (or one for each window)."""
-
-    generic = True
 
     def __init__(self, windows: Windows, scale: Any) -> None:
         self.windows, self.scale = windows, scale
 
     def forward(self, x: Array) -> Array:
-        y = _reduce(self.windows, wide(self.windows.pad_image(x)), backend.get_array_module(x).add)
+        y = _reduce(
+            self.windows, upcast_halves(self.windows.pad_image(x)), backend.get_array_module(x).add
+        )
         y *= self.scale
         return y.astype(x.dtype, copy=False)
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(Unpooling(self.windows, self.scale), gy)
+        return lambda: Unpooling(self.windows, self.scale)(gy)
 
 
-class Unpooling(FunctionNode):
+class Unpooling(GenericFunction):
     """One value for each window, times a number, added to all its cells: the transpose of
     SumPooling.
     """
-
-    generic = True
 
     def __init__(self, windows: Windows, scale: Any) -> None:
         self.windows, self.scale = windows, scale
 
     def forward(self, y: Array) -> Array:
-        x = _expand(self.windows, wide(y) * self.scale)
+        x = _expand(self.windows, upcast_halves(y) * self.scale)
         return (
             x
             if self.windows.bare and x.dtype == y.dtype
@@ -231,7 +222,7 @@ class Unpooling(FunctionNode):
         )
 
     def backward(self, gx: Any) -> Any:
-        return lambda: either(SumPooling(self.windows, self.scale), gx)
+        return lambda: SumPooling(self.windows, self.scale)(gx)
 
 
 def pooling_windows(

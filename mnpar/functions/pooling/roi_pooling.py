@@ -17,9 +17,8 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
 from mnpar.functions.array.resize_images import weights_at
-from mnpar.functions.node import either
+from mnpar.functions.node import GenericFunction
 from mnpar.kernels.windows import Numbers, per_axis
 from mnpar.variable import Variable, as_variable
 
@@ -36,12 +35,10 @@ class Region(NamedTuple):
     B: Array
 
 
-class Pooling(FunctionNode):
+class Pooling(GenericFunction):
     """(N, C, H, W) → (R, C, oH, oW): for each region A·x·Bᵀ, of which ``picks`` says the place of
     the candidate that counts.
     """
-
-    generic = True
 
     def __init__(
         self, regions: list[Region], shape: Numbers, out: Numbers, picks: list[Array] | None = None
@@ -88,13 +85,11 @@ class Pooling(FunctionNode):
         return Pooling(self.regions, self.shape, self.out, picks)
 
     def backward(self, gy: Any) -> Any:
-        return lambda: either(Unpooling(self), gy)
+        return lambda: Unpooling(self)(gy)
 
 
-class Unpooling(FunctionNode):
+class Unpooling(GenericFunction):
     """The transpose of a Pooling."""
-
-    generic = True
 
     def __init__(self, of: Pooling) -> None:
         self.of = of
@@ -114,7 +109,7 @@ class Unpooling(FunctionNode):
 
     def backward(self, gx: Any) -> Any:
         of = self.of
-        return lambda: either(Pooling(of.regions, of.shape, of.out, of.picks), gx)
+        return lambda: Pooling(of.regions, of.shape, of.out, of.picks)(gx)
 
 
 Matrix = Callable[[float, float, int, int, int], Any]  # edges, cells, length, axis → a matrix

@@ -14,21 +14,18 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
-from mnpar.functions.activation.sigmoid import Sigmoid, Tanh, logistic
+from mnpar.functions.activation.sigmoid import logistic, sigmoid, tanh
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import Concat, Stack, concat
-from mnpar.functions.node import either, listed
+from mnpar.functions.node import GenericFunction, show_shapes
 from mnpar.kernels.sums import parts
 from mnpar.variable import Variable, as_variable
 
 
-class LSTMCell(FunctionNode):
+class LSTMCell(GenericFunction):
     """c = σ(f) c' + σ(i) tanh(a),  h = σ(o) tanh(c), of c' (N, H) and the gates (N, 4 H): i, f, a,
     o side by side; ``mixed``: a, i, f, o of the first unit, then of the next.
     """
-
-    generic = True
 
     def __init__(self, mixed: bool = False) -> None:
         self.mixed = mixed
@@ -91,16 +88,15 @@ class LSTMCell(FunctionNode):
     def _together(self, i: Any, f: Any, a: Any, o: Any) -> Any:
         """The inverse of ``_gates``."""
         if not self.mixed:
-            return either(Concat(1), i, f, a, o)
-        return either(Stack(2), a, i, f, o).reshape((len(i), 4 * i.shape[1], *i.shape[2:]))
+            return Concat(1)(i, f, a, o)
+        return Stack(2)(a, i, f, o).reshape((len(i), 4 * i.shape[1], *i.shape[2:]))
 
     def _again(self, c_prev: Any, gates: Any) -> tuple[tuple[Any, ...], Any]:
         """The gates and the memory as functions of Variables."""
         i, f, a, o = [
-            either(Tanh() if k == 2 else Sigmoid(), gate)
-            for k, gate in enumerate(self._gates(gates))
+            (tanh if k == 2 else sigmoid).generic(gate) for k, gate in enumerate(self._gates(gates))
         ]
-        return (i, f, a, o), either(Tanh(), f * c_prev + i * a)
+        return (i, f, a, o), tanh.generic(f * c_prev + i * a)
 
 
 def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
@@ -136,7 +132,7 @@ def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
     ):
         raise ValueError(
             "lstm: memory (N, H, …) and gates (n, 4 H, …) with n ≤ N, not "
-            f"{listed((c_prev.shape, x.shape))}"
+            f"{show_shapes((c_prev.shape, x.shape))}"
         )
     n = len(x)
     if n == len(c_prev):

@@ -16,7 +16,7 @@ from mnpar.functions.activation.relu import relu
 from mnpar.functions.activation.sigmoid import sigmoid, tanh
 from mnpar.functions.array.joining import concat, split_axis, stack
 from mnpar.functions.connection.linear import linear
-from mnpar.functions.node import check_option, listed
+from mnpar.functions.node import check_option, show_shapes
 from mnpar.functions.noise import dropout
 from mnpar.functions.rnn.lstm import LSTMCell
 from mnpar.variable import Variable, as_variable
@@ -97,7 +97,7 @@ def _n_step(
             f"{who}: states of {n_layers} layers in {directions} directions over {counts[0]} "
             "sequences are "
             f"({n_layers * directions}, {counts[0]}, H), not "
-            f"{listed([state.shape for state in states])}"
+            f"{show_shapes([state.shape for state in states])}"
         )
     cuts = [sum(counts[:t]) for t in range(1, len(steps))]
     last: list[tuple[Any, ...]] = []

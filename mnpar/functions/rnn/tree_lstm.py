@@ -7,7 +7,7 @@ from typing import Any
 from mnpar.functions.activation.sigmoid import sigmoid, tanh
 from mnpar.functions.array.joining import separate
 from mnpar.functions.array.shape import reshape
-from mnpar.functions.node import listed
+from mnpar.functions.node import show_shapes
 from mnpar.variable import Variable, as_variable
 
 
@@ -39,7 +39,7 @@ def slstm(c_prev1: Any, c_prev2: Any, x1: Any, x2: Any) -> tuple[Variable, Varia
     N, H, *more = cs[0].shape if cs[0].ndim > 1 else (0, 0)
     if cs[1].shape != (N, H, *more) or any(x.shape != (N, 4 * H, *more) for x in xs):
         raise ValueError(
-            f"slstm: shapes {listed([v.shape for v in (*cs, *xs)])} are not twice (N, H, …) "
+            f"slstm: shapes {show_shapes([v.shape for v in (*cs, *xs)])} are not twice (N, H, …) "
             "and twice (N, 4 H, …)"
         )
     (a1, i1, f1, o1), (a2, i2, f2, o2) = [
@@ -80,7 +80,7 @@ def tree_lstm(*inputs: Any) -> tuple[Variable, Variable]:
     N, H, *more = cs[0].shape if n and cs[0].ndim > 1 else (0, 0)
     if x.shape != (N, (3 + n) * H, *more) or any(c.shape != (N, H, *more) for c in cs):
         raise ValueError(
-            f"tree_lstm: shapes {listed([v.shape for v in (*cs, x)])} are not n times (N, H, "
+            f"tree_lstm: shapes {show_shapes([v.shape for v in (*cs, x)])} are not n times (N, H, "
             "…) and (N, (3 + n) H, …)"
         )
     a, i, o, *fs = separate(reshape(x, (N, 3 + n, H, *more)), axis=1)

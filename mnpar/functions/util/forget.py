@@ -24,7 +24,7 @@ from mnpar.backend import Array
 from mnpar.communicators.communicator import ANY_SOURCE, Communicator, require_communicator
 from mnpar.configuration import config, force_backprop_mode, is_recording, using_config
 from mnpar.function_hook import FunctionHook
-from mnpar.function_node import FunctionNode
+from mnpar.functions.node import GenericFunction
 from mnpar.random import generator
 from mnpar.variable import Variable, as_variable, grad
 
@@ -60,12 +60,11 @@ class _NoMessages(FunctionHook):
             )
 
 
-class Entrance(FunctionNode):
+class Entrance(GenericFunction):
     """``y = x``, where an argument enters the function as it is run again: while it is shut, no
     gradient goes behind.
     """
 
-    generic = True
     opaque = True
     shut = True
 
@@ -76,7 +75,7 @@ class Entrance(FunctionNode):
         return None if self.shut else gy
 
 
-class Forget(FunctionNode):
+class Forget(GenericFunction):
     """The node that stands for all those of a function.
 
     Args:
@@ -87,7 +86,6 @@ class Forget(FunctionNode):
         communicates: all ranks of a communicator run it together, and will again.
     """
 
-    generic = True
     joint_vjp = True
 
     def __init__(

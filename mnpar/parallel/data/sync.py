@@ -6,8 +6,8 @@ ranks, the losses add up to the mean over all, and so do the gradients (law 1): 
 empty ones need nothing else. The weight enters with the loss, so a gradient that travels to another
 rank of a model-parallel model has it already, and no pass over memory applies it. The ranks tell
 each other of their samples before backward; where nothing travels during it they need not
-(:mod:`mnpar.parallel.data.fused_sync`). The file is long because all of a step's stages share the state
-of one object.
+(:mod:`mnpar.parallel.data.fused_sync`). The file is long because all of a step's stages share the
+state of one object.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ Seeds = Iterable[tuple[VariableNode, Gradient]]
 def reverse_abreast(
     tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[DeferredGradients]
 ) -> list[dict[Any, Gradient]]:
-    """:func:`mnpar.autograd.engine.reverse` of each tape, from its seeds, all at the same time: a function
-    of each, then the next.
+    """:func:`mnpar.autograd.engine.reverse` of each tape, from its seeds, all at the same time: a
+    function of each, then the next.
 
     Each tape's functions are visited in its own order, and ``later`` collects the gradients of
     weights, to be computed after this. It is right only where no visit waits for another rank's

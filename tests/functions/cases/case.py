@@ -27,6 +27,11 @@ class Case:
     empty: bool = True  # it has a meaning for no samples at all
     halves: float = 4e-3  # how far float16 may be from the truth
 
+    def answers_for(self) -> tuple[type, ...]:
+        """The nodes of the row, with that of an elementwise function that it calls."""
+        node = getattr(self.call, "node", None)
+        return self.nodes if node is None else (*self.nodes, node)
+
     def arrays(self, n: int, dtype: Any = np.float64) -> list[Any]:
         """Inputs whose elements all differ from each other by far more than a finite difference,
         and from 0.

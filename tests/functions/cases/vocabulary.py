@@ -13,8 +13,7 @@ from mnpar.functions.communication.shared import AddOnce, SumOnce
 from mnpar.functions.divided.vocabulary import ShiftedScores
 from mnpar.functions.loss.ctc import CTC
 from mnpar.functions.math import arithmetic, cumulative, linear_algebra, rounding, trigonometric
-from mnpar.functions.math.sqrt import Rsqrt
-from mnpar.functions.node import wide
+from mnpar.functions.node import upcast_halves
 from mnpar.functions.util import forget
 from tests.functions.cases.case import Case, N
 from tests.functions.cases.recurrent import pixelwise
@@ -201,7 +200,7 @@ def of_a_block(x, cache):
     """Classes 1, 2, 3 of 0 … 4; the labels are 0, 2, 4, 1, …"""
     labels = np.arange(len(x)) * 2 % 5 - 1
     return (
-        ShiftedScores(np.full(len(x), 0.5, wide(x.array).dtype), labels, cache)
+        ShiftedScores(np.full(len(x), 0.5, upcast_halves(x.array).dtype), labels, cache)
         .apply((x,))[0]
         .astype(x.dtype)
     )
@@ -233,10 +232,10 @@ CASES = [
         lambda x: of_a_block(x, False),
         of_a_block_truth,
     ),
-    Case("arcsin", (trigonometric.Arcsin,), F.arcsin, np.arcsin, low=-0.8, high=0.8, halves=8e-3),
-    Case("arccos", (trigonometric.Arccos,), F.arccos, np.arccos, low=-0.8, high=0.8, halves=8e-3),
+    Case("arcsin", (), F.arcsin, np.arcsin, low=-0.8, high=0.8, halves=8e-3),
+    Case("arccos", (), F.arccos, np.arccos, low=-0.8, high=0.8, halves=8e-3),
     Case("arctan2", (trigonometric.Arctan2,), F.arctan2, np.arctan2, PAIR, halves=8e-3),
-    Case("rsqrt", (Rsqrt,), F.rsqrt, lambda x: x**-0.5, low=0.4, halves=8e-3),
+    Case("rsqrt", (), F.rsqrt, lambda x: x**-0.5, low=0.4, halves=8e-3),
     Case("floor", (), F.floor, np.floor, differentiable=False),
     Case("ceil", (), F.ceil, np.ceil, differentiable=False),
     Case("fix", (), F.fix, np.trunc, differentiable=False),
