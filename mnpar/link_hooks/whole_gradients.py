@@ -11,7 +11,7 @@ from mnpar.configuration import no_backprop_mode
 from mnpar.functions.divided.blocks import shared
 from mnpar.link_hook import ForwardPreprocessCallbackArgs
 from mnpar.link_hooks.substitution import Substitute, SubstitutionHook
-from mnpar.links.parallel import Divided
+from mnpar.links.divided import Divided
 from mnpar.parameter import Parameter
 
 Places = list[tuple[dict[str, Any], str, Parameter]]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from mnpar import lazy
 
 if TYPE_CHECKING:
+    from mnpar.links.activation import Maxout as Maxout, PReLU as PReLU, Swish as Swish
     from mnpar.links.attention import MultiHeadAttention as MultiHeadAttention
     from mnpar.links.classifier import Classifier as Classifier
     from mnpar.links.convolution import (
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         DilatedConvolution2D as DilatedConvolution2D,
         MLPConvolution2D as MLPConvolution2D,
     )
+    from mnpar.links.divided import gather_parameter as gather_parameter
     from mnpar.links.embedding import (
         EmbedID as EmbedID,
         VocabularyParallelEmbedID as VocabularyParallelEmbedID,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from mnpar.links.inception import Inception as Inception, InceptionBN as InceptionBN
     from mnpar.links.linear import (
         Bilinear as Bilinear,
+        Highway as Highway,
         Linear as Linear,
         SimplifiedDropconnect as SimplifiedDropconnect,
     )
@@ -65,7 +68,25 @@ if TYPE_CHECKING:
         MultiNodeBatchNormalization as MultiNodeBatchNormalization,
         create_mnbn_model as create_mnbn_model,
     )
-    from mnpar.links.on_grid import (
+    from mnpar.links.parallel import (
+        ChannelParallelConvolution2D as ChannelParallelConvolution2D,
+        ColumnParallelLinear as ColumnParallelLinear,
+        FilterParallelConvolution2D as FilterParallelConvolution2D,
+        RowParallelLinear as RowParallelLinear,
+    )
+    from mnpar.links.recurrent import (
+        GRU as GRU,
+        LSTM as LSTM,
+        StatefulGRU as StatefulGRU,
+        StatefulMGU as StatefulMGU,
+        StatefulPeepholeLSTM as StatefulPeepholeLSTM,
+        StatefulZoneoutLSTM as StatefulZoneoutLSTM,
+        StatelessGRU as StatelessGRU,
+        StatelessLSTM as StatelessLSTM,
+        StatelessMGU as StatelessMGU,
+    )
+    from mnpar.links.scale import Bias as Bias, Parameter as Parameter, Scale as Scale
+    from mnpar.links.spatial import (
         SpatialBatchNormalization as SpatialBatchNormalization,
         SpatialConvolution1D as SpatialConvolution1D,
         SpatialConvolution2D as SpatialConvolution2D,
@@ -81,33 +102,6 @@ if TYPE_CHECKING:
         SpatialLinear as SpatialLinear,
         SpatialLocalConvolution2D as SpatialLocalConvolution2D,
         SpatialLocalDeconvolution2D as SpatialLocalDeconvolution2D,
-    )
-    from mnpar.links.parallel import (
-        ChannelParallelConvolution2D as ChannelParallelConvolution2D,
-        ColumnParallelLinear as ColumnParallelLinear,
-        FilterParallelConvolution2D as FilterParallelConvolution2D,
-        RowParallelLinear as RowParallelLinear,
-        gather_parameter as gather_parameter,
-    )
-    from mnpar.links.recurrent import (
-        GRU as GRU,
-        LSTM as LSTM,
-        StatefulGRU as StatefulGRU,
-        StatefulMGU as StatefulMGU,
-        StatefulPeepholeLSTM as StatefulPeepholeLSTM,
-        StatefulZoneoutLSTM as StatefulZoneoutLSTM,
-        StatelessGRU as StatelessGRU,
-        StatelessLSTM as StatelessLSTM,
-        StatelessMGU as StatelessMGU,
-    )
-    from mnpar.links.small import (
-        Bias as Bias,
-        Highway as Highway,
-        Maxout as Maxout,
-        Parameter as Parameter,
-        PReLU as PReLU,
-        Scale as Scale,
-        Swish as Swish,
     )
     from mnpar.links.tree_lstm import (
         ChildSumTreeLSTM as ChildSumTreeLSTM,

@@ -30,7 +30,7 @@ from mnpar.functions import (
     transpose,
 )
 from mnpar.initializers.initializer import put
-from mnpar.links.parallel import Divided, initialize_part
+from mnpar.links.divided import Divided, initialize_part
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, block
 from mnpar.variable import Variable, as_variable
@@ -207,7 +207,7 @@ class MultiHeadAttention(Divided):
         Raises:
             ValueError: x or source has not D features.
         """
-        x = self._taken(x)
+        x = self._require_features(x)
         W = self._whole(self.W_qkv)
         b = None if self.b_qkv is None else self._whole(self.b_qkv)
         if source is None:
@@ -216,9 +216,9 @@ class MultiHeadAttention(Divided):
             first, rest = (None, None) if b is None else (b[:1], b[1:])
             (q,), (k, v) = (
                 self._project(x, W[:1], first),
-                self._project(self._taken(source), W[1:], rest),
+                self._project(self._require_features(source), W[1:], rest),
             )
-        return self._joined(self._attend(q, k, v, mask, cut))
+        return self._join_heads(self._attend(q, k, v, mask, cut))
 
     def _attend(self, q: Variable, k: Variable, v: Variable, mask: Any, cut: Any) -> Variable:
         """The attention of this rank's heads."""
@@ -240,7 +240,7 @@ class MultiHeadAttention(Divided):
             else copy_to(comm, parameter)
         )
 
-    def _taken(self, x: Any) -> Variable:
+    def _require_features(self, x: Any) -> Variable:
         x = as_variable(x)
         if x.ndim < 2 or x.shape[-1] != self.size:
             raise ValueError(f"{self}: x of shape {x.shape} is not (…, T, {self.size})")
@@ -264,7 +264,7 @@ class MultiHeadAttention(Divided):
         m = x.ndim - 2
         return separate(transpose(y, (m + 1, *range(m), m + 2, m, m + 3)))
 
-    def _joined(self, y: Variable) -> Variable:
+    def _join_heads(self, y: Variable) -> Variable:
         """(…, heads, T, d) → (…, T, D)."""
         *lead, h, T, d = y.shape
         m = len(lead)

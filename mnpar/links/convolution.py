@@ -1,18 +1,15 @@
-"""Convolutional layers in any number of dimensions, depthwise ones, and networks in networks.
+"""Convolutional layers: plain and transposed ones for any number of spatial axes, depthwise and
+deformable ones, and small networks that slide over an image.
 
-The number of input channels may come from the first batch.
-
-Transposed convolutional layers in any number of dimensions; the number of input channels may
-come from the first batch.
-
-Deformable convolution: a layer that computes offsets, and one that convolves the image sampled
-at them.
+``ConvolutionND`` and ``DeconvolutionND`` get the number of spatial axes as an argument; the layers
+whose names end in 1D, 2D and 3D are the same layers without that argument. The number of input
+channels may come from the first batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from mnpar import initializers
 from mnpar.chain import Chain, ChainList
@@ -24,7 +21,7 @@ from mnpar.parameter import Parameter
 from mnpar.variable import Variable
 
 
-class _Filters(Link):
+class _ConvolutionLayer(Link):
     """The base of convolutional and transposed layers: W, b and their sizes, which may come from
     the first batch.
     """
@@ -91,7 +88,7 @@ class _Filters(Link):
         self.in_channels = in_channels
         self.W.initialize(self._shape(in_channels))
 
-    def _take_size(self, x: Any) -> None:
+    def _infer_sizes(self, x: Any) -> None:
         if not self.W.is_initialized:
             if x.ndim != self.ndim + 2:
                 raise ValueError(
@@ -109,7 +106,7 @@ class _Filters(Link):
         yield "nobias", self.b is None
 
 
-class ConvolutionND(_Filters):
+class ConvolutionND(_ConvolutionLayer):
     """Convolution of images with any number of spatial axes.
 
     Args:
@@ -165,13 +162,48 @@ class ConvolutionND(_Filters):
 
     def forward(self, x: Any) -> Variable:
         """(N, C, …) → (N, K, …), as :func:`mnpar.functions.convolution_nd`."""
-        self._take_size(x)
+        self._infer_sizes(x)
         return convolution_nd(
             x, self.W, self.b, self.stride, self.pad, self.cover_all, self.dilate, self.groups
         )
 
 
-class Convolution1D(ConvolutionND):
+class _ConvolutionForAxes(ConvolutionND):
+    """A :class:`ConvolutionND` whose number of spatial axes belongs to the class."""
+
+    n_axes: ClassVar[int]
+
+    def __init__(
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        cover_all: bool = False,
+        dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:
+        super().__init__(
+            self.n_axes,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            initialW,
+            initial_bias,
+            cover_all,
+            dilate,
+            groups,
+        )
+
+
+class Convolution1D(_ConvolutionForAxes):
     """Convolution of sequences (N, C, T); arguments as :class:`ConvolutionND`.
 
     Example:
@@ -180,37 +212,10 @@ class Convolution1D(ConvolutionND):
         (2, 4, 8)
     """
 
-    def __init__(
-        self,
-        in_channels: int | None,
-        out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
-        nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
-        cover_all: bool = False,
-        dilate: Any = 1,
-        groups: int = 1,
-    ) -> None:
-        super().__init__(
-            1,
-            in_channels,
-            out_channels,
-            ksize,
-            stride,
-            pad,
-            nobias,
-            initialW,
-            initial_bias,
-            cover_all,
-            dilate,
-            groups,
-        )
+    n_axes = 1
 
 
-class Convolution2D(ConvolutionND):
+class Convolution2D(_ConvolutionForAxes):
     """Convolution of images (N, C, H, W); arguments as :class:`ConvolutionND`.
 
     Example:
@@ -219,37 +224,10 @@ class Convolution2D(ConvolutionND):
         (1, 16, 12, 12)
     """
 
-    def __init__(
-        self,
-        in_channels: int | None,
-        out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
-        nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
-        *,
-        dilate: Any = 1,
-        groups: int = 1,
-    ) -> None:
-        super().__init__(
-            2,
-            in_channels,
-            out_channels,
-            ksize,
-            stride,
-            pad,
-            nobias,
-            initialW,
-            initial_bias,
-            False,
-            dilate,
-            groups,
-        )
+    n_axes = 2
 
 
-class Convolution3D(ConvolutionND):
+class Convolution3D(_ConvolutionForAxes):
     """Convolution of volumes (N, C, D, H, W); arguments as :class:`ConvolutionND`.
 
     Example:
@@ -258,34 +236,7 @@ class Convolution3D(ConvolutionND):
         (1, 2, 2, 2, 2)
     """
 
-    def __init__(
-        self,
-        in_channels: int | None,
-        out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
-        nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
-        cover_all: bool = False,
-        dilate: Any = 1,
-        groups: int = 1,
-    ) -> None:
-        super().__init__(
-            3,
-            in_channels,
-            out_channels,
-            ksize,
-            stride,
-            pad,
-            nobias,
-            initialW,
-            initial_bias,
-            cover_all,
-            dilate,
-            groups,
-        )
+    n_axes = 3
 
 
 class DilatedConvolution2D(ConvolutionND):
@@ -367,13 +318,13 @@ class DepthwiseConvolution2D(Link):
         if self.b is not None:
             self.b.initialize((self.channel_multiplier * in_channels,))
 
-    def _take_size(self, x: Any) -> None:
+    def _infer_sizes(self, x: Any) -> None:
         if not self.W.is_initialized:
             self._initialize_params(x.shape[1])
 
     def forward(self, x: Any) -> Variable:
         """(N, C, H, W) → (N, C M, …), as :func:`mnpar.functions.depthwise_convolution_2d`."""
-        self._take_size(x)
+        self._infer_sizes(x)
         return depthwise_convolution_2d(x, self.W, self.b, self.stride, self.pad)
 
 
@@ -430,7 +381,7 @@ class MLPConvolution2D(ChainList):
         return last(x)  # type: ignore[no-any-return]
 
 
-class DeconvolutionND(_Filters):
+class DeconvolutionND(_ConvolutionLayer):
     """Transposed convolution: the adjoint of a convolution, from outputs of that size to images.
 
     Args:
@@ -489,13 +440,48 @@ class DeconvolutionND(_Filters):
         """(N, in_channels, …) → (N, out_channels, …), as
         :func:`mnpar.functions.deconvolution_nd`.
         """
-        self._take_size(x)
+        self._infer_sizes(x)
         return deconvolution_nd(
             x, self.W, self.b, self.stride, self.pad, self.outsize, self.dilate, self.groups
         )
 
 
-class Deconvolution1D(DeconvolutionND):
+class _DeconvolutionForAxes(DeconvolutionND):
+    """A :class:`DeconvolutionND` whose number of spatial axes belongs to the class."""
+
+    n_axes: ClassVar[int]
+
+    def __init__(
+        self,
+        in_channels: int | None,
+        out_channels: int | None,
+        ksize: Any = None,
+        stride: Any = 1,
+        pad: Any = 0,
+        nobias: bool = False,
+        outsize: Any = None,
+        initialW: Any = None,
+        initial_bias: Any = None,
+        dilate: Any = 1,
+        groups: int = 1,
+    ) -> None:
+        super().__init__(
+            self.n_axes,
+            in_channels,
+            out_channels,
+            ksize,
+            stride,
+            pad,
+            nobias,
+            outsize,
+            initialW,
+            initial_bias,
+            dilate,
+            groups,
+        )
+
+
+class Deconvolution1D(_DeconvolutionForAxes):
     """Transposed convolution to sequences (N, C, T); arguments as :class:`DeconvolutionND`.
 
     Example:
@@ -504,37 +490,10 @@ class Deconvolution1D(DeconvolutionND):
         (1, 2, 7)
     """
 
-    def __init__(
-        self,
-        in_channels: int | None,
-        out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
-        nobias: bool = False,
-        outsize: Any = None,
-        initialW: Any = None,
-        initial_bias: Any = None,
-        dilate: Any = 1,
-        groups: int = 1,
-    ) -> None:
-        super().__init__(
-            1,
-            in_channels,
-            out_channels,
-            ksize,
-            stride,
-            pad,
-            nobias,
-            outsize,
-            initialW,
-            initial_bias,
-            dilate,
-            groups,
-        )
+    n_axes = 1
 
 
-class Deconvolution2D(DeconvolutionND):
+class Deconvolution2D(_DeconvolutionForAxes):
     """Transposed convolution to images (N, C, H, W); arguments as :class:`DeconvolutionND`.
 
     Example:
@@ -543,38 +502,10 @@ class Deconvolution2D(DeconvolutionND):
         (1, 3, 14, 14)
     """
 
-    def __init__(
-        self,
-        in_channels: int | None,
-        out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
-        nobias: bool = False,
-        outsize: Any = None,
-        initialW: Any = None,
-        initial_bias: Any = None,
-        *,
-        dilate: Any = 1,
-        groups: int = 1,
-    ) -> None:
-        super().__init__(
-            2,
-            in_channels,
-            out_channels,
-            ksize,
-            stride,
-            pad,
-            nobias,
-            outsize,
-            initialW,
-            initial_bias,
-            dilate,
-            groups,
-        )
+    n_axes = 2
 
 
-class Deconvolution3D(DeconvolutionND):
+class Deconvolution3D(_DeconvolutionForAxes):
     """Transposed convolution to volumes (N, C, D, H, W); arguments as :class:`DeconvolutionND`.
 
     Example:
@@ -583,34 +514,7 @@ class Deconvolution3D(DeconvolutionND):
         (1, 1, 3, 3, 3)
     """
 
-    def __init__(
-        self,
-        in_channels: int | None,
-        out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
-        nobias: bool = False,
-        outsize: Any = None,
-        initialW: Any = None,
-        initial_bias: Any = None,
-        dilate: Any = 1,
-        groups: int = 1,
-    ) -> None:
-        super().__init__(
-            3,
-            in_channels,
-            out_channels,
-            ksize,
-            stride,
-            pad,
-            nobias,
-            outsize,
-            initialW,
-            initial_bias,
-            dilate,
-            groups,
-        )
+    n_axes = 3
 
 
 class DeformableConvolution2DSampler(Convolution2D):

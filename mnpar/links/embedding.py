@@ -1,6 +1,5 @@
-"""Recurrent layers that compute one step at a time, stateful or stateless; and EmbedID.
-
-An embedding whose rows, the vocabulary, are divided among ranks.
+"""Embeddings: a table of vectors, whole on each rank or divided among ranks by its rows, the
+vocabulary.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from mnpar.functions.array.get_item import ScatterAdd
 from mnpar.functions.communication.base import communication_hook
 from mnpar.initializers import Normal
 from mnpar.link import Link
-from mnpar.links.parallel import Divided, checked_axis, initialize_part
+from mnpar.links.divided import Divided, initialize_part
+from mnpar.links.parallel import require_batch_axis
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, block
 from mnpar.variable import Variable, as_variable
@@ -147,7 +147,7 @@ class VocabularyParallelEmbedID(Divided):
         axis = (
             None
             if self.sequence_axis is None
-            else checked_axis(self, self.sequence_axis, y.ndim - 1)
+            else require_batch_axis(self, self.sequence_axis, y.ndim - 1)
         )
         if self.comm.size == 1:
             return y

@@ -1,18 +1,16 @@
-"""The fully connected layer.
-
-A layer of two inputs.
-
-DropConnect: a linear layer that drops weights at random.
+"""Fully connected layers: the plain one, one with dropped weights, one of two inputs, and one with
+a gate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from mnpar import initializers
+from mnpar import functions, initializers
+from mnpar.chain import Chain
 from mnpar.configuration import config
 from mnpar.functions import bilinear, linear, simplified_dropconnect
 from mnpar.functions.connection.linear import no_features
@@ -69,7 +67,7 @@ class Linear(Link):
         self.in_size = in_size
         self.W.initialize((self.out_size, in_size))
 
-    def _take_size(self, x: Any, n_batch_axes: int) -> None:
+    def _infer_sizes(self, x: Any, n_batch_axes: int) -> None:
         in_size = int(np.prod(x.shape[n_batch_axes:]))
         if not 0 < n_batch_axes < x.ndim or in_size < 1:
             raise ValueError(no_features(f"Linear(None, {self.out_size})", x.shape, n_batch_axes))
@@ -98,7 +96,7 @@ class Linear(Link):
             ValueError: x has other features than ``in_size``, or none.
         """
         if self.W.array is None:
-            self._take_size(x, n_batch_axes)
+            self._infer_sizes(x, n_batch_axes)
         return linear(x, self.W, self.b, n_batch_axes=n_batch_axes)
 
 
@@ -208,6 +206,59 @@ class SimplifiedDropconnect(Linear):
             (N, out_size).
         """
         if not self.W.is_initialized:
-            self._take_size(x, 1)
+            self._infer_sizes(x, 1)
         drop = train and config.train
         return simplified_dropconnect(x, self.W, self.b, self.ratio, drop, mask, use_batchwise_mask)
+
+
+class Highway(Chain):
+    """A layer and a gate: ``t · activate(plain(x)) + (1 - t) · x`` with ``t =
+    sigmoid(transform(x))``.
+
+    Args:
+        in_out_size: features D.
+        nobias: no biases.
+        activate: of the layer.
+        init_Wh, init_Wt: initializers of W of ``plain`` and ``transform`` (D, D); None is
+            LeCunNormal.
+        init_bh, init_bt: of their biases; None is 0. The gate is rather closed at first: -1.
+
+    Raises:
+        ValueError: a size below 1.
+
+    Example:
+        >>> import numpy as np, mnpar.links as L
+        >>> L.Highway(3)(np.ones((5, 3), "f4")).shape
+        (5, 3)
+
+    Source:
+        Srivastava, Greff and Schmidhuber, "Highway networks" (2015), arXiv 1505.00387.
+    """
+
+    def __init__(
+        self,
+        in_out_size: int,
+        nobias: bool = False,
+        activate: Callable[[Any], Variable] = functions.relu,
+        init_Wh: Any = None,
+        init_Wt: Any = None,
+        init_bh: Any = None,
+        init_bt: Any = -1,
+    ) -> None:
+        super().__init__()
+        self.activate = activate
+        self.plain = Linear(in_out_size, in_out_size, nobias, init_Wh, init_bh)
+        self.transform = Linear(in_out_size, in_out_size, nobias, init_Wt, init_bt)
+
+    def forward(self, x: Any) -> Variable:
+        """The outputs.
+
+        Args:
+            x: (N, D).
+
+        Returns:
+            (N, D).
+        """
+        t = functions.sigmoid(self.transform(x))
+        y: Variable = self.activate(self.plain(x)) * t + x * (1 - t)
+        return y

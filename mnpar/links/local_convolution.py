@@ -18,7 +18,7 @@ from mnpar.parameter import Parameter
 from mnpar.variable import Variable
 
 
-class Untied:
+class UntiedFilters:
     """An initializer for filters (K, OH, OW, C, kH, kW) that draws them as K·OH·OW filters of
     fan-in C·kH·kW.
 
@@ -36,7 +36,7 @@ class Untied:
         self.initializer(array.reshape(-1, *array.shape[3:]) if by_place else array)
 
 
-class _Untied(Link):
+class _LocalLayer(Link):
     """The base of both layers: W (K, OH, OW, C, kH, kW), b, and their sizes, which may come from
     the first batch.
     """
@@ -63,7 +63,7 @@ class _Untied(Link):
         self.stride = per_axis(f"{name}: stride", stride, 2, 1)
         self.in_size = None if in_size is None else per_axis(f"{name}: in_size", in_size, 2, 1)
         self.channels, self.filters = channels, filters
-        self.W = Parameter(Untied(initializers._get_initializer(initialW)))
+        self.W = Parameter(UntiedFilters(initializers._get_initializer(initialW)))
         self.b: Parameter | None = None
         if not nobias:
             self.b = Parameter(initializers._get_initializer(initial_bias, 0))
@@ -102,7 +102,7 @@ class _Untied(Link):
         yield "nobias", self.b is None
 
 
-class LocalConvolution2D(_Untied):
+class LocalConvolution2D(_LocalLayer):
     """A convolutional layer with its own filters and biases at each position:
     :func:`mnpar.functions.local_convolution_2d`.
 
@@ -192,7 +192,7 @@ class LocalConvolution2D(_Untied):
         )
 
 
-class LocalDeconvolution2D(_Untied):
+class LocalDeconvolution2D(_LocalLayer):
     """The transpose of :class:`LocalConvolution2D`: each position adds its values to its window, by
     its own filters.
 

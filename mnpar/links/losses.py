@@ -1,8 +1,5 @@
-"""Hierarchical softmax: words are the leaves of a binary tree, and a word's loss costs its path,
-not the whole vocabulary.
-
-Losses with parameters: negative sampling and BlackOut with their word tables, CRF1d with its
-transition scores.
+"""Losses with parameters: softmax over a binary tree of words, negative sampling and BlackOut with
+their tables of words, and a conditional random field with its transition scores.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Multi-layer recurrent networks over batches of whole sequences of different lengths.
+"""Recurrent networks of several layers over batches of whole sequences of different lengths; the
+layers may continue on another rank.
 
-Recurrent layers over several ranks: initial states are received from one rank, and final states
-are sent to another.
+:func:`create_multi_node_n_step_rnn` lets such a network start from the final states of a network on
+another rank, and send its own final states on.
 """
 
 from __future__ import annotations

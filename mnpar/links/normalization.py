@@ -1,13 +1,10 @@
-"""Batch normalization, batch renormalization and decorrelated batch normalization, with parameters
-and running statistics.
+"""Normalizing layers with their parameters and running statistics: over a batch (plain,
+renormalized, decorrelated, over the batches of all ranks), and over the features or channels of
+each sample.
 
-Layer and group normalization with their parameters.
-
-Batch normalization over the batches of all ranks, as if they were one.
-
-It composes two differentiable functions: mean and variance over all ranks
-(functions/normalization/multi_node_moments.py), and the normalization by a given mean and variance.
-So it is differentiable any number of times.
+:class:`MultiNodeBatchNormalization` composes two differentiable functions: mean and variance over
+all ranks (functions/normalization/multi_node_moments.py), and the normalization by a given mean and
+variance. So it is differentiable any number of times.
 """
 
 from __future__ import annotations
@@ -354,7 +351,7 @@ class _Normalization(Link):
             if not param.is_initialized:
                 param.initialize(size)
 
-    def _take_size(self, x: Any, axis: int) -> None:
+    def _infer_sizes(self, x: Any, axis: int) -> None:
         if not (self.gamma.is_initialized and self.beta.is_initialized):
             if x.ndim < 2:
                 raise ValueError(f"{type(self).__name__}: x {x.shape} has no batch and channels")
@@ -406,7 +403,7 @@ class LayerNormalization(_Normalization):
         Returns:
             x's shape and dtype.
         """
-        self._take_size(x, -1)
+        self._infer_sizes(x, -1)
         return layer_normalization(x, self.gamma, self.beta, self.eps)
 
 
@@ -455,7 +452,7 @@ class GroupNormalization(_Normalization):
         Returns:
             x's shape and dtype.
         """
-        self._take_size(x, 1)
+        self._infer_sizes(x, 1)
         return group_normalization(x, self.groups, self.gamma, self.beta, self.eps)
 
 

@@ -1,56 +1,43 @@
-"""Parameters that are divided among ranks: their initialization, and how they are saved and loaded
-as whole arrays.
+"""Layers whose weights are divided among ranks (tensor parallelism): each equals a Linear or a
+Convolution2D, whose work the ranks share.
 
-Every rank draws the whole array, from generators in the same state, and keeps its box: so a model
-that is divided among any number of ranks starts from the weights of the undivided one.
+============================ ========================================== ==========================
+layer                        what a rank computes                       what it needs
+============================ ========================================== ==========================
+ColumnParallelLinear         some of the outputs: y = x [A₁ A₂ …] + b   all inputs
+RowParallelLinear            a part of all outputs: y = Σ xᵣ Aᵣ + b     some of the inputs
+FilterParallelConvolution2D  some of the output channels                all input channels
+ChannelParallelConvolution2D a part of all output channels              some of the input channels
+============================ ========================================== ==========================
 
-Fully connected layers whose weights are divided among ranks: by rows or by columns of W.
+(A = Wᵀ; the names of the first two are Megatron-LM's: Shoeybi et al. 2019, arXiv 1909.08053. neon's
+*vecpar* layers, of 2015, are row-parallel with ``input_is_parallel=False``.) All ranks hold the
+same x, y and loss, own them together, and call backward on the loss (law 1: it counts once): then
+outputs and gradients are those of one layer. A column layer that does not gather its output, an
+elementwise function, and a row layer with ``input_is_parallel`` need one allreduce forward and one
+backward; so do a filter-parallel and a channel-parallel convolution. In checkpoints W and b are
+whole.
 
-    ColumnParallelLinear   y = x [A₁ A₂ …] + b    each rank computes some of the outputs from all of
-    the inputs RowParallelLinear      y = Σ xᵣ Aᵣ + b         each rank computes a part of all
-    outputs from some of the inputs
-
-(A = Wᵀ; the names are Megatron-LM's: Shoeybi et al. 2019, arXiv 1909.08053. neon's *vecpar* layers,
-of 2015, are row-parallel with ``input_is_parallel=False``.) All ranks hold the same x, y and loss,
-own them together, and call backward on the loss (law 1: it counts once): then outputs and gradients
-are those of one :class:`Linear`. A column layer that does not gather its output, an elementwise
-function, and a row layer with ``input_is_parallel`` need one allreduce forward and one backward. In
-checkpoints W and b are whole, as Linear's.
-
-With a ``sequence_axis`` the inputs and outputs of such a pair are divided, too, along that axis
-(Megatron-LM's sequence parallelism: Korthikanti et al. 2022, arXiv 2205.05198). An allreduce is a
-reduce-scatter followed by an allgather: the row layer does the first and the next column layer the
-second, so the number of bytes is the same, and norms, dropouts and sums in between compute, and
+With a ``sequence_axis`` the inputs and outputs of a pair of Linears are divided, too, along that
+axis (Megatron-LM's sequence parallelism: Korthikanti et al. 2022, arXiv 2205.05198). An allreduce
+is a reduce-scatter followed by an allgather: the row layer does the first and the next column layer
+the second, so the number of bytes is the same, and norms, dropouts and sums in between compute, and
 keep, 1/P of the sequence. Parameters in between get the gradients of the rank's part only: give
 their links the hook :class:`mnpar.link_hooks.WholeGradients`, which sums them.
 
-Convolutions whose filters, or whose input channels, are divided among ranks; each equals a
-Convolution2D.
-
-    FilterParallelConvolution2D    each rank computes some of the output channels, from all input
-    channels ChannelParallelConvolution2D   each rank computes a part of all output channels, from
-    some of the input channels
-
-They correspond to ColumnParallelLinear and RowParallelLinear: a filter-parallel layer that does not
-gather its output, followed by a channel-parallel one, needs one allreduce forward and one backward.
-(ChainerMN's example of this name gives rank r the channels r, r + P … and omits the products
-between ranks: a convolution in P groups. Dryden et al., "Channel and filter parallelism for
-large-scale CNN training", SC 2019, describe the layers of this file.) The ranks own x, y and the
-loss together (law 1), and in checkpoints W and b are whole.
+ChainerMN's example named channel-parallel convolution gives rank r the channels r, r + P … and
+omits the products between ranks, which is a convolution in P groups. Dryden et al., "Channel and
+filter parallelism for large-scale CNN training", SC 2019, describe the layers of this file.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar import backend
-from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
-from mnpar.configuration import no_backprop_mode
 from mnpar.functions import (
     allgather,
     bias,
@@ -60,141 +47,18 @@ from mnpar.functions import (
     linear,
     reduce_from,
     reduce_scatter,
-    repartition,
     reshape,
     scatter_to,
 )
 from mnpar.functions.communication.shared import ScatterTo, add_once
-from mnpar.initializers import Constant
-from mnpar.initializers.initializer import put
-from mnpar.link import Link
 from mnpar.links.convolution import Convolution2D
 from mnpar.links.linear import Linear
-from mnpar.parameter import Parameter
 from mnpar.plans import Box, block
-from mnpar.serializer import Deserializer, persistent, placed
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-
-
-class Part:
-    """An initializer that fills an array with a box of the whole array that another initializer
-    fills.
-
-    Args:
-        initializer: of the whole.
-        whole: the shape of the whole.
-        box: of the whole: what this rank has.
-    """
-
-    def __init__(self, initializer: Any, whole: tuple[int, ...], box: Box) -> None:
-        self.initializer = initializer
-        self.whole = tuple(whole)
-        self.box = box
-        self.dtype = getattr(initializer, "dtype", None)
-        # digests of the whole and of the part, as they were drawn
-        self.drawn: tuple[bytes, bytes] | None = None
-
-    def __call__(self, array: Array) -> None:
-        """Fill ``array``, of the box's shape."""
-        whole = np.empty(self.whole, array.dtype)
-        self.initializer(whole)
-        part = np.ascontiguousarray(whole[self.box.index])
-        put(array, part)
-        self.drawn = digest_of(whole), digest_of(part)
-
-    def whole_of(self, digest: bytes) -> bytes:
-        """The digest of the whole array that a part with this digest was drawn from; empty if it
-        was not drawn here.
-        """
-        return self.drawn[0] if self.drawn is not None and self.drawn[1] == digest else b""
-
-
-def digest_of(x: Array) -> bytes:
-    """A digest of the values of an array."""
-    return hashlib.blake2b(backend.as_bytes(backend.to_host(x)), digest_size=16).digest()
-
-
-class Divided(Link):
-    """A link with parameters that are divided among ranks. In files they are whole, as those of the
-    undivided link.
-
-    To save to a file of one rank, all ranks save together; a checkpoint of all ranks takes each
-    rank's parts. Loading needs no other rank, and any number of ranks loads what any other number
-    saved.
-    """
-
-    comm: Communicator
-
-    def serialize(self, serializer: Any) -> None:
-        """Save the whole parameters, for which all ranks call this; or load this rank's parts of
-        them.
-        """
-        loading = isinstance(serializer, Deserializer)
-        in_parts = getattr(serializer, "knows_places", False)
-        for name in self._params:
-            param: Parameter = self.__dict__[name]
-            part = param.initializer
-            if not param.is_initialized:
-                whole = serializer(name, None)
-                if whole is not None:  # to be cut when the sizes are known
-                    param.initializer = Constant(whole)
-            elif in_parts or not isinstance(part, Part):
-                placed(serializer, param)(name, param.array)
-            elif loading:
-                whole = serializer(name, np.empty(part.whole, param.dtype))
-                put(param.array, whole[part.box.index])
-            else:
-                serializer(name, gather_parameter(self.comm, param))
-        for name in self._persistent:
-            setattr(self, name, persistent(serializer)(name, getattr(self, name)))
-
-
-def initialize_part(parameter: Parameter, whole: tuple[int, ...], box: Box) -> None:
-    """Initialize a parameter with this rank's box of an array of shape ``whole``."""
-    parameter.initializer = Part(parameter.initializer, whole, box)
-    parameter.whole, parameter.box = tuple(whole), box
-    parameter.initialize(box.shape)
-
-
-def cut_parameter(parameter: Parameter, box: Box) -> Parameter:
-    """A parameter with a box of the array of another, initialized one."""
-    part = Parameter(Part(parameter.initializer, parameter.shape, box))
-    part.whole, part.box = parameter.shape, box
-    part.copydata(Variable(parameter.array[box.index]))
-    return part
-
-
-def gather_parameter(comm: Communicator, parameter: Parameter) -> Array:
-    """The whole array of a parameter that is divided among ranks; a copy of the array of one that
-    is not.
-
-    Args:
-        comm: all its ranks call this.
-        parameter: of a link such as :class:`ColumnParallelLinear` or
-            :class:`SpatialLocalConvolution2D`, initialized.
-
-    Returns:
-        A new array, the same on every rank.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.links as L
-        >>> def program(comm):
-        ...     layer = L.ColumnParallelLinear(comm, 2, 3, initialW=np.arange(6.0).reshape(3, 2))
-        ...     return layer.W.shape, L.gather_parameter(comm, layer.W).tolist()
-        >>> mnpar.run(program, ranks=2)[1]
-        ((1, 2), [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
-    """
-    require_communicator(comm, "gather_parameter(comm, parameter)")
-    whole, box = parameter.whole, parameter.box
-    if whole is None or box is None:
-        return parameter.array.copy()
-    boxes = [Box(*ends) for ends in comm.allgather_obj((box.start, box.stop))]
-    with no_backprop_mode():
-        return repartition(comm, parameter.array, boxes, [Box.whole(whole)] * comm.size).array
+from mnpar.links.divided import Divided, cut_parameter, initialize_part
 
 
 class ColumnParallelLinear(Divided, Linear):
@@ -283,7 +147,7 @@ class ColumnParallelLinear(Divided, Linear):
         axis = (
             None
             if self.sequence_axis is None
-            else checked_axis(self, self.sequence_axis, n_batch_axes)
+            else require_batch_axis(self, self.sequence_axis, n_batch_axes)
         )
         if self.comm.size == 1:
             return super().forward(x, n_batch_axes)
@@ -390,7 +254,7 @@ class RowParallelLinear(Divided, Linear):
         axis = (
             None
             if self.sequence_axis is None
-            else checked_axis(self, self.sequence_axis, n_batch_axes)
+            else require_batch_axis(self, self.sequence_axis, n_batch_axes)
         )
         if self.comm.size == 1:
             return linear(x, self.W, self.b, n_batch_axes)
@@ -418,7 +282,7 @@ class RowParallelLinear(Divided, Linear):
             )
 
 
-def checked_axis(layer: Any, axis: int, n_batch_axes: int) -> int:
+def require_batch_axis(layer: Any, axis: int, n_batch_axes: int) -> int:
     """The axis of the sequence.
 
     Raises:
@@ -442,7 +306,7 @@ class _Parallel(Divided, Convolution2D):
         """The first and the last (exclusive) input channel that a rank reads."""
         raise NotImplementedError
 
-    def _take_size_of(self, x: Variable, in_parts: bool) -> None:
+    def _infer_channels(self, x: Variable, in_parts: bool) -> None:
         if not self.W.is_initialized:
             if x.ndim != 4:
                 raise ValueError(
@@ -604,7 +468,7 @@ class FilterParallelConvolution2D(_Parallel):
             ValueError: x has other channels.
         """
         x = as_variable(x)
-        self._take_size_of(x, self.input_is_parallel)
+        self._infer_channels(x, self.input_is_parallel)
         self._check(x, self.input_is_parallel)
         P = self.comm.size
         W = self.W
@@ -722,7 +586,7 @@ class ChannelParallelConvolution2D(_Parallel):
                 them.
         """
         x = as_variable(x)
-        self._take_size_of(x, self.input_is_parallel)
+        self._infer_channels(x, self.input_is_parallel)
         self._check(x, self.input_is_parallel)
         part = x if self.input_is_parallel else scatter_to(self.comm, x, axis=1)
         y = reduce_from(

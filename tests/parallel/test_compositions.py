@@ -18,7 +18,7 @@ import mnpar.links as L
 from mnpar.errors import MismatchError
 from mnpar.initializers import Normal, initialize_by_path
 from mnpar.link_hooks import WholeGradients
-from mnpar.links.parallel import initialize_part
+from mnpar.links.divided import initialize_part
 from mnpar.plans import Box, block
 from tests.parallel.mesh_models import check_pieces, pieces
 

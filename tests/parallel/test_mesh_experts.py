@@ -10,7 +10,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar import optimizers
 from mnpar.initializers import initialize_by_path
-from mnpar.links.parallel import initialize_part
+from mnpar.links.divided import initialize_part
 from mnpar.optimizers import hooks
 from mnpar.plans import Box, block
 from tests.parallel.mesh_models import check_pieces, pieces

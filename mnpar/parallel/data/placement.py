@@ -30,8 +30,8 @@ from mnpar.communicators.communicator import Communicator, described
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
+from mnpar.links.divided import Part, digest_of
 from mnpar.links.experts import Experts
-from mnpar.links.parallel import Part, digest_of
 from mnpar.parallel.data.reducer import Among, Reducer
 from mnpar.parallel.mesh import NOTE, Mesh
 from mnpar.parallel.pipeline.pipeline import Pipeline

@@ -1,22 +1,19 @@
-"""Convolutional layers of images that are divided into blocks over a grid of ranks.
+"""Layers of images that are divided into blocks over a grid of ranks: the serial layers, called
+with a rank's block of the image.
 
 Each takes a grid before the arguments of its serial twin, and the shape of the whole image when it
-is called. Parameters have the twin's names and shapes and are the same on every rank: rank 0's
-initial values are broadcast, and every rank gets the whole gradient. So a checkpoint of one is a
-checkpoint of the other, and any optimizer keeps the ranks' parameters equal.
+is called. There are two kinds.
 
-A fully connected layer of images in blocks: a Linear whose weights are divided as the image
-is.
+* Parameters that all ranks have whole (convolutions, normalizations): names and shapes are the
+  twin's; rank 0's initial values are broadcast, and every rank gets the whole gradient. So a
+  checkpoint of one is a checkpoint of the other, and any optimizer keeps the ranks' parameters
+  equal.
+* Parameters that are divided as the image is (SpatialLinear, local convolutions): each rank has the
+  weights of its own cells. No weight is on two ranks, no gradient is summed over ranks, and a layer
+  may be as large as the memory of all ranks together. In checkpoints the parameters are whole.
 
-Local convolution of images in blocks on a grid of ranks: each rank owns the filters of the
-positions that it computes.
-
-Forward, a rank receives the halo that its windows need; the decoder is the transpose: it sends what
-its windows contribute outside its block to the ranks that own it. As no filter is on two ranks, no
-gradient is summed over ranks, and a layer may be as large as the memory of all ranks together. In
-checkpoints the filters are whole, as those of the undivided layers.
-
-Normalizing layers of images in blocks: the serial layers, with the statistics of all blocks.
+Forward, a rank receives the halo that its windows need; a transposed layer sends what its windows
+contribute outside its block to the ranks that own it.
 """
 
 from __future__ import annotations
@@ -53,13 +50,13 @@ from mnpar.links.convolution import (
     DeconvolutionND,
     DepthwiseConvolution2D,
 )
+from mnpar.links.divided import Divided, gather_parameter, initialize_part
 from mnpar.links.local_convolution import LocalConvolution2D, LocalDeconvolution2D
 from mnpar.links.normalization import (
     GroupNormalization,
     LayerNormalization,
     MultiNodeBatchNormalization,
 )
-from mnpar.links.parallel import Divided, gather_parameter, initialize_part
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, Window, output_shape, transposed_shape
 from mnpar.serializer import Deserializer, placed
@@ -70,7 +67,7 @@ if TYPE_CHECKING:
     from mnpar.functions.divided.halo import SpatialGrid
 
 
-def make_alike(grid: SpatialGrid, link: Any) -> None:
+def broadcast_params(grid: SpatialGrid, link: Any) -> None:
     """Give a layer the parameters of rank 0, on every rank of a grid."""
     if grid.comm.size > 1:
         for param in link.params():
@@ -87,16 +84,16 @@ class OnGrid:
         grid_needed(grid, f"{type(self).__name__}(grid, …)")
         super().__init__(*args, **kwargs)
         self.grid = grid
-        make_alike(grid, self)
+        broadcast_params(grid, self)
 
-    def _take_size(self, x: Any, *axis: int) -> None:
+    def _infer_sizes(self, x: Any, *axis: int) -> None:
         known = all([param.is_initialized for param in self.params()])  # type: ignore[attr-defined]
-        super()._take_size(x, *axis)  # type: ignore[misc]
+        super()._infer_sizes(x, *axis)  # type: ignore[misc]
         if not known:
-            make_alike(self.grid, self)
+            broadcast_params(self.grid, self)
 
 
-class _Convolving(OnGrid):
+class _SpatialConvolution(OnGrid):
     def __init__(
         self, grid: SpatialGrid, *args: Any, mode: Any = "constant", **kwargs: Any
     ) -> None:
@@ -110,7 +107,7 @@ class _Convolving(OnGrid):
         """This rank's block (N, C, …) of an image of ``shape`` → its block (N, K, …) of the
         outputs.
         """
-        self._take_size(x)
+        self._infer_sizes(x)
         return spatial_convolution_nd(
             x,
             self.grid,
@@ -130,7 +127,7 @@ class _Convolving(OnGrid):
         return output_shape(shape, self.ksize, self.stride, self.pad, self.dilate, self.cover_all)
 
 
-class SpatialConvolutionND(_Convolving, ConvolutionND):
+class SpatialConvolutionND(_SpatialConvolution, ConvolutionND):
     """:class:`ConvolutionND` of an image that is cut into blocks.
 
     Args:
@@ -154,7 +151,7 @@ class SpatialConvolutionND(_Convolving, ConvolutionND):
     """
 
 
-class SpatialConvolution1D(_Convolving, Convolution1D):
+class SpatialConvolution1D(_SpatialConvolution, Convolution1D):
     """:class:`Convolution1D` of sequences that are cut into blocks; a grid first, as
     :class:`SpatialConvolutionND`.
 
@@ -168,7 +165,7 @@ class SpatialConvolution1D(_Convolving, Convolution1D):
     """
 
 
-class SpatialConvolution2D(_Convolving, Convolution2D):
+class SpatialConvolution2D(_SpatialConvolution, Convolution2D):
     """:class:`Convolution2D` of images that are cut into blocks; a grid first, as
     :class:`SpatialConvolutionND`.
 
@@ -184,7 +181,7 @@ class SpatialConvolution2D(_Convolving, Convolution2D):
     """
 
 
-class SpatialConvolution3D(_Convolving, Convolution3D):
+class SpatialConvolution3D(_SpatialConvolution, Convolution3D):
     """:class:`Convolution3D` of volumes that are cut into blocks; a grid first, as
     :class:`SpatialConvolutionND`.
 
@@ -198,12 +195,12 @@ class SpatialConvolution3D(_Convolving, Convolution3D):
     """
 
 
-class _Deconvolving(OnGrid):
+class _SpatialDeconvolution(OnGrid):
     def forward(self: Any, x: Any, shape: Sequence[int] = ()) -> Variable:
         """This rank's block (N, in_channels, …) of values of ``shape`` → its block (N,
         out_channels, …) of the image.
         """
-        self._take_size(x)
+        self._infer_sizes(x)
         return spatial_deconvolution_nd(
             x,
             self.grid,
@@ -228,7 +225,7 @@ class _Deconvolving(OnGrid):
         return transposed_shape(shape, self.ksize, self.stride, self.pad, self.dilate)
 
 
-class SpatialDeconvolutionND(_Deconvolving, DeconvolutionND):
+class SpatialDeconvolutionND(_SpatialDeconvolution, DeconvolutionND):
     """:class:`DeconvolutionND` to an image that is cut into blocks, from values that are.
 
     Args:
@@ -251,7 +248,7 @@ class SpatialDeconvolutionND(_Deconvolving, DeconvolutionND):
     """
 
 
-class SpatialDeconvolution1D(_Deconvolving, Deconvolution1D):
+class SpatialDeconvolution1D(_SpatialDeconvolution, Deconvolution1D):
     """:class:`Deconvolution1D` to sequences that are cut into blocks; a grid first, as
     :class:`SpatialDeconvolutionND`.
 
@@ -266,7 +263,7 @@ class SpatialDeconvolution1D(_Deconvolving, Deconvolution1D):
     """
 
 
-class SpatialDeconvolution2D(_Deconvolving, Deconvolution2D):
+class SpatialDeconvolution2D(_SpatialDeconvolution, Deconvolution2D):
     """:class:`Deconvolution2D` to images that are cut into blocks; a grid first, as
     :class:`SpatialDeconvolutionND`.
 
@@ -282,7 +279,7 @@ class SpatialDeconvolution2D(_Deconvolving, Deconvolution2D):
     """
 
 
-class SpatialDeconvolution3D(_Deconvolving, Deconvolution3D):
+class SpatialDeconvolution3D(_SpatialDeconvolution, Deconvolution3D):
     """:class:`Deconvolution3D` to volumes that are cut into blocks; a grid first, as
     :class:`SpatialDeconvolutionND`.
 
@@ -315,7 +312,7 @@ class SpatialDepthwiseConvolution2D(OnGrid, DepthwiseConvolution2D):
         """This rank's block (N, C, H, W) of an image of ``shape`` → its block (N, C M, …) of the
         outputs.
         """
-        self._take_size(x)
+        self._infer_sizes(x)
         return spatial_depthwise_convolution_2d(
             x, self.grid, shape, self.W, self.b, self.stride, self.pad
         )
@@ -325,7 +322,7 @@ class SpatialDepthwiseConvolution2D(OnGrid, DepthwiseConvolution2D):
         return output_shape(shape, self.ksize, self.stride, self.pad)
 
 
-class _Columns:
+class _CellsOfMatrix:
     """The initializer of W: draws the whole matrix, as that of :class:`Linear`, and keeps this
     rank's cells of it.
     """
@@ -403,7 +400,7 @@ class SpatialLinear(Link):
         self.in_size: tuple[int, ...] | None = None
         self._loaded: Any = None  # a whole matrix that came before the size was known
         self._initial = initializers._get_initializer(initialW)
-        self.W = Parameter(_Columns(self))
+        self.W = Parameter(_CellsOfMatrix(self))
         self.b: Parameter | None = None
         if not nobias:
             self.b = Parameter(initializers._get_initializer(initial_bias, 0), out_size)
@@ -491,7 +488,7 @@ class SpatialLinear(Link):
             serializer("b", self.b.array)
 
 
-class _InBlocks(Divided):
+class _SpatialLocalLayer(Divided):
     """The mixin by which the serial layers own, on each rank, what belongs to the rank's block."""
 
     def __init__(self, grid: SpatialGrid, *args: Any, **kwargs: Any) -> None:
@@ -516,7 +513,7 @@ class _InBlocks(Divided):
         yield from (*super().printable_specs, ("grid", self.grid.dims))
 
 
-class SpatialLocalConvolution2D(_InBlocks, LocalConvolution2D):
+class SpatialLocalConvolution2D(_SpatialLocalLayer, LocalConvolution2D):
     """:class:`LocalConvolution2D` of images in blocks; the outputs are in blocks too.
 
     Args:
@@ -586,7 +583,7 @@ class SpatialLocalConvolution2D(_InBlocks, LocalConvolution2D):
         return local_convolution_2d(chunk, self.W, self.b, self.stride)
 
 
-class SpatialLocalDeconvolution2D(_InBlocks, LocalDeconvolution2D):
+class SpatialLocalDeconvolution2D(_SpatialLocalLayer, LocalDeconvolution2D):
     """:class:`LocalDeconvolution2D` from and to blocks.
 
     Args:
@@ -678,7 +675,7 @@ class SpatialBatchNormalization(MultiNodeBatchNormalization):
 
     def _initialize_params(self, size: tuple[int, ...], like: Any = None) -> None:
         super()._initialize_params(size, like)
-        make_alike(self.grid, self)
+        broadcast_params(self.grid, self)
 
     def forward(  # type: ignore[override]
         self, x: Any, shape: Sequence[int] | None = None, finetune: bool = False
@@ -737,7 +734,7 @@ class SpatialGroupNormalization(OnGrid, GroupNormalization):
 
     def forward(self, x: Any, shape: Sequence[int] = ()) -> Variable:
         """This rank's block (N, C, …) of an image of ``shape``, normalized."""
-        self._take_size(x, 1)
+        self._infer_sizes(x, 1)
         return spatial_group_normalization(
             x, self.grid, shape, self.groups, self.gamma, self.beta, self.eps
         )
