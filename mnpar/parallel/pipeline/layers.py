@@ -1,26 +1,20 @@
 """A model as a list of named layers, of which each stage of a pipeline makes its own, under the
 names of the whole model.
 
-So parameters have one path wherever they are: checkpoints, initial weights by path, and checks over
-ranks find them again on any number of stages. A weight that two layers share has the path of its
-owner, also on a rank that has only the other one.
+So a parameter has one path wherever it is: checkpoints, initial weights by path, and checks over
+ranks find it again on any number of stages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mnpar.chain import Chain
 from mnpar.link import Link
-from mnpar.parameter import Parameter
 from mnpar.plans import block
 
-if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
-
-
-Makers = Mapping[str, Callable[[], Any]]
+Makers = Mapping[str, Callable[[], Any]]  # functions that make the layers, by name
 
 
 class Stage(Chain):
@@ -52,8 +46,14 @@ class Stage(Chain):
     def run_stage(
         self, received: Sequence[Any], own: Sequence[Any], named: Mapping[str, Any]
     ) -> Any:
-        """What the layers make of what the stage before has sent, and of the rank's own
-        arguments.
+        """Call the layers with what the stage before sent and with the rank's own arguments.
+
+        Args:
+            received: what the stage before returned; () in the first stage.
+            own, named: the arguments of this rank's micro-batch.
+
+        Returns:
+            What the last of the layers returns.
         """
         n = len(own) if not self._last else self._inputs if self._first else 0
         xs: Any = (*received, *own[:n])
@@ -65,19 +65,19 @@ class Stage(Chain):
         return xs if len(xs) != 1 else xs[0]
 
     def forward(self, *xs: Any, **named: Any) -> Any:
-        """The layers, called with all arguments of the model."""
+        """Call the layers with all arguments of the model."""
         return self.run_stage((), xs, named)
 
 
 def make_stages(
     layers: Makers, stages: int, mine: Sequence[int], sizes: Sequence[int] | None, inputs: int
 ) -> list[Stage]:
-    """The stages of a rank, with its layers made.
+    """Make the layers of a rank, and return its stages.
 
     Args:
         layers: what makes each layer, by name, in order.
         stages: how many there are in all.
-        mine: those that are here.
+        mine: the stages of this rank.
         sizes: how many layers each stage has; None: as equal as can be.
         inputs: as :class:`Stage` has it.
 
@@ -101,116 +101,3 @@ def make_stages(
         here = {name: layers[name]() for name in names[start : start + sizes[i]]}
         made.append(Stage(here, i == 0, i == stages - 1, inputs))
     return made
-
-
-def check_tied(names: Sequence[str], tied: Mapping[str, str]) -> None:
-    """Raise ValueError if an owner of a weight is not before the other layer, whose path would then
-    be the weight's.
-    """
-    for pair in tied.items():
-        later, sooner = (path.strip("/").split("/")[0] for path in pair)
-        for name in (later, sooner):
-            if name not in names:
-                raise ValueError(
-                    f"there is no layer {name!r} to share weights: the model has {', '.join(names)}"
-                )
-        if names.index(sooner) > names.index(later):
-            raise ValueError(
-                f"the layer {sooner!r} comes after {later!r}: a weight is shared under the "
-                "path of the first layer"
-            )
-
-
-def tie(
-    stages: list[Stage], tied: Mapping[str, str]
-) -> tuple[Stage | None, dict[str, Parameter], dict[str, bool]]:
-    """Let layers share weights.
-
-    Args:
-        stages: this rank's.
-        tied: the path of each shared weight, with that of the weight itself, its owner's:
-            ``{"/head/W": "/embed/W"}``.
-
-    Returns:
-        A link that has under the owner's path what this rank shares with a layer that it does not
-        have (or None); all that this rank has of shared weights, by the owner's path; and whether
-        it has the owner.
-    """
-    elsewhere = Stage({})
-    shared: dict[str, Parameter] = {}
-    owned: dict[str, bool] = {}
-    for path, owner in tied.items():
-        mine, theirs = [_find(stages, one) for one in (path, owner)]
-        there = theirs or mine
-        if there is None:
-            continue
-        # several layers here may have it
-        weight = getattr(*there) if theirs or owner not in shared else shared[owner]
-        if mine is not None:
-            setattr(*mine, weight)
-        if theirs is None and owner not in shared:
-            _graft(elsewhere, owner, weight)
-        shared[owner], owned[owner] = weight, theirs is not None
-    return (elsewhere if [*elsewhere.children()] else None), shared, owned
-
-
-def _find(stages: list[Stage], path: str) -> tuple[Link, str] | None:
-    """The link that has a parameter of this path, and its name there; None if its layer is on
-    another rank.
-    """
-    layer, *inside = path.strip("/").split("/")
-    for stage in stages:
-        if layer not in stage._children:
-            continue
-        link: Any = stage[layer]
-        try:
-            for name in inside[:-1]:
-                link = link[int(name) if name.isdecimal() else name]
-            found = getattr(link, inside[-1])
-        except (AttributeError, LookupError, TypeError):
-            found = None
-        if not isinstance(found, Parameter):
-            raise ValueError(f"there is no parameter {path!r} in layer {layer!r} to be shared")
-        return link, inside[-1]
-    return None
-
-
-def _graft(root: Stage, path: str, param: Parameter) -> None:
-    """Add a parameter to a link under this path, with the chains that lead to it."""
-    link: Any = root
-    *links, name = path.strip("/").split("/")
-    for part in links:
-        if part not in link._children:
-            link.add_link(part, Chain())
-        link = link[part]
-    setattr(link, name, param)
-
-
-def share(
-    comm: Communicator, shared: Mapping[str, Parameter], owned: Mapping[str, bool]
-) -> list[tuple[Communicator, Parameter]]:
-    """For each name a communicator of those who have it, its owner first; all ranks call it."""
-    names = sorted({name for some in comm.allgather_obj(sorted(shared)) for name in some})
-    found = []
-    for name in names:
-        group = comm.split(
-            0 if name in shared else None, comm.rank - comm.size * owned.get(name, False)
-        )
-        if group is None or group.size == 1:
-            continue
-        parameter = shared[name]
-        if parameter.array is None:
-            raise ValueError(
-                f"the shared parameter {name!r} has no array yet: give its link the size of "
-                "its inputs"
-            )
-        values = group.bcast(parameter.array)
-        if values.shape != parameter.shape:
-            raise ValueError(
-                f"rank {comm.rank}: the shared parameter {name!r} has shape {parameter.shape} "
-                f"here and {values.shape} where it "
-                "comes from"
-            )
-        parameter.array[...] = values
-        found.append((group, parameter))
-    return found

@@ -2,7 +2,7 @@
 weights share one product.
 
 OpenBLAS takes two thirds of the time of a product of 50 rows for one of 25, because the other
-matrix has to be read and packed in both. What is computed is the same; the rows of several
+matrix has to be read and packed in both. The results are the same; the rows of several
 micro-batches only stand in one array while they are multiplied.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mnpar.autograd.engine import DeferredGradients, GradientSums, defer_leaves
-from mnpar.autograd.graph import Gradient, VariableNode
+from mnpar.autograd.graph import Function, Gradient, VariableNode
 from mnpar.autograd.tape import Tape
 from mnpar.backend import Array
 from mnpar.configuration import recording
@@ -21,58 +21,68 @@ from mnpar.function_hook import around_vjp, function_hooks
 from mnpar.functions.connection.linear import Linear
 
 Seeds = Iterable[tuple[VariableNode, Gradient]]
+# a function to visit, with the gradients of its outputs, on each tape; None at a tape's end
+Row = Sequence[tuple[Function, list[Gradient]] | None]
 
 
-def reverse_abreast(
+def backward_in_lockstep(
     tapes: Sequence[Tape], seeds: Sequence[Seeds], later: list[DeferredGradients]
 ) -> list[dict[Any, Gradient]]:
-    """:func:`mnpar.autograd.engine.reverse` of each tape, from its seeds, all at the same time: a
-    function of each, then the next.
+    """Run :func:`mnpar.autograd.engine.run_backward` of several tapes at the same time: a function
+    of each, then the next of each.
 
-    Each tape's functions are visited in its own order, and ``later`` collects the gradients of
-    weights, to be computed after this. It is right only where no visit waits for another rank's
-    answer to what a later visit sends: in the last stage of a pipeline.
+    It is right only where no function waits for another rank's answer to what a later function
+    sends: in the last stage of a pipeline.
+
+    Args:
+        tapes: each is visited in its own order.
+        seeds: where the backward of each tape starts.
+        later: gets what is to be computed for weights.
+
+    Returns:
+        The gradients that each tape gives to leaves.
     """
-    walks = [GradientSums(False, tape.complete().records, set(), None, True) for tape in tapes]
-    for walk, some in zip(walks, seeds, strict=True):
-        for node, seed in some:
-            walk.add(node, seed)
+    sums = [GradientSums(False, tape.complete().records, set(), None, True) for tape in tapes]
+    for gradients, start in zip(sums, seeds, strict=True):
+        for node, seed in start:
+            gradients.add(node, seed)
     try:
         with recording(False):
-            for row in itertools.zip_longest(*walks):
+            for row in itertools.zip_longest(*sums):
                 if None not in row and _share_matrix(row):
-                    _vjp_joined(row, walks, later)
+                    _visit_joined(row, sums, later)
                 else:
-                    _pull_each(row, walks, tapes, later)
+                    _visit_each(row, sums, tapes, later)
     finally:  # after an error, too: some were visited, and nobody can visit them again
         for tape in tapes:
             tape.clear()
-    return [walk.totals for walk in walks]
+    return [gradients.totals for gradients in sums]
 
 
-def _pull_each(
-    row: Sequence[Any],
-    walks: Sequence[GradientSums],
+def _visit_each(
+    row: Row,
+    sums: Sequence[GradientSums],
     tapes: Sequence[Tape],
     later: list[DeferredGradients],
 ) -> None:
-    """Visit each function by itself; None where a tape has come to its end."""
-    for step, walk, tape in zip(row, walks, tapes, strict=True):
-        if step is not None:
-            function, gys = step
+    for visit, gradients, tape in zip(row, sums, tapes, strict=True):
+        if visit is not None:
+            function, gys = visit
             wanted = defer_leaves(function, gys, [x.requires_grad for x in function.inputs], later)
             if function.communicates or True in wanted:
                 with tape:
-                    _vjp_of(function)(gys, wanted, False, walk.add)
+                    _vjp_of(function)(gys, wanted, False, gradients.add)
 
 
-def _vjp_of(function: Any) -> Callable[..., None]:
+def _vjp_of(function: Function) -> Callable[..., None]:
     hooks = function_hooks()
     return around_vjp(function, hooks) if hooks else function.vjp
 
 
 def _share_matrix(row: Sequence[Any]) -> bool:
-    """Whether they are linear layers with the same weights, whose inputs' gradients are wanted."""
+    """Return whether the functions are linear layers with the same weights, whose inputs' gradients
+    are wanted.
+    """
     first = row[0][0]
     for function, (gy, *_) in row:
         if type(function) is not Linear or gy is None:
@@ -92,11 +102,11 @@ def _share_matrix(row: Sequence[Any]) -> bool:
     return True
 
 
-def _vjp_joined(
-    row: Sequence[Any], walks: Sequence[GradientSums], later: list[DeferredGradients]
+def _visit_joined(
+    row: Sequence[Any], sums: Sequence[GradientSums], later: list[DeferredGradients]
 ) -> None:
-    """Visit functions that share a matrix: one product for all of them."""
-    functions: list[Any] = [function for function, _ in row]
+    """Visit linear layers that share a matrix: one product for all of them."""
+    functions: list[Linear] = [function for function, _ in row]
     whole, gy = Linear.joined(functions, [gys[0] for _, gys in row])
     x = VariableNode(whole._kept_inputs[0], True)
     weights = functions[0].inputs[1:]
@@ -107,9 +117,9 @@ def _vjp_joined(
 
     def add_gradient(_: VariableNode, gx: Array) -> None:
         start = 0
-        for function, walk in zip(functions, walks, strict=True):
+        for function, gradients in zip(functions, sums, strict=True):
             x = function.inputs[0]
-            walk.add(x, gx[start : start + x.shape[0]])
+            gradients.add(x, gx[start : start + x.shape[0]])
             start += x.shape[0]
 
     _vjp_of(whole)([gy], [True] + [False] * len(weights), False, add_gradient)

@@ -1,5 +1,5 @@
-"""Which layers make a stage: consecutive ones, such that the slowest stage, which sets the pace, is
-as fast as can be.
+"""Partition of a model's layers into stages: consecutive layers, such that the slowest stage, which
+sets the pace, is as fast as possible.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from mnpar.variable import Variable, backward
 
 
 def balance(costs: Sequence[float], stages: int) -> list[int]:
-    """How many layers each stage gets.
+    """Return how many layers each stage gets.
 
     Args:
-        costs: of each layer, in order; :func:`measure` finds them.
+        costs: of each layer, in order, as :func:`measure` returns them.
         stages: how many to make.
 
     Returns:
@@ -38,7 +38,7 @@ def balance(costs: Sequence[float], stages: int) -> list[int]:
         raise ValueError(f"layers are given to 1 stage or more, not to {stages}")
     ends = [0.0, *itertools.accumulate(costs)]
     N = len(costs)
-    best = [ends[:]]  # best[s][n]: the dearest of s + 1 stages that take the first n layers
+    best = [ends[:]]  # best[s][n]: the highest cost of s + 1 stages that share the first n layers
     for _ in range(1, stages):
         best.append(
             [min(max(best[-1][k], ends[n] - ends[k]) for k in range(n + 1)) for n in range(N + 1)]
@@ -57,15 +57,15 @@ def balance(costs: Sequence[float], stages: int) -> list[int]:
 
 
 def measure(layers: Sequence[Callable[..., Any]], *xs: Array, times: int = 5) -> list[float]:
-    """The seconds that forward and backward of each layer take on this rank: the costs that
+    """Return the seconds that forward and backward of each layer take on this rank: the costs that
     :func:`balance` takes.
+
+    The layers' parameters lose their gradients.
 
     Args:
         layers: each is called with what the one before returned; the first with ``xs``.
         xs: a micro-batch.
         times: how often to measure; the median counts.
-
-    Gradients that the layers' parameters have are forgotten.
 
     Example:
         >>> import numpy as np, mnpar.functions as F, mnpar.links as L

@@ -1,8 +1,8 @@
 """A network cut into stages on ranks, and a batch cut into micro-batches that follow each other
 through them.
 
-Every micro-batch in every stage has a tape of its own (stage_visit.py), so a schedule is an order
-of forwards and backwards and nothing more, and the gradients are those of one process whatever the
+Every micro-batch in every stage has a tape of its own (stage.py), so a schedule is an order of
+forwards and backwards and nothing more, and the gradients are those of one process whatever the
 order is.
 
 Why no schedule that was accepted can deadlock: an action waits only to receive, never to send,
@@ -18,23 +18,30 @@ until all are.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from mnpar.backend import Array
 from mnpar.chain import ChainList
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import is_recording
 from mnpar.functions.communication.base import communication_hook
 from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
-from mnpar.parallel.pipeline.layers import Makers, Stage, check_tied, make_stages, share, tie
-from mnpar.parallel.pipeline.schedules import Action, Schedule, make_schedule
+from mnpar.parallel.pipeline.layers import Makers, Stage, make_stages
+from mnpar.parallel.pipeline.schedules import Schedule, make_schedule
+from mnpar.parallel.pipeline.shared_weights import (
+    Shared,
+    check_owners,
+    copy_values,
+    share,
+    tie,
+)
 from mnpar.parallel.pipeline.simulation import simulate
 from mnpar.parallel.pipeline.stage import StageMessages
-from mnpar.parallel.pipeline.step import Piece, Step, joined
+from mnpar.parallel.pipeline.step import Arguments, LocalStages, Step
 from mnpar.parameter import Parameter
+from mnpar.reporter import get_current_reporter, report
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -132,28 +139,29 @@ class Pipeline(ChainList):
         self.labels, self.recompute = labels, recompute
         self.late_weights = self.schedule.name == "gpipe" if late_weights is None else late_weights
         self.abreast = abreast and not recompute
-        self._inputs: int | None = (
-            # where each rank is called with all arguments of the model, those of the first layer
-            None
-        )
+        # how many arguments of the model the first layer has, where each rank is called with all
+        self._inputs: int | None = None
         self.loss: Any = None
         self.most_in_flight = 0
         self.micro_batches = M
-        simulate(self.schedule)  # it complains of a schedule that cannot be run
+        simulate(self.schedule)  # it raises an error for a schedule that cannot be run
         self._mine = self.schedule.stages_of(comm.rank)
         self._check(comm, stages)
-        self.runs = [
-            tuple(run)
-            for _, run in itertools.groupby(self.schedule.actions[comm.rank], self._company)
-        ]
-        self._calls: dict[int, Callable[..., Any]] = dict(zip(self._mine, stages, strict=True))
         everyone = comm.split(0, comm.rank)
         assert everyone is not None
         meets = any([isinstance(link, _MEETING) and _meets(link) for link in self.links()])
         self.messages = StageMessages(
             everyone, self.schedule.where, M, skips=not any(everyone.allgather_obj(meets))
         )
-        self._tied = share(everyone, shared or {}, {})
+        self._stages = LocalStages(
+            self.schedule,
+            self.messages,
+            dict(zip(self._mine, stages, strict=True)),
+            recompute,
+            self.late_weights,
+            self.abreast,
+        )
+        self._tied: list[Shared] = share(everyone, shared or {}, {})
 
     @classmethod
     def of(
@@ -209,7 +217,7 @@ class Pipeline(ChainList):
             M = micro_batches if isinstance(micro_batches, int) else len(micro_batches)
             schedule = make_schedule(schedule, comm.size, M)
         stages = make_stages(layers, schedule.stages, schedule.stages_of(comm.rank), sizes, inputs)
-        check_tied([*layers], tied or {})
+        check_owners([*layers], tied or {})
         elsewhere, shared, owned = tie(stages, tied or {})
         pipeline = cls(comm, stages, schedule, micro_batches, **options)
         pipeline._tied = share(pipeline.messages.comm, shared, owned)
@@ -242,12 +250,6 @@ class Pipeline(ChainList):
                 f"give a list of {len(self._mine)}"
             )
 
-    def _company(self, action: Action) -> Any:
-        """A key of an action: successive actions with the same key are done together."""
-        kind, stage, _ = action
-        abreast = self.abreast and kind in "BI" and stage == self.schedule.stages - 1
-        return kind if kind == "W" else (kind, stage) if abreast else action
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the batch through the stages.
 
@@ -263,7 +265,7 @@ class Pipeline(ChainList):
         Raises:
             ValueError: arguments of different lengths, or other than the micro-batches' sizes.
         """
-        step = Step(self, *self._cut(args, kwargs))
+        step = Step(self._stages, *self._cut(args, kwargs), self._tied, self._finish)
         hook = communication_hook()
         # of the whole model, of which each stage takes what it needs
         if self._inputs is not None and hook is not None:
@@ -272,18 +274,22 @@ class Pipeline(ChainList):
                 type(self).__name__,
                 {**{str(i): x for i, x in enumerate(args)}, **kwargs},
             )
-        if is_recording():
-            return step
-        for action in self.schedule.actions[self.messages.comm.rank]:
-            if action.kind == "F":
-                step.act(action)
-        step.report()
-        return joined([visit.result for visit in step.results()], step.weights)
+        return step if is_recording() else step.forward()
+
+    def _finish(self, step: Step) -> None:
+        """Keep and report what is known of a batch at its end."""
+        self.most_in_flight = max(self.most_in_flight, step.most_in_flight)
+        self.loss = step.mean_loss()
+        reporter = get_current_reporter()
+        if reporter is not None:
+            reporter.observation.update(step.observation())
+            if self.loss is not None:
+                report({"loss": self.loss}, self)
 
     def _cut(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[dict[int, list[Piece]], list[float]]:
-        """The pieces of each stage, and the weight of each micro-batch in the mean."""
+    ) -> tuple[dict[int, list[Arguments]], list[float]]:
+        """Return what each stage is called with, and the weight of each micro-batch in the mean."""
         lengths = {
             len(x) for x in [*args, *kwargs.values()] if self._inputs is None or x is not None
         }
@@ -300,7 +306,7 @@ class Pipeline(ChainList):
                 f"{sum(sizes)}"
             )
         bounds = [sum(sizes[:i]) for i in range(M + 1)]
-        pieces: list[Piece] = [
+        micro_batches: list[Arguments] = [
             (
                 tuple([_rows(x, a, b) for x in args]),
                 {name: _rows(x, a, b) for name, x in kwargs.items()},
@@ -308,11 +314,11 @@ class Pipeline(ChainList):
             for a, b in itertools.pairwise(bounds)
         ]
         weights = [size / max(N, 1) for size in sizes] if lengths else [1 / M] * M
-        return self._hand_out(pieces, len(args)), weights
+        return self._distribute(micro_batches, len(args)), weights
 
-    def _hand_out(self, pieces: list[Piece], n: int) -> dict[int, list[Piece]]:
-        """To each stage what it is called with, of n arguments."""
-        by_stage: dict[int, list[Piece]] = {
+    def _distribute(self, pieces: list[Arguments], n: int) -> dict[int, list[Arguments]]:
+        """Return what each stage is called with, of n positional arguments of this rank."""
+        by_stage: dict[int, list[Arguments]] = {
             stage: [((), {})] * self.micro_batches for stage in self._mine
         }
         last = self.schedule.stages - 1
@@ -335,8 +341,8 @@ class Pipeline(ChainList):
         return by_stage
 
     def serialize(self, serializer: Any) -> None:
-        """As a link does; a checkpoint that is loaded is told which parameters are those of this
-        rank's stages alone.
+        """Save or load as a link does; tell a checkpoint which parameters are those of this rank's
+        stages alone.
         """
         super().serialize(serializer)
         if hasattr(serializer, "staged") and self.messages.comm.size > 1:
@@ -346,30 +352,7 @@ class Pipeline(ChainList):
         """Give all copies of each shared parameter the values of the first, or of its owner; all
         ranks call it.
         """
-        for comm, parameter in self._tied:
-            parameter.array[...] = comm.bcast(parameter.array)
-
-    def put_aside(self) -> list[Array | None]:
-        """Take away, and return, the gradients that shared parameters have before a batch, which
-        are sums over stages already. The step calls it.
-        """
-        kept = [
-            None if parameter.grad is None else parameter.grad.copy() for parameter in self.tied
-        ]
-        for parameter in self.tied:
-            parameter.cleargrad()
-        return kept
-
-    def share_gradients(self, kept: Sequence[Array | None]) -> None:
-        """Sum the gradients of each shared parameter over its copies, and add what was put aside;
-        the step calls it.
-        """
-        for (comm, parameter), before in zip(self._tied, kept, strict=True):
-            if parameter.grad is None:
-                parameter.zerograd()
-            comm.allreduce(parameter.grad, out=parameter.grad)
-            if before is not None:
-                parameter.grad[...] += before
+        copy_values(self._tied)
 
 
 def _meets(link: Any) -> bool:

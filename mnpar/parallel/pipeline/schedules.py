@@ -1,12 +1,9 @@
-"""What each rank of a pipeline does, and in which order: a list of actions, plain data.
+"""Schedules of pipelines: what each rank does, and in which order, as plain data.
 
 A network is cut into *stages* and a batch into *micro-batches*; an action is one stage's work on
-one micro-batch. Which stage is on which rank and in which order a rank acts is all that
-distinguishes GPipe, 1F1B, the interleaved and the zero-bubble schedules (known_schedules.py makes
-them), and a list of your own works just as well. Every schedule is checked before it runs
-(simulation.py).
-
-The schedules of pipelines that have names: each function gives the actions of all ranks.
+one micro-batch. A schedule is a list of actions for each rank, and a rank for each stage: nothing
+else distinguishes GPipe, 1F1B, the interleaved and the zero-bubble schedules below, and a list of
+your own works just as well. Every schedule is checked before it runs (simulation.py).
 
 Letters: P ``ranks``, M ``micro_batches``, S stages. The bubbles are those of stages that cost the
 same, with F, I and W of one unit each, for M ≥ P. In the literature a B of two units gives the
@@ -80,7 +77,7 @@ class Schedule:
         return len(self.where)
 
     def stages_of(self, rank: int) -> list[int]:
-        """The stages of a rank, in order."""
+        """Return the stages of a rank, in order."""
         return [stage for stage, its_rank in enumerate(self.where) if its_rank == rank]
 
     def __str__(self) -> str:
@@ -91,7 +88,7 @@ class Schedule:
 
 
 def own_schedule(actions: Sequence[str | Iterable[str | Action]], name: str = "own") -> Schedule:
-    """A schedule of your own.
+    """Return a schedule of your own.
 
     Args:
         actions: for each rank its actions, in order, as Actions or as text: ``'1F0'`` is the
@@ -109,22 +106,22 @@ def own_schedule(actions: Sequence[str | Iterable[str | Action]], name: str = "o
     """
     split = [some.split() if isinstance(some, str) else some for some in actions]
     lists = [tuple([_action(one, rank) for one in some]) for rank, some in enumerate(split)]
-    homes = {action.stage: rank for rank, some in enumerate(lists) for action in some}
+    where = {action.stage: rank for rank, some in enumerate(lists) for action in some}
     for rank, some in enumerate(lists):
         for action in some:
-            if homes[action.stage] != rank:
+            if where[action.stage] != rank:
                 raise ValueError(
                     f"stage {action.stage} acts on rank {rank} and on rank "
-                    f"{homes[action.stage]}: it has one rank"
+                    f"{where[action.stage]}: it has one rank"
                 )
-    if sorted(homes) != list(range(len(homes))):
+    if sorted(where) != list(range(len(where))):
         raise ValueError(
             "the stages are numbered from 0 on without a gap, but those of this schedule are "
-            f"{sorted(homes)}"
+            f"{sorted(where)}"
         )
     micro_batches = 1 + max((action.micro_batch for some in lists for action in some), default=-1)
     return Schedule(
-        tuple(lists), tuple([homes[stage] for stage in sorted(homes)]), micro_batches, name
+        tuple(lists), tuple([where[stage] for stage in sorted(where)]), micro_batches, name
     )
 
 
@@ -141,7 +138,8 @@ def _action(one: str | Action, rank: int) -> Action:
 
 
 def gpipe(ranks: int, micro_batches: int) -> Schedule:
-    """All forwards, then all backwards: M graphs in flight; bubble 2(P-1)/(3M+2(P-1)).
+    """Return the schedule of all forwards, then all backwards: M graphs in flight; bubble
+    2(P-1)/(3M+2(P-1)).
 
     Example:
         >>> print(gpipe(2, 2))
@@ -158,7 +156,8 @@ def gpipe(ranks: int, micro_batches: int) -> Schedule:
 
 
 def one_f_one_b(ranks: int, micro_batches: int) -> Schedule:
-    """Backward as soon as it can be: min(P-r, M) graphs in flight on rank r; the bubble of GPipe.
+    """Return 1F1B: backward as early as possible. min(P-r, M) graphs in flight on rank r; the
+    bubble of GPipe.
 
     Example:
         >>> print(one_f_one_b(2, 3))
@@ -174,7 +173,7 @@ def one_f_one_b(ranks: int, micro_batches: int) -> Schedule:
 
 
 def _alternate(stage: int, ahead: int, micro_batches: int) -> list[Action]:
-    """``ahead`` forwards, then a forward and a backward in turn."""
+    """Return ``ahead`` forwards, then a forward and a backward in turn."""
     actions = [Action("F", stage, m) for m in range(ahead)]
     for m in range(micro_batches):
         if m + ahead < micro_batches:
@@ -184,8 +183,8 @@ def _alternate(stage: int, ahead: int, micro_batches: int) -> list[Action]:
 
 
 def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
-    """1F1B with V = ``chunks`` stages on each rank, r, r+P, …: bubble 2(P-1)/(3VM+2(P-1)), V times
-    the messages.
+    """Return 1F1B with V = ``chunks`` stages on each rank, r, r+P, …: bubble 2(P-1)/(3VM+2(P-1)), V
+    times the messages.
 
     The micro-batches go through in groups of P (or a little more, where P does not divide M): a
     rank takes a group through its first stage, then through its next.
@@ -217,8 +216,8 @@ def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> Schedule:
 
 
 def zb1p(ranks: int, micro_batches: int) -> Schedule:
-    """1F1B with backward in two halves, the weights' put off by r micro-batches on rank r: they
-    fill the bubble at the end.
+    """Return 1F1B with backward in two halves, the weights' deferred by r micro-batches on rank r:
+    they fill the bubble at the end.
 
     Bubble (P-1)/(3M+P-1), about half of 1F1B's; min(P, M) graphs in flight.
 
@@ -243,8 +242,8 @@ def zb1p(ranks: int, micro_batches: int) -> Schedule:
 
 
 def eager(ranks: int, micro_batches: int) -> Schedule:
-    """1F1B with twice as many forwards ahead: what a rank needs next has arrived, though messages
-    take time or stages differ.
+    """Return 1F1B with twice as many forwards ahead: what a rank needs next has arrived, though
+    messages take time or stages differ.
 
     Weights' gradients fill the gaps between the last actions, two micro-batches' at a time, and end
     with the rest together: so they are few products. Bubble (P-1)/(3M+P-1), as of ZB1P; for this
@@ -276,14 +275,14 @@ def eager(ranks: int, micro_batches: int) -> Schedule:
 
 
 def zbv(ranks: int, micro_batches: int) -> Schedule:
-    """Stages down the ranks and up again (rank r has r and 2P-1-r), backward in halves: next to no
-    bubble in 1F1B's memory.
+    """Return a schedule with stages down the ranks and up again (rank r has r and 2P-1-r), backward
+    in halves: next to no bubble in 1F1B's memory.
 
     With stages of a unit each, a step takes 6M+P-1 units, P-1 of which the last rank waits for its
     first micro-batch: bubble (P-1)/(6M+P-1). At most min(2P, 2M) graphs of half a rank's size are
-    in flight. The order is found by a search without looking back (inputs' gradients first, then
-    forward of the later stage, then what fills the gaps): up to 4 ranks it takes this time, with
-    more at most 2 units longer.
+    in flight. The order is found by a greedy search (inputs' gradients first, then forward of the
+    later stage, then what fills the gaps): up to 4 ranks it takes this time, with more at most 2
+    units longer.
 
     Example:
         >>> print(zbv(1, 2))
@@ -291,24 +290,27 @@ def zbv(ranks: int, micro_batches: int) -> Schedule:
     """
     _check(ranks, micro_batches)
     where = [*range(ranks), *reversed(range(ranks))]
-    return _schedule(_Search(where, micro_batches, 2 * ranks).lists(), where, micro_batches, "zbv")
+    return _schedule(
+        _GreedySearch(where, micro_batches, 2 * ranks).lists(), where, micro_batches, "zbv"
+    )
 
 
-class _Search:
-    """Lets all ranks act unit by unit, each by the first rule that it can follow; ``limit`` graphs
-    in flight on a rank.
+class _GreedySearch:
+    """Lets all ranks act unit by unit, each by the first rule that it can follow.
+
+    Args:
+        where: the rank of each stage.
+        micro_batches: M.
+        limit: how many graphs may be in flight on a rank.
     """
 
     def __init__(self, where: list[int], micro_batches: int, limit: int) -> None:
         self.where, self.M, self.limit = where, micro_batches, limit
         self.ranks = 1 + max(where)
-        # how many micro-batches
-        self.done: dict[str, list[int]] = {
-            "F": [0] * len(where),
-            "I": [0] * len(where),
-        }
-        self.owed: list[list[Action]] = [[] for _ in range(self.ranks)]  # weights' gradients
-        self.held = [0] * self.ranks
+        # of how many micro-batches each stage has done F and I
+        self.done = {"F": [0] * len(where), "I": [0] * len(where)}
+        self.deferred: list[list[Action]] = [[] for _ in range(self.ranks)]  # W
+        self.in_flight = [0] * self.ranks
 
     def lists(self) -> list[list[Action]]:
         lists: list[list[Action]] = [[] for _ in range(self.ranks)]
@@ -317,10 +319,8 @@ class _Search:
             for rank in range(self.ranks)
             if (action := self._choose(rank)) is not None
         ]:
-            for (
-                rank,
-                action,
-            ) in chosen:  # all at the same time: none has seen the others' last action
+            # all at the same time: no rank has seen the others' last action
+            for rank, action in chosen:
                 lists[rank].append(action)
                 self._count(rank, action)
         return lists
@@ -333,20 +333,20 @@ class _Search:
             stage = min(back, key=lambda s: (I[s], -s))
             return Action("I", stage, I[stage])
         ahead = [s for s in mine if F[s] < (self.M if s == 0 else F[s - 1])]
-        if ahead and self.held[rank] < self.limit:
+        if ahead and self.in_flight[rank] < self.limit:
             return Action("F", ahead[-1], F[ahead[-1]])
-        return self.owed[rank][0] if self.owed[rank] else None
+        return self.deferred[rank][0] if self.deferred[rank] else None
 
     def _count(self, rank: int, action: Action) -> None:
         if action.kind == "W":
-            self.owed[rank].remove(action)
-            self.held[rank] -= 1
+            self.deferred[rank].remove(action)
+            self.in_flight[rank] -= 1
             return
         self.done[action.kind][action.stage] += 1
         if action.kind == "F":
-            self.held[rank] += 1
+            self.in_flight[rank] += 1
         else:
-            self.owed[rank].append(action._replace(kind="W"))
+            self.deferred[rank].append(action._replace(kind="W"))
 
 
 def _check(ranks: int, micro_batches: int, chunks: int = 1) -> None:
@@ -376,7 +376,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 def make_schedule(name: str, ranks: int, micro_batches: int, **options: Any) -> Schedule:
-    """A known schedule by its name.
+    """Return a known schedule by its name.
 
     Args:
         name: ``'gpipe'``, ``'1f1b'``, ``'interleaved'``, ``'zb1p'``, ``'zbv'`` or ``'eager'``.

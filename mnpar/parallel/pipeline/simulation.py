@@ -1,10 +1,11 @@
-"""What a schedule will do, known before it runs: whether it can end, how long it takes, what it
-keeps, where its bubbles are.
+"""Simulation of a schedule before it runs: whether it can end, how long it takes, how many graphs
+it keeps, where its bubbles are.
 
-A schedule's messages are known: a forward needs the forward of the stage before, a backward that of
-the stage after. So each rank's list is walked through in turn as far as it can go. If all lists
-end, no run of it can deadlock: sends never wait, so what a rank waits for is only what the walk has
-waited for. If they do not end, it says who waits for what, and no message was sent.
+The messages of a schedule are known: a forward needs the forward of the stage before, a backward
+that of the stage after. So the simulation carries out each rank's list as far as it can, in turn.
+If all lists end, no run of the schedule can deadlock: sends never wait, so a rank waits only for
+what the simulation waited for. If some list does not end, an error says who waits for what, before
+any message is sent.
 
 Messages that skip stages change nothing: from a lower stage to a higher one of the same micro-batch
 they go where the chain of neighbours leads too, and their gradients the same way back.
@@ -33,10 +34,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Simulation:
-    """How a schedule goes.
+    """The times of a schedule's actions, and how many graphs it keeps.
 
     Args:
-        schedule: which.
+        schedule: the schedule that was simulated.
         spans: for each rank its actions with their times, in order.
         in_flight: for each rank how many graphs it keeps at most: forwards without (all of) their
             backward.
@@ -48,12 +49,12 @@ class Simulation:
 
     @property
     def duration(self) -> float:
-        """From the first action's begin to the last one's end."""
+        """The time from the first action's begin to the last one's end."""
         return max(span.end for spans in self.spans for span in spans)
 
     @property
     def busy(self) -> float:
-        """The time that all ranks together work."""
+        """The time that all ranks work, added up."""
         return sum(span.end - span.start for spans in self.spans for span in spans)
 
     @property
@@ -62,8 +63,8 @@ class Simulation:
         return 1 - self.busy / (self.duration * len(self.spans))
 
     def text(self, width: int = 4) -> str:
-        """One line for each rank, ``width`` letters a unit of time; the stage is named where a rank
-        has several.
+        """Return a picture: a line for each rank, ``width`` letters a unit of time; the stage is
+        named where a rank has several.
 
         Example:
             >>> from mnpar.parallel import make_schedule, simulate
@@ -100,10 +101,10 @@ def simulate(
     *,
     early: bool = True,
 ) -> Simulation:
-    """Walk through a schedule, and check it.
+    """Carry out a schedule without computing anything, and check it.
 
     Args:
-        schedule: any.
+        schedule: the schedule to simulate.
         forward, inputs, weights: what F, I and W cost: a number for all stages, or one for each. B
             costs I and W.
         message: how long a message between two ranks is under way.
@@ -120,19 +121,19 @@ def simulate(
         >>> found.in_flight, round(found.bubble, 4), round(6 / 30, 4)
         ((8, 8, 8, 8), 0.2, 0.2)
     """
-    _complete(schedule)
+    _check_complete(schedule)
     costs = {
-        "F": _each(forward, schedule),
-        "I": _each(inputs, schedule),
-        "W": _each(weights, schedule),
+        "F": _costs_of_stages(forward, schedule),
+        "I": _costs_of_stages(inputs, schedule),
+        "W": _costs_of_stages(weights, schedule),
     }
-    walk = _Walk(schedule, costs, message, early)
-    walk.run()
+    run = _Run(schedule, costs, message, early)
+    run.run()
     in_flight = tuple([_most_in_flight(actions) for actions in schedule.actions])
-    return Simulation(schedule, tuple([tuple(spans) for spans in walk.spans]), in_flight)
+    return Simulation(schedule, tuple([tuple(spans) for spans in run.spans]), in_flight)
 
 
-def _each(cost: Cost, schedule: Schedule) -> list[float]:
+def _costs_of_stages(cost: Cost, schedule: Schedule) -> list[float]:
     costs = (
         [float(cost)] * schedule.stages
         if isinstance(cost, int | float)
@@ -146,9 +147,9 @@ def _each(cost: Cost, schedule: Schedule) -> list[float]:
     return costs
 
 
-def _complete(schedule: Schedule) -> None:
-    """Each micro-batch goes once through each stage, and once back, on the stage's rank and in this
-    order.
+def _check_complete(schedule: Schedule) -> None:
+    """Check that each micro-batch goes once through each stage, and once back, on the stage's rank
+    and in this order.
     """
     for rank, actions in enumerate(schedule.actions):
         for action, count in Counter(actions).items():
@@ -156,8 +157,8 @@ def _complete(schedule: Schedule) -> None:
                 raise ValueError(
                     f"schedule {schedule.name!r}: {action} is there {count} times on rank {rank}"
                 )
-            home = schedule.where[action.stage] if action.stage < schedule.stages else None
-            if home != rank or not 0 <= action.micro_batch < schedule.micro_batches:
+            where = schedule.where[action.stage] if action.stage < schedule.stages else None
+            if where != rank or not 0 <= action.micro_batch < schedule.micro_batches:
                 raise ValueError(f"schedule {schedule.name!r}: {action} is not for rank {rank}")
     for stage, rank in enumerate(schedule.where):
         for m in range(schedule.micro_batches):
@@ -178,8 +179,8 @@ def _most_in_flight(actions: Sequence[Action]) -> int:
     return most
 
 
-class _Walk:
-    """Each rank goes through its list as far as it can, again and again."""
+class _Run:
+    """A simulated run: each rank goes through its list as far as it can, again and again."""
 
     def __init__(
         self, schedule: Schedule, costs: dict[str, list[float]], message: float, early: bool
@@ -192,6 +193,11 @@ class _Walk:
         self.ends: dict[Action, float] = {}  # when others can go on; B's stands as I
 
     def run(self) -> None:
+        """Run to the end.
+
+        Raises:
+            ValueError: the ranks wait for each other.
+        """
         moved = True
         while moved:
             moved = False
@@ -210,7 +216,7 @@ class _Walk:
             )
 
     def _needed(self, action: Action) -> Action | None:
-        """What another stage has to do before."""
+        """Return what another stage must do before."""
         kind, stage, m = action
         if kind == "F":
             return Action("F", stage - 1, m) if stage else None
@@ -219,6 +225,7 @@ class _Walk:
         return Action("I", stage + 1, m)
 
     def _act(self, rank: int, action: Action) -> bool:
+        """Do an action; return False if the rank must wait before it."""
         needed = self._needed(action)
         start = self.spans[rank][-1].end if self.spans[rank] else 0.0
         if needed is not None:
@@ -240,21 +247,21 @@ class _Walk:
             done = len(self.spans[rank])
             if done < len(actions):
                 needed = self._needed(actions[done])
-                home = (
+                reason = (
                     ""
                     if needed is None
                     else f", which waits for {needed} on rank {self.schedule.where[needed.stage]}"
                 )
-                rows.append(f"  rank {rank}: {actions[done]}{home}")
+                rows.append(f"  rank {rank}: {actions[done]}{reason}")
         return "\n".join(rows)
 
 
 def draw(simulation: Simulation, axes: Any) -> None:
-    """Draw it on matplotlib's axes: one row a rank, forwards blue, backwards green, what is white
-    is a bubble.
+    """Draw a simulation on matplotlib's axes: one row a rank, forwards blue, backwards green,
+    bubbles white.
 
     Args:
-        simulation: what :func:`simulate` found.
+        simulation: the result of :func:`simulate`.
         axes: a matplotlib ``Axes``.
 
     Example:

@@ -1,7 +1,5 @@
-"""The messages between the stages of a pipeline: which rank, and which tag.
-
-One micro-batch in one stage: forward on a tape of its own, and backward along that tape, at any
-later time.
+"""A micro-batch in a stage: its forward, on a tape of its own, and later its backward along that
+tape.
 
 The tape holds what the stage received and sent while it worked on the micro-batch. So many
 micro-batches can be under way at once, and a stage may exchange values with any other stage:
@@ -11,17 +9,10 @@ came from. Skip connections, several inputs and encoders beside decoders need no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from mnpar.functions import recv, send
-from mnpar.variable import Variable
-
-if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,8 +22,19 @@ from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.autograd.tape import Tape
 from mnpar.configuration import is_recording, recording
 from mnpar.function_node import FunctionNode
+from mnpar.functions import recv, send
 from mnpar.parallel.pipeline.layers import Stage
-from mnpar.variable import as_variable
+from mnpar.variable import Variable, as_variable
+
+if TYPE_CHECKING:
+    from mnpar.backend import Array
+    from mnpar.communicators.communicator import Communicator
+
+Seeds = Sequence[tuple[VariableNode, Gradient]]
+Collect = Callable[[dict[Any, Gradient]], None]
+
+# the shape of what goes through the stages in place of a micro-batch without examples
+_NO_EXAMPLE = (0,) * 9
 
 
 class StageMessages:
@@ -52,16 +54,16 @@ class StageMessages:
         self.where = where
         self.M = micro_batches
         self.skips = skips
-        # which of its rank's stages
-        self._places = [list(where[:stage]).count(rank) for stage, rank in enumerate(where)]
-        self._most = 1 + max(self._places)
+        # each stage's number among those of its rank
+        self._numbers = [list(where[:stage]).count(rank) for stage, rank in enumerate(where)]
+        self._most = 1 + max(self._numbers)
 
     def tag(self, source: int, dest: int, micro_batch: int, tag: int) -> int:
-        """A tag for each pair of stages and micro-batch, so that messages match in whatever order a
+        """Return a tag for two stages and a micro-batch, so that messages match in whatever order a
         schedule sends them.
         """
         return (
-            (tag * self._most + self._places[source]) * self._most + self._places[dest]
+            (tag * self._most + self._numbers[source]) * self._most + self._numbers[dest]
         ) * self.M + micro_batch
 
     def send(self, value: Any, source: int, dest: int, micro_batch: int, tag: int = 0) -> None:
@@ -97,58 +99,52 @@ class StageMessages:
             raise ValueError(f"stage {me} of 0 to {stages - 1} {way}")
 
 
-Seeds = Sequence[tuple[VariableNode, Gradient]]
-Collect = Callable[[dict[Any, Gradient]], None]
-
-_NO_EXAMPLE = (
-    0,
-) * 9  # the shape of what goes through the stages in place of a micro-batch without examples
-
-_here: ContextVar[Visit | None] = ContextVar("mnpar.stage", default=None)
-
-
-class Visit:
+class MicroBatch:
     """A micro-batch in a stage, from its forward to the end of its backward.
 
     Args:
         messages: between the stages.
-        stage, micro_batch: which.
+        stage: its number.
+        index: the number of the micro-batch.
         call: what the stage computes: called with what the stage before returned, and with
-        args, kwargs: this rank's own piece of the batch.
+        args, kwargs: this rank's own part of the micro-batch.
+
+    Attributes:
+        result: what the last stage returned; None in other stages.
     """
 
     def __init__(
         self,
         messages: StageMessages,
         stage: int,
-        micro_batch: int,
+        index: int,
         call: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> None:
-        self.messages, self.stage, self.micro_batch = messages, stage, micro_batch
+        self.messages, self.stage, self.index = messages, stage, index
         self.call, self.args, self.kwargs = call, args, kwargs
         self.tape = Tape()
-        self.result: Any = None  # of the last stage
+        self.result: Any = None
 
     def forward(self) -> None:
         """Receive the inputs, compute, and send the outputs."""
-        token = _here.set(self)
+        token = _current.set(self)
         try:
             with self.tape:
                 self._run()
         finally:
-            _here.reset(token)
+            _current.reset(token)
 
     def _run(self) -> None:
         y = self._compute()
         if self.stage + 1 < len(self.messages.where):
-            self.give(y, self.stage + 1)
+            self.send(y, self.stage + 1)
         elif not _is_no_example(y):
             self.result = y
 
     def _compute(self) -> Any:
-        received = self.take(self.stage - 1) if self.stage else ()
+        received = self.recv(self.stage - 1) if self.stage else ()
         mine = [*self.args, *self.kwargs.values()]
         if self.messages.skips and (
             (len(received) == 1 and _is_no_example(received[0]))
@@ -160,109 +156,121 @@ class Visit:
             return self.call.run_stage(received, self.args, self.kwargs)
         return self.call(*received, *self.args, **self.kwargs)
 
-    def give(self, value: Any, stage: int, tag: int = 0) -> None:
+    def send(self, value: Any, stage: int, tag: int = 0) -> None:
         """Send to a stage."""
-        self.messages.send(value, self.stage, stage, self.micro_batch, tag)
+        self.messages.send(value, self.stage, stage, self.index, tag)
 
-    def take(self, stage: int, tag: int = 0) -> tuple[Variable, ...]:
+    def recv(self, stage: int, tag: int = 0) -> tuple[Variable, ...]:
         """Receive from a stage."""
-        return self.messages.recv(stage, self.stage, self.micro_batch, tag)
+        return self.messages.recv(stage, self.stage, self.index, tag)
 
     def backward(self, seeds: Seeds, collect: Collect, later: list[DeferredGradients]) -> None:
-        """Go back along the tape: what is to be computed for weights goes to ``later``, gradients
-        of leaves to ``collect``.
+        """Go back along the tape.
+
+        Args:
+            seeds: variables and the gradients that backward starts from.
+            collect: called with the gradients of leaves, by their nodes.
+            later: gets what is to be computed for weights.
         """
         with self.tape:
             collect(run_backward(seeds, later=later))
 
 
-class Frugal(Visit):
-    """A visit with recomputation: it keeps what it received and nothing else; backward runs the
-    stage again, and then back.
+class RematerializedMicroBatch(MicroBatch):
+    """A micro-batch that keeps what the stage received and nothing else; backward runs the stage
+    again, and then back.
 
     The second run gets what the first one received from a log, and sends nothing. Random numbers
     are the same again; statistics that a link collects in training are collected twice.
     """
 
     def _run(self) -> None:
-        self.log: list[tuple[Variable, ...]] = []  # what was received
-        self.given: list[tuple[Any, int, int]] = []  # what is to be sent: value, stage, tag
+        self.received: list[tuple[Variable, ...]] = []
+        self.sent: list[tuple[Any, int, int]] = []  # what is to be sent: value, stage, tag
         self.replayed: list[tuple[Variable, ...]] | None = None
         self.record = is_recording()
         self.state = copy.deepcopy(random.generator().bit_generator.state)
         with recording(False):
             y = self._compute()
-        given, self.given = [*self.given, (y, self.stage + 1, 0)], []
+        sent, self.sent = [*self.sent, (y, self.stage + 1, 0)], []
         anchor = Variable(np.zeros(()))  # so that it is recorded, whatever the inputs are
-        again = _Again(self, [x.array for value, _, _ in given for x in _flat(value)])
-        shown = iter(again.apply((*[x for xs in self.log for x in xs], anchor)))
-        for value, stage, tag in given:
-            value = _like(value, shown)
+        whole = _Rerun(self, [x.array for value, _, _ in sent for x in _flat(value)])
+        outputs = iter(whole.apply((*[x for xs in self.received for x in xs], anchor)))
+        for value, stage, tag in sent:
+            value = _unflat(value, outputs)
             if stage < len(self.messages.where):
-                super().give(value, stage, tag)
+                super().send(value, stage, tag)
             elif not _is_no_example(value):
                 self.result = value
 
-    def give(self, value: Any, stage: int, tag: int = 0) -> None:
-        self.given.append((value, stage, tag))
+    def send(self, value: Any, stage: int, tag: int = 0) -> None:
+        self.sent.append((value, stage, tag))
 
-    def take(self, stage: int, tag: int = 0) -> tuple[Variable, ...]:
+    def recv(self, stage: int, tag: int = 0) -> tuple[Variable, ...]:
         if self.replayed is not None:
             return self.replayed.pop(0)
         with recording(self.record):
-            self.log.append(super().take(stage, tag))
-        return tuple([Variable(x.array, requires_grad=False) for x in self.log[-1]])
+            self.received.append(super().recv(stage, tag))
+        return tuple([Variable(x.array, requires_grad=False) for x in self.received[-1]])
 
     def backward(self, seeds: Seeds, collect: Collect, later: list[DeferredGradients]) -> None:
         self.collect, self.later = collect, later
         super().backward(seeds, collect, later)
 
-    def again(self, gys: Sequence[Gradient]) -> tuple[Gradient, ...]:
-        """Run the stage once more, recorded, and back through it: the gradients of what it had
-        received.
+    def rerun(self, gys: Sequence[Gradient]) -> tuple[Gradient, ...]:
+        """Run the stage once more, recorded, and back through it.
+
+        Args:
+            gys: the gradients of all that the stage sent or returned.
+
+        Returns:
+            The gradients of all that the stage received.
         """
-        entry = _Entry([x.array for some in self.log for x in some])
+        entry = _ReceivedInputs([x.array for xs in self.received for x in xs])
         rng = random.generator().bit_generator
         state, rng.state = rng.state, self.state
-        token = _here.set(self)
+        token = _current.set(self)
         try:
             with recording(True), Tape():
-                xs = iter(entry.apply(()))
-                self.replayed = [tuple([next(xs) for _ in some]) for some in self.log]
+                inputs = iter(entry.apply(()))
+                self.replayed = [tuple([next(inputs) for _ in xs]) for xs in self.received]
                 y = self._compute()
                 outputs = [
-                    x for value in [*[value for value, _, _ in self.given], y] for x in _flat(value)
+                    x for value in [*[value for value, _, _ in self.sent], y] for x in _flat(value)
                 ]
-                pairs = [
+                seeds = [
                     (x.node, g)
                     for x, g in zip(outputs, gys, strict=True)
                     if g is not None and x.requires_grad
                 ]
-                self.collect(run_backward(pairs, later=self.later))
+                self.collect(run_backward(seeds, later=self.later))
         finally:
-            _here.reset(token)
-            rng.state, self.given = state, []
+            _current.reset(token)
+            rng.state, self.sent = state, []
         return entry.gradients
 
 
-class _Again(FunctionNode):
+_current: ContextVar[MicroBatch | None] = ContextVar("mnpar.micro_batch", default=None)
+
+
+class _Rerun(FunctionNode):
     """The whole of a stage as one function, whose backward runs the stage again."""
 
     generic = True
-    communicates = True  # it is to be visited in its turn, whatever reaches it
+    communicates = True  # backward must visit it in its turn, whatever reaches it
 
-    def __init__(self, visit: Frugal, ys: list[Any]) -> None:
-        self.visit, self.ys = visit, ys
+    def __init__(self, micro_batch: RematerializedMicroBatch, ys: list[Array]) -> None:
+        self.micro_batch, self.ys = micro_batch, ys
 
-    def forward(self, *xs: Any) -> Any:
+    def forward(self, *xs: Array) -> tuple[Array, ...]:
         ys, self.ys = tuple(self.ys), []
         return ys
 
-    def backward(self, *gys: Any) -> Any:
-        return (*self.visit.again(gys), None)
+    def backward(self, *gys: Gradient) -> tuple[Gradient, ...]:
+        return (*self.micro_batch.rerun(gys), None)
 
 
-class _Entry(FunctionNode):
+class _ReceivedInputs(FunctionNode):
     """The function without inputs whose outputs are what a stage that runs again had received; it
     keeps their gradients.
     """
@@ -270,16 +278,16 @@ class _Entry(FunctionNode):
     generic = True
     communicates = True
 
-    def __init__(self, xs: list[Any]) -> None:
+    def __init__(self, xs: list[Array]) -> None:
         self.xs = xs
         self.gradients: tuple[Gradient, ...] = (None,) * len(xs)
 
-    def forward(self) -> Any:
+    def forward(self) -> tuple[Array, ...]:
         self.differentiable = True
         xs, self.xs = tuple(self.xs), []
         return xs
 
-    def backward(self, *gys: Any) -> Any:
+    def backward(self, *gys: Gradient) -> tuple[Gradient, ...]:
         self.gradients = gys
         return ()
 
@@ -289,7 +297,7 @@ def _is_no_example(value: Any) -> bool:
 
 
 def _flat(value: Any) -> list[Variable]:
-    """The Variables of what a stage returns or gives."""
+    """Return the Variables of what a stage returns or sends."""
     if value is None:
         return []
     return (
@@ -297,8 +305,8 @@ def _flat(value: Any) -> list[Variable]:
     )
 
 
-def _like(value: Any, variables: Iterator[Variable]) -> Any:
-    """As many of the Variables as the value has, in its structure."""
+def _unflat(value: Any, variables: Iterator[Variable]) -> Any:
+    """Return as many of the Variables as a value has, in the structure of the value."""
     if value is None:
         return None
     return (
@@ -308,23 +316,22 @@ def _like(value: Any, variables: Iterator[Variable]) -> Any:
     )
 
 
-def _visit(what: str, tag: int) -> Visit:
-    visit = _here.get()
-    if visit is None:
+def _current_micro_batch(caller: str, tag: int) -> MicroBatch:
+    micro_batch = _current.get()
+    if micro_batch is None:
         raise RuntimeError(
-            f"{what} is for the forward of a stage, while a Pipeline runs it; elsewhere use "
+            f"{caller} is for the forward of a stage, while a Pipeline runs it; elsewhere use "
             "mnpar.functions.send"
         )
     if tag < 0:
-        raise ValueError(f"{what}: tags are numbers from 0 on, not {tag}")
-    return visit
+        raise ValueError(f"{caller}: tags are numbers from 0 on, not {tag}")
+    return micro_batch
 
 
 def send_to_stage(x: Any, stage: int, tag: int = 0) -> None:
-    """Called in a stage's forward: give something to a stage that is not the next one (a skip
-    connection), or more to that.
+    """Send something to a later stage, from a stage's forward: a skip connection.
 
-    Its gradient comes back from there. What a stage returns goes to the next one anyway.
+    The gradient comes back from there. What a stage returns goes to the next stage anyway.
 
     Args:
         x: a Variable or array, or a tuple or list of them.
@@ -353,14 +360,14 @@ def send_to_stage(x: Any, stage: int, tag: int = 0) -> None:
         >>> mnpar.run(program, ranks=3)[2].shape
         (4, 1)
     """
-    _visit("send_to_stage", tag).give(x, stage, tag + 1)
+    _current_micro_batch("send_to_stage", tag).send(x, stage, tag + 1)
 
 
 def recv_from_stage(stage: int, tag: int = 0) -> Any:
-    """Called in a stage's forward: take what an earlier stage gave by :func:`send_to_stage`.
+    """Receive, in a stage's forward, what an earlier stage sent by :func:`send_to_stage`.
 
     Args:
-        stage: which; not the one before, whose result is this stage's argument.
+        stage: an earlier one. (What the stage before returned is this stage's argument anyway.)
         tag: the sender's.
 
     Returns:
@@ -373,5 +380,5 @@ def recv_from_stage(stage: int, tag: int = 0) -> Any:
     Example:
         See :func:`send_to_stage`.
     """
-    values = _visit("recv_from_stage", tag).take(stage, tag + 1)
+    values = _current_micro_batch("recv_from_stage", tag).recv(stage, tag + 1)
     return values[0] if len(values) == 1 else values

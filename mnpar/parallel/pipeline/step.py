@@ -4,48 +4,92 @@ gradients, losses and reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from mnpar.autograd.engine import DeferredGradients, apply_hooks
 from mnpar.autograd.graph import Gradient, VariableNode
-from mnpar.backend import add_gradients
+from mnpar.backend import Array, add_gradients
 from mnpar.configuration import is_recording, recording
 from mnpar.function_hook import around_vjp, function_hooks
 from mnpar.functions import concat
 from mnpar.functions.connection.linear import Linear
-from mnpar.parallel.pipeline.lockstep import reverse_abreast
-from mnpar.parallel.pipeline.schedules import Action
-from mnpar.parallel.pipeline.stage import Frugal, Visit
-from mnpar.reporter import get_current_reporter, report
+from mnpar.parallel.pipeline.lockstep import backward_in_lockstep
+from mnpar.parallel.pipeline.schedules import Action, Schedule
+from mnpar.parallel.pipeline.shared_weights import Shared, set_aside, sum_gradients
+from mnpar.parallel.pipeline.stage import MicroBatch, RematerializedMicroBatch, StageMessages
+from mnpar.reporter import get_current_reporter
 from mnpar.variable import Variable, as_variable
 
-Piece = tuple[tuple[Any, ...], dict[str, Any]]  # what a stage is called with, of one micro-batch
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # of a stage, for one micro-batch
 
 
-class Leaves:
-    """Adds the gradients of all micro-batches to what the leaves have; hooks hear of a leaf once,
-    when all are there.
+@dataclass(frozen=True)
+class LocalStages:
+    """The stages of a rank, and how it runs them.
+
+    Args:
+        schedule: of all ranks.
+        messages: between the stages.
+        calls: what each stage of this rank computes, by its number.
+        recompute, late_weights, lockstep: as :class:`mnpar.Pipeline` has them.
+    """
+
+    schedule: Schedule
+    messages: StageMessages
+    calls: Mapping[int, Callable[..., Any]]
+    recompute: bool
+    late_weights: bool
+    lockstep: bool
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """What this rank does, in order."""
+        return self.schedule.actions[self.messages.comm.rank]
+
+    @property
+    def last(self) -> int:
+        """The number of the last stage of all."""
+        return self.schedule.stages - 1
+
+    @cached_property
+    def groups(self) -> list[list[Action]]:
+        """The actions of this rank, grouped into those that are done together."""
+        return [list(group) for _, group in itertools.groupby(self.actions, self._company)]
+
+    def _company(self, action: Action) -> Any:
+        kind, stage, _ = action
+        if kind == "W":
+            return kind
+        together = self.lockstep and kind in "BI" and stage == self.last
+        return (kind, stage) if together else action
+
+
+class MicroBatchGradients:
+    """Adds the gradients of all micro-batches to those that leaves have; hooks of a leaf are called
+    once, when all gradients are there.
     """
 
     def __init__(self) -> None:
-        self._touched: dict[
-            VariableNode, Gradient
-        ] = {}  # with the sums that hooks are to hear, apart from what is there
+        # with the sums that hooks are to get, apart from the gradients that are there already
+        self._sums: dict[VariableNode, Gradient] = {}
         self._taken: set[int] = set()
 
     def add(self, node: VariableNode, g: Gradient) -> None:
-        """One micro-batch's gradient."""
+        """Add the gradient of one micro-batch."""
         if any([not hook.after for hook in node.hooks]):
-            before = self._touched.get(node)
-            self._touched[node] = g if before is None else add_gradients(before, g)
+            before = self._sums.get(node)
+            self._sums[node] = g if before is None else add_gradients(before, g)
         else:
-            self._touched[node] = None
-            self._keep(node, g)
+            self._sums[node] = None
+            self._accumulate(node, g)
 
-    def _keep(self, node: VariableNode, g: Gradient) -> None:
+    def _accumulate(self, node: VariableNode, g: Gradient) -> None:
         if node.grad_slot is not None and node.grad_slot.accumulate(node, g):
             return
         if node.gradient is not None:
@@ -56,19 +100,19 @@ class Leaves:
             self._taken.add(id(node.gradient))
 
     def expect(self, nodes: Iterable[VariableNode]) -> None:
-        """Leaves whose gradients come from elsewhere too, perhaps only from there."""
+        """Name leaves whose gradients come from other ranks too, perhaps only from there."""
         for node in nodes:
-            self._touched.setdefault(node, None)
+            self._sums.setdefault(node, None)
 
-    def finish(self, loss_scale: float | None, share: Callable[[], None] = lambda: None) -> None:
-        """All gradients are there; ``share`` is called when they are in their places, before
-        anybody hears that they are.
+    def finish(self, loss_scale: float | None, share: Callable[[], None]) -> None:
+        """Add what waits for hooks, call ``share``, and then the hooks that want final
+        gradients.
         """
-        for node, total in self._touched.items():
+        for node, total in self._sums.items():
             if total is not None:
-                self._keep(node, apply_hooks(node, total))
+                self._accumulate(node, apply_hooks(node, total))
         share()
-        for node in self._touched:
+        for node in self._sums:
             node.loss_scale = loss_scale
             for hook in node.hooks:
                 if hook.after:
@@ -84,27 +128,37 @@ class Step:
     starts.
 
     Args:
-        pipeline, pieces, weights: its stages, what they are called with, and each micro-batch's
-            share of the mean.
+        stages: of this rank.
+        arguments: what each stage is called with, for each micro-batch.
+        weights: the share of each micro-batch in the mean.
+        shared: parameters that stages share.
+        finished: called with the step after its last action.
     """
 
     size = 1
     xp = np
     dtype = np.dtype(np.float64)
 
-    def __init__(self, pipeline: Any, pieces: dict[int, list[Piece]], weights: list[float]) -> None:
-        self.pipeline, self.pieces, self.weights = pipeline, pieces, weights
-        self.last = pipeline.schedule.stages - 1
-        self.visits: dict[tuple[int, int], Visit] = {}
-        self.owed: dict[tuple[int, int], list[DeferredGradients]] = {}
-        self.due: list[DeferredGradients] = []
-        self.leaves = Leaves()
-        self.observed: list[dict[str, Any]] = []
-        self.losses: dict[int, Any] = {}
-        self.most = 0  # graphs at once
+    def __init__(
+        self,
+        stages: LocalStages,
+        arguments: dict[int, list[Arguments]],
+        weights: list[float],
+        shared: Sequence[Shared],
+        finished: Callable[[Step], None],
+    ) -> None:
+        self.stages, self.arguments, self.weights = stages, arguments, weights
+        self.shared, self.finished = shared, finished
         self.array = np.zeros((), self.dtype)
         self.grad: Any = None
-        self.done = False
+        self.most_in_flight = 0
+        self._in_flight: dict[tuple[int, int], MicroBatch] = {}  # by stage and number
+        self._deferred: dict[tuple[int, int], list[DeferredGradients]] = {}  # until their W
+        self._due: list[DeferredGradients] = []
+        self._gradients = MicroBatchGradients()
+        self._losses: dict[int, Any] = {}
+        self._observations: list[tuple[int, dict[str, Any]]] = []
+        self._done = False
 
     def backward(
         self,
@@ -129,81 +183,97 @@ class Step:
                 "a pipeline frees each micro-batch after its backward: neither graphs nor "
                 "gradients can be kept"
             )
-        if self.done:
+        if self._done:
             raise RuntimeError(
                 "this batch went through the pipeline already: call the pipeline again"
             )
-        self.done = True
+        self._done = True
         if self.grad is None:
             self.grad = 1.0 if loss_scale is None else loss_scale
-        before = self.pipeline.put_aside()
+        kept = set_aside(self.shared)
         with recording(True):
-            for together in self.pipeline.runs:
-                self.act(*together)
-        self._weights()
-        self.leaves.expect([param.node for param in self.pipeline.tied])
-        self.leaves.finish(loss_scale, lambda: self.pipeline.share_gradients(before))
-        self.report()
+            for group in self.stages.groups:
+                self.act(*group)
+        self._compute_due()
+        self._gradients.expect([parameter.node for _, parameter in self.shared])
+        self._gradients.finish(loss_scale, lambda: sum_gradients(self.shared, kept))
+        self.finished(self)
+
+    def forward(self) -> Any:
+        """Run the forwards alone, and return the last stage's results as those of the whole batch;
+        None on other ranks.
+        """
+        for action in self.stages.actions:
+            if action.kind == "F":
+                self.act(action)
+        self.finished(self)
+        last = [one for (stage, _), one in sorted(self._in_flight.items()) if stage == self.last]
+        return joined([one.result for one in last], self.weights)
+
+    @property
+    def last(self) -> int:
+        """The number of the last stage of all."""
+        return self.stages.last
 
     def act(self, *actions: Action) -> None:
-        """One action of the schedule, or several together."""
+        """Do an action of the schedule, or several together."""
         kind = actions[0].kind
-        keys = [action[1:] for action in actions]
-        late = self.pipeline.late_weights
+        keys = [(action.stage, action.micro_batch) for action in actions]
         if kind == "F":
             self._forward(*keys[0])
         elif kind == "W":
             for key in keys:
-                self.due += self.owed.pop(key)
+                self._due += self._deferred.pop(key)
         else:
-            self._backward(
-                [self.visits.pop(key) for key in keys], self.due if kind == "B" else self._owe(keys)
-            )
-        if not late and kind in "BW":
-            self._weights()
-        self.most = max(self.most, len(self.visits) + len(self.owed))
+            later = self._due if kind == "B" else self._defer(keys)
+            self._backward([self._in_flight.pop(key) for key in keys], later)
+        if not self.stages.late_weights and kind in "BW":
+            self._compute_due()
+        self.most_in_flight = max(self.most_in_flight, len(self._in_flight) + len(self._deferred))
 
-    def _owe(self, keys: Sequence[Any]) -> list[DeferredGradients]:
-        """The list in which the weights' gradients of some micro-batches wait for the action W of
-        the last of them.
+    def _defer(self, keys: Sequence[tuple[int, int]]) -> list[DeferredGradients]:
+        """Return the list in which the weights' gradients of some micro-batches wait for the action
+        W of the last of them.
         """
         for key in keys:
-            self.owed[key] = []
-        return self.owed[keys[-1]]
+            self._deferred[key] = []
+        return self._deferred[keys[-1]]
 
-    def _backward(self, visits: list[Visit], owed: list[DeferredGradients]) -> None:
-        """The backward of one micro-batch, or of several abreast."""
-        if len(visits) == 1:
-            visits[0].backward(self._seeds(visits[0]), self._collect, owed)
+    def _backward(self, micro_batches: list[MicroBatch], later: list[DeferredGradients]) -> None:
+        if len(micro_batches) == 1:
+            (one,) = micro_batches
+            one.backward(self._seeds(one), self._collect, later)
             return
-        for found in reverse_abreast(
-            [visit.tape for visit in visits], list(map(self._seeds, visits)), owed
-        ):
+        tapes = [one.tape for one in micro_batches]
+        for found in backward_in_lockstep(tapes, list(map(self._seeds, micro_batches)), later):
             self._collect(found)
 
-    def _forward(self, stage: int, m: int) -> None:
-        pipeline = self.pipeline
-        kind = Frugal if pipeline.recompute and is_recording() else Visit
-        visit = kind(pipeline.messages, stage, m, pipeline._calls[stage], *self.pieces[stage][m])
+    def _forward(self, stage: int, index: int) -> None:
+        stages = self.stages
+        rerun = stages.recompute and is_recording()
+        make = RematerializedMicroBatch if rerun else MicroBatch
+        args, kwargs = self.arguments[stage][index]
+        micro_batch = make(stages.messages, stage, index, stages.calls[stage], args, kwargs)
         reporter = get_current_reporter()
-        found = {"": m}
         if reporter is None:
-            visit.forward()
+            micro_batch.forward()
         else:
-            with reporter.scope(found):  # what the stage reports of a micro-batch, apart
-                visit.forward()
-            self.observed.append(found)
-        self.visits[stage, m] = visit
+            observation: dict[str, Any] = {}
+            with reporter.scope(observation):
+                micro_batch.forward()
+            self._observations.append((index, observation))
+        self._in_flight[stage, index] = micro_batch
         if stage == self.last:
-            visit.result = visit.result if self.weights[m] else None  # of no examples
-            self.losses[m] = visit.result
+            if not self.weights[index]:
+                micro_batch.result = None  # of no examples
+            self._losses[index] = micro_batch.result
 
-    def _seeds(self, visit: Visit) -> list[tuple[VariableNode, Gradient]]:
-        """Where the backward of a micro-batch starts: in the last stage from its share of the
-        loss.
+    def _seeds(self, micro_batch: MicroBatch) -> list[tuple[VariableNode, Gradient]]:
+        """Return where the backward of a micro-batch starts: in the last stage, from its share of
+        the loss.
         """
-        loss = visit.result
-        if visit.stage != self.last or loss is None or not float(self.grad):
+        loss = micro_batch.result
+        if micro_batch.stage != self.last or loss is None or not float(self.grad):
             return []  # (a loss that does not count may be NaN)
         loss = as_variable(loss)
         if loss.size != 1:
@@ -211,32 +281,25 @@ class Step:
                 f"the last stage returned an array of shape {loss.shape}: to be trained it "
                 "returns a loss, a scalar"
             )
-        return [
-            (
-                loss.node,
-                loss.xp.full(
-                    loss.shape, self.weights[visit.micro_batch] * float(self.grad), loss.dtype
-                ),
-            )
-        ]
+        seed = self.weights[micro_batch.index] * float(self.grad)
+        return [(loss.node, loss.xp.full(loss.shape, seed, loss.dtype))]
 
     def _collect(self, found: dict[Any, Gradient]) -> None:
-        """Add the gradients of leaves that a backward has found: those that were not put off."""
+        """Add the gradients of leaves that a backward found, apart from those that are deferred."""
         for node, g in found.items():
             if node.requires_grad:
-                self.leaves.add(node, g)
+                self._gradients.add(node, g)
 
-    def _weights(self) -> None:
+    def _compute_due(self) -> None:
         """Compute the gradients of weights that are due; for several micro-batches in one product
         where that is possible.
         """
         groups: dict[Any, list[DeferredGradients]] = {}
-        for i, one in enumerate(self.due):
+        for i, one in enumerate(self._due):
             joins = type(one.function) is Linear and not one.leaves[0] and one.gys[0] is not None
-            groups.setdefault(tuple(map(id, one.function.inputs[1:])) if joins else i, []).append(
-                one
-            )
-        self.due.clear()
+            key = tuple(map(id, one.function.inputs[1:])) if joins else i
+            groups.setdefault(key, []).append(one)
+        self._due.clear()
         hooks = function_hooks()
         with recording(False):
             for group in groups.values():
@@ -247,54 +310,41 @@ class Step:
                     )
                     gys = [gy]
                 vjp = function.vjp if not hooks else around_vjp(function, hooks)
-                vjp(gys, leaves, False, self.leaves.add)
+                vjp(gys, leaves, False, self._gradients.add)
 
-    def results(self) -> list[Visit]:
-        """The last stage's visits in order; none on other ranks."""
-        return [visit for (stage, _), visit in sorted(self.visits.items()) if stage == self.last]
+    def mean_loss(self) -> Array | None:
+        """Return the mean of the losses, an array; None where there are none."""
+        losses = {m: as_variable(y).array for m, y in sorted(self._losses.items()) if y is not None}
+        if not losses or any(y.size != 1 for y in losses.values()):
+            return None
+        first, *others = [y * self.weights[m] for m, y in losses.items()]
+        return sum(others, first)
 
-    def report(self) -> None:
-        """What is known of the batch at its end: its loss, and the means over micro-batches of what
-        stages reported.
+    def observation(self) -> dict[str, Any]:
+        """Return the mean over micro-batches of each value that stages reported.
+
+        A pair (value, weight) counts by its own weight; the weights are added up.
         """
-        pipeline = self.pipeline
-        pipeline.most_in_flight = max(pipeline.most_in_flight, self.most)
-        losses = {m: as_variable(y).array for m, y in sorted(self.losses.items()) if y is not None}
-        mean = None
-        if losses and all(y.size == 1 for y in losses.values()):
-            terms = [y * self.weights[m] for m, y in losses.items()]
-            mean = sum(terms[1:], terms[0])
-        pipeline.loss = mean
-        reporter = get_current_reporter()
-        if reporter is None:
-            return
-        reporter.observation.update(means(self.observed, self.weights))
-        if mean is not None:
-            report({"loss": mean}, pipeline)
-
-
-def means(observed: Sequence[dict[str, Any]], weights: Sequence[float]) -> dict[str, Any]:
-    """The mean of each value over micro-batches; pairs (value, weight) count by their own weights,
-    which are added up.
-    """
-    totals: dict[str, tuple[Any, Any, bool]] = {}
-    for found in observed:
-        share = weights[found.pop("")]
-        for name, value in found.items() if share else ():
-            paired = isinstance(value, tuple)
-            value, weight = value if paired else (value, share)
-            value = value.array if isinstance(value, Variable) else value
-            total, before, _ = totals.get(name, (0.0, 0.0, paired))
-            totals[name] = total + value * weight, before + weight, paired
-    results = {}
-    for name, (total, weight, paired) in totals.items():
-        mean = total / weight if weight else total
-        results[name] = (mean, weight) if paired else mean
-    return results
+        totals: dict[str, tuple[Any, Any, bool]] = {}
+        for index, found in self._observations:
+            share = self.weights[index]
+            for name, value in found.items() if share else ():
+                paired = isinstance(value, tuple)
+                value, weight = value if paired else (value, share)
+                value = value.array if isinstance(value, Variable) else value
+                total, before, _ = totals.get(name, (0.0, 0.0, paired))
+                totals[name] = total + value * weight, before + weight, paired
+        means = {}
+        for name, (total, weight, paired) in totals.items():
+            mean = total / weight if weight else total
+            means[name] = (mean, weight) if paired else mean
+        return means
 
 
 def joined(results: Sequence[Any], weights: Sequence[float]) -> Any:
-    """The results of all micro-batches as the whole batch's; those without examples have None."""
+    """Return the results of all micro-batches as one of the whole batch: joined along the first
+    axis, of scalars the mean. Micro-batches without examples have None.
+    """
     there = [(y, w) for y, w in zip(results, weights, strict=False) if y is not None]
     if not there:
         return None
