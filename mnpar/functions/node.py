@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from mnpar import backend
 from mnpar.backend import HALVES, Array
 from mnpar.function_node import FunctionNode
 from mnpar.variable import Variable, as_variable
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 class GenericFunction(FunctionNode):
@@ -135,10 +138,53 @@ def _constant(
     return function
 
 
-def _public(function: Any, formula: Callable[..., Any]) -> Any:
-    """The function under the formula's name, in the formula's module, where doctest looks for
-    it.
+def any_axes(
+    compute: Callable[Concatenate[str, int | None, P], Result],
+) -> Callable[P, Result]:
+    """Make a public function of images with any number of spatial axes, ``convolution_nd``.
+
+    The decorated function has two arguments before the public ones: the name to use in errors, and
+    the number of spatial axes that x must have, or None. :func:`for_axes` gives it other values
+    of both.
     """
+    public: Callable[P, Result] = _with_axes(compute, compute.__name__, None, compute.__doc__)
+    return public
+
+
+def for_axes(general: Callable[P, Result], ndim: int, doc: str) -> Callable[P, Result]:
+    """Make ``convolution_2d`` of ``convolution_nd``, with a docstring of its own.
+
+    Example:
+        >>> from mnpar.kernels.windows import check_spatial_axes
+        >>> @any_axes
+        ... def mean_nd(who, ndim, x):
+        ...     check_spatial_axes(who, x.shape, ndim)
+        ...     return x.mean(axis=tuple(range(2, x.ndim)))
+        >>> mean_2d = for_axes(mean_nd, 2, "The means of images.")
+        >>> mean_2d(np.ones((1, 2, 3, 3)))
+        array([[1., 1.]])
+        >>> mean_2d.__name__, mean_2d.__doc__
+        ('mean_2d', 'The means of images.')
+    """
+    name = general.__name__.replace("_nd", f"_{ndim}d")
+    public: Callable[P, Result] = _with_axes(inspect.unwrap(general), name, ndim, doc)
+    return public
+
+
+def _with_axes(compute: Callable[..., Any], name: str, ndim: int | None, doc: str | None) -> Any:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return compute(name, ndim, *args, **kwargs)
+
+    public = _public(function, compute)
+    public.__name__ = public.__qualname__ = name
+    public.__doc__ = doc
+    signature = inspect.signature(compute)
+    public.__signature__ = signature.replace(parameters=[*signature.parameters.values()][2:])
+    return public
+
+
+def _public(function: Any, formula: Callable[..., Any]) -> Any:
+    """The function under the formula's name, in the formula's module, where doctest looks for it."""
     public = FunctionType(
         function.__code__, formula.__globals__, formula.__name__, None, function.__closure__
     )

@@ -14,22 +14,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.plans import Window
 
 Numbers = tuple[int, ...]
+PerAxis: TypeAlias = int | Sequence[int]  # a number for each spatial axis, or one for all
 
 
-def per_axis(name: str, value: Any, ndim: int, least: int) -> Numbers:
+def per_axis(name: str, value: PerAxis, ndim: int, least: int) -> Numbers:
     """A number for each spatial axis; one number stands for all.
 
     Raises:
         ValueError: not as many as axes, or one below ``least``.
     """
-    numbers = tuple(value) if isinstance(value, tuple | list) else (value,) * ndim
+    numbers: tuple[Any, ...] = tuple(value) if isinstance(value, tuple | list) else (value,) * ndim
     if len(numbers) != ndim or any(int(n) != n or n < least for n in numbers):
         raise ValueError(
             f"{name} = {value!r}: {ndim} numbers from {least} on are needed, or one for all axes"
@@ -38,7 +39,7 @@ def per_axis(name: str, value: Any, ndim: int, least: int) -> Numbers:
 
 
 def _numbers(
-    who: str, n: int, K: Any, stride: Any, pad: Any, dilate: Any
+    who: str, n: int, K: PerAxis, stride: PerAxis, pad: PerAxis, dilate: PerAxis
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     return (
         per_axis(f"{who}: ksize", K, n, 1),
@@ -61,7 +62,7 @@ def missing(shape: Numbers, ndim: int | None) -> str:
     )
 
 
-def spatial_axes(who: str, shape: Numbers, ndim: int | None) -> int:
+def check_spatial_axes(who: str, shape: Numbers, ndim: int | None) -> int:
     """The number of spatial axes of an array (N, C, …); raises ValueError if there are none, or not
     ``ndim``.
     """
@@ -101,7 +102,7 @@ def get_deconv_outsize(
     return s * (size - 1) + extent - (s - 1 if cover_all else 0) - 2 * p
 
 
-def image_of(who: str, window: Window, shape: Sequence[int], outsize: Any) -> Numbers:
+def image_of(who: str, window: Window, shape: Sequence[int], outsize: PerAxis | None) -> Numbers:
     """The shape of an image in which ``shape`` windows fit: ``outsize`` (else ValueError) or, for
     None, the smallest.
     """
@@ -141,10 +142,10 @@ class Windows:
         cls,
         who: str,
         size: Numbers,
-        K: Numbers,
-        stride: Any,
-        pad: Any,
-        dilate: Any = 1,
+        K: PerAxis,
+        stride: PerAxis,
+        pad: PerAxis,
+        dilate: PerAxis = 1,
         cover_all: bool = False,
     ) -> Windows:
         """The windows of an image.
@@ -168,11 +169,11 @@ class Windows:
         cls,
         who: str,
         out: Numbers,
-        K: Any,
-        stride: Any,
-        pad: Any,
-        dilate: Any,
-        outsize: Any,
+        K: PerAxis,
+        stride: PerAxis,
+        pad: PerAxis,
+        dilate: PerAxis,
+        outsize: PerAxis | None,
         cover_all: bool = False,
     ) -> Windows:
         """The windows of an image of ``outsize`` (None: the smallest) that has ``out`` of them.

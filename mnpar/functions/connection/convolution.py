@@ -24,11 +24,11 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
-from mnpar.functions.node import GenericFunction, show_shapes
+from mnpar.functions.node import GenericFunction, any_axes, for_axes, show_shapes
 from mnpar.kernels import winograd
 from mnpar.kernels.columns import Blocks, in_turn
 from mnpar.kernels.sums import sum_over
-from mnpar.kernels.windows import Numbers, Windows, missing
+from mnpar.kernels.windows import Numbers, PerAxis, Windows, missing
 from mnpar.variable import Variable, as_variable
 
 
@@ -284,52 +284,17 @@ def check_filters(
     return n
 
 
-def _convolve(
-    who: str,
-    ndim: int | None,
-    x: Any,
-    W: Any,
-    b: Any,
-    stride: Any,
-    pad: Any,
-    cover_all: bool,
-    dilate: Any,
-    groups: int,
-) -> Variable:
-    x = as_variable(x)
-    W = as_variable(W)
-    check_filters(who, x, W, b, groups, ndim)
-    windows = Windows.over(who, x.shape[2:], W.shape[2:], stride, pad, dilate, cover_all)
-    return Convolution(windows, groups).apply((x, W) if b is None else (x, W, b))[0]
-
-
-def _deconvolve(
-    who: str,
-    ndim: int | None,
-    x: Any,
-    W: Any,
-    b: Any,
-    stride: Any,
-    pad: Any,
-    outsize: Any,
-    dilate: Any,
-    groups: int,
-) -> Variable:
-    x = as_variable(x)
-    W = as_variable(W)
-    check_filters(who, x, W, b, groups, ndim, transposed=True)
-    windows = Windows.transposed(who, x.shape[2:], W.shape[2:], stride, pad, dilate, outsize)
-    return Deconvolution(windows, groups).apply((x, W) if b is None else (x, W, b))[0]
-
-
+@any_axes
 def convolution_nd(
-    x: Any,
-    W: Any,
-    b: Any = None,
-    stride: Any = 1,
-    pad: Any = 0,
+    who: str,
+    ndim: int | None,
+    x: Variable | Array,
+    W: Variable | Array,
+    b: Variable | Array | None = None,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
     cover_all: bool = False,
-    dilate: Any = 1,
+    dilate: PerAxis = 1,
     groups: int = 1,
 ) -> Variable:
     """The convolution (cross-correlation) of images with any number of spatial axes and filters.
@@ -357,40 +322,28 @@ def convolution_nd(
                [6., 6.],
                [6., 6.]])
     """
-    return _convolve("convolution_nd", None, x, W, b, stride, pad, cover_all, dilate, groups)
+    x = as_variable(x)
+    W = as_variable(W)
+    check_filters(who, x, W, b, groups, ndim)
+    windows = Windows.over(who, x.shape[2:], W.shape[2:], stride, pad, dilate, cover_all)
+    return Convolution(windows, groups).apply((x, W) if b is None else (x, W, b))[0]
 
 
-def convolution_1d(
-    x: Any,
-    W: Any,
-    b: Any = None,
-    stride: Any = 1,
-    pad: Any = 0,
-    cover_all: bool = False,
-    dilate: Any = 1,
-    groups: int = 1,
-) -> Variable:
+convolution_1d = for_axes(
+    convolution_nd,
+    1,
     """:func:`convolution_nd` of sequences ``(N, C, T)`` with filters ``(K, C / groups, k)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.convolution_1d(np.arange(4.0).reshape(1, 1, 4), np.array([[[-1.0, 1.0]]])).array
         array([[[1., 1., 1.]]])
-    """
-    return _convolve("convolution_1d", 1, x, W, b, stride, pad, cover_all, dilate, groups)
+    """,
+)
 
-
-def convolution_2d(
-    x: Any,
-    W: Any,
-    b: Any = None,
-    stride: Any = 1,
-    pad: Any = 0,
-    cover_all: bool = False,
-    *,
-    dilate: Any = 1,
-    groups: int = 1,
-) -> Variable:
+convolution_2d = for_axes(
+    convolution_nd,
+    2,
     """:func:`convolution_nd` of images ``(N, C, H, W)`` with filters ``(K, C / groups, kH, kW)``.
 
     Where there are many channels, 3 x 3 filters at stride 1 are applied by Winograd's method, to
@@ -403,20 +356,12 @@ def convolution_2d(
         array([[4., 6., 4.],
                [6., 9., 6.],
                [4., 6., 4.]])
-    """
-    return _convolve("convolution_2d", 2, x, W, b, stride, pad, cover_all, dilate, groups)
+    """,
+)
 
-
-def convolution_3d(
-    x: Any,
-    W: Any,
-    b: Any = None,
-    stride: Any = 1,
-    pad: Any = 0,
-    cover_all: bool = False,
-    dilate: Any = 1,
-    groups: int = 1,
-) -> Variable:
+convolution_3d = for_axes(
+    convolution_nd,
+    3,
     """:func:`convolution_nd` of volumes ``(N, C, D, H, W)`` with filters ``(K, C / groups, kD, kH,
     kW)``.
 
@@ -424,18 +369,21 @@ def convolution_3d(
         >>> import numpy as np, mnpar.functions as F
         >>> F.convolution_3d(np.ones((1, 1, 2, 2, 2)), np.ones((1, 1, 2, 2, 2))).item()
         8.0
-    """
-    return _convolve("convolution_3d", 3, x, W, b, stride, pad, cover_all, dilate, groups)
+    """,
+)
 
 
+@any_axes
 def deconvolution_nd(
-    x: Any,
-    W: Any,
-    b: Any = None,
-    stride: Any = 1,
-    pad: Any = 0,
-    outsize: Any = None,
-    dilate: Any = 1,
+    who: str,
+    ndim: int | None,
+    x: Variable | Array,
+    W: Variable | Array,
+    b: Variable | Array | None = None,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
+    outsize: PerAxis | None = None,
+    dilate: PerAxis = 1,
     groups: int = 1,
 ) -> Variable:
     """The transpose (adjoint) of :func:`convolution_nd`, from arrays of the shape of its outputs to
@@ -459,72 +407,56 @@ def deconvolution_nd(
         >>> F.deconvolution_nd(np.array([[[1.0, 10.0]]]), np.ones((1, 1, 3)), stride=2).array
         array([[[ 1.,  1., 11., 10., 10.]]])
     """
-    return _deconvolve("deconvolution_nd", None, x, W, b, stride, pad, outsize, dilate, groups)
+    x = as_variable(x)
+    W = as_variable(W)
+    check_filters(who, x, W, b, groups, ndim, transposed=True)
+    windows = Windows.transposed(who, x.shape[2:], W.shape[2:], stride, pad, dilate, outsize)
+    return Deconvolution(windows, groups).apply((x, W) if b is None else (x, W, b))[0]
 
 
-def deconvolution_1d(
-    x: Any,
-    W: Any,
-    b: Any = None,
-    stride: Any = 1,
-    pad: Any = 0,
-    outsize: Any = None,
-    dilate: Any = 1,
-    groups: int = 1,
-) -> Variable:
+deconvolution_1d = for_axes(
+    deconvolution_nd,
+    1,
     """:func:`deconvolution_nd` of sequences ``(N, K, T)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.deconvolution_1d(np.ones((1, 1, 2)), np.ones((1, 1, 2))).array
         array([[[1., 2., 1.]]])
-    """
-    return _deconvolve("deconvolution_1d", 1, x, W, b, stride, pad, outsize, dilate, groups)
+    """,
+)
 
-
-def deconvolution_2d(
-    x: Any,
-    W: Any,
-    b: Any = None,
-    stride: Any = 1,
-    pad: Any = 0,
-    outsize: Any = None,
-    *,
-    dilate: Any = 1,
-    groups: int = 1,
-) -> Variable:
+deconvolution_2d = for_axes(
+    deconvolution_nd,
+    2,
     """:func:`deconvolution_nd` of images ``(N, K, H, W)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.deconvolution_2d(np.ones((1, 1, 2, 2)), np.ones((1, 1, 2, 2)), stride=2).shape
         (1, 1, 4, 4)
-    """
-    return _deconvolve("deconvolution_2d", 2, x, W, b, stride, pad, outsize, dilate, groups)
+    """,
+)
 
-
-def deconvolution_3d(
-    x: Any,
-    W: Any,
-    b: Any = None,
-    stride: Any = 1,
-    pad: Any = 0,
-    outsize: Any = None,
-    dilate: Any = 1,
-    groups: int = 1,
-) -> Variable:
+deconvolution_3d = for_axes(
+    deconvolution_nd,
+    3,
     """:func:`deconvolution_nd` of volumes ``(N, K, D, H, W)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.deconvolution_3d(np.ones((1, 1, 1, 1, 1)), np.ones((1, 1, 2, 2, 2))).shape
         (1, 1, 2, 2, 2)
-    """
-    return _deconvolve("deconvolution_3d", 3, x, W, b, stride, pad, outsize, dilate, groups)
+    """,
+)
 
 
 def depthwise_convolution_2d(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0
+    x: Variable | Array,
+    W: Variable | Array,
+    b: Variable | Array | None = None,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
 ) -> Variable:
     """The convolution of each channel by itself with M filters.
 
@@ -546,10 +478,10 @@ def depthwise_convolution_2d(
         (1, 6, 1, 1)
     """
     filters, C = depthwise_filters("depthwise_convolution_2d", W)
-    return _convolve("depthwise_convolution_2d", 2, x, filters, b, stride, pad, False, 1, C)
+    return convolution_2d(x, filters, b, stride, pad, groups=C)
 
 
-def depthwise_filters(who: str, W: Any) -> tuple[Variable, int]:
+def depthwise_filters(who: str, W: Variable | Array) -> tuple[Variable, int]:
     """The filters (C M, 1, kH, kW) of C groups that M filters for each channel, (M, C, kH, kW),
     are; and C.
     """
@@ -561,12 +493,12 @@ def depthwise_filters(who: str, W: Any) -> tuple[Variable, int]:
 
 
 def dilated_convolution_2d(
-    x: Any,
-    W: Any,
-    b: Any = None,
-    stride: Any = 1,
-    pad: Any = 0,
-    dilate: Any = 1,
+    x: Variable | Array,
+    W: Variable | Array,
+    b: Variable | Array | None = None,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
+    dilate: PerAxis = 1,
     cover_all: bool = False,
 ) -> Variable:
     """:func:`convolution_2d` by its older name and order of arguments.
@@ -576,4 +508,4 @@ def dilated_convolution_2d(
         >>> F.dilated_convolution_2d(np.ones((1, 1, 5, 5)), np.ones((1, 1, 3, 3)), dilate=2).shape
         (1, 1, 1, 1)
     """
-    return _convolve("dilated_convolution_2d", 2, x, W, b, stride, pad, cover_all, dilate, 1)
+    return convolution_2d(x, W, b, stride, pad, cover_all, dilate)

@@ -4,11 +4,10 @@ that it sees.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar.backend import Array
+from mnpar.functions.node import any_axes, for_axes
 from mnpar.functions.pooling.pooling import Spread, Unpooling
-from mnpar.kernels.windows import Windows, spatial_axes
+from mnpar.kernels.windows import PerAxis, Windows, check_spatial_axes
 from mnpar.variable import Variable, as_variable
 
 
@@ -16,41 +15,28 @@ def _unpooled(
     who: str,
     ndim: int | None,
     x: Variable,
-    ksize: Any,
-    stride: Any,
-    pad: Any,
-    outsize: Any,
+    ksize: PerAxis,
+    stride: PerAxis | None,
+    pad: PerAxis,
+    outsize: PerAxis | None,
     cover_all: bool,
 ) -> Windows:
     """The windows of the image that ``x`` has one value for each of."""
-    spatial_axes(who, x.shape, ndim)
+    check_spatial_axes(who, x.shape, ndim)
     return Windows.transposed(
         who, x.shape[2:], ksize, ksize if stride is None else stride, pad, 1, outsize, cover_all
     )
 
 
-def _sums(
+@any_axes
+def unpooling_nd(
     who: str,
     ndim: int | None,
-    x: Any,
-    ksize: Any,
-    stride: Any,
-    pad: Any,
-    outsize: Any,
-    cover_all: bool,
-) -> Variable:
-    x = as_variable(x)
-    return Unpooling(_unpooled(who, ndim, x, ksize, stride, pad, outsize, cover_all), 1).apply(
-        (x,)
-    )[0]
-
-
-def unpooling_nd(
-    x: Any,
-    ksize: Any,
-    stride: Any = None,
-    pad: Any = 0,
-    outsize: Any = None,
+    x: Variable | Array,
+    ksize: PerAxis,
+    stride: PerAxis | None = None,
+    pad: PerAxis = 0,
+    outsize: PerAxis | None = None,
     cover_all: bool = True,
 ) -> Variable:
     """The transpose of sum pooling: each cell of the image is the sum of the values of the windows
@@ -72,17 +58,26 @@ def unpooling_nd(
         >>> F.unpooling_nd(np.array([[[1.0, 2.0]]]), 2, cover_all=False).array
         array([[[1., 1., 2., 2.]]])
     """
-    return _sums("unpooling_nd", None, x, ksize, stride, pad, outsize, cover_all)
+    x = as_variable(x)
+    windows = _unpooled(who, ndim, x, ksize, stride, pad, outsize, cover_all)
+    return Unpooling(windows, 1).apply((x,))[0]
 
 
-def unpooling_2d(
-    x: Any,
-    ksize: Any,
-    stride: Any = None,
-    pad: Any = 0,
-    outsize: Any = None,
-    cover_all: bool = True,
-) -> Variable:
+unpooling_1d = for_axes(
+    unpooling_nd,
+    1,
+    """:func:`unpooling_nd` of sequences ``(N, C, W)``.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.unpooling_1d(np.ones((1, 1, 2)), 2, cover_all=False).shape
+        (1, 1, 4)
+    """,
+)
+
+unpooling_2d = for_axes(
+    unpooling_nd,
+    2,
     """:func:`unpooling_nd` of images ``(N, C, H, W)``.
 
     Example:
@@ -92,53 +87,29 @@ def unpooling_2d(
         ...     F.unpooling_2d(np.ones((1, 1, 2, 2)), 2, outsize=(4, 4)).shape,
         ... )
         ((1, 1, 3, 3), (1, 1, 4, 4))
-    """
-    return _sums("unpooling_2d", 2, x, ksize, stride, pad, outsize, cover_all)
+    """,
+)
 
-
-def unpooling_1d(
-    x: Any,
-    ksize: Any,
-    stride: Any = None,
-    pad: Any = 0,
-    outsize: Any = None,
-    cover_all: bool = True,
-) -> Variable:
-    """:func:`unpooling_nd` of sequences ``(N, C, W)``.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.unpooling_1d(np.ones((1, 1, 2)), 2, cover_all=False).shape
-        (1, 1, 4)
-    """
-    return _sums("unpooling_1d", 1, x, ksize, stride, pad, outsize, cover_all)
-
-
-def unpooling_3d(
-    x: Any,
-    ksize: Any,
-    stride: Any = None,
-    pad: Any = 0,
-    outsize: Any = None,
-    cover_all: bool = True,
-) -> Variable:
+unpooling_3d = for_axes(
+    unpooling_nd,
+    3,
     """:func:`unpooling_nd` of volumes ``(N, C, D, H, W)``.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
         >>> F.unpooling_3d(np.ones((1, 1, 1, 1, 2)), 2, cover_all=False).shape
         (1, 1, 2, 2, 4)
-    """
-    return _sums("unpooling_3d", 3, x, ksize, stride, pad, outsize, cover_all)
+    """,
+)
 
 
 def upsampling_2d(
-    x: Any,
+    x: Variable | Array,
     indexes: Array,
-    ksize: Any,
-    stride: Any = None,
-    pad: Any = 0,
-    outsize: Any = None,
+    ksize: PerAxis,
+    stride: PerAxis | None = None,
+    pad: PerAxis = 0,
+    outsize: PerAxis | None = None,
     cover_all: bool = True,
 ) -> Variable:
     """Put each value where :func:`max_pooling_2d` (with ``return_indices``) found its maximum.
