@@ -10,16 +10,37 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-# a numpy.ndarray or a cupy.ndarray: CuPy ships no types, and need not be installed
-Array: TypeAlias = Any
+# numpy's or CuPy's; type checkers take CuPy's arrays for numpy's, whose interface they have
+Array: TypeAlias = "np.ndarray[Any, Any]"
+# slices, numbers, arrays or an ellipsis, one for each axis
+Index: TypeAlias = tuple[Any, ...]
 
 
+class ArrayModule(ModuleType):
+    """numpy or cupy, as type checkers see them: nearly all of their functions return arrays."""
+
+    add: Any
+    inf: float
+    lib: Any
+    linalg: Any
+    nan: float
+    ndarray: Any
+    newaxis: None
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., Array]: ...
+        def shares_memory(self, a: Array, b: Array) -> bool: ...
+
+
+NUMPY = cast("ArrayModule", np)
 HALVES = "eE"  # dtypes of 2 bytes: float16 and, where ml_dtypes is installed, bfloat16
 
 
@@ -109,7 +130,7 @@ def check_output(label: str, y: Any) -> Any:
     )
 
 
-def get_array_module(*args: Any) -> Any:
+def get_array_module(*args: Any) -> ArrayModule:
     """The module, numpy or cupy, whose functions work on these arrays (Variables are looked into).
 
     Example:
@@ -122,11 +143,11 @@ def get_array_module(*args: Any) -> Any:
         if type(x) is not np.ndarray:
             break
     else:
-        return np  # nearly always, and nearly every function asks
+        return NUMPY  # nearly always, and nearly every function asks
     cupy = _cupy()
     if cupy is not None and any([isinstance(getattr(x, "array", x), cupy.ndarray) for x in args]):
-        return cupy
-    return np
+        return cast("ArrayModule", cupy)
+    return NUMPY
 
 
 def special_functions(x: Array) -> Any:
@@ -229,7 +250,7 @@ class Device(str):
 
     def is_array_supported(self, array: object) -> bool:
         """Whether the array is on this device."""
-        return is_array(array) and device_of(array) == self
+        return is_array(array) and device_of(cast("Array", array)) == self
 
 
 class CpuDevice(Device):
@@ -338,12 +359,14 @@ def to_device(device: int | str | None, x: Array) -> Array:
         return to_host(x)
     cupy = import_cupy()
     with cupy.cuda.Device(number):
-        return cupy.asarray(x)
+        y: Array = cupy.asarray(x)
+        return y
 
 
 def to_current_gpu(x: Array) -> Array:
     """The array on this rank's current GPU."""
-    return import_cupy().asarray(x)
+    y: Array = import_cupy().asarray(x)
+    return y
 
 
 def gpu_summary() -> tuple[str, str]:
@@ -363,9 +386,9 @@ def to_device_of(x: Array, other: Array) -> Array:
     if xp is np:
         return to_host(x)
     there: Array = getattr(other, "array", other)
-    if xp is get_array_module(x) and x.device == there.device:
+    if xp is get_array_module(x) and device_of(x) == device_of(there):
         return x
-    with there.device:
+    with device_of(there).device:
         return xp.asarray(to_host(x))
 
 
@@ -386,7 +409,7 @@ def device_of(x: Array) -> Device:
         >>> device_of(np.ones(3))
         '@numpy'
     """
-    return _HOST if get_array_module(x) is np else GpuDevice(x.device.id)
+    return _HOST if get_array_module(x) is np else GpuDevice(cast("Any", x).device)
 
 
 def get_device_from_array(*arrays: Any) -> Device:
@@ -402,13 +425,13 @@ def get_device_from_array(*arrays: Any) -> Device:
     return next((device for device in found if device.id >= 0), _HOST)
 
 
-def cast(x: Any, dtype: Any) -> Any:
+def cast_gradient(x: Any, dtype: Any) -> Any:
     """``x.astype(dtype)`` of an array or Variable; of a complex one in a real dtype the real part,
     without numpy's warning.
 
     Example:
         >>> import numpy as np
-        >>> cast(np.array([1 + 2j]), np.dtype("f8"))
+        >>> cast_gradient(np.array([1 + 2j]), np.dtype("f8"))
         array([1.])
     """
     return (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
@@ -524,7 +547,7 @@ def copyto(dst: Array, src: Array) -> None:
     if get_array_module(dst) is np:
         dst[...] = to_host(src)
     else:
-        with dst.device:
+        with device_of(dst).device:
             dst[...] = to_device_of(src, dst)
 
 
@@ -533,11 +556,11 @@ def empty_vector_like(size: int, other: Array) -> Array:
     xp = get_array_module(other)
     if xp is np:
         return np.empty(size, other.dtype)
-    with other.device:
+    with device_of(other).device:
         return xp.empty(size, other.dtype)
 
 
-def empty_aligned(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
+def empty_aligned(shape: tuple[int, ...], dtype: Any, xp: ArrayModule = NUMPY) -> Array:
     """An uninitialized array that begins at a cache line: numpy's own arrays seldom do, and are
     slower by up to a half.
 
@@ -547,12 +570,13 @@ def empty_aligned(shape: tuple[int, ...], dtype: Any, xp: Any = np) -> Array:
         >>> x.shape, x.ctypes.data % 64
         ((2, 3), 0)
     """
-    if xp is not np:
+    if xp is not NUMPY:
         return xp.empty(shape, dtype)
     size = math.prod(shape) * np.dtype(dtype).itemsize
     room = np.empty(size + 64, np.uint8)
     start = -room.ctypes.data % 64
-    return room[start : start + size].view(dtype).reshape(shape)
+    x: Array = room[start : start + size].view(dtype).reshape(shape)
+    return x
 
 
 def memory_order(x: Array) -> tuple[int, ...]:
@@ -568,7 +592,7 @@ def memory_order(x: Array) -> tuple[int, ...]:
 
 
 def empty_in_order(
-    shape: tuple[int, ...], dtype: Any, order: tuple[int, ...], xp: Any = np
+    shape: tuple[int, ...], dtype: Any, order: tuple[int, ...], xp: ArrayModule = NUMPY
 ) -> Array:
     """An uninitialized array whose axes lie in memory in this order, without gaps.
 

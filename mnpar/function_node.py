@@ -250,4 +250,4 @@ class FunctionNode(Hookable):
         if is_debugging():
             backend.check_finite(self.label, "gradient", (array,))
         gx = as_variable(gx) if record else array
-        return gx if array.dtype == x.dtype else backend.cast(gx, x.dtype)
+        return gx if array.dtype == x.dtype else backend.cast_gradient(gx, x.dtype)

@@ -256,7 +256,8 @@ def _as_tuple(x: Any) -> tuple[Any, ...]:
 
 def _cast(x: Any, dtype: Any) -> Array:
     x = x if backend.is_array(x) else np.asarray(x)
-    return x if dtype is None or x.dtype.kind != "f" else x.astype(dtype)
+    result: Array = x if dtype is None or x.dtype.kind != "f" else x.astype(dtype)
+    return result
 
 
 @contextmanager
@@ -276,7 +277,7 @@ def _set(p: Variable, array: Array) -> None:
     p.node.dtype, p.array = array.dtype, array
 
 
-def _output_gradients(ys: Sequence[Variable], y_grad: Any, dtype: Any) -> list[Array]:
+def _output_gradients(ys: Sequence[Variable], y_grad: Any, dtype: Any) -> list[Array | None]:
     if y_grad is None:
         if len(ys) != 1 or ys[0].size != 1:
             raise ValueError(

@@ -46,20 +46,21 @@ class Variable(ArrayLike):
 
     def __init__(
         self,
-        data: Array = None,
+        data: Array | None = None,
         *,
         name: str | None = None,
-        grad: Array = None,
+        grad: Array | None = None,
         requires_grad: bool = True,
     ) -> None:
-        self.array = None if data is None else backend.require_array(data)
+        array: Any = None if data is None else backend.require_array(data)
+        self.array = array
         self.node = VariableNode(data, requires_grad, None, tick())
         self.node.name = name
         if grad is not None:
             self.grad = grad
 
     @classmethod
-    def of(cls, array: Array, node: VariableNode) -> Variable:
+    def of(cls, array: Any, node: VariableNode) -> Variable:
         """A Variable for an existing place in the graph (no checks: it is made for every output of
         every function).
         """
@@ -84,11 +85,13 @@ class Variable(ArrayLike):
         """The gradient of this Variable, an array of its shape and dtype; None before any backward
         has computed one.
         """
-        g = self.node.gradient
-        return g if g is None or type(g) is np.ndarray else materialize(self.node)
+        g: Any = self.node.gradient
+        if not (g is None or type(g) is np.ndarray):
+            return materialize(self.node)
+        return g  # type: ignore[return-value]  # None before a backward has computed one
 
     @grad.setter
-    def grad(self, g: Array) -> None:
+    def grad(self, g: Array | None) -> None:
         if g is not None and (
             not backend.is_array(g) or g.shape != self.shape or g.dtype != self.dtype
         ):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -129,7 +130,7 @@ def copy_shared(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> 
     for memory, places in views.items():
         stay = 0
         if memory not in taken:
-            parts = [getattr(gs[i], "array", gs[i]) for i in places]
+            parts: list[Any] = [getattr(gs[i], "array", gs[i]) for i in places]
             # the first, if it shows it all
             stay = len(parts) if _fill(parts) else int(len(parts) > 1 and _fill(parts[:1]))
         for i in places[stay:]:
@@ -154,7 +155,7 @@ def without_slots(nodes: Sequence[VariableNode]) -> Iterator[None]:
 
 def buffer_ids(gs: Iterable[Gradient]) -> set[int]:
     """The ids of the arrays that own the gradients' memory."""
-    arrays: list[Array] = [getattr(g, "array", g) for g in gs]
+    arrays: list[Any] = [getattr(g, "array", g) for g in gs]
     return {id(x if x.base is None else x.base) for x in arrays}
 
 
@@ -210,9 +211,10 @@ def materialize(node: VariableNode) -> Array:
     """The array of a node's gradient, writable: a copy of a shared one, but for the last of its
     holders.
     """
-    g = node.gradient
+    g: Any = node.gradient
     if not isinstance(g, CopyOnRead):
-        return getattr(g, "array", g)
+        array: Array = getattr(g, "array", g)
+        return array
     last = g.holders == {id(node)}
     node.gradient = array = g.array if last else g.array.copy(order="K" if g.holders else "C")
     # last: this thread no longer reads g.array, whose next holder may take it
@@ -224,7 +226,7 @@ def _fill(parts: list[Array]) -> bool:
     """Whether views of one array do not overlap, and leave at most an eighth of it unused: memory
     kept alive for nothing.
     """
-    base = parts[0].base
+    base: Any = parts[0].base
     nbytes = getattr(base, "nbytes", 0)
     shown = sum([g.nbytes for g in parts])
     if not 7 * nbytes <= 8 * shown <= 8 * nbytes or base.base is not None:

@@ -234,13 +234,13 @@ def _unknown(name: str) -> TypeError:
     return TypeError(f"numpy.{name} knows no Variables: use {use}, or {_ARRAY}")
 
 
-def _label(x: Array) -> str:
+def _label(x: Array | None) -> str:
     if x is None:
         return "None"
     return f"({', '.join(map(str, x.shape))}), {x.dtype}" if x.shape else str(x.dtype)
 
 
-def _described(x: Array) -> str:
+def _described(x: Array | None) -> str:
     if x is None or not x.size:
         return _label(x)
     # of halves too, which soon exceed 65504

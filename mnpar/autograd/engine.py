@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from mnpar.autograd.accumulate import copy_gradient
 from mnpar.autograd.graph import Function, Gradient, VariableNode
 from mnpar.autograd.tape import current_tape
-from mnpar.backend import HALVES, add_gradients, cast, wrap_scalar
+from mnpar.backend import HALVES, add_gradients, cast_gradient, wrap_scalar
 from mnpar.configuration import recording
 from mnpar.function_hook import around_vjp, function_hooks
 
@@ -194,7 +194,7 @@ class GradientSums:
         ranks exchange them.
         """
         for node, g in seeds:
-            self.add(node, g if g.dtype is node.dtype else cast(g, node.dtype))
+            self.add(node, g if g.dtype is node.dtype else cast_gradient(g, node.dtype))
 
     def add(self, node: VariableNode, g: Gradient) -> None:
         """Add a gradient to the sum of a variable's gradients."""

@@ -161,7 +161,7 @@ class Checkpoint:
 
     def assemble(self, record: Record, box: Box) -> Array:
         """A box of a divided array, put together from the pieces that have cells of it."""
-        whole: Array = None
+        whole: Array | None = None
         for versions in record.versions().values():
             common = box & versions[0].region
             if common.empty:

@@ -326,5 +326,5 @@ def divided(where: Place | None, shape: tuple[int, ...]) -> Place:
 
 def _digest(array: Array) -> bytes:
     digest = hashlib.sha256(f"{array.dtype} {array.shape} ".encode())
-    digest.update(backend.as_bytes(array))
+    digest.update(backend.as_bytes(array).data)
     return digest.digest()

@@ -470,7 +470,8 @@ class Communicator:
         """
         call = self._call("bcast", self.peer(root), later=later)
         value, _ = yield from self.channel(0).steps(BCAST, x, call)
-        return _like(value, x)
+        result: Array = _like(value, x)
+        return result
 
     bcast, ibcast = twins(_bcast)
 
@@ -480,7 +481,8 @@ class Communicator:
         """
         wide, call = _widened(x, self._call("reduce", self.peer(root), op, later=later))
         total, _ = yield from self.channel(0).steps(ALLREDUCE, wide, call)
-        return _like(self._mean(total, op, x), x)
+        result: Array = _like(self._mean(total, op, x), x)
+        return result
 
     reduce, ireduce = twins(_reduce)
 
@@ -499,11 +501,11 @@ class Communicator:
         algorithm = ALLREDUCE if into is None else allreduce_into(into)
         wide, call = _widened(x, self._call("allreduce", op=op, later=later))
         total, _ = yield from self.channel(0).steps(algorithm, wide, call)
-        total = _like(self._mean(total, op, x), x)
+        result: Array = _like(self._mean(total, op, x), x)
         if out is None:
-            return total
-        if not (type(out) is np.ndarray and np.shares_memory(total, out)):
-            out[...] = total
+            return result
+        if not (type(out) is np.ndarray and np.shares_memory(result, out)):
+            out[...] = result
         return out
 
     allreduce, iallreduce = twins(_allreduce)
@@ -533,7 +535,8 @@ class Communicator:
         whose first axis is cut.
         """
         call = self._call("scatter", self.peer(root), later=later)
-        return (yield from self.channel(0).steps(SCATTER, xs, call))[0]
+        result: Array = (yield from self.channel(0).steps(SCATTER, xs, call))[0]
+        return result
 
     scatter, iscatter = twins(_scatter)
 
@@ -561,7 +564,8 @@ class Communicator:
                 parts.append(part)
             wide = tuple(parts)
         total, _ = yield from self.channel(0).steps(REDUCE_SCATTER, wide, call)
-        return self._mean(total, op, xs[self.rank])
+        result: Array = self._mean(total, op, xs[self.rank])
+        return result
 
     reduce_scatter, ireduce_scatter = twins(_reduce_scatter)
 
@@ -587,7 +591,8 @@ class Communicator:
             raise ValueError(f"rank {self.rank}: there is no {name} by {op!r}")
         call = self._call("scan", op=op, later=later)
         total, _ = yield from self.channel(0).steps(SCANS[exclusive, True], x, call)
-        return _like(total, x)
+        result: Array = _like(total, x)
+        return result
 
     def _barrier(self, later: bool) -> Steps[None]:
         """Return when every rank has called it."""

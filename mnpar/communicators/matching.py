@@ -395,7 +395,7 @@ def value_of(body: Array, header: Header) -> Any:
     """The value that followed an opening."""
     if header.kind == NOTHING:
         return None
-    return pickle.loads(body) if header.kind == OBJECT else wire.as_array(body, header)
+    return pickle.loads(body.data) if header.kind == OBJECT else wire.as_array(body, header)
 
 
 EMPTY = np.empty(0, np.uint8)

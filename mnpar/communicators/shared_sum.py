@@ -135,7 +135,7 @@ class Board:
     def __init__(self, transport: Processes, memory: SharedMemory) -> None:
         self._transport, self._rank, self.memory = transport, transport.rank, memory
         starts = range(0, self.size(transport.size), self.size(1))
-        self._bytes = memoryview(memory.array)[: self.size(transport.size)]
+        self._bytes = memory.array.data[: self.size(transport.size)]
         self._words = self._bytes.cast("q")
         self._at = [start // 8 for start in starts]
         self._mine = self._at[transport.rank]

@@ -382,7 +382,7 @@ def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
     """Of a header that is sent by itself: whether it is of a send, its order, its number, and how
     many bytes follow it.
     """
-    op, order, seq, nbytes = _FOLLOWS.unpack_from(head)
+    op, order, seq, nbytes = _FOLLOWS.unpack_from(head)  # type: ignore[arg-type]  # a buffer, for numpy from Python 3.12 on
     return OPS[op] in POINT_TO_POINT, order, seq, nbytes
 
 
@@ -473,7 +473,7 @@ def decode(frame: Array, header: Header | None = None) -> tuple[Any, Header]:
     if header.kind == NOTHING:
         return None, header
     if header.kind == OBJECT:
-        return pickle.loads(body), header
+        return pickle.loads(body.data), header
     if header.kind == ARRAY:
         return as_array(body, header), header
     parts, start = [], 0

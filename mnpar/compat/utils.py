@@ -39,7 +39,8 @@ def force_array(x: Any, dtype: Any = None) -> Array:
     """
     if np.isscalar(x):
         return np.array(x, dtype)
-    return x if dtype is None else x.astype(dtype, copy=False)
+    y: Array = x if dtype is None else x.astype(dtype, copy=False)
+    return y
 
 
 def size_of_shape(shape: Sequence[int]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule, Index
 
 
 def to_device(device: int | str | None, x: Array) -> Array:
@@ -187,7 +187,7 @@ def _described(example: Any) -> str:
     return f"a {kind} of length {len(example)}" if isinstance(example, tuple) else f"a {kind}"
 
 
-def _join(examples: Sequence[Any], where: str, device: int | str | None, padding: Any) -> Array:
+def _join(examples: Any, where: str, device: int | str | None, padding: Any) -> Array:
     """(N, …) from N arrays or numbers."""
     if not backend.is_array(examples[0]):
         examples = (
@@ -232,7 +232,7 @@ def _several_shapes(where: str, shapes: list[tuple[int, ...]]) -> str:
     )
 
 
-def _pad(xp: Any, examples: Sequence[Array], padding: Any, where: str) -> Array:
+def _pad(xp: ArrayModule, examples: Sequence[Array], padding: Any, where: str) -> Array:
     if len({example.ndim for example in examples}) > 1:
         raise ValueError(
             "padding joins arrays with one number of axes; these have "
@@ -240,7 +240,9 @@ def _pad(xp: Any, examples: Sequence[Array], padding: Any, where: str) -> Array:
         )
     # the smallest that holds them all
     shape = np.max([example.shape for example in examples], axis=0).astype(int).tolist()
-    dtype = xp.result_type(*{example.dtype: None for example in examples})  # as without padding
+    dtype: Any = xp.result_type(
+        *{example.dtype: None for example in examples}
+    )  # as without padding
     if (
         dtype.kind in "biu"
         and np.ndim(padding) == 0
@@ -253,5 +255,6 @@ def _pad(xp: Any, examples: Sequence[Array], padding: Any, where: str) -> Array:
         )
     joined = xp.full((len(examples), *shape), padding, dtype=dtype)
     for i, example in enumerate(examples):
-        joined[(i, *map(slice, example.shape))] = example
+        index: Index = (i, *map(slice, example.shape))
+        joined[index] = example
     return joined

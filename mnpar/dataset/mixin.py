@@ -100,4 +100,5 @@ def positions(index: Any, length: int) -> Array:
         raise IndexError(
             f"examples {index.min()} … {index.max()} of a data set of {length} were asked for"
         )
-    return (index % length).astype(np.intp)
+    result: Array = (index % length).astype(np.intp)
+    return result

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import check_root, run_on_root
 from mnpar.datasets.parcel import hand_out, receive
@@ -114,7 +113,7 @@ def scatter_dataset(
     """
     require_communicator(comm, "scatter_dataset(dataset, comm)")
     check_root(comm, root)
-    order: Array = None  # on the root
+    order: Any = None  # on the root
 
     def plan() -> tuple[int, bool]:
         nonlocal order

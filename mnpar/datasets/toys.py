@@ -152,7 +152,8 @@ def _smooth(patterns: Array, width: float = 0.06) -> Array:
         low = np.exp(-0.5 * (np.fft.fftfreq(n) * n * 2 * np.pi * width) ** 2)
         waves = waves * low.reshape(-1, *[1] * (patterns.ndim - axis - 1))
     smooth = np.fft.ifftn(waves, axes=axes).real
-    return smooth / np.maximum(smooth.std(axis=axes, keepdims=True), 1e-12)
+    result: Array = smooth / np.maximum(smooth.std(axis=axes, keepdims=True), 1e-12)
+    return result
 
 
 def _check(who: str, **numbers: tuple[int, int]) -> None:

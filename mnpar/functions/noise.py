@@ -40,7 +40,7 @@ def dropout(
     x: Any,
     ratio: float = 0.5,
     *,
-    mask: Array = None,
+    mask: Array | None = None,
     return_mask: bool = False,
     rng: np.random.Generator | None = None,
     whole: tuple[int, ...] | None = None,
@@ -185,7 +185,7 @@ def rrelu(
     l: float = 1 / 8,  # noqa: E741 - Chainer's name
     u: float = 1 / 3,
     *,
-    r: Array = None,
+    r: Array | None = None,
     return_r: bool = False,
     rng: np.random.Generator | None = None,
 ) -> Any:
@@ -235,7 +235,7 @@ def simplified_dropconnect(
     b: Any = None,
     ratio: float = 0.5,
     train: bool = True,
-    mask: Array = None,
+    mask: Array | None = None,
     use_batchwise_mask: bool = True,
     *,
     rng: np.random.Generator | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import NUMPY, Array, ArrayModule
 from mnpar.configuration import get_dtype
 from mnpar.initializers.by_path import initialize_by_path
 from mnpar.initializers.constant import Constant, Identity, NaN, One, Zero
@@ -44,7 +44,11 @@ __all__ = [
 
 
 def generate_array(
-    initializer: Any, shape: tuple[int, ...], xp: Any = np, dtype: Any = None, device: Any = None
+    initializer: Any,
+    shape: tuple[int, ...],
+    xp: ArrayModule = NUMPY,
+    dtype: Any = None,
+    device: Any = None,
 ) -> Array:
     """A new array, filled.
 

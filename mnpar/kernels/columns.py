@@ -14,7 +14,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.autograd.tape import advance_transfers
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.kernels.sums import parts
 from mnpar.kernels.windows import Numbers, Windows
 
@@ -28,7 +28,7 @@ LONGER = 4
 class Buffers:
     """Memory that is used again and again, and so stays in the cache."""
 
-    def __init__(self, xp: Any, dtype: Any) -> None:
+    def __init__(self, xp: ArrayModule, dtype: Any) -> None:
         self.xp, self.dtype = xp, dtype
         self.kept: dict[str, Array] = {}
 

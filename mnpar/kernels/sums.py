@@ -44,13 +44,14 @@ def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False)
         array([3., 7.])
     """
     if x.dtype.char in HALVES:
-        return x.sum(axis=axis, keepdims=keepdims, dtype="f4").astype(x.dtype)
+        total: Array = x.sum(axis=axis, keepdims=keepdims, dtype="f4")
+        return total.astype(x.dtype)
     if x.size < max(WORTH, 1) or x.dtype.char not in "fd" or not x.flags.c_contiguous:
-        return x.sum(axis=axis, keepdims=keepdims)
+        return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
     given: Any = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = [a % x.ndim for a in given if type(a) is int and -x.ndim <= a < x.ndim]
     if not axes or len(set(axes)) < len(given):
-        return x.sum(axis=axis, keepdims=keepdims)  # a copy, or numpy's error
+        return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]  # a copy, or numpy's error
     # all axes before the one, and from the other on, are summed over
     first = 0
     last = x.ndim
@@ -87,9 +88,10 @@ def row_sums(x: Array) -> Array:
     M, C = x.shape
     n = C if C <= PIECE else piece(C)
     if x.dtype.char not in "fd" or n < min(C, 16) or (n < C and not x.flags.c_contiguous):
-        return x.sum(axis=1)
+        result: Array = x.sum(axis=1)
+        return result
     if n == C:
-        return x.dot(ones_like(C, x))
+        return x.dot(ones_like(C, x))  # type: ignore[no-any-return]
     return row_sums(x.reshape(-1, n).dot(ones_like(n, x)).reshape(M, C // n))
 
 
@@ -101,8 +103,10 @@ def column_sums(x: Array) -> Array:
         array([4., 6.])
     """
     if x.dtype.char not in "fd" or len(x) > KEPT:
-        return x.sum(axis=0)
-    return ones_like(len(x), x).dot(x)
+        y: Array = x.sum(axis=0)
+        return y
+    result: Array = ones_like(len(x), x).dot(x)
+    return result
 
 
 @functools.lru_cache(1024)

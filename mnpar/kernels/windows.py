@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, Index
 from mnpar.plans import Window
 
 Numbers = tuple[int, ...]
@@ -200,7 +200,7 @@ class Windows:
         return tuple([max(a + 2 * p, (o - 1) * s + (k - 1) * d + 1) for a, k, s, p, d, o in axes])
 
     @property
-    def inside(self) -> tuple[slice, ...]:
+    def inside(self) -> Index:
         """Where the image lies in its padding."""
         return tuple([slice(p, p + a) for p, a in zip(self.pad, self.size, strict=True)])
 
@@ -240,7 +240,7 @@ class Windows:
         )
         return Windows(self.out, self.K, self.stride, pad, self.dilate, self.size)
 
-    def offsets(self) -> Iterator[tuple[Numbers, tuple[slice, ...]]]:
+    def offsets(self) -> Iterator[tuple[Index, Index]]:
         """Each offset within a window, and the slices of the padded image where all windows have
         that cell.
         """
@@ -269,7 +269,8 @@ class Windows:
             *[step * s for step, s in zip(steps, self.stride, strict=True)],
         )
         shape = (padded.shape[1], *self.K, padded.shape[0], *self.out)
-        return xp.lib.stride_tricks.as_strided(padded, shape, strides)
+        result: Array = xp.lib.stride_tricks.as_strided(padded, shape, strides)
+        return result
 
     def add_columns(self, columns: Array, last: bool = False) -> Array:
         """The transpose of it: an image (N, C, *size) in which each cell is the sum over the

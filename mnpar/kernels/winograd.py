@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, Index
 from mnpar.kernels.columns import Buffers, in_turn
 from mnpar.kernels.sums import parts
 from mnpar.kernels.windows import Numbers, Windows
@@ -208,7 +208,10 @@ class Tiling:
         steps = padded.strides[2:]
         strides = (*steps, padded.strides[1], padded.strides[0], *[step * self.m for step in steps])
         shape = (*[self.a] * self.n, padded.shape[1], padded.shape[0], *self.tiles)
-        return backend.get_array_module(padded).lib.stride_tricks.as_strided(padded, shape, strides)
+        result: Array = backend.get_array_module(padded).lib.stride_tricks.as_strided(
+            padded, shape, strides
+        )
+        return result
 
     def _part(self, y: Array, samples: slice, rows: slice) -> tuple[Array, Array | None]:
         """The outputs of a part; and an image of whole tiles, if they do not end there or their
@@ -248,17 +251,22 @@ class Tiling:
         cut = self._cut(part if whole is None else whole)
         _runs(cut)[...] = _runs(self._order(found, cut.shape))
         if whole is not None:
-            part[...] = whole[(..., *[slice(0, o) for o in part.shape[2:]])]
+            part[...] = whole[_corner(part.shape[2:])]
 
     def read(self, y: Array, samples: slice, rows: slice, out: Array) -> Array:
         """The transpose of ``write``, into ``out`` (K·n·tiles, m·m·…)."""
         part, whole = self._part(y, samples, rows)
         if whole is not None:
             whole[...] = 0
-            whole[(..., *[slice(0, o) for o in part.shape[2:]])] = part
+            whole[_corner(part.shape[2:])] = part
         cut = self._cut(part if whole is None else whole)
         _runs(self._order(out, cut.shape))[...] = _runs(cut)
         return out
+
+
+def _corner(shape: Sequence[int]) -> Index:
+    """The index of the first cells along the last axes."""
+    return (..., *[slice(0, o) for o in shape])
 
 
 def _runs(x: Array) -> Array:
@@ -280,9 +288,8 @@ def _tiles(windows: Windows, m: int) -> int:
 @functools.cache
 def _matrices(r: int, n: int, dtype: Any) -> tuple[Array, Array, Array]:
     """A, B and G for n axes."""
-    return tuple(
-        [functools.reduce(np.kron, [z] * n).astype(dtype) for z in toom_cook(r, POINTS[r])]
-    )
+    A, B, G = [functools.reduce(np.kron, [z] * n).astype(dtype) for z in toom_cook(r, POINTS[r])]
+    return A, B, G
 
 
 def toom_cook(r: int, points: tuple[float, ...]) -> tuple[Array, Array, Array]:

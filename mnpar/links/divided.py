@@ -66,7 +66,7 @@ class Part:
 
 def digest_of(x: Array) -> bytes:
     """A digest of the values of an array."""
-    return hashlib.blake2b(backend.as_bytes(backend.to_host(x)), digest_size=16).digest()
+    return hashlib.blake2b(backend.as_bytes(backend.to_host(x)).data, digest_size=16).digest()
 
 
 class Divided(Link):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import backend, initializers
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions import exchange, halo_exchange, local_convolution_2d, local_deconvolution_2d
 from mnpar.functions.divided.blocks import shared
 from mnpar.functions.divided.halo import SpatialGrid, grid_needed
@@ -415,9 +415,10 @@ class SpatialLinear(Link):
         self.W.box = Box((0, 0, *cells.start), (self.out_size, in_size[0], *cells.stop))
         self.W.initialize(self.W.box.shape)
 
-    def _first_whole(self, dtype: Any, xp: Any) -> Array:
+    def _first_whole(self, dtype: Any, xp: ArrayModule) -> Array:
         """The whole matrix at first: what was loaded before the size was known, or a new one."""
-        whole, self._loaded = self._loaded, None
+        whole: Array | None = self._loaded
+        self._loaded = None
         if whole is None:
             whole = initializers.generate_array(self._initial, self._matrix, xp, dtype)
         return whole

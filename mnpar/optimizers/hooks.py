@@ -19,7 +19,7 @@ from zlib import crc32
 import numpy as np
 
 from mnpar import backend, random
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.optimizers import Optimizer, UpdateRule
 from mnpar.optimizers.update_rule import WITH_MESH
 from mnpar.parameter import Parameter
@@ -249,7 +249,7 @@ class GradientHardClipping:
 
 
 def exponential_decay_noise(
-    xp: Any, shape: tuple[int, ...], dtype: Any, hook: GradientNoise, opt: Any
+    xp: ArrayModule, shape: tuple[int, ...], dtype: Any, hook: GradientNoise, opt: Any
 ) -> Array:
     """Noise of variance η / (1 + t)^0.55, drawn from the rank's generator: Neelakantan et al.,
     arXiv:1511.06807.

@@ -269,7 +269,7 @@ class UpdateRule:
         as it is.
         """
         self.t = int(serializer("t", self.t))
-        state = dict(self.state)
+        state: dict[str, Any] = dict(self.state)
         # of a parameter without an array: the names of its state
         if not state and isinstance(serializer, Deserializer):
             self.prepare(Parameter(np.zeros(1, get_dtype())))

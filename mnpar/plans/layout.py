@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mnpar.backend import Index
 from mnpar.plans.box import Box
 
 MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
@@ -21,7 +22,7 @@ MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 class View(NamedTuple):
     """The places of some cells in a rank's array."""
 
-    slices: tuple[slice, ...]
+    slices: Index
     # axes, counted from the last, on which one cell stands at all places of the slice
     spread: tuple[int, ...]
     place: Box

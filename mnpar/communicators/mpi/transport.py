@@ -94,7 +94,7 @@ class MpiTransport(Reductions):
         self.adds_up = self.size > 1 and not self.apart and self.MPI.get_vendor()[0] != "Open MPI"
         self._others = tuple([rank for rank in self._world_ranks if rank != process.rank])
         self.lanes: list[Any] = []
-        self._outbox: deque[tuple[Any, Array]] = deque()
+        self._outbox: deque[tuple[Any, bytes | Array]] = deque()
         self._status = self.MPI.Status()
         self._byte = self.MPI.BYTE
         self.label = f"{self._world_ranks} made"

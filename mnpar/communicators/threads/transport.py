@@ -112,7 +112,8 @@ class ThreadTransport:
         return None
 
     def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
-        return letter.handle
+        frame: Array = letter.handle
+        return frame
         yield  # makes it steps, though it never waits
 
     def take(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.activation.sigmoid import tanh
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.node import GenericFunction, check_option, upcast_halves
@@ -80,7 +80,9 @@ _HEIGHT = 1 / math.sqrt(2 * math.pi)  # of the normal density at 0
 _TANH = math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715
 
 
-def _tanh_of(xp: Any, x: Array, coefficients: tuple[float, ...], y: Array, square: Array) -> None:
+def _tanh_of(
+    xp: ArrayModule, x: Array, coefficients: tuple[float, ...], y: Array, square: Array
+) -> None:
     """y ← tanh(x P(x²)), with nothing in memory but y and x², which is left in ``square``."""
     xp.multiply(x, x, out=square)
     xp.multiply(square, coefficients[-1], out=y)
@@ -105,7 +107,7 @@ class Erf(GenericFunction):
         return _shaped(y, x)
 
     @staticmethod
-    def fill(xp: Any, x: Array, y: Array, square: Array) -> None:
+    def fill(xp: ArrayModule, x: Array, y: Array, square: Array) -> None:
         """A block that stays in the cache."""
         if fill("Erf", x, y):
             return
@@ -115,7 +117,7 @@ class Erf(GenericFunction):
             _tanh_of(xp, x, _ARGUMENT, y, square)
 
     @staticmethod
-    def fine(xp: Any, x: Array) -> Array:
+    def fine(xp: ArrayModule, x: Array) -> Array:
         """To the last digits of float64."""
         n = _FRACTION.shape[1]
         room = backend.empty_aligned((n + 2, x.size), x.dtype, xp)
@@ -154,7 +156,7 @@ class Gelu(GenericFunction):
         flat = _flat(x, x)
         y = xp.empty_like(flat)
         keeps = self.differentiable and (self.by_tanh or not fills("CdfNorm", flat))
-        self.slope: Array = xp.empty_like(flat) if keeps else None
+        self.slope: Array | None = xp.empty_like(flat) if keeps else None
         for place, room in _blocks(xp, flat):
             part = flat[place]
             phi = (y if self.slope is None else self.slope)[place]
@@ -164,7 +166,7 @@ class Gelu(GenericFunction):
                 self._add_rest(xp, part, phi, room, squared)
         return _shaped(y, x)
 
-    def _below(self, xp: Any, x: Array, phi: Array, square: Array) -> bool:
+    def _below(self, xp: ArrayModule, x: Array, phi: Array, square: Array) -> bool:
         """phi ← Φ(x); whether x² is left in ``square``."""
         if not self.by_tanh and fill("CdfNorm", x, phi):
             return False
@@ -177,7 +179,7 @@ class Gelu(GenericFunction):
         phi *= 0.5
         return squared
 
-    def _add_rest(self, xp: Any, x: Array, phi: Array, room: Array, squared: bool) -> None:
+    def _add_rest(self, xp: ArrayModule, x: Array, phi: Array, room: Array, squared: bool) -> None:
         """Φ → Φ + x Φ′, in place; ``squared``: x² is in ``room``."""
         if not squared:
             xp.multiply(x, x, out=room)
@@ -206,7 +208,7 @@ class Gelu(GenericFunction):
             slope *= gy[place]
         return gx
 
-    def _density(self, xp: Any, phi: Array, y: Array) -> None:
+    def _density(self, xp: ArrayModule, phi: Array, y: Array) -> None:
         """x² → Φ′(x), in place."""
         if self.by_tanh:  # Φ = (1 + tanh u) / 2, so Φ′ = 2 Φ (1 − Φ) u′
             xp.minimum(y, 1e3, out=y)  # where the rest is 0
@@ -247,7 +249,7 @@ def _shaped(flat: Array, x: Array) -> Array:
     return flat.reshape(shape).transpose(places).astype(x.dtype, copy=False)
 
 
-def _blocks(xp: Any, x: Array) -> Iterator[tuple[slice, Array]]:
+def _blocks(xp: ArrayModule, x: Array) -> Iterator[tuple[slice, Array]]:
     """Places in a vector, each with room for as many elements; of what overflows there nothing is
     said.
     """

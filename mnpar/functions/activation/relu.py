@@ -59,7 +59,8 @@ class LeakyReLU(GenericFunction):
         self.factor = (x > 0).astype(x.dtype)
         self.factor *= 1 - self.slope
         self.factor += self.slope
-        return x * self.factor
+        result: Array = x * self.factor
+        return result
 
     def backward(self, gy: Any) -> Any:
         return lambda: gy * self.factor

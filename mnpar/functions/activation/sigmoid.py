@@ -66,7 +66,8 @@ def tanh(xp: ModuleType, x: Array) -> Array:
         >>> F.tanh(np.array([0.0, 100.0])).array
         array([0., 1.])
     """
-    return xp.tanh(x)
+    result: Array = xp.tanh(x)
+    return result
 
 
 class Softplus(GenericFunction):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import HALVES, Array
+from mnpar.backend import HALVES, Array, ArrayModule
 from mnpar.functions.activation.sigmoid import sigmoid
 from mnpar.functions.array.broadcast import Shape, fit
 from mnpar.functions.node import GenericFunction, floating_dtype, upcast_halves
@@ -85,7 +85,7 @@ class Swish(GenericFunction):
         return cut(n, *xs)
 
 
-def _one_and_exp(xp: Any, x: Array, slope: Array, z: Array) -> Array:
+def _one_and_exp(xp: ArrayModule, x: Array, slope: Array, z: Array) -> Array:
     """z ← 1 + e^(slope · x), which may be ∞."""
     with np.errstate(over="ignore"):
         xp.exp(xp.multiply(x, slope, out=z), out=z)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.array.broadcast import Shape, fit
 from mnpar.functions.node import (
     GenericFunction,
@@ -31,7 +31,8 @@ class GetItem(GenericFunction):
         self.index = index
 
     def forward(self, x: Array) -> Array:
-        return x[self.index]
+        result: Array = x[self.index]
+        return result
 
     def backward(self, gy: Any) -> Any:
         x = self.inputs[0]
@@ -56,7 +57,7 @@ class ScatterAdd(GenericFunction):
             y[self.index] = x
         return y.astype(dtype, copy=False)
 
-    def _add_rows(self, xp: Any, y: Array, x: Array) -> None:
+    def _add_rows(self, xp: ArrayModule, y: Array, x: Array) -> None:
         """Those named for the first time are put down; the rest are added, by elements: far faster
         than by rows.
         """

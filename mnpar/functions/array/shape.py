@@ -59,7 +59,7 @@ class Cast(GenericFunction):
         return x.astype(self.dtype)
 
     def backward(self, gy: Any) -> Any:
-        return lambda: backend.cast(gy, self.inputs[0].dtype)
+        return lambda: backend.cast_gradient(gy, self.inputs[0].dtype)
 
 
 class Copy(GenericFunction):

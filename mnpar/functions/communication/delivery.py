@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.configuration import config
 from mnpar.functions.node import upcast_halves
 from mnpar.plans.layout import Layout
@@ -21,7 +21,7 @@ class Form(NamedTuple):
 
     lead: tuple[int, ...]  # the axes before those of the plan
     dtype: Any
-    xp: Any
+    xp: ArrayModule
 
 
 def form_of(have: Layouts, xs: Sequence[Array | None], label: str) -> Form | None:

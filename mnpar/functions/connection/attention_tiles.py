@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.array.broadcast import fit
 from mnpar.functions.node import GenericFunction, matrix_transpose, upcast_halves
 from mnpar.kernels.blas import stacked
@@ -48,7 +48,7 @@ class Masks(NamedTuple):
     blind: Array | None
     ahead: int | None
 
-    def hidden(self, tile: Tile, xp: Any) -> Hidden | None:
+    def hidden(self, tile: Tile, xp: ArrayModule) -> Hidden | None:
         """What is hidden in a tile."""
         where = None
         if tile.in_part and self.ahead is not None:
@@ -103,7 +103,7 @@ def scores(q: Array, k: Array, hidden: Hidden | None) -> Array:
     """q kᵀ, (…, T, S); where keys are hidden a number so low that it counts for nothing beside any
     other, or 0 if all are.
     """
-    s = times_turned(q, k)
+    s: Array = times_turned(q, k)
     if hidden is not None:
         xp = backend.get_array_module(s)
         low = xp.asarray(np.finfo(s.dtype).min / 2, s.dtype)

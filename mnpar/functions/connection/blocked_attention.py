@@ -90,7 +90,8 @@ class Attention(GenericFunction):
         self.causal = causal
         self.shown = shown
         self.order = order
-        self.sees = None if shown is None else shown.any(axis=-1)[..., None, :]  # (…, 1, T)
+        rows: Any = None if shown is None else shown.any(axis=-1)
+        self.sees: Array | None = None if rows is None else rows[..., None, :]  # (…, 1, T)
         self.modest = self.sees is None or bool(self.sees.all())
 
     def forward(self, q: Array, k: Array, v: Array) -> Array:
@@ -279,7 +280,8 @@ class Attention(GenericFunction):
 
     def _recorded(self, q: Variable, k: Variable, v: Variable, go: Variable) -> list[Any]:
         """The gradients in functions of Variables, differentiable any number of times."""
-        xp, (T, S), shown = q.xp, (q.shape[-2], k.shape[-2]), self.shown
+        xp, (T, S) = q.xp, (q.shape[-2], k.shape[-2])
+        shown: Any = self.shown
         if self.causal:
             shown = xp.tri(T, S, S - T, dtype=bool)
         scores = (q * self.scale) @ matrix_transpose(k)

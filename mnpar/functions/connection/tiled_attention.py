@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.configuration import is_recording
 from mnpar.functions.array.broadcast import broadcast_to
 from mnpar.functions.array.joining import Concat
@@ -222,7 +222,7 @@ def _owned(x: Any) -> Any:
     return x if isinstance(x, Variable) else x.copy()
 
 
-def boolean(mask: Any, xp: Any) -> Array:
+def boolean(mask: Any, xp: ArrayModule) -> Array:
     """A mask as booleans; TypeError if it is of fractions, as one that is added to scores."""
     shown = xp.asarray(array_of(mask))
     if shown.dtype.kind not in "biu":

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, Index
 from mnpar.configuration import is_recording
 from mnpar.functions.array.joining import concat, split_axis
 from mnpar.functions.communication.exchange import exchange, iexchange
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 
-Index = tuple[slice, ...]
 Local = Callable[[Variable, Box], Variable]
 
 WORTH_HIDING = (

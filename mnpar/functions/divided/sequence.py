@@ -192,5 +192,8 @@ def _heads_of(comm: Communicator, shown: Array, cut: Cut | None, H: int) -> Arra
     """The mask of this rank's heads and all queries; of a cut, its rows come from all ranks."""
     heads, (first, last) = shown.shape[-3], block(H, comm.size, comm.rank)
     if cut is not None:
-        return exchange(comm, shown, _to_heads(cut, heads, heads == H, shown.shape[-1])).array
+        result: Array = exchange(
+            comm, shown, _to_heads(cut, heads, heads == H, shown.shape[-1])
+        ).array
+        return result
     return shown if heads == 1 else shown[..., first:last, :, :]

@@ -87,7 +87,7 @@ def vocabulary_parallel_softmax_cross_entropy(
     t: Any,
     normalize: bool = True,
     cache_score: bool = True,
-    class_weight: Array = None,
+    class_weight: Array | None = None,
     ignore_label: int | None = -1,
     reduce: str = "mean",
 ) -> Variable:

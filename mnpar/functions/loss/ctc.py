@@ -19,7 +19,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.autograd.tape import Tape
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.activation.softmax import log_softmax
 from mnpar.functions.array.get_item import get_item, where
 from mnpar.functions.array.joining import concat, stack
@@ -63,7 +63,7 @@ class States:
         return xp.arange(T)[:, None, None], xp.arange(len(self.path))[:, None], self.path
 
 
-def _log_sum(xp: Any, a: Array, b: Array, c: Array) -> Array:
+def _log_sum(xp: ArrayModule, a: Array, b: Array, c: Array) -> Array:
     """log(eᵃ + eᵇ + eᶜ), by fewer and faster passes than ``logaddexp`` makes."""
     top = xp.maximum(a, b)
     xp.maximum(top, c, out=top)
@@ -124,9 +124,10 @@ class CTC(GenericFunction):
         for s in range(share.shape[2]):
             gx[steps, rows, states.path[:, s]] -= share[:, :, s]
         counts = (steps < states.steps) & (self.log_p > NEVER / 2)  # (T, N)
-        return (gx * (counts * upcast_halves(gy))[:, :, None]).astype(x.dtype)
+        result: Array = (gx * (counts * upcast_halves(gy))[:, :, None]).astype(x.dtype)
+        return result
 
-    def _shares(self, xp: Any) -> Array:
+    def _shares(self, xp: ArrayModule) -> Array:
         """(T, N, S): the probability of each state at each step."""
         states, picked = self.states, self.log_y[self.states.index(len(self.log_y))]
         T, N, S = picked.shape
@@ -237,15 +238,17 @@ def connectionist_temporal_classification(
     return y if reduce == "no" else mean(y)
 
 
-def _lengths(name: str, what: str, lengths: Any, xp: Any, N: int, low: int, high: int) -> Array:
-    lengths = xp.full(N, high) if lengths is None else xp.asarray(array_of(lengths))
-    if lengths.shape != (N,) or (N and not low <= int(lengths.min()) <= int(lengths.max()) <= high):
-        raise ValueError(f"{name}: {what} = {lengths} is not {N} numbers from {low} to {high}")
-    return lengths
+def _lengths(
+    name: str, what: str, lengths: Any, xp: ArrayModule, N: int, low: int, high: int
+) -> Array:
+    counts = xp.full(N, high) if lengths is None else xp.asarray(array_of(lengths))
+    if counts.shape != (N,) or (N and not low <= int(counts.min()) <= int(counts.max()) <= high):
+        raise ValueError(f"{name}: {what} = {counts} is not {N} numbers from {low} to {high}")
+    return counts
 
 
 def _states(
-    name: str, xp: Any, labels: Array, blank: int, steps: Array, counts: Array, C: int
+    name: str, xp: ArrayModule, labels: Array, blank: int, steps: Array, counts: Array, C: int
 ) -> States:
     N, L = labels.shape
     used = xp.arange(L) < counts[:, None]

@@ -70,9 +70,8 @@ class WalkerAlias:
         """
         rng = rng or generator()
         cells = rng.integers(0, len(self.threshold), shape)
-        return np.where(rng.random(shape) < self.threshold[cells], cells, self.other[cells]).astype(
-            "i4"
-        )
+        y: Array = np.where(rng.random(shape) < self.threshold[cells], cells, self.other[cells])
+        return y.astype("i4")
 
 
 def _products(x: Variable, W: Variable, samples: Array) -> Variable:

@@ -60,10 +60,11 @@ class SoftmaxCrossEntropy(GenericFunction):
         the maximum of the row.
         """
         rows = upcast_halves(to_rows(x))
-        score = rows[self.places]
+        score: Any = rows[self.places]
         # to find the two takes a third of the time of each row's own
         if rows.size and rows.max() <= score.min() + MODEST:
-            e, score = rows - score[:, None], None
+            e = rows - score[:, None]
+            score = None
         else:
             e = rows - rows.max(axis=1, keepdims=True)
             score = e[self.places]
@@ -82,7 +83,8 @@ class SoftmaxCrossEntropy(GenericFunction):
         part = g / total
         gx = e * part[:, None]  # (M, C): softmax · g
         gx[self.places] = (part if score is None else part * e[self.places]) - g
-        return from_rows(gx, x.shape)
+        result: Array = from_rows(gx, x.shape)
+        return result
 
     def _recorded(self, x: Variable, g: Variable) -> Any:
         rows = to_rows(x)
@@ -116,7 +118,7 @@ def softmax_cross_entropy(
     t: Any,
     normalize: bool = True,
     cache_score: bool = True,
-    class_weight: Array = None,
+    class_weight: Array | None = None,
     ignore_label: int | None = -1,
     reduce: str = "mean",
     enable_double_backprop: bool = False,
@@ -223,16 +225,22 @@ def checked_labels(
 
 
 def label_weights(
-    who: str, labels: Array, valid: Array | None, class_weight: Array, classes: int, dtype: Any
+    who: str,
+    labels: Array,
+    valid: Array | None,
+    class_weight: Array | None,
+    classes: int,
+    dtype: Any,
 ) -> Array | None:
     """What each sample's loss is multiplied by; None stands for 1."""
-    if _checked_weight(who, class_weight, classes) is None:
+    _check_class_weight(who, class_weight, classes)
+    if class_weight is None:
         return None if valid is None else valid.astype(dtype)
     weight = class_weight[labels].astype(dtype)
     return weight if valid is None else weight * valid
 
 
-def _checked_weight(who: str, class_weight: Array, classes: int) -> Array:
+def _check_class_weight(who: str, class_weight: Array | None, classes: int) -> None:
     shape = getattr(class_weight, "shape", None)
     dtype = getattr(class_weight, "dtype", np.dtype("O"))
     if class_weight is not None and (
@@ -243,11 +251,10 @@ def _checked_weight(who: str, class_weight: Array, classes: int) -> Array:
             f"({type(class_weight).__name__}) must be a floating array of shape {(classes,)}, "
             "one weight a class"
         )
-    return class_weight
 
 
 def _soft(
-    x: Variable, t: Array, normalize: bool, class_weight: Array, reduce: str, kind: str
+    x: Variable, t: Array, normalize: bool, class_weight: Array | None, reduce: str, kind: str
 ) -> Variable:
     check_option(_NAME, "soft_target_loss", kind, "cross-entropy", "kl-divergence")
     if t.shape != x.shape:
@@ -262,7 +269,8 @@ def _soft(
             f"softmax_cross_entropy: soft targets of shape {t.shape} must have x's shape "
             f"{x.shape}; labels are integers"
         )
-    p, weight = t, _checked_weight(_NAME, class_weight, x.shape[1])
+    _check_class_weight(_NAME, class_weight, x.shape[1])
+    p, weight = t, class_weight
     weighted = p if weight is None else p * weight.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 2))
     loss: Variable = -(log_softmax(x) * weighted).sum(axis=1)  # (N, …)
     if kind == "kl-divergence":

@@ -155,7 +155,8 @@ class PowConstant(GenericFunction):
         self.retain_inputs((0,))
         if self.c in (3, 4):  # a product is many times faster than a power
             y = x * x
-            return y * (x if self.c == 3 else y)
+            result: Array = y * (x if self.c == 3 else y)
+            return result
         return x**self.c
 
     def backward(self, gy: Any) -> Any:

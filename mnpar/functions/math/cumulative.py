@@ -67,11 +67,9 @@ class Prod(GenericFunction):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
-        return (
-            upcast_halves(x)
-            .prod(axis=self.axes, keepdims=True, dtype=upcast_halves(x).dtype)
-            .astype(x.dtype, copy=False)
-        )
+        wide = upcast_halves(x)
+        y: Array = wide.prod(axis=self.axes, keepdims=True, dtype=wide.dtype)
+        return y.astype(x.dtype, copy=False)
 
     def backward(self, gy: Any) -> Any:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()

@@ -13,7 +13,7 @@ import string
 from typing import Any
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.shape import moveaxis, reshape
 from mnpar.functions.math.matmul import matmul
@@ -46,7 +46,7 @@ class Einsum(GenericFunction):
                 )
         return y.astype(xp.result_type(*xs), copy=len(xs) == 1)  # of one operand it may be a view
 
-    def _matrix_product(self, xp: Any, a: Array, b: Array) -> Array | None:
+    def _matrix_product(self, xp: ArrayModule, a: Array, b: Array) -> Array | None:
         """The sum as one product of matrices, for which numpy's einsum needs time to find out; None
         if it is none.
         """

@@ -19,7 +19,8 @@ def exp(xp: ModuleType, x: Array) -> Array:
         >>> F.exp(np.array([0.0, 1.0])).array
         array([1.        , 2.71828183])
     """
-    return xp.exp(x)
+    result: Array = xp.exp(x)
+    return result
 
 
 @elementwise(gradient=lambda gy, y: gy * (y + 1))
@@ -31,7 +32,8 @@ def expm1(xp: ModuleType, x: Array) -> Array:
         >>> float(F.expm1(np.array(1e-20)).array)
         1e-20
     """
-    return xp.expm1(x)
+    result: Array = xp.expm1(x)
+    return result
 
 
 @elementwise(gradient=lambda gy, x: gy / x)
@@ -43,7 +45,8 @@ def log(xp: ModuleType, x: Array) -> Array:
         >>> F.log(np.array([1.0, 2.0])).array
         array([0.        , 0.69314718])
     """
-    return xp.log(x)
+    result: Array = xp.log(x)
+    return result
 
 
 @elementwise(gradient=lambda gy, x: gy / (x + 1))
@@ -55,7 +58,8 @@ def log1p(xp: ModuleType, x: Array) -> Array:
         >>> float(F.log1p(np.array(1e-20)).array)
         1e-20
     """
-    return xp.log1p(x)
+    result: Array = xp.log1p(x)
+    return result
 
 
 def log2(x: Variable | Array) -> Variable:

@@ -23,11 +23,8 @@ class Inv(GenericFunction):
     def forward(self, x: Array) -> Array:
         self.retain_outputs((0,))
         try:
-            return (
-                backend.get_array_module(x)
-                .linalg.inv(upcast_halves(x))
-                .astype(floating_dtype(x.dtype), copy=False)
-            )
+            y: Array = backend.get_array_module(x).linalg.inv(upcast_halves(x))
+            return y.astype(floating_dtype(x.dtype), copy=False)
         except np.linalg.LinAlgError:
             flat = np.linalg.matrix_rank(upcast_halves(x)) < x.shape[-1]
             where = f": number {int(flat.argmax())} of {len(x)}" if len(x) > 1 else ""
@@ -47,11 +44,8 @@ class Det(GenericFunction):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
-        return (
-            backend.get_array_module(x)
-            .linalg.det(upcast_halves(x))
-            .astype(floating_dtype(x.dtype), copy=False)
-        )
+        y: Array = backend.get_array_module(x).linalg.det(upcast_halves(x))
+        return y.astype(floating_dtype(x.dtype), copy=False)
 
     def backward(self, gy: Any) -> Any:
         ((x,), (y,)) = self.get_retained_inputs(), self.get_retained_outputs()
@@ -67,7 +61,8 @@ class Cholesky(GenericFunction):
         self.retain_outputs((0,))
         xp = backend.get_array_module(a)
         try:
-            return xp.linalg.cholesky(upcast_halves(a)).astype(a.dtype, copy=False)
+            result: Array = xp.linalg.cholesky(upcast_halves(a)).astype(a.dtype, copy=False)
+            return result
         except np.linalg.LinAlgError:
             what = f"cholesky: a matrix of x, of shape {a.shape}, is not positive definite"
             raise ValueError(

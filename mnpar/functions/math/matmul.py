@@ -22,7 +22,8 @@ class MatMul(GenericFunction):
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
-        return product(x, y)
+        result: Array = product(x, y)
+        return result
 
     def backward(self, gz: Any) -> Any:
         x, y = self.get_retained_inputs()
@@ -49,9 +50,10 @@ def _by_rows(x: Array, W: Array) -> Array:
     """
     size = x.size * len(W)
     if size <= FEW:
-        return x.dot(W.T)
+        y: Array = x.dot(W.T)
+        return y
     if by_mkl(x, size):
-        return product(x, W.T)
+        return product(x, W.T)  # type: ignore[no-any-return]
     if 1 < len(x) <= min(128, len(W) - 1) and x.dtype.char == "f" and W.dtype.char == "f":
         return (W @ x.T).T
     return x @ W.T

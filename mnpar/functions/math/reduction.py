@@ -90,7 +90,8 @@ class Max(Reduction):
         y = getattr(x, self.extremum)(axis=self.axis, keepdims=True)
         if self.differentiable:
             self.chosen = x == y
-        return y if self.keepdims else y.squeeze(self.axis)
+        result: Array = y if self.keepdims else y.squeeze(self.axis)
+        return result
 
     def backward(self, gy: Any) -> Any:
         return lambda: self.lift(gy) * self.chosen

@@ -23,7 +23,8 @@ def floor(xp: ModuleType, x: Array) -> Array:
         >>> F.floor(np.array([1.5, -1.5])).array
         array([ 1., -2.])
     """
-    return xp.floor(x)
+    result: Array = xp.floor(x)
+    return result
 
 
 @elementwise(gradient=None)
@@ -35,7 +36,8 @@ def ceil(xp: ModuleType, x: Array) -> Array:
         >>> F.ceil(np.array([1.5, -1.5])).array
         array([ 2., -1.])
     """
-    return xp.ceil(x)
+    result: Array = xp.ceil(x)
+    return result
 
 
 @elementwise(gradient=None)
@@ -47,7 +49,8 @@ def fix(xp: ModuleType, x: Array) -> Array:
         >>> F.fix(np.array([1.5, -1.5])).array
         array([ 1., -1.])
     """
-    return xp.trunc(x)
+    result: Array = xp.trunc(x)
+    return result
 
 
 @elementwise(gradient=None)
@@ -59,7 +62,8 @@ def sign(xp: ModuleType, x: Array) -> Array:
         >>> F.sign(np.array([1.5, 0.0, -1.5])).array
         array([ 1.,  0., -1.])
     """
-    return xp.sign(x)
+    result: Array = xp.sign(x)
+    return result
 
 
 class Fmod(GenericFunction):

@@ -94,7 +94,8 @@ class CooMatrix:
         y = xp.zeros((math.prod(batch) * self.shape[0], self.shape[1]), self.data.dtype)
         entries, rows, columns = _entries(self)
         xp.add.at(y, (rows, columns % self.shape[1]), entries.array)
-        return y.reshape(*batch, *self.shape)
+        result: Array = y.reshape(*batch, *self.shape)
+        return result
 
 
 def to_coo(x: Array, ldnz: int | None = None, requires_grad: bool = False) -> CooMatrix:

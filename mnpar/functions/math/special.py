@@ -34,7 +34,8 @@ def _compute(name: str, x: Array, *before: Array) -> Array:
     function = getattr(backend.special_functions(x), name)
     with np.errstate(all="ignore"):
         y = function(*before, x.astype("d"))
-    return y.astype(floating_dtype(x.dtype))
+    result: Array = y.astype(floating_dtype(x.dtype))
+    return result
 
 
 # ---- the error function's complement, and inverses ----

@@ -17,7 +17,8 @@ def sqrt(xp: ModuleType, x: Array) -> Array:
         >>> F.sqrt(np.array([4.0, 9.0])).array
         array([2., 3.])
     """
-    return xp.sqrt(x)
+    result: Array = xp.sqrt(x)
+    return result
 
 
 @elementwise(gradient=lambda gy, x, y: gy * y / x * -0.5)
@@ -29,7 +30,8 @@ def rsqrt(xp: ModuleType, x: Array) -> Array:
         >>> F.rsqrt(np.array([1.0, 4.0])).array
         array([1. , 0.5])
     """
-    return 1 / xp.sqrt(x)
+    result: Array = 1 / xp.sqrt(x)
+    return result
 
 
 @elementwise(gradient=lambda gy, x: gy * x * 2)

@@ -28,7 +28,8 @@ def sin(xp: ModuleType, x: Array) -> Array:
         >>> F.sin(np.array([0.0, np.pi / 2])).array
         array([0., 1.])
     """
-    return xp.sin(x)
+    result: Array = xp.sin(x)
+    return result
 
 
 @elementwise(gradient=lambda gy, x: gy * -sin.generic(x))
@@ -40,7 +41,8 @@ def cos(xp: ModuleType, x: Array) -> Array:
         >>> F.cos(np.array([0.0, np.pi])).array
         array([ 1., -1.])
     """
-    return xp.cos(x)
+    result: Array = xp.cos(x)
+    return result
 
 
 @elementwise(gradient=lambda gy, y: gy * (y * y + 1))
@@ -52,7 +54,8 @@ def tan(xp: ModuleType, x: Array) -> Array:
         >>> F.tan(np.array([0.0, 1.0])).array.round(4)
         array([0.    , 1.5574])
     """
-    return xp.tan(x)
+    result: Array = xp.tan(x)
+    return result
 
 
 @elementwise(gradient=lambda gy, x: gy / sqrt.generic(1 - x * x))
@@ -64,7 +67,8 @@ def arcsin(xp: ModuleType, x: Array) -> Array:
         >>> F.arcsin(np.array([0.0, 0.5])).array.round(4)
         array([0.    , 0.5236])
     """
-    return xp.arcsin(x)
+    result: Array = xp.arcsin(x)
+    return result
 
 
 @elementwise(gradient=lambda gy, x: -gy / sqrt.generic(1 - x * x))
@@ -76,7 +80,8 @@ def arccos(xp: ModuleType, x: Array) -> Array:
         >>> F.arccos(np.array([0.0, 0.5])).array.round(4)
         array([1.5708, 1.0472])
     """
-    return xp.arccos(x)
+    result: Array = xp.arccos(x)
+    return result
 
 
 @elementwise(gradient=lambda gy, x: gy / (x * x + 1))
@@ -88,7 +93,8 @@ def arctan(xp: ModuleType, x: Array) -> Array:
         >>> F.arctan(np.array([0.0, 1.0])).array.round(4)
         array([0.    , 0.7854])
     """
-    return xp.arctan(x)
+    result: Array = xp.arctan(x)
+    return result
 
 
 class Arctan2(GenericFunction):
@@ -145,7 +151,8 @@ def sinh(xp: ModuleType, x: Array) -> Array:
         >>> F.sinh(np.array([0.0, 1.0])).array.round(4)
         array([0.    , 1.1752])
     """
-    return xp.sinh(x)
+    result: Array = xp.sinh(x)
+    return result
 
 
 @elementwise(gradient=lambda gy, x: gy * sinh.generic(x))
@@ -157,7 +164,8 @@ def cosh(xp: ModuleType, x: Array) -> Array:
         >>> F.cosh(np.array([0.0, 1.0])).array.round(4)
         array([1.    , 1.5431])
     """
-    return xp.cosh(x)
+    result: Array = xp.cosh(x)
+    return result
 
 
 # 1 - x² as (1 - x)(1 + x) is accurate near ±1
@@ -170,4 +178,5 @@ def arctanh(xp: ModuleType, x: Array) -> Array:
         >>> F.arctanh(np.array([0.0, 0.5])).array.round(4)
         array([0.    , 0.5493])
     """
-    return xp.arctanh(x)
+    result: Array = xp.arctanh(x)
+    return result

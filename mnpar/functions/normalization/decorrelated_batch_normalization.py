@@ -27,7 +27,8 @@ class InverseRoot(GenericFunction):
     def forward(self, S: Array) -> Array:
         self.retain_outputs((0,))
         values, vectors = backend.get_array_module(S).linalg.eigh(S)
-        return (vectors * values[:, None] ** -0.5) @ vectors.swapaxes(1, 2)
+        result: Array = (vectors * values[:, None] ** -0.5) @ vectors.swapaxes(1, 2)
+        return result
 
     def backward(self, gZ: Any) -> Any:
         (Z,) = self.get_retained_outputs()
@@ -43,7 +44,10 @@ class Lyapunov(GenericFunction):
         self.retain_outputs((0,))
         values, vectors = backend.get_array_module(A).linalg.eigh(A)
         turned = vectors.swapaxes(1, 2)
-        return vectors @ (turned @ G @ vectors / (values[:, :, None] + values[:, None, :])) @ turned
+        result: Array = (
+            vectors @ (turned @ G @ vectors / (values[:, :, None] + values[:, None, :])) @ turned
+        )
+        return result
 
     def backward(self, gX: Any) -> Any:
         (A,), (X,) = self.get_retained_inputs(), self.get_retained_outputs()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.node import GenericFunction
 from mnpar.functions.normalization.batch_normalization import in_one_sweep, written_out
 from mnpar.functions.normalization.moments import BLOCK, cast, centre, dtype_of, sums
@@ -166,7 +166,7 @@ class LayerNormalization(GenericFunction):
         """
         return backend.get_array_module(x).ascontiguousarray(x.reshape(self.shape), self.dtype)
 
-    def _blocks(self, xp: Any, rooms: int) -> Iterator[tuple[Any, ...]]:
+    def _blocks(self, xp: ArrayModule, rooms: int) -> Iterator[tuple[Any, ...]]:
         """Slices of N with room (rooms, n, D), as many as stay in the cache on the host."""
         N, D = self.shape
         step = min(N, max(1, (LAYER if xp is np else 2**26) // max(D, 1)))

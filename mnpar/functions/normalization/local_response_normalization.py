@@ -53,7 +53,8 @@ class LocalResponseNormalization(GenericFunction):
         wide = cast(x, dtype_of(x))
         y = self._parts(wide)[1]
         y *= wide
-        return cast(y, floating_dtype(x.dtype))
+        result: Array = cast(y, floating_dtype(x.dtype))
+        return result
 
     def backward(self, gy: Any) -> Any:
         def gx() -> Any:
@@ -91,7 +92,8 @@ class Normalize(GenericFunction):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         wide = cast(x, dtype_of(x))
-        return cast(wide / self._lengths(wide)[1], floating_dtype(x.dtype))
+        result: Array = cast(wide / self._lengths(wide)[1], floating_dtype(x.dtype))
+        return result
 
     def backward(self, gy: Any) -> Any:
         def gx() -> Any:

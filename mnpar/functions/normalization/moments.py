@@ -65,7 +65,8 @@ def sums(x: Array, y: Array | None = None) -> Array:
         return _sums_of_rows(x[:, :, 0], None if y is None else y[:, :, 0])
     xp = backend.get_array_module(x)
     runs = x @ xp.ones(x.shape[2], x.dtype) if y is None else xp.einsum("acb,acb->ac", x, y)
-    return runs.sum(axis=0, dtype="d")
+    result: Array = runs.sum(axis=0, dtype="d")
+    return result
 
 
 def _sums_of_rows(x: Array, y: Array | None) -> Array:

@@ -68,7 +68,8 @@ class Pooling(GenericFunction):
         )
         (oH, oW), C = self.out, x.shape[1]
         found = found.reshape(C, oH, len(region.A) // oH, oW, len(region.B) // oW).swapaxes(2, 3)
-        return found.reshape(C, oH, oW, -1)
+        result: Array = found.reshape(C, oH, oW, -1)
+        return result
 
     def best(self, x: Array) -> Pooling:
         """The function that picks the largest of the candidates; those without any weight are

@@ -140,7 +140,8 @@ def transpose_back(steps: Sequence[Variable], lengths: Sequence[int]) -> tuple[V
 
 def rows_at(like: Variable, places: Sequence[int]) -> Array:
     """Row numbers, beside an array."""
-    return like.xp.asarray(places, "i8")
+    result: Array = like.xp.asarray(places, "i8")
+    return result
 
 
 def _lstm_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -237,7 +237,8 @@ def distribute_module_grads(model: Link, reducer: InlineReducer | CoalescingRedu
 
     def add(node: VariableNode) -> None:
         # of a recorded backward it is a Variable
-        reducer.add(getattr(node.gradient, "array", node.gradient))
+        g: Any = node.gradient
+        reducer.add(getattr(g, "array", g))
 
     for param in model.params():
         param.register_hook(add, after=True)

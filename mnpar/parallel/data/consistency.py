@@ -87,7 +87,7 @@ def alike(model: Link, comm: Communicator, persistents: bool = False) -> bool:
     digest = hashlib.sha256()
     for path, value in _values(model, persistents):
         digest.update(f"{path} {_form(value)} ".encode())
-        digest.update(b"" if value is None else backend.as_bytes(backend.to_host(value)))
+        digest.update(b"" if value is None else backend.as_bytes(backend.to_host(value)).data)
     return same_digest(comm, digest.digest())
 
 

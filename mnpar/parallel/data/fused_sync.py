@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from mnpar.autograd.tape import current_tape
-from mnpar.backend import Array
 from mnpar.optimizers.flat_buffers import Arena
 from mnpar.optimizers.gradient_method import Pieces
 from mnpar.parallel.data.consistency import DIGEST, compare_copies, digest_of
@@ -56,7 +55,7 @@ class Plain:
     __slots__ = ("base", "note", "samples", "start", "tuned", "weight")
 
     def __init__(
-        self, samples: float = -2.0, base: float = 0.0, note: bytes = b"", start: Array = None
+        self, samples: float = -2.0, base: float = 0.0, note: bytes = b"", start: Any = None
     ) -> None:
         self.samples = samples
         self.base = base

@@ -10,6 +10,7 @@ corrected one by one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from mnpar.autograd.accumulate import LeafAccumulator, copy_gradient, materialize
 from mnpar.autograd.engine import run_backward
@@ -29,9 +30,9 @@ class OtherGradients:
 
     def __init__(self, members: Members) -> None:
         self.members = members
-        self.waiting: list[tuple[VariableNode, Array]] = []
+        self.waiting: list[tuple[VariableNode, Array | None]] = []
         self.reduced: dict[
-            VariableNode, Array
+            VariableNode, Array | None
         ] = {}  # those that this backward reduces, with the gradients they had before
 
     def note(self, node: VariableNode) -> None:
@@ -91,7 +92,7 @@ class Weighted:
 
     __slots__ = ("loss", "others", "start")
 
-    def __init__(self, loss: Variable, start: Array, others: OtherGradients | None) -> None:
+    def __init__(self, loss: Variable, start: Any, others: OtherGradients | None) -> None:
         self.loss, self.start, self.others = loss, start, others
 
     def backward(self, loss_scale: float | None = None) -> None:

@@ -64,7 +64,7 @@ class Bucket:
         # the shared memory in which ``sent`` lives, if there is any
         self.shared: Vectors | None = None
         # what is reduced: ``grad`` itself, or a buffer of the wire dtype, the same each time
-        self.sent: Array = None
+        self.sent: Any = None
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
 
@@ -75,7 +75,8 @@ class Bucket:
         if weight != 1:
             self.grad *= weight
         self.sent = wire(self.grad, self.sent)
-        return self.sent
+        sent: Array = self.sent
+        return sent
 
     def share(self, vectors: Vectors | None) -> None:
         """Move the gradients to shared memory; or, if they are sent in another dtype, the buffer

@@ -411,7 +411,7 @@ def warn_user(what: str, rank: int = 0) -> None:
     warnings.warn(what, stacklevel=level)
 
 
-def start_of(loss: Variable, weight: float, scale: float | None) -> Array:
+def start_of(loss: Variable, weight: float, scale: float | None) -> Array | None:
     """What backward starts from, for a loss that counts so much; None if it cannot start."""
     array = loss.array
     if loss.node.gradient is not None and not isinstance(loss, Parameter):

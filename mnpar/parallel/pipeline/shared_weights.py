@@ -157,7 +157,7 @@ def set_aside(shared: Sequence[Shared]) -> list[Array | None]:
     """Clear the gradients of shared parameters, and return them: sums over stages, from earlier
     batches.
     """
-    kept = []
+    kept: list[Array | None] = []
     for _, parameter in shared:
         kept.append(None if parameter.grad is None else parameter.grad.copy())
         parameter.cleargrad()

@@ -320,7 +320,7 @@ class ParallelFunction:
             self._combined(value, mode, everywhere) for value, mode in zip(mine, modes, strict=True)
         ]
 
-    def _combined(self, value: Array, mode: str | None, counts: list[int]) -> Any:
+    def _combined(self, value: Any, mode: str | None, counts: list[int]) -> Any:
         comm, n = self.comm, counts[self.comm.rank]
         if mode is None or comm.size == 1:
             # the result's own, as on more ranks

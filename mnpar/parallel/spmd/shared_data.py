@@ -81,7 +81,7 @@ class SharedData:
         self.minibatch = minibatch
         self.force_cast = force_cast
         self._memory: SharedMemory | None = None
-        self._array: Array = None
+        self._array: Any = None
         self._first = self.comm.intra_rank == 0
         self._machines = self.comm.allgather_obj(self.comm.inter_rank)
 
@@ -118,7 +118,8 @@ class SharedData:
         and from being freed.
         """
         self._held()
-        return self._array
+        array: Array = self._array
+        return array
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -167,7 +168,7 @@ class SharedData:
         Raises:
             BufferError: it has to grow, and some rank keeps a view of it.
         """
-        new: Array = None  # on the root
+        new: Any = None  # on the root
 
         def condition() -> tuple[int, ...]:
             nonlocal new

@@ -81,7 +81,7 @@ class SharedVariable:
             IndexError: the batch goes beyond the value; on all ranks.
         """
         check_root(self.comm, root)
-        whole: Array = None  # on the root
+        whole: Array | None = None  # on the root
 
         def choose() -> None:
             nonlocal whole
@@ -126,7 +126,7 @@ class SharedVariable:
             root: who gets it.
         """
         result = self.comm.reduce(self.array, root, _op(op))
-        if in_place and self.comm.rank == root:
+        if in_place and result is not None:
             self.array = result
         return result
 

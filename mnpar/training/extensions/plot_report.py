@@ -240,7 +240,7 @@ class VariableStatisticsPlot(Extension):
             return np.full(2 + len(self._percentiles), np.nan)
         xp = backend.get_array_module(*arrays)
         x = xp.concatenate(arrays)
-        percentiles = (
+        percentiles: Any = (
             backend.to_host(xp.percentile(x, self._percentiles)) if self._percentiles else []
         )
         return np.array([float(x.mean()), float(x.std()), *percentiles])
