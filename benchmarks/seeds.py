@@ -23,7 +23,7 @@ import mnpar.functions as F  # noqa: E402
 import mnpar.links as L  # noqa: E402
 from mnpar.plans import block  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "seeds"))
 from flashlight_perceptron import Perceptron  # noqa: E402
 
 

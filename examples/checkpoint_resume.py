@@ -1,10 +1,12 @@
 """Training that can be killed at any moment and resumed bit for bit, on the same number of ranks;
 or on more or fewer ranks.
 
-    mpiexec -n 4 python examples/checkpoint_resume.py --kill 25     rank 1 kills itself, as kill -9
-    does, in iteration 25 mpiexec -n 4 python examples/checkpoint_resume.py               resumes at
-    iteration 20: same weights as without the kill mpiexec -n 2 python examples/checkpoint_resume.py
-    --epoch 4     one more epoch, on two ranks
+    mpiexec -n 4 python examples/checkpoint_resume.py --kill 25
+        rank 1 kills itself, as kill -9 does, in iteration 25
+    mpiexec -n 4 python examples/checkpoint_resume.py
+        resumes at iteration 20: same weights as without the kill
+    mpiexec -n 2 python examples/checkpoint_resume.py --epoch 4
+        one more epoch, on two ranks
 
 On SIGTERM (from a scheduler, say), it saves after the current iteration, and ends. Each rank has
 its part of the digits; gradients are summed over ranks. A checkpoint is a folder with a manifest,
@@ -13,7 +15,6 @@ iterator, random generator and log. ``--out`` is the folder of checkpoints: remo
 again.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -103,32 +104,12 @@ def main(comm, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--batchsize", "-b", type=int, default=100, help="examples per step, of all ranks (100)"
-    )
-    parser.add_argument("--epoch", "-e", type=int, default=3, help="sweeps over the data (3)")
-    parser.add_argument(
-        "--unit", "-u", type=int, default=100, help="width of the hidden layer (100)"
-    )
-    parser.add_argument(
-        "--interval", type=int, default=10, help="iterations between checkpoints (10)"
-    )
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        help="folder of the checkpoints (result)",
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, dropout and data (0)"
-    )
-    parser.add_argument(
-        "--kill", type=int, default=0, metavar="ITERATION", help="kill rank 1 in this iteration"
-    )
-    args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, interval=1)
-    mnpar.launch.relaunch(4)
-    main(mnpar.create_communicator(), args)
+    parser = mnpar.launch.Parser(__doc__, ranks=4)
+    parser.flag("--batchsize -b", 100, "examples per step, of all ranks")
+    parser.flag("--epoch -e", 3, "sweeps over the data")
+    parser.flag("--unit -u", 100, "width of the hidden layer")
+    parser.flag("--interval", 10, "iterations between checkpoints")
+    parser.flag("--out -o", mnpar.launch.folder, "folder of the checkpoints", default="result")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights, dropout and data", default=0)
+    parser.flag("--kill", 0, "kill rank 1 in this iteration", least=None, metavar="ITERATION")
+    mnpar.launch.script(main, parser)

@@ -15,7 +15,6 @@ The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead f
 or where MNPAR_DATA says.
 """
 
-import argparse
 import os
 from pathlib import Path
 
@@ -239,63 +238,26 @@ def draw(history, path, data):
     print(f"plot: {path}", flush=True)
 
 
-def parse():
-    """The command line, checked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--epoch", "-e", type=int, default=30, help="epochs (30)")
-    parser.add_argument("--batchsize", "-b", type=int, default=16, help="examples per step (16)")
-    parser.add_argument("--unit", "-u", type=int, default=100, help="width of a hidden layer (100)")
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, draws and order (0)"
-    )
-    parser.add_argument(
-        "--joint", action="store_true", help="train the averaged output, through the allgather"
-    )
-    parser.add_argument(
-        "--groups", type=int, default=1, metavar="G", help="ranks of each member (1)"
-    )
-    parser.add_argument(
-        "--data",
-        type=mnpar.launch.existing_folder,
-        metavar="DIR",
-        help="the folder of MNIST's four IDX files, raw or .gz",
-    )
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        metavar="DIR",
-        help="for the plot (result)",
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--ranks",
-        type=int,
-        default=4,
-        help="ranks to start where no launcher has started several (4)",
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(
-        parser, epoch=1, batchsize=1, unit=1, groups=1, ranks=1, threads=1
-    )
+def check(parser, args):
+    """Refuse what does not go together."""
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if ranks % args.groups:
         parser.error(
             f"{ranks} ranks do not make members of {args.groups} ranks each: choose --groups "
             "so that it divides them"
         )
-    return args
 
 
 if __name__ == "__main__":
-    args = parse()
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+    parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
+    parser.flag("--epoch -e", 30, "epochs")
+    parser.flag("--batchsize -b", 16, "examples per step")
+    parser.flag("--unit -u", 100, "width of a hidden layer")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights, draws and order", default=0)
+    parser.flag("--joint", False, "train the averaged output, through the allgather")
+    parser.flag("--groups", 1, "ranks of each member", metavar="G")
+    parser.flag(
+        "--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files, raw or .gz"
+    )
+    parser.flag("--out -o", mnpar.launch.folder, "for the plot", default="result")
+    mnpar.launch.script(main, parser)

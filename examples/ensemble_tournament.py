@@ -94,13 +94,10 @@ def main(comm, args):
             f"{-score:7.4f}{'' if winner == i else f' ← {winner}'}" for i, (score, winner) in pairs
         ]
         if comm.is_root:
-            print(
-                f"round {number + 1:2d}   losses {'  '.join(f'{fate:12}' for fate in fates)}".rstrip()
-            )
-            print(
-                f"           rates {'  '.join(f'{rates[i]:<12.2g}' for i in sorted(rates))}".rstrip(),
-                flush=True,
-            )
+            losses = "  ".join([f"{fate:12}" for fate in fates]).rstrip()
+            print(f"round {number + 1:2d}   losses {losses}")
+            shown = "  ".join([f"{rates[i]:<12.2g}" for i in sorted(rates)]).rstrip()
+            print(f"           rates {shown}", flush=True)
 
     if comm.is_root:
         print(
@@ -133,44 +130,22 @@ def compare(answers, result, data, args):
         raise SystemExit("the two runs do not agree")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--members", type=int, metavar="M", help="how many (one on each rank)")
-    parser.add_argument("--rounds", type=int, default=8, help="how many (8)")
-    parser.add_argument(
-        "--how",
-        choices=["pairs", "truncation"],
-        default="pairs",
-        help="who takes from whom (pairs)",
-    )
-    parser.add_argument("--batchsize", "-b", type=int, default=50, help="images per step (50)")
-    parser.add_argument("--unit", "-u", type=int, default=32, help="hidden units of a member (32)")
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights, rates and lots (0)"
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--ranks",
-        type=int,
-        default=4,
-        help="ranks to start where no launcher has started several (4)",
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(
-        parser, members=1, rounds=1, batchsize=1, unit=1, ranks=1, threads=1
-    )
+def check(parser, args):
+    """Refuse what does not go together."""
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if args.members and ranks > args.members and ranks % args.members:
         parser.error(
             f"{ranks} ranks do not make {args.members} members of as many ranks: choose a "
             f"divisor of {ranks}"
         )
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+
+
+if __name__ == "__main__":
+    parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
+    parser.flag("--members", int, "how many (one on each rank)", metavar="M")
+    parser.flag("--rounds", 8, "how many")
+    parser.flag("--how", "pairs", "who takes from whom", choices=["pairs", "truncation"])
+    parser.flag("--batchsize -b", 50, "images per step")
+    parser.flag("--unit -u", 32, "hidden units of a member")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights, rates and lots", default=0)
+    mnpar.launch.script(main, parser)

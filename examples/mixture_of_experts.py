@@ -13,8 +13,6 @@ The images are scikit-learn's 1,797 handwritten digits. To make work for experts
 it is, inverted, on its side or upside down, and the answer is to be the digit all the same.
 """
 
-import argparse
-
 import numpy as np
 
 import mnpar
@@ -150,54 +148,24 @@ def compare(weights, mixture, accuracy, data, args):
         raise SystemExit("the two runs do not agree")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--experts", type=int, default=6, help="how many experts, over all ranks (6)"
-    )
-    parser.add_argument("--k", type=int, default=1, help="how many experts see an image (1)")
-    parser.add_argument("--unit", "-u", type=int, default=8, help="hidden units of an expert (8)")
-    parser.add_argument(
-        "--width", type=int, default=24, help="features of what the experts see (24)"
-    )
-    parser.add_argument(
-        "--capacity", type=float, metavar="C", help="an expert takes C times its even share at most"
-    )
-    parser.add_argument(
-        "--balance",
-        type=float,
-        default=0.05,
-        help="weight of the loss that keeps all experts at work (0.05)",
-    )
-    parser.add_argument("--epoch", "-e", type=int, default=15, help="epochs (15)")
-    parser.add_argument(
-        "--batchsize", "-b", type=int, default=50, help="images of all ranks per step (50)"
-    )
-    parser.add_argument("--lr", type=float, default=0.01, help="Adam's step (0.01)")
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--ranks",
-        type=int,
-        default=4,
-        help="ranks to start where no launcher has started several (4)",
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(
-        parser, experts=1, k=1, unit=1, width=1, epoch=1, batchsize=1, ranks=1, threads=1
-    )
+def check(parser, args):
+    """Refuse what does not go together."""
     if args.k > args.experts:
         parser.error(f"--k {args.k} is more than the {args.experts} experts")
     if args.capacity is not None and not args.capacity > 0:
         parser.error(f"--capacity is more than 0, not {args.capacity:g}")
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+
+
+if __name__ == "__main__":
+    parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
+    parser.flag("--experts", 6, "how many experts, over all ranks")
+    parser.flag("--k", 1, "how many experts see an image")
+    parser.flag("--unit -u", 8, "hidden units of an expert")
+    parser.flag("--width", 24, "features of what the experts see")
+    parser.flag("--capacity", float, "an expert takes C times its even share at most", metavar="C")
+    parser.flag("--balance", 0.05, "weight of the loss that keeps all experts at work")
+    parser.flag("--epoch -e", 15, "epochs")
+    parser.flag("--batchsize -b", 50, "images of all ranks per step")
+    parser.flag("--lr", 0.01, "Adam's step")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and orders", default=0)
+    mnpar.launch.script(main, parser)

@@ -7,8 +7,6 @@ Rank 0 reads the digits; rank 1 has an empty data set of the same length. After 
 trains the same network alone and compares all weights.
 """
 
-import argparse
-
 import numpy as np
 
 import mnpar
@@ -97,24 +95,8 @@ def main(comm, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--batchsize", "-b", type=int, default=50, help="examples per step (50)")
-    parser.add_argument(
-        "--unit", "-u", type=int, default=100, help="width of the hidden layers (100)"
-    )
-    parser.add_argument("--steps", type=int, default=50, help="steps of SGD (50)")
-    parser.add_argument(
-        "--threads", action="store_true", help="run both ranks as threads of this process"
-    )
-    args = mnpar.launch.parse_args(parser, batchsize=1, unit=1, steps=1)
-    ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
-    if ranks != 2:
-        parser.error(f"this example is made for 2 ranks, not {ranks}")
-    if args.threads:
-        mnpar.run(main, ranks=2, args=(args,))
-    elif mnpar.launch.relaunch(2):
-        main(mnpar.create_communicator(), args)
-    else:
-        parser.error("this example is made for 2 ranks, not 1: --threads runs them as threads")
+    parser = mnpar.launch.Parser(__doc__, exactly=True)
+    parser.flag("--batchsize -b", 50, "examples per step")
+    parser.flag("--unit -u", 100, "width of the hidden layers")
+    parser.flag("--steps", 50, "steps of SGD")
+    mnpar.launch.script(main, parser)

@@ -13,7 +13,6 @@ The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead f
 or where MNPAR_DATA says.
 """
 
-import argparse
 import os
 
 import mnpar
@@ -88,51 +87,24 @@ def main(comm, args):
     return trainer.get_extension("LogReport").log[-1]
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--batchsize", "-b", type=int, default=50, help="images of each rank per step (50)"
-    )
-    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
-    parser.add_argument(
-        "--unit", "-u", type=int, default=100, help="width of the hidden layers (100)"
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
-    )
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        metavar="DIR",
-        help="where log, graph and snapshot go (result)",
-    )
-    parser.add_argument("--resume", "-r", metavar="FILE", help="a snapshot to go on from")
-    parser.add_argument(
-        "--data",
-        type=mnpar.launch.existing_folder,
-        metavar="DIR",
-        help="the folder of MNIST's four IDX files, raw or .gz",
-    )
-    parser.add_argument("--progress", action="store_true", help="show a progress bar")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--ranks",
-        type=int,
-        default=2,
-        help="ranks to start where no launcher has started several (2)",
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, ranks=1, threads=1)
+def check(parser, args):
+    """Refuse what does not go together."""
     if args.resume and not os.path.isfile(args.resume):
         parser.error(f"--resume: there is no file {args.resume}")
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+
+
+if __name__ == "__main__":
+    parser = mnpar.launch.Parser(__doc__, check=check)
+    parser.flag("--batchsize -b", 50, "images of each rank per step")
+    parser.flag("--epoch -e", 10, "epochs")
+    parser.flag("--unit -u", 100, "width of the hidden layers")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and orders", default=0)
+    parser.flag(
+        "--out -o", mnpar.launch.folder, "where log, graph and snapshot go", default="result"
+    )
+    parser.flag("--resume -r", str, "a snapshot to go on from", metavar="FILE")
+    parser.flag(
+        "--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files, raw or .gz"
+    )
+    parser.flag("--progress", False, "show a progress bar")
+    mnpar.launch.script(main, parser)

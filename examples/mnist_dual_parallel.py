@@ -1,8 +1,8 @@
 """Data and model parallelism at once: a network divided over two ranks, and copies of it with other
 images.
 
-    mpiexec -n 4 python examples/mnist_dual_parallel.py      (any even number; or plain python, or
-    --threads 4)
+    mpiexec -n 4 python examples/mnist_dual_parallel.py
+        (any even number; or plain python, or --threads 4)
 
     model_comm:  0 ⇄ 1   2 ⇄ 3      the two halves of one network
     data_comm:   0 ⇄ 2   1 ⇄ 3      the copies of one half
@@ -12,7 +12,6 @@ mnist_model_parallel.py; images, optimizer and evaluator are shared over ``data_
 mnist_data_parallel.py.
 """
 
-import argparse
 import os
 import sys
 
@@ -71,50 +70,21 @@ def main(comm, args):
     return trainer.get_extension("LogReport").log[-1]
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--batchsize", "-b", type=int, default=50, help="images of each copy per step (50)"
-    )
-    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
-    parser.add_argument(
-        "--unit", "-u", type=int, default=100, help="width of the hidden layers (100)"
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
-    )
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        metavar="DIR",
-        help="for the log (result)",
-    )
-    parser.add_argument(
-        "--data",
-        type=mnpar.launch.existing_folder,
-        metavar="DIR",
-        help="the folder of MNIST's four IDX files, raw or .gz",
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--ranks",
-        type=int,
-        default=4,
-        help="ranks to start where no launcher has started several (4)",
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1, ranks=1, threads=1)
+def check(parser, args):
+    """Refuse what does not go together."""
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if ranks % 2:
         parser.error(f"this network is made for an even number of ranks, not {ranks}")
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+
+
+if __name__ == "__main__":
+    parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
+    parser.flag("--batchsize -b", 50, "images of each copy per step")
+    parser.flag("--epoch -e", 10, "epochs")
+    parser.flag("--unit -u", 100, "width of the hidden layers")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and orders", default=0)
+    parser.flag("--out -o", mnpar.launch.folder, "for the log", default="result")
+    parser.flag(
+        "--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files, raw or .gz"
+    )
+    mnpar.launch.script(main, parser)

@@ -7,7 +7,6 @@ MultiNodeChainList sends and receives; ``backward`` sends the gradients the othe
 an optimizer of its own parameters, and a trainer.
 """
 
-import argparse
 import os
 
 import mnpar
@@ -105,41 +104,13 @@ def main(comm, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = mnpar.launch.Parser(__doc__, exactly=True)
+    parser.flag("--batchsize -b", 100, "images per step")
+    parser.flag("--epoch -e", 10, "epochs")
+    parser.flag("--unit -u", 100, "width of the hidden layers")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and orders", default=0)
+    parser.flag("--out -o", mnpar.launch.folder, "for the log", default="result")
+    parser.flag(
+        "--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files, raw or .gz"
     )
-    parser.add_argument("--batchsize", "-b", type=int, default=100, help="images per step (100)")
-    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
-    parser.add_argument(
-        "--unit", "-u", type=int, default=100, help="width of the hidden layers (100)"
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
-    )
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        metavar="DIR",
-        help="for the log (result)",
-    )
-    parser.add_argument(
-        "--data",
-        type=mnpar.launch.existing_folder,
-        metavar="DIR",
-        help="the folder of MNIST's four IDX files, raw or .gz",
-    )
-    parser.add_argument(
-        "--threads", action="store_true", help="run both ranks as threads of this process"
-    )
-    args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, unit=1)
-    ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
-    if ranks != 2:
-        parser.error(f"this network is made for 2 ranks, not {ranks}")
-    if args.threads:
-        mnpar.run(main, ranks=2, args=(args,))
-    elif mnpar.launch.relaunch(2):
-        main(mnpar.create_communicator(), args)
-    else:
-        parser.error("this network is made for 2 ranks, not 1: --threads runs them as threads")
+    mnpar.launch.script(main, parser)

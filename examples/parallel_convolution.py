@@ -1,14 +1,17 @@
 """A convolutional network whose filters and channels are divided among ranks, and the same network
 on one process.
 
-    python examples/parallel_convolution.py                     starts two ranks mpiexec -n 3 python
-    examples/parallel_convolution.py        any number; 16 filters on 3 ranks are 6, 5 and 5 python
-    examples/parallel_convolution.py --threads 4         ranks that are threads: needs no MPI
+    python examples/parallel_convolution.py
+        starts two ranks
+    mpiexec -n 3 python examples/parallel_convolution.py
+        any number; 16 filters on 3 ranks are 6, 5 and 5
+    python examples/parallel_convolution.py --threads 4
+        ranks that are threads: needs no MPI
 
-    filters          16 filters: each rank computes some of them, and they stay where they are each
-    alone       a depthwise convolution: each rank has the channels that it needs already channels
-    each rank adds what its channels give to all 32 outputs: the sums are the only message two
-    linear layers, divided by outputs and then by inputs: one message more
+    filters          16 filters: each rank computes some of them, and they stay where they are
+    each alone       a depthwise convolution: each rank has the channels that it needs already
+    channels         each rank adds what its channels give to all 32 outputs: the only message
+    two linear layers, divided by outputs and then by inputs: one message more
 
 ChainerMN's example of this name gives each rank some input channels and some filters, and leaves
 out what these filters should see of the other ranks' channels: it trains another network for each
@@ -16,7 +19,6 @@ number of ranks. Here rank 0 also trains the network alone, step for step, and c
 Its file, model.npz, does not tell how many ranks wrote it.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -115,44 +117,16 @@ def compare(whole, alone, ranks):
         raise SystemExit("the two runs do not agree")
 
 
-def parse():
-    """The command line, checked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--filters", type=int, default=16, help="of the first layer (16)")
-    parser.add_argument(
-        "--unit", "-u", type=int, default=64, help="width of the hidden linear layer (64)"
-    )
-    parser.add_argument("--epoch", "-e", type=int, default=3, help="sweeps over the data (3)")
-    parser.add_argument("--batchsize", "-b", type=int, default=50, help="examples per step (50)")
-    parser.add_argument(
-        "--train", type=int, default=1442, help="images to train on, at most 1442 (1442)"
-    )
-    parser.add_argument("--lr", type=float, default=0.05, help="of MomentumSGD (0.05)")
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)"
-    )
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        metavar="DIR",
-        help="folder of model.npz; '' for none (result)",
-    )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    return mnpar.launch.parse_args(
-        parser, filters=1, unit=1, epoch=1, batchsize=1, train=1, threads=1
-    )
-
-
 if __name__ == "__main__":
-    args = parse()
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(2)
-        main(mnpar.create_communicator(), args)
+    parser = mnpar.launch.Parser(__doc__)
+    parser.flag("--filters", 16, "of the first layer")
+    parser.flag("--unit -u", 64, "width of the hidden linear layer")
+    parser.flag("--epoch -e", 3, "sweeps over the data")
+    parser.flag("--batchsize -b", 50, "examples per step")
+    parser.flag("--train", 1442, "images to train on, at most 1442")
+    parser.flag("--lr", 0.05, "of MomentumSGD")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and order", default=0)
+    parser.flag(
+        "--out -o", mnpar.launch.folder, "folder of model.npz; '' for none", default="result"
+    )
+    mnpar.launch.script(main, parser)

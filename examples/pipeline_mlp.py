@@ -12,8 +12,6 @@ step is left in ``--out``: timeline.png, and timeline.json for ui.perfetto.dev. 
 network is trained on one rank, and the weights are compared.
 """
 
-import argparse
-
 import numpy as np
 
 import mnpar
@@ -162,40 +160,22 @@ def main(comm, args):
         compare(comm, pipeline, args, batches)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--schedule", default="1f1b", help=f"{', '.join(SCHEDULES)}, or your own actions (1f1b)"
-    )
-    parser.add_argument("--micro-batches", "-m", type=int, default=4, help="pieces of a batch (4)")
-    parser.add_argument("--batchsize", "-b", type=int, default=100, help="examples per step (100)")
-    parser.add_argument("--batches", type=int, default=14, help="steps per epoch (14)")
-    parser.add_argument("--epoch", "-e", type=int, default=3, help="sweeps over the data (3)")
-    parser.add_argument("--layers", type=int, default=8, help="layers of the network (8)")
-    parser.add_argument(
-        "--unit", "-u", type=int, default=100, help="width of the hidden layers (100)"
-    )
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        help="of the timeline; '' for none (result)",
-    )
-    parser.add_argument(
-        "--threads", type=int, default=0, help="run so many ranks as threads of this process"
-    )
-    args = mnpar.launch.parse_args(
-        parser, micro_batches=1, batchsize=1, batches=1, epoch=1, layers=1, unit=1, threads=0
-    )
+def check(parser, args):
+    """Refuse what does not go together."""
     try:
-        read(args.schedule, mnpar.launch.started_ranks(args, 2), args.micro_batches)
+        read(args.schedule, mnpar.launch.started_ranks(args, args.ranks), args.micro_batches)
     except ValueError as error:
         parser.error(f"--schedule: {error}")
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(2)
-        main(mnpar.create_communicator(), args)
+
+
+if __name__ == "__main__":
+    parser = mnpar.launch.Parser(__doc__, check=check)
+    parser.flag("--schedule", "1f1b", f"{', '.join(SCHEDULES)}, or your own actions")
+    parser.flag("--micro-batches -m", 4, "pieces of a batch")
+    parser.flag("--batchsize -b", 100, "examples per step")
+    parser.flag("--batches", 14, "steps per epoch")
+    parser.flag("--epoch -e", 3, "sweeps over the data")
+    parser.flag("--layers", 8, "layers of the network")
+    parser.flag("--unit -u", 100, "width of the hidden layers")
+    parser.flag("--out -o", mnpar.launch.folder, "of the timeline; '' for none", default="result")
+    mnpar.launch.script(main, parser)

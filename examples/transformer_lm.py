@@ -1,15 +1,18 @@
 """A language model that writes characters, on any mesh of ranks: the losses are the same on all of
 them.
 
-    python examples/transformer_lm.py                                      starts four ranks itself:
-    data=2,model=2 python examples/transformer_lm.py --mesh data=2,pipe=2,model=2         eight
-    python examples/transformer_lm.py --mesh pipe=2,sequence=2 --threads   ranks that are threads:
-    needs no MPI mpiexec -n 8 python examples/transformer_lm.py --mesh pipe=4,data=-1
+    python examples/transformer_lm.py
+        starts four ranks itself: data=2,model=2
+    python examples/transformer_lm.py --mesh data=2,pipe=2,model=2
+        eight
+    python examples/transformer_lm.py --mesh pipe=2,sequence=2 --threads
+        ranks that are threads: needs no MPI
+    mpiexec -n 8 python examples/transformer_lm.py --mesh pipe=4,data=-1
 
-    data        ranks read different texts, and add up their gradients pipe        ranks have some
-    of the blocks, and hand batches on in pieces model       ranks have some of the heads, of the
-    features between, and of the letters, of each layer sequence    ranks have a part of each text,
-    and attend to each other's
+    data        ranks read different texts, and add up their gradients
+    pipe        ranks have some of the blocks, and hand batches on in pieces
+    model       ranks have some of the heads, the features between, and the letters of each layer
+    sequence    ranks have a part of each text, and attend to each other's
 
 The model is written once (``layers``). Its first weights depend on their paths and the seed only,
 so every mesh, and one rank alone (``--mesh data=1``), starts alike and learns alike. With ``--run
@@ -17,7 +20,6 @@ DIR`` a checkpoint stays behind; the next run, on the same mesh or another, goes
 text is that of Python's own help, which is on every machine.
 """
 
-import argparse
 import math
 from functools import partial
 from pydoc_data.topics import topics
@@ -184,67 +186,8 @@ def main(comm, args):
     return losses
 
 
-def parse():
-    """The command line, checked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--mesh",
-        "-m",
-        type=mnpar.Mesh.parse,
-        help="names and sizes of axes (data=2,model=2 on four ranks, else data=-1)",
-    )
-    parser.add_argument("--steps", "-n", type=int, default=300, help="updates (300)")
-    parser.add_argument(
-        "--batchsize", "-b", type=int, default=32, help="texts per update, of all ranks (32)"
-    )
-    parser.add_argument("--length", "-l", type=int, default=64, help="letters of a text (64)")
-    parser.add_argument(
-        "--blocks",
-        type=int,
-        default=2,
-        help="blocks (2); with the first and the last layer, as many stages at most",
-    )
-    parser.add_argument("--unit", "-u", type=int, default=64, help="width (64)")
-    parser.add_argument(
-        "--heads", type=int, default=8, help="heads of attention, which divide the width (8)"
-    )
-    parser.add_argument("--lr", type=float, default=0.003, help="Adam's alpha (0.003)")
-    parser.add_argument(
-        "--micro-batches", type=int, default=4, help="pieces of a rank's batch in the pipeline (4)"
-    )
-    parser.add_argument(
-        "--schedule",
-        default="1f1b",
-        choices=list(mnpar.parallel.SCHEDULES),
-        help="of the pipeline (1f1b)",
-    )
-    parser.add_argument(
-        "--dtype",
-        default="f4",
-        choices=["f4", "f8"],
-        help="of the weights (f4); f8 gives equal digits on all meshes",
-    )
-    parser.add_argument(
-        "--letters", type=int, default=200, help="how many to write at the end (200)"
-    )
-    parser.add_argument("--report", type=int, default=20, help="updates between lines (20)")
-    parser.add_argument(
-        "--run",
-        type=mnpar.launch.folder,
-        metavar="DIR",
-        help="go on from the checkpoint there, and leave one",
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and texts (0)"
-    )
-    parser.add_argument(
-        "--threads", action="store_true", help="run on ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(
-        parser, steps=1, batchsize=1, length=1, blocks=1, unit=1, heads=1, micro_batches=1, report=1
-    )
+def check(parser, args):
+    """Refuse what does not go together."""
     if args.unit % args.heads:
         parser.error(f"--unit {args.unit} is not divided by --heads {args.heads}")
     if unknown := [name for name in args.mesh or {} if name not in AXES]:
@@ -256,17 +199,31 @@ def parse():
     args.ranks = math.prod(int(n) for size in args.mesh.values() for n in np.atleast_1d(size))
     if args.ranks < 1 and (args.threads or not launched):
         parser.error("--mesh: -1 needs ranks that are there already: mpiexec -n P python …")
-    return args
+    if args.ranks < 1:
+        args.ranks = mnpar.launch.launched_ranks()
 
 
 if __name__ == "__main__":
-    args = parse()
-    if args.threads:
-        mnpar.run(main, ranks=args.ranks, args=(args,))
-    elif mnpar.launch.relaunch(max(args.ranks, 1)):
-        main(mnpar.create_communicator(), args)
-    else:
-        raise SystemExit(
-            f"this mesh has {args.ranks} ranks, and this process is alone: --threads runs them "
-            "as threads"
-        )
+    parser = mnpar.launch.Parser(__doc__, ranks=4, exactly=True, check=check)
+    parser.flag(
+        "--mesh -m",
+        mnpar.Mesh.parse,
+        "names and sizes of axes (data=2,model=2 on four ranks, else data=-1)",
+    )
+    parser.flag("--steps -n", 300, "updates")
+    parser.flag("--batchsize -b", 32, "texts per update, of all ranks")
+    parser.flag("--length -l", 64, "letters of a text")
+    parser.flag("--blocks", 2, "blocks; with the first and the last layer, as many stages at most")
+    parser.flag("--unit -u", 64, "width")
+    parser.flag("--heads", 8, "heads of attention, which divide the width")
+    parser.flag("--lr", 0.003, "Adam's alpha")
+    parser.flag("--micro-batches", 4, "pieces of a rank's batch in the pipeline")
+    parser.flag("--schedule", "1f1b", "of the pipeline", choices=list(mnpar.parallel.SCHEDULES))
+    parser.flag(
+        "--dtype", "f4", "of the weights; f8 gives equal digits on all meshes", choices=["f4", "f8"]
+    )
+    parser.flag("--letters", 200, "how many to write at the end", least=None)
+    parser.flag("--report", 20, "updates between lines")
+    parser.flag("--run", mnpar.launch.folder, "go on from the checkpoint there, and leave one")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and texts", default=0)
+    mnpar.launch.script(main, parser)

@@ -97,8 +97,11 @@ def started_ranks(args: argparse.Namespace, otherwise: int) -> int:
         >>> mnpar.launch.started_ranks(argparse.Namespace(threads=6), 4)
         6
     """
+    threads: int | None = getattr(args, "threads", None)
+    if threads and threads is not True:  # True: --threads without a number
+        return threads
     launched = launched_ranks()
-    return getattr(args, "threads", None) or (launched if launched > 1 else otherwise)
+    return launched if launched > 1 else otherwise
 
 
 def ranks_of_grid(
@@ -374,10 +377,10 @@ class Parser(argparse.ArgumentParser):
         """
         args = parse_args(self, **self._least)
         args.ranks = getattr(args, self._ranks_flag)
-        if args.threads is True:
-            args.threads = args.ranks
         if self._check is not None:
             self._check(self, args)
+        if args.threads is True:
+            args.threads = args.ranks
         started = started_ranks(args, args.ranks)
         if self.exactly and started != args.ranks:
             self.error(f"this program is made for {args.ranks} ranks, not {started}")

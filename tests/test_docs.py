@@ -176,5 +176,7 @@ def test_a_page_names_what_there_is(page):
             == []
         )
     assert [
-        path for path in re.findall(r"examples/\w+\.py", text) if not (DOCS.parent / path).exists()
+        path
+        for path in re.findall(r"examples/[\w/]+\.py", text)
+        if not (DOCS.parent / path).exists()
     ] == []

@@ -66,8 +66,8 @@ def test_a_network_on_two_ranks_learns_the_weights_of_one_process(ranks, flags):
 OF_TWO = [
     "mlp_model_parallel",
     "mnist_model_parallel",
-    "seq2seq_model_parallel",
-    "pipeline_seq2seq",
+    "seeds/seq2seq_model_parallel",
+    "applications/pipeline_seq2seq",
 ]
 
 
@@ -79,7 +79,7 @@ def test_three_ranks_for_a_program_of_two_are_one_usage_error(example):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("example", [*OF_TWO, "pipeline_unet"])
+@pytest.mark.parametrize("example", [*OF_TWO, "applications/pipeline_unet"])
 def test_a_program_of_two_ranks_that_cannot_start_them_is_a_usage_error(example, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     done = run(0, f"{example}.py")
@@ -187,7 +187,7 @@ SMALL_PRINT = {
         ["--members", "3"],
         "4 ranks do not make 3 members of as many ranks: choose a divisor of 4",
     ),
-    "synkhronos_mnist.py": (
+    "seeds/synkhronos_mnist.py": (
         ["--threads", "3", "--ranks", "4"],
         "argument --ranks: not allowed with argument --threads",
     ),
@@ -198,9 +198,9 @@ SMALL_PRINT = {
     "mlp_model_parallel.py": (["--steps", "-1"], "--steps is at least 1, not -1"),
     "mnist_data_parallel.py": (["--resume", "nothing"], "--resume: there is no file nothing"),
     "pipeline_mlp.py": (["--micro-batches", "0"], "--micro-batches is at least 1, not 0"),
-    "pipeline_seq2seq.py": (["--lines", "0"], "--lines is at least 1, not 0"),
-    "pipeline_unet.py": (["--steps", "0"], "--steps is at least 1, not 0"),
-    "seq2seq_model_parallel.py": (["--longest", "2"], "--longest is at least 3, not 2"),
+    "applications/pipeline_seq2seq.py": (["--lines", "0"], "--lines is at least 1, not 0"),
+    "applications/pipeline_unet.py": (["--steps", "0"], "--steps is at least 1, not 0"),
+    "seeds/seq2seq_model_parallel.py": (["--longest", "2"], "--longest is at least 3, not 2"),
     "transformer_lm.py": (
         ["--run", "/dev/null/x"],
         "argument --run: nothing can be written to /dev/null/x: Not a directory",
@@ -282,9 +282,9 @@ READERS = {
     "mnist_dual_parallel.py": ["--threads", "2"],
     "mnist_model_parallel.py": ["--threads"],
     "ensemble_mnist.py": ["--threads", "2"],
-    "neon_cnn.py": ["--threads", "2", "--datapar"],
-    "gb_autoencoder.py": ["--threads", "2", "--images", "mnist"],
-    "resnet50.py": ["--threads", "2"],
+    "seeds/neon_cnn.py": ["--threads", "2", "--datapar"],
+    "seeds/gb_autoencoder.py": ["--threads", "2", "--images", "mnist"],
+    "seeds/resnet50.py": ["--threads", "2"],
 }
 
 
@@ -300,7 +300,7 @@ def test_a_file_that_cannot_be_read_is_told_in_one_line(example, tmp_path):
     (tmp_path / "train-labels-idx1-ubyte").touch()
     done = run(0, example, [*READERS[example], flag, str(tmp_path)])
     assert done.returncode == 1
-    assert done.stderr.startswith(f"{example}: error: {file}")
+    assert done.stderr.startswith(f"{Path(example).name}: error: {file}")
     assert done.stderr.count("\n") == 1
 
 

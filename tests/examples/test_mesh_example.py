@@ -71,11 +71,10 @@ def test_a_run_goes_on_on_another_mesh(alone, tmp_path):
 def test_a_mesh_that_nobody_starts_is_told_in_one_line(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "1")  # in a batch job the script starts no ranks
     done = run(0, "transformer_lm.py", SMALL)
-    assert done.returncode == 1
-    assert (
-        done.stderr
-        == "this mesh has 4 ranks, and this process is alone: --threads runs them as threads\n"
-    )
+    assert done.returncode == 2
+    message = "made for 4 ranks, not 1: --threads runs them as threads\n"
+    assert done.stderr.count("error:") == 1
+    assert done.stderr.endswith(message)
 
 
 BAD = {

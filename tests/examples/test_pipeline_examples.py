@@ -82,7 +82,7 @@ UNETS = {
 def test_the_u_net_learns_the_weights_of_one_rank(ranks, flags, tmp_path):
     done = run(
         ranks,
-        "pipeline_unet.py",
+        "applications/pipeline_unet.py",
         ["--steps", "2", "--batchsize", "6", "--width", "4", "--out", str(tmp_path), *flags],
     )
     assert differ(done) < 1e-8
@@ -90,7 +90,7 @@ def test_the_u_net_learns_the_weights_of_one_rank(ranks, flags, tmp_path):
 
 
 def test_without_matplotlib_the_u_net_is_trained_all_the_same(tmp_path, monkeypatch):
-    unet = load_script(ROOT / "examples" / "pipeline_unet.py")
+    unet = load_script(ROOT / "examples" / "applications/pipeline_unet.py")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert (
         unet.draw(tmp_path / "a.png", {})
@@ -112,7 +112,7 @@ UNSUITED = {
 
 @pytest.mark.parametrize(("ranks", "flags", "message"), UNSUITED.values(), ids=UNSUITED)
 def test_the_u_net_refuses_what_its_stages_do_not_suit(ranks, flags, message):
-    done = run(ranks, "pipeline_unet.py", flags)
+    done = run(ranks, "applications/pipeline_unet.py", flags)
     assert done.returncode == 2
     assert done.stderr.count(message) == 1
     assert "Traceback" not in done.stderr
@@ -125,7 +125,9 @@ def test_the_u_net_refuses_what_its_stages_do_not_suit(ranks, flags, message):
 )
 def test_the_encoder_and_the_decoder_learn_the_weights_of_one_rank(ranks, flags):
     done = run(
-        ranks, "pipeline_seq2seq.py", ["--lines", "53", "--epoch", "2", "--unit", "16", *flags]
+        ranks,
+        "applications/pipeline_seq2seq.py",
+        ["--lines", "53", "--epoch", "2", "--unit", "16", *flags],
     )
     assert differ(done) < 1e-8
     assert (

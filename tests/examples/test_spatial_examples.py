@@ -21,7 +21,12 @@ from tests.scripts import load_script
 
 neon, gb, unet, diffusion = [
     load_script(Path(__file__).parents[2] / "examples" / f"{name}.py")
-    for name in ("neon_cnn", "gb_autoencoder", "unet", "halo_diffusion")
+    for name in (
+        "seeds/neon_cnn",
+        "seeds/gb_autoencoder",
+        "applications/unet",
+        "applications/halo_diffusion",
+    )
 ]
 
 
@@ -55,7 +60,7 @@ def printed(module, main, flags, ranks, capsys, monkeypatch):
     monkeypatch.setattr(
         sys, "argv", ["example", *flags, *(["--threads", str(ranks)] if ranks > 1 else [])]
     )
-    args = module.parse()
+    args = module.flags().read()
     mnpar.run(main, ranks=ranks, args=(args,))
     return capsys.readouterr().out.split("\n")[1:]
 
@@ -80,7 +85,7 @@ def test_every_switch_prints_the_costs_of_one_process(flags, ranks, capsys, monk
 
 
 def test_a_switch_starts_the_ranks_it_needs():
-    done = run(0, "neon_cnn.py", [*SMALL, "--halopar", "1x2"])
+    done = run(0, "seeds/neon_cnn.py", [*SMALL, "--halopar", "1x2"])
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("2 rank(s)") == 1
     assert len(re.findall(r"^epoch +\d +cost", done.stdout, re.M)) == 2
@@ -187,9 +192,9 @@ BAD = {
 
 @pytest.mark.parametrize(("flags", "message"), BAD.values(), ids=BAD)
 def test_bad_flags_are_usage_errors(flags, message, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["neon_cnn.py", *flags])
+    monkeypatch.setattr(sys, "argv", ["seeds/neon_cnn.py", *flags])
     with pytest.raises(SystemExit, match="2"):
-        neon.parse()
+        neon.flags().read()
     assert message in capsys.readouterr().err
 
 
@@ -283,7 +288,7 @@ def test_gb_has_the_costs_of_one_process_for_colour_images_of_32_by_32():
 
 
 def test_gb_draws_a_plot(tmp_path):
-    done = run(0, "gb_autoencoder.py", [*SHORT, "--out", str(tmp_path)])
+    done = run(0, "seeds/gb_autoencoder.py", [*SHORT, "--out", str(tmp_path)])
     assert done.returncode == 0, done.stderr
     picture = (tmp_path / "gb_autoencoder.png").read_bytes()
     assert picture.startswith(PNG)
@@ -333,9 +338,11 @@ def test_the_area_under_the_roc_curve_is_that_of_all_pairs():
 
 
 def test_gbs_bad_flags_are_usage_errors(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["gb_autoencoder.py", "--halopar", "2x2", "--threads", "3"])
+    monkeypatch.setattr(
+        sys, "argv", ["seeds/gb_autoencoder.py", "--halopar", "2x2", "--threads", "3"]
+    )
     with pytest.raises(SystemExit, match="2"):
-        gb.parse()
+        gb.flags().read()
     assert "(2, 2) is for 4, and there are 3" in capsys.readouterr().err
 
 
@@ -380,9 +387,9 @@ BAD_NETS = {
 
 @pytest.mark.parametrize(("flags", "message"), BAD_NETS.values(), ids=BAD_NETS)
 def test_the_u_nets_bad_flags_are_usage_errors(flags, message, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["unet.py", *flags])
+    monkeypatch.setattr(sys, "argv", ["applications/unet.py", *flags])
     with pytest.raises(SystemExit, match="2"):
-        unet.parse()
+        unet.flags().read()
     assert message in capsys.readouterr().err
 
 
@@ -393,7 +400,7 @@ PLATE = ["--size", "8", "--steps", "10", "--iterations", "3"]
 
 
 def test_a_field_is_learnt_on_several_processes_with_the_gradient_of_the_adjoint_equation(tmp_path):
-    done = run(2, "halo_diffusion.py", [*PLATE, "--out", str(tmp_path)])
+    done = run(2, "applications/halo_diffusion.py", [*PLATE, "--out", str(tmp_path)])
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"on one: difference (\S+)", done.stdout)[1]) < 1e-12
     now, before = re.search(
@@ -415,9 +422,11 @@ def test_on_any_grid_the_field_is_that_of_one_process(flags, monkeypatch):
     found = []
     for grid, ranks in (([], 1), (flags[:2], int(np.prod(mnpar.launch.dims(flags[1]))))):
         monkeypatch.setattr(
-            sys, "argv", ["halo_diffusion.py", *PLATE, *flags[2:], *grid, "--threads", str(ranks)]
+            sys,
+            "argv",
+            ["applications/halo_diffusion.py", *PLATE, *flags[2:], *grid, "--threads", str(ranks)],
         )
-        found.append(mnpar.run(diffusion.main, ranks=ranks, args=(diffusion.parse(),))[0])
+        found.append(mnpar.run(diffusion.main, ranks=ranks, args=(diffusion.flags().read(),))[0])
     (difference, *losses), (one, *serial) = found
     assert max(difference, one) < 1e-12
     np.testing.assert_allclose(losses, serial, rtol=1e-9)
@@ -436,7 +445,7 @@ BAD_GRIDS = {
 
 @pytest.mark.parametrize(("flags", "message"), BAD_GRIDS.values(), ids=BAD_GRIDS)
 def test_bad_grids_are_usage_errors(flags, message, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["halo_diffusion.py", *flags])
+    monkeypatch.setattr(sys, "argv", ["applications/halo_diffusion.py", *flags])
     with pytest.raises(SystemExit, match="2"):
-        diffusion.parse()
+        diffusion.flags().read()
     assert message in capsys.readouterr().err

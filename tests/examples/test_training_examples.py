@@ -17,9 +17,9 @@ TRAINED = {
     "model parallel, threads": ("mnist_model_parallel.py", 0, ["--threads"], 0.85),
     "dual parallel, python": ("mnist_dual_parallel.py", 0, [], 0.85),
     "dual parallel, threads": ("mnist_dual_parallel.py", 0, ["--threads", "4"], 0.85),
-    "translator, mpiexec": ("seq2seq_model_parallel.py", 2, ["--unit", "64"], 0.6),
+    "translator, mpiexec": ("seeds/seq2seq_model_parallel.py", 2, ["--unit", "64"], 0.6),
     "translator, threads": (
-        "seq2seq_model_parallel.py",
+        "seeds/seq2seq_model_parallel.py",
         0,
         ["--threads", "--unit", "32", "--longest", "4"],
         0.25,
@@ -52,7 +52,9 @@ def test_an_example_with_a_trainer_learns_and_one_rank_speaks(
 
 def test_the_translator_translates(tmp_path):
     done = run(
-        2, "seq2seq_model_parallel.py", ["--epoch", "6", "--longest", "4", "--out", str(tmp_path)]
+        2,
+        "seeds/seq2seq_model_parallel.py",
+        ["--epoch", "6", "--longest", "4", "--out", str(tmp_path)],
     )
     right, of = map(
         int, re.search(r"^(\d+) of (\d+) words are written backwards", done.stdout, re.M).groups()
@@ -90,7 +92,7 @@ def test_an_example_names_the_number_of_ranks_that_it_is_made_for(example, ranks
         "mnist_data_parallel",
         "mnist_model_parallel",
         "mnist_dual_parallel",
-        "seq2seq_model_parallel",
+        "seeds/seq2seq_model_parallel",
     ],
 )
 def test_a_bad_number_is_one_usage_error(example):

@@ -1,12 +1,16 @@
 """One convolutional network, divided among ranks in four ways by a switch; all of them print the
 same costs.
 
-    python examples/neon_cnn.py                                     one process mpiexec -n 4 python
-    examples/neon_cnn.py --halopar 2x2          each rank has a block of every image mpiexec -n 3
-    python examples/neon_cnn.py --datapar              each rank has some images of every batch
-    mpiexec -n 2 python examples/neon_cnn.py --modelpar             each rank has some inputs of the
-    large layers mpiexec -n 8 python examples/neon_cnn.py --halodatapar 2x2      blocks of some
-    images: a grid for each part of the batch
+    python examples/seeds/neon_cnn.py
+        one process
+    mpiexec -n 4 python examples/seeds/neon_cnn.py --halopar 2x2
+        each rank has a block of every image
+    mpiexec -n 3 python examples/seeds/neon_cnn.py --datapar
+        each rank has some images of every batch
+    mpiexec -n 2 python examples/seeds/neon_cnn.py --modelpar
+        each rank has some inputs of the large layers
+    mpiexec -n 8 python examples/seeds/neon_cnn.py --halodatapar 2x2
+        blocks of some images: a grid for each part of the batch
 
 Without mpiexec a script with a switch starts the ranks it needs, or runs on ``--threads N``.
 Network (conv 5 × 20, pool 2, conv 5 × 50, pool 2, 500, 10) and switches are those of neon's MPI
@@ -14,7 +18,6 @@ branch of 2015, which announced the last one and never had it. Images are circle
 ``--images synthetic``; MNIST is taken from ``--data DIR``, or where MNPAR_DATA says.
 """
 
-import argparse
 import os
 
 import numpy as np
@@ -134,73 +137,11 @@ def train(comm, args):
     return costs
 
 
-def parse():
-    """The command line, checked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    ways = parser.add_mutually_exclusive_group()
-    ways.add_argument(
-        "--halopar",
-        type=mnpar.launch.dims,
-        metavar="RxC",
-        help="images in R x C blocks, one for each rank",
-    )
-    ways.add_argument(
-        "--halodatapar",
-        type=mnpar.launch.dims,
-        metavar="RxC",
-        help="blocks, and batches among groups of R x C ranks",
-    )
-    ways.add_argument("--datapar", action="store_true", help="batches among the ranks")
-    ways.add_argument(
-        "--modelpar", action="store_true", help="fully connected layers among the ranks"
-    )
-    parser.add_argument("--epoch", "-e", type=int, default=5, help="epochs (5)")
-    parser.add_argument("--batchsize", "-b", type=int, default=20, help="images per step (20)")
-    parser.add_argument(
-        "--lr", type=float, default=0.01, help="learning rate, with momentum 0.9 (0.01)"
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)"
-    )
-    parser.add_argument(
-        "--images",
-        choices=("toys", "synthetic", "mnist"),
-        help="mnist where there is a folder, else toys",
-    )
-    parser.add_argument(
-        "--train", type=int, default=500, help="how many images are drawn to train (500)"
-    )
-    parser.add_argument("--test", type=int, default=100, help="and to test (100)")
-    parser.add_argument(
-        "--data",
-        type=mnpar.launch.existing_folder,
-        metavar="DIR",
-        help="the folder of MNIST's four IDX files, raw or .gz",
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--ranks", type=int, default=4, help="ranks to start, where the switch leaves it open (4)"
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(
-        parser, epoch=1, batchsize=1, train=1, test=1, ranks=1, threads=1
-    )
-    args.images = args.images or ("mnist" if args.data or os.environ.get("MNPAR_DATA") else "toys")
-    if args.images == "mnist" and not (args.data or os.environ.get("MNPAR_DATA")):
-        parser.error("--images mnist needs --data DIR or the variable MNPAR_DATA")
-    return check_ranks(parser, args)
-
-
 def check_ranks(parser, args):
     """Whether the ranks make the grids that the switch asks for; without any switch there is
     one.
     """
     dims = args.halopar or args.halodatapar
-    launched = mnpar.launch.launched_ranks()
     if dims and len(dims) != 2:
         parser.error(f"images have two axes: RxC, not {'x'.join(map(str, dims))}")
     each = int(np.prod(dims or (1,)))
@@ -210,7 +151,7 @@ def check_ranks(parser, args):
         args.ranks = max(args.ranks // each, 1) * each
     elif not (args.datapar or args.modelpar):
         args.ranks = 1
-    ranks = args.threads or (launched if launched > 1 else args.ranks)
+    ranks = mnpar.launch.started_ranks(args, args.ranks)
     several = args.datapar or args.modelpar or args.halodatapar
     if ranks % each or (ranks != each and not several):
         switch = f"blocks of {dims[0]}x{dims[1]}" if dims else "a run without a switch"
@@ -218,13 +159,48 @@ def check_ranks(parser, args):
             f"{ranks} ranks do not suit {switch}: --halopar takes R·C, --halodatapar a "
             "multiple of it, no switch takes 1"
         )
-    return args
+
+
+def check(parser, args):
+    """Refuse what does not go together."""
+    args.images = args.images or ("mnist" if args.data or os.environ.get("MNPAR_DATA") else "toys")
+    if args.images == "mnist" and not (args.data or os.environ.get("MNPAR_DATA")):
+        parser.error("--images mnist needs --data DIR or the variable MNPAR_DATA")
+    check_ranks(parser, args)
+
+
+def flags():
+    """Return the parser of the command line."""
+    parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
+    ways = parser.add_mutually_exclusive_group()
+    parser.flag(
+        "--halopar", mnpar.launch.dims, "images in R x C blocks, one for each rank", group=ways
+    )
+    parser.flag(
+        "--halodatapar",
+        mnpar.launch.dims,
+        "blocks, and batches among groups of R x C ranks",
+        group=ways,
+    )
+    parser.flag("--datapar", False, "batches among the ranks", group=ways)
+    parser.flag("--modelpar", False, "fully connected layers among the ranks", group=ways)
+    parser.flag("--epoch -e", 5, "epochs")
+    parser.flag("--batchsize -b", 20, "images per step")
+    parser.flag("--lr", 0.01, "learning rate, with momentum 0.9")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and order", default=0)
+    parser.flag(
+        "--images",
+        str,
+        "mnist where there is a folder, else toys",
+        choices=("toys", "synthetic", "mnist"),
+    )
+    parser.flag("--train", 500, "how many images are drawn to train")
+    parser.flag("--test", 100, "and to test")
+    parser.flag(
+        "--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files, raw or .gz"
+    )
+    return parser
 
 
 if __name__ == "__main__":
-    args = parse()
-    if args.threads:
-        mnpar.run(train, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        train(mnpar.create_communicator(), args)
+    mnpar.launch.script(train, flags())

@@ -1,14 +1,18 @@
 """flashlight's tutorial: a perceptron learns y = Σ x³ + noise from one sample at a time; ranks take
 samples by turns.
 
-    python examples/flashlight_perceptron.py                        one rank, 100 epochs of 10,000
-    steps mpiexec -n 2 python examples/flashlight_perceptron.py           two ranks, 100 epochs of
-    5,000 steps mpiexec -n 3 python examples/flashlight_perceptron.py --check   and the same weights
-    as one rank with minibatches of 3 python examples/flashlight_perceptron.py --threads 3 --check
-    ranks that are threads: needs no MPI mpiexec -n 2 python examples/flashlight_perceptron.py
-    --tutorial    data and weights as the tutorial draws them mpiexec -n 2 python
-    examples/flashlight_perceptron.py --tutorial alike    the curve that its page prints for two
-    ranks
+    python examples/seeds/flashlight_perceptron.py
+        one rank, 100 epochs of 10,000 steps
+    mpiexec -n 2 python examples/seeds/flashlight_perceptron.py
+        two ranks, 100 epochs of 5,000 steps
+    mpiexec -n 3 python examples/seeds/flashlight_perceptron.py --check
+        and the same weights as one rank with minibatches of 3
+    python examples/seeds/flashlight_perceptron.py --threads 3 --check
+        ranks that are threads: needs no MPI
+    mpiexec -n 2 python examples/seeds/flashlight_perceptron.py --tutorial
+        data and weights as the tutorial draws them
+    mpiexec -n 2 python examples/seeds/flashlight_perceptron.py --tutorial alike
+        the curve that its page prints for two ranks
 
 In the tutorial each rank draws data of its own, and drops what 10,000 does not divide into; and it
 draws weights of its own, of which all ranks then take the mean (``--tutorial``). Here all ranks
@@ -18,17 +22,17 @@ one does with minibatches of P; ``--check`` shows it.
 Mean squared error after 1, 2, 3 and 100 epochs; mean and standard deviation of 60 seeds, of a
 program apart from mnpar:
 
-    one rank                    12.7 ± 0.5    2.81 ± 0.10    2.27 ± 0.09    0.83 ± 0.02     (page:
-    13.1, 2.59, …, 0.81) two ranks                   15.6 ± 0.6    3.02 ± 0.17    2.03 ± 0.08
-    0.72 ± 0.02 two ranks, --tutorial       16.7 ± 0.6    3.26 ± 0.16    2.30 ± 0.08    0.74 ± 0.02
-    two, --tutorial alike       19.6 ± 0.7    5.42 ± 0.31    3.00 ± 0.11    0.90 ± 0.03     (page:
-    20.2, 5.28, 2.92, 0.92)
+    one rank                    12.7 ± 0.5    2.81 ± 0.10    2.27 ± 0.09    0.83 ± 0.02
+    two ranks                   15.6 ± 0.6    3.02 ± 0.17    2.03 ± 0.08    0.72 ± 0.02
+    two ranks, --tutorial       16.7 ± 0.6    3.26 ± 0.16    2.30 ± 0.08    0.74 ± 0.02
+    two, --tutorial alike       19.6 ± 0.7    5.42 ± 0.31    3.00 ± 0.11    0.90 ± 0.03
+    page, one rank              13.1          2.59           …              0.81
+    page, two ranks             20.2          5.28           2.92           0.92
 
 So the page's curve of two ranks is that of ranks which drew the same 5,000 samples: their mean
 gradient is that of one sample, and they learn exactly what one rank does with ``--samples 5000``.
 """
 
-import argparse
 import time
 
 import numpy as np
@@ -139,53 +143,29 @@ def main(comm, args):
     return model
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--epoch", "-e", type=int, default=100, help="epochs (100)")
-    parser.add_argument(
-        "--samples", "-n", type=int, default=10000, help="samples of an epoch, of all ranks (10000)"
-    )
-    parser.add_argument(
-        "--unit", "-u", type=int, default=100, help="width of the hidden layer (100)"
-    )
-    parser.add_argument(
-        "--lr", type=float, default=1e-4, help="learning rate (0.0001); the momentum is 0.9"
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of data and weights (0)"
-    )
-    parser.add_argument(
-        "--tutorial",
-        nargs="?",
-        const="own",
-        choices=["own", "alike"],
-        help="each rank draws its data, and weights of which all take the mean; alike: from one "
-        "seed, as on its page",
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="compare with one rank that has all samples, in float64",
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--ranks",
-        type=int,
-        default=1,
-        help="ranks to start where no launcher has started several (1)",
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(parser, epoch=1, samples=1, unit=1, ranks=1, threads=1)
+def check(parser, args):
+    """Refuse what does not go together."""
     if not 0 < args.lr < float("inf"):
         parser.error(f"--lr is positive and finite, not {args.lr}")
     if args.check and args.tutorial:
         parser.error("--check compares ranks that share their data with one: not with --tutorial")
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+
+
+if __name__ == "__main__":
+    parser = mnpar.launch.Parser(__doc__, ranks=1, check=check)
+    parser.flag("--epoch -e", 100, "epochs")
+    parser.flag("--samples -n", 10000, "samples of an epoch, of all ranks")
+    parser.flag("--unit -u", 100, "width of the hidden layer")
+    parser.flag("--lr", 0.0001, "learning rate; the momentum is 0.9")
+    parser.flag("--seed -s", mnpar.launch.seed, "of data and weights", default=0)
+    parser.flag(
+        "--tutorial",
+        str,
+        "each rank draws its data, and weights of which all take the mean; alike: from one seed, "
+        "as on its page",
+        choices=["own", "alike"],
+        nargs="?",
+        const="own",
+    )
+    parser.flag("--check", False, "compare with one rank that has all samples, in float64")
+    mnpar.launch.script(main, parser)

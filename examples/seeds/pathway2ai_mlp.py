@@ -1,10 +1,14 @@
 """pathway2ai's exercise: a deep perceptron trained by gradient descent on one worker, or on several
 with the mean gradient.
 
-    python examples/pathway2ai_mlp.py                           one worker mpiexec -n 2 python
-    examples/pathway2ai_mlp.py              two: each takes every second batch python
-    examples/pathway2ai_mlp.py --world-size 2            the same: it starts them itself python
-    examples/pathway2ai_mlp.py --threads 2               workers that are threads: needs no MPI
+    python examples/seeds/pathway2ai_mlp.py
+        one worker
+    mpiexec -n 2 python examples/seeds/pathway2ai_mlp.py
+        two: each takes every second batch
+    python examples/seeds/pathway2ai_mlp.py --world-size 2
+        the same: it starts them itself
+    python examples/seeds/pathway2ai_mlp.py --threads 2
+        workers that are threads: needs no MPI
 
 Configuration and printed lines are the exercise's. Its code trains on the first tenth of the
 samples, where its comment says nine tenths (``--train-fraction 0.9``); its test loss is that of the
@@ -14,7 +18,6 @@ drift apart, whatever their number. (The last rows, less than a batch, are never
 what is left of the training loss.)
 """
 
-import argparse
 import time
 from itertools import pairwise
 
@@ -129,57 +132,8 @@ def main(comm, args):
     return lines
 
 
-def parse():
-    """The command line, checked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    numbers = {
-        "n-layers": (4, "linear layers"),
-        "dim-in": (1024, "features"),
-        "n-classes": (32, "classes"),
-        "dim-hidden": (256, "width of the hidden layers"),
-        "train-size": (10000, "samples"),
-        "batch-size": (64, "samples of a batch"),
-        "niters": (1000, "steps"),
-        "every": (100, "steps between lines"),
-    }
-    for name, (default, text) in numbers.items():
-        parser.add_argument(
-            f"--{name}", type=int, default=default, metavar="N", help=f"{text} ({default})"
-        )
-    parser.add_argument(
-        "--learning-rate", type=float, default=0.1, help="at first; it falls to 0.3 of it (0.1)"
-    )
-    parser.add_argument(
-        "--stop",
-        type=int,
-        metavar="N",
-        help="stop after N steps; the learning rate falls as if it went on",
-    )
-    parser.add_argument(
-        "--batch-mean",
-        action="store_true",
-        help="count the short last batch like the others in train_loss",
-    )
-    parser.add_argument(
-        "--train-fraction", type=float, default=0.1, help="of the samples, trained on (0.1)"
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of the weights (0)"
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--world-size",
-        type=int,
-        default=1,
-        help="workers to start where no launcher has started several (1)",
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="workers that are threads of this process"
-    )
-    names = [name.replace("-", "_") for name in (*numbers, "stop", "world-size", "threads")]
-    args = mnpar.launch.parse_args(parser, **dict.fromkeys(names, 1))
+def check(parser, args):
+    """Refuse what does not go together."""
     if args.stop and args.stop > args.niters:
         parser.error(f"--stop is at most --niters, {args.niters}, not {args.stop}")
     if not 0 < args.train_fraction <= 1:
@@ -195,13 +149,31 @@ def parse():
             f"{args.dim_in} features are too few for {args.n_classes} classes of 10 clusters: "
             "use a larger --dim-in"
         )
-    return args
+
+
+def flags():
+    """Return the parser of the command line."""
+    parser = mnpar.launch.Parser(__doc__, ranks=1, check=check, flag="--world-size")
+    parser.flag("--n-layers", 4, "linear layers")
+    parser.flag("--dim-in", 1024, "features")
+    parser.flag("--n-classes", 32, "classes")
+    parser.flag("--dim-hidden", 256, "width of the hidden layers")
+    parser.flag("--train-size", 10000, "samples")
+    parser.flag("--batch-size", 64, "samples of a batch")
+    parser.flag("--niters", 1000, "steps")
+    parser.flag("--every", 100, "steps between lines")
+    parser.flag("--learning-rate", 0.1, "at first; it falls to 0.3 of it")
+    parser.flag(
+        "--stop",
+        int,
+        "stop after N steps; the learning rate falls as if it went on",
+        metavar="N",
+    )
+    parser.flag("--batch-mean", False, "count the short last batch like the others in train_loss")
+    parser.flag("--train-fraction", 0.1, "of the samples, trained on")
+    parser.flag("--seed -s", mnpar.launch.seed, "of the weights", default=0)
+    return parser
 
 
 if __name__ == "__main__":
-    args = parse()
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.world_size)
-        main(mnpar.create_communicator(), args)
+    mnpar.launch.script(main, flags())

@@ -1,8 +1,8 @@
 """A matrix product C = A B on many ranks in two ways, and its gradients: communication is
 differentiated like the product.
 
-    mpiexec -n 4 python examples/parallel_matmul.py
-    python examples/parallel_matmul.py --threads 5 --shape 1000x777x513
+    mpiexec -n 4 python examples/seeds/parallel_matmul.py
+    python examples/seeds/parallel_matmul.py --threads 5 --shape 1000x777x513
 
 Rank 0 has A (M, K) and B (K, N). *By row*: all get B and some rows of A, and rank 0 gathers their
 rows of C. *By reduction*: each gets some columns of A and the same rows of B, and C is the sum of
@@ -10,7 +10,6 @@ their products. Nobody writes a backward: that of a broadcast is a sum (dB = Σ 
 sum a broadcast (dAᵣ = dC Bᵣᵀ). Any number of ranks, any shape.
 """
 
-import argparse
 import time
 
 import numpy as np
@@ -79,44 +78,18 @@ def main(comm, args):
     return found
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--shape",
-        type=mnpar.launch.dims,
-        default=(1024,) * 3,
-        metavar="MxKxN",
-        help="(1024x1024x1024)",
-    )
-    parser.add_argument(
-        "--dtype", choices=["f4", "f8"], default="f4", help="float32 or float64 (f4)"
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of the matrices (0)"
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--ranks",
-        type=int,
-        default=2,
-        help="ranks to start where no launcher has started several (2)",
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(parser)
+def check(parser, args):
+    """Refuse what does not go together."""
     if len(args.shape) != 3:
         parser.error(
             "--shape is rows of A x columns of A x columns of B, not "
             f"{'x'.join(map(str, args.shape))}"
         )
-    for name in ("ranks", "threads"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            parser.error(f"--{name} is at least 1, not {getattr(args, name)}")
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+
+
+if __name__ == "__main__":
+    parser = mnpar.launch.Parser(__doc__, check=check)
+    parser.flag("--shape", mnpar.launch.dims, "sizes", default=(1024,) * 3, metavar="MxKxN")
+    parser.flag("--dtype", "f4", "float32 or float64", choices=["f4", "f8"])
+    parser.flag("--seed -s", mnpar.launch.seed, "of the matrices", default=0)
+    mnpar.launch.script(main, parser)

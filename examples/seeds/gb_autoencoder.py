@@ -1,10 +1,12 @@
 """GB: levels of local filters, L2 pooling and contrast normalization, pre-trained as autoencoders,
 then trained; in blocks.
 
-    python examples/gb_autoencoder.py                                one process mpiexec -n 4 python
-    examples/gb_autoencoder.py --halopar 2x2     each rank has a block of every image, and its
-    filters python examples/gb_autoencoder.py --halopar 3x2 --threads 6      ranks that are threads:
-    needs no MPI
+    python examples/seeds/gb_autoencoder.py
+        one process
+    mpiexec -n 4 python examples/seeds/gb_autoencoder.py --halopar 2x2
+        each rank has a block of every image, and its filters
+    python examples/seeds/gb_autoencoder.py --halopar 3x2 --threads 6
+        ranks that are threads: needs no MPI
 
 Each place of an image has filters of its own, and each rank owns those of its places: no weight is
 on two ranks. One level after the other learns to reconstruct its input, by few of its pools at a
@@ -15,7 +17,6 @@ high-level features using large scale unsupervised learning", ICML 2012; the sha
 rounding does (``--lr 0.02``). Images are scikit-learn's digits, enlarged; others with ``--images``.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -332,82 +333,38 @@ def draw(pictures, W, history, path):
     print(f"plot: {path}", flush=True)
 
 
-def parse():
-    """The command line, checked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--halopar",
-        type=mnpar.launch.dims,
-        metavar="RxC",
-        help="images in R x C blocks, one for each rank (ranks x 1)",
-    )
-    parser.add_argument("--untied", action="store_true", help="decoders learn filters of their own")
-    parser.add_argument(
-        "--neon-order",
-        action="store_true",
-        help="decoders step before encoders, not together with them",
-    )
-    parser.add_argument(
-        "--pretrain", type=int, default=10, help="epochs of reconstruction for each level (10)"
-    )
-    parser.add_argument("--initial", type=int, default=2, help="epochs of the last layer alone (2)")
-    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs of all layers (10)")
-    parser.add_argument("--batchsize", "-b", type=int, default=20, help="images per step (20)")
-    parser.add_argument(
-        "--pretrain-lr", type=float, default=0.01, help="learning rate of reconstruction (0.01)"
-    )
-    parser.add_argument("--lr", type=float, default=0.01, help="learning rate of the labels (0.01)")
-    parser.add_argument(
-        "--sparsity", type=float, default=0.1, help="the weight λ of the pools (0.1)"
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and order (0)"
-    )
-    parser.add_argument(
-        "--images",
-        choices=("digits", "mnist", "cifar10", "synthetic"),
-        default="digits",
-        help="(digits)",
-    )
-    parser.add_argument(
-        "--data",
-        type=mnpar.launch.existing_folder,
-        metavar="DIR",
-        help="the folder of MNIST's or CIFAR's files, if MNPAR_DATA does not say it",
-    )
-    parser.add_argument("--train", type=int, default=400, help="how many images to train (400)")
-    parser.add_argument("--test", type=int, default=200, help="and to test (200)")
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        metavar="DIR",
-        help="for the plot (result)",
-    )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    least = {
-        "pretrain": 0,
-        "initial": 0,
-        "epoch": 0,
-        "batchsize": 1,
-        "train": 1,
-        "test": 10,
-        "threads": 1,
-    }
-    args = mnpar.launch.parse_args(parser, **least)
+def check(parser, args):
+    """Refuse what does not go together."""
     args.ranks = mnpar.launch.ranks_of_grid(parser, args, "halopar")
-    return args
+
+
+def flags():
+    """Return the parser of the command line."""
+    parser = mnpar.launch.Parser(__doc__, ranks=1, exactly=True, check=check)
+    parser.flag(
+        "--halopar", mnpar.launch.dims, "images in R x C blocks, one for each rank (ranks x 1)"
+    )
+    parser.flag("--untied", False, "decoders learn filters of their own")
+    parser.flag("--neon-order", False, "decoders step before encoders, not together with them")
+    parser.flag("--pretrain", 10, "epochs of reconstruction for each level", least=0)
+    parser.flag("--initial", 2, "epochs of the last layer alone", least=0)
+    parser.flag("--epoch -e", 10, "epochs of all layers", least=0)
+    parser.flag("--batchsize -b", 20, "images per step")
+    parser.flag("--pretrain-lr", 0.01, "learning rate of reconstruction")
+    parser.flag("--lr", 0.01, "learning rate of the labels")
+    parser.flag("--sparsity", 0.1, "the weight λ of the pools")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and order", default=0)
+    parser.flag("--images", "digits", "", choices=("digits", "mnist", "cifar10", "synthetic"))
+    parser.flag(
+        "--data",
+        mnpar.launch.existing_folder,
+        "the folder of MNIST's or CIFAR's files, if MNPAR_DATA does not say it",
+    )
+    parser.flag("--train", 400, "how many images to train")
+    parser.flag("--test", 200, "and to test", least=10)
+    parser.flag("--out -o", mnpar.launch.folder, "for the plot", default="result")
+    return parser
 
 
 if __name__ == "__main__":
-    args = parse()
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+    mnpar.launch.script(main, flags())

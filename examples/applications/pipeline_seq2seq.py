@@ -1,17 +1,17 @@
 """Sequence to sequence on two ranks: the encoder is the first stage of a pipeline, the decoder the
 last; lengths change.
 
-    mpiexec -n 2 python examples/pipeline_seq2seq.py
-    python examples/pipeline_seq2seq.py                   starts two ranks itself
-    python examples/pipeline_seq2seq.py --threads         ranks that are threads: needs no MPI
+    mpiexec -n 2 python examples/applications/pipeline_seq2seq.py
+    python examples/applications/pipeline_seq2seq.py
+        starts two ranks itself
+    python examples/applications/pipeline_seq2seq.py --threads
+        ranks that are threads: needs no MPI
 
 The task is to write a line of digits backwards. Every line has its own length, so no two
 micro-batches have the same shapes: the encoder's rank has the lines, as a list of arrays, the
 decoder's rank has what is to be written, and only the encoder's last states go from one to the
 other. At the end the same network is trained on one rank, and the weights are compared.
 """
-
-import argparse
 
 import numpy as np
 
@@ -126,32 +126,14 @@ def main(comm, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    schedules = ("gpipe", "1f1b", "zb1p", "eager")  # those of one stage on each rank
-    parser.add_argument(
-        "--schedule", default="1f1b", choices=schedules, help="who works when (1f1b)"
-    )
-    parser.add_argument("--micro-batches", "-m", type=int, default=4, help="pieces of a batch (4)")
-    parser.add_argument("--batchsize", "-b", type=int, default=50, help="lines per step (50)")
-    parser.add_argument("--lines", type=int, default=1000, help="lines to learn from (1000)")
-    parser.add_argument("--longest", type=int, default=6, help="digits in the longest line (6)")
-    parser.add_argument("--epoch", "-e", type=int, default=8, help="sweeps over the lines (8)")
-    parser.add_argument("--unit", "-u", type=int, default=64, help="width of the states (64)")
-    parser.add_argument("--seed", "-s", type=mnpar.launch.seed, default=0, help="of the lines (0)")
-    parser.add_argument(
-        "--threads", action="store_true", help="run both ranks as threads of this process"
-    )
-    args = mnpar.launch.parse_args(
-        parser, micro_batches=1, batchsize=1, lines=1, longest=1, epoch=1, unit=1
-    )
-    ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
-    if ranks != 2:
-        parser.error(f"this example is made for 2 ranks, not {ranks}")
-    if args.threads:
-        mnpar.run(main, ranks=2, args=(args,))
-    elif mnpar.launch.relaunch(2):
-        main(mnpar.create_communicator(), args)
-    else:
-        parser.error("this example is made for 2 ranks, not 1: --threads runs them as threads")
+    parser = mnpar.launch.Parser(__doc__, exactly=True)
+    schedules = ("gpipe", "1f1b", "zb1p", "eager")
+    parser.flag("--schedule", "1f1b", "who works when", choices=schedules)
+    parser.flag("--micro-batches -m", 4, "pieces of a batch")
+    parser.flag("--batchsize -b", 50, "lines per step")
+    parser.flag("--lines", 1000, "lines to learn from")
+    parser.flag("--longest", 6, "digits in the longest line")
+    parser.flag("--epoch -e", 8, "sweeps over the lines")
+    parser.flag("--unit -u", 64, "width of the states")
+    parser.flag("--seed -s", mnpar.launch.seed, "of the lines", default=0)
+    mnpar.launch.script(main, parser)

@@ -1,7 +1,8 @@
 """A translator on two ranks: the encoder reads a word on rank 0, the decoder writes it backwards on
 rank 1.
 
-    mpiexec -n 2 python examples/seq2seq_model_parallel.py      (or plain python, or --threads)
+    mpiexec -n 2 python examples/seeds/seq2seq_model_parallel.py
+        (or plain python, or --threads)
 
 The last states of the encoder's LSTM are the first states of the decoder's:
 ``create_multi_node_n_step_rnn`` sends them, and their gradients back. Both ranks draw the same
@@ -9,7 +10,6 @@ batches in the same order, by ``create_synchronized_iterator``. The words are th
 help texts, which are on every machine; rank 1 has the loss, and prints.
 """
 
-import argparse
 import re
 from pydoc_data.topics import topics
 
@@ -151,43 +151,13 @@ def show(model, comm, test, trainer):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--batchsize", "-b", type=int, default=64, help="words per step (64)")
-    parser.add_argument("--epoch", "-e", type=int, default=15, help="epochs (15)")
-    parser.add_argument(
-        "--layer", "-l", type=int, default=1, help="layers of encoder and decoder (1)"
-    )
-    parser.add_argument("--unit", "-u", type=int, default=128, help="width of a layer (128)")
-    parser.add_argument("--lr", type=float, default=0.005, help="Adam's alpha (0.005)")
-    parser.add_argument(
-        "--longest",
-        type=int,
-        default=7,
-        help="letters of the longest words (7); the shortest have 3",
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
-    )
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        metavar="DIR",
-        help="for the log (result)",
-    )
-    parser.add_argument(
-        "--threads", action="store_true", help="run both ranks as threads of this process"
-    )
-    args = mnpar.launch.parse_args(parser, batchsize=1, epoch=1, layer=1, unit=1, longest=3)
-    ranks = 2 if args.threads else mnpar.launch.started_ranks(args, 2)
-    if ranks != 2:
-        parser.error(f"this translator is made for 2 ranks, not {ranks}")
-    if args.threads:
-        mnpar.run(main, ranks=2, args=(args,))
-    elif mnpar.launch.relaunch(2):
-        main(mnpar.create_communicator(), args)
-    else:
-        parser.error("this translator is made for 2 ranks, not 1: --threads runs them as threads")
+    parser = mnpar.launch.Parser(__doc__, exactly=True)
+    parser.flag("--batchsize -b", 64, "words per step")
+    parser.flag("--epoch -e", 15, "epochs")
+    parser.flag("--layer -l", 1, "layers of encoder and decoder")
+    parser.flag("--unit -u", 128, "width of a layer")
+    parser.flag("--lr", 0.005, "Adam's alpha")
+    parser.flag("--longest", 7, "letters of the longest words; the shortest have 3", least=3)
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and orders", default=0)
+    parser.flag("--out -o", mnpar.launch.folder, "for the log", default="result")
+    mnpar.launch.script(main, parser)

@@ -1,9 +1,12 @@
 """A U-Net on a grid of ranks: says of every pixel whether it belongs to a circle, to an ellipse, or
 to nothing.
 
-    python examples/unet.py                                     one process mpiexec -n 4 python
-    examples/unet.py --halopar 2x2          each rank has a block of every image, at every scale
-    python examples/unet.py --halopar 3x2 --threads 6           ranks that are threads: needs no MPI
+    python examples/applications/unet.py
+        one process
+    mpiexec -n 4 python examples/applications/unet.py --halopar 2x2
+        each rank has a block of every image, at every scale
+    python examples/applications/unet.py --halopar 3x2 --threads 6
+        ranks that are threads: needs no MPI
 
 Which it is cannot be seen from a few pixels, so information has to cross the blocks' edges: by
 halos of the convolutions, poolings and transposed convolutions, and by the statistics of batch
@@ -11,7 +14,6 @@ normalization, which are those of the whole batch. Costs are the same on every g
 Fischer and Brox, "U-Net", MICCAI 2015.)
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -200,61 +202,30 @@ def draw(images, labels, found, costs, blocks, path):
     print(f"plot: {path}", flush=True)
 
 
-def parse():
-    """The command line, checked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--halopar",
-        type=mnpar.launch.dims,
-        metavar="RxC",
-        help="images in R x C blocks, one for each rank (ranks x 1)",
-    )
-    parser.add_argument("--size", type=int, default=64, help="height and width of the images (64)")
-    parser.add_argument("--scales", type=int, default=3, help="how often the size is halved (3)")
-    parser.add_argument(
-        "--filters", type=int, default=8, help="of the first scale; each has twice as many (8)"
-    )
-    parser.add_argument("--epoch", "-e", type=int, default=12, help="epochs (12)")
-    parser.add_argument("--batchsize", "-b", type=int, default=8, help="images per step (8)")
-    parser.add_argument("--train", type=int, default=96, help="images to train (96)")
-    parser.add_argument("--test", type=int, default=24, help="and to test (24)")
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and images (0)"
-    )
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        metavar="DIR",
-        help="for the plot (result)",
-    )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    least = {
-        "size": 8,
-        "scales": 0,
-        "filters": 1,
-        "epoch": 1,
-        "batchsize": 1,
-        "train": 1,
-        "test": 1,
-        "threads": 1,
-    }
-    args = mnpar.launch.parse_args(parser, **least)
+def check(parser, args):
+    """Refuse what does not go together."""
     if args.size < 2**args.scales:
         parser.error(f"--size {args.size} cannot be halved {args.scales} times (--scales)")
     args.ranks = mnpar.launch.ranks_of_grid(parser, args, "halopar")
-    return args
+
+
+def flags():
+    """Return the parser of the command line."""
+    parser = mnpar.launch.Parser(__doc__, ranks=1, exactly=True, check=check)
+    parser.flag(
+        "--halopar", mnpar.launch.dims, "images in R x C blocks, one for each rank (ranks x 1)"
+    )
+    parser.flag("--size", 64, "height and width of the images", least=8)
+    parser.flag("--scales", 3, "how often the size is halved", least=0)
+    parser.flag("--filters", 8, "of the first scale; each has twice as many")
+    parser.flag("--epoch -e", 12, "epochs")
+    parser.flag("--batchsize -b", 8, "images per step")
+    parser.flag("--train", 96, "images to train")
+    parser.flag("--test", 24, "and to test")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and images", default=0)
+    parser.flag("--out -o", mnpar.launch.folder, "for the plot", default="result")
+    return parser
 
 
 if __name__ == "__main__":
-    args = parse()
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+    mnpar.launch.script(main, flags())

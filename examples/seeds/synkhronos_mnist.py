@@ -1,9 +1,11 @@
 """Synkhronos' demo: digits in memory that the ranks share; each step, every rank takes its rows of
 the batch.
 
-    mpiexec -n 2 python examples/synkhronos_mnist.py python examples/synkhronos_mnist.py --model mlp
-    starts two ranks itself python examples/synkhronos_mnist.py --threads 3              ranks that
-    are threads: needs no MPI
+    mpiexec -n 2 python examples/seeds/synkhronos_mnist.py
+    python examples/seeds/synkhronos_mnist.py --model mlp
+        starts two ranks itself
+    python examples/seeds/synkhronos_mnist.py --threads 3
+        ranks that are threads: needs no MPI
 
 A step is Synkhronos': a function computes the gradient of the rank's rows as one vector, one
 reduction makes the mean over all rows of it, and each rank updates its copy. No loss is reduced in
@@ -15,7 +17,6 @@ The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead f
 or where MNPAR_DATA says.
 """
 
-import argparse
 import os
 import time
 
@@ -148,56 +149,22 @@ def main(comm, args):
     return epochs
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--model", choices=["mlp", "cnn"], default="cnn", help="perceptron or convolutions (cnn)"
-    )
-    parser.add_argument(
-        "--batchsize",
-        "-b",
-        type=int,
-        default=500,
-        help="images of a step, of all ranks together (500)",
-    )
-    parser.add_argument("--epoch", "-e", type=int, default=10, help="epochs (10)")
-    parser.add_argument(
-        "--unit", "-u", type=int, help="width of the hidden layers (800 in mlp, 256 in cnn)"
-    )
-    parser.add_argument(
-        "--lr", type=float, default=0.01, help="learning rate (0.01); Nesterov's momentum is 0.9"
-    )
-    parser.add_argument(
-        "--slices", type=int, default=4, help="pieces of the test images on each rank (4)"
-    )
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and orders (0)"
-    )
-    parser.add_argument(
-        "--data",
-        type=mnpar.launch.existing_folder,
-        metavar="DIR",
-        help="the folder of MNIST's four IDX files, raw or .gz",
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--ranks",
-        type=int,
-        default=2,
-        help="ranks to start where no launcher has started several (2)",
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(
-        parser, batchsize=1, epoch=1, unit=1, slices=1, ranks=1, threads=1
-    )
+def check(parser, args):
+    """Refuse what does not go together."""
     if not 0 < args.lr < float("inf"):
         parser.error(f"--lr is positive and finite, not {args.lr}")
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+
+
+if __name__ == "__main__":
+    parser = mnpar.launch.Parser(__doc__, check=check)
+    parser.flag("--model", "cnn", "perceptron or convolutions", choices=["mlp", "cnn"])
+    parser.flag("--batchsize -b", 500, "images of a step, of all ranks together")
+    parser.flag("--epoch -e", 10, "epochs")
+    parser.flag("--unit -u", int, "width of the hidden layers (800 in mlp, 256 in cnn)")
+    parser.flag("--lr", 0.01, "learning rate; Nesterov's momentum is 0.9")
+    parser.flag("--slices", 4, "pieces of the test images on each rank")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and orders", default=0)
+    parser.flag(
+        "--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files, raw or .gz"
+    )
+    mnpar.launch.script(main, parser)

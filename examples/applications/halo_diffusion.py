@@ -1,9 +1,11 @@
 """An inverse problem, without a neural network: the conductivity of a plate, learnt from heat
 diffusion, on a grid of ranks.
 
-    mpiexec -n 4 python examples/halo_diffusion.py
-    python examples/halo_diffusion.py                 starts four ranks itself
-    python examples/halo_diffusion.py --threads 6     ranks that are threads: needs no MPI
+    mpiexec -n 4 python examples/applications/halo_diffusion.py
+    python examples/applications/halo_diffusion.py
+        starts four ranks itself
+    python examples/applications/halo_diffusion.py --threads 6
+        ranks that are threads: needs no MPI
 
 The plate is divided into blocks. Each of 100 time steps of ∂u/∂t = ∇·(κ ∇u) reads one row of cells
 from the neighbours by ``F.halo_exchange``; backward returns the gradients of those cells to their
@@ -11,7 +13,6 @@ ranks. Each rank learns its block of the field κ from u at a few times. First t
 compared with that of the adjoint equation, solved on one rank in numpy.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -203,48 +204,24 @@ def draw(truth, found, measured, history, blocks, path):
     print(f"plot: {path}", flush=True)
 
 
-def parse():
-    """The command line, checked."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--size", type=int, default=48, help="cells on each side of the plate (48)")
-    parser.add_argument("--steps", type=int, default=100, help="time steps of the simulation (100)")
-    parser.add_argument("--iterations", type=int, default=100, help="steps of learning (100)")
-    parser.add_argument(
-        "--grid",
-        type=mnpar.launch.dims,
-        metavar="RxC",
-        help="blocks: R rows and C columns (as square as the ranks allow)",
-    )
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        metavar="DIR",
-        help="for the plot (result)",
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--ranks",
-        type=int,
-        default=4,
-        help="ranks to start where no launcher has started several (4)",
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(parser, size=2, steps=5, iterations=1, ranks=1, threads=1)
+def check(parser, args):
+    """Refuse what does not go together."""
     if args.grid:
         args.ranks = mnpar.launch.ranks_of_grid(parser, args, "grid")
-    return args
+
+
+def flags():
+    """Return the parser of the command line."""
+    parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
+    parser.flag("--size", 48, "cells on each side of the plate", least=2)
+    parser.flag("--steps", 100, "time steps of the simulation", least=5)
+    parser.flag("--iterations", 100, "steps of learning")
+    parser.flag(
+        "--grid", mnpar.launch.dims, "blocks: R rows and C columns (as square as the ranks allow)"
+    )
+    parser.flag("--out -o", mnpar.launch.folder, "for the plot", default="result")
+    return parser
 
 
 if __name__ == "__main__":
-    args = parse()
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+    mnpar.launch.script(main, flags())

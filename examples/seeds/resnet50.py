@@ -1,11 +1,12 @@
 """ResNet-50, whole, by data parallelism; batch statistics are those of all ranks, and weak and
 strong scaling are printed.
 
-    mpiexec -n 4 python examples/resnet50.py --size 64 --batchsize 8 --steps 10 python
-    examples/resnet50.py --threads 2 --size 32 --batchsize 4 --steps 2 --check mpiexec -n 4 python
-    examples/resnet50.py --scaling          images a second on 1, 2, 4 ranks python
-    examples/resnet50.py --images DIR                    DIR/class/picture.npy, each (3, H, W),
-    instead of noise
+    mpiexec -n 4 python examples/seeds/resnet50.py --size 64 --batchsize 8 --steps 10
+    python examples/seeds/resnet50.py --threads 2 --size 32 --batchsize 4 --steps 2 --check
+    mpiexec -n 4 python examples/seeds/resnet50.py --scaling
+        images a second on 1, 2, 4 ranks
+    python examples/seeds/resnet50.py --images DIR
+        DIR/class/picture.npy, each (3, H, W), instead of noise
 
 ``--batchsize`` is that of each rank. Because the statistics of batch normalization are those of all
 ranks (``--local-bn``: those of each alone), P ranks with B images each learn exactly what one does
@@ -13,7 +14,6 @@ with P·B: ``--check`` shows it. Weak scaling keeps the images of each rank as r
 strong scaling those of all together.
 """
 
-import argparse
 import time
 from pathlib import Path
 
@@ -231,61 +231,28 @@ def main(comm, args):
     return losses
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--batchsize", "-b", type=int, default=8, help="images of each rank per step (8)"
-    )
-    parser.add_argument(
-        "--size", type=int, default=224, help="rows and columns of the images (224)"
-    )
-    parser.add_argument("--steps", type=int, default=10, help="steps (10)")
-    parser.add_argument("--classes", type=int, default=1000, help="classes (1000)")
-    parser.add_argument(
-        "--lr",
-        type=float,
-        default=0.001,
-        help="learning rate for each rank: times the number of ranks (0.001)",
-    )
-    parser.add_argument(
-        "--images",
-        type=mnpar.launch.existing_folder,
-        metavar="DIR",
-        help="pictures, DIR/class/picture.npy, instead of noise",
-    )
-    parser.add_argument(
-        "--dtype", choices=["f4", "f8"], help="float32 or float64 (f4; with --check f8)"
-    )
-    parser.add_argument(
-        "--local-bn", action="store_true", help="batch statistics of each rank alone"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="compare with one rank that has all images"
-    )
-    parser.add_argument("--scaling", action="store_true", help="measure on 1, 2, 4 … ranks")
-    parser.add_argument(
-        "--seed", "-s", type=mnpar.launch.seed, default=0, help="of weights and images (0)"
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--ranks",
-        type=int,
-        default=2,
-        help="ranks to start where no launcher has started several (2)",
-    )
-    where.add_argument(
-        "--threads", type=int, metavar="N", help="run on N ranks that are threads of this process"
-    )
-    args = mnpar.launch.parse_args(parser, batchsize=1, steps=1, classes=1, ranks=1, threads=1)
+def check(parser, args):
+    """Refuse what does not go together."""
     args.dtype = args.dtype or ("f8" if args.check else "f4")
-    if args.size < 8:
-        parser.error(f"--size is at least 8, not {args.size}")
     if not 0 < args.lr < float("inf"):
         parser.error(f"--lr is positive and finite, not {args.lr}")
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    else:
-        mnpar.launch.relaunch(args.ranks)
-        main(mnpar.create_communicator(), args)
+
+
+if __name__ == "__main__":
+    parser = mnpar.launch.Parser(__doc__, check=check)
+    parser.flag("--batchsize -b", 8, "images of each rank per step")
+    parser.flag("--size", 224, "rows and columns of the images", least=8)
+    parser.flag("--steps", 10, "steps")
+    parser.flag("--classes", 1000, "classes")
+    parser.flag("--lr", 0.001, "learning rate for each rank: times the number of ranks")
+    parser.flag(
+        "--images",
+        mnpar.launch.existing_folder,
+        "pictures, DIR/class/picture.npy, instead of noise",
+    )
+    parser.flag("--dtype", str, "float32 or float64 (f4; with --check f8)", choices=["f4", "f8"])
+    parser.flag("--local-bn", False, "batch statistics of each rank alone")
+    parser.flag("--check", False, "compare with one rank that has all images")
+    parser.flag("--scaling", False, "measure on 1, 2, 4 … ranks")
+    parser.flag("--seed -s", mnpar.launch.seed, "of weights and images", default=0)
+    mnpar.launch.script(main, parser)

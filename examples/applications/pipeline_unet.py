@@ -1,10 +1,12 @@
 """A U-Net that takes the noise out of photographs, in four stages of a pipeline: skip connections
 pass over the stages between.
 
-    mpiexec -n 4 python examples/pipeline_unet.py         one stage on each rank python
-    examples/pipeline_unet.py                      two ranks: down the first two stages and up
-    again, in a V python examples/pipeline_unet.py --threads 4          ranks that are threads:
-    needs no MPI
+    mpiexec -n 4 python examples/applications/pipeline_unet.py
+        one stage on each rank
+    python examples/applications/pipeline_unet.py
+        two ranks: down the first two stages and up again, in a V
+    python examples/applications/pipeline_unet.py --threads 4
+        ranks that are threads: needs no MPI
 
 Stages 0 and 1 make the picture smaller, 2 and 3 larger again. What stage 1 had before it made it
 smaller goes to stage 2 beside the pipeline's own message, what stage 0 had goes past two stages to
@@ -15,7 +17,6 @@ At the end the same network is trained on one rank and compared, and noisy, clea
 patches are drawn.
 """
 
-import argparse
 import importlib.util
 from pathlib import Path
 
@@ -230,39 +231,9 @@ def compare(whole, schedule, weights):
         raise SystemExit("the two runs do not agree")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--schedule", help="1f1b, gpipe or zb1p for 4 ranks, zbv or interleaved for 2 (1f1b, zbv)"
-    )
-    parser.add_argument("--micro-batches", "-m", type=int, default=4, help="pieces of a batch (4)")
-    parser.add_argument("--batchsize", "-b", type=int, default=16, help="patches per step (16)")
-    parser.add_argument("--steps", type=int, default=100, help="steps of Adam (100)")
-    parser.add_argument("--width", "-w", type=int, default=8, help="channels (8)")
-    parser.add_argument(
-        "--noise", type=float, default=0.1, help="standard deviation of the noise (0.1)"
-    )
-    parser.add_argument(
-        "--recompute",
-        action="store_true",
-        help="keep what stages receive, and compute the rest again",
-    )
-    parser.add_argument(
-        "--out",
-        "-o",
-        type=mnpar.launch.folder,
-        default="result",
-        help="folder of the picture (result)",
-    )
-    parser.add_argument(
-        "--threads", type=int, default=0, help="run 2 or 4 ranks as threads of this process"
-    )
-    args = mnpar.launch.parse_args(
-        parser, micro_batches=1, batchsize=1, steps=1, width=1, threads=0
-    )
-    ranks = mnpar.launch.started_ranks(args, 2)
+def check(parser, args):
+    """Refuse what does not go together."""
+    args.ranks = ranks = mnpar.launch.started_ranks(args, args.ranks)
     if ranks not in (2, STAGES):
         parser.error(
             f"this U-Net has {STAGES} stages, for {STAGES} ranks, or two on each of 2, not for "
@@ -272,12 +243,18 @@ if __name__ == "__main__":
         read(args.schedule, ranks, args.micro_batches)
     except ValueError as error:
         parser.error(f"--schedule: {error}")
-    if args.threads:
-        mnpar.run(main, ranks=args.threads, args=(args,))
-    elif mnpar.launch.relaunch(2):
-        main(mnpar.create_communicator(), args)
-    else:
-        parser.error(
-            f"this U-Net has {STAGES} stages, for 2 or {STAGES} ranks, not for 1: --threads 2 "
-            "runs them as threads"
-        )
+
+
+if __name__ == "__main__":
+    parser = mnpar.launch.Parser(__doc__, exactly=True, check=check)
+    parser.flag(
+        "--schedule", str, "1f1b, gpipe or zb1p for 4 ranks, zbv or interleaved for 2 (1f1b, zbv)"
+    )
+    parser.flag("--micro-batches -m", 4, "pieces of a batch")
+    parser.flag("--batchsize -b", 16, "patches per step")
+    parser.flag("--steps", 100, "steps of Adam")
+    parser.flag("--width -w", 8, "channels")
+    parser.flag("--noise", 0.1, "standard deviation of the noise")
+    parser.flag("--recompute", False, "keep what stages receive, and compute the rest again")
+    parser.flag("--out -o", mnpar.launch.folder, "folder of the picture", default="result")
+    mnpar.launch.script(main, parser)
