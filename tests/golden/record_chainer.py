@@ -6,8 +6,11 @@ It needs Chainer 7.8.1, scipy, and numpy below 1.24, which still has ``numpy.boo
 import warnings
 
 import chainer
+import chainer.link_hooks
 
-from tests.golden import functions
+from tests.golden.functions import FAMILIES
+from tests.golden.links import LINKS, evaluate_link
+from tests.golden.optimizers import INPUTS, OPTIMIZERS, evaluate_optimizer
 from tests.golden.recording import draw, evaluate_function, numbered, save
 
 # Chainer's check asks for float32 here, though the computation is of any dtype.
@@ -16,15 +19,31 @@ UNCHECKED = ("bilinear", "resize_images", "roi_average_align_2d", "roi_max_align
 
 def record_function(name, call, *descriptions):
     arrays = draw(name, descriptions)
-    with chainer.using_config("type_check", not name.startswith(UNCHECKED)):
+    with chainer.using_config("type_check", not name.lower().startswith(UNCHECKED)):
         return numbered("x", arrays) | evaluate_function(chainer, call, arrays)
+
+
+def record_link(name, make, call, *descriptions):
+    def draw_parameters(shapes):
+        return dict(zip(shapes, draw(f"{name}, parameters", shapes.values()), strict=True))
+
+    arrays = draw(name, descriptions)
+    with chainer.using_config("type_check", not name.lower().startswith(UNCHECKED)):
+        values = evaluate_link(chainer, make, call, arrays, draw_parameters)
+    return numbered("x", arrays) | values
 
 
 def main():
     warnings.simplefilter("ignore")  # numpy says what it is about to remove
-    for family, rows in functions.FAMILIES.items():
+    versions = {"chainer": chainer.__version__}
+    for family, rows in FAMILIES.items():
         cases = {name: record_function(name, *row) for name, row in rows.items()}
-        save(f"chainer_{family}", cases, chainer=chainer.__version__)
+        save(f"chainer_{family}", cases, **versions)
+    cases = {name: record_link(name, *row) for name, row in LINKS.items()}
+    save("chainer_links", cases, **versions)
+    arrays = draw("optimizers", INPUTS)
+    cases = {name: evaluate_optimizer(chainer, arrays, *row) for name, row in OPTIMIZERS.items()}
+    save("chainer_optimizers", {"inputs": numbered("x", arrays)} | cases, **versions)
 
 
 if __name__ == "__main__":

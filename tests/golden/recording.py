@@ -6,6 +6,7 @@ the recorders run where mnpar is not installed.
 """
 
 import json
+import math
 import sys
 import zlib
 from pathlib import Path
@@ -72,24 +73,48 @@ def numbered(letter, arrays):
 
 
 def save(file, cases, **versions):
-    """Write the arrays of all cases, and the versions that made them, without pickles."""
-    arrays = {f"{name}/{key}": array for name, case in cases.items() for key, array in case.items()}
+    """Write the arrays of all cases, and the versions that made them.
+
+    All numbers are in one array of float64, which holds integers exactly, because a member of an
+    archive for each array takes more room than its numbers. No pickles.
+    """
+    index = {
+        name: {key: (array.dtype.str, array.shape) for key, array in case.items()}
+        for name, case in cases.items()
+    }
+    numbers = [np.ravel(array) for case in cases.values() for array in case.values()]
     versions |= {"numpy": np.__version__, "python": sys.version.split()[0]}
     RECORDED.mkdir(exist_ok=True)
-    np.savez_compressed(RECORDED / f"{file}.npz", versions=json.dumps(versions), **arrays)
+    np.savez_compressed(
+        RECORDED / f"{file}.npz",
+        versions=json.dumps(versions),
+        index=json.dumps(index),
+        numbers=np.concatenate(numbers, dtype="f8", casting="unsafe"),
+    )
 
 
 def load(file):
     """Return the arrays of each case by its name."""
-    cases = {}
     with np.load(RECORDED / f"{file}.npz", allow_pickle=False) as archive:
-        for path in archive.files:
-            name, _, key = path.rpartition("/")
-            cases.setdefault(name, {})[key] = archive[path]
-    del cases[""]  # the versions
+        index, numbers = json.loads(str(archive["index"])), archive["numbers"]
+    cases, start = {}, 0
+    for name, arrays in index.items():
+        cases[name] = {}
+        for key, (dtype, shape) in arrays.items():
+            end = start + math.prod(shape)
+            cases[name][key] = numbers[start:end].reshape(shape).astype(dtype)
+            start = end
     return cases
 
 
 def inputs(case):
     """Return the recorded inputs ``x0``, ``x1`` …"""
     return [case[f"x{i}"] for i in range(len(case)) if f"x{i}" in case]
+
+
+def compare(case, values):
+    """Check that ``values`` has what was recorded, except inputs, and that they are close."""
+    missing = {key for key in case if key[0] != "x"} - values.keys()
+    assert not missing, f"without {sorted(missing)}"
+    for key in values.keys() & case.keys():
+        np.testing.assert_allclose(values[key], case[key], rtol=1e-11, atol=1e-12, err_msg=key)
