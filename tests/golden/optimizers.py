@@ -5,6 +5,8 @@ A row says how the optimizer is made, what its hyperparameters become halfway, a
 
 import numpy as np
 
+from tests.golden.recording import numbered
+
 STEPS = 8
 
 
@@ -88,26 +90,27 @@ OPTIMIZERS = {
 INPUTS = (2, 3), (3,), (STEPS, 2, 3), (STEPS, 3)
 
 
-def evaluate_optimizer(library, arrays, make, changes, *hooks):
-    """Return two parameters after each of the steps, from ``arrays``: their values and gradients.
-
-    Only half of the first parameter's gradient is there at first: the rest is 0.
-    """
-    *starts, gW, gb = arrays
-    gW = gW.copy()
+def gradients(arrays):
+    """Return the gradients of each step; some of the first parameter's are 0 at first."""
+    gW, gb = arrays[2].copy(), arrays[3]
     gW[: STEPS // 2, 0] = 0
+    return list(zip(gW, gb, strict=True))
+
+
+def evaluate_optimizer(library, arrays, make, changes, *hooks):
+    """Return both parameters after each step. ``arrays`` are the first values and gradients."""
     link = library.Link()
     with link.init_scope():
-        link.W, link.b = [library.Parameter(start.copy()) for start in starts]
+        link.W, link.b = [library.Parameter(start.copy()) for start in arrays[:2]]
     optimizer = make(library.optimizers).setup(link)
     for hook in hooks:
         optimizer.add_hook(hook(library.optimizer_hooks))
     after = []
-    for t in range(STEPS):
-        for name, value in changes.items() if t == STEPS // 2 else ():
-            setattr(optimizer, name, value)
-        link.W.grad, link.b.grad = gW[t].copy(), gb[t].copy()
+    for t, (gW, gb) in enumerate(gradients(arrays)):
+        if t == STEPS // 2:
+            for name, value in changes.items():
+                setattr(optimizer, name, value)
+        link.W.grad, link.b.grad = gW.copy(), gb.copy()
         optimizer.update()
         after.append((link.W.array.copy(), link.b.array.copy()))
-    W, b = zip(*after, strict=True)
-    return {"y0": np.stack(W), "y1": np.stack(b)}
+    return numbered("y", [np.stack(path) for path in zip(*after, strict=True)])
