@@ -8,6 +8,7 @@ import warnings
 import chainer
 import chainer.link_hooks
 
+from tests.golden.differences import DIFFERENCES, NESTEROV
 from tests.golden.functions import FAMILIES
 from tests.golden.links import LINKS, evaluate_link
 from tests.golden.optimizers import INPUTS, OPTIMIZERS, evaluate_optimizer
@@ -36,13 +37,14 @@ def record_link(name, make, call, *descriptions):
 def main():
     warnings.simplefilter("ignore")  # numpy says what it is about to remove
     versions = {"chainer": chainer.__version__}
-    for family, rows in FAMILIES.items():
+    for family, rows in (FAMILIES | {"differences": DIFFERENCES}).items():
         cases = {name: record_function(name, *row) for name, row in rows.items()}
         save(f"chainer_{family}", cases, **versions)
     cases = {name: record_link(name, *row) for name, row in LINKS.items()}
     save("chainer_links", cases, **versions)
     arrays = draw("optimizers", INPUTS)
-    cases = {name: evaluate_optimizer(chainer, arrays, *row) for name, row in OPTIMIZERS.items()}
+    rows = OPTIMIZERS | {"NesterovAG": NESTEROV}
+    cases = {name: evaluate_optimizer(chainer, arrays, *row) for name, row in rows.items()}
     save("chainer_optimizers", {"inputs": numbered("x", arrays)} | cases, **versions)
 
 
