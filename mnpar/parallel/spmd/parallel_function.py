@@ -1,9 +1,8 @@
-"""A function of one process, run by all ranks on their rows of the data: Synkhronos' idea as one
-program of all ranks.
+"""parallel_function: a function of one process, which all ranks run, each on its rows of the data.
 
-The root's arrays are cut along the first axis and handed out, or (:class:`mnpar.SharedData`) each
-rank reads its rows itself. Results are put together as each output says. Means count rows, so they
-are those of one process whatever the rows divide into.
+The root's arrays are cut along the first axis and scattered, or (:class:`mnpar.SharedData`) each
+rank reads its rows itself. Each output says how the ranks' results are combined. Means count rows,
+so they are those of one process however the rows are divided.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from mnpar.backend import Array
 from mnpar.communicators import create_communicator
 from mnpar.communicators.consensus import run_on_root
 from mnpar.communicators.reduction import reduce_arrays
+from mnpar.errors import MismatchError
 from mnpar.parallel.spmd.rows import (
     MODES,
-    as_array,
-    check_said,
-    chosen,
-    count,
-    cut,
+    combine,
     mean,
-    merged,
-    part,
-    rows_of,
-    weighted,
-    with_rows,
+    require_rows,
+    row_count,
+    rows_between,
+    select,
+    select_scattered,
+    split,
+    to_array,
+    weigh,
 )
 from mnpar.parallel.spmd.shared_data import SharedData
 from mnpar.parallel.spmd.shared_variable import SharedVariable
@@ -44,8 +43,8 @@ Output = str | tuple[str, str | None]
 
 
 class ParallelFunction:
-    """What :func:`mnpar.parallel_function` makes: called by all ranks, with the function's
-    arguments by name.
+    """A function that all ranks run together; :func:`mnpar.parallel_function` makes it. All ranks
+    call it, with the function's arguments by name.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class ParallelFunction:
         output_subset: Sequence[str] | None = None,
         **arguments: Any,
     ) -> Any:
-        """Run it; every rank calls this.
+        """Run the function; every rank calls this.
 
         Args:
             batch: which rows of the whole are cut and handed out: the first so many (int), a slice,
@@ -127,8 +126,8 @@ class ParallelFunction:
         wanted = list(self.outputs) if output_subset is None else list(output_subset)
         if unknown := [name for name in wanted if name not in self.outputs]:
             raise ValueError(f"there are no outputs {unknown}: {list(self.outputs)} are there")
-        said = self._said(arguments, wanted)
-        shares = self._hand_out(arguments, batch, said)
+        description = self._description(arguments, wanted)
+        shares = self._distribute(arguments, batch, description)
         n = None if shares is None else shares[self.comm.rank]
         own = self._own_rows(arguments, batch_s)
         if n is not None and own is not None and n != own:
@@ -139,16 +138,12 @@ class ParallelFunction:
         values, counts = self._run(arguments, rows, num_slices)
         for place, (variable, mode) in enumerate(self.updates, start=len(self.outputs)):
             if values:
-                variable.array = merged([value[place] for value in values], counts, mode)
-        results = self._collect(values, counts, wanted, shares, said)
+                variable.array = combine([value[place] for value in values], counts, mode)
+        results = self._collect(values, counts, wanted, shares, description)
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 
-    # ---- before ----
-
-    def _said(self, arguments: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
-        """The description of this call that all ranks must have in common, or they would combine
-        unlike values.
-        """
+    def _description(self, arguments: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
+        """Return what all ranks' calls must have in common, or they would combine unlike values."""
         shared = [
             name
             for name in [*self.scatter, *self.bcast]
@@ -163,11 +158,11 @@ class ParallelFunction:
             "SharedData": shared,
         }
 
-    def _hand_out(
-        self, arguments: dict[str, Any], batch: Any, said: dict[str, Any]
+    def _distribute(
+        self, arguments: dict[str, Any], batch: Any, description: dict[str, Any]
     ) -> list[int] | None:
-        """Put this rank's rows of what is scattered, and what is broadcast, into ``arguments``;
-        each rank's number of rows.
+        """Put this rank's rows of scattered arguments, and broadcast arguments, into ``arguments``;
+        return each rank's number of rows.
         """
         comm, root = self.comm, self.comm.rank == 0
         if not (self.scatter or self.bcast):
@@ -181,37 +176,37 @@ class ParallelFunction:
             ]:
                 raise TypeError(f"the root gives no values for {missing}")
             if not self.scatter:
-                return 0, False, None, said
-            rows = rows_of({name: arguments[name] for name in self.scatter}, batch)
+                return 0, False, None, description
+            rows = select_scattered({name: arguments[name] for name in self.scatter}, batch)
             return (
-                count(rows),
+                row_count(rows),
                 True,
                 (rows.start, rows.stop, rows.step) if isinstance(rows, slice) else None,
-                said,
+                description,
             )
 
         total, divided, bounds, others = run_on_root(comm, 0, plan)
-        check_said(said, others, comm.rank)
+        _check_same_call(description, others, comm.rank)
         for name in self.bcast:
             given = arguments.get(name)
             arguments[name] = (
                 given.array
                 if isinstance(given, SharedData)
-                else comm.bcast(as_array(given) if root else None)
+                else comm.bcast(to_array(given) if root else None)
             )
         if not divided:
             return None
         shares = [block(total, comm.size, rank) for rank in range(comm.size)]
         start, stop = shares[comm.rank]
         if bounds is not None:
-            mine = part(slice(*bounds), start, stop)
+            mine = rows_between(slice(*bounds), start, stop)
         else:
-            mine = comm.scatter(cut(rows, slice(0, total, 1), comm.size) if root else None)
+            mine = comm.scatter(split(rows, slice(0, total, 1), comm.size) if root else None)
         for name in self.scatter:
             given = arguments.get(name)
             if not isinstance(given, SharedData):
                 arguments[name] = comm.scatter(
-                    cut(as_array(given), rows, comm.size) if root else None
+                    split(to_array(given), rows, comm.size) if root else None
                 )
             else:
                 arguments[name] = given[start:stop] if given.minibatch else given[mine]
@@ -241,8 +236,8 @@ class ParallelFunction:
                     f"rank {self.comm.rank} gives no values for {name!r}: resident arguments "
                     "are each rank's own"
                 )
-            given = with_rows(as_array(arguments[name]), name)
-            arguments[name] = given[chosen(batch_s, len(given), name)]
+            given = require_rows(to_array(arguments[name]), name)
+            arguments[name] = given[select(batch_s, len(given), name)]
             counts[name] = len(arguments[name])
         if len(set(counts.values())) > 1:
             raise ValueError(
@@ -251,12 +246,10 @@ class ParallelFunction:
             )
         return next(iter(counts.values()))
 
-    # ---- during ----
-
     def _run(
         self, arguments: dict[str, Any], rows: int | None, num_slices: int
     ) -> tuple[list[list[Array]], list[int]]:
-        """The results of each piece that has rows, and how many."""
+        """Return the results of each piece that has rows, and how many rows these are."""
         if rows is None:
             return [self._results(self.f(**arguments))], [1]
         values, counts = [], []
@@ -287,9 +280,7 @@ class ParallelFunction:
             raise ValueError(
                 f"the function returned {len(results)} values; its outputs and updates are {many}"
             )
-        return [as_array(result) for result in results]
-
-    # ---- after ----
+        return [to_array(result) for result in results]
 
     def _collect(
         self,
@@ -297,13 +288,13 @@ class ParallelFunction:
         counts: list[int],
         wanted: list[str],
         shares: list[int] | None,
-        said: dict[str, Any],
+        description: dict[str, Any],
     ) -> list[Any]:
-        """The wanted outputs, of all ranks."""
+        """Return the wanted outputs, combined over ranks."""
         places = {name: place for place, name in enumerate(self.outputs)}
         modes = [self.outputs[name] for name in wanted]
         mine = [
-            merged([value[places[name]] for value in values], counts, self.outputs[name])
+            combine([value[places[name]] for value in values], counts, self.outputs[name])
             if values
             else None
             for name in wanted
@@ -311,27 +302,28 @@ class ParallelFunction:
         if all(mode is None for mode in modes):
             return mine
         if shares is None:
-            told = self.comm.allgather_obj((sum(counts), said))
-            check_said(said, told[0][1], self.comm.rank)
-        everywhere = [n for n, _ in told] if shares is None else shares
+            found = self.comm.allgather_obj((sum(counts), description))
+            _check_same_call(description, found[0][1], self.comm.rank)
+        everywhere = [n for n, _ in found] if shares is None else shares
         if not any(everywhere):
             raise ValueError("no rank has any rows: there is nothing to run the function on")
         return [
-            self._combined(value, mode, everywhere) for value, mode in zip(mine, modes, strict=True)
+            self._over_ranks(value, mode, everywhere)
+            for value, mode in zip(mine, modes, strict=True)
         ]
 
-    def _combined(self, value: Any, mode: str | None, counts: list[int]) -> Any:
+    def _over_ranks(self, value: Any, mode: str | None, counts: list[int]) -> Any:
         comm, n = self.comm, counts[self.comm.rank]
         if mode is None or comm.size == 1:
             # the result's own, as on more ranks
             return value.copy() if mode == "gather" and value.base is not None else value
         if mode == "avg" and value is not None:
-            dtype, value = value.dtype, weighted(value, n)
-        if mode == "gather" or not all(counts):  # of ranks without rows nobody knows the shape
+            dtype, value = value.dtype, weigh(value, n)
+        if mode == "gather" or not all(counts):  # a rank without rows does not know the shape
             value = comm.allgather(np.zeros(0, np.bool_) if value is None else value)
             parts = [x for x, there in zip(value, counts, strict=True) if there]
             if mode == "gather":
-                return merged(parts, counts, mode)
+                return combine(parts, counts, mode)
             total = reduce_arrays(
                 [backend.wrap_scalar(x) for x in parts], "sum" if mode == "avg" else mode
             )
@@ -399,3 +391,17 @@ def parallel_function(
 
 def _names(names: Any) -> list[Any]:
     return [names] if isinstance(names, str) else list(names)
+
+
+def _check_same_call(mine: dict[str, Any], roots: dict[str, Any], rank: int) -> None:
+    """Compare this rank's description of a call with the root's.
+
+    Raises:
+        MismatchError: the descriptions differ.
+    """
+    for what, theirs in roots.items():
+        if mine[what] != theirs:
+            raise MismatchError(
+                f"a parallel_function has {what} {theirs} on rank 0, and {mine[what]} on rank "
+                f"{rank}: all ranks make and call it alike"
+            )

@@ -1,8 +1,5 @@
-"""Rows of an array, chosen by a number, a slice or indices; and the reduction of results over
-pieces of the rows.
-
-Checks of a parallel function's arguments: rows, their number, and names that are the same on all
-ranks.
+"""Rows of arrays: select them by a number, a slice or indices, divide them among ranks, and combine
+the results of several pieces of them.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.reduction import UFUNCS
-from mnpar.errors import MismatchError
 from mnpar.parallel.spmd.shared_data import SharedData
 from mnpar.plans import block
 
@@ -22,22 +18,22 @@ MODES = ("avg", "sum", "prod", "min", "max", "gather", None)
 FRACTIONS = "fcV"  # kinds of dtypes with fractions: bfloat16 is a V
 
 
-def chosen(batch: Any, length: int, name: str) -> slice | Array:
-    """What an array of so many rows is indexed with, checked.
+def select(batch: Any, length: int, name: str) -> slice | Array:
+    """Return the index that selects a batch of an array's rows.
 
     Args:
         batch: None for all rows, an int n for the first n, a slice, or a list or array of indices,
             which may repeat.
-        length: the rows that there are.
+        length: the number of rows.
         name: for the error.
 
     Raises:
-        IndexError: it goes beyond the rows.
-        TypeError: it is something else.
+        IndexError: the batch goes beyond the rows.
+        TypeError: the batch is something else.
 
     Example:
-        >>> from mnpar.parallel.spmd.rows import chosen
-        >>> chosen(3, 10, "x"), chosen(slice(2, None, 2), 10, "x")
+        >>> from mnpar.parallel.spmd.rows import select
+        >>> select(3, 10, "x"), select(slice(2, None, 2), 10, "x")
         (slice(0, 3, 1), slice(2, 10, 2))
     """
     if batch is None:
@@ -80,18 +76,18 @@ def _within(rows: slice, length: int, name: str) -> slice:
     return rows
 
 
-def cut(whole: Array, rows: slice | Array, P: int) -> list[Array]:
-    """Each of P ranks' part of some rows."""
-    return [whole[part(rows, *block(count(rows), P, rank))] for rank in range(P)]
+def split(whole: Array, rows: slice | Array, P: int) -> list[Array]:
+    """Return each of P ranks' block of the selected rows."""
+    return [whole[rows_between(rows, *block(row_count(rows), P, rank))] for rank in range(P)]
 
 
-def count(rows: slice | Array) -> int:
-    """How many rows that are."""
+def row_count(rows: slice | Array) -> int:
+    """Return how many rows are selected."""
     return len(range(rows.start, rows.stop, rows.step)) if isinstance(rows, slice) else len(rows)
 
 
-def part(rows: slice | Array, start: int, stop: int) -> slice | Array:
-    """The rows number ``start`` … ``stop - 1`` of these."""
+def rows_between(rows: slice | Array, start: int, stop: int) -> slice | Array:
+    """Return the index of the selected rows number ``start`` … ``stop - 1``."""
     if not isinstance(rows, slice):
         return rows[start:stop]
     return slice(
@@ -99,14 +95,14 @@ def part(rows: slice | Array, start: int, stop: int) -> slice | Array:
     )
 
 
-def merged(values: list[Array], counts: list[int], mode: str | None) -> Array:
-    """The reduction of the results of several pieces, whose numbers of rows are ``counts``; the
-    mode None means ``'avg'`` here.
+def combine(values: list[Array], counts: list[int], mode: str | None) -> Array:
+    """Return the reduction of the results of several pieces, of ``counts`` rows; the mode None
+    means ``'avg'`` here.
 
     Example:
         >>> import numpy as np
-        >>> from mnpar.parallel.spmd.rows import merged
-        >>> float(merged([np.array(1.0), np.array(5.0)], [3, 1], "avg"))
+        >>> from mnpar.parallel.spmd.rows import combine
+        >>> float(combine([np.array(1.0), np.array(5.0)], [3, 1], "avg"))
         2.0
     """
     if len(values) == 1:
@@ -115,9 +111,9 @@ def merged(values: list[Array], counts: list[int], mode: str | None) -> Array:
     if mode == "gather":
         return xp.concatenate([xp.atleast_1d(value) for value in values])
     if mode in ("avg", None):
-        total = weighted(values[0], counts[0])
+        total = weigh(values[0], counts[0])
         for value, n in zip(values[1:], counts[1:], strict=True):
-            total = total + weighted(value, n)
+            total = total + weigh(value, n)
         return mean(total, sum(counts), values[0].dtype)
     result = values[0]
     for value in values[1:]:
@@ -125,28 +121,26 @@ def merged(values: list[Array], counts: list[int], mode: str | None) -> Array:
     return backend.wrap_scalar(result)
 
 
-def weighted(value: Array, n: int) -> Array:
-    """n times the value, in at least 32 bits; integers as float64."""
+def weigh(value: Array, n: int) -> Array:
+    """Return n times the value, in at least 32 bits; integers as float64."""
     wide = np.result_type(value.dtype, np.float32 if value.dtype.kind in FRACTIONS else np.float64)
     return backend.wrap_scalar(value.astype(wide) * n)
 
 
 def mean(total: Array, n: int, dtype: Any) -> Array:
-    """A total over n rows, divided by n; in ``dtype``, that of the values, if that has
-    fractions.
-    """
+    """Return a total over n rows divided by n, in the values' ``dtype`` if that has fractions."""
     result = backend.wrap_scalar(total / n)
     return result.astype(dtype, copy=False) if np.dtype(dtype).kind in FRACTIONS else result
 
 
-def rows_of(arguments: dict[str, Any], batch: Any) -> slice | Array:
-    """The rows that a batch chooses of the scattered arguments, all of which must have them.
+def select_scattered(arguments: dict[str, Any], batch: Any) -> slice | Array:
+    """Return the index that selects a batch of the rows of all scattered arguments.
 
     Raises:
-        TypeError: an argument has no rows. ValueError: they differ in length. IndexError: the batch
-            goes beyond them.
+        TypeError: an argument has no rows; ValueError: arguments differ in length; IndexError: the
+            batch goes beyond the rows.
     """
-    lengths = {name: len(with_rows(x, name)) for name, x in arguments.items()}
+    lengths = {name: len(require_rows(x, name)) for name, x in arguments.items()}
     exact = {
         name: lengths.pop(name)
         for name, x in arguments.items()
@@ -159,18 +153,20 @@ def rows_of(arguments: dict[str, Any], batch: Any) -> slice | Array:
     length = next(iter(lengths.values()), None)
     if length is None:  # batches only
         length, batch = next(iter(exact.values())), None
-    rows = chosen(batch, length, "/".join(lengths or exact))
+    rows = select(batch, length, "/".join(lengths or exact))
     for name, n in exact.items():
-        if n != count(rows):
-            raise ValueError(f"{name} is a minibatch of {n} rows, and the batch has {count(rows)}")
+        if n != row_count(rows):
+            raise ValueError(
+                f"{name} is a minibatch of {n} rows, and the batch has {row_count(rows)}"
+            )
     return rows
 
 
-def with_rows(x: Any, name: str) -> Any:
-    """``x``, if it has a first axis.
+def require_rows(x: Any, name: str) -> Any:
+    """Return ``x``, which must have a first axis.
 
     Raises:
-        TypeError: it has none, as a number or a generator.
+        TypeError: ``x`` has none, as a number or a generator.
     """
     try:
         len(x)
@@ -185,24 +181,7 @@ def with_rows(x: Any, name: str) -> Any:
     return x
 
 
-def as_array(x: Any) -> Array:
-    """The array that something is, or has: a Variable, a SharedVariable, SharedData, a list, a
-    number.
-    """
+def to_array(x: Any) -> Array:
+    """Return the array of a Variable, a SharedVariable, SharedData, a list or a number."""
     x = getattr(x, "array", x)
     return x if backend.is_array(x) else np.asarray(x)
-
-
-def check_said(mine: dict[str, Any], roots: dict[str, Any], rank: int) -> None:
-    """Compare this rank's description of a call (``ParallelFunction._said``) with the root's.
-
-    Raises:
-        MismatchError: they differ.
-    """
-    for what, said in roots.items():
-        if mine[what] != said:
-            raise MismatchError(
-                f"a parallel_function has {what} {said} on rank 0, and {mine[what]} on rank "
-                f"{rank}: "
-                "all ranks make and call it alike"
-            )

@@ -1,9 +1,8 @@
-"""An array that the ranks of a machine have in common: a data set once in memory, read by all of
-them in parallel.
+"""SharedData: an array in the shared memory of each machine, a data set that all ranks read.
 
-After Synkhronos' Data: dtype and number of axes are fixed, it grows by moving, and shrinks only
-when it is freed. Here it is on any number of machines (each has a copy, the root's values travel
-once to each), and what it holds survives growing.
+It follows Synkhronos' Data: dtype and number of axes are fixed, the array grows by moving, and
+shrinks only when it is freed. Here it may be on several machines (each has a copy, and the root's
+values travel to each once), and its values survive growing.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ class SharedData:
     """One array on each machine, in memory that all its ranks read and write, with numpy's
     indexing.
 
-    Reading needs nobody. What a rank writes, ``data[3:5] = x``, those of its own machine see, after
-    :meth:`sync`; the methods that say so are called by all ranks, and set the copies of all
+    A rank reads without the others. The ranks of its machine see what it writes, ``data[3:5] = x``,
+    after :meth:`sync`. All ranks together call the methods that say so, which set the copies of all
     machines.
 
     Args:
-        value: what it holds at first, on rank 0; the others' is not looked at. None: zeros.
+        value: the first values, on rank 0; those of other ranks are not read. None: zeros.
         shape: instead of a value, with ``dtype``.
-        dtype: what it holds, for good; by default the value's.
-        comm: the ranks that share it; None: all of the job. All make it together.
-        minibatch: it holds exactly one batch: a ``batch`` of :func:`mnpar.parallel_function` does
-            not choose from it.
+        dtype: by default the value's; it does not change.
+        comm: the ranks that share the array, and make it together; None: all of the job.
+        minibatch: the array is exactly one batch: a ``batch`` of :func:`mnpar.parallel_function`
+            does not select from it.
         force_cast: a value of another dtype is converted even where precision or range is lost.
         oversize: 1 … 2: room for so many times the elements, to grow without moving.
         name: for error messages.
@@ -85,7 +84,7 @@ class SharedData:
         self._first = self.comm.intra_rank == 0
         self._machines = self.comm.allgather_obj(self.comm.inter_rank)
 
-        def form() -> tuple[tuple[int, ...], np.dtype]:
+        def shape_and_dtype() -> tuple[tuple[int, ...], np.dtype]:
             if value is None and (shape is None or dtype is None):
                 raise ValueError(f"{self.name} is made of a value on rank 0, or of shape and dtype")
             given: Array = (
@@ -103,32 +102,30 @@ class SharedData:
                 )
             return given.shape, kind
 
-        self._shape, self.dtype = run_on_root(self.comm, 0, form)
+        self._shape, self.dtype = run_on_root(self.comm, 0, shape_and_dtype)
         self.ndim = len(self._shape)
         if run_on_root(self.comm, 0, lambda: value is not None):
             self.set_value(value, oversize=oversize)
         else:
             self.set_shape(self._shape, oversize)
 
-    # ---- what it holds ----
-
     @property
     def array(self) -> Array:
-        """The array itself, (N, …). Whoever keeps it, or a view of it, keeps the memory from moving
-        and from being freed.
+        """The array itself, (N, …). The memory can neither move nor be freed while somebody keeps
+        the array or a view of it.
         """
-        self._held()
+        self._require_memory()
         array: Array = self._array
         return array
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what it holds now."""
+        """The present shape."""
         return self._shape
 
     @property
     def alloc_size(self) -> int:
-        """How many elements there is room for; 0 when it is freed."""
+        """How many elements there is room for; 0 when the memory is freed."""
         return 0 if self._memory is None else self._memory.array.nbytes // self.dtype.itemsize
 
     def __len__(self) -> int:
@@ -146,8 +143,6 @@ class SharedData:
     def __repr__(self) -> str:
         return f"<{self.name} {self._shape} {self.dtype}, room for {self.alloc_size}>"
 
-    # ---- all ranks call these ----
-
     def set_value(
         self,
         value: Any = None,
@@ -156,17 +151,17 @@ class SharedData:
         oversize: float = 1.0,
         root: int = 0,
     ) -> None:
-        """Hold another value, of the same dtype and number of axes and of any shape, on all
-        machines; all ranks call it.
+        """Set the values on all machines, of the same dtype and number of axes and of any shape;
+        all ranks call it.
 
         Args:
-            value: the root's counts.
+            value: the values, on the root; those of other ranks are not read.
             force_cast: as for the class, for this time.
-            oversize: as for the class, if it has to grow.
-            root: the rank whose value it is.
+            oversize: as for the class, if the array must grow.
+            root: the rank that gives the values.
 
         Raises:
-            BufferError: it has to grow, and some rank keeps a view of it.
+            BufferError: the array must grow, and some rank keeps a view of it.
         """
         new: Any = None  # on the root
 
@@ -180,12 +175,14 @@ class SharedData:
         self._fill(new, root)
 
     def set_length(self, length: int, oversize: float = 1.0) -> None:
-        """Have so many rows; those that it had it keeps, new ones are zeros. All ranks call it."""
+        """Set the number of rows: old rows keep their values, new rows are zeros. All ranks call
+        it.
+        """
         self.set_shape((length, *self._shape[1:]), oversize)
 
     def set_shape(self, shape: tuple[int, ...], oversize: float = 1.0) -> None:
-        """Have this shape; what it held stays if only the number of rows changes, else it is zeros.
-        All ranks call it.
+        """Set the shape: values stay if only the number of rows changes, else all are zeros. All
+        ranks call it.
         """
         if (
             not isinstance(shape, tuple | list)
@@ -196,42 +193,38 @@ class SharedData:
                 f"rank {self.comm.rank}: {self.name} has {self.ndim} axes of 0 or more: "
                 f"{shape} is no shape for it"
             )
-        alike = self._memory is not None and tuple(shape[1:]) == self._shape[1:]
-        self._reshape(tuple(shape), oversize, math.prod(self._shape) if alike else 0)
+        same_rows = self._memory is not None and tuple(shape[1:]) == self._shape[1:]
+        self._reshape(tuple(shape), oversize, math.prod(self._shape) if same_rows else 0)
         self.sync()
 
     def sync(self) -> None:
-        """Every write before it, on any rank of this machine, is seen by all of them after it; all
-        ranks call it.
-        """
-        memory = self._held()
+        """Let all ranks of a machine see what any of them wrote before; all ranks call it."""
+        memory = self._require_memory()
         memory.sync()
         self.comm.barrier()
         memory.sync()
 
     def free(self) -> None:
-        """Give the memory back: the only way to make it smaller. All ranks call it.
+        """Free the memory: the only way to make it smaller. All ranks call it.
 
         Raises:
             BufferError: some rank keeps a view of it; on all ranks.
         """
         if self._memory is not None:
-            self._let_go(self._memory)
+            self._release_views(self._memory)
             self._memory.free()
             self._memory = None
             self._shape = (0, *self._shape[1:])
 
     free_memory = free  # Synkhronos' name
 
-    # ---- this rank alone, or inside ----
-
-    def _held(self) -> SharedMemory:
+    def _require_memory(self) -> SharedMemory:
         if self._memory is None:
             raise ValueError(f"{self.name} is freed: set_value or set_shape gives it memory again")
         return self._memory
 
     def condition_data(self, value: Any, force_cast: bool | None = None) -> Array:
-        """A value as it would be held: an array of the dtype, contiguous; this rank alone.
+        """Return a value as it would be stored: a contiguous array of the dtype; this rank alone.
 
         Raises:
             TypeError, ValueError: as the class does.
@@ -256,14 +249,13 @@ class SharedData:
         if not 1 <= oversize <= 2:
             raise ValueError(f"{self.name}: oversize is a factor from 1 to 2, not {oversize}")
         size = math.prod(shape)
-        asked = self.comm.allgather_obj((shape, oversize))  # after it nobody reads any more
+        asked = self.comm.allgather_obj((shape, oversize))  # after it no rank reads any more
         for rank, other in enumerate(asked):
             if other != asked[0]:
                 (first, factor), (another, its) = asked[0], other
                 raise MismatchError(
                     f"{self.name} is to have the shape {first} with oversize {factor} on rank "
-                    f"0, and {another} with {its} "
-                    f"on rank {rank}: all ranks ask for the same"
+                    f"0, and {another} with {its} on rank {rank}: all ranks ask for the same"
                 )
         if self._memory is None or size > self.alloc_size:
             self._move(max(int(size * oversize), size, 1), min(kept, math.prod(self._shape)))
@@ -279,7 +271,7 @@ class SharedData:
         """Move to new memory with room for ``room`` elements; the first ``kept`` are copied."""
         old = self._memory
         if old is not None:
-            self._let_go(old)
+            self._release_views(old)
         memory = self.comm.share(room * self.dtype.itemsize)
         if old is not None:
             nbytes = kept * self.dtype.itemsize
@@ -289,7 +281,7 @@ class SharedData:
             old.free()
         self._memory = memory
 
-    def _let_go(self, memory: SharedMemory) -> None:
+    def _release_views(self, memory: SharedMemory) -> None:
         """Drop this rank's array on the memory, and check that no rank has another one there."""
         held, self._array = self._array, None
         shape = held.shape
@@ -309,7 +301,9 @@ class SharedData:
             )
 
     def _fill(self, value: Array, root: int) -> None:
-        """The root writes on its machine, and sends to the first rank of each other one."""
+        """Write the root's values on its machine, and send them to the first rank of each other
+        machine.
+        """
         here = self._machines[self.comm.rank]
         there = self._machines[root]
         tag = self.comm.transport.tag_limit

@@ -1,5 +1,5 @@
-"""An array of which each rank has its own, and every collective on it: Synkhronos' shared
-variables.
+"""SharedVariable: a name for the array that each rank has, and the collectives on these arrays, as
+Synkhronos' shared variables have them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import create_communicator
 from mnpar.communicators.consensus import check_root, run_on_root
-from mnpar.parallel.spmd.rows import chosen, with_rows
+from mnpar.parallel.spmd.rows import require_rows, select
 from mnpar.plans import block
 
 if TYPE_CHECKING:
@@ -23,11 +23,10 @@ _OPS = {"avg": "mean", "mean": "mean", "sum": "sum", "prod": "prod", "min": "min
 
 
 class SharedVariable:
-    """A rank's own array under a name that all ranks know; what it holds changes by :attr:`array`,
-    or by collectives.
+    """A rank's own array under a name that all ranks know; :attr:`array` and collectives change it.
 
     Args:
-        value: this rank's.
+        value: of this rank, an array or a number.
         comm: the ranks; None: all of the job.
         name: for error messages.
 
@@ -55,14 +54,12 @@ class SharedVariable:
     def __repr__(self) -> str:
         return f"<{self.name} {self.array.shape} {self.array.dtype} of rank {self.comm.rank}>"
 
-    # ---- every rank calls these ----
-
     def broadcast(self, value: Any = None, root: int = 0) -> None:
-        """Every rank gets the root's value, or what its variable holds.
+        """Set the array on every rank to the root's value; every rank calls it.
 
         Args:
-            value: the root's counts.
-            root: whose.
+            value: on the root; None: the root's array. Those of other ranks are not read.
+            root: the rank that gives the value.
         """
         if self.comm.rank == root and value is not None:
             self.array = self._array(value)
@@ -70,12 +67,13 @@ class SharedVariable:
         self.array = self.array if self.comm.rank == root else received
 
     def scatter(self, value: Any = None, batch: Any = None, root: int = 0) -> None:
-        """Every rank gets its rows of the root's value: lengths differ by 1 at most.
+        """Set the array on every rank to its rows of the root's value: lengths differ by 1 at most.
+        Every rank calls it.
 
         Args:
-            value: (N, …); the root's counts, by default what its variable holds.
+            value: (N, …), on the root; None: the root's array.
             batch: which rows: the first so many, a slice, or a list of indices.
-            root: whose.
+            root: the rank that gives the value.
 
         Raises:
             IndexError: the batch goes beyond the value; on all ranks.
@@ -86,7 +84,7 @@ class SharedVariable:
         def choose() -> None:
             nonlocal whole
             given = self.array if value is None else self._array(value)
-            whole = given[chosen(batch, len(with_rows(given, self.name)), self.name)]
+            whole = given[select(batch, len(require_rows(given, self.name)), self.name)]
 
         run_on_root(self.comm, root, choose)
         P = self.comm.size
@@ -96,12 +94,12 @@ class SharedVariable:
         )
 
     def gather(self, nd_up: int = 1, root: int = 0) -> Array | None:
-        """What the ranks hold, on the root; None elsewhere.
+        """Return all ranks' arrays on the root; None elsewhere. Every rank calls it.
 
         Args:
             nd_up: 1: under a new first axis, (P, …), which needs equal shapes; 0: joined along the
                 first axis, of any lengths.
-            root: who gets it.
+            root: the rank that gets them.
 
         Raises:
             ValueError: shapes that cannot be joined; on all ranks.
@@ -111,19 +109,20 @@ class SharedVariable:
         return None if parts is None else _joined(parts, nd_up)
 
     def all_gather(self, nd_up: int = 0) -> Array:
-        """As :meth:`gather`, and every rank's variable holds the result."""
+        """Set the array on every rank to the result of :meth:`gather`, and return it."""
         self._check_joined(nd_up)
         self.array = _joined(self.comm.allgather(self.array), nd_up)
         return self.array
 
     def reduce(self, op: str = "avg", in_place: bool = True, root: int = 0) -> Array | None:
-        """The elementwise ``'avg'``, ``'sum'``, ``'prod'``, ``'min'`` or ``'max'`` over ranks, on
-        the root; None elsewhere.
+        """Return the elementwise reduction over ranks on the root; None elsewhere. Every rank calls
+        it.
 
         Args:
-            op: what is computed; means count each rank once.
-            in_place: the root's variable holds it then.
-            root: who gets it.
+            op: ``'avg'``, which counts each rank once, ``'sum'``, ``'prod'``, ``'min'`` or
+                ``'max'``.
+            in_place: set the root's array to the result.
+            root: the rank that gets the result.
         """
         result = self.comm.reduce(self.array, root, _op(op))
         if in_place and result is not None:
@@ -131,31 +130,29 @@ class SharedVariable:
         return result
 
     def all_reduce(self, op: str = "avg") -> Array:
-        """As :meth:`reduce`, and every rank's variable holds the result."""
+        """Set the array on every rank to the result of :meth:`reduce`, and return it."""
         self.array = self.comm.allreduce(self.array, _op(op))
         return self.array
 
     def set_value(self, value: Any, rank: int | None = None) -> None:
-        """Hold a value, on one rank (the others' does not change) or, with None, each its own. This
-        one speaks to nobody.
-        """
+        """Set the array on one rank, or with None on every rank that calls it; nothing is sent."""
         if rank is None or self.comm.rank == check_root(self.comm, rank, "rank"):
             self.array = self._array(value)
 
     def get_value(self, rank: int = 0) -> Array:
-        """What one rank holds, on every rank."""
+        """Return the array of one rank, on every rank."""
         return self.comm.bcast(self.array, rank)
 
     def get_shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of what the ranks hold."""
+        """Return the shape of each rank's array."""
         return self.comm.allgather_obj(self.array.shape)
 
     def get_lengths(self) -> list[int]:
-        """The rows of each rank; a single number counts as one."""
+        """Return the number of rows of each rank; a single number counts as one."""
         return [shape[0] if shape else 1 for shape in self.get_shapes()]
 
     def _check_joined(self, nd_up: int) -> None:
-        """All ranks look at the shapes, so that all of them hear of what cannot be joined."""
+        """Check on all ranks that the arrays can be joined, so that all of them raise the error."""
         if nd_up not in (0, 1):
             raise ValueError(f"gathered arrays get 0 or 1 axes more, not {nd_up}")
         shapes = self.get_shapes()
