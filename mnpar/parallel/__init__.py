@@ -1,5 +1,5 @@
-"""Models spread over ranks: as parts, as stages of a pipeline, and as copies that learn together or
-agree now and then.
+"""Models spread over ranks: data parallelism, pipelines, meshes, ensembles, and functions that all
+ranks run on their rows.
 """
 
 from typing import TYPE_CHECKING
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     )
     from mnpar.parallel.data.placement import Placement as Placement
     from mnpar.parallel.data.replicas import broadcast_model as broadcast_model
-    from mnpar.parallel.ensemble.ensemble import Answers as Answers, Ensemble as Ensemble
+    from mnpar.parallel.ensemble.answers import Answers as Answers
+    from mnpar.parallel.ensemble.ensemble import Ensemble as Ensemble
     from mnpar.parallel.ensemble.tournament import Round as Round
     from mnpar.parallel.mesh import Mesh as Mesh
     from mnpar.parallel.multi_node_chain_list import MultiNodeChainList as MultiNodeChainList

@@ -1,9 +1,9 @@
-"""Ranks on a grid with names: each axis is a way to divide the work, and is a communicator.
+"""Mesh: ranks on a grid whose axes have names; each axis is a way to divide the work.
 
 A mesh of data=2, pipe=2, model=2 has its 8 ranks on the corners of a cube. A rank's communicator of
-an axis has the ranks on the line through it along that axis: those that differ from it there only.
-Layers and optimizers take communicators, so nothing else has to know meshes; what a mesh adds is
-that the axes fit together, and that they can be checked (parallel/data/placement.py).
+an axis has the ranks on the line through that rank along the axis. Layers and optimizers take
+communicators, so they need not know meshes. The mesh ensures that the axes fit together, and lets
+parallel/data/placement.py check them.
 """
 
 from __future__ import annotations
@@ -22,20 +22,14 @@ from mnpar.functions.divided.halo import SpatialGrid
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
-# those that every mesh has, of one rank unless told
-AXES = (
-    "data",
-    "pipe",
-    "model",
-    "space",
-    "sequence",
-    "expert",
-)
+# the axes of every mesh, of one rank by default
+AXES = ("data", "pipe", "model", "space", "sequence", "expert")
 Size = int | tuple[int, ...]
-NOTE = (  # to errors that an ensemble may be behind
-    ". (Members of an ensemble are an axis of their own, before that of their ranks, and "
-    "differ by their paths: Mesh(comm, "
-    "member=2, model=-1), Ensemble(mesh['member', 'model'], …, groups=2), "
+
+# a note to errors whose cause may be an ensemble
+NOTE = (
+    ". (Members of an ensemble are an axis of their own, before that of their ranks, and differ by "
+    "their paths: Mesh(comm, member=2, model=-1), Ensemble(mesh['member', 'model'], …, groups=2), "
     "optimizer.setup(ensemble).)"
 )
 
@@ -44,20 +38,20 @@ class Mesh:
     """The ranks of a communicator on a grid whose axes have names. All ranks make it.
 
     ``mesh.model`` is the communicator of the axis ``model``, made by ``split``; ``mesh["data",
-    "space"]`` that of several axes. The last axis is the fastest: neighbours on it have
-    neighbouring ranks, so what talks most belongs there.
+    "space"]`` is that of several axes. The last axis is the fastest: neighbours on it have
+    neighbouring ranks, so the axis that communicates most belongs there.
 
     Args:
-        comm: its ranks are put on the grid.
-        axes: names and sizes, whose product is the number of ranks; one may be -1, what is left. A
-            tuple, such as ``space=(1, 2)``, is an axis of so many ranks that form a grid among
-            themselves. The axes data, pipe, model, space, sequence and expert are there in any
-            case, with one rank where they are left out.
+        comm: the communicator whose ranks form the grid.
+        axes: names and sizes, whose product is the number of ranks; one size may be -1, for the
+            ranks that are left. A tuple, such as ``space=(1, 2)``, is an axis of so many ranks that
+            form a grid among themselves. The axes data, pipe, model, space, sequence and expert
+            always exist, with one rank where they are left out.
 
     Attributes:
         comm: of all ranks.
         axes: the names and sizes, in their order, without those that were left out.
-        coordinates: where this rank is on each of them; a tuple on axes that are grids.
+        coordinates: the place of this rank on each axis; a tuple on axes that are grids.
 
     Raises:
         ValueError: the sizes do not make the number of ranks, or a name cannot be used.
@@ -93,11 +87,11 @@ class Mesh:
                     f"an axis of a mesh cannot be called {name!r}, which is a name that meshes use"
                 )
         self.axes = _sizes(axes, comm.size)
-        told = comm.allgather_obj(str(self)) if comm.size > 1 else []
-        if len(set(told)) > 1:
+        meshes = comm.allgather_obj(str(self)) if comm.size > 1 else []
+        if len(set(meshes)) > 1:
             raise MismatchError(
-                f"all ranks make the same mesh, but rank 0 made {told[0]} and others "
-                f"{sorted(set(told[1:]))}"
+                f"all ranks make the same mesh, but rank 0 made {meshes[0]} and others "
+                f"{sorted(set(meshes[1:]))}"
             )
         self._shape = tuple([math.prod(_tuple(size)) for size in self.axes.values()])
         self._places: list[tuple[int, ...]] = [
@@ -109,20 +103,19 @@ class Mesh:
         }
         self._made: dict[tuple[str, ...], Communicator] = {}
         self._lines: dict[tuple[tuple[str, ...], int], list[int]] = {}
-        # the ranks at the same place of the pipe: they make the same layers, and so ask for the
-        # same axes
+        # ranks at the same place of the pipe make the same layers, and so ask for the same axes
         self._stage = comm
         for name in dict.fromkeys((*self.axes, *AXES)):
             setattr(self, name, self[name])
         self._stage = self[[name for name in self.axes if name != "pipe"]]
 
     def __getitem__(self, names: str | Sequence[str]) -> Communicator:
-        """The communicator of the ranks that differ from this one on these axes only, in the order
-        of the mesh.
+        """Return the communicator of the ranks that differ from this one on these axes only, in the
+        order of the mesh.
 
-        Those of a single axis are there already. For others all ranks of the mesh ask; or, of a
-        stage (if ``pipe`` is not among the axes), all that are at this place of ``pipe``, as where
-        a layer is made.
+        Communicators of single axes exist already. All ranks of the mesh ask for another one
+        together; or, if ``pipe`` is not among the axes, all ranks at this place of ``pipe``, as
+        where a layer is made.
 
         Raises:
             KeyError: there is no such axis.
@@ -134,7 +127,7 @@ class Mesh:
         return self._made[wanted]
 
     def span(self, names: str | Sequence[str]) -> tuple[str, ...]:
-        """Those of the axes that have more than one rank, in the order of the mesh.
+        """Return those axes that have more than one rank, in the order of the mesh.
 
         Raises:
             KeyError: there is no such axis.
@@ -165,12 +158,12 @@ class Mesh:
         return made
 
     def grid(self, name: str = "space", ndim: int | None = None) -> SpatialGrid:
-        """The ranks of an axis as a grid of blocks, for the spatial layers.
+        """Return the ranks of an axis as a grid of blocks, for the spatial layers.
 
         Args:
             name: of the axis.
             ndim: how many spatial axes images have, if the axis was not given as a tuple; the ranks
-                then cut the first one. None: as the tuple has, and else 2.
+                then divide the first one. None: the length of the tuple, and else 2.
 
         Raises:
             ValueError: the axis has another number of dimensions; KeyError: there is no such axis.
@@ -195,7 +188,7 @@ class Mesh:
         return SpatialGrid(comm, dims)
 
     def rank_at(self, **coordinates: int | tuple[int, ...]) -> int:
-        """The rank of a place; on axes that are left out, this rank's own.
+        """Return the rank at a place; on axes that are left out, the place is this rank's.
 
         Example:
             >>> import mnpar
@@ -209,7 +202,7 @@ class Mesh:
         return self._places.index(tuple(place))
 
     def axes_of(self, comm: Communicator) -> tuple[str, ...]:
-        """Along which axes the ranks of a communicator differ. No rank is asked.
+        """Return the axes along which the ranks of a communicator differ. Nothing is sent.
 
         Raises:
             ValueError: some of them are not in the mesh.
@@ -224,14 +217,14 @@ class Mesh:
         return self.differ([numbers[rank] for rank in ranks])
 
     def differ(self, ranks: Sequence[int]) -> tuple[str, ...]:
-        """Along which axes some ranks of the mesh differ."""
+        """Return the axes along which some ranks of the mesh differ."""
         columns = zip(*[self._places[rank] for rank in ranks], strict=True)
         return tuple(
             [name for name, column in zip(self.axes, columns, strict=True) if len(set(column)) > 1]
         )
 
     def line(self, names: tuple[str, ...], rank: int) -> list[int]:
-        """The ranks that differ from one on these axes only."""
+        """Return the ranks that differ from one rank on these axes only."""
         if (names, rank) not in self._lines:
             mine = self._places[rank]
             kept = [i for i, name in enumerate(self.axes) if name not in names]
@@ -249,7 +242,7 @@ class Mesh:
         return iter(self.axes)
 
     def __str__(self) -> str:
-        """As :meth:`parse` takes it."""
+        """Return the text that :meth:`parse` takes."""
         return ",".join(
             [f"{name}={'x'.join(map(str, _tuple(size)))}" for name, size in self.axes.items()]
         )
@@ -265,7 +258,7 @@ class Mesh:
 
     @staticmethod
     def parse(text: str) -> dict[str, Size]:
-        """The axes that a flag like ``--mesh data=2,pipe=2,model=2,space=1x2`` means, for
+        """Return the axes of a flag like ``--mesh data=2,pipe=2,model=2,space=1x2``, for
         ``Mesh(comm, **axes)``.
 
         Args:
@@ -273,7 +266,7 @@ class Mesh:
                 axes, for one rank.
 
         Raises:
-            argparse.ArgumentTypeError: it is something else; ``parser.add_argument("--mesh",
+            argparse.ArgumentTypeError: the text is something else; ``parser.add_argument("--mesh",
                 type=mnpar.Mesh.parse)`` makes a usage error of it.
 
         Example:
@@ -303,7 +296,7 @@ class Mesh:
 
 
 def _sizes(axes: dict[str, Any], ranks: int) -> dict[str, Size]:
-    """The sizes, with what -1 stands for; their product is the number of ranks."""
+    """Return the sizes, with a number in place of -1; their product is the number of ranks."""
     sizes: dict[str, Size] = {}
     for name, size in axes.items():
         numbers = _tuple(size)
@@ -337,7 +330,7 @@ def _tuple(size: Any) -> tuple[int, ...]:
 
 
 def _within(place: int, size: Size) -> Size:
-    """A place on an axis, as a tuple if that is a grid."""
+    """Return a place on an axis, as a tuple if the axis is a grid."""
     return (
         place if isinstance(size, int) else tuple([int(i) for i in np.unravel_index(place, size)])
     )

@@ -1,5 +1,5 @@
-"""A model as a list of parts on ranks, and who hands what to whom: ChainerMN's way to describe a
-model-parallel network.
+"""MultiNodeChainList: a model-parallel network as a list of parts on ranks, ChainerMN's way to
+describe one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Ranks = int | Sequence[int] | None
 
 
 class MultiNodeChainList(ChainList):
-    """This rank's parts of a network; each takes its inputs from ranks and gives its output to
+    """This rank's parts of a network; each receives its inputs from ranks and sends its output to
     ranks.
 
-    Parts run in the order in which they were added. A part without ``rank_in`` takes the model's
-    own inputs; the output of the (only) part without ``rank_out`` is the model's. A part with
-    several ``rank_in`` is called with one argument from each; a tuple that it returns goes to each
-    of its ``rank_out`` as a tuple. A rank may hand values to itself, and to one rank twice.
+    Parts run in the order in which they were added. A part without ``rank_in`` gets the model's own
+    inputs; the output of the (only) part without ``rank_out`` is the model's. A part with several
+    ``rank_in`` is called with one argument from each; a tuple that it returns goes to each of its
+    ``rank_out`` as a tuple. A rank may send values to itself, and to one rank twice.
 
     Args:
         comm: the communicator of all parts.
@@ -52,12 +52,12 @@ class MultiNodeChainList(ChainList):
         require_communicator(comm, "MultiNodeChainList(comm)")
         super().__init__()
         self._comm = comm
-        self._ways: list[tuple[list[int] | None, list[int] | None]] = []
+        self._routes: list[tuple[list[int] | None, list[int] | None]] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MultiNodeChainList:
         other = MultiNodeChainList(self._comm)
         memo[id(self)] = other
-        for part, (rank_in, rank_out) in zip(self, self._ways, strict=True):
+        for part, (rank_in, rank_out) in zip(self, self._routes, strict=True):
             other.add_link(copy.deepcopy(part, memo), rank_in, rank_out)
         return other
 
@@ -72,19 +72,17 @@ class MultiNodeChainList(ChainList):
         Raises:
             ValueError: there is no such rank, or a second part would give the model's output.
         """
-        way = self._ranks(rank_in), self._ranks(rank_out)
-        if way[1] is None and any(rank_out is None for _, rank_out in self._ways):
+        route = self._ranks(rank_in), self._ranks(rank_out)
+        if route[1] is None and any(rank_out is None for _, rank_out in self._routes):
             raise ValueError(
                 f"rank {self._comm.rank}: two parts without rank_out, but a model has one "
                 "output: give one a rank_out"
             )
         super().append(link)
-        self._ways.append(way)
+        self._routes.append(route)
 
     def serialize(self, serializer: Any) -> None:
-        """As a link does; a checkpoint that is loaded is told that parts on other ranks are other
-        parts.
-        """
+        """Save or load as a link does; tell a checkpoint that each rank has parts of its own."""
         super().serialize(serializer)
         if hasattr(serializer, "staged") and self._comm.size > 1:
             serializer.staged(self, self._comm.rank, ())
@@ -98,15 +96,15 @@ class MultiNodeChainList(ChainList):
         ]
 
     def forward(self, *inputs: Any) -> Any:
-        """Run this rank's parts; the model's output, or None on a rank that has none."""
+        """Run this rank's parts; return the model's output, or None on a rank without it."""
         if not len(self):
             raise ValueError(
                 f"rank {self._comm.rank} has no part in this MultiNodeChainList: add_link first"
             )
-        own: deque[Any] = deque()  # what this rank hands to itself
+        own: deque[Any] = deque()  # values that this rank sends to itself
         output = None
-        for part, (rank_in, rank_out) in zip(self, self._ways, strict=True):
-            y = part(*(inputs if rank_in is None else [self._take(rank, own) for rank in rank_in]))
+        for part, (rank_in, rank_out) in zip(self, self._routes, strict=True):
+            y = part(*(inputs if rank_in is None else [self._recv(rank, own) for rank in rank_in]))
             if rank_out is None:
                 output = y
             for rank in rank_out or ():
@@ -121,7 +119,7 @@ class MultiNodeChainList(ChainList):
             )
         return output
 
-    def _take(self, rank: int, own: deque[Any]) -> Any:
+    def _recv(self, rank: int, own: deque[Any]) -> Any:
         if rank != self._comm.rank:
             return recv(self._comm, rank)
         if not own:

@@ -1,11 +1,8 @@
-"""Ensembles: models that differ, side by side on ranks, and what they say together.
+"""Ensembles: models that differ, side by side on ranks, whose answers are combined.
 
 Each member has a communicator of its own, for a model that is itself spread over ranks. The ranks
-that have the same part of each member are *peers*: over them the answers travel, all of them in one
-allgather, and in tournaments the weights.
-
-What the members of an ensemble say together: their mean, how far apart they are, and what most
-of them choose.
+that have the same part of each member are *peers*: over their communicator one allgather carries
+all answers, and tournaments carry the weights.
 """
 
 from __future__ import annotations
@@ -22,27 +19,24 @@ from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import LauncherError, RankFailedError
 from mnpar.functions import gather_from, stack
 from mnpar.link import Link
+from mnpar.parallel.ensemble.answers import Answers
 from mnpar.parallel.ensemble.tournament import (
     Round,
-    copied,
     copy_winners,
     decide,
     gather_scores,
     restore,
+    snapshot,
 )
 from mnpar.plans import block
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-from dataclasses import dataclass
-
-from mnpar.backend import Array
-from mnpar.functions import average, expand_dims, sqrt
 
 
-class Members(Chain):
-    """The members of an ensemble that a rank has: by number, or one after another.
+class EnsembleMembers(Chain):
+    """The members of an ensemble that are on this rank: by number, or in order.
 
     Example:
         >>> import mnpar, mnpar.links as L
@@ -68,20 +62,21 @@ class Members(Chain):
 
 
 class Ensemble(Chain):
-    """Members on ranks, each with ranks of its own; called, it is their mean, on every rank that
-    has an answer.
+    """Members on ranks, each with ranks of its own; a call returns the mean of the members'
+    answers.
 
-    The mean is owned together (law 1: the loss counts once): each rank calls backward on the loss
-    that is made of it, nothing is divided by the number of ranks, and the gradient that comes to
-    each member is that of the ensemble on one rank. To train each member by itself, call
+    All ranks own the mean together (law 1: the loss counts once): each rank calls backward on the
+    loss of the mean, nothing is divided by the number of ranks, and each member gets the gradient
+    that it would get in an ensemble on one rank. To train each member by itself, call
     ``ensemble.member`` instead; nothing is sent then.
 
     Args:
         comm: all its ranks make the ensemble, and call it with the same batch.
         member: called as ``member(group, i)``, with the communicator of the ranks of member i, on
-            each of them; returns a link that gives (N, …), the same on all of its ranks, or None on
-            those that only hand on. First weights are drawn from a generator of a seed, which rank
-            0 draws, and i: they do not depend on the number of ranks. Or a link: this rank's.
+            each of them; returns a link whose answer is (N, …), the same on all of its ranks, or
+            None on ranks without an answer. First weights are drawn from a generator of a seed,
+            which rank 0 draws, and i: they do not depend on the number of ranks. Or this rank's
+            link.
         groups: M, how many members; None: one on each rank. Of P ranks each member has P / M; where
             M is more, each rank has a block of the members.
 
@@ -89,7 +84,7 @@ class Ensemble(Chain):
         size: M.
         numbers: which members are on this rank.
         group: the communicator of this rank's member.
-        peers: that of the ranks with the same part of each member.
+        peers: the communicator of the ranks with the same part of each member.
         lost: the numbers of members that are lost (:meth:`attempt`).
         alive, error: False on ranks whose member is lost, and why.
         members: this rank's links, by number, and to iterate over. Their paths are
@@ -140,7 +135,7 @@ class Ensemble(Chain):
         group.follow()
         self.group = group
         self._join(comm)
-        self.members = Members()
+        self.members = EnsembleMembers()
         seed = int(comm.bcast(random.generator().integers(2**63, size=1))[0])
         for i in self.numbers:
             with random.using(np.random.default_rng([seed, i])):
@@ -151,7 +146,7 @@ class Ensemble(Chain):
         self.register_persistent("rounds")
 
     def _join(self, comm: Communicator) -> None:
-        """Take these ranks as those of the ensemble."""
+        """Make ``comm`` the communicator of the ensemble."""
         peers = comm.split(self._place, comm.rank)
         assert peers is not None
         self.comm, self.peers = comm, peers
@@ -176,14 +171,14 @@ class Ensemble(Chain):
         return self.members[self.numbers[0]]
 
     def forward(self, *args: Any, **kwargs: Any) -> Variable | None:
-        """The mean of the members' answers, (N, …); None on ranks whose part of a member answers
-        None.
+        """Return the mean of the members' answers, (N, …); None on ranks whose part of a member
+        answers None.
         """
         answers = self.answers(*args, **kwargs)
         return None if answers is None else answers.mean()
 
     def answers(self, *args: Any, **kwargs: Any) -> Answers | None:
-        """What all members answer, by one allgather; all ranks call it.
+        """Return the answers of all members, by one allgather; all ranks call it.
 
         Args:
             args, kwargs: what each member is called with: the same on all ranks.
@@ -206,13 +201,13 @@ class Ensemble(Chain):
         share: float = 0.25,
         seed: int = 0,
     ) -> Round:
-        """Let losers go on from the winners' weights: a round of population-based training; all
+        """Let losers continue from the winners' weights: a round of population-based training; all
         ranks call it.
 
-        Who wins is decided alike on all ranks, by the scores and a generator of ``seed`` and the
-        number of the round. A loser takes the winner's parameters, persistent values, the
-        optimizer's state and hyperparameters, each rank from the rank with the same part.
-        (Jaderberg et al. 2017, arXiv 1711.09846; pairs: LTFB, Jacobs et al. 2017.)
+        All ranks decide alike who wins, by the scores and a generator of ``seed`` and the number of
+        the round. A loser gets the winner's parameters, persistent values, optimizer's state and
+        hyperparameters, each rank from the rank with the same part. (Jaderberg et al. 2017, arXiv
+        1711.09846; pairs: LTFB, Jacobs et al. 2017.)
 
         Args:
             score: of this rank's member, the higher the better; None on ranks that do not know it,
@@ -221,18 +216,18 @@ class Ensemble(Chain):
                 several.
             perturb: called as ``perturb(optimizer, rng)`` on the ranks of each loser, with equal
                 generators, to change its hyperparameters.
-            how: ``'pairs'``: drawn by lot, the worse of each takes from the better.
-                ``'truncation'``: the worst take from one of the best, drawn by lot.
+            how: ``'pairs'``: of each random pair the worse is overwritten by the better.
+                ``'truncation'``: each of the worst is overwritten by a random one of the best.
             share: how many are the best, and the worst, by truncation: one at least, half of them
                 at most.
-            seed: of the lots.
+            seed: of the random choices.
 
         Returns:
-            The round: all scores, and from whom each member goes on.
+            The round: all scores, and from whom each member continues.
 
         Raises:
-            ValueError: no such way, or nobody knows a member's score; on all ranks. An optimizer is
-                not the member's.
+            ValueError: no such ``how``, or no rank gives a member's score; on all ranks. An
+                optimizer is not the member's.
 
         Example:
             >>> import mnpar, mnpar.links as L
@@ -247,7 +242,7 @@ class Ensemble(Chain):
         round = decide(
             scores, how, share, np.random.default_rng([seed, self.rounds]), list(self._where)
         )
-        mine = self._with(optimizer)
+        mine = self._with_optimizers(optimizer)
         for i, (link, its) in mine.items():
             others = (
                 set()
@@ -268,8 +263,8 @@ class Ensemble(Chain):
         self.rounds += 1
         return round
 
-    def _with(self, optimizer: Any) -> dict[int, tuple[Link, Any]]:
-        """This rank's members by number, each with its optimizer."""
+    def _with_optimizers(self, optimizer: Any) -> dict[int, tuple[Link, Any]]:
+        """Return this rank's members by number, each with its optimizer."""
         optimizers = (
             list(optimizer)
             if isinstance(optimizer, list | tuple)
@@ -278,16 +273,15 @@ class Ensemble(Chain):
         return dict(zip(self.numbers, zip(self.members, optimizers, strict=True), strict=True))
 
     def attempt(self, work: Callable[[], Any], optimizer: Any = None) -> bool:
-        """Do something that members may not survive; all ranks call it, and all get the same
-        answer.
+        """Do work in which members may be lost; all ranks call it, and all get the same answer.
 
-        If every rank ends ``work()`` without an error, the answer is True. Otherwise the members
-        are lost one of whose ranks raised an error, or is gone: killed, crashed, out of memory. The
-        others go on without them: ``comm`` and ``peers`` are made anew, and each of the members
-        that are left is again what it was before, so that the work can be tried once more. Their
-        communicator ``group`` goes on, with what they have split from it, as a mesh does; those of
-        the program do not. On the ranks that are lost and still run, ``alive`` is False and
-        ``error`` says why: they shall do nothing more with it.
+        If every rank ends ``work()`` without an error, the answer is True. Otherwise a member is
+        lost if one of its ranks raised an error or is gone: killed, crashed, out of memory. The
+        other members continue: the ensemble gets a new ``comm`` and new ``peers``, and each member
+        has the state from before, so that the work can be tried again. A member's communicator
+        ``group`` stays, with what was split from it, a mesh for example; other communicators of the
+        program do not. On lost ranks that still run, ``alive`` is False and ``error`` says why:
+        they must not use the ensemble any more.
 
         On thread ranks it finds errors; under Open MPI, started by ``mpiexec --with-ft ulfm``, also
         processes that are gone. Each call costs a copy of the members, and an agreement of all
@@ -296,15 +290,15 @@ class Ensemble(Chain):
         Args:
             work: called without arguments; what it sends goes by ``comm``, ``peers`` and ``group``
                 of this ensemble.
-            optimizer: as :meth:`tournament` has it: goes back to what it was, too.
+            optimizer: as :meth:`tournament` has it; its state is restored, too.
 
         Returns:
             Whether the work is done.
 
         Raises:
-            LauncherError: no rank survives another one's end here: another MPI, or started without
+            LauncherError: no rank survives the end of another here: another MPI, or started without
                 the option.
-            Exception: that of the work, if it failed and nobody is lost.
+            Exception: the work's, if it failed and no member is lost.
 
         Example:
             >>> import numpy as np, mnpar, mnpar.links as L
@@ -330,29 +324,29 @@ class Ensemble(Chain):
                 "--with-ft ulfm'; here the end of "
                 "one rank is the end of all"
             )
-        mine = self._with(optimizer)
-        before = {i: copied(*both) for i, both in mine.items()}
+        mine = self._with_optimizers(optimizer)
+        before = {i: snapshot(*both) for i, both in mine.items()}
         error: Exception | None = None
         try:
             work()
         except Exception as caught:
             error = caught
-            self._give_up()
+            self._revoke()
         if transport.agree(error is None):
             return True
-        self._go_on(error)
+        self._shrink(error)
         if self.alive:
             for i, state in before.items():
                 restore(*mine[i], *state)
         return False
 
-    def _give_up(self) -> None:
+    def _revoke(self) -> None:
         """Revoke the communicators, so that no rank waits for this one."""
         for comm in (self.comm, self.peers, self.group):
             comm.revoke()
 
-    def _go_on(self, error: Exception | None) -> None:
-        """Make the ensemble one of the members that are left."""
+    def _shrink(self, error: Exception | None) -> None:
+        """Make the ensemble one of the members that are left, or say that this one is lost."""
         well = error is None or self.comm.transport.lost(error)
         tape = current_tape()
         tape.clear()
@@ -379,51 +373,3 @@ class Ensemble(Chain):
         self.group.renew(group)
         self._join(whole)
         self.lost = tuple([i for i in range(self.size) if i not in self._where])
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What the members of an ensemble answered.
-
-    Attributes:
-        members: (M, N, …), of the M members in order (those that are not lost), the same on all
-            ranks.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> from mnpar.parallel import Answers
-        >>> answers = Answers(mnpar.Variable(np.array([[[3.0, 0.0]], [[0.0, 1.0]], [[0.0, 1.0]]])))
-        >>> answers.mean().array, answers.vote()
-        (array([[1.        , 0.66666667]]), array([1]))
-    """
-
-    members: Variable
-
-    def mean(self) -> Variable:
-        """The mean over members, (N, …)."""
-        return average(self.members, axis=0)
-
-    def variance(self) -> Variable:
-        """The mean square distance from the mean, (N, …)."""
-        distance = self.members - expand_dims(self.mean(), 0)
-        return average(distance * distance, axis=0)
-
-    def spread(self) -> Variable:
-        """The standard deviation over members, (N, …); where all agree its derivative is infinite:
-        learn by the variance.
-        """
-        return sqrt(self.variance())
-
-    def vote(self) -> Array:
-        """For members that answer (N, K) with a number for each of K classes: the class that most
-        of them find largest, (N,).
-
-        Of classes with as many votes, that of the larger mean.
-        """
-        ys = self.members.array
-        xp = self.members.xp
-        K = ys.shape[2]
-        votes = (ys.argmax(axis=2)[:, :, None] == xp.arange(K)).sum(axis=0)  # (N, K)
-        most = votes == votes.max(axis=1, keepdims=True)
-        answer: Array = xp.where(most, ys.mean(axis=0), -np.inf).argmax(axis=1)
-        return answer

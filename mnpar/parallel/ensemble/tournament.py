@@ -1,4 +1,6 @@
-"""Who wins between the members of an ensemble, and how a loser becomes a copy of the winner."""
+"""Tournaments between the members of an ensemble: who wins, and how a loser becomes a copy of the
+winner.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Round:
-    """What a tournament has decided, the same on all ranks.
+    """The outcome of a tournament, the same on all ranks.
 
     Attributes:
         scores: of each member.
-        winners: whose weights each member has now: its own number, or that of the member to which
-            it lost.
+        winners: the number of the member whose weights each member has now: its own, or that of the
+            member to which it lost.
 
     Example:
         >>> from mnpar.parallel import Round
@@ -38,14 +40,17 @@ class Round:
     @property
     def best(self) -> int:
         """The member with the highest score; of several, the first."""
-        return max(range(len(self.scores)), key=lambda i: (_worth(self.scores[i]), -i))
+        return max(range(len(self.scores)), key=lambda i: (_comparable(self.scores[i]), -i))
 
 
 def gather_scores(
     comm: Communicator, numbers: Sequence[int], score: Any, size: int, living: Sequence[int]
 ) -> list[float]:
-    """All members' scores: for each, what the lowest rank says that knows it; NaN for those that
-    are not living.
+    """Return all members' scores, each from the lowest rank that knows it; NaN for members that are
+    lost.
+
+    Raises:
+        ValueError: no rank knows the score of a member.
     """
     scores = list(score) if isinstance(score, list | tuple) else [score] * len(numbers)
     mine = [(i, None if s is None else float(s)) for i, s in zip(numbers, scores, strict=True)]
@@ -70,31 +75,31 @@ def decide(
     rng: np.random.Generator,
     living: Sequence[int] | None = None,
 ) -> Round:
-    """Who goes on from whom.
+    """Return who continues from whom.
 
     Args:
         scores: of the M members.
         how: ``'pairs'`` or ``'truncation'``.
         share: of the members that are the best, and the worst, by truncation.
         rng: in the same state on all ranks.
-        living: who takes part; None: all.
+        living: the members that take part; None: all.
 
     Raises:
-        ValueError: no such way, or share.
+        ValueError: no such ``how`` or ``share``.
     """
     winners = list(range(len(scores)))
     living = range(len(scores)) if living is None else living
     M = len(living)
     if how == "pairs":
-        lots = [living[place] for place in rng.permutation(M)]
+        shuffled = [living[place] for place in rng.permutation(M)]
         # with an odd number, one is left out
-        for a, b in zip(lots[0::2], lots[1::2], strict=False):
+        for a, b in zip(shuffled[0::2], shuffled[1::2], strict=False):
             first, second = sorted([a, b])
-            winner = second if _worth(scores[second]) > _worth(scores[first]) else first
+            winner = second if _comparable(scores[second]) > _comparable(scores[first]) else first
             winners[a] = winners[b] = winner
     elif how == "truncation" and 0 < share <= 0.5:
         n = min(max(1, int(share * M)), M // 2)
-        order = sorted(living, key=lambda i: (-_worth(scores[i]), i))
+        order = sorted(living, key=lambda i: (-_comparable(scores[i]), i))
         for loser in sorted(order[M - n :]):
             winners[loser] = order[int(rng.integers(n))]
     else:
@@ -105,8 +110,8 @@ def decide(
     return Round(scores, winners)
 
 
-def _worth(score: float) -> float:
-    """A member that has diverged loses."""
+def _comparable(score: float) -> float:
+    """Return a score that compares as the lowest where a member has diverged (NaN)."""
     return -math.inf if math.isnan(score) else score
 
 
@@ -116,12 +121,12 @@ def copy_winners(
     where: Mapping[int, int],
     mine: Mapping[int, tuple[Link, Any]],
 ) -> None:
-    """Bring the winners' state to the losers; no winner is also a loser.
+    """Copy the winners' state to the losers; no winner is also a loser.
 
     Args:
         peers: the ranks with the same part of each member.
-        winners: whose state each member is to have.
-        where: on which of the peers each member is.
+        winners: the number of the member whose state each member gets.
+        where: the rank, among the peers, of each member.
         mine: this rank's members: links and optimizers (None: weights only).
     """
     copies = [(loser, winner) for loser, winner in enumerate(winners) if loser != winner]
@@ -140,30 +145,30 @@ def copy_winners(
             restore(*mine[loser], state, numbers)
 
 
-class _Given(DictionarySerializer):
+class _StateSerializer(DictionarySerializer):
     """Collects values in a dict; of divided parameters this rank's parts."""
 
     knows_places = True
 
 
-class _Taken(NpzDeserializer):
-    """Reads what :class:`_Given` has collected."""
+class _StateDeserializer(NpzDeserializer):
+    """Loads what :class:`_StateSerializer` collected."""
 
     knows_places = True
 
 
 def _state(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[str, Any]]:
-    """Arrays by name, and hyperparameters."""
-    given = _Given()
-    link.serialize(given["link"])
+    """Return arrays by name, and hyperparameters."""
+    serializer = _StateSerializer()
+    link.serialize(serializer["link"])
     if optimizer is not None:
-        optimizer.serialize(given["optimizer"])
-    arrays = {key: None if x.dtype == object else x for key, x in given.target.items()}
+        optimizer.serialize(serializer["optimizer"])
+    arrays = {key: None if x.dtype == object else x for key, x in serializer.target.items()}
     return arrays, {} if optimizer is None else optimizer.hyperparam.get_dict()
 
 
-def copied(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[str, Any]]:
-    """What :func:`restore` brings back: parameters, persistent values, the optimizer's state and
+def snapshot(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[str, Any]]:
+    """Return copies for :func:`restore`: parameters, persistent values, the optimizer's state and
     hyperparameters.
     """
     arrays, numbers = _state(link, optimizer)
@@ -173,11 +178,9 @@ def copied(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[st
 def restore(
     link: Link, optimizer: Any, state: Mapping[str, Array | None], numbers: Mapping[str, Any]
 ) -> None:
-    """Set a member, and its optimizer, to a state that :func:`copied` or another member's rank has
-    given.
-    """
-    _Taken(state, "link/").load(link)
+    """Set a member, and its optimizer, to a state from :func:`snapshot` or from another member."""
+    _StateDeserializer(state, "link/").load(link)
     if optimizer is not None:
-        _Taken(state, "optimizer/").load(optimizer)
+        _StateDeserializer(state, "optimizer/").load(optimizer)
         for name, value in numbers.items():
             setattr(optimizer.hyperparam, name, value)
