@@ -12,20 +12,13 @@ if TYPE_CHECKING:
         MemoryBlobDataset as MemoryBlobDataset,
     )
     from mnpar.datasets.cifar import get_cifar10 as get_cifar10, get_cifar100 as get_cifar100
-    from mnpar.datasets.combining import (
-        BatchDataset as BatchDataset,
+    from mnpar.datasets.combined import (
+        ConcatenatedDataset as ConcatenatedDataset,
+        DictDataset as DictDataset,
         MergeDataset as MergeDataset,
-        PrefetchDataset as PrefetchDataset,
-        ResampleDataset as ResampleDataset,
-        ShuffleDataset as ShuffleDataset,
+        TupleDataset as TupleDataset,
     )
-    from mnpar.datasets.concatenated_dataset import ConcatenatedDataset as ConcatenatedDataset
-    from mnpar.datasets.dict_dataset import DictDataset as DictDataset
     from mnpar.datasets.digits import get_digits as get_digits
-    from mnpar.datasets.fashion_mnist import (
-        get_fashion_mnist as get_fashion_mnist,
-        get_fashion_mnist_labels as get_fashion_mnist_labels,
-    )
     from mnpar.datasets.idx import read_idx as read_idx
     from mnpar.datasets.image_blocks import (
         scatter_image as scatter_image,
@@ -34,17 +27,23 @@ if TYPE_CHECKING:
     from mnpar.datasets.image_dataset import (
         ImageDataset as ImageDataset,
         LabeledImageDataset as LabeledImageDataset,
+        LabeledZippedImageDataset as LabeledZippedImageDataset,
+        MultiZippedImageDataset as MultiZippedImageDataset,
+        ZippedImageDataset as ZippedImageDataset,
     )
-    from mnpar.datasets.kuzushiji_mnist import (
+    from mnpar.datasets.mnist import (
+        get_fashion_mnist as get_fashion_mnist,
+        get_fashion_mnist_labels as get_fashion_mnist_labels,
         get_kuzushiji_mnist as get_kuzushiji_mnist,
         get_kuzushiji_mnist_labels as get_kuzushiji_mnist_labels,
+        get_mnist as get_mnist,
     )
-    from mnpar.datasets.mnist import get_mnist as get_mnist
     from mnpar.datasets.partition import (
         dynamic_partition_by_round_robin as dynamic_partition_by_round_robin,
         partition_by_round_robin as partition_by_round_robin,
     )
     from mnpar.datasets.photographs import get_photograph_patches as get_photograph_patches
+    from mnpar.datasets.prefetch_dataset import PrefetchDataset as PrefetchDataset
     from mnpar.datasets.scatter import (
         DataSizeError as DataSizeError,
         ScatteredDataset as ScatteredDataset,
@@ -53,6 +52,8 @@ if TYPE_CHECKING:
         scatter_index as scatter_index,
     )
     from mnpar.datasets.sub_dataset import (
+        ResampleDataset as ResampleDataset,
+        ShuffleDataset as ShuffleDataset,
         SubDataset as SubDataset,
         get_cross_validation_datasets as get_cross_validation_datasets,
         get_cross_validation_datasets_random as get_cross_validation_datasets_random,
@@ -66,17 +67,14 @@ if TYPE_CHECKING:
         get_synthetic_images as get_synthetic_images,
         get_toy_images as get_toy_images,
     )
-    from mnpar.datasets.transform_dataset import TransformDataset as TransformDataset
-    from mnpar.datasets.tuple_dataset import TupleDataset as TupleDataset
+    from mnpar.datasets.transform_dataset import (
+        BatchDataset as BatchDataset,
+        TransformDataset as TransformDataset,
+    )
     from mnpar.datasets.words import (
         get_ptb_words as get_ptb_words,
         get_ptb_words_vocabulary as get_ptb_words_vocabulary,
         get_words as get_words,
-    )
-    from mnpar.datasets.zipped_image_dataset import (
-        LabeledZippedImageDataset as LabeledZippedImageDataset,
-        MultiZippedImageDataset as MultiZippedImageDataset,
-        ZippedImageDataset as ZippedImageDataset,
     )
 else:
     __getattr__, __dir__, __all__ = lazy.names(__name__)

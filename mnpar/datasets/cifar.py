@@ -18,15 +18,15 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.datasets.download import KnownFile, cache_folder, fetch
-from mnpar.datasets.images import check_labels, labelled_images
+from mnpar.datasets.labelled_images import ImageForm, check_labels
 from mnpar.errors import DatasetError
 
 MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
 PIXELS = 3 * 32 * 32
 
 
-class Form(NamedTuple):
-    """One of the two data sets."""
+class CifarSource(NamedTuple):
+    """The files of one of the two data sets."""
 
     archive: KnownFile
     folder: str
@@ -40,7 +40,7 @@ class Form(NamedTuple):
         return len(self.classes) + PIXELS
 
 
-CIFAR10 = Form(
+CIFAR10 = CifarSource(
     KnownFile(
         "cifar-10-binary.tar.gz",
         170052171,
@@ -51,7 +51,7 @@ CIFAR10 = Form(
     ("test_batch.bin",),
     (10,),
 )
-CIFAR100 = Form(
+CIFAR100 = CifarSource(
     KnownFile(
         "cifar-100-binary.tar.gz",
         168513733,
@@ -101,7 +101,7 @@ def get_cifar10(
         Traceback (most recent call last):
         FileNotFoundError: ...
     """
-    return _read_both(CIFAR10, 0, data, withlabel, ndim, scale, dtype, label_dtype)
+    return _read_both(CIFAR10, 0, data, ImageForm(withlabel, ndim, scale, dtype, label_dtype))
 
 
 def get_cifar100(
@@ -134,57 +134,42 @@ def get_cifar100(
         Traceback (most recent call last):
         FileNotFoundError: ...
     """
-    return _read_both(
-        CIFAR100, 0 if coarse else 1, data, withlabel, ndim, scale, dtype, label_dtype
-    )
+    form = ImageForm(withlabel, ndim, scale, dtype, label_dtype)
+    return _read_both(CIFAR100, 0 if coarse else 1, data, form)
 
 
 def _read_both(
-    form: Form,
-    which: int,
-    data: Any,
-    withlabel: bool,
-    ndim: int,
-    scale: float,
-    dtype: Any,
-    label_dtype: Any,
+    source: CifarSource, which: int, data: str | Path | None, form: ImageForm
 ) -> tuple[Any, Any]:
-    if ndim not in (1, 3):
-        raise ValueError(f"ndim = {ndim}: 1 gives flat images, 3 gives channel × height × width")
-    files = _Files(form, data or os.environ.get("MNPAR_DATA"))
+    """Return both sets, with the labels of one of the bytes of label."""
+    if form.ndim not in (1, 3):
+        raise ValueError(
+            f"ndim = {form.ndim}: 1 gives flat images, 3 gives channel × height × width"
+        )
+    files = _Files(source, data or os.environ.get("MNPAR_DATA"))
 
     def part(names: tuple[str, ...]) -> Any:
-        records = np.concatenate([_records(form, *files.read(name)) for name in names])
-        pixels = records[:, len(form.classes) :].reshape(-1, 3, 32, 32)
-        labels = records[:, which]
-        return labelled_images(
-            pixels,
-            labels,
-            255,
-            withlabel=withlabel,
-            ndim=ndim,
-            scale=scale,
-            dtype=dtype,
-            label_dtype=label_dtype,
-        )
+        records = np.concatenate([_records(source, *files.read(name)) for name in names])
+        pixels = records[:, len(source.classes) :].reshape(-1, 3, 32, 32)
+        return form.dataset(pixels, records[:, which], 255)
 
-    return part(form.train), part(form.test)
+    return part(source.train), part(source.test)
 
 
 class _Files:
     """Where the files are: in a folder, or in an archive."""
 
-    def __init__(self, form: Form, folder: str | Path | None) -> None:
-        self.form = form
+    def __init__(self, source: CifarSource, folder: str | Path | None) -> None:
+        self.source = source
         if not folder:
             try:
-                self.archive: Path | None = fetch(form.archive, cache_folder("cifar"), MIRRORS)
+                self.archive: Path | None = fetch(source.archive, cache_folder("cifar"), MIRRORS)
             except ConnectionError as error:
                 raise ConnectionError(f"{error}; {self._remedy()}") from None
             return
-        self.folders = [Path(folder), Path(folder, form.folder)]
-        archive = Path(folder, form.archive.name)
-        self.archive = archive if archive.is_file() and not self._path(form.train[0]) else None
+        self.folders = [Path(folder), Path(folder, source.folder)]
+        archive = Path(folder, source.archive.name)
+        self.archive = archive if archive.is_file() and not self._path(source.train[0]) else None
 
     def read(self, name: str) -> tuple[str, bytes]:
         """What a file is called in errors, and its bytes."""
@@ -194,7 +179,7 @@ class _Files:
         if path is None:
             where = " or ".join(map(str, self.folders))
             raise FileNotFoundError(
-                f"neither {name} nor {self.form.archive.name} is in {where}; {self._remedy()}"
+                f"neither {name} nor {self.source.archive.name} is in {where}; {self._remedy()}"
             )
         return str(path), path.read_bytes()
 
@@ -205,32 +190,32 @@ class _Files:
 
     def _remedy(self) -> str:
         return (
-            f"give the folder with {self.form.archive.name} (the binary form) by data= or by "
+            f"give the folder with {self.source.archive.name} (the binary form) by data= or by "
             "the variable MNPAR_DATA"
         )
 
     def _member(self, archive: Path, name: str) -> bytes:
         try:
             with tarfile.open(archive) as tar:
-                file = tar.extractfile(f"{self.form.folder}/{name}")
+                file = tar.extractfile(f"{self.source.folder}/{name}")
                 if file is None:
                     raise KeyError(name)
-                return file.read(10 * 10000 * self.form.record)  # never more than could be right
+                return file.read(10 * 10000 * self.source.record)  # never more than could be right
         except (tarfile.TarError, zlib.error, EOFError, KeyError, OSError) as error:
             raise DatasetError(
-                f"{archive}: expected a file {self.form.folder}/{name} in it, found {error!r}"
+                f"{archive}: expected a file {self.source.folder}/{name} in it, found {error!r}"
             ) from None
 
 
-def _records(form: Form, name: str, data: bytes) -> Array:
+def _records(source: CifarSource, name: str, data: bytes) -> Array:
     """The records of a file, one a row."""
-    if not data or len(data) % form.record:
+    if not data or len(data) % source.record:
         raise DatasetError(
-            f"{name}: expected one or more records of {form.record} bytes, found {len(data)} "
+            f"{name}: expected one or more records of {source.record} bytes, found {len(data)} "
             "bytes: "
-            f"{len(data) // form.record} records and {len(data) % form.record} bytes"
+            f"{len(data) // source.record} records and {len(data) % source.record} bytes"
         )
-    records = np.frombuffer(data, np.uint8).reshape(-1, form.record)
-    for i, classes in enumerate(form.classes):
-        check_labels(name, records[:, i], classes, i, form.record)
+    records = np.frombuffer(data, np.uint8).reshape(-1, source.record)
+    for i, classes in enumerate(source.classes):
+        check_labels(name, records[:, i], classes, i, source.record)
     return records

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.datasets.images import check_ndim, labelled_images
+from mnpar.datasets.labelled_images import ImageForm, check_ndim
 from mnpar.errors import DatasetError
 
 FILE = "datasets/data/digits.csv.gz"  # inside scikit-learn
@@ -62,22 +62,14 @@ def get_digits(
         (1442, 355, (64,), dtype('float32'), np.int32(5))
     """
     check_ndim(ndim)
+    form = ImageForm(withlabel, ndim, scale, dtype, label_dtype)
     table = _table()  # (1797, 65): 64 pixels and the label
     held_out = _every_fifth(table[:, -1])
 
     def part(rows: Array) -> Any:
         pixels = table[rows, :-1].reshape(-1, 8, 8)
         labels = table[rows, -1]
-        return labelled_images(
-            pixels,
-            labels,
-            BRIGHTEST,
-            withlabel=withlabel,
-            ndim=ndim,
-            scale=scale,
-            dtype=dtype,
-            label_dtype=label_dtype,
-        )
+        return form.dataset(pixels, labels, BRIGHTEST)
 
     return part(~held_out), part(held_out)
 

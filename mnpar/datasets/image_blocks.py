@@ -15,7 +15,7 @@ from mnpar.backend import Array
 from mnpar.communicators.communicator import described
 from mnpar.communicators.consensus import check_root, run_on_root
 from mnpar.dataset.convert import concat_examples
-from mnpar.datasets.tuple_dataset import TupleDataset
+from mnpar.datasets.combined import TupleDataset
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator

@@ -14,8 +14,8 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
+from mnpar.datasets.combined import TupleDataset
 from mnpar.datasets.image_dataset import check_pillow, read_image
-from mnpar.datasets.tuple_dataset import TupleDataset
 
 PHOTOGRAPHS = {
     "sklearn": ("datasets/images/china.jpg", "datasets/images/flower.jpg"),

@@ -1,11 +1,11 @@
-"""Parts of a data set, splits, and cross-validation. Nothing is copied: a part looks up its
-examples in the whole.
+"""Parts and reorderings of a data set: splits, cross-validation, any choice of examples. Nothing is
+copied: a part looks up its examples in the whole.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -221,3 +221,102 @@ def permutation(n: int, seed: int | None) -> Array:
     return (
         generator().permutation(n) if seed is None else np.random.RandomState(seed).permutation(n)
     )
+
+
+class ResampleDataset(DatasetMixin):
+    """Example ``i`` is another data set's example ``order(i)``: any choice of examples, in any
+    order, with repetitions.
+
+    Args:
+        dataset: of n examples.
+        order: indices, or a function of i that gives one.
+        n: how many examples, if ``order`` is a function; None: as many as the data set has.
+
+    Raises:
+        IndexError: an index that is not in 0 … n - 1.
+
+    Example:
+        >>> from mnpar.datasets import ResampleDataset
+        >>> list(ResampleDataset("abc", [2, 0, 0])), list(ResampleDataset("abc", lambda i: 2 - i))
+        (['c', 'a', 'a'], ['c', 'b', 'a'])
+
+    Source:
+        flashlight's ResampleDataset.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        order: Sequence[int] | Array | Callable[[int], int],
+        n: int | None = None,
+    ) -> None:
+        check_dataset(dataset)
+        self.dataset = dataset
+        self.resample(order, n)
+
+    def resample(
+        self, order: Sequence[int] | Array | Callable[[int], int], n: int | None = None
+    ) -> None:
+        """Take another choice."""
+        length = len(self.dataset)
+        if callable(order):
+            self._order: Any = order
+            self._n = length if n is None else n
+            if not isinstance(self._n, int | np.integer) or self._n < 0:
+                raise ValueError(f"n is a number of examples, not {n}")
+            return
+        indices = np.asarray(order, dtype=None if len(order) else np.intp)
+        if indices.ndim != 1 or indices.dtype.kind not in "iu":
+            raise IndexError(
+                f"order is a list of integers; this one has shape {indices.shape}, dtype "
+                f"{indices.dtype}"
+            )
+        if indices.size and (indices.min() < 0 or indices.max() >= length):
+            raise IndexError(
+                f"indices from {indices.min()} to {indices.max()} are asked of a data set of "
+                f"{length} examples"
+            )
+        self._order = indices.tolist().__getitem__
+        self._n = len(indices)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def get_example(self, i: int) -> Any:
+        index = self._order(i)
+        n = len(self.dataset)
+        if not 0 <= index < n:
+            raise IndexError(
+                f"order({i}) is {index}, and the data set has the examples 0 … {n - 1}"
+            )
+        return self.dataset[index]
+
+
+class ShuffleDataset(ResampleDataset):
+    """The examples of a data set in a drawn order; :meth:`resample` draws the next one.
+
+    Args:
+        dataset: the whole.
+        seed: of the first order; the next ones have the next seeds. The same on every rank; None
+            draws from the rank's own generator (:func:`mnpar.random.seed`).
+
+    Example:
+        >>> from mnpar.datasets import ShuffleDataset
+        >>> sorted(ShuffleDataset("cab", seed=0))
+        ['a', 'b', 'c']
+
+    Source:
+        flashlight's ShuffleDataset.
+    """
+
+    def __init__(self, dataset: Any, seed: int | None = None) -> None:
+        check_dataset(dataset)
+        self._seed = seed
+        super().__init__(dataset, permutation(len(dataset), seed))
+
+    def resample(self, order: Any = None, n: int | None = None) -> None:
+        """Draw another order, or take one."""
+        if order is None:
+            self._seed = None if self._seed is None else self._seed + 1
+            order = permutation(len(self.dataset), self._seed)
+        super().resample(order, n)

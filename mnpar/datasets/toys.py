@@ -1,5 +1,5 @@
-"""Images that are drawn here: circles against ellipses, and noisy patterns. They need no files and
-no network.
+"""Images that are drawn here, without files or a network: circles against ellipses, and noisy
+patterns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
-from mnpar.datasets.tuple_dataset import TupleDataset
+from mnpar.datasets.combined import TupleDataset
 
 
 def get_toy_images(

@@ -1,10 +1,16 @@
-"""A data set seen through a function: augmentation, decoding, choosing parts."""
+"""A data set whose examples are computed from those of another: by a function, or batches of
+them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
+from mnpar.dataset.convert import concat_examples
 from mnpar.dataset.mixin import DatasetMixin, check_dataset
 
 
@@ -46,3 +52,69 @@ class TransformDataset(DatasetMixin):
 
     def get_example(self, i: int) -> Any:
         return self.transform(self.dataset[i])
+
+
+POLICIES = ("include_last", "skip_last", "divisible_only")
+
+
+class BatchDataset(DatasetMixin):
+    """Example ``i`` is the batch number ``i`` of another data set.
+
+    Args:
+        dataset: of n examples.
+        batch_size: examples of a batch; or a list with the size of each batch, which add up to n at
+            most.
+        policy: of the last batch, where n is not divisible: ``'include_last'``: it is shorter;
+            ``'skip_last'``: it is left out; ``'divisible_only'``: that is an error.
+        converter: makes a batch of a list of examples; None leaves the list.
+
+    Raises:
+        ValueError: ``'divisible_only'`` and n is not; sizes below 1, or of more than n examples.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.datasets import BatchDataset
+        >>> [len(batch) for batch in BatchDataset(np.zeros((42, 3)), 10)]
+        [10, 10, 10, 10, 2]
+
+    Source:
+        flashlight's BatchDataset and BatchDatasetPolicy.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | Sequence[int],
+        policy: str = "include_last",
+        converter: Callable[[list[Any]], Any] | None = concat_examples,
+    ) -> None:
+        if policy not in POLICIES:
+            raise ValueError(f"policy is one of {', '.join(POLICIES)}, not {policy!r}")
+        check_dataset(dataset)
+        n = len(dataset)
+        if not isinstance(batch_size, Iterable):
+            full, rest = divmod(n, _positive(batch_size))
+            if rest and policy == "divisible_only":
+                raise ValueError(f"{n} examples are not divisible into batches of {batch_size}")
+            sizes = [int(batch_size)] * full + [rest] * (rest > 0 and policy == "include_last")
+        else:
+            sizes = [_positive(size) for size in batch_size]
+            if sum(sizes) > n:
+                raise ValueError(
+                    f"batches of {sum(sizes)} examples in all are asked of a data set of {n}"
+                )
+        self.dataset, self.converter = dataset, converter
+        self._edges = [0, *accumulate(sizes)]
+
+    def __len__(self) -> int:
+        return len(self._edges) - 1
+
+    def get_example(self, i: int) -> Any:
+        examples = [self.dataset[j] for j in range(self._edges[i], self._edges[i + 1])]
+        return examples if self.converter is None else self.converter(examples)
+
+
+def _positive(size: Any) -> int:
+    if not isinstance(size, int | np.integer) or size < 1:
+        raise ValueError(f"a batch has 1 or more examples, not {size}")
+    return int(size)

@@ -87,8 +87,9 @@ def get_words(*paths: str | Path) -> tuple[tuple[Array, ...], dict[str, int]]:
         ...     path = os.path.join(folder, "text")
         ...     with open(path, "w") as file:
         ...         _ = file.write("to be or\\nnot to be\\n")
-        ...     get_words(path)
-        ((array([0, 1, 2, 3, 4, 0, 1, 3], dtype=int32),), {'to': 0, 'be': 1, 'or': 2, '<eos>': 3, 'not': 4})
+        ...     (numbers,), vocabulary = get_words(path)
+        >>> numbers.tolist(), vocabulary
+        ([0, 1, 2, 3, 4, 0, 1, 3], {'to': 0, 'be': 1, 'or': 2, '<eos>': 3, 'not': 4})
     """
     texts = [_read(path) for path in paths]
     vocabulary: dict[str, int] = {}

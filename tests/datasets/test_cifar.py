@@ -11,14 +11,13 @@ from test_mnist import files, raw_images, write
 
 from mnpar.datasets import (
     cifar,
-    fashion_mnist,
     get_cifar10,
     get_cifar100,
     get_fashion_mnist,
     get_fashion_mnist_labels,
     get_kuzushiji_mnist,
     get_kuzushiji_mnist_labels,
-    kuzushiji_mnist,
+    mnist,
 )
 from mnpar.errors import DatasetError
 
@@ -28,8 +27,8 @@ GET = {"cifar-10-batches-bin": get_cifar10, "cifar-100-binary": get_cifar100}
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch, tmp_path):
     monkeypatch.setattr(cifar, "MIRRORS", ())
-    monkeypatch.setattr(fashion_mnist, "MIRRORS", ())
-    monkeypatch.setattr(kuzushiji_mnist, "MIRRORS", ())
+    for name in ("FASHION_MNIST", "KUZUSHIJI_MNIST"):
+        monkeypatch.setattr(mnist, name, getattr(mnist, name)._replace(mirrors=()))
     monkeypatch.delenv("MNPAR_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -166,8 +165,8 @@ def test_they_have_ten_names_and_say_where_they_are_missed(name, labels):
 
 def test_the_known_files_have_a_digest_each():
     for file in (
-        *fashion_mnist.FILES.values(),
-        *kuzushiji_mnist.FILES.values(),
+        *mnist.FASHION_MNIST.files.values(),
+        *mnist.KUZUSHIJI_MNIST.files.values(),
         cifar.CIFAR10.archive,
         cifar.CIFAR100.archive,
     ):

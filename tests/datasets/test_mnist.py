@@ -43,7 +43,7 @@ def raw_images(part="train"):
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch, tmp_path):
-    monkeypatch.setattr(mnist, "MIRRORS", ())
+    monkeypatch.setattr(mnist, "MNIST", mnist.MNIST._replace(mirrors=()))
     monkeypatch.delenv("MNPAR_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -172,10 +172,8 @@ def mirror(tmp_path, monkeypatch):
         )
         for path in folder.iterdir()
     }
-    monkeypatch.setattr(mnist, "FILES", known)
-    monkeypatch.setattr(
-        mnist, "MIRRORS", ((tmp_path / "none").as_uri() + "/", folder.as_uri() + "/")
-    )
+    mirrors = ((tmp_path / "none").as_uri() + "/", folder.as_uri() + "/")
+    monkeypatch.setattr(mnist, "MNIST", mnist.MNIST._replace(files=known, mirrors=mirrors))
     return folder
 
 
@@ -185,7 +183,7 @@ def test_files_are_downloaded_once_from_the_first_mirror_that_has_them(
     assert len(get_mnist()[0]) == 12
     # no temporary file is left
     assert sorted(os.listdir(tmp_path / "cache/mnpar/mnist")) == sorted(os.listdir(mirror))
-    monkeypatch.setattr(mnist, "MIRRORS", ())
+    monkeypatch.setattr(mnist, "MNIST", mnist.MNIST._replace(mirrors=()))
     assert len(get_mnist()[1]) == 5
 
 
@@ -231,6 +229,6 @@ def test_a_write_that_fails_leaves_nothing_behind(mirror, tmp_path, monkeypatch)
 
 
 def test_the_known_files_are_the_four_of_mnist():
-    assert sorted(mnist.FILES) == sorted(files())
-    for file in mnist.FILES.values():
+    assert sorted(mnist.MNIST.files) == sorted(files())
+    for file in mnist.MNIST.files.values():
         assert re.fullmatch("[0-9a-f]{64}", file.sha256)

@@ -209,9 +209,9 @@ def test_arrays_are_never_pickled(kind, monkeypatch):
         Watched(file, protocol).dump(obj)
         return file.getvalue()
 
-    from mnpar.datasets import parcel
+    from mnpar.datasets import scatter
 
-    monkeypatch.setattr(parcel.pickle, "dumps", dumps)
+    monkeypatch.setattr(scatter.pickle, "dumps", dumps)
     assert sum(map(len, run(lambda: KINDS[kind](12), 3))) == 12
 
 

@@ -103,7 +103,8 @@ class Started:
     def __len__(self):
         return 2
     def __getitem__(self, i):
-        return MPI.Is_initialized(), sorted(name for name in os.environ if name.startswith(("PMI", "OMPI_", "PMIX")))
+        marks = sorted(name for name in os.environ if name.startswith(("PMI", "OMPI_", "PMIX")))
+        return MPI.Is_initialized(), marks
 
 if __name__ == "__main__":
     comm = mnpar.create_communicator("mpi")

@@ -284,7 +284,8 @@ from tests.training.test_verified_snapshots import train
 reached = []
 def die(step):
     reached.append(step)
-    if reached.count("shard begun") == 4:  # shard and manifest of the first, then the second's manifest
+    # shard and manifest of the first, then the second's manifest
+    if reached.count("shard begun") == 4:
         os.kill(os.getpid(), signal.SIGKILL)
 store.after_step.set(die)
 train(sys.argv[1], 6)
