@@ -1,7 +1,7 @@
-"""The measurements of benchmarks/communication.py with ChainerMN's naive communicator; started by
+"""The measurements of benchmarks.communication with ChainerMN's naive communicator; started by
 it with another Python.
 
-mpiexec -n 2 python benchmarks/chainermn_communication.py LEAST MOST SECONDS
+    mpiexec -n 2 python -m benchmarks.chainermn_communication LEAST MOST SECONDS
 
 It needs Chainer 7.8.1 with its chainermn, numpy < 1.24 and mpi4py.
 
@@ -19,7 +19,8 @@ import chainer
 import chainermn
 import chainermn.functions as F
 import numpy as np
-from compare import in_time, sizes
+
+from benchmarks.timing import in_time, sizes
 
 LONG = 8  # seconds of a row, after which no larger ones are tried
 chainer.disable_experimental_feature_warning = True
@@ -68,15 +69,23 @@ def ways(name, x):
     return {"chainermn": without(function), "chainermn and backward": with_backward(function, v)}
 
 
-begin = time.perf_counter()
-for name in ("allreduce", "allgather", "shift"):
-    for size in sizes(int(sys.argv[2]), int(sys.argv[1])):
-        if comm.mpi_comm.bcast(time.perf_counter() - begin > float(sys.argv[3])):
-            sys.exit()
-        row = time.perf_counter()
-        found = in_time(ways(name, np.ones(size // 8)), comm.mpi_comm.bcast, comm.mpi_comm.Barrier)
-        if comm.rank == 0:
-            print(json.dumps([name, size, found]), flush=True)
-        # more ranks than cores: its calls do not hand on the core
-        if comm.mpi_comm.bcast(time.perf_counter() - row > LONG):
-            break
+def main():
+    """Measure, and print a line of JSON for each row."""
+    begin = time.perf_counter()
+    for name in ("allreduce", "allgather", "shift"):
+        for size in sizes(int(sys.argv[2]), int(sys.argv[1])):
+            if comm.mpi_comm.bcast(time.perf_counter() - begin > float(sys.argv[3])):
+                sys.exit()
+            row = time.perf_counter()
+            found = in_time(
+                ways(name, np.ones(size // 8)), comm.mpi_comm.bcast, comm.mpi_comm.Barrier
+            )
+            if comm.rank == 0:
+                print(json.dumps([name, size, found]), flush=True)
+            # more ranks than cores: its calls do not hand on the core
+            if comm.mpi_comm.bcast(time.perf_counter() - row > LONG):
+                break
+
+
+if __name__ == "__main__":
+    main()

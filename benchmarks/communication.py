@@ -1,7 +1,7 @@
 """What differentiable communication costs over mpi4py's own calls, from 8 bytes to 64 MiB.
 
-python benchmarks/communication.py --ranks 2 4          (--most 32768 for small arrays only, --least
-1048576 for large ones)
+    python -m benchmarks.communication --ranks 2 4
+        (--most 32768 for small arrays only, --least 1048576 for large ones)
 
 ``raw`` is mpi4py's Allreduce, Allgather or Sendrecv, on buffers that are there already;
 ``function`` is ``mnpar.functions``, which returns new arrays, knows no shape beforehand, and checks
@@ -26,11 +26,9 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-from compare import in_time, sizes
+from benchmarks.timing import gloo_or_none, in_time, sizes
 
 NAMES = ("allreduce", "allgather", "shift")
 OTHERS = (
@@ -68,7 +66,7 @@ def job(of, least, most, limit):
     right = (comm.rank + 1) % comm.size
     left = (comm.rank - 1) % comm.size
     P = comm.size
-    dist = gloo(comm) if of == "gloo" else None
+    dist = gloo_or_none(comm).distributed if of == "gloo" else None
     functions = {
         "allreduce": lambda v, vs: F.allreduce(comm, v),
         "allgather": lambda v, vs: F.allgather(comm, v),
@@ -140,19 +138,6 @@ def job(of, least, most, limit):
                 print(json.dumps([name, size, found]), flush=True)
 
 
-def gloo(comm):
-    """torch.distributed, set up."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size
-    )
-    return dist
-
-
 def torchs(dist, name, length, comm):
     import torch
 
@@ -187,18 +172,29 @@ def measured(ranks, least, most, chainermn, rounds, limit):
     """All jobs in turn, within so many seconds: (name, size) -> way -> median seconds."""
     from mnpar.runtime.mpiexec import mpiexec_command
 
-    here = Path(__file__).parent
     begin = time.perf_counter()
     parts = ["mnpar", "gloo"] if importlib.util.find_spec("torch") else ["mnpar"]
     jobs = [
         (
             sys.executable,
-            [__file__, "--job", of, "--least", str(least), "--most", str(most), "--limit"],
+            [
+                "-m",
+                "benchmarks.communication",
+                "--job",
+                of,
+                "--least",
+                str(least),
+                "--most",
+                str(most),
+                "--limit",
+            ],
         )
         for of in parts
     ]
     if chainermn:
-        jobs.append((chainermn, [here / "chainermn_communication.py", str(least), str(most)]))
+        jobs.append(
+            (chainermn, ["-m", "benchmarks.chainermn_communication", str(least), str(most)])
+        )
     found = {}
     for number in range(1, rounds + 1):
         for turn, (python, program) in enumerate(jobs):
@@ -270,7 +266,7 @@ def summarize(ranks, found):
         )
 
 
-if __name__ == "__main__":
+def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -298,3 +294,7 @@ if __name__ == "__main__":
                 measured(ranks, args.least, args.most, args.chainermn, args.rounds, args.limit),
             )
         print(f"{time.perf_counter() - begin:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,21 +1,31 @@
 """A training step of convolutional networks (SGD) beside PyTorch's eager mode and Chainer's, on one
 thread.
 
-python benchmarks/conv_net.py [part of a name …] [--chainer PYTHON]
+    python -m benchmarks.conv_net [part of a name …] [--chainer PYTHON]
 
 The networks are written once, for mnpar and Chainer both. PyTorch runs them in its channels_last
 form. × is the time of another toolkit relative to mnpar's: above 1 mnpar is faster.
 """
 
+import sys
 import time
 
-from compare import Elsewhere, arguments, in_turn, one_thread, serve, start, table, torch_or_none
+from benchmarks.timing import (
+    SERVE,
+    Elsewhere,
+    arguments,
+    in_turn,
+    one_thread,
+    serve,
+    start,
+    table,
+    torch_or_none,
+)
 
-args = arguments(__doc__)
 one_thread()
 import numpy as np  # noqa: E402
 
-if args.serve:
+if SERVE in sys.argv:
     import chainer as toolkit
     import chainer.functions as F
     import chainer.links as L
@@ -155,17 +165,23 @@ def theirs(torch, name):
     return step
 
 
-if args.serve:
-    serve(ours)
-else:
-    torch = torch_or_none()
-    other = start(args.chainer) if args.chainer else None
-    for network in NETWORKS:
-        if args.part and not any(part in network for part in args.part):
-            continue
-        ways = {"mnpar": ours(network)}
-        if torch:
-            ways["torch"] = theirs(torch, network)
-        if other:
-            ways["chainer"] = Elsewhere(other, network)
-        print(table(network, in_turn(ways, 2, rounds=7, clock=time.process_time)), flush=True)
+def main():
+    args = arguments(__doc__)
+    if args.serve:
+        serve(ours)
+    else:
+        torch = torch_or_none()
+        other = start(args.chainer) if args.chainer else None
+        for network in NETWORKS:
+            if args.part and not any(part in network for part in args.part):
+                continue
+            ways = {"mnpar": ours(network)}
+            if torch:
+                ways["torch"] = theirs(torch, network)
+            if other:
+                ways["chainer"] = Elsewhere(other, network)
+            print(table(network, in_turn(ways, 2, rounds=7, clock=time.process_time)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

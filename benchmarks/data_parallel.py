@@ -1,7 +1,8 @@
 """A data-parallel training step of two MLPs (softmax cross entropy, SGD): each rank has its own
 batch, all step together.
 
-mpiexec -n 2 python benchmarks/data_parallel.py            (--overlap: buckets of several sizes too)
+    mpiexec -n 2 python -m benchmarks.data_parallel
+        (--overlap: buckets of several sizes too)
 
 ``one rank`` is mnpar's step while all ranks compute and none communicates; ``mnpar`` is
 create_multi_node_optimizer by default; ``numpy`` is written by hand: forward and backward in
@@ -11,9 +12,8 @@ gradients as views of buckets, where PyTorch is installed. One BLAS thread for e
 
 import argparse
 import itertools
-import tempfile
 
-from compare import in_turn, one_thread
+from benchmarks.timing import gloo_or_none, in_turn, one_thread
 
 one_thread()
 import numpy as np  # noqa: E402
@@ -27,28 +27,6 @@ NETWORKS = {
     "784-1000-1000-10, batch 100": ((784, 1000, 1000, 10), 100),
     "1024-256-256-256-32, batch 64": ((1024, 256, 256, 256, 32), 64),
 }
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--overlap",
-    action="store_true",
-    help="buckets of 256 KiB to 4 MiB, which leave during backward",
-)
-parser.add_argument("--rounds", type=int, default=11, help="measurements of each way")
-args = mnpar.launch.parse_args(parser)
-comm, world = mnpar.create_communicator(), MPI.COMM_WORLD
-try:
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size
-    )
-except ImportError:
-    torch = None
 
 
 def ours(sizes, x, t, comm=None, **options):
@@ -63,7 +41,7 @@ def ours(sizes, x, t, comm=None, **options):
     return lambda: optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x), t), x, t)
 
 
-def by_hand(sizes, x, t):
+def by_hand(world, sizes, x, t):
     """The least that numpy can do: no autograd, every buffer there already."""
     layers = list(itertools.pairwise(sizes))
     n = sum(i * o + o for i, o in layers)
@@ -118,7 +96,7 @@ def by_hand(sizes, x, t):
     return step
 
 
-def ddp(sizes, x, t):
+def ddp(torch, sizes, x, t):
     layers = []
     for n_in, n_out in itertools.pairwise(sizes):
         layers += [torch.nn.Linear(n_in, n_out), torch.nn.ReLU()]
@@ -137,24 +115,45 @@ def ddp(sizes, x, t):
     return step
 
 
-for name, (sizes, batch) in NETWORKS.items():
-    rng = np.random.default_rng(comm.rank)
-    x = rng.standard_normal((batch, sizes[0])).astype("f4")
-    t = rng.integers(0, sizes[-1], batch)
-    ways = {
-        "one rank": ours(sizes, x, t),
-        "mnpar": ours(sizes, x, t, comm),
-        "numpy": by_hand(sizes, x, t),
-    }
-    for size in (2**18, 2**20, 2**22) if args.overlap else ():
-        ways[f"{size // 1024} KiB"] = ours(sizes, x, t, comm, bucket_bytes=size)
-    if torch:
-        ways["DDP"] = ddp(sizes, x, t)
-    found = in_turn(ways, 20, args.rounds, world.Barrier)
-    found = {way: max(comm.allgather_obj(seconds)) for way, seconds in found.items()}
-    if comm.is_root:
-        print(f"{name}, {comm.size} ranks")
-        for way, seconds in found.items():
-            print(f"  {way:10} {1e6 * seconds:8.0f} µs   {seconds / found['mnpar']:.2f} of mnpar's")
-        print(f"  mnpar keeps {found['one rank'] / found['mnpar']:.2f} of one rank's speed", end="")
-        print(f", and takes {found['mnpar'] / found['DDP']:.2f} of DDP's time" if torch else "")
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--overlap",
+        action="store_true",
+        help="buckets of 256 KiB to 4 MiB, which leave during backward",
+    )
+    parser.add_argument("--rounds", type=int, default=11, help="measurements of each way")
+    args = mnpar.launch.parse_args(parser)
+    comm, world = mnpar.create_communicator(), MPI.COMM_WORLD
+    torch = gloo_or_none(comm)
+    for name, (sizes, batch) in NETWORKS.items():
+        rng = np.random.default_rng(comm.rank)
+        x = rng.standard_normal((batch, sizes[0])).astype("f4")
+        t = rng.integers(0, sizes[-1], batch)
+        ways = {
+            "one rank": ours(sizes, x, t),
+            "mnpar": ours(sizes, x, t, comm),
+            "numpy": by_hand(world, sizes, x, t),
+        }
+        for size in (2**18, 2**20, 2**22) if args.overlap else ():
+            ways[f"{size // 1024} KiB"] = ours(sizes, x, t, comm, bucket_bytes=size)
+        if torch:
+            ways["DDP"] = ddp(torch, sizes, x, t)
+        found = in_turn(ways, 20, args.rounds, world.Barrier)
+        found = {way: max(comm.allgather_obj(seconds)) for way, seconds in found.items()}
+        if comm.is_root:
+            print(f"{name}, {comm.size} ranks")
+            for way, seconds in found.items():
+                share = seconds / found["mnpar"]
+                print(f"  {way:10} {1e6 * seconds:8.0f} µs   {share:.2f} of mnpar's")
+            print(
+                f"  mnpar keeps {found['one rank'] / found['mnpar']:.2f} of one rank's speed",
+                end="",
+            )
+            print(f", and takes {found['mnpar'] / found['DDP']:.2f} of DDP's time" if torch else "")
+
+
+if __name__ == "__main__":
+    main()

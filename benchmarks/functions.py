@@ -1,6 +1,6 @@
 """Functions one by one, forward and with backward, beside PyTorch's and Chainer's, on one thread.
 
-python benchmarks/functions.py [part of a name …] [--chainer PYTHON]
+    python -m benchmarks.functions [part of a name …] [--chainer PYTHON]
 
 Images are in PyTorch's channels_last form for PyTorch. PYTHON is one that has Chainer; the rows are
 the same for both, because the names are. × is the time of another toolkit relative to mnpar's:
@@ -12,15 +12,25 @@ more; and "inside", with a multiplication after the function, as within a networ
 """
 
 import functools
+import sys
 import time
 
-from compare import Elsewhere, arguments, in_turn, one_thread, serve, start, table, torch_or_none
+from benchmarks.timing import (
+    SERVE,
+    Elsewhere,
+    arguments,
+    in_turn,
+    one_thread,
+    serve,
+    start,
+    table,
+    torch_or_none,
+)
 
-args = arguments(__doc__)
 one_thread()
 import numpy as np  # noqa: E402
 
-if args.serve:
+if SERVE in sys.argv:
     import chainer as toolkit
     import chainer.functions as F
     import chainer.links as L
@@ -443,7 +453,7 @@ def ours(name, i):
         y.backward()
         given = [x for x in xs if x.grad is not None]
         lent = [x for x in given if np.shares_memory(x.grad, gy) or not x.grad.flags.writeable]
-        if i == AS_LEFT and not lent and args.serve:
+        if i == AS_LEFT and not lent and SERVE in sys.argv:
             raise AttributeError("all gradients own their memory")
     return forward if i == FORWARD else both
 
@@ -505,10 +515,16 @@ def compare(name, chainer):
         )
 
 
-if args.serve:
-    serve(ours)
-else:
-    other = start(args.chainer) if args.chainer else None
-    for row in ROWS:
-        if not args.part or any(part in row for part in args.part):
-            compare(row, other)
+def main():
+    args = arguments(__doc__)
+    if args.serve:
+        serve(ours)
+    else:
+        other = start(args.chainer) if args.chainer else None
+        for row in ROWS:
+            if not args.part or any(part in row for part in args.part):
+                compare(row, other)
+
+
+if __name__ == "__main__":
+    main()

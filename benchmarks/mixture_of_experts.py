@@ -1,7 +1,7 @@
 """A mixture of experts beside a dense layer of as much work: time, and bytes beside those of the
 rows that have to travel.
 
-mpiexec -n 2 python benchmarks/mixture_of_experts.py        (also with -n 4, and alone)
+    mpiexec -n 2 python -m benchmarks.mixture_of_experts        (also with -n 4, and alone)
 
 Each rank has ``--tokens`` tokens. A step is forward and backward; the two take turns; times are
 medians, of the slowest rank. Bytes are what rank 0 sends in messages, beside k rows for each of its
@@ -13,7 +13,7 @@ import argparse
 import statistics
 import time
 
-from compare import one_thread
+from benchmarks.timing import one_thread
 
 one_thread()
 

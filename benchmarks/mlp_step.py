@@ -1,12 +1,12 @@
 """A training step of two MLPs on one thread (softmax cross entropy, SGD), beside PyTorch's eager
 mode.
 
-python benchmarks/mlp_step.py
+    python -m benchmarks.mlp_step
 """
 
 import itertools
 
-from compare import in_turn, one_thread, torch_or_none
+from benchmarks.timing import in_turn, one_thread, torch_or_none
 
 one_thread()
 import numpy as np  # noqa: E402
@@ -47,16 +47,22 @@ def theirs(torch, sizes, x, t):
     return step
 
 
-torch = torch_or_none()
-for name, (sizes, batch) in NETWORKS.items():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((batch, sizes[0])).astype("f4")
-    t = rng.integers(0, sizes[-1], batch)
-    ways = {"mnpar": ours(sizes, x, t)}
-    if torch:
-        ways["torch"] = theirs(torch, sizes, x, t)
-    found = in_turn(ways, 30, rounds=15)
-    text = "   ".join(f"{way} {1e6 * s:6.0f} µs" for way, s in found.items())
-    print(
-        f"{name:32} {text}" + (f"   ratio {found['mnpar'] / found['torch']:.2f}" if torch else "")
-    )
+def main():
+    torch = torch_or_none()
+    for name, (sizes, batch) in NETWORKS.items():
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((batch, sizes[0])).astype("f4")
+        t = rng.integers(0, sizes[-1], batch)
+        ways = {"mnpar": ours(sizes, x, t)}
+        if torch:
+            ways["torch"] = theirs(torch, sizes, x, t)
+        found = in_turn(ways, 30, rounds=15)
+        text = "   ".join(f"{way} {1e6 * s:6.0f} µs" for way, s in found.items())
+        print(
+            f"{name:32} {text}"
+            + (f"   ratio {found['mnpar'] / found['torch']:.2f}" if torch else "")
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,10 @@
 """What recording costs: forward and backward of ``x * y + z`` on 8 floats, beside PyTorch's eager
 mode.
 
-python benchmarks/overhead.py
+    python -m benchmarks.overhead
 """
 
-from compare import in_turn, one_thread, torch_or_none
+from benchmarks.timing import in_turn, one_thread, torch_or_none
 
 one_thread()
 import numpy as np  # noqa: E402
@@ -37,14 +37,22 @@ def theirs(torch):
     return lambda: x * y + z, step
 
 
-torch = torch_or_none()
-forward, both = {}, {}
-forward["mnpar"], both["mnpar"] = ours()
-if torch:
-    forward["torch"], both["torch"] = theirs(torch)
-for what, ways in (("forward", forward), ("forward and backward", both)):
-    found = in_turn(ways, 3000)
-    text = "   ".join(f"{name} {1e6 * s / 2:5.2f} µs per operation" for name, s in found.items())
-    print(
-        f"{what:22} {text}" + (f"   ratio {found['mnpar'] / found['torch']:.2f}" if torch else "")
-    )
+def main():
+    torch = torch_or_none()
+    forward, both = {}, {}
+    forward["mnpar"], both["mnpar"] = ours()
+    if torch:
+        forward["torch"], both["torch"] = theirs(torch)
+    for what, ways in (("forward", forward), ("forward and backward", both)):
+        found = in_turn(ways, 3000)
+        text = "   ".join(
+            f"{name} {1e6 * s / 2:5.2f} µs per operation" for name, s in found.items()
+        )
+        print(
+            f"{what:22} {text}"
+            + (f"   ratio {found['mnpar'] / found['torch']:.2f}" if torch else "")
+        )
+
+
+if __name__ == "__main__":
+    main()

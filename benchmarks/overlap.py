@@ -1,9 +1,10 @@
 """How much of the gradients' communication overlaps with backward: a CNN whose backward takes as
 long as its messages.
 
-    benchmarks/two_hosts.sh python benchmarks/overlap.py        two hosts joined by a cable of 1
-    Gbit/s (as root) mpiexec -n 2 python benchmarks/overlap.py                   on one machine
-    nothing can be hidden: cores move the messages
+    benchmarks/two_hosts.sh python -m benchmarks.overlap
+        two hosts joined by a cable of 1 Gbit/s (as root)
+    mpiexec -n 2 python -m benchmarks.overlap
+        on one machine nothing can be hidden: cores move the messages
 
 ``one rank`` is the step without messages, ``after backward`` with one message at its end, the rest
 with buckets that leave during it. ``hidden`` is the share of what ``after backward`` takes longer
@@ -16,10 +17,9 @@ PyTorch is installed, and ``torch`` its step without messages. One BLAS thread f
 
 import argparse
 import statistics
-import tempfile
 import time
 
-from compare import in_turn, one_thread, torch_or_none
+from benchmarks.timing import gloo_or_none, in_turn, one_thread
 
 one_thread()
 import numpy as np  # noqa: E402
@@ -123,7 +123,7 @@ def main():
     )
     args = mnpar.launch.parse_args(parser)
     comm = mnpar.create_communicator()
-    torch = torch_or_none()
+    torch = gloo_or_none(comm)
     rng = np.random.default_rng(comm.rank)
     x = rng.standard_normal((args.batchsize, 3, 32, 32)).astype("f4")
     t = rng.integers(0, 10, args.batchsize)
@@ -134,11 +134,6 @@ def main():
     ways["auto"] = ours(args, x, t, comm)[1]
     hiding = list(ways)[2:]
     if torch:
-        torch.set_num_threads(1)
-        folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size
-        )
         ways["torch"], ways["DDP"] = ddp(torch, args, x, t, together=False), ddp(torch, args, x, t)
     found = in_turn(ways, 3, args.rounds, comm.barrier)
     found = {way: max(comm.allgather_obj(seconds)) for way, seconds in found.items()}
@@ -152,7 +147,8 @@ def main():
             line = f"  {way:14} {1e3 * seconds:8.2f} ms"
             share = (found["after backward"] - seconds) / whole
             if way in hiding or way == "after backward":
-                line += f"   waits {1e3 * statistics.median(ways[way].waits):6.2f} ms   hidden {100 * share:4.0f} %"
+                waits = statistics.median(ways[way].waits)
+                line += f"   waits {1e3 * waits:6.2f} ms   hidden {100 * share:4.0f} %"
             print(line, flush=True)
 
 

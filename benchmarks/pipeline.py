@@ -1,7 +1,7 @@
 """A training step of an MLP in two pipeline stages on two ranks, one BLAS thread each, beside
 torch.distributed.pipelining.
 
-    mpiexec -n 2 python benchmarks/pipeline.py [--hand] [--rounds 15] [--times 10] [--only 784]
+    mpiexec -n 2 python -m benchmarks.pipeline [--hand] [--rounds 15] [--times 10] [--only 784]
 
 Softmax cross entropy and SGD; four micro-batches; PyTorch over gloo, with its schedules for one
 stage a rank, in the same processes and in turn with mnpar's. The best of ours stands beside the
@@ -14,10 +14,9 @@ mpi4py written out, in 1F1B's order.
 
 import argparse
 import itertools
-import os
 import statistics
 
-from compare import in_turn, one_thread, torch_or_none
+from benchmarks.timing import gloo_or_none, in_turn, one_thread
 
 one_thread()
 import numpy as np  # noqa: E402
@@ -218,14 +217,9 @@ def main():
     comm = mnpar.create_communicator()
     if comm.size != 2:
         raise SystemExit(
-            "this benchmark is for two ranks: mpiexec -n 2 python benchmarks/pipeline.py"
+            "this benchmark is for two ranks: mpiexec -n 2 python -m benchmarks.pipeline"
         )
-    torch = torch_or_none()
-    if torch:
-        os.environ.update(
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ.get("MASTER_PORT", "29561")
-        )
-        torch.distributed.init_process_group("gloo", rank=comm.rank, world_size=2)
+    torch = gloo_or_none(comm)
     pick = min if args.fastest else statistics.median
 
     def slowest(values):

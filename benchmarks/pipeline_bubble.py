@@ -1,7 +1,7 @@
 """The bubbles of all schedules, measured with known waits in place of computing, beside their
 formulas and the simulation.
 
-    mpiexec -n 4 python benchmarks/pipeline_bubble.py [--unit 0.02] [--micro-batches 8]
+    mpiexec -n 4 python -m benchmarks.pipeline_bubble [--unit 0.02] [--micro-batches 8]
 
 Each stage sleeps a unit forward, one for the gradients of its inputs and one for those of its
 weights (half of that where a rank has two stages): so the ranks need no cores of their own, and

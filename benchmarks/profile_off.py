@@ -1,7 +1,7 @@
 """What ``mnpar.profile`` costs when it is off: a training step where nobody has ever profiled, and
 after a profile has ended.
 
-    python benchmarks/profile_off.py [--rounds 7] [--steps 2000]
+    python -m benchmarks.profile_off [--rounds 7] [--steps 2000]
 
 Processes of the two kinds take turns; the figure is CPU time, and the step (a perceptron 10-100-1,
 one sample) nearly all overhead of functions, which is where a profile would show. ``on`` is the
@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from compare import one_thread
+from benchmarks.timing import one_thread
 
 one_thread()
 import numpy as np  # noqa: E402
@@ -48,7 +48,7 @@ def measured(kind, steps):
         return on if kind == "on" else run(steps)
 
 
-if __name__ == "__main__":
+def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -58,11 +58,19 @@ if __name__ == "__main__":
     args = parser.parse_args()
     if args.kind:
         print(measured(args.kind, args.steps))
-        sys.exit()
+        return
     found = {"never": [], "off": [], "on": []}
     for _ in range(args.rounds):
         for kind, seconds in found.items():
-            command = [sys.executable, __file__, "--kind", kind, "--steps", str(args.steps)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.profile_off",
+                "--kind",
+                kind,
+                "--steps",
+                str(args.steps),
+            ]
             seconds.append(
                 float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             )
@@ -73,3 +81,7 @@ if __name__ == "__main__":
             f"{middle[kind] / middle['never']:.3f} of never   "
             f"({1e6 * min(seconds):.1f} to {1e6 * max(seconds):.1f})"
         )
+
+
+if __name__ == "__main__":
+    main()

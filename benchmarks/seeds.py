@@ -1,7 +1,7 @@
 """Steps of the seed systems' examples, on one rank (the others wait) and on all: samples a second,
 and how many times one's.
 
-    mpiexec -n 2 python benchmarks/seeds.py [--rounds 9]
+    mpiexec -n 2 python -m benchmarks.seeds [--rounds 9]
 
 flashlight's perceptron (10-100-1; each rank one sample a step), Synkhronos' MNIST networks (500
 images in all, shared by the ranks) and pathway2ai's MLP (64 rows each rank). One BLAS thread for
@@ -10,10 +10,8 @@ each rank.
 
 import argparse
 import itertools
-import sys
-from pathlib import Path
 
-from compare import in_turn, one_thread
+from benchmarks.timing import in_turn, one_thread
 
 one_thread()
 import numpy as np  # noqa: E402
@@ -21,10 +19,8 @@ import numpy as np  # noqa: E402
 import mnpar  # noqa: E402
 import mnpar.functions as F  # noqa: E402
 import mnpar.links as L  # noqa: E402
+from examples.seeds.flashlight_perceptron import Perceptron  # noqa: E402
 from mnpar.plans import block  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "seeds"))
-from flashlight_perceptron import Perceptron  # noqa: E402
 
 
 def cnn():

@@ -1,8 +1,8 @@
 """Causal attention over one long sequence that is cut among ranks: time, memory and bytes, beside
 their least.
 
-mpiexec -n 4 python benchmarks/sequence_parallel.py        (also with -n 2, and alone: then PyTorch
-beside it, if there is one)
+    mpiexec -n 4 python -m benchmarks.sequence_parallel
+        (also with -n 2, and alone: then PyTorch beside it, if there is one)
 
 A step is forward and backward, float32. Seconds are those of a barrier to a barrier, ``cpu`` the
 sum over ranks of what they worked (``--cpu``: for a machine that has other things to do); memory is
@@ -15,7 +15,7 @@ import argparse
 import time
 import tracemalloc
 
-from compare import in_turn, one_thread
+from benchmarks.timing import in_turn, one_thread, torch_or_none
 
 one_thread()
 
@@ -56,12 +56,9 @@ def all_scores(q, k, v):
 
 def torch_step(parts):
     """PyTorch's own, on one thread."""
-    try:
-        import torch
-    except ImportError:
-        print("PyTorch is not installed: its time is left out (pip install torch)")
+    torch = torch_or_none()
+    if torch is None:
         return {}
-    torch.set_num_threads(1)
 
     def step():
         xs = [torch.from_numpy(x[None]).requires_grad_() for x in parts]

@@ -1,7 +1,7 @@
 """Sums of gradients over the ranks of one machine: by messages, and in memory that the ranks have
 in common.
 
-    mpiexec -n 2 python benchmarks/shared_memory.py [--rounds 21]        (and -n 4)
+    mpiexec -n 2 python -m benchmarks.shared_memory [--rounds 21]        (and -n 4)
 
 ``allreduce`` is what gradients take now (``comm.allreduce(g, out=g)``), ``Allreduce`` MPI's own in
 place. In shared memory each rank adds up its share of the elements, reading those of all ranks, and
@@ -14,7 +14,7 @@ that keeps gradients where they are.
 
 import argparse
 
-from compare import in_turn, one_thread
+from benchmarks.timing import in_turn, one_thread
 
 one_thread()
 import numpy as np  # noqa: E402
@@ -69,7 +69,7 @@ def main():
     if comm.size < 2 or comm.inter_size > 1:
         raise SystemExit(
             "this benchmark is for two or more ranks of one machine: mpiexec -n 2 python "
-            "benchmarks/shared_memory.py"
+            "-m benchmarks.shared_memory"
         )
     world = MPI.COMM_WORLD
 

@@ -1,7 +1,7 @@
 """Every function on 8, 10,000 and 1,000,000 elements, forward and with backward, beside Chainer's:
 is one slower anywhere?
 
-python benchmarks/sizes.py [part of a name …] --chainer PYTHON
+    python -m benchmarks.sizes [part of a name …] --chainer PYTHON
 
 A row is a function and a size; the seconds are of the processor, the median of turns A B A B. × is
 Chainer's time relative to mnpar's: above 1 mnpar is faster. At the end stand the rows below 0.97,
@@ -11,15 +11,15 @@ the same followed by a multiplication, as within a network, where nobody else ho
 that comes: then mnpar hands views on, too.
 """
 
+import sys
 import time
 
-from compare import Elsewhere, arguments, in_turn, one_thread, serve, start, table
+from benchmarks.timing import SERVE, Elsewhere, arguments, in_turn, one_thread, serve, start, table
 
-args = arguments(__doc__)
 one_thread()
 import numpy as np  # noqa: E402
 
-if args.serve:
+if SERVE in sys.argv:
     import chainer as toolkit
     import chainer.functions as F
 else:
@@ -273,17 +273,23 @@ def measure(row, ways):
     return {row: seconds["chainer"] / seconds["mnpar"]}
 
 
-if args.serve:
-    serve(ours)
-elif not args.chainer:
-    raise SystemExit("--chainer PYTHON: a Python that has Chainer")
-else:
-    other, ratios = start(args.chainer), {}
-    for row in ROWS:
-        if not args.part or any(part in row for part in args.part):
-            for size in SIZES:
-                ratios |= compare(row, size, other)
-    print(f"\n{len(ratios)} rows; slower than Chainer:")
-    for row, ratio in sorted(ratios.items(), key=lambda pair: pair[1]):
-        if ratio < 0.97:
-            print(f"{ratio:6.2f}  {row}")
+def main():
+    args = arguments(__doc__)
+    if args.serve:
+        serve(ours)
+    elif not args.chainer:
+        raise SystemExit("--chainer PYTHON: a Python that has Chainer")
+    else:
+        other, ratios = start(args.chainer), {}
+        for row in ROWS:
+            if not args.part or any(part in row for part in args.part):
+                for size in SIZES:
+                    ratios |= compare(row, size, other)
+        print(f"\n{len(ratios)} rows; slower than Chainer:")
+        for row, ratio in sorted(ratios.items(), key=lambda pair: pair[1]):
+            if ratio < 0.97:
+                print(f"{ratio:6.2f}  {row}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,11 @@
 """A CNN on images of 128² and a U-Net on 512², cut into blocks: time and memory for each rank, and
 what the halos cost.
 
-    python benchmarks/spatial.py                                  the table: 1, 2 and 4 ranks, and
-    PyTorch in one process mpiexec -n 2 python benchmarks/spatial.py                     one row for
-    each network benchmarks/two_hosts.sh python benchmarks/spatial.py          the same on two
-    "hosts", and how much of the halos is hidden
+    python -m benchmarks.spatial
+        the table: 1, 2 and 4 ranks, and PyTorch in one process
+    mpiexec -n 2 python -m benchmarks.spatial                     one row for each network
+    benchmarks/two_hosts.sh python -m benchmarks.spatial
+        the same on two "hosts", and how much of the halos is hidden
 
 ``step`` is forward and backward of one batch, ``hiding`` the same with what needs no halo computed
 while that is on its way (which is the default on several hosts), ``halos`` the halos without the
@@ -25,7 +26,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
-from compare import one_thread
+from benchmarks.timing import one_thread
 
 if "torch" not in sys.argv:
     one_thread()
@@ -344,10 +345,16 @@ def told(name, found, delay=0):
     )
     if "hidden" in found:
         alone, part, hiding = found["hidden"]
-        yield f"  waiting for halos alone takes {1e3 * alone:.1f} ms; {part:.0%} of it is hidden, {hiding:.0%} with ``hide``"
+        yield (
+            f"  waiting for halos alone takes {1e3 * alone:.1f} ms; {part:.0%} of it is hidden, "
+            f"{hiding:.0%} with ``hide``"
+        )
     if "slow" in found:
         part, hiding = found["slow"]
-        yield f"  on a link of {1e3 * delay:g} ms: {part:.0%} of its time is hidden, with ``hide`` {hiding:.0%}"
+        yield (
+            f"  on a link of {1e3 * delay:g} ms: {part:.0%} of its time is hidden, with ``hide`` "
+            f"{hiding:.0%}"
+        )
 
 
 def table(names, rounds):
@@ -387,7 +394,8 @@ def elsewhere(ranks, name, rounds):
     command, environment = mnpar.runtime.mpiexec.mpiexec_command(max(ranks, 1))
     one = [
         sys.executable,
-        __file__,
+        "-m",
+        "benchmarks.spatial",
         "--only",
         name.split(",")[0],
         "--rounds",
@@ -447,7 +455,7 @@ def with_torch(name, rounds):
     return {"step": statistics.median(times), "memory": peak() - before}
 
 
-if __name__ == "__main__":
+def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -477,3 +485,7 @@ if __name__ == "__main__":
                     else "\n".join(told(name, found, args.delay / 1e3)),
                     flush=True,
                 )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
 """A training step of an MLP and of a transformer block, divided among ranks, beside
 torch.distributed.tensor over gloo.
 
-    python benchmarks/tensor_parallel.py --ranks 1 2 4 [--jobs 3] [--rounds 5] [--times 5]
-    [--networks mlp] [--torch PYTHON]
+    python -m benchmarks.tensor_parallel --ranks 1 2 4 [--jobs 3] [--rounds 5] [--times 5]
+        [--networks mlp] [--torch PYTHON]
 
 Forward, backward and SGD in float32, one BLAS thread for each rank. ``cut`` also divides the
 sequence between the layers (Megatron-LM's sequence parallelism). PyTorch runs the same network by
@@ -26,10 +26,9 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import tracemalloc
 
-from compare import in_turn, one_thread
+from benchmarks.timing import gloo_or_none, in_turn, one_thread
 
 one_thread()
 import numpy as np  # noqa: E402
@@ -160,19 +159,12 @@ def theirs(torch, comm, name, cut, plain=False):
 
 def torch_over_gloo(comm):
     """PyTorch, set up; None where it is not installed."""
-    try:
-        import torch
-        import torch.distributed as dist
-    except ImportError:
+    torch = gloo_or_none(comm)
+    if torch is None:
         return None
-    torch.set_num_threads(1)
-    folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size
-    )
     from torch.distributed.tensor import parallel  # noqa: F401
 
-    dist.all_reduce(
+    torch.distributed.all_reduce(
         torch.nn.functional.linear(torch.ones(8, 8), torch.ones(8, 8, requires_grad=True)).detach()
     )
     return torch
@@ -292,7 +284,16 @@ def started(ranks, args, toolkit, *flags):
     if toolkit == "torch":  # has memory in its own way
         environment = {**environment, "MNPAR_KEEP_MEMORY": "0"}
     flags = ["--toolkit", toolkit, *flags]
-    program = [__file__, "--job", "--rounds", str(args.rounds), "--times", str(args.times), *flags]
+    program = [
+        "-m",
+        "benchmarks.tensor_parallel",
+        "--job",
+        "--rounds",
+        str(args.rounds),
+        "--times",
+        str(args.times),
+        *flags,
+    ]
     done = subprocess.run(
         [*command, args.torch, *program],
         env=environment,

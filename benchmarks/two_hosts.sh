@@ -1,7 +1,7 @@
 #!/bin/bash
 # Two "hosts" on one machine: network namespaces joined by a cable (veth) of 1 Gbit/s, one rank on each, MPI (MPICH) over TCP.
 #
-#     benchmarks/two_hosts.sh python benchmarks/data_parallel.py          (as root; RATE=10gbit for another cable)
+#     benchmarks/two_hosts.sh python -m benchmarks.data_parallel          (as root; RATE=10gbit for another cable)
 #
 # For what only a network shows: whether messages travel while ranks compute.
 set -e

@@ -1,5 +1,8 @@
-"""Helpers of the benchmarks: several ways of doing the same work are timed in turn (A B A B …), as
-medians and ratios.
+"""What the benchmarks share: several ways of doing the same work are timed in turn (A B A B …), as
+medians and ratios; tables; PyTorch and Chainer, where they are installed.
+
+(pyperf times one way after the other, in processes of their own: its ratios drift with the machine,
+and it cannot time ranks that step together.)
 
 Chainer needs an older numpy, so it runs in a process of its own: the same script under another
 Python, which imports ``chainer`` instead of ``mnpar``, and reports seconds. Memory that it frees
@@ -14,10 +17,13 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.stdout.reconfigure(errors="replace")  # its encoding may have no µ and no ×
 
+# the flag with which a benchmark runs under another Python, beside Chainer
+SERVE = "--serve"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -40,7 +46,7 @@ def arguments(doc):
         metavar="PYTHON",
         help="a Python that has Chainer: it runs the same beside this one",
     )
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(SERVE, action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -120,8 +126,9 @@ class Elsewhere:
 
 
 def start(python):
-    """This script under another Python, to be asked by :class:`Elsewhere`."""
-    command = [python, "-W", "ignore", sys.argv[0], "--serve"]
+    """Start the same benchmark under another Python, to be asked by :class:`Elsewhere`."""
+    module = sys.modules["__main__"].__spec__.name
+    command = [python, "-W", "ignore", "-m", module, SERVE]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -163,4 +170,20 @@ def torch_or_none():
         print("PyTorch is not installed: its column is left out (pip install torch)")
         return None
     torch.set_num_threads(1)
+    return torch
+
+
+def gloo_or_none(comm):
+    """PyTorch with one thread and torch.distributed over gloo, if it is installed."""
+    torch = torch_or_none() if comm.is_root else None
+    if not comm.bcast_obj(torch is not None):
+        return None
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    folder = comm.bcast_obj(tempfile.mkdtemp() if comm.is_root else None)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=comm.rank, world_size=comm.size
+    )
     return torch
