@@ -34,7 +34,7 @@ def main():
     if not names:
         print(__doc__)
         for name, doc in known.items():
-            print(f"{name:24}{' '.join(doc.split())}")
+            print(f"{name:26}{' '.join(doc.split())}")
     elif len(names) == 1:
         # in this process, which may be a rank
         sys.argv[1:] = flags
