@@ -33,13 +33,15 @@ def together(**tables):
 
 def try_all(what, calls):
     """Call each, and raise together what they raise; of ``(words, call)``, where the words say
-    which one failed.
+    which one failed. A call may skip itself; where all do, the test is skipped.
     """
     assert calls, f"{what}: the table is empty"
-    failed = []
+    failed, skipped = [], []
     for words, call in calls:
         try:
             call()
+        except pytest.skip.Exception as reason:
+            skipped.append(reason)
         except (
             Exception,
             pytest.fail.Exception,
@@ -48,3 +50,5 @@ def try_all(what, calls):
             failed.append(error)
     if failed:
         raise BaseExceptionGroup(f"{what}: not so in {len(failed)} of {len(calls)}", failed)
+    if len(skipped) == len(calls):
+        raise skipped[0]

@@ -85,7 +85,8 @@ def kill_a_rank_that_starts(job):
     os.kill(max(ranks, key=lambda rank: (len(segments(rank)), rank)), signal.SIGKILL)
 
 
-CASES = {  # of the study, those of communication; 7 and 13 go on in tests/faults/test_study_cases.py
+# of the reliability study, those of communication; the others: tests/faults/__init__.py
+CASES = {
     1: "an error on one rank, the others wait",
     2: "an error in backward",
     3: "an error in a thread or a worker",

@@ -41,7 +41,8 @@ def as_tuple(y):
 
 
 def skip_if_meaningless(case, n):
-    return n == 0 and not case.empty
+    if n == 0 and not case.empty:
+        pytest.skip("an empty batch means nothing here")
 
 
 def output_gradients(case, arrays, seed=1):
@@ -51,8 +52,7 @@ def output_gradients(case, arrays, seed=1):
 
 @rule(*BATCHES)
 def values_are_what_numpy_says(case, n):
-    if skip_if_meaningless(case, n):
-        return
+    skip_if_meaningless(case, n)
     arrays = case.arrays(n)
     ys = as_tuple(case.call(*map(Variable, arrays)))
     expected = as_tuple(case.truth(*arrays))
@@ -65,8 +65,7 @@ def values_are_what_numpy_says(case, n):
 
 @rule(*BATCHES, differentiable=[True])
 def gradients_are_those_of_finite_differences(case, n):
-    if skip_if_meaningless(case, n):
-        return
+    skip_if_meaningless(case, n)
     arrays = case.arrays(n)
     check_backward(
         case.call, tuple(arrays), output_gradients(case, arrays), eps=1e-4, atol=1e-8, rtol=1e-6
@@ -75,8 +74,7 @@ def gradients_are_those_of_finite_differences(case, n):
 
 @rule(*BATCHES, differentiable=[True])
 def second_gradients_are_those_of_finite_differences(case, n):
-    if skip_if_meaningless(case, n):
-        return
+    skip_if_meaningless(case, n)
     arrays = case.arrays(n)
     gxs = tuple([np.random.default_rng(2).standard_normal(x.shape) for x in arrays])
     check_double_backward(

@@ -139,7 +139,7 @@ def test_a_transposed_window_is_brought_the_values_that_reach_a_block(seed):
     window = Window.of(1, k, s, int(rng.integers(0, 3)), d, bool(rng.integers(2)))
     values = (int(rng.integers(1, 9)),)
     if window.image(values)[0] < 1 or window.outputs(window.image(values)) != values:
-        return
+        pytest.skip("no transposed window has such values")
     image = transposed_shape(values, k, s, window.pad, d, window.cover_all)
     assert window.outputs((image[0] - 1,)) != values
     plan = transposed_plan(blocks(values, (ranks,)), blocks(image, (ranks,)), values, window)

@@ -53,3 +53,17 @@ def test_a_row_that_does_not_raise_what_it_should_is_named_like_others():
 def test_a_table_without_rows_fails():
     with pytest.raises(AssertionError, match="all: the table is empty"):
         try_all("all", [])
+
+
+def test_rows_may_skip_themselves_and_the_test_is_skipped_where_all_do():
+    @together(a=[1, 2, 3])
+    def odd(a):
+        if a > least:
+            pytest.skip("too large")
+        assert a == 1
+
+    least = 1
+    odd()
+    least = 0
+    with pytest.raises(pytest.skip.Exception, match="too large"):
+        odd()
