@@ -47,9 +47,9 @@ class Timed:
         self.args = args
         self.waits = []
         self.ended = 0.0
-        if optimizer.team is not None:
-            reduce = optimizer.team.reduce
-            optimizer.team.reduce = lambda *args: self.end() or reduce(*args)
+        if optimizer.sync is not None:
+            reduce = optimizer.sync.reduce
+            optimizer.sync.reduce = lambda *args: self.end() or reduce(*args)
 
     def end(self):
         """Backward has ended."""

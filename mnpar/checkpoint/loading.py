@@ -561,6 +561,6 @@ def copies_of(things: list[Any]) -> Iterator[Any]:
             yield from (link for link in thing.links() if hasattr(link, "take_as_given"))
         elif (
             any([getattr(thing, "target", None) is other for other in things])
-            and getattr(thing, "team", None) is not None
+            and getattr(thing, "sync", None) is not None
         ):
-            yield thing.team
+            yield thing.sync

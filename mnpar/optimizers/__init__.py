@@ -19,7 +19,10 @@ if TYPE_CHECKING:
         RMSprop as RMSprop,
         RMSpropGraves as RMSpropGraves,
     )
-    from mnpar.optimizers.gradient_method import GradientMethod as GradientMethod, Team as Team
+    from mnpar.optimizers.gradient_method import (
+        GradientMethod as GradientMethod,
+        Synchronizer as Synchronizer,
+    )
     from mnpar.optimizers.loss_scaling import LossScaling as LossScaling
     from mnpar.optimizers.moments import (
         LAMB as LAMB,

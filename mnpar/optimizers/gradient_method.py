@@ -18,7 +18,7 @@ from mnpar.optimizers import fused_update
 from mnpar.optimizers.flat_buffers import Arena, Arenas
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.optimizer import Optimizer
-from mnpar.optimizers.parameter_cache import Members
+from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.optimizers.unregistered import warn_of_lists
 from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, in_float32, unscale
 from mnpar.parameter import Parameter
@@ -29,50 +29,46 @@ _ALONE = nullcontext()
 Pieces: TypeAlias = Iterable[tuple[Arena, slice | None, list[Parameter]]]
 
 
-class Team(Protocol):
-    """The interface of an optimizer to the ranks that update with it; parallel/data/sync.py
-    implements and documents it.
-    """
+class Synchronizer(Protocol):
+    """What an optimizer asks of the ranks that update with it: mnpar/parallel/data/sync.py."""
 
-    on_mesh: bool  # of several ranks
-
-    @property
-    def keeps(self) -> bool:
-        """Whether this update's gradients are added to those of the updates before it."""
+    comm: Any
+    on_mesh: bool  # whether the model is on several ranks of a mesh
+    keeps: bool  # whether this update's gradients are added to those of the updates before it
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
-        """This rank's loss, weighted so that the ranks' losses add up to the one to be
+        """Return this rank's loss, weighted so that the ranks' losses add up to the one to be
         minimized.
         """
 
     def watching(self) -> AbstractContextManager[None]:
-        """Around forward and backward, where ``on_mesh``."""
+        """Return a context around forward and backward, where ``on_mesh``."""
 
     def listen(self) -> None:
-        """Called before backward: gradients may leave while it goes on."""
+        """Let gradients leave during the backward that begins now."""
 
     def give_up(self) -> None:
-        """Called after a backward that failed."""
+        """Drop this update, whose backward failed."""
 
     def interrupt(self) -> None:
-        """Called after a step that failed, on this rank at least."""
+        """Note that a step failed, on this rank at least."""
 
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
-        """Called after backward: add the ranks' gradients up; whether to step, or what to step
-        with.
+        """Add the ranks' gradients up after backward; return whether to step, or what to step with,
+        or None: begin the step anew.
         """
 
     def stepping(self) -> AbstractContextManager[None]:
-        """Around a step."""
+        """Return a context around a step."""
 
     def saving(self) -> AbstractContextManager[None]:
-        """Around saving and loading."""
+        """Return a context around saving and loading."""
 
     def serialize(self, serializer: Any) -> None:
         """Save or load what the next update needs of the last one."""
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Inside, updates only add up gradients."""
+        """Return a context in which updates only add up gradients."""
 
     def join(self) -> None:
         """Take part in the updates of the ranks that still have samples."""
@@ -98,11 +94,11 @@ class GradientMethod(Optimizer):
         super().__init__()
         self.hyperparam = Hyperparameter()
         self.arenas = Arenas()
-        self.owned = Members()  # the parameters of its target
+        self.owned = ParameterCache()  # the parameters of its target
         self._ruled: list[Parameter] = []  # those that have rules
         self._narrow: list[Parameter] = []  # those of them whose rules use float32 updates
         # the ranks that update together: mnpar.create_multi_node_optimizer
-        self.team: Team | None = None
+        self.sync: Synchronizer | None = None
         self._in_fp32 = False
 
     def create_update_rule(self) -> UpdateRule:
@@ -179,17 +175,17 @@ class GradientMethod(Optimizer):
         self._require_target("update")
         if lossfun is not None:
             self._require_function(lossfun)
-            with self.team.watching() if self.team is not None and self.team.on_mesh else _ALONE:
+            with self.sync.watching() if self.sync is not None and self.sync.on_mesh else _ALONE:
                 loss = (
                     lossfun(*args, **kwds)
-                    if self.team is None
-                    else self.team.loss(lossfun, args, kwds)
+                    if self.sync is None
+                    else self.sync.loss(lossfun, args, kwds)
                 )
                 try:
                     self.differentiate(loss)
                 except BaseException:
-                    if self.team is not None:
-                        self.team.give_up()
+                    if self.sync is not None:
+                        self.sync.give_up()
                     raise
         self.step()
 
@@ -202,7 +198,7 @@ class GradientMethod(Optimizer):
         if params is not self._ruled:
             params = self._give_rules(params)
         self.arenas.gather(params)
-        if self.team is None and not self._narrow:
+        if self.sync is None and not self._narrow:
             self._change(params)
             return
         try:
@@ -210,8 +206,8 @@ class GradientMethod(Optimizer):
         except MnparError:  # all ranks hear of it
             raise
         except BaseException:
-            if self.team is not None:
-                self.team.interrupt()
+            if self.sync is not None:
+                self.sync.interrupt()
             raise
         if steps is None:
             self.step()
@@ -220,9 +216,9 @@ class GradientMethod(Optimizer):
         """A step with the gradients of all ranks, or with float32 copies of parameters; None: the
         step has to start again.
         """
-        steps = True if self.team is None else self.team.reduce(self._takes_pieces)
+        steps = True if self.sync is None else self.sync.reduce(self._takes_pieces)
         if steps is True:
-            with _ALONE if self.team is None else self.team.stepping(), in_float32(self._narrow):
+            with _ALONE if self.sync is None else self.sync.stepping(), in_float32(self._narrow):
                 self._change(params)
         elif steps is not False and steps is not None:
             self._change_by(steps)
@@ -291,22 +287,22 @@ class GradientMethod(Optimizer):
         self._require_target("serialize")
         # a link that was sized by loading may have parameters that setup did not see
         self._give_rules(self.members())
-        with nullcontext() if self.team is None else self.team.saving():
+        with nullcontext() if self.sync is None else self.sync.saving():
             super().serialize(serializer)
-        if self.team is not None:
-            self.team.serialize(serializer)
+        if self.sync is not None:
+            self.sync.serialize(serializer)
 
     def differentiate(self, loss: Any) -> None:
         """The first half of an update: backward from a loss; None on ranks without one."""
-        if self.team is None or not self.team.keeps:
+        if self.sync is None or not self.sync.keeps:
             self.owned.cleargrads(self.target)
         if not (loss is None or hasattr(loss, "backward")):
             raise TypeError(
                 f"the loss function returned a {type(loss).__name__}: return a Variable, or "
                 "None on a rank without a loss"
             )
-        if self.team is not None:
-            self.team.listen()
+        if self.sync is not None:
+            self.sync.listen()
         # without a loss too, the gradients that come from other ranks are scaled
         (backward if loss is None else loss.backward)(loss_scale=self._loss_scale)
 
@@ -318,7 +314,7 @@ class GradientMethod(Optimizer):
             RuntimeError: this is no multi-node optimizer
                 (:func:`mnpar.create_multi_node_optimizer`).
         """
-        return self._require_team("no_sync").no_sync()
+        return self._require_sync("no_sync").no_sync()
 
     def join(self) -> None:
         """After this rank's last update: take part in those of ranks that have more samples; all
@@ -328,12 +324,12 @@ class GradientMethod(Optimizer):
             RuntimeError: this is no multi-node optimizer
                 (:func:`mnpar.create_multi_node_optimizer`).
         """
-        self._require_team("join").join()
+        self._require_sync("join").join()
 
-    def _require_team(self, what: str) -> Team:
-        if self.team is None:
+    def _require_sync(self, what: str) -> Synchronizer:
+        if self.sync is None:
             raise RuntimeError(
                 f"{what} is for optimizers of several ranks: mnpar.create_multi_node_optimizer "
                 "makes them"
             )
-        return self.team
+        return self.sync

@@ -13,19 +13,19 @@ from mnpar.variable import Variable
 _WALKS = (Link._child_links, Chain._child_links, ChainList._child_links)
 
 
-class Members:
+class ParameterCache:
     """The parameters of a link, as a list that is another object whenever any of them may have
     become another one.
 
     Example:
         >>> import mnpar.links as L
-        >>> from mnpar.optimizers.parameter_cache import Members
-        >>> layer, members = L.Linear(2, 1), Members()
-        >>> found = members.of(layer)
-        >>> members.of(layer) is found
+        >>> from mnpar.optimizers.parameter_cache import ParameterCache
+        >>> layer, cache = L.Linear(2, 1), ParameterCache()
+        >>> found = cache.of(layer)
+        >>> cache.of(layer) is found
         True
         >>> layer.b = None
-        >>> len(members.of(layer))
+        >>> len(cache.of(layer))
         1
     """
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -70,3 +71,13 @@ def site_of(frame: FrameType) -> str:
         # whole letters, in any script
         site = _SITES[key] = site.encode(errors="replace")[-SITE_BYTES:].decode(errors="ignore")
     return site
+
+
+def warn_user(what: str, rank: int = 0) -> None:
+    """Warn, and name the user's source line; only on rank 0, where all ranks know of it."""
+    if rank:
+        return
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and is_internal(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(what, stacklevel=level)

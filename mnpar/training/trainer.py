@@ -96,9 +96,9 @@ class Trainer:
         for name, optimizer in optimizers.items():
             self.reporter.add_observer(name, optimizer.target)
             self.reporter.add_observers(name, optimizer.target.namedlinks(skipself=True))
-        teams = [getattr(optimizer, "team", None) for optimizer in optimizers.values()]
+        syncs = [getattr(optimizer, "sync", None) for optimizer in optimizers.values()]
         self.comm = (
-            next((team.comm for team in teams if team is not None), None) if comm is None else comm
+            next((sync.comm for sync in syncs if sync is not None), None) if comm is None else comm
         )
         if self.comm is not None and getattr(self.stop_trigger, "comm", self.comm) is None:
             self.stop_trigger.comm = self.comm  # type: ignore[attr-defined]

@@ -216,7 +216,7 @@ def test_an_optimizer_has_many_gradients_where_they_are_summed(comm, wire_dtype)
             other.update(lambda x: F.mean(twin(x) ** 2), x)
             tolerance = 1e-11 if wire_dtype is None else 1e-3 * abs(twin[0].W.grad).max()
             np.testing.assert_allclose(net[0].W.grad, twin[0].W.grad, rtol=1e-9, atol=tolerance)
-    shared = optimizer.team.reducer.buckets[0].shared
+    shared = optimizer.sync.reducer.buckets[0].shared
     assert shared is not None
     assert np.shares_memory(net[0].W.grad, shared.mine) is (wire_dtype is None)
     grad = net[0].W.grad
@@ -426,7 +426,7 @@ def test_parts_are_stepped_as_they_come_and_give_the_weights_of_one_rank(comm, m
     with mnpar.using_config("dtype", np.float64):
         optimizer = mnpar.create_multi_node_optimizer(make(), comm)
         mine = taught(optimizer, slice(3 * comm.rank, 3 * comm.rank + 3))
-        assert len(optimizer.team.reducer.parts) == 3
+        assert len(optimizer.sync.reducer.parts) == 3
         np.testing.assert_allclose(mine, taught(make(), slice(None)), rtol=1e-9, atol=1e-11)
     comm.open_board(False)
 

@@ -539,7 +539,7 @@ def test_the_line_of_a_wait_is_where_a_with_block_was_entered():
         ).setup(L.Linear(2, 1))
         optimizer.update(lambda x: F.sum(optimizer.target(x)), np.ones((1, 2), "f4"))
         if comm.rank == 0:
-            with optimizer.team.saving():  # only here
+            with optimizer.sync.saving():  # only here
                 pass
 
     with pytest.raises(DeadlockError, match=rf"waits in allgather of .* at {line('only here')}"):

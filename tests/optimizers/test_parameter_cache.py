@@ -10,7 +10,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.optimizers.parameter_cache import Members
+from mnpar.optimizers.parameter_cache import ParameterCache
 
 
 def model():
@@ -53,7 +53,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_after_a_change_the_list_is_another_one_and_right(change):
     net = model()
-    members = Members()
+    members = ParameterCache()
     before = members.of(net)
     assert members.of(net) is before
     change(net)
@@ -65,7 +65,7 @@ def test_after_a_change_the_list_is_another_one_and_right(change):
 
 def test_gradients_persistents_and_names_change_nothing():
     net = model()
-    members = Members()
+    members = ParameterCache()
     before = members.of(net)
     F.sum(net.b(net.a(np.ones((2, 2), "f4")))).backward()
     net.cleargrads()
@@ -78,7 +78,7 @@ def test_gradients_persistents_and_names_change_nothing():
 
 def test_another_link_has_others():
     one = model()
-    members = Members()
+    members = ParameterCache()
     other = copy.deepcopy(one)
     assert list(map(id, members.of(one))) != list(map(id, members.of(other)))
     assert list(map(id, copy.deepcopy(members).of(other))) == list(map(id, other.params()))
@@ -92,7 +92,7 @@ def test_a_link_that_says_itself_what_it_has_is_asked_each_time():
             return iter([p for p in super().params(include_uninit) if self.every or p.name == "W"])
 
     net = mnpar.Chain(inner=Some(a=L.Linear(2, 3)))
-    members = Members()
+    members = ParameterCache()
     assert len(members.of(net.inner)) == 2
     net.inner.every = False
     assert len(members.of(net.inner)) == 1

@@ -530,8 +530,8 @@ def test_on_a_mesh_whose_ranks_all_have_whole_copies_updates_meet_with_their_gra
                 )
         return model, optimizer
 
-    model, optimizer = train(mnpar.Mesh(comm, data=comm.size, model=1), comm.rank)
-    assert optimizer.team._noted
+    mesh = mnpar.Mesh(comm, data=comm.size, model=1)
+    model, optimizer = train(mesh, comm.rank)
     twin, _ = train(None, 0)
     np.testing.assert_allclose(model.W.array, twin.W.array, rtol=1e-12)
     model.W = mnpar.Parameter(np.full((2, 3), comm.rank + 1.0))  # another one: all get rank 0's
@@ -561,7 +561,7 @@ def test_many_gradients_of_a_divided_model_are_summed_where_they_live(comm):
 
     mesh, model, optimizer = train(comm, data=2, model=2)
     _, twin, _ = train(mnpar.create_communicator("self"), data=1, model=1)
-    shared = optimizer.team.reducer.buckets[0].shared
+    shared = optimizer.sync.reducer.buckets[0].shared
     assert shared is not None
     assert np.shares_memory(model.a.W.grad, shared.mine)
     half = slice(100 * mesh.model.rank, 100 * mesh.model.rank + 100)

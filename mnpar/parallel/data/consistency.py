@@ -1,16 +1,5 @@
-"""Ranks that hold copies of one model: values brought into agreement, and whether they still
-agree.
-
-The few numbers (``Row``) that ranks which step together exchange in each update: before
-backward, or with the gradients.
-
-If a gradient may be sent to another rank during backward, its weight must be known before: the
-ranks meet, and wait for the slowest forward. Otherwise the rows travel in the message of the
-gradients and cost nothing: the loss is weighted by the samples of the update before, and the sum is
-corrected if these are others now.
-
-Checks that ranks with the same parameter have the same values of it, and (on a mesh) the same
-gradient, by a few sums.
+"""Whether ranks that hold copies of one model still have the same values, and on a mesh the same
+gradients.
 
 A gradient that is only a rank's share, where it should be whole, is no error by itself: the copies
 drift apart, and the loss falls a little less. So ranks compare sums, some tens of bytes for each
@@ -22,31 +11,24 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
-from mnpar.optimizers.flat_buffers import Arenas
 from mnpar.parameter import Parameter
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-from typing import TYPE_CHECKING
-
-from mnpar.backend import Array
-from mnpar.parallel.data.replicas import _check_paths
-
-if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
     from mnpar.parallel.data.placement import Placement
-from mnpar.communicators.communicator import Communicator
-from mnpar.parallel.data.placement import Placement
+
+NO_DIGEST = bytes(16)
 
 
 def check_parameter_closeness(
@@ -82,26 +64,42 @@ def check_parameter_closeness(
     return not found
 
 
-def alike(model: Link, comm: Communicator, persistents: bool = False) -> bool:
-    """Whether all ranks have the same bits, by a digest of them."""
+def are_equal(model: Link, comm: Communicator, persistents: bool = False) -> bool:
+    """Return whether all ranks have the same bits, by a digest of them; all ranks call it."""
+    digest = np.frombuffer(digest_of(_values(model, persistents)), np.uint8)
+    return len({bytes(one) for one in comm.allgather(digest)}) == 1
+
+
+def digest_of(values: Iterable[tuple[str, Any]]) -> bytes:
+    """Return a digest of named arrays, some of which may be None."""
     digest = hashlib.sha256()
-    for path, value in _values(model, persistents):
+    for path, value in values:
         digest.update(f"{path} {_form(value)} ".encode())
-        digest.update(b"" if value is None else backend.as_bytes(backend.to_host(value)).data)
-    return same_digest(comm, digest.digest())
+        if value is not None:
+            digest.update(backend.as_bytes(backend.to_host(value)).data)
+    return digest.digest()[: len(NO_DIGEST)]
 
 
-def same_digest(comm: Communicator, digest: bytes) -> bool:
-    """Whether the digest is the same on all ranks."""
-    return len({bytes(d) for d in comm.allgather(np.frombuffer(digest, np.uint8))}) == 1
+def digest_of_copy(model: Link, rank: int) -> bytes:
+    """Return a digest of the values that all ranks have copies of. Values on a GPU are not copied
+    for it: each rank returns another one then.
+    """
+    values = [
+        (path, param.array)
+        for path, param in model.namedparams(include_uninit=False)
+        if param.summed is None
+    ]
+    if any([type(array) is not np.ndarray for _, array in values]):
+        return rank.to_bytes(len(NO_DIGEST), "big")
+    return digest_of(values)
 
 
 def _differences(model: Link, comm: Communicator, tolerance: float, persistents: bool) -> str:
     """What differs, on every rank; empty if nothing does."""
-    if alike(model, comm, persistents):
+    if are_equal(model, comm, persistents):
         return ""
     values = list(_values(model, persistents))
-    _check_paths(comm.allgather_obj([path for path, _ in values]), "parameters")
+    check_paths(comm.allgather_obj([path for path, _ in values]), "parameters")
     differences = []
     for path, value in values:
         reference = comm.bcast_obj(None if value is None else (value.shape, value.dtype))
@@ -182,32 +180,32 @@ def _distance(a: Any, b: Any) -> float:
     return float(np.where(np.isnan(distance), np.inf, distance).max(initial=0.0))
 
 
-DIGEST = 16  # bytes
+def check_paths(lists: list[list[str]], what: str) -> None:
+    """Raise MismatchError if a rank's list of paths differs from rank 0's."""
+    for rank, paths in enumerate(lists):
+        if paths != lists[0]:
+            here = [p for p in paths if p not in lists[0]]
+            there = [p for p in lists[0] if p not in paths]
+            difference = (
+                f"only rank {rank} has {here}, only rank 0 has {there}"
+                if here or there
+                else "in another order"
+            )
+            raise MismatchError(f"the {what} of ranks 0 and {rank} differ: {difference}")
 
 
-def compare(
-    comm: Communicator, model: Link, arenas: Arenas, update: int, placement: Placement | None
-) -> None:
-    """Compare what several ranks have of a model; all ranks that have it together call it.
+def compare_parts(placement: Placement, model: Link, update: int) -> None:
+    """Compare values and gradients of the parameters that several ranks of a mesh have in common;
+    all ranks that have the model together call it.
 
     Args:
-        comm: the ranks that have copies.
-        model: this rank's copy or part.
-        arenas: where its parameters are.
-        update: which one it is.
-        placement: on a mesh, where the parameters lie; then their gradients, which are there, are
-            compared too.
+        placement: where the parameters lie.
+        model: this rank's part, with its gradients.
+        update: how many updates came before.
 
     Raises:
         MismatchError: they differ by more than rounding; on all of these ranks.
     """
-    if placement is not None and placement.others:
-        _compare_parts(placement, model, update)
-    if comm.size > 1 and not same_digest(comm, digest_of(arenas, comm.rank)):
-        compare_copies(comm, model, update)
-
-
-def _compare_parts(placement: Placement, model: Link, update: int) -> None:
     mesh, tables = placement.mesh, placement.tables
     named = [
         (path, param)
@@ -239,25 +237,11 @@ def _compare_parts(placement: Placement, model: Link, update: int) -> None:
                     )
 
 
-def digest_of(arenas: Arenas, rank: int) -> bytes:
-    """A digest of the values: equal on ranks with equal bits. Values on a GPU are not copied for
-    it: each rank has another.
-    """
-    digest = hashlib.sha256()
-    for arena in arenas:
-        if type(arena.data) is not np.ndarray:
-            return rank.to_bytes(DIGEST, "big")  # others have another one
-        if arena.summed is None:
-            digest.update(arena.data.view(np.uint8).data)
-    return digest.digest()[:DIGEST]
-
-
 def compare_copies(comm: Communicator, model: Link, update: int) -> None:
-    """Find out whether the values on ranks whose digests differ do so by more than rounding can;
-    all ranks call it.
+    """Compare values that differ among ranks, as digests of them have shown; all ranks call it.
 
     Raises:
-        MismatchError: they do; on all ranks.
+        MismatchError: they differ by more than rounding; on all ranks.
     """
     named = [
         (path, param)

@@ -22,10 +22,10 @@ from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.later import Phase
 from mnpar.link import Link
 from mnpar.optimizers.flat_buffers import Arenas
-from mnpar.optimizers.parameter_cache import Members
+from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.parallel.data.reducer import Reducer, choose_bucket_bytes
-from mnpar.parallel.data.replicas import Copies, shared
-from mnpar.parallel.data.update_record import samples_of
+from mnpar.parallel.data.replicas import ReplicaSet, have_common_parameters
+from mnpar.parallel.data.weighting import samples_of
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -173,8 +173,8 @@ class DistributedDataParallel(Chain):
         self._samples = samples
         self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]  # by hooks always: End comes before backward's end
         self._arenas = Arenas()
-        self._copies = Copies(comm)
-        self._members = Members()
+        self._replicas = ReplicaSet(comm)
+        self._members = ParameterCache()
         self.reduces_over = comm  # optimizers look here
         self._end: End | None = None
         self._count = 0.0  # the samples of forwards since the last reduction that count in any case
@@ -188,12 +188,12 @@ class DistributedDataParallel(Chain):
 
     def take_as_given(self) -> None:
         """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
-        self._copies.take_as_equal(self.module)
+        self._replicas.take_as_equal(self.module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own result; recorded so that backward ends with the reduction."""
-        if not self._copies.ever:
-            self._copies.make_equal(self.module, self._arenas)
+        if not self._replicas.ever_equal:
+            self._replicas.make_equal(self.module, self._arenas)
         if self._end is not None and not self._end.waits(self._end.tape):  # its backward failed
             self._end, self._count, self._pending = None, 0.0, []
             self._reducer.give_up(self._arenas)
@@ -208,7 +208,7 @@ class DistributedDataParallel(Chain):
         records = current_tape().records[before:]
         counts, stale, talked, within = self._meet(samples, records)
         if stale:
-            self._copies.make_equal(self.module, self._arenas)
+            self._replicas.make_equal(self.module, self._arenas)
             if talked:
                 raise RuntimeError(
                     f"rank {self._comm.rank}: parameters appeared in a forward that "
@@ -240,7 +240,7 @@ class DistributedDataParallel(Chain):
         pending = [some.count for some in [one() for one in self._pending] if some is not None]
         mine = [
             self._count + sum([*pending, samples.count]),
-            self._copies.stale(self.module),
+            self._replicas.is_stale(self.module),
             len(records),
             any([_within(record, self._comm) for record in records]),
         ]
@@ -249,7 +249,7 @@ class DistributedDataParallel(Chain):
 
     def _begin(self) -> End:
         for end in ends():
-            if end.module is not self.module and shared(end.module, self.module):
+            if end.module is not self.module and have_common_parameters(end.module, self.module):
                 raise RuntimeError(_SHARED)
         return End(self._finish, self.module, self._comm)
 

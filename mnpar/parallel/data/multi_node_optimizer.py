@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.communicators.communicator import described, require_communicator
 from mnpar.optimizers import GradientMethod
-from mnpar.parallel.data.fused_sync import QuietTeam
 from mnpar.parallel.data.placement import Placement
 from mnpar.parallel.data.reducer import Reducer, choose_bucket_bytes
-from mnpar.parallel.data.sync import Team
-from mnpar.parallel.data.update_record import samples_of
+from mnpar.parallel.data.sync import GradientSync
+from mnpar.parallel.data.weighting import samples_of
 from mnpar.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -122,10 +121,7 @@ def create_multi_node_optimizer(
     size = choose_bucket_bytes(communicator) if isinstance(bucket_bytes, str) else bucket_bytes
     among = None if placement is None else placement.among
     reducer = Reducer(communicator, size, wire_dtype, among)
-    # nobody has a model together with others: weights need not travel
-    whole = placement is None or placement.copy.size == 1
-    quiet = zero_fill and whole and size is None and not (double_buffering or sharded)
-    actual_optimizer.team = (QuietTeam if quiet else Team)(
+    actual_optimizer.sync = GradientSync(
         actual_optimizer,
         reducer,
         reduce,

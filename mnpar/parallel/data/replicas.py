@@ -1,6 +1,4 @@
-"""Ranks that hold copies of one model: values brought into agreement, and whether they still
-agree.
-"""
+"""Ranks that hold copies of one model: their values are made equal, and stay so."""
 
 from __future__ import annotations
 
@@ -11,12 +9,22 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.communicators.communicator import require_communicator
+from mnpar.configuration import is_debugging
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.optimizers.flat_buffers import Arenas
-from mnpar.optimizers.parameter_cache import Members
+from mnpar.optimizers.parameter_cache import ParameterCache
+from mnpar.parallel.data.consistency import (
+    NO_DIGEST,
+    check_paths,
+    compare_copies,
+    compare_parts,
+    digest_of_copy,
+)
+from mnpar.parallel.data.placement import Placement
 from mnpar.parallel.data.reducer import Among
-from mnpar.parameter import Parameter
+from mnpar.parallel.data.update_record import UpdateRecord, exchange_records, share_flags
+from mnpar.parameter import Parameter, structure
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -55,7 +63,7 @@ def broadcast_model(
     forms = comm.allgather_obj(
         [(path, None if p.array is None else (p.shape, p.dtype.str)) for path, p in params]
     )
-    _check_paths([[path for path, _ in form] for form in forms], "parameters")
+    check_paths([[path for path, _ in form] for form in forms], "parameters")
     for i, (path, param) in enumerate(params):
         known = [(rank, form[i][1]) for rank, form in enumerate(forms) if form[i][1] is not None]
         if not known or param.summed is not None:
@@ -81,14 +89,14 @@ def broadcast_model(
 Persistent = tuple[Link, str, Any]
 
 
-def shared(one: Link, other: Link) -> bool:
-    """Whether two models have a parameter in common."""
+def have_common_parameters(one: Link, other: Link) -> bool:
+    """Return whether two models have a parameter in common."""
     mine = {id(param) for param in one.params()}
     return any([id(param) in mine for param in other.params()])
 
 
-def persistents(model: Link) -> list[Persistent]:
-    """The persistent values of a model, as they are now."""
+def copy_persistents(model: Link) -> list[Persistent]:
+    """Return copies of the persistent values of a model."""
     return [
         (link, name, copy.deepcopy(getattr(link, name)))
         for link in model.links()
@@ -96,30 +104,41 @@ def persistents(model: Link) -> list[Persistent]:
     ]
 
 
-def restore(before: list[Persistent] | None) -> None:
+def restore_persistents(before: list[Persistent] | None) -> None:
     """Set persistent values to what they were."""
     for link, name, value in before or []:
         setattr(link, name, value)
 
 
-class Copies:
-    """Keeps track of whether the copies of a model on several ranks are equal, as far as this rank
-    alone can tell.
+class ReplicaSet:
+    """The copies of a model on several ranks: whether they are equal, as far as this rank alone can
+    tell, and what the ranks tell each other of them.
 
     Args:
-        comm: the ranks that hold them.
-        among: as :func:`broadcast_model` has it.
+        comm: the ranks that hold the copies.
+        placement: on a mesh, where the parameters lie.
+        check: after how many updates the ranks compare their values.
+
+    Attributes:
+        ever_equal: whether the copies were made equal at any time.
     """
 
-    def __init__(self, comm: Communicator, among: Among | None = None) -> None:
-        self.comm, self._among = comm, among
-        self.ever = False  # whether they were made equal at any time
-        self.complete = False  # whether each parameter had an array then
-        # the state of all links (``structure.now``) in which they are complete and not stale
-        self.settled: object = None
-        self._members, self._stale = Members(), True
+    def __init__(
+        self, comm: Communicator, placement: Placement | None = None, check: int = 100
+    ) -> None:
+        self.comm = comm
+        self.placement = placement
+        self.ever_equal = False
+        self._check = check
+        self._complete = False  # whether each parameter had an array when they were made equal
+        # ``structure.now`` while they are complete and not stale
+        self._settled: object = None
+        self._cache = ParameterCache()
+        self._stale = True
         self._seen: list[Parameter] | None = None  # the parameters when ``_stale`` was found
-        self._params: list[tuple[Parameter, tuple[int, ...]]] = []
+        self._equal: list[tuple[Parameter, tuple[int, ...]]] = []  # when they were made equal
+        self._altered = 0  # how often any rank's values were altered between steps
+        self._suspicious = False  # they were, and are to be compared in this update
 
     def make_equal(self, model: Link, arenas: Arenas, equal: bool = False) -> None:
         """Give all ranks rank 0's values; all ranks call it. ``equal``: the parameters are the same
@@ -128,34 +147,97 @@ class Copies:
         if equal:
             _broadcast_persistents(self.comm, model)
         else:
-            broadcast_model(model, self.comm, arenas, self._among)
+            among = None if self.placement is None else self.placement.among
+            broadcast_model(model, self.comm, arenas, among)
         self.take_as_equal(model)
 
     def take_as_equal(self, model: Link) -> None:
-        """Count the copies as equal, as each rank has loaded its values (``checkpoint.load`` calls
-        this).
-        """
-        self._params = [(param, param.node.shape) for param in model.params()]
-        self.ever = True
-        self._seen = self.settled = None
-        self.complete = all([param.array is not None for param, _ in self._params])
+        """Count the copies as equal: each rank has loaded its values."""
+        self._equal = [(param, param.node.shape) for param in model.params()]
+        self.ever_equal = True
+        self._seen = self._settled = None
+        self._complete = all([param.array is not None for param, _ in self._equal])
 
-    def stale(self, model: Link) -> bool:
-        """Whether parameters have appeared, or changed their shapes, since the copies were made
-        equal.
+    def is_stale(self, model: Link) -> bool:
+        """Return whether parameters have appeared, or changed their shapes, since the copies were
+        made equal.
         """
-        params = self._members.of(model)
+        params = self._cache.of(model)
         if params is not self._seen:  # the same list: nothing has changed
-            same = self.ever and len(params) == len(self._params)
+            same = self.ever_equal and len(params) == len(self._equal)
             self._stale = not same or any(
                 [
                     p is not q or p.node.shape != shape
-                    for p, (q, shape) in zip(params, self._params, strict=True)
+                    for p, (q, shape) in zip(params, self._equal, strict=True)
                 ]
             )
             self._seen = params
-        self.settled = None if self._stale or not self.complete else self._members.seen
+        self._settled = None if self._stale or not self._complete else self._cache.seen
         return self._stale
+
+    def is_settled(self, model: Link) -> bool:
+        """Return whether a forward will make no parameter, and none was made since the copies were
+        made equal.
+        """
+        return self._settled is structure.now or (self._complete and not self.is_stale(model))
+
+    def exchange(self, record: UpdateRecord) -> list[UpdateRecord]:
+        """Tell the other ranks this rank's record, and return theirs, without a sum of gradients.
+
+        On a mesh whose ranks have a model together, all of them do so, and heed each other's flags.
+        """
+        placement = self.placement
+        if placement is None or placement.copy.size == 1:
+            return exchange_records(record, self.comm)
+        everyone = placement.mesh.comm
+        records = share_flags(exchange_records(record, everyone))
+        return [records[rank] for rank in placement.mesh.line(placement.summed, everyone.rank)]
+
+    # ---- whether they are still equal ----
+
+    def is_due(self, t: int) -> bool:
+        """Return whether values are compared after so many updates: after 1, 2, 4 … and then every
+        so many; in debug mode always.
+        """
+        return not t % self._check or (t <= self._check and not t & (t - 1)) or is_debugging()
+
+    def compares(self, t: int) -> bool:
+        """Return whether they are compared in the update after so many."""
+        if not (self.is_due(t) or self._suspicious):
+            return False
+        placement = self.placement
+        return self.comm.size > 1 or (placement is not None and bool(placement.others))
+
+    def digest(self, model: Link, t: int) -> bytes:
+        """Return what this rank's record says of its values in the update after so many."""
+        if self.comm.size > 1 and self.is_due(t):
+            return digest_of_copy(model, self.comm.rank)
+        return NO_DIGEST
+
+    def compare(self, records: list[UpdateRecord], model: Link, t: int) -> None:
+        """Compare values if digests differ, or some were altered by hand; all ranks call it with
+        the same records.
+
+        Raises:
+            MismatchError: they differ by more than rounding; on all ranks.
+        """
+        altered = any([record.altered for record in records])
+        self._altered += altered
+        self._suspicious = altered and self.is_due(self._altered)
+        if self.comm.size > 1 and (
+            self._suspicious or len({record.digest for record in records}) > 1
+        ):
+            compare_copies(self.comm, model, t)
+
+    def compare_parts(self, model: Link, t: int) -> None:
+        """Compare what ranks of a mesh that have a model together have in common of it, gradients
+        included, if that is due.
+
+        Raises:
+            MismatchError: it differs by more than rounding; on all of these ranks.
+        """
+        if self.placement is not None and self.placement.others and self.compares(t):
+            compare_parts(self.placement, model, t)
 
 
 def _give(
@@ -180,7 +262,7 @@ def _broadcast_persistents(comm: Communicator, model: Link) -> None:
         for path, link in model.namedlinks()
         for name in link._persistent
     ]
-    _check_paths(comm.allgather_obj([path for path, _, _ in owners]), "persistent values")
+    check_paths(comm.allgather_obj([path for path, _, _ in owners]), "persistent values")
     values = [getattr(link, name) for _, link, name in owners]
     others = comm.bcast_obj([None if backend.is_array(value) else value for value in values])
     for (_, link, name), value, other in zip(owners, values, others, strict=True):
@@ -188,16 +270,3 @@ def _broadcast_persistents(comm: Communicator, model: Link) -> None:
             backend.copyto(value, comm.bcast(value, root=0))
         else:
             setattr(link, name, other)
-
-
-def _check_paths(lists: list[list[str]], what: str) -> None:
-    for rank, paths in enumerate(lists):
-        if paths != lists[0]:
-            here = [p for p in paths if p not in lists[0]]
-            there = [p for p in lists[0] if p not in paths]
-            difference = (
-                f"only rank {rank} has {here}, only rank 0 has {there}"
-                if here or there
-                else "in another order"
-            )
-            raise MismatchError(f"the {what} of ranks 0 and {rank} differ: {difference}")

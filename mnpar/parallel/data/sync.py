@@ -1,61 +1,99 @@
-"""What an optimizer does together with those of other ranks, so that copies of one model step as
-one with all samples would.
+"""Sum the gradients of ranks that hold copies of one model, so that the copies step as one with all
+samples would.
 
 Each rank's loss is a mean over its own n samples; weighted by n / N, with N the samples of all
-ranks, the losses add up to the mean over all, and so do the gradients (law 1): uneven shards and
-empty ones need nothing else. The weight enters with the loss, so a gradient that travels to another
-rank of a model-parallel model has it already, and no pass over memory applies it. The ranks tell
-each other of their samples before backward; where nothing travels during it they need not
-(:mod:`mnpar.parallel.data.fused_sync`). The file is long because all of a step's stages share the
-state of one object.
+ranks, the losses add up to the mean over all, and so do the gradients (law 1). Nobody needs N
+before the sum: backward starts from n over the N of the update before, and the sum is corrected by
+the factor between the two. The ranks tell each other their n, and whatever else may be unusual, in
+the very message of the gradients (:mod:`mnpar.parallel.data.update_record`). If anything is, that
+message sums nothing, on no rank: the ranks set it right, and then sum.
+
+A rank that must know N before its backward tells its record before it, without gradients. That is
+so where gradients travel during backward: to other ranks of a model-parallel model, which cannot
+correct them, or in buckets, whose parameters are updated as they arrive. The others learn by its
+record that it did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from mnpar.autograd.tape import current_tape
 from mnpar.checks.communication_checks import checking
 from mnpar.checks.mesh_update import MeshUpdate
-from mnpar.configuration import is_debugging
 from mnpar.functions.communication.base import communication_hook
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
-from mnpar.parallel.data.consistency import alike, compare
+from mnpar.parallel.data.consistency import NO_DIGEST, are_equal
 from mnpar.parallel.data.ddp import ends
 from mnpar.parallel.data.double_buffering import DoubleBuffering
-from mnpar.parallel.data.leaf_gradients import OtherGradients
+from mnpar.parallel.data.fingerprint import OptimizerFingerprint
 from mnpar.parallel.data.placement import Placement
 from mnpar.parallel.data.reducer import Reducer
-from mnpar.parallel.data.replicas import Copies, Persistent, persistents, restore, shared
+from mnpar.parallel.data.replicas import (
+    Persistent,
+    ReplicaSet,
+    copy_persistents,
+    have_common_parameters,
+    restore_persistents,
+)
 from mnpar.parallel.data.update_record import (
-    TWICE,
     UNKNOWN,
-    Identity,
-    Row,
+    UpdateRecord,
     check_known,
+    find_unknown,
+    total_weight,
+)
+from mnpar.parallel.data.weighting import (
+    UnownedGradients,
+    count_samples,
     own_weight,
-    samples_in,
     samples_of,
-    share_of,
-    skipped,
-    told,
-    warn_user,
     weighted,
 )
 from mnpar.parallel.data.zero import Shards
 from mnpar.parameter import structure
+from mnpar.runtime.callsite import warn_user
 from mnpar.serializer import Deserializer
 
 REDUCTIONS = ("weighted", "mean", "sum")
-_AS_EVER = nullcontext()
+_NOTHING = nullcontext()
 
 
-class Team:
-    """Ranks that meet before backward; :func:`create_multi_node_optimizer` explains the
-    arguments.
+class _Update:
+    """The update that is under way.
+
+    Args:
+        record: what this rank tells the others.
+        forward: computes this rank's loss once more; None: it has none.
+        started: the weight from which backward starts.
+        before: the persistent values before the forward, if it may have to run again.
+    """
+
+    __slots__ = ("before", "factor", "forward", "record", "reruns", "skips", "started")
+
+    def __init__(
+        self,
+        record: UpdateRecord,
+        forward: Callable[[], Any] | None = None,
+        started: float = 0.0,
+        before: list[Persistent] | None = None,
+    ) -> None:
+        self.record = record
+        self.forward = forward
+        self.started = started
+        self.before = before
+        # of the sum of gradients; None: the ranks have not met yet
+        self.factor: float | None = None
+        self.reruns = False  # the forward was of other parameters than all ranks have now
+        self.skips = False  # there is no step
+
+
+class GradientSync:
+    """What an optimizer does together with those of other ranks;
+    :func:`create_multi_node_optimizer` explains the arguments.
     """
 
     def __init__(
@@ -72,172 +110,248 @@ class Team:
     ) -> None:
         if reduce not in REDUCTIONS:
             raise ValueError(f"gradients are reduced as {', '.join(REDUCTIONS)}, not {reduce!r}")
-        self.optimizer, self.reducer, self.comm = optimizer, reducer, reducer.comm
-        self._how, self._zero_fill = reduce, zero_fill
+        self.optimizer = optimizer
+        self.reducer = reducer
+        self.comm = reducer.comm
+        self.replicas = ReplicaSet(reducer.comm, placement, check)
+        self.on_mesh = placement is not None and placement.mesh.comm.size > 1
+        self.keeps = False  # whether this update's gradients are added to those that are there
+        self._how = reduce
+        self._zero_fill = zero_fill
         self._samples = (
-            samples_in if samples is samples_of else lambda args, kwds: samples(*args, **kwds)
+            count_samples if samples is samples_of else lambda args, kwds: samples(*args, **kwds)
         )
+        self._placement = placement
         self._double_buffering = DoubleBuffering(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
-        self._placement, self._check = placement, check
-        self.on_mesh = placement is not None and placement.mesh.comm.size > 1
-        self._others = OtherGradients(optimizer.owned)
-        self._nowhere: list[
-            Any
-            # with double buffering: parameters without a gradient on any rank in the update before
-        ] = []
-        self._copies = Copies(self.comm, None if placement is None else placement.among)
-        self._identity = Identity(optimizer, self.comm, placement, reduce)
+        # whether records come before backward in each update
+        self._meets_first = (
+            reducer.bucket_bytes is not None
+            or double_buffering
+            or sharded
+            or not zero_fill
+            or (placement is not None and placement.copy.size > 1)
+        )
+        self._fingerprint = OptimizerFingerprint(optimizer, self.comm, placement, reduce)
+        self._others = UnownedGradients(optimizer.owned)
+        # what weights are divided by before N is known: the N of the update before
+        self._base: float | None = 1.0 if reduce == "sum" else None
+        # records of the update before, packed, if there is nothing to be done about them
+        self._notes: list[bytes] | None = None
+        self._packed: tuple[UpdateRecord | None, bytes] = (None, b"")  # this rank's last
+        self._tuned: object = None  # ``structure.tuned`` when it was made
+        self._update: _Update | None = None
         self._alone = False  # inside no_sync
         self._held = 0.0  # the weight of the gradients that were added up there
         self._added = 0.0  # what this update has added to that
         self._holding = False  # whether there are such gradients
-        self.keeps = False  # this update's are added to them
-        # what weights are divided by before those of the others are known: a QuietTeam's are by
-        # another
-        self._base = 1.0
-        self._factor: float | None = None  # of the sum over ranks, once they have met
-        self._only_synchronizes = False  # this update: it makes the copies equal, and takes no step
+        # with double buffering: parameters without a gradient on any rank in the update before
+        self._nowhere: list[Any] = []
         # whether any rank's step may sum norms of pieces of weights that stages share
         self._asks = False
-        self._altered = 0  # how often any rank's values were altered between steps
-        self._suspects = False  # they were, and are to be compared in this update
+        self._all_joined = False
 
     def take_as_given(self) -> None:
         """Do not broadcast rank 0's values at the first update: each rank has loaded its own."""
-        self._copies.take_as_equal(self.optimizer.target)
+        self.replicas.take_as_equal(self.optimizer.target)
 
     def _make_equal(self, final: bool = False) -> bool:
-        """Make the copies equal; returns whether that may have changed values. ``final``: the
+        """Make the copies equal; return whether that may have changed values. ``final``: the
         forward cannot be run again.
         """
         model, placement = self.optimizer.target, self._placement
-        self._identity.check_updates()
+        self._fingerprint.check_updates()
         if any([getattr(link, "reduces_over", None) is self.comm for link in model.links()]):
-            raise RuntimeError(TWICE)
+            raise RuntimeError(_TWICE)
         equal = (
-            final and alike(model, self.comm)
+            final and are_equal(model, self.comm)
             if placement is None
             else placement.settle(model, values=False)
         )
-        self._copies.make_equal(model, self.optimizer.arenas, equal)
+        self.replicas.make_equal(model, self.optimizer.arenas, equal)
         self._prepare()
         return not equal
 
-    def _meet(
-        self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False
-    ) -> list[Row]:
-        """All ranks meet and hear of each other; what is stale is synchronized.
-
-        ``undoable``: the forward has left nothing that cannot be undone, so that it can be run
-        again.
-        """
-        rows = told(self._now(weight, undoable, manual, joining), self.comm, self._placement)
-        self._identity.check(rows)
-        self._asks = rows[0].asks
-        altered = any([row.altered for row in rows])
-        self._altered += altered
-        self._suspects = altered and self._is_due(self._altered)
-        if any([row.stale for row in rows]) and not all([row.joining for row in rows]):
-            final = any([row.manual or row.final for row in rows])
-            if not self._make_equal(final):
-                rows = [row._replace(stale=False) for row in rows]
-            elif final:
-                self._only_synchronizes = True
-                warn_user(skipped(rows), self.comm.rank)
-        if self._placement is not None and any([row.unsettled for row in rows]):
-            self._placement.settle(self.optimizer.target)
-            self._prepare()
-        return rows
-
     def _prepare(self) -> None:
-        """The parameters stay for a while; all ranks that have copies are here."""
+        """Let gradients live where they are summed: the parameters stay for a while. All ranks that
+        have copies call it.
+        """
         if not (self._double_buffering or self._shards):
             self.optimizer.arenas.gather(self.optimizer.members())
             self.reducer.prepare(self.optimizer.arenas)
 
-    def _now(
-        self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False
-    ) -> Row:
-        """This rank's row."""
-        model = self.optimizer.target
-        if any([end.reduces_over is self.comm and shared(end.module, model) for end in ends()]):
-            raise RuntimeError(TWICE)
-        stale = self._copies.stale(model)
-        talks = bool(current_tape().records)
-        final = talks or (stale and not undoable and any([True for _ in model.namedpersistents()]))
-        unsettled = self._placement is not None and self._placement.stale(model)
-        asks = altered = False
-        if self._shards is not None:
-            asks = self._placement is not None and self._placement.asks(self.optimizer)
-            altered = self._shards.altered()
-        return Row(
-            weight,
-            self._held,
-            stale,
-            final,
-            manual,
-            joining,
-            talks,
-            unsettled,
-            asks,
-            altered,
-            *self._identity.told,
-        )
+    # ---- before backward ----
 
     def watching(self) -> AbstractContextManager[None]:
-        """Around forward and backward: in an update after which gradients are compared, so is what
-        ranks own together.
+        """Return a context around forward and backward: on a mesh, in updates in which values are
+        compared, ranks also compare what they own together.
         """
         placement = self._placement
-        if placement is None or not (self._is_due(self.optimizer.t) or is_debugging()):
-            return _AS_EVER
+        if placement is None or not self.replicas.is_due(self.optimizer.t):
+            return _NOTHING
         ranks, everyone = [
             comm.transport.world_ranks for comm in (placement.copy, placement.mesh.comm)
         ]
         return checking(MeshUpdate(ranks, everyone, self.optimizer.target))
 
     def loss(self, lossfun: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any]) -> Any:
-        """The loss on this rank, to be differentiated; None where there are no samples."""
-        if not self._copies.ever:
+        """Return the loss on this rank, to be differentiated; None where there are no samples."""
+        model = self.optimizer.target
+        if not self.replicas.ever_equal:
             self._make_equal()
-        before = self._begin()
+        self._added, self.keeps = 0.0, self._holding
+        settled = self.replicas.is_settled(model)
+        before = None if settled else copy_persistents(model)
         loss = lossfun(*args, **kwds)
         own = own_weight(loss, self._samples(args, kwds), self._how)
+        if self.comm.size == 1 and self._how != "sum" and not self._held:
+            self._base = abs(own) or self._base  # N
+        started = abs(own) / (self._base or 1.0)
         if self._alone:
             self._add_up(own, loss)
-            return weighted(loss, own, own / self._base, self.optimizer.loss_scale, None)
-        rows = self._meet(own, before is not None)
-        if any([row.stale for row in rows]) and not self._only_synchronizes:
-            restore(before)
-            loss = lossfun(*args, **kwds)  # the first was of other parameters
+            return weighted(loss, own, started, self.optimizer.loss_scale, None)
+        record = self._packed[0]
+        if record is None or not (settled and self._repeats(record, own)):
+            record = self._record(own, before is not None)
+        forward = lambda: lossfun(*args, **kwds)
+        update = self._begin(_Update(record, forward, started, before))
+        return self._weigh(update, loss)
+
+    def _weigh(self, update: _Update, loss: Any) -> Any:
+        """Return the loss as backward is to start from it: run anew, if that is needed."""
+        if update.reruns and update.forward is not None:
+            update.reruns = False
+            restore_persistents(update.before)
+            loss = update.forward()  # the first was of other parameters
         hook = communication_hook()
         if hook is not None and self.on_mesh and self._placement is not None:
             hook.check_loss(self._placement.copy, loss)
-        share = self._share(rows)
-        # what stands there is part of what a model reduces in backward
-        others = None if self._factor == 1 else self._others
-        return weighted(loss, own, share, self.optimizer.loss_scale, others)
+        others = None if update.factor == 1 else self._others
+        if others is not None and current_tape().records:
+            for end in ends():
+                others.leave(end.reduces)
+        own = update.record.weight
+        return weighted(loss, own, update.started, self.optimizer.loss_scale, others)
 
-    def _begin(self) -> list[Persistent] | None:
-        """Begin an update; returns what its forward may change, if it may have to be run again: it
-        makes missing parameters.
+    def _repeats(self, record: UpdateRecord, weight: float) -> bool:
+        """Return whether this rank has nothing else to tell than its last record: nearly always."""
+        return (
+            weight == record.weight
+            and record.digest is NO_DIGEST
+            and self._notes is not None
+            and self._placement is None
+            and self._tuned is structure.tuned
+            and not (self._held or current_tape().records or self.replicas.is_due(self.optimizer.t))
+        )
+
+    def _record(
+        self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False
+    ) -> UpdateRecord:
+        """Return this rank's record. ``undoable``: the persistent values from before the forward
+        are there, so that it can be run again.
         """
-        self._added, self.keeps = 0.0, self._holding
-        copies, model = self._copies, self.optimizer.target
-        if copies.settled is structure.now or (copies.complete and not copies.stale(model)):
-            return None
-        return persistents(model)
+        model, records = self.optimizer.target, current_tape().records
+        if records and any(
+            [
+                end.reduces_over is self.comm and have_common_parameters(end.module, model)
+                for end in ends()
+            ]
+        ):
+            raise RuntimeError(_TWICE)
+        talks = bool(records)
+        stale = self.replicas.is_stale(model)
+        first = talks or stale or self._base is None or self._meets_first
+        final = (
+            talks
+            or (stale and not undoable and any([True for _ in model.namedpersistents()]))
+            or (self._holding and not first)
+        )
+        self._tuned = structure.tuned
+        unsettled = asks = altered = False
+        if self._placement is not None:
+            unsettled = self._placement.stale(model)
+            asks = self._shards is not None and self._placement.asks(self.optimizer)
+        if self._shards is not None:
+            altered = self._shards.altered()
+        return UpdateRecord(
+            weight,
+            self._held,
+            first,
+            stale,
+            final,
+            manual,
+            joining,
+            unsettled,
+            asks,
+            altered,
+            *self._fingerprint.numbers,
+            self.replicas.digest(model, self.optimizer.t),
+        )
+
+    def _begin(self, update: _Update) -> _Update:
+        """Begin an update, in which this rank tells its record now, or with its gradients."""
+        if self._update is not None:  # ended by an error
+            self._others.forget()
+        self._update = None
+        if update.record.first:
+            records = self.replicas.exchange(update.record)
+            self._meet(update, records)
+            if not self._all_joined:
+                update.started, update.factor = self._share(records)
+        self._update = update
+        return update
+
+    def _meet(self, update: _Update, records: list[UpdateRecord]) -> None:
+        """Set right what the records tell; all ranks call it with the same."""
+        model = self.optimizer.target
+        self._notes = None
+        self._fingerprint.check(records)
+        self._asks = records[0].asks
+        if all([record.joining for record in records]):
+            self._all_joined = True
+            return
+        if any([record.stale for record in records]):
+            final = any([record.manual or record.final for record in records])
+            if self._make_equal(final):
+                update.reruns = not final
+                if final:
+                    unweighted = any([record.manual or record.held for record in records])
+                    self._skip(update, _EQUALIZED.format(_MANUAL if unweighted else _FINAL))
+        elif len({record.manual for record in records if not record.joining}) > 1:
+            self._skip(update, _MIXED)
+        if self._placement is not None and any([record.unsettled for record in records]):
+            self._placement.settle(model)
+            self._prepare()
+        elif not any([record.stale for record in records]):
+            self.replicas.compare(records, model, self.optimizer.t)
+
+    def _skip(self, update: _Update, why: str) -> None:
+        update.skips = True
+        warn_user(f"no step was taken: {why}", self.comm.rank)
+
+    def _share(self, records: list[UpdateRecord]) -> tuple[float, float]:
+        """Return what this rank's loss counts, and the factor of the sum of the gradients."""
+        check_known(records)
+        weight = abs(records[self.comm.rank].weight)
+        base, total = self._base or 1.0, total_weight(records)
+        if self._how == "sum":
+            return weight, 1.0
+        if any([record.manual for record in records]):
+            return 1.0, 1 / len(records)
+        if total:
+            self._base = total
+        if any([record.held for record in records]):  # by the same base
+            return weight / base, base / total
+        return (weight / total if total else 0.0), 1.0
 
     def _add_up(self, own: float, loss: Any) -> None:
-        """An update inside no_sync."""
+        """Note an update inside no_sync."""
         if own < 0:
             raise ValueError(UNKNOWN.format(f"rank {self.comm.rank}'s"))
-        if self._copies.stale(self.optimizer.target):
+        if self.replicas.is_stale(self.optimizer.target):
             raise RuntimeError(
                 f"rank {self.comm.rank}: the model has parameters that no update outside of "
-                "no_sync has seen: give layers "
-                "their sizes, and take a step with new ones first"
+                "no_sync has seen: give layers their sizes, and take a step with new ones first"
             )
         if (
             own == 0
@@ -247,72 +361,164 @@ class Team:
         ):
             raise RuntimeError(
                 f"rank {self.comm.rank}: no_sync cannot know the weights of losses that other "
-                "ranks of a model-parallel model "
-                "have: use reduce='sum', and divide the losses yourself"
+                "ranks of a model-parallel model have: use reduce='sum', and divide the losses "
+                "yourself"
             )
         self._holding = True
         self._held += own
         self._added = own
 
-    def _share(self, rows: list[Row]) -> float:
-        """What this rank's loss counts; sets the factor of the sum of gradients."""
-        check_known(rows)
-        share, self._factor = share_of(rows, self.comm.rank, self._how, self._base)
-        return share
-
     def listen(self) -> None:
-        """Before a backward: gradients may leave while it goes on."""
+        """Let gradients leave during the backward that begins now, in buckets."""
         if not (
-            self._alone
-            or self._only_synchronizes
+            self.reducer.bucket_bytes is None
+            or self._alone
             or self._double_buffering
             or self._shards
-            or self.reducer.bucket_bytes is None
+            or (self._update is not None and self._update.skips)
         ):
             # another optimizer may have moved shared ones
             self.optimizer.arenas.gather(self.optimizer.members())
             self.reducer.listen(self.optimizer.arenas)
 
     def give_up(self) -> None:
-        """A backward failed: drop what belongs to this update."""
-        if self._factor is not None and self._double_buffering is not None:
+        """Drop what belongs to this update, whose backward failed."""
+        if self._double_buffering is not None and self._update is not None:
             self.interrupt()  # elsewhere the others wait for this rank's part
+        self._update = None
         self._others.settle()
-        self._factor = None
-        self._only_synchronizes = False
-        self._held = self._held - self._added
+        self._held -= self._added
         self._added = 0.0
         self.reducer.give_up(self.optimizer.arenas)
 
     def interrupt(self) -> None:
-        """An error came after the other ranks may have had this rank's gradients: it may lack a
-        step that they take.
+        """Note an error that came after the other ranks may have had this rank's gradients: it may
+        lack a step that they take.
         """
-        self._identity.interrupt()
+        self._fingerprint.interrupt()
+
+    # ---- after backward ----
 
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
-        """After backward: the gradients of all ranks added up; False if no step is to be taken now,
-        None if one is to be begun anew, with other gradients. If they travel in buckets and
-        ``by_pieces()``: arena, place in its vectors and parameters of gradients, as they arrive.
+        """Add the gradients of all ranks up. Return whether to step; None if the step is to begin
+        anew, with other gradients. If they arrive one after the other and ``by_pieces()``: return
+        them as arena, place in its vectors and parameters.
         """
         if self._alone:
             return False
-        if self._factor is None:  # the gradients were there already
+        update = self._update
+        if update is None:  # the gradients were there already
             self._in_own_scale()
-            self._share(self._meet(0.0, manual=True))
-        factor, skipped = self._factor or 0.0, self._only_synchronizes
-        self._others.settle(factor)
-        self._factor, self._only_synchronizes = None, False
-        self._forget_held()
-        if skipped:
+            update = self._begin(_Update(self._record(0.0, manual=True)))
+        self._update = None
+        if self._all_joined:
             return False
-        arenas = self.optimizer.arenas
-        nowhere, steps = [] if self._zero_fill else self.reducer.nowhere(arenas), True
+        if update.factor is None:
+            try:
+                return self._sum_with_records(update, by_pieces)
+            except BaseException:
+                self._others.forget()
+                raise
+        self._others.settle(update.factor)
+        self._forget_held()
+        return False if update.skips else self._sum(update.factor, by_pieces)
+
+    def _sum_with_records(
+        self, update: _Update, by_pieces: Callable[[], bool]
+    ) -> bool | Pieces | None:
+        """Sum gradients in one message with the records. Between its two halves the rank does what
+        it can while others arrive.
+        """
+        arenas, reducer = self.optimizer.arenas, self.reducer
+        records: list[UpdateRecord] | None = None
+
+        def accept(notes: list[bytes]) -> bool:
+            nonlocal records
+            if notes == self._notes:
+                return True
+            records = [UpdateRecord.unpack(note) for note in notes]
+            return _can_be_summed(records)
+
+        if not arenas.filled:
+            arenas.fill(self.optimizer.loss_scale)
+        noted = reducer.noted(arenas)
+        noted.begin(self._pack(update.record))
+        at_once = self._placement is None and by_pieces()
+        # of parts all but the first are there after reducer.rest() only
+        parts = reducer.parts if at_once else ()
+        if parts and any(
+            [param.node.loss_scale is not None for param in arenas.learning[0].params]
+        ):
+            parts = ()  # whole gradients are divided by it
+        added = noted.end(accept, bool(parts))
+        if not added:
+            return self._begin_anew(update, records or [])
+        reducer.finish(arenas)
+        factor = 1.0
+        if records is not None:
+            reducer.rest()
+            parts = ()
+            self.replicas.compare(records, self.optimizer.target, self.optimizer.t)
+            factor = self._factor_after(records)
+            arenas.multiply(factor)
+        self._others.settle(factor)
+        if self._holding or self._held:
+            self._forget_held()
+        if parts:
+            return self._in_parts(*parts)
+        return reducer.pieces if at_once else True
+
+    def _pack(self, record: UpdateRecord) -> bytes:
+        if record != self._packed[0]:
+            self._packed = record, record.pack()
+        return self._packed[1]  # the same object costs nothing
+
+    def _factor_after(self, records: list[UpdateRecord]) -> float:
+        """Return the factor of a sum whose weights were divided by the base."""
+        manual = any([record.manual for record in records])
+        base, total = self._base or 1.0, total_weight(records)
+        if self._how == "sum":
+            factor = 1.0
+        elif manual:
+            factor = 1 / len(records)
+        else:
+            factor = base / total if total else 1.0
+            self._base = total or base
+        usual = not manual and not any([record.held or record.joining for record in records])
+        self._notes = [record.pack() for record in records] if usual else None
+        return factor
+
+    def _begin_anew(self, update: _Update, records: list[UpdateRecord]) -> bool | None:
+        """Go on after records that prevented the sum: as if this rank had told its own before its
+        backward.
+        """
+        self._meet(update, records)
+        if not self._all_joined:
+            started = update.started
+            update.started, update.factor = self._share(records)
+            if update.skips:
+                self._others.forget()
+            elif update.reruns:
+                self._others.forget()
+                if update.forward is not None:
+                    self.optimizer.differentiate(self._weigh(update, None))
+            else:
+                correction = update.started / started if started else 1.0
+                self.optimizer.arenas.multiply(correction)
+                self._others.settle(correction * update.factor)
+        self._update = update
+        return None
+
+    def _sum(self, factor: float, by_pieces: Callable[[], bool]) -> bool | Pieces:
+        """Sum gradients when all ranks know all records."""
+        arenas, steps = self.optimizer.arenas, True
+        nowhere = [] if self._zero_fill else self.reducer.nowhere(arenas)
         arenas.fill(self.optimizer.loss_scale)
+        model, t = self.optimizer.target, self.optimizer.t
         # what is compared is not summed yet, or is used later
         late = self._double_buffering is not None or self._shards is not None
         if late:
-            self._compare()
+            self.replicas.compare_parts(model, t)
         if self._double_buffering is not None:
             steps = self._double_buffering.reduce(arenas, factor, self.optimizer.loss_scale or 1.0)
             nowhere, self._nowhere = self._nowhere, nowhere
@@ -320,23 +526,42 @@ class Team:
             self._shards.reduce(arenas, factor)
         elif (
             self.reducer.bucket_bytes is not None
-            and not (nowhere or self._compares)
+            and not (nowhere or self.replicas.compares(t))
             and by_pieces()
         ):
             self._count_once()
-            return self._pieces(factor)
+            return self._in_buckets(factor)
         else:
             self.reducer.reduce(arenas)
             arenas.multiply(factor)
         if not late:
-            self._compare()
+            self.replicas.compare_parts(model, t)
         for param in nowhere:
             param.cleargrad()
         return steps
 
+    def _in_parts(self, own: slice, *others: slice) -> Pieces:
+        """Yield the pieces of a vector that is still being summed: first what this rank has added
+        up, then the other ranks' parts.
+        """
+        arena = self.optimizer.arenas.learning[0]
+        try:
+            yield arena, own, arena.params
+        finally:
+            self.reducer.rest()
+        for place in others:
+            if place.start < place.stop:
+                yield arena, place, []
+
+    def _in_buckets(self, factor: float) -> Pieces:
+        for bucket in self.reducer.arrivals(self.optimizer.arenas):
+            if factor != 1:
+                bucket.grad *= factor
+            yield bucket.arena, bucket.place, bucket.params
+
     def _in_own_scale(self) -> None:
-        """Gradients of another's backward have its loss scale, on ranks that have any: let all
-        ranks' have this optimizer's.
+        """Bring gradients of another's backward, which only some ranks may have, to this
+        optimizer's loss scale.
         """
         scale = self.optimizer.loss_scale
         for param in self.optimizer.members() if self.comm.size > 1 else ():
@@ -344,43 +569,15 @@ class Team:
                 g *= (scale or 1.0) / (param.node.loss_scale or 1.0)
                 param.node.loss_scale = scale
 
-    def _pieces(self, factor: float) -> Pieces:
-        for bucket in self.reducer.arrivals(self.optimizer.arenas):
-            if factor != 1:
-                bucket.grad *= factor
-            yield bucket.arena, bucket.place, bucket.params
-
     def _forget_held(self) -> None:
-        self._held = 0.0
-        self._added = 0.0
-        self._holding = False
-        self.keeps = False
+        self._held = self._added = 0.0
+        self._holding = self.keeps = False
 
-    @property
-    def _compares(self) -> bool:
-        """Every so many updates, and after 1, 2, 4 …: whether ranks have the same values; on a
-        mesh, also gradients.
-        """
-        if not (self._is_due(self.optimizer.t) or self._suspects or is_debugging()):
-            return False
-        return self.comm.size > 1 or (self._placement is not None and bool(self._placement.others))
-
-    def _is_due(self, t: int) -> bool:
-        return not t % self._check or (t <= self._check and not t & (t - 1))
-
-    def _compare(self) -> None:
-        if self._compares:
-            compare(
-                self.comm,
-                self.optimizer.target,
-                self.optimizer.arenas,
-                self.optimizer.t,
-                self._placement,
-            )
+    # ---- around a step ----
 
     def _count_once(self) -> None:
-        """On a mesh: let what is computed of the whole model in this step count each parameter
-        once.
+        """Let what is computed of the whole model in this step count each parameter once, on a
+        mesh.
         """
         if self._placement is not None:
             self._placement.equip(self.optimizer, self._shards is not None, self.reducer)
@@ -400,20 +597,23 @@ class Team:
         shards.leave(self.optimizer.arenas)
 
     def stepping(self) -> AbstractContextManager[None]:
-        """Around a step."""
+        """Return a context around a step."""
         if self._shards is not None:
             return self._in_pieces(self._shards)
         self._count_once()
-        return _AS_EVER
+        return _NOTHING
 
     def saving(self) -> AbstractContextManager[None]:
-        """Around saving and loading."""
-        return _AS_EVER if self._shards is None else self._shards.whole(self.optimizer)
+        """Return a context around saving and loading."""
+        return _NOTHING if self._shards is None else self._shards.whole(self.optimizer)
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load what the next update needs of the last one."""
+        """Save or load what the next update needs of the last one: divided by another base,
+        gradients would have other last digits.
+        """
         if isinstance(serializer, Deserializer):
-            self._identity.interrupt(None)
+            self._fingerprint.interrupt(None)
+            self._notes = None
         elif self._holding:
             warn_user(
                 f"rank {self.comm.rank}: the gradients that no_sync has added up are not "
@@ -421,10 +621,13 @@ class Team:
             )
         if self._double_buffering is not None:
             self._double_buffering.serialize(serializer["late"])
+        if not self._meets_first:
+            with suppress(KeyError):  # saved by an optimizer with other options, or of one process
+                self._base = float(serializer["team"]("base", self._base or 0.0)) or None
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, updates only add up gradients."""
+        """Let updates inside a ``with`` block only add up gradients."""
         before, self._alone = self._alone, True
         try:
             yield
@@ -433,17 +636,50 @@ class Team:
 
     def join(self) -> None:
         """Take part in the updates of the ranks that still have samples, until none has."""
-        if not self._copies.ever:
+        if not self.replicas.ever_equal:
             self._make_equal()
-        while self._joins():
-            self.optimizer.differentiate(None)
-            self.optimizer.step()
+        while True:
+            self.keeps = self._holding
+            self._begin(_Update(self._record(0.0, joining=True)))
+            if not self._all_joined:
+                self.optimizer.differentiate(None)
+                self.optimizer.step()
+            if self._all_joined:
+                self._all_joined, self._update = False, None
+                return
 
-    def _joins(self) -> bool:
-        """Whether there is another update, of other ranks."""
-        self.keeps = self._holding
-        rows = self._meet(0.0, joining=True)
-        if all([row.joining for row in rows]):
-            return False
-        self._share(rows)
-        return True
+
+def _can_be_summed(records: list[UpdateRecord]) -> bool:
+    """Return whether gradients that come with these records can be summed: the sum is then right
+    but for a factor.
+    """
+    return (
+        len({(record.number, record.rules) for record in records}) == 1
+        and len({record.manual for record in records if not record.joining}) == 1
+        and not any([record.first or record.stale or record.unsettled for record in records])
+        and not find_unknown(records)
+    )
+
+
+_TWICE = (
+    "the model has, or is in, a DistributedDataParallel of these ranks: gradients would be "
+    "reduced twice. Use one of them"
+)
+
+_EQUALIZED = (
+    "this update only made the parameters equal on all ranks, those of rank 0. The first update of "
+    "an optimizer does so, of one that was copied before it made one too, and the first with new "
+    "parameters: {}"
+)
+
+_MIXED = "some ranks brought gradients, and others a loss function"
+
+_MANUAL = (
+    "gradients that were there already are of other values; update(lossfun, ...) computes them "
+    "once more instead"
+)
+
+_FINAL = (
+    "its forward communicated, or changed persistent values, and so cannot be run once more "
+    "with these: give layers their sizes to avoid it"
+)

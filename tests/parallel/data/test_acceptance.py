@@ -45,7 +45,7 @@ def test_buckets_send_each_element_once_in_a_step(comm, bucket_bytes, monkeypatc
     x = RNG.standard_normal((3, 5))
     t = np.array([0, 1, 2])
     optimizer.update(error(net), x, t)
-    sent, channel = [], optimizer.team.reducer.channel
+    sent, channel = [], optimizer.sync.reducer.channel
     real = channel.iallreduce
     monkeypatch.setattr(
         channel,
@@ -55,8 +55,8 @@ def test_buckets_send_each_element_once_in_a_step(comm, bucket_bytes, monkeypatc
     for _ in range(2):
         optimizer.update(error(net), x, t)
     assert sum(sent) == 2 * net.count_params()
-    assert len(sent) == 2 * len(optimizer.team.reducer.buckets)
-    assert len(optimizer.team.reducer.buckets) == {1: 4, 300: 2, 10**6: 1}[bucket_bytes]
+    assert len(sent) == 2 * len(optimizer.sync.reducer.buckets)
+    assert len(optimizer.sync.reducer.buckets) == {1: 4, 300: 2, 10**6: 1}[bucket_bytes]
 
 
 # ---- F9 ----

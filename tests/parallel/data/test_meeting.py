@@ -12,7 +12,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.errors import DeadlockError, MismatchError
-from mnpar.parallel.data.update_record import Row
+from mnpar.parallel.data.update_record import UpdateRecord
 from mnpar.serializers import NpzDeserializer, serialize
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -58,7 +58,7 @@ def openings(optimizer, comm):
     """Counts the exchanges of this rank on the communicator and on the optimizer's own, from here
     on.
     """
-    ways = {"comm": comm, "own": optimizer.team.reducer.channel}
+    ways = {"comm": comm, "own": optimizer.sync.reducer.channel}
     before = {name: way.traffic.collectives for name, way in ways.items()}
     return lambda: {name: way.traffic.collectives - before[name] for name, way in ways.items()}
 
@@ -140,7 +140,7 @@ def test_an_update_of_a_small_model_is_one_message(comm, monkeypatch):
     sums = []
     real = type(comm.transport).reduce
     monkeypatch.setattr(
-        optimizer.team.reducer.channel.transport,
+        optimizer.sync.reducer.channel.transport,
         "reduce",
         lambda *a: sums.append(a) or real(*a),
         raising=False,
@@ -152,44 +152,42 @@ def test_an_update_of_a_small_model_is_one_message(comm, monkeypatch):
 
 
 @RANKS
-def test_a_model_that_communicates_is_met_before_its_backward(comm):
+def test_ranks_meet_before_backward_only_where_the_model_communicates(comm):
     net, optimizer = small(comm)
     x = np.ones((2, D))
 
-    def loss(x):
+    def talking(x):
         return F.mean(F.allreduce(comm, net(x)) ** 2) / comm.size
 
-    for _ in range(2):
+    optimizer.update(error_of(net), x)
+    for loss, messages in ((error_of(net), 1), (talking, 4), (talking, 4), (error_of(net), 1)):
+        count = openings(optimizer, comm)
         optimizer.update(loss, x)
-    assert not optimizer.team._noted
+        # one for the gradients; one for the records; the sum in forward, and its gradient
+        assert count()["comm"] == messages
 
 
 @RANKS
 @pytest.mark.parametrize("changes", [False, True])
-def test_a_model_that_begins_to_communicate_goes_on_or_says_that_it_cannot(comm, changes):
-    """Where counts change in that very update, what travels in backward would have wrong weights:
-    no step is taken.
-    """
-    changes = changes and comm.size > 1  # one rank knows all counts
+@pytest.mark.parametrize("some", [False, True], ids=["all", "some"])
+def test_a_model_may_begin_to_communicate_in_any_update_and_on_some_ranks(comm, changes, some):
     net, optimizer = small(comm)
-    peers = comm.split(0, comm.rank)
+    talks = comm.size < 3 or comm.rank < 2 or not some
+    peers = comm.split(0 if talks else None, comm.rank)
     first, second = batches([[2] * comm.size, [3 if changes else 2] * comm.size])
 
     def talking(x):
         h = net[1](net[0](x))
-        F.allreduce(peers, h)  # used by nobody
+        if talks:
+            F.allreduce(peers, h)  # used by nobody
         return F.mean(net[2](h) ** 2)
 
-    for parts in (first, first):
-        optimizer.update(error_of(net), parts[comm.rank])
-    if changes and comm.rank == 0:
-        with pytest.warns(UserWarning, match="no step was taken"):
-            optimizer.update(talking, second[comm.rank])
-    else:
-        optimizer.update(talking, second[comm.rank])
-    optimizer.update(talking, second[comm.rank])
-    assert optimizer.t == 4 - changes
-    steps = [first, first, second] if changes else [first, first, second, second]
+    steps = [first, first, second, second, first]
+    for parts, loss in zip(
+        steps, (error_of(net), error_of(net), talking, talking, error_of(net)), strict=True
+    ):
+        optimizer.update(loss, parts[comm.rank])
+    assert optimizer.t == 5
     np.testing.assert_allclose(
         values(net), alone(steps, lambda: mnpar.optimizers.MomentumSGD(0.1)), rtol=1e-12
     )
@@ -206,27 +204,39 @@ def test_parameters_that_appear_on_some_ranks_are_met_and_the_update_is_made_onc
     optimizer.update(error_of(net), x)
     assert mnpar.check_parameter_closeness(net, comm)
     assert optimizer.t == 3
+    count = openings(optimizer, comm)
     optimizer.update(error_of(net), x)
     optimizer.update(error_of(net), x)
-    assert optimizer.team._noted
+    assert count() == {"comm": 2, "own": 0}  # as ever
     assert mnpar.check_parameter_closeness(net, comm)
 
 
 @RANKS
-def test_added_up_gradients_and_new_parameters_together_cost_the_step(comm):
-    net, optimizer = small(comm)
-    x = np.ones((2, D))
-    optimizer.update(error_of(net), x)
-    with optimizer.no_sync():
-        optimizer.update(error_of(net), x)
-    net.append(L.Linear(1, 1, initialW=comm.rank))
-    if comm.rank == 0:
-        with pytest.warns(UserWarning, match="no step was taken"):
-            optimizer.update(error_of(net), x)
-    else:
-        optimizer.update(error_of(net), x)
-    assert optimizer.t == 1
-    assert mnpar.check_parameter_closeness(net, comm)
+def test_gradients_are_added_up_before_a_link_is_added(comm):
+    def train(comm):
+        net = model(0)
+        optimizer = mnpar.optimizers.MomentumSGD(0.1)
+        if comm is not None:
+            optimizer = mnpar.create_multi_node_optimizer(optimizer, comm)
+        optimizer.setup(net)
+        if comm is not None:
+            optimizer.update(error_of(net), first[comm.rank])
+            with optimizer.no_sync():
+                optimizer.update(error_of(net), second[comm.rank])
+            net.append(L.Linear(1, 1, initialW=comm.rank + 1.0))
+            optimizer.update(error_of(net), third[comm.rank])
+        else:
+            optimizer.update(error_of(net), np.concatenate(first))
+            old = lambda x: net[2](net[1](net[0](x)))
+            net.append(L.Linear(1, 1, initialW=1.0))
+            x, y = np.concatenate(second), np.concatenate(third)
+            optimizer.update(lambda: (F.sum(old(x) ** 2) + F.sum(net(y) ** 2)) / (len(x) + len(y)))
+        return values(net), optimizer.t
+
+    first, second, third = batches([[2] * comm.size] * 3)
+    (found, t), (expected, _) = train(comm), train(None)
+    assert t == 2
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @RANKS
@@ -335,7 +345,7 @@ def test_each_bucket_is_updated_as_soon_as_it_is_there(comm, monkeypatch):
     x = np.ones((2, D))
     optimizer.update(error_of(net), x)
     events = []
-    bucket = type(optimizer.team.reducer.buckets[0])
+    bucket = type(optimizer.sync.reducer.buckets[0])
     rule = type(net[0].W.update_rule)
     update, unpack = rule.update_core, bucket.unpack
     monkeypatch.setattr(
@@ -365,6 +375,6 @@ def test_a_hook_sees_all_gradients_before_the_first_bucket_is_updated(comm):
     )
 
 
-def test_a_row_travels_as_bytes():
-    row = Row(3.0, 1.5, True, False, True, False, True)
-    assert Row.of(row.packed()) == row
+def test_a_record_travels_as_bytes():
+    record = UpdateRecord(3.0, 1.5, True, False, True, False, True)
+    assert UpdateRecord.unpack(record.pack()) == record

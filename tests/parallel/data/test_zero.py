@@ -139,11 +139,11 @@ def test_what_is_saved_is_whole_and_continues_on_any_number_of_ranks(comm, make)
         assert saved.values[key].shape == value.shape
     for twin in (sharded(comm, make()), make()):
         twin.setup(Net())
-        run(twin, comm if twin.team else None, steps=1)
+        run(twin, comm if twin.sync else None, steps=1)
         loaded = Loaded(saved.values)
         twin.serialize(loaded["o"])
         twin.target.serialize(loaded["m"])
-        run(twin, comm if twin.team else None, steps=1)
+        run(twin, comm if twin.sync else None, steps=1)
         same(twin, _continued(make))
 
 
@@ -166,7 +166,7 @@ def test_a_hook_after_the_step_sees_whole_parameters(comm):
                 param.array[...] *= 0.9
 
         optimizer.add_hook(hook, "average", timing="post")
-        run(optimizer, comm if optimizer.team else None)
+        run(optimizer, comm if optimizer.sync else None)
         averages.append(mean)
     same(*twins)
     for one, other in zip(*averages, strict=True):
@@ -181,7 +181,7 @@ def test_a_rules_hook_after_the_step_sees_the_whole_parameter(comm):
             param.update_rule.add_hook(
                 lambda rule, p: np.divide(p.array, abs(p.array).max(), out=p.array), "norm", "post"
             )
-        run(optimizer, comm if optimizer.team else None)
+        run(optimizer, comm if optimizer.sync else None)
     same(*twins)
 
 
@@ -278,8 +278,15 @@ def test_values_that_are_changed_between_steps_are_compared_at_once(comm, by, al
 @pytest.mark.ranks(2, on="threads")
 def test_values_that_are_changed_alike_before_each_step_are_compared_seldom(comm):
     optimizer, compared = run(sharded(comm, opt.SGD(0.1), check=4).setup(Net()), comm), []
-    team = optimizer.team
-    team._compare = lambda: compared.append(optimizer.t) if team._compares else None
+    replicas = optimizer.sync.replicas
+    compare = replicas.compare
+
+    def noted(records, model, t):
+        compare(records, model, t)
+        if replicas.compares(t):
+            compared.append(t)
+
+    replicas.compare = noted
     for _ in range(12):
         optimizer.target.a.W.array *= 0.9
         run(optimizer, comm, steps=1)
