@@ -511,6 +511,17 @@ def running(call):
     return steps
 
 
+def whitened(F, x):
+    mean, projection = np.zeros((2, 2)), np.tile(np.eye(2), (2, 1, 1))
+    ys = [
+        F.decorrelated_batch_normalization(
+            x * scale, groups=2, running_mean=mean, running_projection=projection, decay=0.7
+        )
+        for scale in (1, 2)
+    ]
+    return *ys, mean, projection
+
+
 CHANNELS = (3, 4, 2, 3), (4,), (4,)
 NORMALIZATION = {
     "batch_normalization": (
@@ -534,6 +545,22 @@ NORMALIZATION = {
         (3, 2, 4),
         (2,),
         (2,),
+    ),
+    "decorrelated_batch_normalization": (
+        lambda F, x: F.decorrelated_batch_normalization(x, groups=2, eps=0.01),
+        (3, 4, 2, 3),
+    ),
+    "decorrelated_batch_normalization with running values": (
+        whitened,
+        (5, 4),
+    ),
+    "fixed_decorrelated_batch_normalization": (
+        lambda F, x, mean, projection: F.fixed_decorrelated_batch_normalization(
+            x, mean.array, projection.array, 2
+        ),
+        (3, 4, 2),
+        (2, 2),
+        (2, 2, 2),
     ),
     "fixed_batch_normalization": (
         lambda F, x, gamma, beta, mean, var: F.fixed_batch_normalization(

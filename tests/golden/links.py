@@ -10,11 +10,8 @@ from tests.golden.recording import differentiate, numbered
 
 
 def normalized(lib, link, x):
-    """Two steps of training and what they leave, then a step of prediction."""
-    ys = [link(x), link(2 * x + 1)]
-    with lib.using_config("train", False):
-        ys.append(link(x))
-    return *ys, link.avg_mean.copy(), link.avg_var.copy()
+    """Two steps of training, one of prediction, and the running values."""
+    return *predicted(lib, link, x), link.avg_mean.copy(), link.avg_var.copy()
 
 
 def finetuned(lib, link, x):
@@ -22,6 +19,13 @@ def finetuned(lib, link, x):
     link.start_finetuning()
     ys = [link(scale * x, finetune=True) for scale in (1, 2, 3)]
     return *ys, link.avg_mean.copy(), link.avg_var.copy()
+
+
+def predicted(lib, link, x):
+    """Two steps of training, then one of prediction."""
+    ys = [link(x), link(2 * x + 1)]
+    with lib.using_config("train", False):
+        return *ys, link(x)
 
 
 def over_steps(lib, link, *xs):
@@ -119,6 +123,11 @@ LINKS = {
         lambda lib, link, x, t: (link(x, t), link.accuracy),
         (5, 3),
         [0, 3, -1, 2, 1],
+    ),
+    "DecorrelatedBatchNormalization": (
+        lambda lib: lib.links.DecorrelatedBatchNormalization(4, 2, 0.7, dtype="f8"),
+        predicted,
+        (3, 4, 2, 2),
     ),
     "DeformableConvolution2D": (
         lambda lib: lib.links.DeformableConvolution2D(2, 3, 3, 1, 1),
