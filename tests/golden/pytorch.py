@@ -362,6 +362,22 @@ MASK = [
     [True, True, True, True, True],
 ]
 
+
+def their_attention(torch, x, W, b, W_out, b_out):
+    """Two heads over (N, T, D), of which PyTorch wants (T, N, D)."""
+    x = x.transpose(0, 1)
+    later = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    y, _ = nn(torch).multi_head_attention_forward(
+        *[x, x, x, 6, 2, W, b, None, None, False, 0.0, W_out, b_out],
+        need_weights=False,
+        attn_mask=later,
+    )
+    return y.transpose(0, 1)
+
+
+# mnpar has a link for it, which test_pytorch.py makes.
+ATTENTION = their_attention, None, (3, 4, 6), (18, 6), (18,), (6, 6), (6,)
+
 # How PyTorch's optimizer is made, how mnpar's, and what hyperparameters become halfway in each.
 # PyTorch's ε stands elsewhere in Adam and centered RMSprop: there it is next to none.
 OPTIMIZERS = {

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from tests.golden.optimizers import INPUTS, STEPS, gradients
-from tests.golden.pytorch import FUNCTIONS, OPTIMIZERS
+from tests.golden.pytorch import ATTENTION, FUNCTIONS, OPTIMIZERS
 from tests.golden.recording import draw, flatten, numbered, save, weigh
 
 
@@ -41,7 +41,8 @@ def record_optimizer(arrays, make, _, changes, *more):
 
 def main():
     versions = {"torch": torch.__version__}
-    cases = {name: record_function(name, *row) for name, row in FUNCTIONS.items()}
+    rows = FUNCTIONS | {"multi_head_attention_forward": ATTENTION}
+    cases = {name: record_function(name, *row) for name, row in rows.items()}
     save("pytorch_functions", cases, **versions)
     arrays = draw("optimizers", INPUTS)
     cases = {name: record_optimizer(arrays, *row) for name, row in OPTIMIZERS.items()}

@@ -82,14 +82,16 @@ def save(file, cases, **versions):
         name: {key: (array.dtype.str, array.shape) for key, array in case.items()}
         for name, case in cases.items()
     }
-    numbers = [np.ravel(array) for case in cases.values() for array in case.values()]
+    arrays = [np.ravel(array) for case in cases.values() for array in case.values()]
+    numbers = np.concatenate(arrays, dtype="f8", casting="unsafe")
+    numbers[np.isnan(numbers)] = np.nan  # whose sign may differ from run to run
     versions |= {"numpy": np.__version__, "python": sys.version.split()[0]}
     RECORDED.mkdir(exist_ok=True)
     np.savez_compressed(
         RECORDED / f"{file}.npz",
         versions=json.dumps(versions),
         index=json.dumps(index),
-        numbers=np.concatenate(numbers, dtype="f8", casting="unsafe"),
+        numbers=numbers,
     )
 
 
