@@ -115,8 +115,10 @@ def inputs(case):
 
 
 def compare(case, values):
-    """Check that ``values`` has what was recorded, except inputs, and that they are close."""
+    """Check that ``values`` has what was recorded, except inputs, in its shape and close to it."""
     missing = {key for key in case if key[0] != "x"} - values.keys()
     assert not missing, f"without {sorted(missing)}"
     for key in values.keys() & case.keys():
+        kind = values[key].shape, values[key].dtype.kind
+        assert kind == (case[key].shape, case[key].dtype.kind), key
         np.testing.assert_allclose(values[key], case[key], rtol=1e-11, atol=1e-12, err_msg=key)
