@@ -1,12 +1,10 @@
-"""Asynchronous saving: the values are copied, and written by threads that call no MPI while
-training goes on.
+"""Background saving: threads that call no MPI write copies of the values while training goes on.
 
 The ranks agree on who writes what before training goes on. The rest needs no message: each rank's
-thread writes its shard, and then a file with its size and digest beside it (notes.py); rank 0's
-thread waits until the notes of all ranks are there, and completes the checkpoint as :func:`save`
-does. So it is complete when the slowest disk is, whatever the ranks do meanwhile; if the job is
-killed before, there is no checkpoint. One is under way at a time, which takes the memory of one
-copy.
+thread writes its shard, and then a done marker with its size and digest; rank 0's thread waits for
+the markers of all ranks, and completes the checkpoint as :func:`save` does. So the checkpoint is
+complete when the slowest disk is, whatever the ranks do meanwhile; if the job is killed before,
+there is no checkpoint. One is under way at a time, which takes the memory of one copy.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from mnpar.checkpoint import store
-from mnpar.checkpoint.saving import Draft, name_it, write_shard
+from mnpar.checkpoint import done_markers, store
+from mnpar.checkpoint.saving import Draft, complete, write_shard
 from mnpar.communicators.consensus import run_on_all
 from mnpar.errors import CheckpointError
 
@@ -28,11 +26,11 @@ _LOOK = 0.01  # s
 PATIENCE = 600.0  # s that rank 0 waits for the shards of others, after it has written its own
 
 
-class Background:
-    """A checkpoint that is being written by a thread.
+class BackgroundSave:
+    """A checkpoint that a thread writes.
 
     Args:
-        draft: what is to be written, with copies of the values.
+        draft: the checkpoint, with copies of the values.
         comm: its ranks make this together.
     """
 
@@ -52,37 +50,37 @@ class Background:
     def _work(self) -> None:
         draft = self._draft
         try:
-            store.write_note(draft.hidden, draft.rank, write_shard(draft))
+            done_markers.write_marker(draft.hidden, draft.rank, write_shard(draft))
         except Exception as error:
             self._error = error
-            store.write_failure(draft.hidden, draft.rank, error)
+            done_markers.write_failure(draft.hidden, draft.rank, error)
         draft.arrays.clear()
         self._written.set()
         if draft.rank == 0:
             self._complete()
 
     def _complete(self) -> None:
-        """On rank 0: wait for the other ranks' shards, and complete the checkpoint; after an error
-        remove what was written.
+        """Wait for the other ranks' shards, and complete the checkpoint; after an error remove what
+        was written. On rank 0.
         """
         draft = self._draft
         try:
-            left = self._left()
+            shards = self._await_markers()
             failed = [
-                f"rank {rank} could not write its shard: {note}"
-                for rank, note in left.items()
-                if isinstance(note, str)
+                f"rank {rank} could not write its shard: {error}"
+                for rank, error in shards.items()
+                if isinstance(error, str)
             ]
             if failed:
                 raise CheckpointError(f"{draft.hidden}: {'; '.join(failed)}")
-            store.remove_notes(draft.hidden)
-            self._path = name_it(draft, [left[rank] for rank in range(draft.size)])  # type: ignore[misc]
+            done_markers.remove_markers(draft.hidden)
+            self._path = complete(draft, [shards[rank] for rank in range(draft.size)])  # type: ignore[misc]
         except Exception as error:
             self._failure = error
             store.discard(draft.hidden)
 
-    def _left(self) -> dict[int, store.Shard | str | None]:
-        """The note of each rank: its shard, None if it has nothing to write, or its error."""
+    def _await_markers(self) -> dict[int, store.Shard | str | None]:
+        """Return each rank's shard, None if it had nothing to write, or its error."""
         draft = self._draft
         nap = 0.002
         deadline = time.monotonic() + self._patience
@@ -91,9 +89,9 @@ class Background:
         )
         while missing := [rank for rank in range(draft.size) if rank not in found]:
             found |= {
-                rank: store.read_note(draft.hidden, rank)
+                rank: done_markers.read_marker(draft.hidden, rank)
                 for rank in missing
-                if store.has_note(draft.hidden, rank)
+                if done_markers.has_marker(draft.hidden, rank)
             }
             if len(found) < draft.size:
                 if time.monotonic() > deadline:
@@ -107,7 +105,7 @@ class Background:
         return found
 
     def finish(self) -> str:
-        """Wait until it is on the disk; its path. Collective.
+        """Wait until the checkpoint is on the disk, and return its path. Collective.
 
         Raises:
             OSError, CheckpointError: on all ranks, if one of them could not write: no trace of the

@@ -1,13 +1,5 @@
-"""Saving before a scheduler ends the job: a signal sets a flag, and all ranks act on it after the
-same iteration.
-
-Schedulers send SIGTERM, or another signal, some time before they kill; perhaps to some ranks only,
-and each is at another point of its work. A checkpoint needs all ranks at one iteration. So the
-signal's handler only sets a flag, and after each iteration the ranks share their flags, by a
-non-blocking allreduce whose result is looked at after the next iteration: no rank waits for it.
-
-ChainerMN's checkpointer: a Trainer's extension that saves the Trainer of all ranks, and goes on
-from what it saved.
+"""ChainerMN's checkpointer: a Trainer's extension that saves the Trainer of all ranks, and
+continues from what it saved.
 """
 
 from __future__ import annotations
@@ -15,108 +7,24 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mnpar.checkpoint import store
-from mnpar.checkpoint.background import Background
+from mnpar.checkpoint.background import BackgroundSave
 from mnpar.checkpoint.loading import load
+from mnpar.checkpoint.preemption import SIGNALS, Notice
 from mnpar.checkpoint.retention import collect_garbage
 from mnpar.checkpoint.saving import begin as begin_saving, save
-from mnpar.checkpoint.store import take_lock
+from mnpar.checkpoint.store import lock_folder
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import run_on_all
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
-    from mnpar.communicators.operation import Operation
-
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-
-
-class Notice:
-    """Whether the job is to end. Called by all ranks after an iteration, it says the same on all of
-    them.
-
-    From the moment it is made, the signals no longer end this process, until :meth:`close` or the
-    end of a ``with`` block.
-
-    Args:
-        comm: all its ranks make it and call it, in the same iterations.
-        signals: that are taken as a notice. MPICH's mpiexec and srun pass SIGTERM on to the ranks;
-            Open MPI's mpiexec kills them at once, but passes SIGUSR1 on. Signals come to main
-            threads only; elsewhere :meth:`note` does the same.
-
-    Raises:
-        ValueError: a signal cannot be caught.
-
-    Example:
-        >>> import os, signal, mnpar
-        >>> def program(comm):
-        ...     with mnpar.checkpoint.Notice(comm) as notice:
-        ...         for iteration in range(1, 100):
-        ...             if iteration == 5 and comm.rank == 1:
-        ...                 notice.note()  # or somebody: kill -TERM
-        ...             if notice():
-        ...                 return iteration  # here all of them save
-        >>> mnpar.run(program, ranks=3)
-        [6, 6, 6]
-    """
-
-    def __init__(self, comm: Communicator, signals: Sequence[int] = SIGNALS) -> None:
-        require_communicator(comm, "Notice(comm)")
-        self.comm = comm
-        self.told = False
-        self._asked: Operation | None = None
-        self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            try:
-                for number in signals:
-                    self._before[number] = signal.signal(number, self._heard)
-            except (OSError, ValueError) as error:
-                self.close()
-                raise ValueError(
-                    f"{signal.Signals(number).name} cannot be caught: {error}"
-                ) from None
-
-    def __enter__(self) -> Notice:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _heard(self, number: int, frame: FrameType | None) -> None:
-        self.told = True
-
-    def note(self) -> None:
-        """Do what a signal does, on this rank."""
-        self.told = True
-
-    def __call__(self) -> bool:
-        """Whether a rank had heard a signal when it last called this, or, on one rank, now.
-        Collective.
-        """
-        if self.comm.size == 1:
-            return self.told
-        found = self._asked is not None and bool(self._asked.wait()[0])
-        self._asked = (
-            None if found else self.comm.iallreduce(np.array([self.told], np.int32), "max")
-        )
-        return found
-
-    def close(self) -> None:
-        """Let signals do what they did before."""
-        for number, before in self._before.items():
-            if signal.getsignal(number) == self._heard:
-                signal.signal(number, signal.SIG_DFL if before is None else before)
-        self._before = {}
 
 
 def create_multi_node_checkpointer(
@@ -128,8 +36,8 @@ def create_multi_node_checkpointer(
     *,
     asynchronous: bool = False,
 ) -> MultiNodeCheckpointer:
-    """An extension that saves the training of all ranks, and lets it go on after the job was
-    killed, on any number of ranks.
+    """Return an extension that saves the training of all ranks, so that it continues after the job
+    was killed, on any number of ranks.
 
     Call ``maybe_load`` when the Trainer has all its extensions, before ``run``::
 
@@ -144,12 +52,12 @@ def create_multi_node_checkpointer(
     Args:
         name: of the run; its checkpoints are in the folder of this name.
         comm: all its ranks make the extension, and call it at the same iterations.
-        cp_interval: how many checkpoints are kept.
+        cp_interval: how many checkpoints stay.
         gc_interval: after how many more the oldest are removed, all at once.
-        path: the folder of that folder; None: the Trainer's ``out``. The same on all ranks, which
-            all see it.
-        asynchronous: True: saving takes a copy, and threads write it while training goes on. The
-            next save waits for it, and raises, on all ranks, what went wrong; so do ``flush`` and,
+        path: the directory of that folder, which all ranks see; None: the Trainer's ``out``. The
+            same on all ranks.
+        asynchronous: saving takes a copy, and threads write it while training goes on. The next
+            save waits for the threads, and raises their errors on all ranks; so do ``flush`` and,
             on the ranks concerned, the end of training.
 
     Raises:
@@ -171,20 +79,18 @@ def create_multi_node_checkpointer(
 
 
 class MultiNodeCheckpointer:
-    """What :func:`create_multi_node_checkpointer` returns, with the same arguments: an extension of
-    a Trainer.
+    """The extension that :func:`create_multi_node_checkpointer` returns, with the same arguments.
 
-    All ranks of ``comm`` make one, call its methods together, and keep the objects that it saves
-    and loads.
+    All ranks of ``comm`` make one, and call its methods together.
 
     Raises:
-        ValueError: the name is not that of a folder, or an interval is less than 1.
+        ValueError: the name cannot be a folder's, or an interval is less than 1.
     """
 
     trigger = (1, "iteration")
     priority = -100  # the last of an iteration: what the other extensions change is saved too
     default_name = "multi_node_checkpointer"
-    _lock: int | None = None  # of the folder, on rank 0
+    _lock: int | None = None  # the descriptor of the folder's lock, on rank 0
 
     def __init__(
         self,
@@ -205,7 +111,7 @@ class MultiNodeCheckpointer:
         for what, interval in (("cp_interval", cp_interval), ("gc_interval", gc_interval)):
             if interval < 1:
                 raise ValueError(f"{what} = {interval}: it is 1 or more")
-        self.name = self._run = name  # a Trainer changes ``name`` where it is taken
+        self.name = self._run = name  # a Trainer changes a ``name`` that is in use
         self.comm = comm
         self.cp_interval = cp_interval
         self.gc_interval = gc_interval
@@ -213,22 +119,21 @@ class MultiNodeCheckpointer:
         self.asynchronous = asynchronous
         self.last: int | None = None  # the iteration that was saved last
         self._seconds: list[float] = []
-        self._count = 0  # of checkpoints that are there
-        # what is being written, and into which folder
-        self._background: tuple[str, Background] | None = None
+        self._count = 0  # of checkpoints written
+        # the folder, and the checkpoint that is being written there
+        self._background: tuple[str, BackgroundSave] | None = None
 
     def __call__(self, trainer: Any) -> None:
         """Save a Trainer at its iteration. Collective."""
         self.save(trainer, trainer.updater.iteration)
 
     def finalize(self) -> None:
-        """Wait for what this rank is writing, and let other jobs use the folder; it does not wait
-        for other ranks.
+        """Wait for this rank's writing, not for other ranks, and let other jobs use the folder.
 
-        Nothing is removed: a run can go on from its checkpoints, after an error above all.
+        Nothing is removed: a run can continue from its checkpoints, after an error above all.
 
         Raises:
-            OSError, CheckpointError: what was being written could not be.
+            OSError, CheckpointError: the checkpoint could not be written.
         """
         (_, background), self._background = self._background or (None, None), None
         try:
@@ -245,16 +150,16 @@ class MultiNodeCheckpointer:
     def __del__(self) -> None:
         self._release()
 
-    def _hold(self, folder: str) -> None:
-        """Keep other jobs out of the folder."""
-        held = run_on_all(self.comm, lambda: self._lock is not None or self.comm.rank != 0)
-        if not all(held):
+    def _lock_folder(self, folder: str) -> None:
+        """Lock the folder, unless it is locked already. Collective."""
+        locked = run_on_all(self.comm, lambda: self._lock is not None or self.comm.rank != 0)
+        if not all(locked):
             self._lock = run_on_all(
-                self.comm, lambda: take_lock(folder) if self.comm.rank == 0 else None
+                self.comm, lambda: lock_folder(folder) if self.comm.rank == 0 else None
             )[self.comm.rank]
 
     def flush(self) -> None:
-        """Return when all that was saved is on the disk. Collective.
+        """Wait until all saved checkpoints are on the disk. Collective.
 
         Raises:
             OSError, CheckpointError: on all ranks, if one of them could not write.
@@ -265,8 +170,8 @@ class MultiNodeCheckpointer:
             self._saved(folder)
 
     def save(self, target: Any, iteration: int) -> str | None:
-        """Save something that has ``serialize``, or a dict of such, and remove old ones if it is
-        time. Collective.
+        """Save an object that has ``serialize``, or a dict of such objects; remove old checkpoints
+        every ``gc_interval`` times. Collective.
 
         Returns:
             The path of the checkpoint; None while it is written in the background.
@@ -277,11 +182,11 @@ class MultiNodeCheckpointer:
         """
         folder, path = self._folder(target), None
         begin = time.perf_counter()
-        self._hold(folder)
+        self._lock_folder(folder)
         self.flush()
         if self.asynchronous:
             draft = begin_saving(folder, target, self.comm, iteration, copies=True)
-            self._background = folder, Background(draft, self.comm)
+            self._background = folder, BackgroundSave(draft, self.comm)
         else:
             path = save(folder, target, self.comm, iteration)
         self.last = iteration
@@ -291,16 +196,16 @@ class MultiNodeCheckpointer:
         return path
 
     def _saved(self, folder: str) -> None:
-        """A checkpoint has come to be there."""
+        """Count a checkpoint that is on the disk, and remove old ones if it is time."""
         self._count += 1
         if self._count % self.gc_interval == 0:
             self.collect_garbage(folder)
 
     def at_notice(self, signals: Sequence[int] = SIGNALS) -> SaveAtNotice:
-        """An extension that saves after the iteration in which a signal came to any rank, and ends
-        training.
+        """Return an extension that saves after the iteration in which any rank received a signal,
+        and ends training.
 
-        It raises ``SystemExit(143)``, so what stands behind ``trainer.run()`` is not reached, and
+        It raises ``SystemExit(143)``, so the program does not return from ``trainer.run()``, and
         the exit code is that of a program that was terminated. See
         :class:`mnpar.checkpoint.Notice`::
 
@@ -308,7 +213,7 @@ class MultiNodeCheckpointer:
             trainer.extend(checkpointer.at_notice())
 
         Args:
-            signals: SIGTERM and SIGUSR1, unless it is told otherwise.
+            signals: by default SIGTERM and SIGUSR1.
         """
         return SaveAtNotice(self, signals)
 
@@ -325,12 +230,12 @@ class MultiNodeCheckpointer:
     def maybe_load(
         self, trainer: Any, optimizer: Any = None, path: str | None = None
     ) -> int | None:
-        """Go on from the newest good checkpoint, if there is one. Collective.
+        """Continue from the newest good checkpoint, if there is one. Collective.
 
         Args:
-            trainer: or whatever was given to ``save``, with all its parts in place.
-            optimizer: ChainerMN's argument; nothing has to be told to it.
-            path: instead of the one given at first.
+            trainer: the argument of ``save``, with all its parts in place.
+            optimizer: ChainerMN's argument; it is not used.
+            path: the directory, if none was given before.
 
         Returns:
             The iteration; None if there was nothing to load.
@@ -342,12 +247,12 @@ class MultiNodeCheckpointer:
             self.path = path
         folder = self._folder(trainer)
         self.flush()
-        with suppress(OSError):  # to read, it need not be writable
-            self._hold(folder)
+        with suppress(OSError):  # a folder that is only read need not be writable
+            self._lock_folder(folder)
         return load(folder, trainer, self.comm)
 
     def get_stats(self) -> str:
-        """How long training waited for saving, in seconds."""
+        """Return how long training waited for saving, in seconds, as a text."""
         if not self._seconds:
             return "No stats available"
         mean = sum(self._seconds) / len(self._seconds)
@@ -366,12 +271,12 @@ class MultiNodeCheckpointer:
         return os.path.join(path, self._run)
 
     def steps(self, trainer: Any = None) -> list[int]:
-        """The iterations of the checkpoints that there are."""
+        """Return the iterations of the checkpoints in the folder."""
         return [name.step for name in store.names(self._folder(trainer))]
 
 
 class SaveAtNotice:
-    """What :meth:`MultiNodeCheckpointer.at_notice` returns."""
+    """The extension that :meth:`MultiNodeCheckpointer.at_notice` returns."""
 
     trigger = (1, "iteration")
     priority = -200  # after the checkpointer
@@ -382,11 +287,11 @@ class SaveAtNotice:
         self.notice: Notice | None = None
 
     def initialize(self, trainer: Any) -> None:
-        """Listen from now on."""
+        """Catch signals from now on."""
         self.notice = Notice(self.checkpointer.comm, self.signals)
 
     def __call__(self, trainer: Any) -> None:
-        """Save, and end training, if the job is to end. Collective."""
+        """Save, and end training, if the job must end. Collective."""
         if self.notice is None or not self.notice():
             return
         iteration = trainer.updater.iteration
@@ -398,6 +303,6 @@ class SaveAtNotice:
         raise SystemExit(128 + signal.SIGTERM)
 
     def finalize(self) -> None:
-        """Let signals do what they did before."""
+        """Restore the handlers of the signals."""
         if self.notice is not None:
             self.notice.close()

@@ -1,5 +1,5 @@
-"""The list of checkpoints in a directory, and the removal of old ones: only when newer ones have
-been found undamaged.
+"""Retention: the list of checkpoints in a directory, and the removal of old ones once newer ones
+are known to be undamaged.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ import os
 from typing import TYPE_CHECKING, TypeVar
 
 from mnpar.checkpoint import store
-from mnpar.checkpoint.loading import Checkpoint
-from mnpar.checkpoint.store import in_folder
+from mnpar.checkpoint.reader import CheckpointReader
+from mnpar.checkpoint.store import agree_on_folder
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import run_on_all
 from mnpar.errors import CheckpointError
@@ -22,10 +22,11 @@ N = TypeVar("N", store.Name, str)
 
 
 def steps(directory: str | os.PathLike[str]) -> list[int]:
-    """The steps of the checkpoints in a directory, oldest first, damaged or not. Any rank, alone.
+    """Return the steps of the checkpoints in a directory, oldest first, damaged or not. Any rank
+    may call it, alone.
 
     Args:
-        directory: as it was given to :func:`save`; if it is not there, there are none.
+        directory: as for :func:`save`; a missing directory has no checkpoints.
 
     Example:
         >>> from mnpar import checkpoint
@@ -39,21 +40,21 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
     """Remove the older checkpoints of a directory, so that the ``keep`` newest undamaged ones stay.
     Collective.
 
-    Damaged ones do not count; they are removed, too, once ``keep`` good ones are newer. Files and
-    folders without the name of a checkpoint are left alone.
+    Damaged ones do not count; they are removed, too, once ``keep`` good ones are newer. Other files
+    and folders stay.
 
     Args:
-        directory: as it was given to :func:`save`.
+        directory: as for :func:`save`.
         comm: all its ranks call this; they share the work of checking.
-        keep: how many, 1 or more.
+        keep: how many checkpoints stay, 1 or more.
 
     Returns:
         The steps that were removed.
 
     Raises:
-        ValueError: ``keep`` is less than 1. OSError: on all ranks, if one cannot be removed.
-            CheckpointError: on all ranks, if another job has removed it meanwhile: each needs a
-            folder of its own.
+        ValueError: ``keep`` is less than 1. OSError: on all ranks, if a checkpoint cannot be
+            removed. CheckpointError: on all ranks, if another job removed it meanwhile: each job
+            needs a folder of its own.
 
     Example:
         >>> import tempfile, mnpar
@@ -70,15 +71,15 @@ def collect_garbage(directory: str | os.PathLike[str], comm: Communicator, keep:
     if keep < 1:
         raise ValueError(f"keep = {keep}: 1 checkpoint or more is kept")
     mine = os.path.abspath(directory)
-    folder, (listed, *_) = in_folder(
+    folder, (listed, *_) = agree_on_folder(
         comm, mine, lambda: store.names(mine) if comm.rank == 0 else []
     )
     return [name.step for name in keep_newest(folder, listed, comm, keep)]
 
 
 def keep_newest(directory: str, listed: list[N], comm: Communicator, keep: int) -> list[N]:
-    """Remove the checkpoints (oldest first) before the ``keep`` newest undamaged ones; returns
-    which. Collective.
+    """Remove, of checkpoints listed oldest first, those before the ``keep`` newest undamaged ones,
+    and return their names. Collective.
     """
     good = 0
     removed = []
@@ -107,7 +108,7 @@ _TWO_JOBS = (
 
 def _is_good(path: str, comm: Communicator) -> bool:
     def work() -> None:
-        Checkpoint(path, comm.rank, comm.size).verify(comm.rank, comm.size)
+        CheckpointReader(path, comm.rank, comm.size).verify(comm.rank, comm.size)
 
     try:
         run_on_all(comm, work)

@@ -1,5 +1,5 @@
-"""Saving: every rank writes a shard into a hidden folder, and rank 0 gives the folder its name when
-all shards are there.
+"""Saving a checkpoint: every rank writes a shard into a hidden folder, and rank 0 gives the folder
+its name when all shards are there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from mnpar import random
 from mnpar.backend import Array
 from mnpar.checkpoint import store
-from mnpar.checkpoint.manifest import Entry, Record, Recorder, combine, to_json
-from mnpar.checkpoint.store import in_folder
+from mnpar.checkpoint.manifest import EntryRecorder, ManifestEntry, Record, combine, to_json
+from mnpar.checkpoint.store import agree_on_folder
 from mnpar.communicators import create_communicator
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import run_on_all
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
     from mnpar.communicators import Communicator
 
 
-RANDOM = "mnpar.random"  # under which the state of the ranks' generators is kept
+RANDOM = "mnpar.random"  # the key of the state of the ranks' generators
 
 
 def save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int) -> str:
-    """Write a checkpoint of what all ranks have; it is there whole or, whatever happens meanwhile,
-    not at all. Collective.
+    """Write a checkpoint of the objects of all ranks; it is there whole or, whatever happens
+    meanwhile, not at all. Collective.
 
-    What ranks have alike is written once; parameters that are parts of a whole (``param.whole``,
-    ``param.box``) are put together when they are loaded, by any number of ranks. The ranks' random
-    generators (:func:`mnpar.random.generator`) are in it too.
+    Values that ranks have alike are written once; parameters that are parts of a whole
+    (``param.whole``, ``param.box``) are put together when any number of ranks loads them. The
+    ranks' random generators (:func:`mnpar.random.generator`) are saved too.
 
     Args:
-        directory: one on a file system that all ranks share, the same on all of them; is made if
+        directory: on a file system that all ranks share, the same on all ranks; is made if
             necessary.
-        objects: what has ``serialize`` (a link, an optimizer, an iterator, a Trainer), or a dict of
-            such by name.
-        comm: the ranks that have them.
-        step: the number of the iteration, 0 or more; a step that is there already stays until it is
-            collected.
+        objects: an object that has ``serialize`` (a link, an optimizer, an iterator, a Trainer), or
+            a dict of such objects by name.
+        comm: the ranks that have the objects.
+        step: the number of the iteration, 0 or more; an older checkpoint of this step stays until
+            it is collected.
 
     Returns:
         The path of the checkpoint.
 
     Raises:
         OSError: on all ranks, if one of them could not write; no trace of the attempt is left.
-        TypeError: something in it is no array, number, string or None. ValueError: parts do not
-            make a whole, or ranks name different directories.
+        TypeError: a value is no array, number, string or None. ValueError: parts do not make a
+            whole, or ranks name different directories.
 
     Example:
         >>> import tempfile, mnpar, mnpar.links as L
@@ -78,20 +78,20 @@ def save_folder(
     """Write one checkpoint under a name of your own, as :func:`save` writes those of a directory.
     Collective.
 
-    What is there under this name is replaced; whatever happens meanwhile, :func:`load_folder` finds
-    the old one or the new.
+    It replaces a checkpoint of this name; whatever happens meanwhile, :func:`load_folder` finds the
+    old one or the new one.
 
     Args:
         path: of the folder that will have the shards and the manifest.
-        objects: as of :func:`save`.
-        comm: the ranks that have them; None: this process alone.
-        step: a number that is kept in it.
+        objects: as for :func:`save`.
+        comm: the ranks that have the objects; None: this process alone.
+        step: a number that is saved with them.
 
     Returns:
         The path.
 
     Raises:
-        FileExistsError: on all ranks, if there is something else than a checkpoint.
+        FileExistsError: on all ranks, if the path is something else than a checkpoint.
         OSError, TypeError, ValueError: as :func:`save`.
 
     Example:
@@ -118,7 +118,7 @@ def _save(
     draft = begin(directory, objects, comm, step, name)
     try:
         shards = run_on_all(comm, lambda: write_shard(draft))
-        return run_on_all(comm, lambda: name_it(draft, shards) if comm.rank == 0 else "")[0]
+        return run_on_all(comm, lambda: complete(draft, shards) if comm.rank == 0 else "")[0]
     except BaseException:
         if comm.rank == 0:
             store.discard(draft.hidden)
@@ -127,8 +127,8 @@ def _save(
 
 @dataclass
 class Draft:
-    """A checkpoint that is to be written: what all ranks have agreed on, and the values that this
-    rank writes.
+    """A checkpoint that is being written: what all ranks agreed on, and the values that this rank
+    writes.
     """
 
     directory: str
@@ -152,12 +152,12 @@ def begin(
     """Agree on a checkpoint, and make its hidden folder. Collective.
 
     Args:
-        directory, objects, comm, step: as of :func:`save`.
+        directory, objects, comm, step: as for :func:`save`.
         name: of the checkpoint in the directory; None: the step's.
-        copies: take copies of the values, which may change as soon as this returns.
+        copies: take copies of the values, which may then change as soon as this returns.
     """
-    recorder = Recorder(copies)
-    path, gathered = in_folder(
+    recorder = EntryRecorder(copies)
+    path, gathered = agree_on_folder(
         comm, os.path.join(directory, name or ""), lambda: _record(recorder, objects, step)
     )
     directory = path if name is None else os.path.dirname(path)
@@ -174,9 +174,9 @@ def begin(
     return Draft(directory, hidden, named, int(step), comm.rank, comm.size, records, arrays)
 
 
-def name_it(draft: Draft, shards: Sequence[store.Shard | None]) -> str:
-    """On rank 0, when all shards are there: write the manifest, and give the checkpoint its name;
-    its path.
+def complete(draft: Draft, shards: Sequence[store.Shard | None]) -> str:
+    """Write the manifest, give the checkpoint its name, and return its path; on rank 0, when all
+    shards are there.
     """
     content = {
         "step": draft.step,
@@ -190,8 +190,10 @@ def name_it(draft: Draft, shards: Sequence[store.Shard | None]) -> str:
 
 
 def by_name(objects: Any) -> Mapping[str, Any]:
-    """The objects of a checkpoint by name: one alone has none; TypeError for what cannot be
-    saved.
+    """Return the objects of a checkpoint by name; a single object has the name ``""``.
+
+    Raises:
+        TypeError: an object cannot be saved.
     """
     named = objects if isinstance(objects, Mapping) else {"": objects}
     for name, thing in named.items():
@@ -206,11 +208,11 @@ def by_name(objects: Any) -> Mapping[str, Any]:
 
 
 def part(serializer: Any, name: str) -> Any:
-    """The serializer of one of the objects."""
+    """Return the serializer of one of the objects."""
     return serializer[name] if name else serializer
 
 
-def _record(recorder: Recorder, objects: Any, step: int) -> list[Entry]:
+def _record(recorder: EntryRecorder, objects: Any, step: int) -> list[ManifestEntry]:
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
         raise ValueError(f"step = {step!r}: a checkpoint has the number of an iteration, 0 or more")
     for name, thing in by_name(objects).items():
@@ -222,7 +224,9 @@ def _record(recorder: Recorder, objects: Any, step: int) -> list[Entry]:
 
 
 def write_shard(draft: Draft) -> store.Shard | None:
-    """Name, size and digest of this rank's shard; None if it has nothing to write."""
+    """Write this rank's shard, and return its name, size and digest; None if the rank has nothing
+    to write.
+    """
     arrays = {
         piece.name: _storable(draft.arrays[record.key])
         for record in draft.records.values()
@@ -245,7 +249,7 @@ def write_shard(draft: Draft) -> store.Shard | None:
 
 
 def _storable(array: Array) -> Array:
-    """The array as the format has it; what it has no dtype for, as bytes."""
+    """Return the array as the format has it: as bytes, if the format has no such dtype."""
     if array.dtype.name in NAMES:
         return array
     return np.frombuffer(array.tobytes(), np.uint8)

@@ -1,5 +1,5 @@
-"""Checkpoints on the disk: how one is written so that it is there whole or not at all, and how it
-is checked.
+"""Folders of checkpoints: one is written so that it is there whole or not at all, and can be
+checked.
 
     run/step-00000120/manifest.json                 what is in which shard, and the size and
                                                     SHA-256 of each
@@ -8,23 +8,16 @@ is checked.
 
 A folder with a hidden name is filled, brought to the disk (fsync), and then renamed. So a folder
 whose name does not begin with a dot is a whole checkpoint, whenever the job is killed. A step that
-is saved again becomes ``step-00000120.2``. The latest one is found by the names alone: there is no
-pointer to it that could be wrong.
+is saved again becomes ``step-00000120.2``. The latest checkpoint is found by the names alone: there
+is no pointer to it that could be wrong.
 
-Or the checkpoint has a name that the user has chosen, and replaces one of that name: the new one is
-first called ``name~2``, then the old one is removed, and then the new one is renamed. At each
-moment there is a whole one, and readers find it.
+Or the user chose the name, and the checkpoint replaces one of that name: the new one is first
+called ``name~2``, then the old one is removed, and then the new one is renamed. There is a whole
+one at each moment, and readers find it.
 
 Only this module makes, renames and removes folders, and it removes none that is not named like a
-checkpoint or has other files. The digests find accidents, not forgery.
-
-One job at a time in a folder: a file lock, which the system releases when the process ends,
-however it ends.
-
-Files in the hidden folder by which ranks that send no messages tell rank 0 that their shard is
-written, or why it is not.
-
-The folder of a checkpoint, which all ranks name: perhaps by different paths.
+checkpoint or has other files. Digests detect accidents, not forgery. A file lock lets one job at a
+time write into a folder; the system releases the lock when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -38,7 +31,6 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -49,6 +41,8 @@ from mnpar.serializers.atomic import sync_folder
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
 
+T = TypeVar("T")
+
 FORMAT = 1
 MANIFEST = "manifest.json"
 _LONGEST_MANIFEST = 1 << 30
@@ -57,7 +51,7 @@ _HIDDEN = re.compile(r"\.[^/]+~([^~/]+)~(\d+)~[0-9a-f]+\.(?:tmp|old)")
 _SHARD = re.compile(r"shard-\d{5,}-of-\d{5,}\.safetensors")
 UNDER_WAY: dict[str, None] = {}  # hidden folders that this process is filling or removing
 
-# Called with the name of each step of writing when it was taken: tests end the job there.
+# called with the name of each step of writing after it: tests end the job there
 after_step: ContextVar[Callable[[str], None]] = ContextVar(
     "mnpar.checkpoint.after_step", default=lambda step: None
 )
@@ -87,7 +81,7 @@ class Name(NamedTuple):
 
 
 def names(folder: str) -> list[Name]:
-    """The checkpoints in a folder, oldest first; whether they are undamaged is another question."""
+    """Return the checkpoints in a folder, oldest first, damaged or not."""
     if not os.path.isdir(folder):
         return []
     found = [_DONE.fullmatch(name) for name in os.listdir(folder)]
@@ -95,8 +89,8 @@ def names(folder: str) -> list[Name]:
 
 
 def versions(folder: str, name: str) -> list[str]:
-    """The checkpoints of a user's name, oldest first: one, and others if a job was killed while it
-    replaced one.
+    """Return the checkpoints of a user's name, oldest first: one, and others if a job was killed
+    while it replaced one.
     """
     numbered = [name if number == 1 else f"{name}~{number}" for number in _numbers(folder, name)]
     return [other for other in numbered if is_checkpoint(os.path.join(folder, other))]
@@ -111,29 +105,26 @@ def _numbers(folder: str, name: str) -> list[int]:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Whether a folder has the files of a checkpoint, damaged or not, and no others."""
+    """Return whether a folder has the files of a checkpoint, damaged or not, and no others."""
     if os.path.islink(path) or not os.path.isdir(path):
         return False
     return all([name == MANIFEST or _SHARD.fullmatch(name) for name in os.listdir(path)])
 
 
 def shard_name(rank: int, size: int) -> str:
-    """The file that a rank writes."""
+    """Return the name of the file that a rank writes."""
     return f"shard-{rank:05d}-of-{size:05d}.safetensors"
 
 
-# ---- writing; each rank its shard, the rest rank 0 alone ----
-
-
 def begin(folder: str, name: Name | str) -> str:
-    """Make the hidden folder of a new checkpoint; hidden ones that a killed job of this machine has
-    left are removed.
+    """Make the hidden folder of a new checkpoint, and return its path; remove hidden folders that a
+    killed job of this machine left.
     """
     os.makedirs(folder, exist_ok=True)
-    taken = os.path.join(folder, str(name))
-    if isinstance(name, str) and os.path.lexists(taken) and not is_checkpoint(taken):
+    wanted = os.path.join(folder, str(name))
+    if isinstance(name, str) and os.path.lexists(wanted) and not is_checkpoint(wanted):
         raise FileExistsError(
-            errno.EEXIST, "is no checkpoint, and stays: remove it, or take another name", taken
+            errno.EEXIST, "is no checkpoint, and stays: remove it, or take another name", wanted
         )
     for other in os.listdir(folder):
         match = _HIDDEN.fullmatch(other)
@@ -162,7 +153,7 @@ def _hidden(name: Name | str, end: str) -> str:
 
 def _alive(pid: int) -> bool:
     if pid == os.getpid():
-        return False  # of this job, and an earlier attempt
+        return False  # left by an earlier attempt of this process
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -211,13 +202,13 @@ class ShardFile:
         self.size += len(data)
 
     def seal(self) -> tuple[int, str]:
-        """Size and SHA-256."""
+        """Return size and SHA-256."""
         return self.size, self._digest.hexdigest()
 
 
 def finish(folder: str, hidden: str, name: Name | str, content: dict[str, Any]) -> str:
-    """Write the manifest, and rename the folder: to the step's next free name, or to the user's,
-    replacing that; its path.
+    """Write the manifest, and rename the folder to the step's next free name, or to the user's
+    name, which it replaces; return the path.
     """
     text = _dump(content)
     head = {"mnpar checkpoint": FORMAT, "sha256": hashlib.sha256(text).hexdigest(), "content": None}
@@ -259,13 +250,13 @@ def _dump(content: Any) -> bytes:
 
 
 def discard(hidden: str) -> None:
-    """Remove what a failed attempt has written."""
+    """Remove what a failed attempt wrote."""
     shutil.rmtree(hidden, ignore_errors=True)
     UNDER_WAY.pop(hidden, None)
 
 
 def remove(folder: str, name: Name | str) -> None:
-    """Remove a checkpoint. It is given a hidden name first, so that it is never seen in part."""
+    """Remove a checkpoint; it gets a hidden name first, so that nobody sees it in part."""
     hidden = os.path.join(folder, _hidden(name, "old"))
     UNDER_WAY[hidden] = None
     os.rename(os.path.join(folder, str(name)), hidden)
@@ -275,14 +266,11 @@ def remove(folder: str, name: Name | str) -> None:
     reach("old one removed")
 
 
-# ---- reading ----
-
-
 def read_manifest(path: str) -> dict[str, Any]:
-    """The content of a checkpoint's manifest.
+    """Return the content of a checkpoint's manifest.
 
     Raises:
-        CheckpointError: there is none, it is damaged, or of another version.
+        CheckpointError: the manifest is missing, damaged, or of another version.
     """
     file = os.path.join(path, MANIFEST)
     try:
@@ -308,7 +296,11 @@ def read_manifest(path: str) -> dict[str, Any]:
 
 
 def open_plain(path: str) -> Any:
-    """A file open for reading; a link, a device or a pipe is an OSError."""
+    """Open a file for reading.
+
+    Raises:
+        OSError: the path is a link, a device or a pipe.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     file = os.fdopen(descriptor, "rb")
     if not os.path.isfile(path):
@@ -318,8 +310,10 @@ def open_plain(path: str) -> Any:
 
 
 def check_files(path: str, files: Mapping[str, Any]) -> None:
-    """Raise CheckpointError unless the folder has these shards and no others; their content is not
-    looked at.
+    """Check that a folder has these shards and no others; their content is not read.
+
+    Raises:
+        CheckpointError: it has others, or not all.
     """
     there = {name: None for name in os.listdir(path) if name.startswith("shard-")}
     for name in files:
@@ -333,7 +327,11 @@ def check_files(path: str, files: Mapping[str, Any]) -> None:
 
 
 def check_file(path: str, size: int, digest: str) -> None:
-    """Raise CheckpointError unless a file has this size and SHA-256."""
+    """Check that a file has this size and SHA-256.
+
+    Raises:
+        CheckpointError: it has not.
+    """
     try:
         with open_plain(path) as file:
             found = os.fstat(file.fileno()).st_size
@@ -347,11 +345,11 @@ def check_file(path: str, size: int, digest: str) -> None:
         raise CheckpointError(f"{path}: {error.strerror}") from None
 
 
-def take_lock(folder: str) -> int:
-    """Keep other processes from taking this folder's lock, until this one ends or closes the
-    descriptor.
+def lock_folder(folder: str) -> int:
+    """Lock a folder for this process, until it ends or closes the descriptor.
 
-    Where the file system knows no locks, nobody is kept out. Child processes do not inherit it.
+    Where the file system knows no locks, nothing is locked. Child processes do not inherit the
+    lock.
 
     Args:
         folder: is made if necessary.
@@ -360,7 +358,7 @@ def take_lock(folder: str) -> int:
         A descriptor.
 
     Raises:
-        CheckpointError: another process has it: the message says which.
+        CheckpointError: another process has the lock: the message says which.
         OSError: the folder cannot be written to.
     """
     os.makedirs(folder, exist_ok=True)
@@ -382,64 +380,16 @@ def take_lock(folder: str) -> int:
     return descriptor
 
 
-def _note(hidden: str, rank: int) -> str:
-    return os.path.join(hidden, f"note-{rank:05d}")
-
-
-def write_note(hidden: str, rank: int, content: Any) -> None:
-    """Write a note, anything that JSON can hold, atomically."""
-    path = _note(hidden, rank)
-    with open(
-        path + "~", "w"
-    ) as file:  # it may be there already, written in part, if the disk was full
-        json.dump(content, file)
-    reach("note written")
-    os.rename(path + "~", path)
-    reach("note left")
-
-
-def write_failure(hidden: str, rank: int, error: Exception) -> None:
-    """Write a note that there will be no shard, if that can still be written."""
-    with suppress(OSError):
-        write_note(hidden, rank, {"error": f"{type(error).__name__}: {error}"})
-
-
-def has_note(hidden: str, rank: int) -> bool:
-    """Whether a rank has written its note."""
-    return os.path.exists(_note(hidden, rank))
-
-
-def read_note(hidden: str, rank: int) -> Shard | str | None:
-    """A rank's note: its shard, None if it has nothing to write, or its error."""
-    with open(_note(hidden, rank)) as file:
-        content = json.load(file)
-    return (
-        content["error"]
-        if isinstance(content, dict)
-        else None
-        if content is None
-        else Shard(*content)
-    )
-
-
-def remove_notes(hidden: str) -> None:
-    """Remove all notes: a complete checkpoint has a manifest and shards only."""
-    for name in os.listdir(hidden):
-        if name.startswith("note-"):
-            os.remove(os.path.join(hidden, name))
-
-
-T = TypeVar("T")
-
-
-def in_folder(
+def agree_on_folder(
     comm: Communicator, folder: str | os.PathLike[str], work: Callable[[], T]
 ) -> tuple[str, list[T]]:
-    """:func:`together` in one folder: rank 0's path of it, which is everyone's, and what ``work()``
-    returned on each rank.
+    """Run ``work()`` on all ranks, which name one folder. Collective.
 
-    Machines may see one folder under different working directories, so that relative paths or
-    absolute ones are compared.
+    Machines may see one folder under different working directories, so the relative or the absolute
+    paths must agree.
+
+    Returns:
+        Rank 0's path of the folder, and what ``work()`` returned on each rank.
 
     Raises:
         ValueError: on all ranks: they name different folders.
@@ -447,10 +397,11 @@ def in_folder(
     Example:
         >>> import mnpar
         >>> mnpar.run(
-        ...     lambda comm: in_folder(comm, f"/tmp/of-rank-{comm.rank}", lambda: None), ranks=2
+        ...     lambda comm: agree_on_folder(comm, f"/tmp/of-rank-{comm.rank}", lambda: None),
+        ...     ranks=2,
         ... )
         Traceback (most recent call last):
-        ValueError: ranks name different folders for one checkpoint, /tmp/of-rank-0 on rank 0 and /tmp/of-rank-1 on rank 1: ...
+        ValueError: ranks name different folders for one checkpoint, /tmp/of-rank-0 on rank 0 ...
     """
     outcomes = run_on_all(comm, lambda: (os.path.abspath(folder), os.path.relpath(folder), work()))
     path, relative, _ = outcomes[0]

@@ -14,8 +14,8 @@ import pytest
 import mnpar
 import mnpar.links as L
 from mnpar import checkpoint
-from mnpar.checkpoint import background, store
-from mnpar.communicators.communicator import Communicator
+from mnpar.checkpoint import background, done_markers, store
+from mnpar.communicators.threads.transport import ThreadTransport
 from mnpar.errors import CheckpointError
 from mnpar.runtime.mpiexec import mpiexec_command
 from tests.checkpoint.test_protocol import STEPS
@@ -95,14 +95,15 @@ def test_the_next_one_waits_so_that_one_is_under_way_at_most(tmp_path):
 
 def test_threads_send_and_receive_nothing(monkeypatch, tmp_path):
     seen = []
-    for name in ("_now", "_later"):
-        real = getattr(Communicator, name)
+    names = ("post", "wait", "probe", "take", "exchange", "bcast", "allgather", "reduce")
+    for name in names:
+        real = getattr(ThreadTransport, name)
 
-        def noted(self, steps, real=real):
+        def noted(self, *args, real=real, **kwargs):
             seen.append(threading.current_thread().name)
-            return real(self, steps)
+            return real(self, *args, **kwargs)
 
-        monkeypatch.setattr(Communicator, name, noted)
+        monkeypatch.setattr(ThreadTransport, name, noted)
 
     def program(comm):
         checkpointer = of_run(comm, tmp_path)
@@ -222,8 +223,10 @@ def test_an_error_at_the_end_of_training_is_raised_where_it_was(tmp_path):
 
 def test_a_rank_that_writes_nothing_is_named_after_a_while(monkeypatch, tmp_path):
     monkeypatch.setattr(background, "PATIENCE", 0.1)
-    real = store.has_note
-    monkeypatch.setattr(store, "has_note", lambda hidden, rank: rank != 1 and real(hidden, rank))
+    real = done_markers.has_marker
+    monkeypatch.setattr(
+        done_markers, "has_marker", lambda hidden, rank: rank != 1 and real(hidden, rank)
+    )
 
     def program(comm):
         checkpointer = of_run(comm, tmp_path)

@@ -25,7 +25,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.checkpoint.manifest import Piece, Record, check_cover
+from mnpar.checkpoint.manifest import Record, StoredPiece, check_cover
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.errors import MismatchError
 from mnpar.link import Link
@@ -265,7 +265,7 @@ class Placement:
                     "paths of the whole model.)"
                 )
         pieces = {
-            other.box: Piece(one.dtype, other.box.shape, None, other.box, [rank])
+            other.box: StoredPiece(one.dtype, other.box.shape, None, other.box, [rank])
             for rank, other in holders.items()
         }
         try:
