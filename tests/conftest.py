@@ -19,8 +19,8 @@ import pytest
 
 import mnpar
 from mnpar.backends import cuda
-from tests import scripts
-from tests.device import stand_in
+from tests.harness import scripts
+from tests.harness.cupy import stand_in
 
 
 @pytest.fixture

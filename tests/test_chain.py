@@ -10,7 +10,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from tests.parts import paths
+from tests.harness.parts import paths
 
 
 def linear(n):

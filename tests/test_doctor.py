@@ -14,7 +14,7 @@ from mnpar import doctor, environment
 from mnpar.communicators.create import own_cores
 from mnpar.kernels import blas
 from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
-from tests.scripts import run_script
+from tests.harness.scripts import run_script
 
 
 def examine(ranks, **more):

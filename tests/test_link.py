@@ -9,7 +9,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from tests.parts import paths
+from tests.harness.parts import paths
 
 
 class Affine(mnpar.Link):

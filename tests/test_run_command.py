@@ -12,7 +12,7 @@ import pytest
 
 from mnpar.runtime import supervisor
 from mnpar.runtime.mpiexec import _is_open_mpi, clean_environment, find_mpiexec, mpiexec_command
-from tests.scripts import run_script
+from tests.harness.scripts import run_script
 
 SCRIPT = """
 import sys, mnpar

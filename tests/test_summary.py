@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mnpar
-from tests.trainers import load, saved
+from tests.harness.trainers import load, saved
 
 VALUES = [1.0, 4.0, 2.5]
 

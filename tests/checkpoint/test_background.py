@@ -20,7 +20,7 @@ from mnpar.errors import CheckpointError
 from mnpar.runtime.mpiexec import mpiexec_command
 from tests.checkpoint.test_protocol import STEPS
 from tests.checkpoint.training import ITERATIONS, train, train_in_background
-from tests.scripts import stand_in_for
+from tests.harness.scripts import stand_in_for
 
 
 def of_run(comm, folder, **settings):

@@ -16,7 +16,7 @@ from mnpar.checkpoint import store
 from mnpar.errors import CheckpointError
 from mnpar.plans import Box, blocks
 from mnpar.serializer import Serializer
-from tests.serialized import Bag
+from tests.harness.serialized import Bag
 
 SIZES = (1, 2, 3, 4, 6)
 GRIDS = {1: (1, 1), 2: (1, 2), 3: (3, 1), 4: (2, 2), 6: (3, 2)}

@@ -14,8 +14,8 @@ import mnpar.links as L
 from mnpar import checkpoint
 from mnpar.runtime.mpiexec import mpiexec_command
 from tests.checkpoint.told import train
-from tests.mpi import TO_END
-from tests.scripts import stand_in_for
+from tests.harness.mpi import TO_END
+from tests.harness.scripts import stand_in_for
 
 PROGRAM = Path(__file__).parent / "told.py"
 

@@ -17,7 +17,7 @@ from mnpar import checkpoint
 from mnpar.checkpoint import store
 from mnpar.runtime.mpiexec import mpiexec_command
 from tests.checkpoint.training import ITERATIONS, train
-from tests.scripts import stand_in_for
+from tests.harness.scripts import stand_in_for
 
 STEPS = (
     "recorded",

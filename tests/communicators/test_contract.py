@@ -18,7 +18,7 @@ import mnpar
 import mnpar.functions as F
 from mnpar.communicators.mpi import transport
 from mnpar.errors import DeadlockError, MismatchError, MnparError
-from tests.tables import together
+from tests.harness.tables import together
 
 LOCAL = pytest.mark.ranks(1, 3, on="threads")  # what is decided before anything is sent
 EVERY = pytest.mark.ranks(1, 2, 3, 4)

@@ -14,7 +14,7 @@ from mnpar.communicators.create import THREAD_VARIABLES, share_cores
 from mnpar.errors import LauncherError
 from mnpar.runtime import launcher
 from mnpar.runtime.mpiexec import mpiexec_command
-from tests.scripts import run_script
+from tests.harness.scripts import run_script
 
 
 @pytest.fixture(autouse=True)

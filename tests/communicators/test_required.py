@@ -12,7 +12,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from tests.tables import together
+from tests.harness.tables import together
 
 X = np.ones((2, 3))
 SWAPPED = {

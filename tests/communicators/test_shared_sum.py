@@ -12,7 +12,7 @@ import mnpar
 from mnpar.communicators.piggyback import NotedSum
 from mnpar.communicators.shared_sum import FEW
 from mnpar.errors import DeadlockError, MismatchError
-from tests.mpi import needs_mpich
+from tests.harness.mpi import needs_mpich
 
 PROCESSES = pytest.mark.ranks(2, 3, on="mpi")
 

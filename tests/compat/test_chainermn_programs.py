@@ -18,7 +18,7 @@ import pytest
 
 import mnpar
 from mnpar.runtime.mpiexec import mpiexec_command
-from tests.scripts import stand_in_for
+from tests.harness.scripts import stand_in_for
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mnpar.runtime.mpiexec import mpiexec_command
-from tests.mpi import TO_END, needs_mpich
-from tests.scripts import run_script, stand_in_for
+from tests.harness.mpi import TO_END, needs_mpich
+from tests.harness.scripts import run_script, stand_in_for
 
 ROOT = Path(__file__).parents[2]
 NOWHERE = f"{__file__}/nowhere"  # nobody can make a folder in a file

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.examples.test_examples import PNG, ROOT, run
-from tests.scripts import load_script
+from tests.harness.scripts import load_script
 
 WAYS = {
     "mpiexec -n 3": (3, []),

@@ -15,7 +15,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
-from tests.scripts import load_script, run_script
+from tests.harness.scripts import load_script, run_script
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("flashlight_perceptron", "pathway2ai_mlp", "resnet50", "synkhronos_mnist")

@@ -17,7 +17,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.plans import block
 from tests.examples.test_examples import PNG, run
-from tests.scripts import load_script
+from tests.harness.scripts import load_script
 
 neon, gb, unet, diffusion = [
     load_script(Path(__file__).parents[2] / "examples" / f"{name}.py")

@@ -7,7 +7,7 @@ import mnpar
 import mnpar.links as L
 from mnpar.iterators import SerialIterator
 from mnpar.training import extensions
-from tests.trainers import counting
+from tests.harness.trainers import counting
 
 SHARDS = {
     "even": [4, 4, 4, 4],

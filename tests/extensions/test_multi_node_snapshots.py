@@ -9,7 +9,7 @@ import mnpar
 from mnpar.extensions import multi_node_snapshot
 from mnpar.extensions.multi_node_snapshots import _parse_replica_sets
 from mnpar.training import extensions
-from tests.trainers import learning, weights
+from tests.harness.trainers import learning, weights
 
 SETS = {
     "rank 0 apart": ([0], 4, [[0], [1, 2, 3]]),

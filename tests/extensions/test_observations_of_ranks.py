@@ -12,7 +12,7 @@ from mnpar.extensions import (
     ObservationAggregator,
 )
 from mnpar.training import triggers
-from tests.trainers import counting, load, saved
+from tests.harness.trainers import counting, load, saved
 
 ranks = pytest.mark.ranks(1, 2, 3, on="threads")
 KINDS = {

@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 
 from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
-from tests.scripts import stand_in_for
+from tests.harness.scripts import stand_in_for
 
 PYTHON = os.environ.get("MNPAR_TEST_PYTHON", sys.executable)
 FOREIGN = "MNPAR_TEST_PYTHON" in os.environ
@@ -45,7 +45,7 @@ class Job:
 
     Args:
         fresh: its ranks start Python, instead of being forks of a process that has
-            (tests/scripts.py).
+            (tests/harness/scripts.py).
     """
 
     def __init__(

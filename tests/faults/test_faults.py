@@ -23,7 +23,7 @@ import pytest
 from mnpar.runtime.cleanup import segments
 from tests.faults.job import FOREIGN, PYTHON, SLOWER, Job
 from tests.faults.soak import all_traces, left_behind
-from tests.mpi import is_mpich
+from tests.harness.mpi import is_mpich
 
 HERE = r"faults/programs.py:\d+"
 LIMIT = 5.0  # s from the start of a job to its end, the start of Python and MPI included

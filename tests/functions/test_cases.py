@@ -18,7 +18,7 @@ from mnpar.function_node import FunctionNode
 from mnpar.gradient_check import check_backward, check_double_backward
 from mnpar.variable import Variable, backward, grad
 from tests.functions import cases
-from tests.tables import try_all
+from tests.harness.tables import try_all
 
 BATCHES = [4, 1, 0]
 RULES = []  # (rule, what it is given beside the row each time that it is tried, for which rows)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from mnpar.variable import Variable, backward, grad
-from tests.device.moving import moved
-from tests.device.stand_in import cupy
 from tests.functions import cases
-from tests.tables import try_all
+from tests.harness.cupy.moving import moved
+from tests.harness.cupy.stand_in import cupy
+from tests.harness.tables import try_all
 
 PARTS = 8  # of the table: a test each, for the processes to share
 # the first takes an order that is on the host, the second gives an array that is

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
-from tests.scripts import stand_in_for
+from tests.harness.scripts import stand_in_for
 
 SCRIPT = """
 import os, sys

@@ -11,7 +11,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 from mnpar.kernels import blas
-from tests.tables import together
+from tests.harness.tables import together
 
 
 def matrix(place, turned, rows, columns, stride, dtype):

@@ -8,7 +8,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from tests.parts import paths
+from tests.harness.parts import paths
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((5, 3))

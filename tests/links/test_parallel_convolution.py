@@ -8,7 +8,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from tests.parts import mine
+from tests.harness.parts import mine
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -12,7 +12,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.plans import block
-from tests.parts import mine
+from tests.harness.parts import mine
 
 pytestmark = pytest.mark.usefixtures("float64")
 

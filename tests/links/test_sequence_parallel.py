@@ -9,7 +9,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.link_hooks import WholeGradients
-from tests.parts import mine
+from tests.harness.parts import mine
 
 pytestmark = pytest.mark.usefixtures("float64")
 

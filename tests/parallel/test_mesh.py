@@ -14,7 +14,7 @@ import mnpar.links as L
 from mnpar.errors import MismatchError
 from mnpar.initializers import initialize_by_path
 from mnpar.plans import Box
-from tests.mpi import needs_mpich
+from tests.harness.mpi import needs_mpich
 
 
 def check_axes(comm, n):

@@ -33,6 +33,7 @@ import mnpar
 from mnpar.errors import MnparError, UnreceivedWarning
 from mnpar.runtime.mpiexec import mpiexec_command
 from tests.faults.job import FOREIGN, PYTHON, ROOT
+from tests.harness.scripts import stand_in_for
 from tests.random_programs.programs import (
     COLLECTIVES,
     ROOTED,
@@ -45,7 +46,6 @@ from tests.random_programs.programs import (
     over_ranks,
     truth,
 )
-from tests.scripts import stand_in_for
 
 LIMIT = 60  # s for a program of milliseconds
 MOVES = ("swap", "other time")

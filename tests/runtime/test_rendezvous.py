@@ -20,7 +20,7 @@ import mnpar
 from mnpar.errors import LauncherError
 from mnpar.runtime import process_manager, rendezvous
 from mnpar.runtime.mpiexec import clean_environment
-from tests.mpi import needs_mpich
+from tests.harness.mpi import needs_mpich
 
 MPICH = "MPICH Version: 5.0.2"
 

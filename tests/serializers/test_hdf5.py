@@ -9,7 +9,7 @@ import pytest
 import mnpar
 import mnpar.links as L
 from mnpar.serializers import HDF5Deserializer, HDF5Serializer, load_hdf5, save_hdf5, serialize
-from tests.serialized import Bag, Net
+from tests.harness.serialized import Bag, Net
 
 VALUES = {
     "float16": np.array([1.5, np.nan], "f2"),

@@ -17,7 +17,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.errors import CheckpointError
 from mnpar.serializers import DictionarySerializer, NpzDeserializer, NpzFile, load_npz, save_npz
-from tests.serialized import Bag, Net
+from tests.harness.serialized import Bag, Net
 
 # a Trainer of 3 iterations, written by Chainer 7.8.1
 CHAINER = Path(__file__).parent / "chainer7.npz"

@@ -13,7 +13,7 @@ import pytest
 from mnpar.runtime.deadlock import polling
 from mnpar.testing import forks
 from tests.conftest import start_alike
-from tests.scripts import run_script, stand_in_for
+from tests.harness.scripts import run_script, stand_in_for
 
 SHOWN = (
     "import os, sys\nprint(sys.argv[1:], os.environ['HERE'], os.getcwd(), "

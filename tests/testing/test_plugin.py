@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from tests.faults.soak import TEMPORARY
-from tests.scripts import QUIET, stand_in_for
+from tests.harness.scripts import QUIET, stand_in_for
 
 INI = "[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n"
 

@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from mnpar.testing import grids, processes, product
-from tests.scripts import QUIET, stand_in_for
+from tests.harness.scripts import QUIET, stand_in_for
 
 MANY = """
 @pytest.mark.parametrize("n", range(40))

@@ -9,8 +9,8 @@ import pytest
 import mnpar
 import mnpar.functions as F
 from mnpar.training import extensions
-from tests.parts import names
-from tests.trainers import counting, learning, load, saved
+from tests.harness.parts import names
+from tests.harness.trainers import counting, learning, load, saved
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 import mnpar
 from mnpar.iterators import SerialIterator
 from mnpar.training import extensions
-from tests.trainers import counting, load, saved
+from tests.harness.trainers import counting, load, saved
 
 VALUES = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0]
 

@@ -6,7 +6,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 from mnpar.training import extensions
-from tests.trainers import counting, load, saved
+from tests.harness.trainers import counting, load, saved
 
 
 def observed(tmp_path, *more, stop=4, **values):

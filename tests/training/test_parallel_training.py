@@ -14,7 +14,7 @@ from mnpar import training
 from mnpar.errors import MismatchError
 from mnpar.iterators import SerialIterator, ShuffleOrderSampler
 from mnpar.training import extensions
-from tests.trainers import weights
+from tests.harness.trainers import weights
 
 ITERATIONS, BATCH = 6, 6
 

@@ -14,7 +14,7 @@ import mnpar
 from mnpar.runtime import processes
 from mnpar.training import extensions
 from mnpar.training.extensions import progress_bar
-from tests.trainers import counting, load, saved
+from tests.harness.trainers import counting, load, saved
 
 X = [float(i) ** 2 for i in range(20)]
 

@@ -10,7 +10,7 @@ import pytest
 import mnpar
 from mnpar.training import extensions as E
 from mnpar.training.triggers import ManualScheduleTrigger
-from tests.trainers import counting, load, saved
+from tests.harness.trainers import counting, load, saved
 
 T = np.arange(13)
 SHIFTS = {

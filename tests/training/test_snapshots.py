@@ -14,8 +14,8 @@ from mnpar import serializers
 from mnpar.training import extensions
 from mnpar.training.extensions import snapshot_writers
 from mnpar.training.extensions.snapshots import snapshots
-from tests.parts import names
-from tests.trainers import counting, learning, weights
+from tests.harness.parts import names
+from tests.harness.trainers import counting, learning, weights
 
 
 def taken(tmp_path, stop=(6, "iteration"), trigger=(2, "iteration"), **kwargs):

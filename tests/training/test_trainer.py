@@ -14,7 +14,7 @@ import mnpar.links as L
 from mnpar import training
 from mnpar.iterators import SerialIterator
 from mnpar.training import extensions
-from tests.trainers import Counting, counting, learning, load, saved, weights
+from tests.harness.trainers import Counting, counting, learning, load, saved, weights
 
 
 class Recording(training.Extension):

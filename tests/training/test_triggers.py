@@ -9,7 +9,7 @@ import pytest
 
 from mnpar import training
 from mnpar.training import triggers
-from tests.trainers import Counting, counting, load, saved
+from tests.harness.trainers import Counting, counting, load, saved
 
 LENGTH = 4  # iterations of an epoch
 SCHEDULES = {

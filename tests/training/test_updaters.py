@@ -8,7 +8,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar import training
 from mnpar.iterators import SerialIterator
-from tests.trainers import examples, load, saved
+from tests.harness.trainers import examples, load, saved
 
 
 class Seeing(mnpar.Chain):

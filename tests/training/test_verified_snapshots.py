@@ -22,8 +22,8 @@ from mnpar.errors import CheckpointError
 from mnpar.extensions import multi_node_snapshot
 from mnpar.training import extensions
 from mnpar.training.extensions import snapshot_writers
-from tests.parts import names
-from tests.trainers import counting, learning, weights
+from tests.harness.parts import names
+from tests.harness.trainers import counting, learning, weights
 
 SHARD = "shard-00000-of-00001.safetensors"
 

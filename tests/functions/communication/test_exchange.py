@@ -13,7 +13,7 @@ from mnpar.errors import MismatchError
 from mnpar.plans import Box, Plan, blocks, everywhere, output_shape, padded, reads
 from mnpar.plans.layout import MODES
 from mnpar.testing import check_adjoint
-from tests.parts import cut
+from tests.harness.parts import cut
 
 
 @pytest.fixture(autouse=True)

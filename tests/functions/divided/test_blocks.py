@@ -16,7 +16,7 @@ import mnpar
 import mnpar.functions as F
 from mnpar.functions.normalization import local_contrast_normalization
 from mnpar.plans import Window, blocks, output_shape
-from tests.parts import cut
+from tests.harness.parts import cut
 
 PIECE = 50
 MODES = ("constant", "constant", "edge", "reflect", "symmetric", "wrap")

@@ -15,7 +15,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.initializers import initialize_by_path
 from mnpar.runtime.mpiexec import mpiexec_command
-from tests.scripts import stand_in_for
+from tests.harness.scripts import stand_in_for
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -18,7 +18,7 @@ from mnpar.parallel import (
     own_schedule,
     simulate,
 )
-from tests.tables import together
+from tests.harness.tables import together
 
 SIZES = list(itertools.product(range(1, 5), range(1, 10)))
 FULL = [(P, M) for P, M in SIZES if M >= P]

@@ -12,7 +12,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar import gradient_check, optimizers, serializers
 from mnpar.dataset import concat_examples
-from tests.device.stand_in import cupy
+from tests.harness.cupy.stand_in import cupy
 
 RNG = np.random.default_rng(0)
 HERE = (np.asarray, "@numpy")

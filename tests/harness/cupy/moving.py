@@ -7,7 +7,7 @@ import types
 
 import numpy as np
 
-from tests.device.stand_in import cupy
+from tests.harness.cupy.stand_in import cupy
 
 
 class Numpy:

@@ -115,11 +115,11 @@ def share():
             try:
                 forks.die_with_parent()
                 select.select([listener], [], [])  # until somebody asks
-                os.chdir(Path(__file__).parents[1])
+                os.chdir(Path(__file__).parents[2])
                 os.set_inheritable(listener.fileno(), True)
                 os.execv(
                     sys.executable,
-                    [sys.executable, "-m", "tests.scripts", folder, str(listener.fileno())],
+                    [sys.executable, "-m", "tests.harness.scripts", folder, str(listener.fileno())],
                 )
             finally:
                 os._exit(1)

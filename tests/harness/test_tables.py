@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tables import together, try_all
+from tests.harness.tables import together, try_all
 
 
 @pytest.fixture

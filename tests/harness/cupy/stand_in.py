@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from tests.device import names
+from tests.harness.cupy import names
 
 DEVICES = 4
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)

@@ -1,0 +1,1 @@
+"""What the tests of this repository share, beside what users test with (mnpar.testing)."""
