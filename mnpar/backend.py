@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 # numpy's or CuPy's; type checkers take CuPy's arrays for numpy's, whose interface they have
-Array: TypeAlias = "np.ndarray[Any, Any]"
+Array: TypeAlias = np.ndarray[Any, Any]
 # slices, numbers, arrays or an ellipsis, one for each axis
 Index: TypeAlias = tuple[Any, ...]
 

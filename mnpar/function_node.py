@@ -8,6 +8,7 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from mnpar import backend, hints
+from mnpar.autograd.arraylike import as_array
 from mnpar.autograd.graph import AddGradient, Gradient, VariableNode, tick
 from mnpar.autograd.tape import current_tape
 from mnpar.backend import Array
@@ -202,12 +203,18 @@ class FunctionNode(Hookable):
         return outputs
 
     def vjp(
-        self, gys: list[Gradient], wanted: list[bool], record: bool, add_gradient: AddGradient
+        self,
+        gys: list[Gradient | None],
+        wanted: list[bool],
+        record: bool,
+        add_gradient: AddGradient,
     ) -> None:
         """Call ``add_gradient`` with each wanted input and its gradient; compute no others."""
         self._on_arrays = self.generic and not record
         if not (self._on_arrays or record):
-            gys = [None if gy is None else Variable(gy, requires_grad=False) for gy in gys]
+            gys = [
+                None if gy is None else Variable(as_array(gy), requires_grad=False) for gy in gys
+            ]
         try:
             gxs, inputs = self.backward(*gys), self.inputs
             gxs = gxs if type(gxs) is tuple else (gxs,)
@@ -231,9 +238,9 @@ class FunctionNode(Hookable):
             error.add_note(f"in the backward of {self.label}{hints.unretained(self, error)}")
             raise
 
-    def _checked(self, x: VariableNode, gx: Any, record: bool) -> Gradient:
-        """The gradient as backward adds it up: an array (a Variable if recorded) of the input's
-        shape and dtype.
+    def _checked(self, x: VariableNode, gx: Any, record: bool) -> Gradient | None:
+        """Return the gradient as backward adds it up: an array (a Variable if recorded) of the
+        input's shape and dtype.
         """
         array = gx.array if isinstance(gx, Variable) else gx
         if array is None:
@@ -249,5 +256,7 @@ class FunctionNode(Hookable):
             )
         if is_debugging():
             backend.check_finite(self.label, "gradient", (array,))
-        gx = as_variable(gx) if record else array
-        return gx if array.dtype == x.dtype else backend.cast_gradient(gx, x.dtype)
+        g: Gradient = as_variable(gx) if record else array
+        if array.dtype != x.dtype:
+            g = backend.cast_gradient(g, x.dtype)
+        return g

@@ -19,8 +19,8 @@ from mnpar.autograd.accumulate import (
     without_slots,
 )
 from mnpar.autograd.arraylike import ArrayLike
-from mnpar.autograd.engine import run_backward, unchain
-from mnpar.autograd.graph import Gradient, GradientHook, VariableNode, tick
+from mnpar.autograd.engine import run_backward
+from mnpar.autograd.graph import Gradient, GradientHook, VariableNode, tick, unchain
 from mnpar.backend import Array
 
 
@@ -143,9 +143,7 @@ class Variable(ArrayLike):
         """Set the gradient to None."""
         self.node.gradient = None
 
-    def register_hook(
-        self, hook: Callable[[Gradient], Gradient], after: bool = False
-    ) -> Callable[[], None]:
+    def register_hook(self, hook: Callable[[Any], Any], after: bool = False) -> Callable[[], None]:
         """Call a function with this Variable's gradient, once in each backward that computes one.
 
         Args:
@@ -256,7 +254,7 @@ def backward(
         record=enable_double_backprop,
         retain_grad=retain_grad,
         retain_tape=retain_tape,
-        keep=leaves.add,
+        on_final=leaves.add,
     )
     leaves.add_all(found)
 

@@ -1,26 +1,30 @@
-"""Who owns the memory of gradients: functions hand on the arrays they get and views of them, but a
-leaf's gradient is its own.
+"""Aliasing rules for the gradients of leaves: each leaf's gradient is an array of its own.
 
-A program may change a leaf's gradient in place, so it shares no memory with another leaf's, nor
-with the arrays that backward started from. Views that do not overlap and together fill an array, as
-those that ``concat`` hands on, keep that array. Where several leaves would get the same array (``x
-+ y``), or an axis is broadcast (a sum), the copy is made when a program reads ``grad``, if ever.
-All other shared arrays are copied at once.
+Functions pass on the arrays that they get, and views of them. A program, however, may change the
+gradient of a leaf in place. So that gradient must share no memory with another leaf's gradient, nor
+with the arrays that backward started from. This file copies where memory is shared:
+
+* Views that do not overlap, and together fill an array, keep it: ``concat`` passes on such views.
+* If several leaves would get the same array (``x + y``), or one axis is broadcast (a sum), the copy
+  is made when a program reads ``grad``, if ever (:class:`CopyOnRead`).
+* All other shared arrays are copied at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mnpar import backend
+from mnpar.autograd.arraylike import ArrayLike
 from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.backend import Array, add_gradients
 
-SMALL = 2**12  # elements: copying fewer costs less than finding out whether a copy is needed
+SMALL = 2**12  # elements: to copy fewer costs less than to find out whether a copy is needed
+AnyGradient = TypeVar("AnyGradient", Array, ArrayLike, Gradient)
 
 
 class LeafAccumulator:
@@ -29,27 +33,28 @@ class LeafAccumulator:
     Args:
         seeds: what backward starts from: these arrays belong to the program, and no leaf may own
             one.
-        loss_scale: of this backward; noted on the leaves, whose optimizers divide by it.
+        loss_scale: of this backward; recorded on the leaves, whose optimizers divide by it.
     """
 
     def __init__(
         self, seeds: Iterable[tuple[VariableNode, Gradient]], loss_scale: float | None
     ) -> None:
-        self._seeds, self._loss_scale = seeds, loss_scale
+        self._seeds = seeds
+        self._loss_scale = loss_scale
 
     def add(self, node: VariableNode, g: Gradient) -> None:
-        """Add a final gradient while backward goes on: copied, because functions to be visited may
-        hold the same array.
+        """Add a final gradient while backward goes on: as a copy, because functions that backward
+        has still to visit may hold the same array.
         """
         if self._is_first(node, g):
             node.gradient = copy_gradient(g)
 
-    def add_all(self, found: dict[VariableNode, Gradient]) -> None:
+    def add_all(self, gradients: dict[VariableNode, Gradient]) -> None:
         """Add the other gradients at the end of backward."""
         first: dict[VariableNode, Gradient] = {}
-        for node, g in found.items():
+        for node, g in gradients.items():
             slot = node.grad_slot
-            # it was computed right there
+            # the function's backward computed it right there
             if slot is not None and g is slot.array and node.gradient is None:
                 node.gradient = g
                 node.loss_scale = self._loss_scale
@@ -57,36 +62,13 @@ class LeafAccumulator:
             elif self._is_first(node, g):
                 first[node] = g
         if first:
-            self._settle(first)
-
-    def _settle(self, found: dict[VariableNode, Gradient]) -> None:
-        """Give each of the nodes, none of which has a gradient yet, an array of its own."""
-        taken, views = buffer_ids([g for _, g in self._seeds]), []
-        firsts: dict[
-            int, VariableNode
-        ] = {}  # by the id of an array: the first node that got it, or a copy of it
-        for node, g in found.items():
-            # nearly always
-            if type(g) is np.ndarray and g.base is None and firsts.setdefault(id(g), node) is node:
-                node.gradient = copy_gradient(g) if id(g) in taken else g
-            elif g.size < SMALL:
-                node.gradient = copy_gradient(g)
-            elif id(g) in firsts:
-                node.gradient = share(firsts[id(g)], node)
-            else:
-                views.append(node)
-        if views:
-            taken.update(firsts)
-            for node, g in zip(
-                views, copy_shared([found[node] for node in views], taken, late=True), strict=True
-            ):
-                node.gradient = g
+            self._store_first(first)
 
     def _is_first(self, node: VariableNode, g: Gradient) -> bool:
-        """Add ``g`` to the node's gradient; True if the node has none yet, so that the caller has
-        to give it one.
+        """Return True if the node has no gradient yet, and the caller has to give it an array for
+        ``g``; otherwise add ``g`` to the node's gradient.
         """
-        # an output may be a constant, or a leaf: it has its seed already
+        # an output may be a constant, or a leaf, which has its seed already
         if not node.requires_grad or g is node.gradient:
             return False
         node.loss_scale = self._loss_scale
@@ -97,51 +79,151 @@ class LeafAccumulator:
         node.gradient = add_gradients(node.gradient, g)
         return False
 
+    def _store_first(self, gradients: dict[VariableNode, Gradient]) -> None:
+        """Give each of the nodes, none of which has a gradient yet, an array of its own."""
+        taken = buffer_ids([g for _, g in self._seeds])
+        views: list[VariableNode] = []
+        owners: dict[int, VariableNode] = {}  # by the id of an array: the first node that got it
+        for node, g in gradients.items():
+            # nearly always
+            if type(g) is np.ndarray and g.base is None and owners.setdefault(id(g), node) is node:
+                node.gradient = copy_gradient(g) if id(g) in taken else g
+            elif g.size < SMALL:
+                node.gradient = copy_gradient(g)
+            elif id(g) in owners:
+                node.gradient = share(owners[id(g)], node)
+            else:
+                views.append(node)
+        if views:
+            taken.update(owners)
+            gs = copy_shared([gradients[node] for node in views], taken, on_read=True)
+            for node, own in zip(views, gs, strict=True):
+                node.gradient = own
 
-def copy_shared(gs: Sequence[Gradient], taken: set[int], late: bool = False) -> list[Gradient]:
-    """The gradients (or Nones), copied where their memory is shared with another of them or with
-    arrays of other owners.
+
+def copy_shared(gs: Sequence[Gradient | None], taken: set[int], on_read: bool = False) -> list[Any]:
+    """Return the gradients, copied where their memory is shared with another of them or with arrays
+    of other owners.
 
     Args:
-        gs: gradients: arrays, Variables or None.
-        taken: :func:`memory_of` the arrays of other owners; the ids of arrays that are handed out
+        gs: gradients or None.
+        taken: the :func:`buffer_ids` of arrays of other owners; the ids of arrays that are returned
             uncopied are added.
-        late: copy a broadcast gradient only when a program reads it (:class:`LateCopy`).
+        on_read: copy a broadcast gradient only when a program reads it (:class:`CopyOnRead`).
 
     Example:
         >>> import numpy as np
         >>> g = np.ones(3)
-        >>> a, b = own([g, g], set())
+        >>> a, b = copy_shared([g, g], set())
         >>> a is g, np.shares_memory(a, b)
         (True, False)
     """
-    results = list(gs)
+    results: list[Any] = list(gs)
     views = dict[int, list[int]]()
     for i, g in enumerate(gs):
         if g is None:
             continue
-        x = getattr(g, "array", g)
+        x = _array_of(g)
         if x.base is None and id(x) not in taken:
             taken.add(id(x))
         elif x.base is None or x.size < SMALL:
             results[i] = copy_gradient(g)
         else:
             views.setdefault(id(x.base), []).append(i)
-    for memory, places in views.items():
-        stay = 0
-        if memory not in taken:
-            parts: list[Any] = [getattr(gs[i], "array", gs[i]) for i in places]
-            # the first, if it shows it all
-            stay = len(parts) if _fill(parts) else int(len(parts) > 1 and _fill(parts[:1]))
-        for i in places[stay:]:
-            results[i] = copy_lazily(gs[i]) if late else copy_gradient(gs[i])
+    for buffer, places in views.items():
+        uncopied = 0
+        if buffer not in taken:
+            parts = [_array_of(results[i]) for i in places]
+            if _fill(parts):
+                uncopied = len(parts)
+            elif len(parts) > 1 and _fill(parts[:1]):  # the first shows all of the array
+                uncopied = 1
+        for i in places[uncopied:]:
+            results[i] = copy_unrepeated(results[i]) if on_read else copy_gradient(results[i])
     return results
+
+
+def buffer_ids(gs: Iterable[Gradient]) -> set[int]:
+    """Return the ids of the arrays that own the gradients' memory."""
+    arrays = [_array_of(g) for g in gs]
+    return {id(x if x.base is None else x.base) for x in arrays}
+
+
+def copy_gradient(g: AnyGradient) -> AnyGradient:
+    """Return a copy of an array; of a Variable another one, with a copy of the array and the same
+    node.
+    """
+    if isinstance(g, ArrayLike):
+        variable: Any = g
+        copied: AnyGradient = variable.of(variable.array.copy(order="K"), variable.node)
+        return copied
+    return g.copy(order="K")
+
+
+class CopyOnRead:
+    """A gradient that several nodes share, or that is broadcast. When a program reads it, the node
+    gets an array of its own (:func:`materialize`).
+
+    Args:
+        array: shared, and therefore never changed in place.
+        holders: the ids of the nodes that share it; empty for a broadcast gradient.
+    """
+
+    __slots__ = ("array", "holders")
+
+    def __init__(self, array: Array, holders: set[int]) -> None:
+        self.array = array
+        self.holders = holders
+
+    def __add__(self, other: Array) -> Any:
+        return self.array + other
+
+
+def share(first: VariableNode, node: VariableNode) -> CopyOnRead:
+    """Return the :class:`CopyOnRead` that ``first``, which has the array, and ``node`` share from
+    now on.
+    """
+    shared = first.gradient
+    if not isinstance(shared, CopyOnRead):
+        shared = first.gradient = CopyOnRead(first.gradient, {id(first)})
+    shared.holders.add(id(node))
+    return shared
+
+
+def copy_unrepeated(g: Gradient) -> Gradient | CopyOnRead:
+    """Return a copy; of a broadcast array one without the repetitions, which are made when a
+    program reads it.
+
+    Example:
+        >>> import numpy as np
+        >>> copy_unrepeated(np.broadcast_to(np.ones(2), (1000, 2))).array.base.shape
+        (1, 2)
+    """
+    if isinstance(g, ArrayLike) or getattr(g.flags, "writeable", True) or 0 not in g.strides:
+        return copy_gradient(g)
+    core: backend.Index = tuple([slice(0, 1) if step == 0 else slice(None) for step in g.strides])
+    return CopyOnRead(backend.get_array_module(g).broadcast_to(g[core].copy(), g.shape), set())
+
+
+def materialize(node: VariableNode) -> Array:
+    """Return the array of a node's gradient, writable: a copy of a shared one, except for the last
+    node that shares it.
+    """
+    g = node.gradient
+    if not isinstance(g, CopyOnRead):
+        return _array_of(g)
+    last = g.holders == {id(node)}
+    array = g.array if last else g.array.copy(order="K" if g.holders else "C")
+    node.gradient = array
+    # the last step: this thread no longer reads g.array, which its next holder may own
+    g.holders.discard(id(node))
+    return array
 
 
 @contextmanager
 def without_slots(nodes: Sequence[VariableNode]) -> Iterator[None]:
-    """Inside a ``with`` block the nodes have no slots: their gradients are results, and must not be
-    computed into an arena.
+    """Take the nodes' slots away inside a ``with`` block: their gradients are results there, and
+    must not be computed into a flat buffer.
     """
     slots = [node.grad_slot for node in nodes]
     for node in nodes:
@@ -153,85 +235,21 @@ def without_slots(nodes: Sequence[VariableNode]) -> Iterator[None]:
             node.grad_slot = slot
 
 
-def buffer_ids(gs: Iterable[Gradient]) -> set[int]:
-    """The ids of the arrays that own the gradients' memory."""
-    arrays: list[Any] = [getattr(g, "array", g) for g in gs]
-    return {id(x if x.base is None else x.base) for x in arrays}
-
-
-def copy_gradient(g: Gradient) -> Gradient:
-    """A copy of an array; of a Variable, another Variable with a copy of its array and the same
-    node.
-    """
-    return g.of(g.array.copy(order="K"), g.node) if hasattr(g, "node") else g.copy(order="K")
-
-
-class CopyOnRead:
-    """A gradient that several nodes share, or that is broadcast, until a program reads it: then the
-    node gets its own array.
-
-    Args:
-        array: shared, and therefore never changed in place.
-        holders: the ids of the nodes that share it; empty for a broadcast gradient.
-    """
-
-    __slots__ = ("array", "holders")
-
-    def __init__(self, array: Array, holders: set[int]) -> None:
-        self.array, self.holders = array, holders
-
-    def __add__(self, other: Array) -> Array:
-        return self.array + other
-
-
-def share(first: VariableNode, node: VariableNode) -> CopyOnRead:
-    """The :class:`LateCopy` that ``first``, which has the array, and ``node`` share from now on."""
-    if not isinstance(first.gradient, CopyOnRead):
-        first.gradient = CopyOnRead(first.gradient, {id(first)})
-    first.gradient.holders.add(id(node))
-    return first.gradient
-
-
-def copy_lazily(g: Gradient) -> Gradient:
-    """A copy; of a broadcast array one without the repetitions, which are made when a program reads
-    it.
-
-    Example:
-        >>> import numpy as np
-        >>> copied_late(np.broadcast_to(np.ones(2), (1000, 2))).array.base.shape
-        (1, 2)
-    """
-    if hasattr(g, "node") or getattr(g.flags, "writeable", True) or 0 not in g.strides:
-        return copy_gradient(g)
-    core = g[tuple([slice(0, 1) if step == 0 else slice(None) for step in g.strides])].copy()
-    return CopyOnRead(backend.get_array_module(g).broadcast_to(core, g.shape), set())
-
-
-def materialize(node: VariableNode) -> Array:
-    """The array of a node's gradient, writable: a copy of a shared one, but for the last of its
-    holders.
-    """
-    g: Any = node.gradient
-    if not isinstance(g, CopyOnRead):
-        array: Array = getattr(g, "array", g)
-        return array
-    last = g.holders == {id(node)}
-    node.gradient = array = g.array if last else g.array.copy(order="K" if g.holders else "C")
-    # last: this thread no longer reads g.array, whose next holder may take it
-    g.holders.discard(id(node))
+def _array_of(g: Any) -> Array:
+    array: Array = getattr(g, "array", g)
     return array
 
 
 def _fill(parts: list[Array]) -> bool:
-    """Whether views of one array do not overlap, and leave at most an eighth of it unused: memory
-    kept alive for nothing.
+    """Return whether views of one array do not overlap, and leave at most an eighth of it unused:
+    memory kept alive for nothing.
     """
     base: Any = parts[0].base
     nbytes = getattr(base, "nbytes", 0)
     shown = sum([g.nbytes for g in parts])
     if not 7 * nbytes <= 8 * shown <= 8 * nbytes or base.base is not None:
         return False
-    if not all([_each_its_own(g) for g in parts]):
+    if not all([_is_unrepeated(g) for g in parts]):
         return False
     # to compare each with each would take longer than to copy
     if len(parts) > 1 and len(parts) ** 2 * 2**12 > base.nbytes:
@@ -240,9 +258,9 @@ def _fill(parts: list[Array]) -> bool:
     return not any([shared(g, h) for i, g in enumerate(parts) for h in parts[:i]])
 
 
-def _each_its_own(g: Array) -> bool:
-    """Whether no two elements share memory, as in a broadcast array: numpy makes those read-only,
-    CuPy does not.
+def _is_unrepeated(g: Array) -> bool:
+    """Return whether no two elements share memory, as they do in a broadcast array: numpy makes
+    those read-only, CuPy does not.
     """
     if (writeable := getattr(g.flags, "writeable", None)) is not None:
         return bool(writeable)

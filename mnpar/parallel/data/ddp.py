@@ -60,7 +60,11 @@ class End(FunctionNode):
         return any([record is self for record in tape.records])
 
     def vjp(
-        self, gys: list[Gradient], wanted: list[bool], record: bool, add_gradient: AddGradient
+        self,
+        gys: list[Gradient | None],
+        wanted: list[bool],
+        record: bool,
+        add_gradient: AddGradient,
     ) -> None:
         """Call the action; no gradient flows through."""
         self.act()

@@ -191,7 +191,7 @@ class WeightedLoss:
 
         seeds = [(self.loss.node, self.start)]
         leaves = LeafAccumulator(seeds, loss_scale)
-        found = run_backward(seeds, keep=keep)
+        found = run_backward(seeds, on_final=keep)
         if not found.keys() <= owned:
             for node in found:
                 if node not in owned:

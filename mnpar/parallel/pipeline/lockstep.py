@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mnpar.autograd.engine import DeferredGradients, GradientSums, defer_leaves
+from mnpar.autograd.engine import BackwardWalk, DeferredGradients, defer_leaves
 from mnpar.autograd.graph import Function, Gradient, VariableNode
 from mnpar.autograd.tape import Tape
 from mnpar.backend import Array
@@ -22,7 +22,7 @@ from mnpar.functions.connection.linear import Linear
 
 Seeds = Iterable[tuple[VariableNode, Gradient]]
 # a function to visit, with the gradients of its outputs, on each tape; None at a tape's end
-Row = Sequence[tuple[Function, list[Gradient]] | None]
+Row = Sequence[tuple[Function, list[Gradient | None]] | None]
 
 
 def backward_in_lockstep(
@@ -42,7 +42,7 @@ def backward_in_lockstep(
     Returns:
         The gradients that each tape gives to leaves.
     """
-    sums = [GradientSums(False, tape.complete().records, set(), None, True) for tape in tapes]
+    sums = [BackwardWalk(tape.complete().records, partial=True) for tape in tapes]
     for gradients, start in zip(sums, seeds, strict=True):
         for node, seed in start:
             gradients.add(node, seed)
@@ -61,7 +61,7 @@ def backward_in_lockstep(
 
 def _visit_each(
     row: Row,
-    sums: Sequence[GradientSums],
+    sums: Sequence[BackwardWalk],
     tapes: Sequence[Tape],
     later: list[DeferredGradients],
 ) -> None:
@@ -103,7 +103,7 @@ def _share_matrix(row: Sequence[Any]) -> bool:
 
 
 def _visit_joined(
-    row: Sequence[Any], sums: Sequence[GradientSums], later: list[DeferredGradients]
+    row: Sequence[Any], sums: Sequence[BackwardWalk], later: list[DeferredGradients]
 ) -> None:
     """Visit linear layers that share a matrix: one product for all of them."""
     functions: list[Linear] = [function for function, _ in row]

@@ -173,7 +173,7 @@ class MicroBatch:
             later: gets what is to be computed for weights.
         """
         with self.tape:
-            collect(run_backward(seeds, later=later))
+            collect(run_backward(seeds, deferred=later))
 
 
 class RematerializedMicroBatch(MicroBatch):
@@ -217,7 +217,7 @@ class RematerializedMicroBatch(MicroBatch):
         self.collect, self.later = collect, later
         super().backward(seeds, collect, later)
 
-    def rerun(self, gys: Sequence[Gradient]) -> tuple[Gradient, ...]:
+    def rerun(self, gys: Sequence[Gradient | None]) -> tuple[Gradient | None, ...]:
         """Run the stage once more, recorded, and back through it.
 
         Args:
@@ -243,7 +243,7 @@ class RematerializedMicroBatch(MicroBatch):
                     for x, g in zip(outputs, gys, strict=True)
                     if g is not None and x.requires_grad
                 ]
-                self.collect(run_backward(seeds, later=self.later))
+                self.collect(run_backward(seeds, deferred=self.later))
         finally:
             _current.reset(token)
             rng.state, self.sent = state, []
@@ -266,7 +266,7 @@ class _Rerun(FunctionNode):
         ys, self.ys = tuple(self.ys), []
         return ys
 
-    def backward(self, *gys: Gradient) -> tuple[Gradient, ...]:
+    def backward(self, *gys: Gradient | None) -> tuple[Gradient | None, ...]:
         return (*self.micro_batch.rerun(gys), None)
 
 
@@ -280,14 +280,14 @@ class _ReceivedInputs(FunctionNode):
 
     def __init__(self, xs: list[Array]) -> None:
         self.xs = xs
-        self.gradients: tuple[Gradient, ...] = (None,) * len(xs)
+        self.gradients: tuple[Gradient | None, ...] = (None,) * len(xs)
 
     def forward(self) -> tuple[Array, ...]:
         self.differentiable = True
         xs, self.xs = tuple(self.xs), []
         return xs
 
-    def backward(self, *gys: Gradient) -> tuple[Gradient, ...]:
+    def backward(self, *gys: Gradient | None) -> tuple[Gradient | None, ...]:
         self.gradients = gys
         return ()
 

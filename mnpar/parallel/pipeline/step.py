@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mnpar.autograd.arraylike import as_array
 from mnpar.autograd.engine import DeferredGradients, apply_hooks
 from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.backend import Array, add_gradients
@@ -77,7 +78,7 @@ class MicroBatchGradients:
 
     def __init__(self) -> None:
         # with the sums that hooks are to get, apart from the gradients that are there already
-        self._sums: dict[VariableNode, Gradient] = {}
+        self._sums: dict[VariableNode, Gradient | None] = {}
         self._taken: set[int] = set()
 
     def add(self, node: VariableNode, g: Gradient) -> None:
@@ -89,7 +90,7 @@ class MicroBatchGradients:
             self._sums[node] = None
             self._accumulate(node, g)
 
-    def _accumulate(self, node: VariableNode, g: Gradient) -> None:
+    def _accumulate(self, node: VariableNode, g: Any) -> None:
         if node.grad_slot is not None and node.grad_slot.accumulate(node, g):
             return
         if node.gradient is not None:
@@ -303,10 +304,11 @@ class Step:
         hooks = function_hooks()
         with recording(False):
             for group in groups.values():
+                function: Any
                 function, gys, leaves = group[0]
                 if len(group) > 1:
                     function, gy = Linear.joined(
-                        [one.function for one in group], [one.gys[0] for one in group]
+                        [one.function for one in group], [as_array(one.gys[0]) for one in group]
                     )
                     gys = [gy]
                 vjp = function.vjp if not hooks else around_vjp(function, hooks)
