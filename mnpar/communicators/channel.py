@@ -18,7 +18,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array, as_bytes
 from mnpar.communicators import wire
-from mnpar.communicators.mailbox import Mailbox, lies_apart
+from mnpar.communicators.mailbox import Mailbox, is_rendezvous
 from mnpar.communicators.matching import (
     BLOCK,
     EMPTY,
@@ -79,8 +79,6 @@ class Handshake(Mailbox):
 
     def _open(self, call: Call, x: Any, parts: int | None = None) -> Steps[Opening]:
         """Exchange the blocks of all ranks, and check that their calls match."""
-        if not (self.by_messages or call.later):
-            return self._open_now(call, x, parts)
         seq = self.next_exchange()
         size = BLOCK if self.by_messages else self._buffers.now.size
         statement = self._words(call, x, parts, size)
@@ -195,28 +193,27 @@ class Channel(Handshake):
 
     def barrier(self, call: Call) -> Steps[None]:
         """Return when every rank has come."""
-        yield from self._open(call, None)
+        if self.by_messages or call.later:
+            yield from self._open(call, None)
+        else:
+            self._open_now(call, None)
 
-    def now(self, algorithm: Algorithm, x: Any, call: Call) -> tuple[Any, bool]:
-        """Carry a collective out, and wait for it: its result on this rank, and whether any rank
-        wants its gradient.
+    def steps(self, algorithm: Algorithm, x: Any, call: Call) -> Steps[tuple[Any, bool]]:
+        """Carry a collective out: its result on this rank, and whether any rank wants its
+        gradient.
         """
         x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
         if self.by_messages or call.later:
-            opening = complete(self.transport, self._open(call, x, parts))
+            opening = yield from self._open(call, x, parts)
         else:
             opening = self._open_now(call, x, parts)
         if opening.inside:
             return algorithm.inside(opening, x), opening.wants
-        return complete(self.transport, algorithm.outside(self, opening, x)), opening.wants
-
-    def steps(self, algorithm: Algorithm, x: Any, call: Call) -> Steps[tuple[Any, bool]]:
-        """:meth:`now` as steps, which ``complete`` or an ``Operation`` drives."""
-        x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
-        opening = yield from self._open(call, x, parts)
-        if opening.inside:
-            return algorithm.inside(opening, x), opening.wants
         return (yield from algorithm.outside(self, opening, x)), opening.wants
+
+    def now(self, algorithm: Algorithm, x: Any, call: Call) -> tuple[Any, bool]:
+        """Take :meth:`steps`, and wait."""
+        return complete(self.transport, self.steps(algorithm, x, call))
 
     def allreduce_noted(
         self, x: Array, call: Call, note: bytes, usual: Callable[[list[bytes]], bool], out: Array
@@ -301,11 +298,11 @@ class Channel(Handshake):
         """
         call, seq = opening.call, opening.seq
         # all are here, and take it now
-        if lies_apart(x) and not (call.later or self.by_messages or call.op.endswith("_obj")):
+        if is_rendezvous(x) and not (call.later or self.by_messages or call.op.endswith("_obj")):
             self.transport.traffic.collective_bytes += x.nbytes
             waiting = Waiting(call.name, call.site, dest, ANY, order=self.order)
             tag = self.reply_tag(seq, PART)
-            return self.transport.post_apart(
+            return self.transport.post_rendezvous(
                 wire.header_of(x, call, seq), as_bytes(x), dest, tag, BACKWARD, waiting
             )
         frame = (
@@ -320,10 +317,10 @@ class Channel(Handshake):
     def fetched_part(self, opening: Opening, source: int) -> Steps[Any]:
         """Receive the part that a rank sent to this one."""
         waiting = Waiting(opening.call.name, opening.call.site, source, ANY, order=self.order)
-        letter = yield from self._letter(
+        envelope = yield from self._arrived(
             source, self.reply_tag(opening.seq, PART), BACKWARD, waiting
         )
-        return wire.decode((yield from self.transport.read(letter, BACKWARD, waiting)))[0]
+        return wire.decode((yield from self.transport.read(envelope, BACKWARD, waiting)))[0]
 
     def fetched(self, opening: Opening, mine: Any) -> Steps[list[Any]]:
         """Receive the parts that all ranks sent to this one; in rank order, with ``mine`` in its
@@ -376,10 +373,10 @@ class AdjointChannel(Channel):
             if rank == transport.rank:
                 blocks.append(block)
             else:
-                letter = yield from self._letter(
+                envelope = yield from self._arrived(
                     rank, tag, BACKWARD, waiting._replace(peer=rank, tag=ANY)
                 )
-                blocks.append((yield from transport.read(letter, BACKWARD, waiting)).tobytes())
+                blocks.append((yield from transport.read(envelope, BACKWARD, waiting)).tobytes())
         return b"".join(blocks)
 
 

@@ -25,7 +25,6 @@ same operations for Variables.
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 from collections.abc import Callable
 from types import TracebackType
@@ -52,6 +51,7 @@ from mnpar.communicators.collectives import (
 from mnpar.communicators.operation import Operation, complete, no_steps
 from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.transport import Traffic, Transport
+from mnpar.communicators.twins import present
 from mnpar.communicators.waiting import ANY, Steps, T
 from mnpar.communicators.wire import REDUCTIONS, UPDATE, Call, mean_of
 from mnpar.configuration import config
@@ -86,18 +86,12 @@ def twins(
     def start(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> Operation:
         return Operation(self.transport, steps(self, True, *args, **kwargs))
 
-    wait.__doc__ = steps.__doc__
-    start.__doc__ = (
+    result = steps.__annotations__["return"].removeprefix("Steps[").removesuffix("]")
+    later = (
         f"Start :meth:`{name}`, and return at once: ``wait()`` of the operation gives the result."
     )
-    signature = inspect.signature(steps)
-    arguments = [one for one in signature.parameters.values() if one.name != "later"]
-    result = signature.return_annotation.removeprefix("Steps[").removesuffix("]")
-    for method, new, returns in ((wait, name, result), (start, f"i{name}", "Operation")):
-        method.__name__, method.__qualname__ = new, f"Communicator.{new}"
-        method.__annotations__ = {one.name: one.annotation for one in arguments[1:]}
-        method.__annotations__["return"] = returns
-        method.__dict__["__signature__"] = inspect.Signature(arguments, return_annotation=returns)
+    present(wait, steps, name, result, steps.__doc__, hidden="later")
+    present(start, steps, f"i{name}", "Operation", later, hidden="later")
     return wait, start
 
 
@@ -398,10 +392,6 @@ class Communicator:
             raise ValueError(f"rank {self.rank}: {what} knows {', '.join(REDUCTIONS)}, not {op!r}")
         return Call(what, call_site(), root=root, reduction=op, tag=tag, later=later)
 
-    def _from(self, source: int, tag: int) -> tuple[int, int]:
-        """The source and tag of a receive, checked."""
-        return self.peer(source, ANY), self.tag(tag, ANY)
-
     def _ring(self, steps: int) -> tuple[int, int]:
         """The rank so many steps up the ring, and the one as many steps down."""
         return (self.rank + steps) % self.size, (self.rank - steps) % self.size
@@ -436,8 +426,9 @@ class Communicator:
             tag: the sender's, or ``ANY_TAG``. Receives take messages in the order in which they
                 were posted.
         """
-        call = self._call("recv")
-        return (yield from self.channel(0).recv(call, *self._from(source, tag)))[0]
+        source, tag = self.peer(source, ANY), self.tag(tag, ANY)
+        call = functools.partial(self._call, "recv")
+        return (yield from self.channel(0).recv(call, source, tag, later))[0]
 
     recv, irecv = twins(_recv)
 
@@ -446,7 +437,7 @@ class Communicator:
         large arrays are not copied.
         """
         source = self.peer(source, ANY)  # a bad argument is refused before anything is sent
-        _, given = self.channel(0).hand(
+        _, given = self.channel(0).send_nocopy(
             data, self._call("send", tag=tag), self.peer(dest), self.tag(tag)
         )
         value = yield from self._recv(later, source, tag)
@@ -615,8 +606,9 @@ class Communicator:
 
     def _recv_obj(self, later: bool, source: int, status: Any = None, tag: int = ANY) -> Steps[Any]:
         """Wait for an object; ``status``, if given, gets ``source`` and ``tag`` as attributes."""
-        call = self._call("recv_obj")
-        obj, _, source, tag = yield from self.channel(0).recv(call, *self._from(source, tag))
+        source, tag = self.peer(source, ANY), self.tag(tag, ANY)
+        call = functools.partial(self._call, "recv_obj")
+        obj, _, source, tag = yield from self.channel(0).recv(call, source, tag, later, True)
         if status is not None:
             status.source, status.tag = source, tag
         return obj

@@ -9,37 +9,36 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators import wire
-from mnpar.communicators.operation import complete
-from mnpar.communicators.transport import EXCHANGE, REPLY, Letter, Transport, numbered_tag
+from mnpar.communicators.transport import EXCHANGE, REPLY, Envelope, Transport, numbered_tag
 from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
 from mnpar.communicators.wire import OBJECT, Call, Header, read_header
 from mnpar.errors import MismatchError
 
-_LARGE = 2**17  # bytes: smaller arrays travel in one message with their header
+EAGER_LIMIT = 2**17  # bytes: smaller arrays travel in one message with their header
 
 
-def lies_apart(x: Any) -> bool:
+def is_rendezvous(x: Any) -> bool:
     """Whether a value is sent from where it is, without a copy, after a message with its header: a
     large contiguous array.
     """
-    return type(x) is np.ndarray and x.nbytes >= _LARGE and x.flags.c_contiguous
+    return type(x) is np.ndarray and x.nbytes >= EAGER_LIMIT and x.flags.c_contiguous
 
 
-class Receive:
+class PostedReceive:
     """A receive that was posted: it gets the first message that matches it and no receive that was
     posted earlier.
     """
 
-    __slots__ = ("lane", "letter", "source", "tag")
+    __slots__ = ("envelope", "lane", "source", "tag")
 
     def __init__(self, source: int, tag: int, lane: int) -> None:
         self.source, self.tag, self.lane = source, tag, lane
-        self.letter: Letter | None = None
+        self.envelope: Envelope | None = None
 
-    def suits(self, letter: Letter, lane: int) -> bool:
+    def matches(self, envelope: Envelope, lane: int) -> bool:
         """Whether this receive is open, and matches the message."""
-        free = self.letter is None and self.lane == lane
-        return free and self.source in (ANY, letter.source) and self.tag in (ANY, letter.tag)
+        free = self.envelope is None and self.lane == lane
+        return free and self.source in (ANY, envelope.source) and self.tag in (ANY, envelope.tag)
 
 
 class Mailbox:
@@ -52,7 +51,7 @@ class Mailbox:
         self.order = order
         self.lane = FORWARD if order == 0 else BACKWARD
         self._sent = [0] * transport.size
-        self._posted: list[Receive] = []
+        self._posted: list[PostedReceive] = []
 
     def send(self, x: Any, call: Call, dest: int, tag: int) -> int:
         """Start sending a value (array, None, or tuple, list, dict of arrays); returns the number
@@ -69,22 +68,18 @@ class Mailbox:
         self._sent[dest] += 1
         self.transport.post(wire.encode_refusal(call, seq), dest, tag, self.lane)
 
-    def give(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, None]:
-        """:meth:`send`, with nothing to wait for."""
-        return self.send(x, call, dest, tag), None
-
-    def hand(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, Pending | None]:
+    def send_nocopy(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, Pending | None]:
         """:meth:`send` of a value that will not change before the ``Pending`` is ready: a large
         array is not copied, and the ``Pending`` is ready when it has been taken. (None: the value
         was copied.)
         """
-        if not lies_apart(x):
+        if not is_rendezvous(x):
             return self.send(x, call, dest, tag), None
         seq = self._sent[dest]
         self._sent[dest] += 1
         header = wire.header_of(x, call, seq, wire.WAITED_FOR)
         waiting = Waiting(call.name, call.site, dest, tag, order=self.order, head=header)
-        return seq, self.transport.post_apart(
+        return seq, self.transport.post_rendezvous(
             header, x.reshape(-1).view(np.uint8), dest, tag, self.lane, waiting
         )
 
@@ -94,96 +89,90 @@ class Mailbox:
         self._sent[dest] += 1
         self.transport.post(wire.encode_object(obj, call, seq), dest, tag, self.lane)
 
-    def recv(self, call: Call, source: int, tag: int) -> Steps[tuple[Any, Header, int, int]]:
-        """Take a message: value, header, source, tag.
+    def recv(
+        self,
+        call: Callable[[], Call],
+        source: int,
+        tag: int,
+        later: bool = False,
+        objects: bool = False,
+    ) -> Steps[tuple[Any, Header, int, int]]:
+        """Receive a message: value, header, source, tag.
+
+        Args:
+            call: returns the call of this rank, which is needed only if the message does not come
+                soon, or does not belong.
+            source, tag: of the message; ANY.
+            later: do not poll for a while before the first wait.
+            objects: whether a pickled object is awaited, and not arrays.
 
         Raises:
             MismatchError: an object came where an array is awaited, or the other way round.
         """
-        return (yield from self._receiving(call, source, tag))
-
-    def _receiving(self, call: Call, source: int, tag: int) -> Steps[tuple[Any, Header, int, int]]:
-        """:meth:`recv` as other methods use it, so that a profile sees one message and not two."""
-        waiting = self._awaiting(call, source, tag)
-        letter = yield from self._letter(source, tag, self.lane, waiting)
-        return self._taken(
-            (yield from self.transport.read(letter, self.lane, waiting)), letter, call
-        )
-
-    def _taken(self, frame: Array, letter: Letter, call: Call) -> tuple[Any, Header, int, int]:
-        """The value in a message, if it is what the call expects."""
+        transport = self.transport
+        received = None
+        if not (later or self._posted or transport.active):
+            received = transport.try_recv(
+                source, tag, self.lane, lambda: self._awaiting(call(), source, tag)
+            )
+        if received is None:
+            waiting = self._awaiting(call(), source, tag)
+            envelope = yield from self._arrived(source, tag, self.lane, waiting)
+            frame = yield from transport.read(envelope, self.lane, waiting)
+            received = frame, envelope.source, envelope.tag
+        frame, source, tag = received
         header = read_header(frame)
-        if (header.kind == OBJECT) != (call.op == "recv_obj") or header.order != self.order:
-            raise self._stray(header, letter.source, letter.tag, call)
-        return wire.decode(frame, header)[0], header, letter.source, letter.tag
+        if header.order != self.order or (header.kind == OBJECT) != objects:
+            raise self._unexpected(header, source, tag, call())
+        return wire.decode(frame, header)[0], header, source, tag
 
-    def _stray(self, header: Header, source: int, tag: int, call: Call) -> MismatchError:
-        """The error for a message that the call does not expect; the sender is told to raise it
-        too.
+    def _unexpected(self, header: Header, source: int, tag: int, call: Call) -> MismatchError:
+        """Return the error for a message that the call does not expect; its sender is told to raise
+        it too.
         """
         wanted = "an object" if call.op == "recv_obj" else "arrays"
         text = (
             f"rank {self.transport.rank} waits in {call.name} at {call.site} for {wanted} from "
-            f"rank {source}, "
-            f"tag {tag}, but {header.name} at {header.site} sent {header.form}: the two calls "
-            "do not belong together"
+            f"rank {source}, tag {tag}, but {header.name} at {header.site} sent {header.form}: the "
+            "two calls do not belong together"
         )
         self.transport.complain(source, text)
         return MismatchError(text)
 
-    def recv_now(
-        self, receipt: Callable[[], Call], source: int, tag: int
-    ) -> tuple[Any, Header, int, int]:
-        """``complete(recv(receipt(), source, tag))``, of arrays, without steps where the message
-        comes soon.
-        """
-        transport, lane = self.transport, self.lane
-        if not (self._posted or transport.active):
-            taken = transport.take(
-                source, tag, lane, lambda: self._awaiting(receipt(), source, tag)
-            )
-            if taken is not None:
-                frame, source, tag = taken
-                header = read_header(frame)
-                if header.kind == OBJECT or header.order != self.order:
-                    raise self._stray(header, source, tag, receipt())
-                return wire.decode(frame, header)[0], header, source, tag
-        return complete(transport, self._receiving(receipt(), source, tag))
-
     def _awaiting(self, call: Call, source: int, tag: int) -> Waiting:
         return Waiting(call.name, call.site, source, tag, order=self.order)
 
-    def _letter(self, source: int, tag: int, lane: int, waiting: Waiting) -> Steps[Letter]:
-        """The next message of this kind: among receives that a message suits, the one that was
+    def _arrived(self, source: int, tag: int, lane: int, waiting: Waiting) -> Steps[Envelope]:
+        """The next message of this kind: among receives that a message matches, the one that was
         posted first gets it.
         """
         posted, probe = self._posted, self.transport.probe
         if not posted and (first := probe(source, tag, lane)) is not None:
             return first
-        mine = Receive(source, tag, lane)
+        mine = PostedReceive(source, tag, lane)
         posted.append(mine)
 
         def arrived() -> bool:
             # the earlier ones have the first choice
-            for receive in tuple(posted) if mine.letter is None else ():
-                while receive.letter is None and (letter := self._probe(receive)) is not None:
+            for receive in tuple(posted) if mine.envelope is None else ():
+                while receive.envelope is None and (envelope := self._probe(receive)) is not None:
                     next(
-                        earlier for earlier in posted if earlier.suits(letter, receive.lane)
-                    ).letter = letter
+                        earlier for earlier in posted if earlier.matches(envelope, receive.lane)
+                    ).envelope = envelope
                 if receive is mine:
                     break
-            return mine.letter is not None
+            return mine.envelope is not None
 
         try:
             if not arrived():
                 yield Pending(arrived, nothing, waiting)
         finally:
             posted.remove(mine)
-        assert mine.letter is not None
-        return mine.letter
+        assert mine.envelope is not None
+        return mine.envelope
 
-    def _probe(self, receive: Receive) -> Letter | None:
-        """A message for a receive, or for an earlier one that it suits too.
+    def _probe(self, receive: PostedReceive) -> Envelope | None:
+        """A message for a receive, or for an earlier one that it matches too.
 
         What has come from a source may be looked for by its tag only where no earlier receive waits
         for any tag of that source: that one gets the oldest message, which may have come after it
@@ -196,18 +185,18 @@ class Mailbox:
         taken = {
             one.source
             for one in earlier
-            if one.tag == ANY and one.letter is None and one.lane == lane
+            if one.tag == ANY and one.envelope is None and one.lane == lane
         }
         if ANY in taken or receive.source in taken:
             return None
         if not taken or receive.source != ANY:
             return probe(receive.source, receive.tag, lane)
-        letters = (
+        envelopes = (
             probe(source, receive.tag, lane)
             for source in range(self.transport.size)
             if source not in taken
         )
-        return next((letter for letter in letters if letter is not None), None)
+        return next((envelope for envelope in envelopes if envelope is not None), None)
 
     def post(self, frame: Array, dest: int, seq: int) -> None:
         """Start sending an encoded message of exchange ``seq``."""
@@ -220,8 +209,10 @@ class Mailbox:
             MismatchError: it belongs to another exchange, or to another plan.
         """
         waiting = Waiting(call.name, call.site, source, ANY, seq, self.order)
-        letter = yield from self._letter(source, self.reply_tag(seq, EXCHANGE), BACKWARD, waiting)
-        frame = yield from self.transport.read(letter, BACKWARD, waiting)
+        envelope = yield from self._arrived(
+            source, self.reply_tag(seq, EXCHANGE), BACKWARD, waiting
+        )
+        frame = yield from self.transport.read(envelope, BACKWARD, waiting)
         header = read_header(frame)
         if (header.op, header.order, header.seq, header.root) != (
             call.op,

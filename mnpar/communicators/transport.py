@@ -50,7 +50,7 @@ class Traffic:
     collective_bytes: int = 0
 
 
-class Letter(NamedTuple):
+class Envelope(NamedTuple):
     """A message that has arrived, and is not read yet; ``handle`` is the transport's own."""
 
     source: int
@@ -93,20 +93,20 @@ class Transport(Protocol):
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         """Start sending bytes; ``frame`` belongs to the transport from now on."""
 
-    def post_apart(
+    def post_rendezvous(
         self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting
     ) -> Pending:
         """Start sending a header and the bytes that follow it, without a copy. The bytes must not
         change before the result is ready: then they have been taken.
         """
 
-    def probe(self, source: int, tag: int, lane: int) -> Letter | None:
+    def probe(self, source: int, tag: int, lane: int) -> Envelope | None:
         """Take the oldest matching message out of the queue, if there is one."""
 
-    def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
+    def read(self, envelope: Envelope, lane: int, waiting: Waiting) -> Steps[Array]:
         """The bytes of a message that ``probe`` gave."""
 
-    def take(
+    def try_recv(
         self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]
     ) -> tuple[Array, int, int] | None:
         """The bytes, source and tag of the oldest matching message; None if none comes while it

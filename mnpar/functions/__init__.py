@@ -86,16 +86,9 @@ if TYPE_CHECKING:
         allreduce as allreduce,
         alltoall as alltoall,
         barrier as barrier,
+        bcast as bcast,
         exscan as exscan,
-        reduce_scatter as reduce_scatter,
-        scan as scan,
-    )
-    from mnpar.functions.communication.exchange import (
-        exchange as exchange,
-        iexchange as iexchange,
-        repartition as repartition,
-    )
-    from mnpar.functions.communication.later import (
+        gather as gather,
         iallgather as iallgather,
         iallreduce as iallreduce,
         ialltoall as ialltoall,
@@ -106,6 +99,15 @@ if TYPE_CHECKING:
         ireduce_scatter as ireduce_scatter,
         iscan as iscan,
         iscatter as iscatter,
+        reduce as reduce,
+        reduce_scatter as reduce_scatter,
+        scan as scan,
+        scatter as scatter,
+    )
+    from mnpar.functions.communication.exchange import (
+        exchange as exchange,
+        iexchange as iexchange,
+        repartition as repartition,
     )
     from mnpar.functions.communication.point_to_point import (
         irecv as irecv,
@@ -117,12 +119,6 @@ if TYPE_CHECKING:
         send as send,
         sendrecv as sendrecv,
         shift as shift,
-    )
-    from mnpar.functions.communication.rooted import (
-        bcast as bcast,
-        gather as gather,
-        reduce as reduce,
-        scatter as scatter,
     )
     from mnpar.functions.communication.shared import (
         copy_to as copy_to,

@@ -35,7 +35,7 @@ from mnpar.communicators.transport import (
     KINDS,
     PIECE_OF_MESSAGE,
     PIECE_OF_PART,
-    Letter,
+    Envelope,
     Traffic,
     numbered_tag,
 )
@@ -135,7 +135,7 @@ class MpiTransport(Reductions):
         else:
             self._send_apart(frame[: wire.SIZE], frame[wire.SIZE :], dest, tag, lane)
 
-    def post_apart(
+    def post_rendezvous(
         self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting
     ) -> Pending:
         self._sweep()
@@ -219,7 +219,7 @@ class MpiTransport(Reductions):
         """Let MPI make progress with what is under way; always False."""
         return self.lanes[BACKWARD].Iprobe(self.MPI.ANY_SOURCE, self.tag_limit) and False
 
-    def probe(self, source: int, tag: int, lane: int) -> Letter | None:
+    def probe(self, source: int, tag: int, lane: int) -> Envelope | None:
         source = self.MPI.ANY_SOURCE if source == ANY else source
         handle = self.lanes[lane].Improbe(
             source, self.MPI.ANY_TAG if tag == ANY else tag, self._status
@@ -227,10 +227,10 @@ class MpiTransport(Reductions):
         return (
             None
             if handle is None
-            else Letter(self._status.Get_source(), self._status.Get_tag(), self._received(handle))
+            else Envelope(self._status.Get_source(), self._status.Get_tag(), self._received(handle))
         )
 
-    def take(
+    def try_recv(
         self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]
     ) -> tuple[Array, int, int] | None:
         source = self.MPI.ANY_SOURCE if source == ANY else source
@@ -259,14 +259,14 @@ class MpiTransport(Reductions):
         # mpi4py need not find out what it is: that takes 1 µs
         return frame, handle.Irecv((frame, nbytes, self._byte))
 
-    def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
-        frame, request = letter.handle
+    def read(self, envelope: Envelope, lane: int, waiting: Waiting) -> Steps[Array]:
+        frame, request = envelope.handle
         if not request.Test():
             yield Pending(request.Test, nothing, waiting)
         return (
             frame
             if frame.nbytes > wire.SIZE
-            else (yield from self._rest(frame, letter.source, lambda: waiting))
+            else (yield from self._rest(frame, envelope.source, lambda: waiting))
         )
 
     def _rest(self, head: Array, source: int, waiting: Callable[[], Waiting]) -> Steps[Array]:
@@ -299,11 +299,11 @@ class MpiTransport(Reductions):
         for lane, comm in enumerate(self.lanes):
             probe = partial(comm.Improbe, self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)
             # MPICH looks first, and takes in what has come then
-            while letter := probe() or probe():
+            while envelope := probe() or probe():
                 frame = np.empty(self._status.Get_count(self.MPI.BYTE), np.uint8)
                 source = self._status.Get_source()
                 tag = self._status.Get_tag()
-                request = letter.Irecv(frame)
+                request = envelope.Irecv(frame)
                 while not request.Test():
                     os.sched_yield()
                 # these follow a header

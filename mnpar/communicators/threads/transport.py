@@ -24,7 +24,7 @@ from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import OwnMemory, allocate
 from mnpar.communicators.threads.scheduler import World
-from mnpar.communicators.transport import Letter, Traffic
+from mnpar.communicators.transport import Envelope, Traffic
 from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
 from mnpar.errors import DeadlockError, RankFailedError, UnreceivedWarning
 
@@ -77,7 +77,7 @@ class ThreadTransport:
             (tag, frame)
         )
 
-    def post_apart(
+    def post_rendezvous(
         self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting
     ) -> Pending:
         frame = np.concatenate([np.frombuffer(header, np.uint8), body])
@@ -102,25 +102,25 @@ class ThreadTransport:
     def pause(self) -> None:
         self._world.pause(self._me)
 
-    def probe(self, source: int, tag: int, lane: int) -> Letter | None:
+    def probe(self, source: int, tag: int, lane: int) -> Envelope | None:
         for peer in range(self.size) if source == ANY else (source,):
             queue = self._world.mail.get((self._group, lane, peer, self.rank), ())
             for place, (its_tag, frame) in enumerate(queue):
                 if tag in (ANY, its_tag):
                     del queue[place]  # type: ignore[union-attr]
-                    return Letter(peer, its_tag, frame)
+                    return Envelope(peer, its_tag, frame)
         return None
 
-    def read(self, letter: Letter, lane: int, waiting: Waiting) -> Steps[Array]:
-        frame: Array = letter.handle
+    def read(self, envelope: Envelope, lane: int, waiting: Waiting) -> Steps[Array]:
+        frame: Array = envelope.handle
         return frame
         yield  # makes it steps, though it never waits
 
-    def take(
+    def try_recv(
         self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]
     ) -> tuple[Array, int, int] | None:
-        letter = self.probe(source, tag, lane)
-        return None if letter is None else (letter.handle, letter.source, letter.tag)
+        envelope = self.probe(source, tag, lane)
+        return None if envelope is None else (envelope.handle, envelope.source, envelope.tag)
 
     def complain(self, rank: int, text: str) -> None:
         self._world.complaints[self._members[rank]] = text

@@ -134,6 +134,7 @@ class Communication(FunctionNode):
     op: str
     reduction = "sum"
     later = False  # a collective that is waited for elsewhere than where it starts
+    posted = False  # a receive of that kind
     # what the ranks' inputs should be to each other, for checks: "copies" of one value, "parts" of
     # one value, or "terms", which are no copies if the sum is of gradients
     inputs_are: ClassVar[str] = ""
@@ -214,6 +215,7 @@ class Communication(FunctionNode):
         arrays = tuple(given)
         for hook in hooks:
             hook.forward_preprocess(self, arrays)
+        self.posted = True
         operation = Operation(self.comm.transport, self.steps(*arrays))
 
         def finish() -> tuple[Variable, ...]:
@@ -300,10 +302,7 @@ class Collective(Communication):
 
     def forward(self, *xs: Any) -> Any:
         self.check_inputs(*xs)
-        x = xs if self.several else xs[0] if xs else None
-        return self.agreed(
-            *self.comm.channel(self.order).now(self.algorithm, x, self.call(self.root))
-        )
+        return super().forward(*xs)
 
     def steps(self, *xs: Any) -> Steps[Any]:
         x = xs if self.several else xs[0] if xs else None

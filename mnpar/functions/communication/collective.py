@@ -1,11 +1,4 @@
-"""Reductions over ranks other than the sum: all ranks' arrays are gathered, and reduced by
-differentiable functions.
-
-So max and min give the gradient to the lowest rank that holds the extremum (``maximum`` and
-``minimum`` prefer their first argument), prod follows the product rule, zeros included, and all can
-be differentiated any number of times.
-
-Collectives in adjoint pairs: the adjoint exchanges what every rank has and what every rank wants
+"""Collectives in adjoint pairs: the adjoint exchanges what every rank has and what every rank wants
 (law 2).
 
     bcast ⇄ reduce      gather ⇄ scatter      allgather ⇄ reduce_scatter
@@ -16,23 +9,44 @@ sum over ranks of what they called it on (law 1): a loss that all ranks compute 
 values counts P times, unless only one of them calls ``loss.backward()`` and the others
 ``mnpar.backward()``, or the pair copy_to / reduce_from says that the ranks hold it together.
 
-(The file is long because adjoints stand side by side.)
+Reductions other than the sum gather all ranks' arrays, and reduce them by differentiable functions.
+So max and min give the gradient to the lowest rank that holds the extremum (``maximum`` and
+``minimum`` prefer their first argument), prod follows the product rule, zeros included, and all can
+be differentiated any number of times.
+
+Each function is written once, as what it prepares: ``blocking`` makes it run that and wait, and
+``later`` makes its non-blocking twin, whose name has an ``i`` before it.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnpar import backend
-from mnpar.communicators.collectives import ALLGATHER, ALLREDUCE, ALLTOALL, REDUCE_SCATTER, SCANS
+from mnpar.communicators.collectives import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BCAST,
+    GATHER,
+    REDUCE_SCATTER,
+    SCANS,
+    SCATTER,
+)
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.wire import mean_of
 from mnpar.functions.array.joining import concat, split_axis
-from mnpar.functions.communication.base import Collective, Communication, communication_hook
+from mnpar.functions.communication.base import (
+    Collective,
+    Communication,
+    communication_hook,
+    peer,
+)
+from mnpar.functions.communication.later import Prepared, blocking, every, first, later
 from mnpar.functions.math.maximum import maximum, minimum
 from mnpar.functions.node import normalize_axis
 from mnpar.plans import block
@@ -42,24 +56,77 @@ if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 
-FOLDS: dict[str, Callable[[Any, Any], Variable]] = {
-    "max": maximum,
-    "min": minimum,
-    "prod": lambda x, y: x * y,
-}
-
-OPS = ("sum", "mean", *FOLDS)
+# ---- the communications, each beside its adjoint ----
 
 
-def check_op(name: str, op: str) -> None:
-    """Raises ValueError if there is no such reduction."""
-    if op not in OPS:
-        raise ValueError(f"{name} knows the reductions {', '.join(OPS)}, not {op!r}")
+class Rooted(Collective):
+    """A collective in which one rank, the root, has or wants all."""
+
+    def __init__(self, comm: Communicator, root: int, of: Communication | None = None) -> None:
+        super().__init__(comm, of)
+        self.root = root
 
 
-def fold(parts: Sequence[Variable], op: str) -> Variable:
-    """The reduction of Variables of one shape, in their order."""
-    return functools.reduce(FOLDS[op], parts)
+class ToRoot(Rooted):
+    """Only the root gets something, and only its gradients count."""
+
+    def agreed(self, y: Any, wants: bool) -> Any:
+        y = super().agreed(y, wants)
+        # to have a Variable to call backward on
+        return y if self.comm.rank == self.root else np.empty(0, np.float32)
+
+    def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
+        return gys if self.comm.rank == self.root else ()
+
+
+class Bcast(Rooted):
+    """The root has an array that every rank wants. Adjoint: the root gets the sum of the
+    gradients.
+    """
+
+    op, algorithm = "bcast", BCAST
+
+    def mirror(self) -> Communication:
+        return Reduce(self.comm, self.root, of=self)
+
+
+class Reduce(ToRoot):
+    """Every rank has an array, the root wants their sum. Adjoint: every rank gets the root's
+    gradient.
+    """
+
+    op, algorithm, inputs_are = "reduce", ALLREDUCE, "terms"
+
+    def mirror(self) -> Communication:
+        return Bcast(self.comm, self.root, of=self)
+
+
+class Gather(ToRoot):
+    """Every rank has an array, the root wants them all. Adjoint: each rank gets the gradient of its
+    own.
+    """
+
+    op, algorithm = "gather", GATHER
+
+    def mirror(self) -> Communication:
+        return Scatter(self.comm, self.root, of=self)
+
+
+class Scatter(Rooted):
+    """The root has P arrays, one for each rank. Adjoint: the root gets the gradient of each."""
+
+    op, algorithm, several = "scatter", SCATTER, True
+
+    def all_there(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self.order == 0 and len(inputs) == 1 and inputs[0] is None:
+            raise ValueError(
+                f"{'i' * self.later}scatter(comm, xs): rank {self.root} is the root and gives "
+                f"{self.comm.size} arrays, not None"
+            )
+        return super().all_there(inputs)
+
+    def mirror(self) -> Communication:
+        return Gather(self.comm, self.root, of=self)
 
 
 class AllGather(Collective):
@@ -139,24 +206,34 @@ class Scan(Collective):
         return Scan(self.comm, self.exclusive, not self.up, of=self)
 
 
-Results: TypeAlias = Callable[[tuple[Variable, ...]], Variable]
+# ---- reductions other than the sum ----
+
+FOLDS: dict[str, Callable[[Any, Any], Variable]] = {
+    "max": maximum,
+    "min": minimum,
+    "prod": lambda x, y: x * y,
+}
+
+OPS = ("sum", "mean", *FOLDS)
 
 
-"""What is made of a collective's outputs."""
+def check_op(name: str, op: str) -> None:
+    """Raise ValueError if there is no such reduction."""
+    if op not in OPS:
+        raise ValueError(f"{name} knows the reductions {', '.join(OPS)}, not {op!r}")
 
 
-Reducing: TypeAlias = tuple[Communication, tuple[Any, ...], Results]
+def fold(op: str, parts: Sequence[Variable]) -> Variable:
+    """Reduce Variables of one shape, in their order."""
+    return functools.reduce(FOLDS[op], parts)
 
 
-"""A collective, its inputs, and what is made of its outputs."""
+def folded(what: Communication, name: str, op: str, xs: tuple[Any, ...]) -> Prepared[Variable]:
+    """Prepare a reduction of what ``what`` brings here from all ranks."""
+    return what.part_of(name, op), xs, functools.partial(fold, op)
 
 
-def first(ys: tuple[Variable, ...]) -> Variable:
-    """The only output."""
-    return ys[0]
-
-
-def averaged(what: Communication, xs: tuple[Any, ...], number: int) -> Reducing:
+def averaged(what: Communication, xs: tuple[Any, ...], number: int) -> Prepared[Variable]:
     """The collective, what is summed for a mean over ``number`` ranks, and what divides it; as in
     numpy, nothing overflows.
     """
@@ -174,18 +251,6 @@ def averaged(what: Communication, xs: tuple[Any, ...], number: int) -> Reducing:
     return what, wide, lambda ys: (ys[0] / number).astype(narrow)
 
 
-def allreducing(comm: Communicator, op: str, x: Any) -> Reducing:
-    """The collective, its inputs and what is made of its outputs, for :func:`allreduce` and its
-    non-blocking twin.
-    """
-    check_op("allreduce", op)
-    if op in FOLDS:
-        return AllGather(comm).part_of("allreduce", op), (x,), lambda ys: fold(ys, op)
-    if op == "sum":
-        return AllReduce(comm), (x,), first
-    return averaged(Mean(comm), (x,), 1)
-
-
 def blocks_along(comm: Communicator, x: Any, axis: int) -> Any:
     """The block of each rank, for :func:`reduce_scatter` of one array."""
     require_communicator(comm, "reduce_scatter(comm, …)")
@@ -195,39 +260,140 @@ def blocks_along(comm: Communicator, x: Any, axis: int) -> Any:
     return split_axis(x, cuts, axis)
 
 
-def reducing_and_scattering(comm: Communicator, op: str, xs: Any) -> Reducing:
-    """As :func:`allreducing`, for :func:`reduce_scatter`."""
-    check_op("reduce_scatter", op)
-    if op in FOLDS:
-        return AllToAll(comm).part_of("reduce_scatter", op), tuple(xs), lambda ys: fold(ys, op)
-    what = ReduceScatter(comm).part_of("reduce_scatter", op)
-    return (what, tuple(xs), first) if op == "sum" else averaged(what, tuple(xs), comm.size)
+# ---- the functions ----
 
 
-def scanning(comm: Communicator, op: str, x: Any) -> Reducing:
-    """As :func:`allreducing`, for :func:`scan`."""
-    check_op("scan", op)
-    if op in FOLDS:
-        return AllGather(comm).part_of("scan", op), (x,), lambda ys: fold(ys[: comm.rank + 1], op)
-    what = Scan(comm, exclusive=False).part_of("scan", op)
-    return (what, (x,), first) if op == "sum" else averaged(what, (x,), comm.rank + 1)
+@blocking
+def bcast(comm: Communicator, x: Any = None, root: int = 0) -> Prepared[Variable]:
+    """The root's array on every rank; its gradient is the sum of all ranks' gradients.
+
+    Args:
+        comm: all its ranks call this.
+        x: on the root a Variable or array of any shape; elsewhere not looked at.
+        root: whose array it is.
+
+    Returns:
+        A Variable of the root's shape and dtype, on every rank.
+
+    Raises:
+        ValueError: the root has no array.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     x = mnpar.Variable(np.array([1.0, 2.0])) if comm.rank == 0 else None
+        ...     F.sum(F.bcast(comm, x)).backward()
+        ...     return x.grad if x is not None else None
+        >>> mnpar.run(program, ranks=3)[0]
+        array([3., 3.])
+    """
+    root = peer(comm, root, "bcast(comm, …)")
+    return Bcast(comm, root), (x,) if comm.rank == root else (), first
 
 
-def scanning_before(comm: Communicator, op: str) -> tuple[Communication, Results]:
-    """As :func:`allreducing`, for :func:`exscan`, whose input is given apart."""
-    if op == "prod":
-        what = AllGather(comm).part_of("exscan", op)
-        if comm.rank == 0:
-            return what, lambda ys: Variable(ys[0].xp.ones_like(ys[0].array))
-        return what, lambda ys: fold(ys[: comm.rank], op)
-    if op != "sum":
-        raise ValueError(
-            f"exscan knows the reductions sum and prod, not {op!r}: rank 0 has nothing before it"
-        )
-    return Scan(comm, exclusive=True), first
+ibcast = later(bcast)
 
 
-def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
+@blocking
+def reduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Prepared[Variable]:
+    """The sum over ranks, on the root; every rank's gradient is the root's.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array, of the same shape and dtype on each rank.
+        root: who gets the sum.
+        op: ``'sum'``, or ``'mean'``, ``'max'``, ``'min'``, ``'prod'``, as in :func:`allreduce`.
+
+    Returns:
+        On the root the sum; elsewhere an empty Variable, on which backward may be called.
+
+    Raises:
+        MismatchError: shapes or dtypes differ; on all ranks.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> mnpar.run(lambda comm: F.reduce(comm, np.array([comm.rank])).array, ranks=3)[0]
+        array([3])
+    """
+    root = peer(comm, root, "reduce(comm, …)")
+    if op == "sum":
+        return Reduce(comm, root), (x,), first
+    check_op("reduce", op)
+    if op == "mean":
+        return averaged(Reduce(comm, root).part_of("reduce", op), (x,), comm.size)
+    what, xs, result = folded(Gather(comm, root), "reduce", op, (x,))
+    return what, xs, result if comm.rank == root else first
+
+
+ireduce = later(reduce)
+
+
+@blocking
+def gather(comm: Communicator, x: Any, root: int = 0) -> Prepared[Any]:
+    """Every rank's array on the root; each gets back its own gradient.
+
+    Args:
+        comm: all its ranks call this.
+        x: a Variable or array; shapes may differ between ranks.
+        root: who gets them.
+
+    Returns:
+        On the root a tuple of P Variables in rank order; elsewhere an empty Variable, on which
+        backward may be called.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     ys = F.gather(comm, np.ones(comm.rank))
+        ...     return [y.shape for y in ys] if comm.rank == 0 else ys.shape
+        >>> mnpar.run(program, ranks=3)
+        [[(0,), (1,), (2,)], (0,), (0,)]
+    """
+    root = peer(comm, root, "gather(comm, …)")
+    return Gather(comm, root), (x,), every if comm.rank == root else first
+
+
+igather = later(gather)
+
+
+@blocking
+def scatter(comm: Communicator, xs: Any = None, root: int = 0) -> Prepared[Variable]:
+    """The root's ``xs[rank]`` on each rank; the root gets back all gradients.
+
+    Args:
+        comm: all its ranks call this.
+        xs: on the root P Variables or arrays of any shapes; elsewhere not looked at.
+        root: whose arrays they are.
+
+    Returns:
+        This rank's part.
+
+    Raises:
+        ValueError: on the root, not P arrays; MismatchError then on the others.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> parts = mnpar.run(
+        ...     lambda comm: F.scatter(comm, [np.full(2, r) for r in range(3)]).array, ranks=3
+        ... )
+        >>> parts[2]
+        array([2, 2])
+    """
+    root = peer(comm, root, "scatter(comm, …)")
+    if comm.rank != root:  # what they give is not looked at
+        return Scatter(comm, root), (), first
+    return Scatter(comm, root), (None,) if xs is None else tuple(xs), first
+
+
+iscatter = later(scatter)
+
+
+@blocking
+def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Prepared[Any]:
     """Every rank's array on every rank; each gets back the sum over ranks of the gradients of its
     own.
 
@@ -251,13 +417,17 @@ def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
         ... )[0]
         array([1, 2, 2])
     """
-    ys = AllGather(comm).apply((x,))
-    return ys if axis is None else concat(ys, axis=axis)
+    result = every if axis is None else functools.partial(concat, axis=axis)
+    return AllGather(comm), (x,), result
 
 
+iallgather = later(allgather)
+
+
+@blocking
 def reduce_scatter(
     comm: Communicator, xs: Any, op: str = "sum", axis: int | None = None
-) -> Variable:
+) -> Prepared[Variable]:
     """Rank r gets the sum over ranks of their ``xs[r]``; each ``xs[r]`` gets rank r's gradient.
 
     Args:
@@ -286,13 +456,20 @@ def reduce_scatter(
         if hook is not None:
             hook.check_terms(comm, "reduce_scatter", xs)
         xs = blocks_along(comm, xs, axis)
+    xs = tuple(xs)
     if op == "sum":
-        return ReduceScatter(comm).apply(tuple(xs))[0]
-    what, inputs, after = reducing_and_scattering(comm, op, xs)
-    return after(what.apply(inputs))
+        return ReduceScatter(comm), xs, first
+    check_op("reduce_scatter", op)
+    if op == "mean":
+        return averaged(ReduceScatter(comm).part_of("reduce_scatter", op), xs, comm.size)
+    return folded(AllToAll(comm), "reduce_scatter", op, xs)
 
 
-def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
+ireduce_scatter = later(reduce_scatter)
+
+
+@blocking
+def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Prepared[Variable]:
     """The sum over ranks, on every rank; the gradient is the sum of all ranks' gradients.
 
     If every rank then computes the same loss from it and calls backward, that loss counts P times:
@@ -323,12 +500,20 @@ def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         [[3.0], [3.0]]
     """
     if op == "sum":
-        return AllReduce(comm).apply((x,))[0]
-    what, inputs, after = allreducing(comm, op, x)
-    return after(what.apply(inputs))
+        return AllReduce(comm), (x,), first
+    check_op("allreduce", op)
+    return (
+        averaged(Mean(comm), (x,), 1)
+        if op == "mean"
+        else folded(AllGather(comm), "allreduce", op, (x,))
+    )
 
 
-def alltoall(comm: Communicator, xs: Any) -> tuple[Variable, ...]:
+iallreduce = later(allreduce)
+
+
+@blocking
+def alltoall(comm: Communicator, xs: Any) -> Prepared[tuple[Variable, ...]]:
     """Rank r gets what each rank q has as its ``xs[r]``; gradients go back the same ways.
 
     Args:
@@ -344,17 +529,20 @@ def alltoall(comm: Communicator, xs: Any) -> tuple[Variable, ...]:
     Example:
         >>> import numpy as np, mnpar
         >>> import mnpar.functions as F
-        >>> ys = mnpar.run(
-        ...     lambda comm: F.alltoall(comm, [np.array([10 * comm.rank + r]) for r in range(2)]),
-        ...     ranks=2,
-        ... )[1]
-        >>> [y.array for y in ys]
-        [array([1]), array([11])]
+        >>> def program(comm):
+        ...     ys = F.alltoall(comm, [np.array(10 * comm.rank + r) for r in range(2)])
+        ...     return [y.item() for y in ys]
+        >>> mnpar.run(program, ranks=2)
+        [[0, 10], [1, 11]]
     """
-    return AllToAll(comm).apply(tuple(xs))
+    return AllToAll(comm), tuple(xs), every
 
 
-def scan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
+ialltoall = later(alltoall)
+
+
+@blocking
+def scan(comm: Communicator, x: Any, op: str = "sum") -> Prepared[Variable]:
     """On rank r the sum of the arrays of ranks 0 to r.
 
     Args:
@@ -376,12 +564,19 @@ def scan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         [1, 3, 6]
     """
     if op == "sum":
-        return Scan(comm, exclusive=False).apply((x,))[0]
-    what, inputs, after = scanning(comm, op, x)
-    return after(what.apply(inputs))
+        return Scan(comm, exclusive=False), (x,), first
+    check_op("scan", op)
+    if op == "mean":
+        return averaged(Scan(comm, exclusive=False).part_of("scan", op), (x,), comm.rank + 1)
+    what = AllGather(comm).part_of("scan", op)
+    return what, (x,), lambda ys: fold(op, ys[: comm.rank + 1])
 
 
-def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
+iscan = later(scan)
+
+
+@blocking
+def exscan(comm: Communicator, x: Any, op: str = "sum") -> Prepared[Variable]:
     """On rank r the sum of the arrays of the ranks before it; zeros on rank 0, where MPI leaves it
     undefined.
 
@@ -404,9 +599,18 @@ def exscan(comm: Communicator, x: Any, op: str = "sum") -> Variable:
         [0, 1, 3]
     """
     if op == "sum":
-        return Scan(comm, exclusive=True).apply((x,))[0]
-    what, after = scanning_before(comm, op)
-    return after(what.apply((x,)))
+        return Scan(comm, exclusive=True), (x,), first
+    if op != "prod":
+        raise ValueError(
+            f"exscan knows the reductions sum and prod, not {op!r}: rank 0 has nothing before it"
+        )
+    what = AllGather(comm).part_of("exscan", op)
+    if comm.rank == 0:
+        return what, (x,), lambda ys: Variable(ys[0].xp.ones_like(ys[0].array))
+    return what, (x,), lambda ys: fold(op, ys[: comm.rank])
+
+
+iexscan = later(exscan)
 
 
 def barrier(comm: Communicator) -> None:

@@ -1,16 +1,14 @@
-"""Non-blocking collectives as two functions: one where the collective starts, one where its result
-is first used.
+"""The two ways to run a collective: wait for it at once (:func:`blocking`), or start it now and wait
+where its results are first used (:func:`later`).
 
-Each phase is a function of its own on the tape, with its own number in time, and each is the
-other's adjoint: backward starts the adjoint collective where forward finished the collective,
-finishes it where forward started it, and computes in between. That cannot deadlock: forward, every
-rank finished after every rank had started (the opening message ensures that), so in the reversed
-order of events every rank starts before any rank has to finish (docs/backward_order.md). Ranks
-finish collectives in different orders, though, so they start the adjoints in different orders: see
+A collective that is awaited later is two functions on the tape, one where it starts and one where
+its result is first used. Each has its own number in time, and each is the other's adjoint: backward
+starts the adjoint collective where forward finished the collective, finishes it where forward
+started it, and computes in between. That cannot deadlock: forward, every rank finished after every
+rank had started (the exchange in which calls are matched ensures that), so in the reversed order of
+events every rank starts before any rank has to finish (docs/backward_order.md). Ranks finish
+collectives in different orders, though, so they start the adjoints in different orders: see
 communicators/channel.py.
-
-Non-blocking collectives: they return at once, and wait where their results are first used; in
-backward, too.
 
 All ranks start all collectives, blocking and non-blocking ones, in the same order; they use the
 results in any order, or not at all. A rank that does not use a result takes part in its backward
@@ -19,39 +17,91 @@ all the same (law 4).
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from mnpar.autograd.graph import tick
 from mnpar.communicators.channel import AdjointChannel
 from mnpar.communicators.collectives import ALLGATHER
+from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.operation import Operation
+from mnpar.communicators.twins import present
 from mnpar.configuration import is_recording
 from mnpar.function_hook import FunctionHook, function_hooks
 from mnpar.function_node import FunctionNode
-from mnpar.functions.array.joining import concat
 from mnpar.functions.communication.base import (
     Communication,
     CommunicationHook,
     communication_hook,
-    peer,
 )
-from mnpar.functions.communication.collective import (
-    AllGather,
-    AllToAll,
-    allreducing,
-    blocks_along,
-    first,
-    reducing_and_scattering,
-    scanning,
-    scanning_before,
-)
-from mnpar.functions.communication.future import Future, Once, when_used
-from mnpar.functions.communication.rooted import Bcast, Gather, reducing, scattering
+from mnpar.functions.communication.future import Future, when_used
 from mnpar.variable import Variable
 
-if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
+P = ParamSpec("P")
+R = TypeVar("R")
+# A collective that is ready to run, its inputs, and the function from its outputs to the result.
+Prepared: TypeAlias = tuple[Communication, tuple[Any, ...], Callable[[tuple[Variable, ...]], R]]
+
+
+def first(ys: tuple[Variable, ...]) -> Variable:
+    """Return the only output."""
+    return ys[0]
+
+
+def every(ys: tuple[Variable, ...]) -> tuple[Variable, ...]:
+    """Return all outputs, one from each rank."""
+    return ys
+
+
+def blocking(prepare: Callable[P, Prepared[R]]) -> Callable[P, R]:
+    """Make the function that runs what ``prepare`` has prepared, and waits for it."""
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        collective, inputs, result = prepare(*args, **kwargs)
+        return result(collective.apply(inputs))
+
+    returns = prepare.__annotations__["return"].removeprefix("Prepared[").removesuffix("]")
+    present(run, prepare, prepare.__name__, returns, prepare.__doc__)
+    run.__dict__["prepare"] = prepare
+    return run
+
+
+_NON_BLOCKING = """Start :func:`{name}`, and wait for it only where its result is first used.
+
+Each Variable of the result is a :class:`mnpar.Future`. Backward visits it even if nobody uses it.
+What is given must not be changed in place before the result has been used; errors that need the
+other ranks to be found are raised there.
+
+"""
+
+
+def later(function: Callable[P, R]) -> Callable[P, R]:
+    """Make the non-blocking twin of a :func:`blocking` function."""
+    name = function.__name__
+    prepare: Callable[P, Prepared[Any]] = function.__dict__["prepare"]
+
+    def start(*args: P.args, **kwargs: P.kwargs) -> Any:
+        if args:
+            require_communicator(args[0], f"i{name}(comm, …)")
+        what, inputs, result = prepare(*args, **kwargs)
+        collective = SplitCollective(what)
+        collective.start(inputs)
+
+        def finish() -> tuple[Variable, ...]:
+            results = result(collective.finish())
+            return results if isinstance(results, tuple) else (results,)
+
+        results = when_used(finish)
+        if result is every:
+            return tuple([Future(results, rank) for rank in range(what.comm.size)])
+        return Future(results)
+
+    _, _, details = inspect.cleandoc(prepare.__doc__ or "").partition("Args:")
+    doc = _NON_BLOCKING.format(name=name) + "Args:" + re.sub(rf"F\.{name}\b", f"F.i{name}", details)
+    present(start, prepare, f"i{name}", function.__annotations__["return"], doc)
+    return start
 
 
 class Phase(FunctionNode):
@@ -183,259 +233,3 @@ class SplitCollective:
         adjoint, self._adjoint = self._adjoint, None
         assert adjoint is not None, f"{self.what.label} was visited by half"
         return adjoint
-
-
-def started(
-    what: Communication, inputs: tuple[Any, ...], after: Callable[[tuple[Variable, ...]], Any]
-) -> Once:
-    """Start a collective whose results become those of ``after``, where they are first used."""
-    collective = SplitCollective(what)
-    collective.start(inputs)
-
-    def finish() -> tuple[Variable, ...]:
-        result = after(collective.finish())
-        return result if isinstance(result, tuple) else (result,)
-
-    return when_used(finish)
-
-
-def later(
-    what: Communication, inputs: tuple[Any, ...], after: Callable[[tuple[Variable, ...]], Any]
-) -> Future:
-    """The one result of a collective that is waited for later."""
-    return Future(started(what, inputs, after))
-
-
-def several_later(what: Communication, inputs: tuple[Any, ...]) -> tuple[Future, ...]:
-    """A result from each rank."""
-    results = started(what, inputs, lambda ys: ys)
-    return tuple([Future(results, rank) for rank in range(what.comm.size)])
-
-
-def iallreduce(comm: Communicator, x: Any, op: str = "sum") -> Future:
-    """:func:`allreduce`, but wait for it only where it is first used.
-
-    Args:
-        comm, op: as in :func:`allreduce`.
-        x: as there; not to be changed in place before the result has been used.
-
-    Returns:
-        A :class:`mnpar.Future`; backward visits it even if nobody uses it.
-
-    Raises:
-        MismatchError: where it is used, on all ranks: they started different collectives, or shapes
-            or dtypes differ.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> def program(comm):
-        ...     x = mnpar.Variable(np.array([comm.rank + 1.0]))
-        ...     y = F.iallreduce(comm, x)  # started
-        ...     z = x * x  # meanwhile
-        ...     F.sum(z * y).backward()  # waited for
-        ...     return x.grad.tolist()
-        >>> mnpar.run(program, ranks=2)  # (x0² + x1²)·(x0 + x1)
-        [[11.0], [17.0]]
-    """
-    what, inputs, after = allreducing(comm, op, x)
-    return later(what, inputs, after)
-
-
-def iallgather(comm: Communicator, x: Any, axis: int | None = None) -> Any:
-    """:func:`allgather`, but wait for it only where it is first used.
-
-    Args:
-        comm, axis: as in :func:`allgather`.
-        x: as there; not to be changed in place before a result has been used.
-
-    Returns:
-        A tuple of P Futures in rank order; one Future if ``axis`` is given.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> mnpar.run(
-        ...     lambda comm: F.iallgather(comm, np.full(comm.rank, comm.rank), axis=0).array,
-        ...     ranks=3,
-        ... )[0]
-        array([1, 2, 2])
-    """
-    if axis is None:
-        return several_later(AllGather(comm), (x,))
-    return later(AllGather(comm), (x,), lambda ys: concat(ys, axis=axis))
-
-
-def ibcast(comm: Communicator, x: Any = None, root: int = 0) -> Future:
-    """:func:`bcast`, but wait for it only where it is first used.
-
-    Args:
-        comm, root: as in :func:`bcast`.
-        x: as there; not to be changed in place before the result has been used.
-
-    Returns:
-        A Future of the root's shape and dtype, on every rank.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> mnpar.run(
-        ...     lambda comm: F.ibcast(comm, np.array(5) if comm.rank == 0 else None).item(), ranks=2
-        ... )
-        [5, 5]
-    """
-    root = peer(comm, root, "ibcast(comm, …)")
-    return later(Bcast(comm, root), (x,) if comm.rank == root else (), first)
-
-
-def ireduce(comm: Communicator, x: Any, root: int = 0, op: str = "sum") -> Future:
-    """:func:`reduce`, but wait for it only where it is first used.
-
-    Args:
-        comm, root, op: as in :func:`reduce`.
-        x: as there; not to be changed in place before the result has been used.
-
-    Returns:
-        A Future: on the root of the reduction, elsewhere of an empty array.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.ireduce(comm, np.array([comm.rank])).array, ranks=3)[0]
-        array([3])
-    """
-    what, inputs, after = reducing(comm, root, op, x)
-    return later(what, inputs, after)
-
-
-def igather(comm: Communicator, x: Any, root: int = 0) -> Any:
-    """:func:`gather`, but wait for it only where it is first used.
-
-    Args:
-        comm, root: as in :func:`gather`.
-        x: as there; not to be changed in place before a result has been used.
-
-    Returns:
-        On the root a tuple of P Futures in rank order; elsewhere a Future of an empty array.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> def program(comm):
-        ...     ys = F.igather(comm, np.ones(comm.rank))
-        ...     return [y.shape for y in ys] if comm.rank == 0 else ys.shape
-        >>> mnpar.run(program, ranks=3)
-        [[(0,), (1,), (2,)], (0,), (0,)]
-    """
-    root = peer(comm, root, "igather(comm, …)")
-    what = Gather(comm, root)
-    return several_later(what, (x,)) if comm.rank == root else later(what, (x,), first)
-
-
-def iscatter(comm: Communicator, xs: Any = None, root: int = 0) -> Future:
-    """:func:`scatter`, but wait for it only where it is first used.
-
-    Args:
-        comm, root: as in :func:`scatter`.
-        xs: as there; not to be changed in place before the result has been used.
-
-    Returns:
-        A Future of this rank's part.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> mnpar.run(
-        ...     lambda comm: F.iscatter(comm, [np.full(2, r) for r in range(3)]).array, ranks=3
-        ... )[2]
-        array([2, 2])
-    """
-    what, inputs = scattering(comm, xs, root, "iscatter")
-    return later(what, inputs, first)
-
-
-def ireduce_scatter(
-    comm: Communicator, xs: Any, op: str = "sum", axis: int | None = None
-) -> Future:
-    """:func:`reduce_scatter`, but wait for it only where it is first used.
-
-    Args:
-        comm, op, axis: as in :func:`reduce_scatter`.
-        xs: as there; not to be changed in place before the result has been used.
-
-    Returns:
-        A Future of the reduction of this rank's parts.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.ireduce_scatter(comm, [np.ones(1), np.ones(2)]).array, ranks=2)
-        [array([2.]), array([2., 2.])]
-    """
-    xs = xs if axis is None else blocks_along(comm, xs, axis)
-    what, inputs, after = reducing_and_scattering(comm, op, xs)
-    return later(what, inputs, after)
-
-
-def ialltoall(comm: Communicator, xs: Any) -> tuple[Future, ...]:
-    """:func:`alltoall`, but wait for it only where it is first used.
-
-    Args:
-        comm: as in :func:`alltoall`.
-        xs: as there; not to be changed in place before a result has been used.
-
-    Returns:
-        P Futures, in the order of the ranks they come from.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> def program(comm):
-        ...     return [
-        ...         y.item()
-        ...         for y in F.ialltoall(comm, [np.array(10 * comm.rank + r) for r in range(2)])
-        ...     ]
-        >>> mnpar.run(program, ranks=2)
-        [[0, 10], [1, 11]]
-    """
-    return several_later(AllToAll(comm), tuple(xs))
-
-
-def iscan(comm: Communicator, x: Any, op: str = "sum") -> Future:
-    """:func:`scan`, but wait for it only where it is first used.
-
-    Args:
-        comm, op: as in :func:`scan`.
-        x: as there; not to be changed in place before the result has been used.
-
-    Returns:
-        A Future of the reduction up to this rank.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.iscan(comm, np.array(comm.rank + 1)).item(), ranks=3)
-        [1, 3, 6]
-    """
-    what, inputs, after = scanning(comm, op, x)
-    return later(what, inputs, after)
-
-
-def iexscan(comm: Communicator, x: Any, op: str = "sum") -> Future:
-    """:func:`exscan`, but wait for it only where it is first used.
-
-    Args:
-        comm, op: as in :func:`exscan`.
-        x: as there; not to be changed in place before the result has been used.
-
-    Returns:
-        A Future of the reduction up to the rank before.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> mnpar.run(lambda comm: F.iexscan(comm, np.array(comm.rank + 1)).item(), ranks=3)
-        [0, 1, 3]
-    """
-    what, after = scanning_before(comm, op)
-    return later(what, (x,), after)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from mnpar.communicators.wire import Header
 from typing import TYPE_CHECKING
 
-from mnpar.communicators.operation import wait
 from mnpar.communicators.wire import WAITED_FOR, WANTS, Call, Header, call_of
 
 if TYPE_CHECKING:
@@ -91,12 +90,10 @@ class Recv(Communication):
         self.source, self.tag, self.as_tuple = source, tag, as_tuple
         self.seq = 0
 
-    def forward(self) -> Any:
-        self.recording = is_recording()
-        return self.taken(*self.comm.channel(self.order).recv_now(self.call, self.source, self.tag))
-
     def steps(self) -> Steps[Any]:
-        return self.taken(*(yield from self.channel.recv(self.call(), self.source, self.tag)))
+        self.recording = is_recording()
+        channel = self.channel
+        return self.taken(*(yield from channel.recv(self.call, self.source, self.tag, self.posted)))
 
     def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
         """What came."""
@@ -387,42 +384,23 @@ class SendRecv(Communication):
         self.as_tuple = as_tuple
         self.patient = patient
 
-    def forward(self, *xs: Any) -> Any:
-        channel = self.comm.channel(self.order)
-        call = self.gift()
-        value = ()
-        given = None
-        if self.dest is not None:
-            give = channel.hand if self.patient else channel.give
-            number, given = give(
-                by_keys(xs, self.keys) if self.as_tuple else xs[0], call, self.dest, self.tags[0]
-            )
-            self.numbers = number, 0
-        if self.source is not None:
-            value = self.taken(*channel.recv_now(self.receipt, self.source, self.tags[1]))
-        if given is not None:
-            wait(channel.transport, given)
-            given.value()
-        self.differentiable = self.wants or self.asked
-        return value
-
     def steps(self, *xs: Any) -> Steps[Any]:
         channel = self.channel
         call = self.gift()
         value = ()
-        given = None
+        taken = None  # until dest has it
         if self.dest is not None:
-            give = channel.hand if self.patient else channel.give
-            number, given = give(
-                by_keys(xs, self.keys) if self.as_tuple else xs[0], call, self.dest, self.tags[0]
-            )
+            x = by_keys(xs, self.keys) if self.as_tuple else xs[0]
+            if self.patient:
+                number, taken = channel.send_nocopy(x, call, self.dest, self.tags[0])
+            else:
+                number = channel.send(x, call, self.dest, self.tags[0])
             self.numbers = number, 0
         if self.source is not None:
-            value = self.taken(
-                *(yield from channel.recv(self.receipt(), self.source, self.tags[1]))
-            )
-        if given is not None:
-            yield given
+            came = yield from channel.recv(self.receipt, self.source, self.tags[1])
+            value = self.taken(*came)
+        if taken is not None:
+            yield taken
         self.differentiable = self.wants or self.asked
         return value
 
