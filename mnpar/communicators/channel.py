@@ -212,8 +212,16 @@ class Channel(Handshake):
         return (yield from algorithm.outside(self, opening, x)), opening.wants
 
     def now(self, algorithm: Algorithm, x: Any, call: Call) -> tuple[Any, bool]:
-        """Take :meth:`steps`, and wait."""
-        return complete(self.transport, self.steps(algorithm, x, call))
+        """Take :meth:`steps`, and wait; small values, which come with the calls, need no steps
+        (that is a twentieth of a small allreduce).
+        """
+        if self.by_messages or call.later:
+            return complete(self.transport, self.steps(algorithm, x, call))
+        x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
+        opening = self._open_now(call, x, parts)
+        if opening.inside:
+            return algorithm.inside(opening, x), opening.wants
+        return complete(self.transport, algorithm.outside(self, opening, x)), opening.wants
 
     def allreduce_noted(
         self, x: Array, call: Call, note: bytes, usual: Callable[[list[bytes]], bool], out: Array

@@ -9,6 +9,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators import wire
+from mnpar.communicators.operation import complete
 from mnpar.communicators.transport import EXCHANGE, REPLY, Envelope, Transport, numbered_tag
 from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
 from mnpar.communicators.wire import OBJECT, Call, Header, read_header
@@ -109,18 +110,40 @@ class Mailbox:
         Raises:
             MismatchError: an object came where an array is awaited, or the other way round.
         """
-        transport = self.transport
-        received = None
-        if not (later or self._posted or transport.active):
-            received = transport.try_recv(
-                source, tag, self.lane, lambda: self._awaiting(call(), source, tag)
-            )
+        received = None if later else self._poll(call, source, tag)
         if received is None:
+            transport = self.transport
             waiting = self._awaiting(call(), source, tag)
             envelope = yield from self._arrived(source, tag, self.lane, waiting)
             frame = yield from transport.read(envelope, self.lane, waiting)
             received = frame, envelope.source, envelope.tag
-        frame, source, tag = received
+        return self._read(*received, call, objects)
+
+    def recv_now(
+        self, call: Callable[[], Call], source: int, tag: int
+    ) -> tuple[Any, Header, int, int]:
+        """Take :meth:`recv`, of arrays, and wait; a message that comes soon needs no steps (that is
+        a twentieth of a small receive).
+        """
+        received = self._poll(call, source, tag)
+        if received is not None:
+            return self._read(*received, call, False)
+        return complete(self.transport, self.recv(call, source, tag, later=True))
+
+    def _poll(
+        self, call: Callable[[], Call], source: int, tag: int
+    ) -> tuple[Array, int, int] | None:
+        """Look for a message for a short time: its bytes, source and tag."""
+        if self._posted or self.transport.active:
+            return None
+        return self.transport.try_recv(
+            source, tag, self.lane, lambda: self._awaiting(call(), source, tag)
+        )
+
+    def _read(
+        self, frame: Array, source: int, tag: int, call: Callable[[], Call], objects: bool
+    ) -> tuple[Any, Header, int, int]:
+        """Return the value in a message, if it is what the call expects, and where it is from."""
         header = read_header(frame)
         if header.order != self.order or (header.kind == OBJECT) != objects:
             raise self._unexpected(header, source, tag, call())

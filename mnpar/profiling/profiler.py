@@ -123,7 +123,7 @@ def _message(box: Mailbox, name: str, peer: int, out: bool, *identity: Any) -> D
 
 
 def _received(box: Mailbox, args: Any, got: Any) -> Described:
-    return _message(box, args[0]().name, got[2], False, got[1].seq, got[1].site)
+    return _message(box, args[3]().name, got[2], False, got[1].seq, got[1].site)
 
 
 class _Place(NamedTuple):
@@ -142,7 +142,7 @@ _PLACES = (
         "send",
         _spanning("send", lambda box, a, seq: _message(box, a[1].name, a[2], True, seq, a[1].site)),
     ),
-    _Place(Mailbox, "recv", _receiving(_received)),
+    _Place(Mailbox, "_read", _spanning("recv", _received)),
     _Place(
         Mailbox,
         "post",

@@ -52,19 +52,22 @@ def call_site(skip: int = 0) -> str:
 
 def site_of(frame: FrameType) -> str:
     """The innermost source line outside mnpar at which a frame is, ``"train/model.py:42"``."""
+    known = _INSIDE.get
     while True:
         filename = frame.f_code.co_filename
-        inside = _INSIDE.get(filename)
-        if inside is None:
-            inside = _INSIDE[filename] = is_internal(filename) or filename == _WITH
+        inside = known(filename)
         if not inside:
-            break
-        if frame.f_back is None:
+            if inside is None:
+                inside = _INSIDE[filename] = is_internal(filename) or filename == _WITH
+            if not inside:
+                break
+        caller = frame.f_back
+        if caller is None:
             if is_internal(filename):
                 return "the end of its program"  # called by the interpreter
             break
-        frame = frame.f_back
-    key = (frame.f_code.co_filename, frame.f_lineno)
+        frame = caller
+    key = (filename, frame.f_lineno)
     site = _SITES.get(key)
     if site is None:
         site = f"{'/'.join(Path(key[0]).parts[-2:])}:{key[1]}"

@@ -134,7 +134,6 @@ class Communication(FunctionNode):
     op: str
     reduction = "sum"
     later = False  # a collective that is waited for elsewhere than where it starts
-    posted = False  # a receive of that kind
     # what the ranks' inputs should be to each other, for checks: "copies" of one value, "parts" of
     # one value, or "terms", which are no copies if the sum is of gradients
     inputs_are: ClassVar[str] = ""
@@ -215,7 +214,6 @@ class Communication(FunctionNode):
         arrays = tuple(given)
         for hook in hooks:
             hook.forward_preprocess(self, arrays)
-        self.posted = True
         operation = Operation(self.comm.transport, self.steps(*arrays))
 
         def finish() -> tuple[Variable, ...]:
@@ -301,8 +299,10 @@ class Collective(Communication):
     root = 0
 
     def forward(self, *xs: Any) -> Any:
-        self.check_inputs(*xs)
-        return super().forward(*xs)
+        if (hook := communication_hook()) is not None:
+            hook.check_inputs(self, xs)
+        x = xs if self.several else xs[0] if xs else None
+        return self.agreed(*self.channel.now(self.algorithm, x, self.call(self.root)))
 
     def steps(self, *xs: Any) -> Steps[Any]:
         x = xs if self.several else xs[0] if xs else None

@@ -1,14 +1,13 @@
-"""send and recv, each the other's gradient.
+"""Messages between two ranks: send and recv, each the other's adjoint, and both in one function.
 
 ChainerMN's programs thread *delegate variables* from one communication to the next, so that
 backward finds all of them in an order that works. Here the tape does that (laws 3 and 4): a
 delegate may be passed on, dropped or returned as a loss.
 
-sendrecv and shift: every rank sends to one rank and receives from another, in one function.
-
-It says the same to its peers as a send and a recv do, so either end may be one of those. A large
-array leaves from where it is, and its sender goes on when it has been taken, as MPI's does; in
-backward only where the other end has done so too, else a copy leaves (docs/backward_order.md).
+In sendrecv and shift every rank sends to one rank and receives from another. Peers cannot tell this
+from a send and a recv, so either end may be one of those. A large array leaves from where it is,
+and its sender goes on when it has been taken, as MPI's does; in backward only where the other end
+has done so too, else a copy leaves (docs/backward_order.md).
 """
 
 from __future__ import annotations
@@ -18,20 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.communicator import require_communicator
+from mnpar.communicators.operation import wait
 from mnpar.communicators.waiting import ANY
-from mnpar.communicators.wire import REFUSED
+from mnpar.communicators.wire import REFUSED, WAITED_FOR, WANTS, Call, Header, call_of
 from mnpar.configuration import is_recording
 from mnpar.errors import MismatchError
 from mnpar.functions.communication.base import Communication, Keys, arrays_of, by_keys, peer
 from mnpar.variable import Variable, as_variable, backward as backward_from
-
-if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
-    from mnpar.communicators.waiting import Steps
-    from mnpar.communicators.wire import Header
-from typing import TYPE_CHECKING
-
-from mnpar.communicators.wire import WAITED_FOR, WANTS, Call, Header, call_of
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -90,10 +82,13 @@ class Recv(Communication):
         self.source, self.tag, self.as_tuple = source, tag, as_tuple
         self.seq = 0
 
-    def steps(self) -> Steps[Any]:
+    def forward(self) -> Any:
         self.recording = is_recording()
-        channel = self.channel
-        return self.taken(*(yield from channel.recv(self.call, self.source, self.tag, self.posted)))
+        return self.taken(*self.channel.recv_now(self.call, self.source, self.tag))
+
+    def steps(self) -> Steps[Any]:
+        receiving = self.channel.recv(self.call, self.source, self.tag, later=True)
+        return self.taken(*(yield from receiving))
 
     def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
         """What came."""
@@ -384,23 +379,23 @@ class SendRecv(Communication):
         self.as_tuple = as_tuple
         self.patient = patient
 
-    def steps(self, *xs: Any) -> Steps[Any]:
+    def forward(self, *xs: Any) -> Any:
         channel = self.channel
         call = self.gift()
         value = ()
-        taken = None  # until dest has it
+        sent = None  # ready when dest has it
         if self.dest is not None:
             x = by_keys(xs, self.keys) if self.as_tuple else xs[0]
             if self.patient:
-                number, taken = channel.send_nocopy(x, call, self.dest, self.tags[0])
+                number, sent = channel.send_nocopy(x, call, self.dest, self.tags[0])
             else:
                 number = channel.send(x, call, self.dest, self.tags[0])
             self.numbers = number, 0
         if self.source is not None:
-            came = yield from channel.recv(self.receipt, self.source, self.tags[1])
-            value = self.taken(*came)
-        if taken is not None:
-            yield taken
+            value = self.taken(*channel.recv_now(self.receipt, self.source, self.tags[1]))
+        if sent is not None:
+            wait(channel.transport, sent)
+            sent.value()
         self.differentiable = self.wants or self.asked
         return value
 

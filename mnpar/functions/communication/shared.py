@@ -1,42 +1,31 @@
-"""Values that all ranks hold alike and own together: copy_to ⇄ reduce_from.
+"""Values that all ranks hold alike and own together (law 1): the entrances and exits of layers that
+are divided among ranks.
 
-Forward only reduce_from communicates, backward only copy_to.
+    copy_to ⇄ reduce_from      scatter_to ⇄ gather_from
 
-Dividing and joining values that all ranks hold alike and own together (law 1).
-
-    scatter_to ⇄ gather_from
-
-Forward, :func:`gather_from` is an allgather; but all ranks compute the same loss from the joined
-array, and it counts once. So each rank has the gradient of the whole array, and takes its part of
-it without a message. :func:`scatter_to` is the adjoint. With ``copy_to`` and ``reduce_from`` they
-are the entrances and exits of layers that are divided among ranks.
+Forward only reduce_from and gather_from communicate, backward only copy_to and scatter_to. Forward,
+:func:`gather_from` is an allgather; but all ranks compute the same loss from the joined array, and
+it counts once. So each rank has the gradient of the whole array, and takes its part of it without a
+message. :func:`scatter_to` is the adjoint.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mnpar.communicators.collectives import ALLREDUCE
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.communicators.collectives import ALLGATHER, ALLREDUCE
+from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import is_recording
+from mnpar.errors import MismatchError
 from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.communication.base import Collective, Communication, communication_hook
 from mnpar.functions.math.arithmetic import Identity
-from mnpar.functions.node import GenericFunction
-from mnpar.variable import Variable
-
-if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
-from typing import TYPE_CHECKING
-
-from mnpar import backend
-from mnpar.backend import Array
-from mnpar.communicators.collectives import ALLGATHER
-from mnpar.communicators.communicator import require_communicator
-from mnpar.errors import MismatchError
-from mnpar.functions.node import normalize_axis
+from mnpar.functions.node import GenericFunction, normalize_axis
 from mnpar.plans import block
-from mnpar.variable import as_variable
+from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
