@@ -222,29 +222,27 @@ CONNECTION = {
 }
 
 
-def ctc(**options):
-    def call(F, x, t):
-        given = {key: np.array(value, "i4") for key, value in options.items() if key != "reduce"}
-        reduce = options.get("reduce", "mean")
-        return F.connectionist_temporal_classification(
-            F.separate(x, 0), t, 2, **given, reduce=reduce
-        )
-
-    return call
+# Blanks are 2; labels repeat, and batches have sequences of several lengths.
+CTC = (7, 3, 5), [[0, 1, 0], [3, 3, 4], [1, 4, 4]]
 
 
-def crf1d(**options):
-    """Three sequences of lengths 4, 2 and 1, the longest first; transposed, as Chainer wants."""
-
-    def call(F, cost, *xs):
-        return F.crf1d(cost, list(xs), CRF_LABELS, **options)
-
-    return call
+def ctc(reduce="mean", **lengths):
+    lengths = {name: np.array(value, "i4") for name, value in lengths.items()}
+    return lambda F, x, t: F.connectionist_temporal_classification(
+        F.separate(x, 0), t, 2, **lengths, reduce=reduce
+    )
 
 
+# Costs, then scores and labels of three sequences of lengths 4, 2 and 1, steps first.
+CRF = (3, 3), (3, 3), (2, 3), (1, 3), (1, 3)
 CRF_LABELS = [np.array([0, 2, 1]), np.array([1, 1]), np.array([2]), np.array([0])]
-CRF_SHAPES = (3, 3), (3, 3), (2, 3), (1, 3), (1, 3)
-CTC_INPUTS = (7, 3, 5), [[0, 1, 0], [3, 3, 4], [1, 4, 4]]
+
+
+def sample(shape):
+    """Samples of negative_sampling that are no chance."""
+    return np.arange(np.prod(shape)).reshape(shape) % 5
+
+
 IGNORED = [[0, 1, -1], [1, -1, 0], [0, 0, 1]]
 LOSS = {
     "absolute_error": (lambda F, x, y: F.absolute_error(x, y), (4, 3), (4, 3)),
@@ -268,19 +266,19 @@ LOSS = {
         [0, 4, 2],
         [[1, 2], [0, 0], [3, 1]],
     ),
-    "connectionist_temporal_classification": (ctc(), *CTC_INPUTS),
-    "connectionist_temporal_classification of each": (ctc(reduce="no"), *CTC_INPUTS),
+    "connectionist_temporal_classification": (ctc(), *CTC),
+    "connectionist_temporal_classification of each": (ctc(reduce="no"), *CTC),
     "connectionist_temporal_classification of lengths": (
         ctc(input_length=[7, 5, 3], label_length=[2, 3, 1]),
-        *CTC_INPUTS,
+        *CTC,
     ),
     "connectionist_temporal_classification of lengths, of each": (
         ctc(input_length=[4, 7, 6], label_length=[1, 3, 0], reduce="no"),
-        *CTC_INPUTS,
+        *CTC,
     ),
     "connectionist_temporal_classification that just fits": (
         ctc(input_length=[3, 4, 4]),
-        *CTC_INPUTS,
+        *CTC,
     ),
     "contrastive": (
         lambda F, x, y, t: F.contrastive(x, y, t, 2),
@@ -294,9 +292,12 @@ LOSS = {
         (4, 3),
         [1, 0, 0, 1],
     ),
-    "crf1d": (crf1d(), *CRF_SHAPES),
-    "crf1d of each": (crf1d(reduce="no"), *CRF_SHAPES),
-    "argmax_crf1d": (lambda F, cost, *xs: F.argmax_crf1d(cost, list(xs)), *CRF_SHAPES),
+    "crf1d": (lambda F, cost, *xs: F.crf1d(cost, list(xs), CRF_LABELS), *CRF),
+    "crf1d of each": (
+        lambda F, cost, *xs: F.crf1d(cost, list(xs), CRF_LABELS, reduce="no"),
+        *CRF,
+    ),
+    "argmax_crf1d": (lambda F, cost, *xs: F.argmax_crf1d(cost, list(xs)), *CRF),
     "cross_covariance": (lambda F, y, z: F.cross_covariance(y, z), (4, 3), (4, 2)),
     "cross_covariance of each": (
         lambda F, y, z: F.cross_covariance(y, z, "no"),
@@ -421,11 +422,6 @@ LOSS = {
         (4, 3),
     ),
 }
-
-
-def sample(shape):
-    """Samples of negative_sampling that are no chance."""
-    return np.arange(np.prod(shape)).reshape(shape) % 5
 
 
 def positive_definite(F, x):

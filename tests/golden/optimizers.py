@@ -1,6 +1,7 @@
 """Optimizers and their hooks in the words that Chainer and mnpar share.
 
 A row says how the optimizer is made, what its hyperparameters become halfway, and its hooks.
+NesterovAG is not among them: :mod:`tests.golden.differences`.
 """
 
 import numpy as np

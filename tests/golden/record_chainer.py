@@ -8,19 +8,12 @@ import warnings
 import chainer
 import chainer.link_hooks
 
+from tests.golden import training
 from tests.golden.differences import DIFFERENCES, NESTEROV
 from tests.golden.functions import FAMILIES
 from tests.golden.links import LINKS, evaluate_link
 from tests.golden.optimizers import INPUTS, OPTIMIZERS, evaluate_optimizer
 from tests.golden.recording import draw, evaluate_function, numbered, save
-from tests.golden.training import (
-    ITERATORS,
-    SHIFTS,
-    TRIGGERS,
-    evaluate_iterator,
-    evaluate_shift,
-    evaluate_trigger,
-)
 
 # Chainer's check asks for float32 here, though the computation is of any dtype.
 UNCHECKED = ("bilinear", "resize_images", "roi_average_align_2d", "roi_max_align_2d")
@@ -54,9 +47,16 @@ def main():
     rows = OPTIMIZERS | {"NesterovAG": NESTEROV}
     cases = {name: evaluate_optimizer(chainer, arrays, *row) for name, row in rows.items()}
     save("chainer_optimizers", {"inputs": numbered("x", arrays)} | cases, **versions)
-    cases = {name: evaluate_shift(chainer, make) for name, make in SHIFTS.items()}
-    cases |= {name: evaluate_trigger(chainer, make) for name, make in TRIGGERS.items()}
-    cases |= {name: evaluate_iterator(chainer, make) for name, make in ITERATORS.items()}
+    cases = {
+        name: evaluate(chainer, make)
+        for evaluate, rows in (
+            (training.evaluate_shift, training.SHIFTS),
+            (training.evaluate_trigger, training.TRIGGERS),
+            (training.evaluate_iterator, training.ITERATORS),
+            (training.evaluate_split, training.SPLITS),
+        )
+        for name, make in rows.items()
+    }
     save("chainer_training", cases, **versions)
 
 

@@ -13,7 +13,12 @@ CASES = {
     "chainer_differences": differences.DIFFERENCES,
     "chainer_links": links.LINKS,
     "chainer_optimizers": {"inputs", "NesterovAG", *optimizers.OPTIMIZERS},
-    "chainer_training": {*training.SHIFTS, *training.TRIGGERS, *training.ITERATORS},
+    "chainer_training": {
+        *training.SHIFTS,
+        *training.TRIGGERS,
+        *training.ITERATORS,
+        *training.SPLITS,
+    },
     "pytorch_functions": {"multi_head_attention_forward", *pytorch.FUNCTIONS},
     "pytorch_optimizers": {"inputs", *pytorch.OPTIMIZERS},
 }

@@ -1,8 +1,9 @@
-"""Shifts, triggers and iterators against what Chainer 7.8.1 recorded."""
+"""Shifts, triggers, iterators and splits of data against what Chainer 7.8.1 recorded."""
 
 import pytest
 
 import mnpar
+import mnpar.datasets
 import mnpar.iterators
 import mnpar.training.extensions
 import mnpar.training.triggers
@@ -25,3 +26,8 @@ def test_a_trigger_fires_when_chainers_does(name):
 @pytest.mark.parametrize("name", training.ITERATORS)
 def test_batches_and_epochs_are_chainers(name):
     compare(RECORDED[name], training.evaluate_iterator(mnpar, training.ITERATORS[name]))
+
+
+@pytest.mark.parametrize("name", training.SPLITS)
+def test_parts_of_data_are_chainers(name):
+    compare(RECORDED[name], training.evaluate_split(mnpar, training.SPLITS[name]))

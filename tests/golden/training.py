@@ -1,10 +1,12 @@
-"""Shifts of hyperparameters, triggers and iterators in the words that Chainer and mnpar share."""
+"""Shifts of hyperparameters, triggers, iterators and splits of data in the words that Chainer and
+mnpar share.
+"""
 
 import tempfile
 
 import numpy as np
 
-from tests.golden.recording import numbered
+from tests.golden.recording import flatten, numbered
 
 EXAMPLES, BATCH, UPDATES = 7, 3, 14
 
@@ -125,3 +127,19 @@ def evaluate_iterator(lib, make):
         epochs[-1] += (iterator.previous_epoch_detail,)
     iterator.finalize()
     return numbered("y", [np.array(epochs, float), *batches])
+
+
+SPLITS = {
+    "get_cross_validation_datasets": lambda data: data.get_cross_validation_datasets(range(7), 3),
+    "get_cross_validation_datasets_random": lambda data: data.get_cross_validation_datasets_random(
+        range(7), 3, seed=5
+    ),
+    "split_dataset_n": lambda data: data.split_dataset_n(range(7), 3),
+    "split_dataset_n_random": lambda data: data.split_dataset_n_random(range(7), 2, seed=1),
+    "split_dataset_random": lambda data: data.split_dataset_random(range(11), 4, seed=3),
+}
+
+
+def evaluate_split(lib, make):
+    """Return the examples of each part."""
+    return numbered("y", [np.array(list(part)) for part in flatten(make(lib.datasets))])
