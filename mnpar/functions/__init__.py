@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from mnpar.functions.activation.sigmoid import (
         hard_sigmoid as hard_sigmoid,
         sigmoid as sigmoid,
-        softplus as softplus,
         tanh as tanh,
     )
     from mnpar.functions.activation.softmax import log_softmax as log_softmax, softmax as softmax
+    from mnpar.functions.activation.softplus import softplus as softplus
     from mnpar.functions.activation.swish import swish as swish
     from mnpar.functions.array.broadcast import (
         broadcast as broadcast,

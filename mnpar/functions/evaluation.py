@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.functions.node import check_option, check_shapes, floating_dtype, show_shapes
+from mnpar.functions.node import check_option, check_shapes, show_shapes
+from mnpar.kernels.dtypes import floating_dtype
 from mnpar.variable import Variable, as_variable
 
 

@@ -11,17 +11,19 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import HALVES, Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.function_node import FunctionNode
 from mnpar.variable import Variable, as_variable
 
 P = ParamSpec("P")
+
+
 Result = TypeVar("Result")
 
 
@@ -58,7 +60,7 @@ class Elementwise(Protocol):
 
 def elementwise(
     gradient: Callable[..., Any] | None, name: str | None = None
-) -> Callable[[Callable[[ModuleType, Array], Array]], Elementwise]:
+) -> Callable[[Callable[[ArrayModule, Array], Array]], Elementwise]:
     """Make a differentiable function of one array, and its FunctionNode, from a formula.
 
     The decorated function computes y from ``xp`` (numpy or CuPy) and x, and brings its name and
@@ -81,7 +83,7 @@ def elementwise(
         ('Exp', array([1.        , 2.71828183]))
     """
 
-    def decorate(compute: Callable[[ModuleType, Array], Array]) -> Elementwise:
+    def decorate(compute: Callable[[ArrayModule, Array], Array]) -> Elementwise:
         if gradient is None:
             constant: Elementwise = _public(_constant(compute), compute)
             return constant
@@ -98,7 +100,7 @@ def elementwise(
 
 
 def _node(
-    compute: Callable[[ModuleType, Array], Array], gradient: Callable[..., Any]
+    compute: Callable[[ArrayModule, Array], Array], gradient: Callable[..., Any]
 ) -> type[GenericFunction]:
     kept = tuple(inspect.signature(gradient).parameters)[1:]
     if kept not in (("x",), ("y",), ("x", "y"), ()):
@@ -125,7 +127,7 @@ def _recorded(node: type[GenericFunction]) -> Callable[[Variable | Array], Varia
 
 
 def _constant(
-    compute: Callable[[ModuleType, Array], Array],
+    compute: Callable[[ArrayModule, Array], Array],
 ) -> Callable[[Variable | Array], Variable]:
     def on_its_module(array: Array) -> Array:
         return compute(backend.get_array_module(array), array)
@@ -184,7 +186,9 @@ def _with_axes(compute: Callable[..., Any], name: str, ndim: int | None, doc: st
 
 
 def _public(function: Any, formula: Callable[..., Any]) -> Any:
-    """The function under the formula's name, in the formula's module, where doctest looks for it."""
+    """The function under the formula's name, in the formula's module, where doctest looks for
+    it.
+    """
     public = FunctionType(
         function.__code__, formula.__globals__, formula.__name__, None, function.__closure__
     )
@@ -230,36 +234,6 @@ def as_operand(x: Any, other: Any) -> Any:
     elif dtype.kind != "c" and not isinstance(x, (int, float)) and np.iscomplexobj(x):
         dtype = np.result_type(dtype, np.complex64)
     return backend.get_array_module(like).asarray(x, dtype)
-
-
-def floating_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of what is computed from elements of a dtype and is no integer: that of floats is
-    their own, as in numpy.
-
-    Example:
-        >>> floating_dtype(np.dtype("f4")), floating_dtype(np.dtype("i4"))
-        (dtype('float32'), dtype('float64'))
-    """
-    return np.dtype("f8") if dtype.kind in "biu" else dtype
-
-
-def as_floating(x: Array) -> Array:
-    """Integers as float64, others as they are: differences of unsigned ones, and those of booleans,
-    are others.
-
-    Example:
-        >>> x = np.array([1, 3], np.uint8)
-        >>> x - 3, as_floating(x) - 3
-        (array([254,   0], dtype=uint8), array([-2.,  0.]))
-    """
-    return x.astype("f8") if x.dtype.kind in "biu" else x
-
-
-def upcast_halves(x: Array) -> Array:
-    """float16 as float32, others as they are: sums of many halves need more than 11 bits, and soon
-    exceed 65504.
-    """
-    return x.astype("f4") if x.dtype.char in HALVES else x
 
 
 def normalize_axis(name: str, x: Any, axis: int) -> int:
@@ -347,17 +321,6 @@ def check_shapes(who: str, *xs: Any) -> None:
     shapes = [x.shape for x in xs]
     if shapes.count(shapes[0]) != len(shapes):
         raise ValueError(f"{who}: shapes {show_shapes(shapes)} must be the same")
-
-
-def matrix_transpose(x: Any) -> Any:
-    """An array or Variable with its last two axes exchanged.
-
-    Example:
-        >>> matrix_transpose(np.ones((2, 3, 4))).shape
-        (2, 4, 3)
-    """
-    n = x.ndim
-    return x.transpose((*range(n - 2), n - 1, n - 2)) if n > 2 else x.transpose()
 
 
 def show_shapes(shapes: Any) -> str:

@@ -27,20 +27,8 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.kernels import tuning
 
-# multiplications of a small product; rows that are worth one
-AS_THEY_STAND = 10**6
-_FEW_ROWS = 16
-
-FEW = (
-    2**16
-    # multiplications: ``dot`` begins sooner than ``matmul``, though it fills ``out`` with zeros
-    # first
-)
-
-_LEAST = 2**20  # multiplications: fewer are left to numpy
-_WORTH = 2**10  # numbers: of fewer a function is left to numpy
-_NARROW = 32  # rows, columns or terms: less, too
 _ROW_MAJOR, _AS_IT_IS, _TURNED = 101, 111, 112  # CBLAS's constants
 _REPRODUCIBLE = 2  # MKL_CBWR_AUTO: the same product gives the same bits in each run on one machine
 
@@ -59,10 +47,12 @@ def product(a: Any, b: Any, out: Array | None = None) -> Any:
     """
     if type(a) is np.ndarray and type(b) is np.ndarray and a.ndim == b.ndim == 2:
         size = a.size * b.shape[1]
-        if size <= FEW and (out is None or (out.flags.c_contiguous and out.dtype is a.dtype)):
+        if size <= tuning.DOT_MOST and (
+            out is None or (out.flags.c_contiguous and out.dtype is a.dtype)
+        ):
             return a.dot(b, out)
         if (
-            size >= _LEAST
+            size >= tuning.MKL_LEAST
             and (found := library()) is not None
             and (y := _by(found, a, b, out)) is not None
         ):
@@ -85,8 +75,8 @@ def stacked(a: Array, b: Array, out: Array | None = None) -> Array:
     """
     xp = backend.get_array_module(a)
     M = a.shape[-2]
-    some = AS_THEY_STAND // max(1, b.shape[-2] * b.shape[-1])
-    if not _FEW_ROWS <= some < M or xp is not np or b.strides[-1] != b.itemsize:
+    some = tuning.UNPACKED // max(1, b.shape[-2] * b.shape[-1])
+    if not tuning.UNPACKED_ROWS <= some < M or xp is not np or b.strides[-1] != b.itemsize:
         return a @ b if out is None else xp.matmul(a, b, out=out)
     some = 1 << some.bit_length() - 1
     whole = M - M % some
@@ -103,12 +93,26 @@ def stacked(a: Array, b: Array, out: Array | None = None) -> Array:
     return out
 
 
+def matrix_transpose(x: Any) -> Any:
+    """An array or Variable with its last two axes exchanged.
+
+    Example:
+        >>> matrix_transpose(np.ones((2, 3, 4))).shape
+        (2, 4, 3)
+    """
+    n = x.ndim
+    return x.transpose((*range(n - 2), n - 1, n - 2)) if n > 2 else x.transpose()
+
+
 def by_mkl(x: Array, size: int) -> bool:
     """Whether a product of ``size`` multiplications with x is computed by MKL, whose speed does not
     depend on memory order.
     """
     return (
-        size >= _LEAST and type(x) is np.ndarray and x.dtype in _LETTERS and library() is not None
+        size >= tuning.MKL_LEAST
+        and type(x) is np.ndarray
+        and x.dtype in _LETTERS
+        and library() is not None
     )
 
 
@@ -132,7 +136,11 @@ def fills(name: str, x: Array) -> bool:
 
 
 def _of(name: str, x: Array) -> Callable[..., None] | None:
-    if x.size < _WORTH or type(x) is not np.ndarray or (found := library()) is None:
+    if (
+        x.size < tuning.MKL_LEAST_NUMBERS
+        or type(x) is not np.ndarray
+        or (found := library()) is None
+    ):
         return None
     return found.get(_LETTERS.get(x.dtype, "") + name)
 
@@ -145,7 +153,7 @@ def _by(found: dict[str, Any], a: Array, b: Array, out: Array | None) -> Array |
         letter is None
         or b.dtype != dtype
         or b.shape[0] != K
-        or min(M, N, K) < _NARROW
+        or min(M, N, K) < tuning.MKL_NARROW
         or max(M, N, K) >= 2**31
     ):
         return None

@@ -15,14 +15,9 @@ from typing import Any
 from mnpar import backend
 from mnpar.autograd.tape import advance_transfers
 from mnpar.backend import Array, ArrayModule
+from mnpar.kernels import tuning
 from mnpar.kernels.sums import parts
 from mnpar.kernels.windows import Numbers, Windows
-
-# outputs of a sample: then it is a block of its own, and its outputs a matrix as they stand
-LARGE = 500
-# outputs in a row of an image; how many times longer a run must become
-SHORT = 12
-LONGER = 4
 
 
 class Buffers:
@@ -72,15 +67,23 @@ class Blocks:
         kernel = math.prod(windows.K)
         out = math.prod(windows.out)
         # each sample is its columns
-        self.same = kernel == 1 and windows.bare and windows.out == windows.size and out >= 128
+        self.same = (
+            kernel == 1
+            and windows.bare
+            and windows.out == windows.size
+            and out >= tuning.COLUMNS_SAME
+        )
         column = C * kernel * out * dtype.itemsize
-        alone = self.same or (out >= LARGE and column >= 2**16)
+        alone = self.same or (out >= tuning.COLUMNS_LARGE and column >= tuning.COLUMNS_LEAST_BYTES)
         self.pieces = list(
             parts(self.N, 1 if alone else max(backend.block_bytes(like), least) // max(1, column))
         )
         self.n = self.pieces[0].stop if self.pieces else 1
         run = self.n * (windows.out[-1] if windows.stride[-1] == 1 else 1)
-        self.last = windows.out[-1] <= SHORT and run >= LONGER * windows.out[-1]
+        self.last = (
+            windows.out[-1] <= tuning.COLUMNS_SHORT
+            and run >= tuning.COLUMNS_LONGER * windows.out[-1]
+        )
         self.buffers = Buffers(self.xp, dtype)
 
     def columns(self, x: Array) -> Iterator[tuple[slice, Array]]:

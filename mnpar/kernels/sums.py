@@ -13,20 +13,22 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import HALVES, Array
+from mnpar.kernels import tuning
 
 # exponentials of numbers up to here, and their sums, are far from both ends of float32: no maximum
 # is needed
 MODEST = 30
-WORTH = 2**13  # elements: fewer are done at once
 # numbers: a product adds up so many in float32 with hardly more of an error than numpy has
 PIECE = 1024
-KEPT = 2**14  # ones, at most, are kept to multiply with
 
 
 def by_rows(x: Array, axis: int) -> bool:
     """Whether it is the last axis of an array of float32 or float64 that is worth cutting."""
     return (
-        x.dtype.char in "fd" and x.size >= WORTH and type(axis) is int and axis in (-1, x.ndim - 1)
+        x.dtype.char in "fd"
+        and x.size >= tuning.SUM_LEAST
+        and type(axis) is int
+        and axis in (-1, x.ndim - 1)
     )
 
 
@@ -46,7 +48,7 @@ def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False)
     if x.dtype.char in HALVES:
         total: Array = x.sum(axis=axis, keepdims=keepdims, dtype="f4")
         return total.astype(x.dtype)
-    if x.size < max(WORTH, 1) or x.dtype.char not in "fd" or not x.flags.c_contiguous:
+    if x.size < max(tuning.SUM_LEAST, 1) or x.dtype.char not in "fd" or not x.flags.c_contiguous:
         return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
     given: Any = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = [a % x.ndim for a in given if type(a) is int and -x.ndim <= a < x.ndim]
@@ -102,7 +104,7 @@ def column_sums(x: Array) -> Array:
         >>> column_sums(np.array([[1.0, 2.0], [3.0, 4.0]]))
         array([4., 6.])
     """
-    if x.dtype.char not in "fd" or len(x) > KEPT:
+    if x.dtype.char not in "fd" or len(x) > tuning.ONES_KEPT:
         y: Array = x.sum(axis=0)
         return y
     result: Array = ones_like(len(x), x).dot(x)

@@ -12,7 +12,7 @@ and the same code runs for every dimension, stride and dilation.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -247,6 +247,55 @@ class Windows:
         for offset in itertools.product(*[range(k) for k in self.K]):
             axes = zip(offset, self.stride, self.dilate, self.out, strict=True)
             yield offset, tuple([slice(i * d, i * d + (o - 1) * s + 1, s) for i, s, d, o in axes])
+
+    def cells(self, padded: Array) -> list[Array]:
+        """The K slices of a padded image, one for each offset within a window."""
+        return [padded[(..., *where)] for _, where in self.offsets()]
+
+    def zeros(self, like: Array, dtype: Any) -> Array:
+        """A padded image of zeros to which windows add, with the samples and channels of
+        ``like``.
+        """
+        xp = backend.get_array_module(like)
+        return xp.zeros((*like.shape[:2], *self.padded), dtype)
+
+    def _slices(self, axis: int) -> list[tuple[Any, ...]]:
+        """Where the cells of all windows are along one axis: a slice for each offset."""
+        after = [slice(None)] * (len(self.K) - 1 - axis)
+        K, s, d, o = self.K[axis], self.stride[axis], self.dilate[axis], self.out[axis]
+        return [(..., slice(i * d, i * d + (o - 1) * s + 1, s), *after) for i in range(K)]
+
+    def reduce(self, padded: Array, unite: Callable[..., Array]) -> Array:
+        """Unite the cells of each window, (…, *padded) → (…, *out): along one axis after the other,
+        the first of them in long runs of memory, which is several times as fast as over windows.
+        """
+        y = padded
+        for axis in range(len(self.K)):
+            first, *rest = [y[where] for where in self._slices(axis)]
+            y = unite(first, rest[0]) if rest else first
+            for cell in rest[1:]:
+                unite(y, cell, out=y)
+        return y.copy() if set(self.K) == {1} else y
+
+    def expand(self, y: Array) -> Array:
+        """The transpose of ``reduce`` by sums, (…, *out) → (…, *padded): give to each cell of each
+        window its number.
+        """
+        xp = backend.get_array_module(y)
+        n = len(self.K)
+        for axis in reversed(range(n)):
+            K, s, d, o = self.K[axis], self.stride[axis], self.dilate[axis], self.out[axis]
+            shape = list(y.shape)
+            shape[axis - n] = self.padded[axis]
+            tiled = d == 1 and s == K and o * s == shape[axis - n]  # each cell has one window
+            x = (xp.empty if tiled else xp.zeros)(shape, y.dtype)
+            for where in self._slices(axis):
+                if s >= (K - 1) * d + 1:  # no two windows meet
+                    x[where] = y
+                else:
+                    x[where] += y
+            y = x
+        return y
 
     def pad_image(self, x: Array, value: Any = 0) -> Array:
         """The image (…, *size) in its padding (…, *padded); itself where there is none."""

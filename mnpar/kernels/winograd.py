@@ -29,27 +29,13 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, Index
+from mnpar.kernels import tuning
 from mnpar.kernels.columns import Buffers, in_turn
 from mnpar.kernels.sums import parts
 from mnpar.kernels.windows import Numbers, Windows
 
+# for each kernel's size that is done so, the points beside ∞; there are m + r - 2
 POINTS = {3: (0.0, 0.625, -0.625, 1.5, -1.5)}
-
-
-"""For each kernel's size that is done so, the points beside ∞; there are m + r - 2."""
-
-
-FEW_TILES, MANY_SAMPLES = 4, 8
-TOUCH = 20
-
-
-"""Reading or writing a number costs as much as so many products,"""
-
-
-CACHE = 2**19
-
-
-"""and three times that if there are more than so many numbers."""
 
 
 def pays(windows: Windows, N: int, W: Numbers, gradient: bool = False) -> bool:
@@ -68,10 +54,27 @@ def pays(windows: Windows, N: int, W: Numbers, gradient: bool = False) -> bool:
     kernel = r**n
     place = (m + r - 1) ** n
     K, C = W[:2]
-    plain = outputs * kernel * C * (K + TOUCH)
-    image = tiles * place * (C * (place + TOUCH) + K * (m**n + TOUCH) + C * K)
-    filters = place * C * K * (kernel + (TOUCH if place * C * K < CACHE else 3 * TOUCH))
-    return bool(image + filters < (0.58 if gradient else 0.65) * plain)
+    written_out = outputs * kernel * C * (K + tuning.WINOGRAD_TOUCH)
+    image = (
+        tiles
+        * place
+        * (C * (place + tuning.WINOGRAD_TOUCH) + K * (m**n + tuning.WINOGRAD_TOUCH) + C * K)
+    )
+    filters = (
+        place
+        * C
+        * K
+        * (
+            kernel
+            + (
+                tuning.WINOGRAD_TOUCH
+                if place * C * K < tuning.WINOGRAD_CACHE
+                else 3 * tuning.WINOGRAD_TOUCH
+            )
+        )
+    )
+    share = tuning.WINOGRAD_PAYS_GRADIENT if gradient else tuning.WINOGRAD_PAYS
+    return bool(image + filters < share * written_out)
 
 
 def convolve(
@@ -168,7 +171,9 @@ class Tiling:
         rows = max(1, max(backend.block_bytes(x), least) // max(1, row))
         pieces = list(parts(N, rows // self.tiles[0]))
         n = pieces[0].stop if pieces else 0
-        self.last = self.tiles[-1] <= FEW_TILES and n >= MANY_SAMPLES
+        self.last = (
+            self.tiles[-1] <= tuning.WINOGRAD_FEW_TILES and n >= tuning.WINOGRAD_MANY_SAMPLES
+        )
         padded = self._zeros(n, C, tuple([t * self.m + self.r - 1 for t in self.tiles]))
         ends = zip(self.windows.pad, self.windows.size, padded.shape[2:], strict=True)
         inside = tuple([slice(p, min(p + size, end)) for p, size, end in ends])

@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.configuration import config
-from mnpar.functions.node import upcast_halves
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.link_hooks.substitution import WeightSubstitution
 from mnpar.parameter import Parameter
 from mnpar.random import generator

@@ -12,7 +12,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
-from mnpar.functions.activation.sigmoid import softplus
+from mnpar.functions.activation.softplus import softplus
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.rearranging import transpose_sequence
 from mnpar.functions.loss.crf1d import argmax_crf1d, crf1d

@@ -13,7 +13,7 @@ import pytest
 import mnpar.functions as F
 import mnpar.random
 from mnpar.configuration import using_config
-from mnpar.functions.normalization import moments
+from mnpar.kernels.moments import channel_sums
 from mnpar.variable import Variable, grad
 
 
@@ -648,7 +648,7 @@ def test_sums_of_no_products_are_0_whatever_is_in_memory():
         for i in (1, 0)
     ]
     np.testing.assert_array_equal(F.einsum("acb,acb->ac", x, y).array, np.zeros((1, 2)))
-    np.testing.assert_array_equal(moments.sums(x, y), np.zeros(2))
+    np.testing.assert_array_equal(channel_sums(x, y), np.zeros(2))
 
 
 def test_a_gradient_of_complex_numbers_gives_the_change_of_the_loss_as_the_real_part_of_its_product():

@@ -11,7 +11,8 @@ from typing import Any
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.math.exponential import exp
-from mnpar.functions.node import GenericFunction, as_floating, upcast_halves
+from mnpar.functions.node import GenericFunction
+from mnpar.kernels.dtypes import as_floating, upcast_halves
 from mnpar.kernels.sums import MODEST, add_up, by_rows, row_blocks, sum_over
 from mnpar.variable import Variable
 

@@ -11,7 +11,8 @@ from mnpar import backend
 from mnpar.backend import HALVES, Array, ArrayModule
 from mnpar.functions.activation.sigmoid import sigmoid
 from mnpar.functions.array.broadcast import Shape, fit
-from mnpar.functions.node import GenericFunction, floating_dtype, upcast_halves
+from mnpar.functions.node import GenericFunction
+from mnpar.kernels.dtypes import floating_dtype, upcast_halves
 from mnpar.kernels.sums import cut
 from mnpar.variable import Variable, as_variable
 

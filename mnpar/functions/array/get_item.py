@@ -11,14 +11,8 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
 from mnpar.functions.array.broadcast import Shape, fit
-from mnpar.functions.node import (
-    GenericFunction,
-    array_of,
-    as_operand,
-    check_labels,
-    show_shapes,
-    upcast_halves,
-)
+from mnpar.functions.node import GenericFunction, array_of, as_operand, check_labels, show_shapes
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable
 
 

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from mnpar.backend import Array
-from mnpar.functions.node import GenericFunction, upcast_halves
-from mnpar.functions.pooling.pooling import _image
+from mnpar.functions.node import GenericFunction
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.windows import Windows, per_axis
 from mnpar.variable import Variable, as_variable
 
@@ -38,11 +38,8 @@ class Col2Im(GenericFunction):
 
     def forward(self, y: Array) -> Array:
         K = self.windows.K
-        x = _image(
-            self.windows,
-            y[:, : y.shape[1] // math.prod(self.windows.K)],
-            upcast_halves(y[:0]).dtype,
-        )
+        channels = y[:, : y.shape[1] // math.prod(K)]
+        x = self.windows.zeros(channels, upcast_halves(y[:0]).dtype)
         columns = y.reshape(*x.shape[:2], *K, *self.windows.out)  # (N, C, *K, *out)
         for offset, where in self.windows.offsets():
             x[(..., *where)] += columns[(slice(None), slice(None), *offset)]

@@ -11,7 +11,8 @@ from mnpar.backend import Array
 from mnpar.functions.array.broadcast import broadcast_to
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.shape import reshape
-from mnpar.functions.node import GenericFunction, normalize_axis, upcast_halves
+from mnpar.functions.node import GenericFunction, normalize_axis
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.sums import add_up
 from mnpar.variable import Variable, as_variable
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.node import GenericFunction, upcast_halves
+from mnpar.functions.node import GenericFunction
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable
 
 BLOCK = 64  # outputs: a product of matrices so small is still fast

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
 from mnpar.configuration import config
-from mnpar.functions.node import upcast_halves
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.plans.layout import Layout
 from mnpar.plans.plan import Layouts, Parcel, Route, several
 

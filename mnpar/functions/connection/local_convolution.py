@@ -24,7 +24,8 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.node import GenericFunction, upcast_halves
+from mnpar.functions.node import GenericFunction
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.sums import sum_over
 from mnpar.kernels.windows import Numbers, Windows, get_conv_outsize, get_deconv_outsize, per_axis
 from mnpar.variable import Variable, as_variable

@@ -1,36 +1,116 @@
-"""Attention as a sum over tiles (tiles.py), in a loop that may run over the keys of one rank or of
-several.
+"""Attention a tile at a time: some queries and some keys, whose scores are forgotten and computed
+again in backward.
 
-:class:`TiledAttention` has all keys; attention_ring.py lets others' come by. Both keep the inputs,
-the means and the logarithms of the sums, and nothing of the size of queries times keys; tiles in
-which causal attention hides everything are left out.
+softmax(q kᵀ) v is a sum over keys, divided by another one, and both can be added up in any order: a
+larger maximum that comes later scales what is there (Milakov and Gimelshein 2018, arXiv 1805.02867;
+Rabe and Staats 2021, arXiv 2112.05682). Of all that backward needs one number for each query, the
+logarithm of the sum: exp(q kᵀ - lse) is the softmax (Dao et al. 2022, arXiv 2205.14135). So no
+array is as large as queries times keys, but for one tile at a time.
+
+The loop over tiles may run over the keys of one rank or of several: :class:`TiledAttention` has all
+keys, and divided/ring_attention.py lets those of other ranks come by. Tiles in which causal
+attention hides everything are left out.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array, ArrayModule
+from mnpar.backend import Array
 from mnpar.configuration import is_recording
-from mnpar.functions.array.broadcast import broadcast_to
+from mnpar.functions.array.broadcast import fit
 from mnpar.functions.array.joining import Concat
-from mnpar.functions.array.shape import cast
-from mnpar.functions.connection.attention_tiles import (
+from mnpar.functions.node import GenericFunction, array_of
+from mnpar.kernels import attention_tiles
+from mnpar.kernels.attention_tiles import (
     NEVER,
+    Hidden,
     Masks,
-    Sums,
+    OnlineSoftmax,
     first_shown,
-    tile_gradients,
 )
-from mnpar.functions.node import GenericFunction, array_of, show_shapes, upcast_halves
+from mnpar.kernels.blas import matrix_transpose, stacked
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.plans import in_order, rows_of
 from mnpar.plans.ring import Cut, Stretch, finer, ways
-from mnpar.variable import Variable, as_variable
+from mnpar.variable import Variable
+
+
+class Probabilities(GenericFunction):
+    """exp(q kᵀ - lse): the softmax of a tile, its queries' logarithms of sums being known."""
+
+    def __init__(self, hidden: Hidden | None) -> None:
+        self.hidden = hidden
+
+    def forward(self, q: Array, k: Array, lse: Array) -> Array:
+        self.retain_inputs((0, 1))
+        self.retain_outputs((0,))
+        p = attention_tiles.scores(upcast_halves(q), upcast_halves(k), self.hidden)
+        xp = backend.get_array_module(q)
+        # the values have axes that the keys have not
+        larger = np.broadcast_shapes(p.shape, lse.shape) != p.shape
+        p = xp.subtract(p, lse, out=None if larger else p)
+        return xp.exp(p, out=p).astype(q.dtype, copy=False)
+
+    def backward(self, gp: Any) -> Any:
+        (q, k), (p,) = self.get_retained_inputs(), self.get_retained_outputs()
+        gs = gp * p
+        shown = blinded(gs, self.hidden)
+        return (
+            lambda: fit(shown @ k, q.shape),
+            lambda: fit(matrix_transpose(shown) @ q, k.shape),
+            lambda: -fit(gs.sum(axis=-1, keepdims=True), self.inputs[2].shape),
+        )
+
+
+def blinded(gs: Any, hidden: Hidden | None) -> Any:
+    """A gradient of scores: none flows to what is hidden. Only of blind queries is there one."""
+    if hidden is None or hidden.blind is None:
+        return gs
+    return gs * (~hidden.where).astype(gs.dtype)
+
+
+def times(a: Any, b: Any) -> Any:
+    """The product, of arrays in pieces of a size that BLAS likes, of Variables as a function."""
+    return a @ b if isinstance(a, Variable) or isinstance(b, Variable) else stacked(a, b)
+
+
+def times_turned(a: Any, b: Any) -> Any:
+    """a bᵀ, for which small arrays are turned round first."""
+    b = matrix_transpose(b)
+    return times(
+        a, b if isinstance(b, Variable) else backend.get_array_module(b).ascontiguousarray(b)
+    )
+
+
+def tile_gradients(
+    q: Any, k: Any, v: Any, lse: Any, go: Any, c: Any, hidden: Hidden | None
+) -> tuple[Any, Any, Any]:
+    """The part of a tile in the gradients of q, k and v; of arrays or Variables.
+
+    Args:
+        q: (…, T, D), scaled.
+        k, v: (…, S, D) and (…, S, E).
+        lse: (…, T, 1).
+        go: gradient of the means, (…, T, E).
+        c: (…, T, 1), gradient of lse less Σ go · o.
+        hidden: as forward.
+    """
+    q = upcast_halves(q)
+    k = upcast_halves(k)
+    v = upcast_halves(v)
+    go = upcast_halves(go)
+    p = Probabilities(hidden)(q, k, lse)
+    gv = fit(times(matrix_transpose(p), go), v.shape)
+    gs = times_turned(go, v)
+    gs += c  # of arrays in place; what broadcasts has the smaller shape
+    gs *= p
+    gs = blinded(gs, hidden)
+    return fit(times(gs, k), q.shape), fit(times(matrix_transpose(gs), q), k.shape), gv
 
 
 class Mine(NamedTuple):
@@ -73,7 +153,8 @@ class TiledAttention(GenericFunction):
         lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
         rows = rows_of(ring.queries[rank])
         sums = {
-            _key(r): Sums(scaled[..., r, :], (*lead, r.stop - r.start, v.shape[-1])) for r in rows
+            _key(r): OnlineSoftmax(scaled[..., r, :], (*lead, r.stop - r.start, v.shape[-1]))
+            for r in rows
         }
         for h, keys, values in self._round(k, v, 0, False):
             for tile in ring.tiles(rank, h):
@@ -220,39 +301,3 @@ def _key(rows: slice) -> tuple[int, int]:
 def _owned(x: Any) -> Any:
     """An array that is given away is no view."""
     return x if isinstance(x, Variable) else x.copy()
-
-
-def boolean(mask: Any, xp: ArrayModule) -> Array:
-    """A mask as booleans; TypeError if it is of fractions, as one that is added to scores."""
-    shown = xp.asarray(array_of(mask))
-    if shown.dtype.kind not in "biu":
-        raise TypeError(
-            f"attention: a mask says by booleans where a query may look, not by {shown.dtype}"
-        )
-    return shown.astype(bool, copy=False)
-
-
-def prepared(
-    q: Any, k: Any, v: Any, mask: Any, scale: float | None
-) -> tuple[Variable, Variable, Variable, Any, float]:
-    """The arguments of an attention: k and v with the same dtype and leading axes, the mask an
-    array of two axes at least.
-
-    Raises:
-        ValueError: the shapes do not belong together.
-    """
-    q = as_variable(q)
-    k = as_variable(k)
-    v = as_variable(v)
-    if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        raise ValueError(
-            "attention: q (…, T, D), k (…, S, D), v (…, S, E), not "
-            f"{show_shapes((q.shape, k.shape, v.shape))}"
-        )
-    if k.dtype != v.dtype:
-        k, v = [cast(x, np.result_type(k.dtype, v.dtype)) for x in (k, v)]
-    if k.shape[:-2] != v.shape[:-2]:
-        lead = np.broadcast_shapes(k.shape[:-2], v.shape[:-2])
-        k, v = [broadcast_to(x, (*lead, *x.shape[-2:])) for x in (k, v)]
-    shown = None if mask is None else q.xp.atleast_2d(boolean(mask, q.xp))
-    return q, k, v, shown, 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale

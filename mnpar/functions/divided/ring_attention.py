@@ -29,7 +29,8 @@ from mnpar.errors import MismatchError
 from mnpar.functions.array.joining import Concat
 from mnpar.functions.communication.base import Communication
 from mnpar.functions.communication.exchange import Exchange
-from mnpar.functions.connection.tiled_attention import TiledAttention, prepared
+from mnpar.functions.connection.attention import prepare_arguments
+from mnpar.functions.connection.tiled_attention import TiledAttention
 from mnpar.plans import Plan, rows_of
 from mnpar.plans.ring import Cut, check_cut
 from mnpar.variable import Variable
@@ -205,7 +206,7 @@ def ring_attention(
         2310.01889.
     """
     require_communicator(comm, "ring_attention(comm, q, k, v)")
-    q, k, v, shown, s = prepared(q, k, v, mask, scale)
+    q, k, v, shown, s = prepare_arguments(q, k, v, mask, scale)
     if cut is not None:
         check_cut("ring_attention", cut, comm.size)
     return RingAttention(comm, causal, s, shown, cut).apply((q, k, v))[0]

@@ -20,8 +20,7 @@ from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
 from mnpar.functions.array.joining import SplitAxis, concat
 from mnpar.functions.communication.exchange import exchange, repartition
-from mnpar.functions.connection.attention import scaled_dot_product_attention
-from mnpar.functions.connection.tiled_attention import boolean
+from mnpar.functions.connection.attention import require_boolean, scaled_dot_product_attention
 from mnpar.functions.node import normalize_axis, show_shapes
 from mnpar.plans import Box, Layout, Part, Plan, block, in_order, layouts, rows_of
 from mnpar.plans.ring import Cut, Stretch, check_cut
@@ -151,7 +150,7 @@ def all_to_all_attention(
             f"attention: {k.shape[-3]} heads of keys do not belong to {H} heads of queries: as "
             "many, or 1"
         )
-    shown = None if mask is None else boolean(mask, q.xp)
+    shown = None if mask is None else require_boolean(mask, q.xp)
     queries, keys, by_row = _lengths(comm, q.shape[-2], k.shape[-2], shown, cut)
     if shown is not None:
         shown = _heads_of(comm, shown[(None,) * (3 - shown.ndim)], queries if by_row else None, H)

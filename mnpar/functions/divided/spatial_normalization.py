@@ -20,8 +20,9 @@ from mnpar.functions.divided.blocks import check_block, place, shared
 from mnpar.functions.divided.halo import SpatialGrid
 from mnpar.functions.noise import dropout
 from mnpar.functions.normalization.batch_normalization import FixedBatchNormalization
-from mnpar.functions.normalization.moments import cast, dtype_of
+from mnpar.functions.normalization.moments import cast
 from mnpar.functions.normalization.multi_node_moments import multi_node_moments
+from mnpar.kernels.dtypes import compute_dtype
 from mnpar.plans import Box
 from mnpar.random import generator
 from mnpar.variable import Variable
@@ -31,7 +32,7 @@ def _normalized(x: Variable, grid: SpatialGrid, groups: int, eps: float) -> Vari
     """x read as (groups, …), each group with mean 0 and deviation 1 over all blocks."""
     view = 1, groups, x.size // max(groups, 1)
     mean, var, _ = multi_node_moments(grid.comm, x, view)
-    ones = x.xp.ones(groups, dtype_of(x))
+    ones = x.xp.ones(groups, compute_dtype(x))
     return FixedBatchNormalization(view, eps).apply((x, ones, 0 * ones, mean, var))[0]
 
 

@@ -25,13 +25,8 @@ from mnpar.functions.array.get_item import get_item, where
 from mnpar.functions.array.joining import concat, stack
 from mnpar.functions.array.shape import cast
 from mnpar.functions.math.reduction import logsumexp, mean
-from mnpar.functions.node import (
-    GenericFunction,
-    array_of,
-    check_option,
-    show_shapes,
-    upcast_halves,
-)
+from mnpar.functions.node import GenericFunction, array_of, check_option, show_shapes
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable, grad
 
 NEVER = -1e30  # the logarithm of 0, with which one can calculate

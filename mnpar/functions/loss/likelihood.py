@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.functions.activation.sigmoid import softplus
+from mnpar.functions.activation.softplus import softplus
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.math.reduction import mean as mean_of, sum as sum_of
 from mnpar.functions.node import check_option, check_shapes

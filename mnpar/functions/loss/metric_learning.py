@@ -12,7 +12,8 @@ from mnpar.functions.math.arithmetic import absolute
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import mean, sum
 from mnpar.functions.math.sqrt import sqrt
-from mnpar.functions.node import array_of, check_option, show_shapes, upcast_halves
+from mnpar.functions.node import array_of, check_option, show_shapes
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable
 
 

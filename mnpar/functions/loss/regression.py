@@ -17,13 +17,8 @@ from mnpar.functions.loss.likelihood import _alike
 from mnpar.functions.math.arithmetic import absolute
 from mnpar.functions.math.maximum import Clip
 from mnpar.functions.math.reduction import sum as sum_of
-from mnpar.functions.node import (
-    GenericFunction,
-    check_option,
-    check_shapes,
-    floating_dtype,
-    upcast_halves,
-)
+from mnpar.functions.node import GenericFunction, check_option, check_shapes
+from mnpar.kernels.dtypes import floating_dtype, upcast_halves
 from mnpar.variable import Variable, as_variable
 
 

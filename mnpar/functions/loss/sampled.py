@@ -11,8 +11,8 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.activation.sigmoid import softplus
 from mnpar.functions.activation.softmax import log_softmax
+from mnpar.functions.activation.softplus import softplus
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
 from mnpar.functions.array.shape import reshape

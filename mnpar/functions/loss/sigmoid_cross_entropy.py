@@ -10,15 +10,11 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.activation.sigmoid import sigmoid, soft_positive
+from mnpar.functions.activation.sigmoid import sigmoid
 from mnpar.functions.array.get_item import Where
-from mnpar.functions.node import (
-    GenericFunction,
-    check_option,
-    check_shapes,
-    floating_dtype,
-    upcast_halves,
-)
+from mnpar.functions.node import GenericFunction, check_option, check_shapes
+from mnpar.kernels.dtypes import floating_dtype, upcast_halves
+from mnpar.kernels.logistic import log1p_exp
 from mnpar.variable import Variable, as_variable
 
 
@@ -35,7 +31,7 @@ class SigmoidCrossEntropy(GenericFunction):
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        loss = soft_positive(upcast_halves(self._that_counts(x)) * self.s)
+        loss = log1p_exp(upcast_halves(self._that_counts(x)) * self.s)
         if self.counted is not None:
             loss *= self.counted
         total = loss if self.mean is None else loss.sum() * self.mean

@@ -16,7 +16,8 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.activation.softmax import Softmax, log_softmax
 from mnpar.functions.math.reduction import mean as mean_of
-from mnpar.functions.node import GenericFunction, check_option, show_shapes, upcast_halves
+from mnpar.functions.node import GenericFunction, check_option, show_shapes
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.sums import MODEST, row_sums
 from mnpar.variable import Variable, as_variable
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from functools import cache, reduce
 from operator import add as _add
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.array.broadcast import fit
 from mnpar.functions.array.get_item import Where
 from mnpar.functions.math.exponential import log
@@ -32,7 +31,7 @@ def _absolute_gradient(gy: Any, x: Any) -> Any:
 
 
 @elementwise(_absolute_gradient)
-def absolute(xp: ModuleType, x: Array) -> Array:
+def absolute(xp: ArrayModule, x: Array) -> Array:
     """Return the distance of each element from 0; the gradient at 0 is 0.
 
     Example:

@@ -17,7 +17,8 @@ from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
 from mnpar.functions.array.shape import reshape, transpose
 from mnpar.functions.math.reduction import kept
-from mnpar.functions.node import GenericFunction, normalize_axes, normalize_axis, upcast_halves
+from mnpar.functions.node import GenericFunction, normalize_axes, normalize_axis
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable
 
 

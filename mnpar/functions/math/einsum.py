@@ -18,7 +18,8 @@ from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.shape import moveaxis, reshape
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import sum as sum_of
-from mnpar.functions.node import GenericFunction, normalize_axes, show_shapes, upcast_halves
+from mnpar.functions.node import GenericFunction, normalize_axes, show_shapes
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.node import elementwise
 from mnpar.variable import Variable
 
 
 @elementwise(gradient=lambda gy, y: gy * y)
-def exp(xp: ModuleType, x: Array) -> Array:
+def exp(xp: ArrayModule, x: Array) -> Array:
     """Return e to the power of each element.
 
     Example:
@@ -24,7 +23,7 @@ def exp(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, y: gy * (y + 1))
-def expm1(xp: ModuleType, x: Array) -> Array:
+def expm1(xp: ArrayModule, x: Array) -> Array:
     """Return ``exp(x) - 1``, exact for small ``x`` too.
 
     Example:
@@ -37,7 +36,7 @@ def expm1(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy / x)
-def log(xp: ModuleType, x: Array) -> Array:
+def log(xp: ArrayModule, x: Array) -> Array:
     """Return the natural logarithm of each element.
 
     Example:
@@ -50,7 +49,7 @@ def log(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy / (x + 1))
-def log1p(xp: ModuleType, x: Array) -> Array:
+def log1p(xp: ArrayModule, x: Array) -> Array:
     """Return ``log(1 + x)``, exact for small ``x`` too.
 
     Example:

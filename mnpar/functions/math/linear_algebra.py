@@ -13,7 +13,8 @@ from mnpar.backend import Array
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import sum as sum_of
-from mnpar.functions.node import GenericFunction, floating_dtype, show_shapes, upcast_halves
+from mnpar.functions.node import GenericFunction, show_shapes
+from mnpar.kernels.dtypes import floating_dtype, upcast_halves
 from mnpar.variable import Variable, as_variable
 
 

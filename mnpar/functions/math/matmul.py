@@ -12,8 +12,9 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.functions.array.broadcast import fit
 from mnpar.functions.array.shape import reshape, swapaxes
-from mnpar.functions.node import GenericFunction, matrix_transpose, show_shapes
-from mnpar.kernels.blas import FEW, by_mkl, product
+from mnpar.functions.node import GenericFunction, show_shapes
+from mnpar.kernels import tuning
+from mnpar.kernels.blas import by_mkl, matrix_transpose, product
 from mnpar.variable import Variable, as_variable
 
 
@@ -49,7 +50,7 @@ def _by_rows(x: Array, W: Array) -> Array:
     is computed from it element by element.
     """
     size = x.size * len(W)
-    if size <= FEW:
+    if size <= tuning.DOT_MOST:
         y: Array = x.dot(W.T)
         return y
     if by_mkl(x, size):

@@ -15,14 +15,8 @@ from mnpar.backend import HALVES, Array
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.shape import cast
 from mnpar.functions.math.exponential import exp
-from mnpar.functions.node import (
-    GenericFunction,
-    as_floating,
-    floating_dtype,
-    normalize_axes,
-    upcast_halves,
-    without_gradient,
-)
+from mnpar.functions.node import GenericFunction, normalize_axes, without_gradient
+from mnpar.kernels.dtypes import as_floating, floating_dtype, upcast_halves
 from mnpar.kernels.sums import add_up
 from mnpar.variable import Variable, as_variable
 

@@ -4,18 +4,17 @@ flows through them.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.array.broadcast import fit
 from mnpar.functions.node import GenericFunction, as_operand, elementwise
 from mnpar.variable import Variable
 
 
 @elementwise(gradient=None)
-def floor(xp: ModuleType, x: Array) -> Array:
+def floor(xp: ArrayModule, x: Array) -> Array:
     """Return the largest whole number that is not above each element; nothing flows back.
 
     Example:
@@ -28,7 +27,7 @@ def floor(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=None)
-def ceil(xp: ModuleType, x: Array) -> Array:
+def ceil(xp: ArrayModule, x: Array) -> Array:
     """Return the smallest whole number that is not below each element; nothing flows back.
 
     Example:
@@ -41,7 +40,7 @@ def ceil(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=None)
-def fix(xp: ModuleType, x: Array) -> Array:
+def fix(xp: ArrayModule, x: Array) -> Array:
     """Return each element without its fraction, rounded towards 0; nothing flows back.
 
     Example:
@@ -54,7 +53,7 @@ def fix(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=None)
-def sign(xp: ModuleType, x: Array) -> Array:
+def sign(xp: ArrayModule, x: Array) -> Array:
     """Return 1, -1, or 0 for 0; nothing flows back.
 
     Example:

@@ -8,16 +8,16 @@ each step, is a kernel of its own (kernels/erf.py).
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.array.broadcast import fit
 from mnpar.functions.math.exponential import exp
-from mnpar.functions.node import GenericFunction, array_of, elementwise, floating_dtype
+from mnpar.functions.node import GenericFunction, array_of, elementwise
+from mnpar.kernels.dtypes import floating_dtype
 from mnpar.variable import Variable
 
 _ROOT_PI = math.sqrt(math.pi)
@@ -42,7 +42,7 @@ def _compute(name: str, x: Array, *before: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy * exp.generic(-(x * x)) * (-2 / _ROOT_PI))
-def erfc(xp: ModuleType, x: Array) -> Array:
+def erfc(xp: ArrayModule, x: Array) -> Array:
     """Return 1 − erf(x), with all its digits where that is nearly 0.
 
     Example:
@@ -54,7 +54,7 @@ def erfc(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x, y: gy * (x * y * 2 - 2 / _ROOT_PI))
-def erfcx(xp: ModuleType, x: Array) -> Array:
+def erfcx(xp: ArrayModule, x: Array) -> Array:
     """Return e^(x²) erfc(x): about 1 / (x √π) for large x, where both factors leave the floats.
 
     Example:
@@ -66,7 +66,7 @@ def erfcx(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, y: gy * exp.generic(y * y) * (_ROOT_PI / 2))
-def erfinv(xp: ModuleType, x: Array) -> Array:
+def erfinv(xp: ArrayModule, x: Array) -> Array:
     """Return the number whose erf is x: NaN where x is not from −1 to 1.
 
     Example:
@@ -78,7 +78,7 @@ def erfinv(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, y: gy * exp.generic(y * y) * (_ROOT_PI / -2))
-def erfcinv(xp: ModuleType, x: Array) -> Array:
+def erfcinv(xp: ArrayModule, x: Array) -> Array:
     """Return the number whose erfc is x: NaN where x is not from 0 to 2.
 
     Example:
@@ -93,7 +93,7 @@ def erfcinv(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy * exp.generic(x * x * -0.5) / math.sqrt(2 * math.pi))
-def ndtr(xp: ModuleType, x: Array) -> Array:
+def ndtr(xp: ArrayModule, x: Array) -> Array:
     """Return Φ(x), the probability that a normal number is below x.
 
     Example:
@@ -105,7 +105,7 @@ def ndtr(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x, y: gy * (y * (x + y)) * -1)
-def _inverse_mills_ratio(xp: ModuleType, x: Array) -> Array:
+def _inverse_mills_ratio(xp: ArrayModule, x: Array) -> Array:
     """Return Φ′(x) / Φ(x), the derivative of log Φ, without the underflow of both."""
     erfcx = _compute("erfcx", x.astype("d") * -math.sqrt(0.5))
     with np.errstate(all="ignore"):
@@ -113,7 +113,7 @@ def _inverse_mills_ratio(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy * _inverse_mills_ratio.generic(x))
-def log_ndtr(xp: ModuleType, x: Array) -> Array:
+def log_ndtr(xp: ArrayModule, x: Array) -> Array:
     """Return log Φ(x), exact also where Φ(x) is too small for a float.
 
     Example:
@@ -125,7 +125,7 @@ def log_ndtr(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, y: gy * exp.generic(y * y * 0.5) * math.sqrt(2 * math.pi))
-def ndtri(xp: ModuleType, x: Array) -> Array:
+def ndtri(xp: ArrayModule, x: Array) -> Array:
     """Return the number below which a normal number is with probability x: NaN where x is not from
     0 to 1.
 
@@ -141,7 +141,7 @@ def ndtri(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy * PolyGamma(_beside(1, x))(x), name="DiGamma")
-def digamma(xp: ModuleType, x: Array) -> Array:
+def digamma(xp: ArrayModule, x: Array) -> Array:
     """Return the derivative of log Γ(x); NaN at −1, −2, ….
 
     Example:
@@ -153,7 +153,7 @@ def digamma(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy * digamma.generic(x), name="LGamma")
-def lgamma(xp: ModuleType, x: Array) -> Array:
+def lgamma(xp: ArrayModule, x: Array) -> Array:
     """Return log ``|Γ(x)|``; ∞ at 0, −1, −2, ….
 
     Example:

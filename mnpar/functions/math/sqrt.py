@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.node import elementwise
 
 
 @elementwise(gradient=lambda gy, y: gy / (y * 2))
-def sqrt(xp: ModuleType, x: Array) -> Array:
+def sqrt(xp: ArrayModule, x: Array) -> Array:
     """Return the square root of each element; its gradient at 0 is infinite.
 
     Example:
@@ -22,7 +20,7 @@ def sqrt(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x, y: gy * y / x * -0.5)
-def rsqrt(xp: ModuleType, x: Array) -> Array:
+def rsqrt(xp: ArrayModule, x: Array) -> Array:
     """Return 1 / √x; infinite at 0.
 
     Example:
@@ -35,7 +33,7 @@ def rsqrt(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy * x * 2)
-def square(xp: ModuleType, x: Array) -> Array:
+def square(xp: ArrayModule, x: Array) -> Array:
     """Return each element times itself.
 
     Example:

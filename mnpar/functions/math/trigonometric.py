@@ -5,11 +5,10 @@ The hyperbolic tangent, an activation function, stands in activation/sigmoid.py.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.functions.math.sqrt import sqrt
 from mnpar.functions.node import GenericFunction, array_of, check_shapes, elementwise
 from mnpar.variable import Variable, as_variable
@@ -20,7 +19,7 @@ def _sin_gradient(gy: Any, x: Any) -> Any:
 
 
 @elementwise(_sin_gradient)
-def sin(xp: ModuleType, x: Array) -> Array:
+def sin(xp: ArrayModule, x: Array) -> Array:
     """Return the sine of each element.
 
     Example:
@@ -33,7 +32,7 @@ def sin(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy * -sin.generic(x))
-def cos(xp: ModuleType, x: Array) -> Array:
+def cos(xp: ArrayModule, x: Array) -> Array:
     """Return the cosine of each element.
 
     Example:
@@ -46,7 +45,7 @@ def cos(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, y: gy * (y * y + 1))
-def tan(xp: ModuleType, x: Array) -> Array:
+def tan(xp: ArrayModule, x: Array) -> Array:
     """Return the tangent of each element.
 
     Example:
@@ -59,7 +58,7 @@ def tan(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy / sqrt.generic(1 - x * x))
-def arcsin(xp: ModuleType, x: Array) -> Array:
+def arcsin(xp: ArrayModule, x: Array) -> Array:
     """Return the angle, -π/2 to π/2, whose sine is x; its gradient at ±1 is infinite.
 
     Example:
@@ -72,7 +71,7 @@ def arcsin(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: -gy / sqrt.generic(1 - x * x))
-def arccos(xp: ModuleType, x: Array) -> Array:
+def arccos(xp: ArrayModule, x: Array) -> Array:
     """Return the angle, 0 to π, whose cosine is x; its gradient at ±1 is infinite.
 
     Example:
@@ -85,7 +84,7 @@ def arccos(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy / (x * x + 1))
-def arctan(xp: ModuleType, x: Array) -> Array:
+def arctan(xp: ArrayModule, x: Array) -> Array:
     """Return the angle, -π/2 to π/2, whose tangent is x.
 
     Example:
@@ -143,7 +142,7 @@ def _sinh_gradient(gy: Any, x: Any) -> Any:
 
 
 @elementwise(_sinh_gradient)
-def sinh(xp: ModuleType, x: Array) -> Array:
+def sinh(xp: ArrayModule, x: Array) -> Array:
     """Return the hyperbolic sine of each element.
 
     Example:
@@ -156,7 +155,7 @@ def sinh(xp: ModuleType, x: Array) -> Array:
 
 
 @elementwise(gradient=lambda gy, x: gy * sinh.generic(x))
-def cosh(xp: ModuleType, x: Array) -> Array:
+def cosh(xp: ArrayModule, x: Array) -> Array:
     """Return the hyperbolic cosine of each element.
 
     Example:
@@ -170,7 +169,7 @@ def cosh(xp: ModuleType, x: Array) -> Array:
 
 # 1 - x² as (1 - x)(1 + x) is accurate near ±1
 @elementwise(gradient=lambda gy, x: gy / ((1 - x) * (1 + x)))
-def arctanh(xp: ModuleType, x: Array) -> Array:
+def arctanh(xp: ArrayModule, x: Array) -> Array:
     """Return the number whose hyperbolic tangent is x; infinite at ±1.
 
     Example:

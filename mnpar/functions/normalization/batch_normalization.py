@@ -19,18 +19,16 @@ from mnpar.backend import Array
 from mnpar.functions.array.broadcast import fit
 from mnpar.functions.array.shape import transpose
 from mnpar.functions.node import GenericFunction
-from mnpar.functions.normalization.moments import (
-    View,
-    across,
-    blocks,
-    cast,
+from mnpar.functions.normalization.moments import across, cast, centred
+from mnpar.kernels.dtypes import compute_dtype
+from mnpar.kernels.moments import (
+    ChannelView,
     centre,
-    centred,
-    dtype_of,
-    less,
+    channel_blocks,
+    channel_sums,
+    channel_view,
     split_mean,
-    sums,
-    view,
+    subtract_shift,
 )
 from mnpar.variable import Variable, as_variable
 
@@ -46,7 +44,7 @@ class BatchNormalization(GenericFunction):
 
     joint_vjp = True
 
-    def __init__(self, shape: View, eps: float) -> None:
+    def __init__(self, shape: ChannelView, eps: float) -> None:
         self.shape, self.eps = shape, eps
         self.count = max(shape[0] * shape[2], 1)
 
@@ -54,7 +52,7 @@ class BatchNormalization(GenericFunction):
         self.retain_inputs((0, 1))
         xp = backend.get_array_module(x)
         C = self.shape[1]
-        self.dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
+        self.dtype = np.result_type(compute_dtype(x), gamma.dtype, beta.dtype)
         x3 = x.reshape(self.shape)
         y = xp.empty(self.shape, x.dtype)
         gamma = gamma.reshape(-1)
@@ -62,7 +60,7 @@ class BatchNormalization(GenericFunction):
         self.shift = xp.empty(C, self.dtype)
         self.rest = xp.empty(C)
         self.var = xp.empty(C)
-        for c in blocks(x3):
+        for c in channel_blocks(x3):
             d = y[:, c] if y.dtype == self.dtype else xp.empty(y[:, c].shape, self.dtype)
             less_shift, shift, rest, var = centre(cast(x3[:, c], self.dtype), d)
             self.shift[c], self.rest[c], self.var[c] = shift, rest, var
@@ -96,14 +94,14 @@ class BatchNormalization(GenericFunction):
         ggamma = xp.empty(C)
         gbeta = xp.empty(C)
         s = (self.var + self.eps) ** -0.5
-        for c in blocks(x):
+        for c in channel_blocks(x):
             own = gx is not None and gx.dtype == self.dtype
             d = gx[:, c] if gx is not None and own else xp.empty(x[:, c].shape, self.dtype)
-            less_shift = less(x[:, c], self.shift[c], d)
+            less_shift = subtract_shift(x[:, c], self.shift[c], d)
             g = cast(gy[:, c], self.dtype)
             rest = self.rest[c]
-            p = sums(g)
-            q = sums(g, less_shift) - rest * p
+            p = channel_sums(g)
+            q = channel_sums(g, less_shift) - rest * p
             gbeta[c], ggamma[c] = p, q * s[c]
             if gx is None:
                 continue
@@ -184,13 +182,13 @@ class FixedBatchNormalization(GenericFunction):
     B), the others (C,).
     """
 
-    def __init__(self, shape: View, eps: float) -> None:
+    def __init__(self, shape: ChannelView, eps: float) -> None:
         self.shape, self.eps = shape, eps
 
     def forward(self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array) -> Array:
         self.retain_inputs((0, 1, 3, 4))
         xp = backend.get_array_module(x)
-        dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
+        dtype = np.result_type(compute_dtype(x), gamma.dtype, beta.dtype)
         x3 = x.reshape(self.shape)
         y = xp.empty(self.shape, x.dtype)
         gamma = gamma.reshape(-1)
@@ -198,7 +196,7 @@ class FixedBatchNormalization(GenericFunction):
         shift, rest = split_mean(mean.reshape(-1), dtype)
         a = gamma * (var.reshape(-1).astype("d") + self.eps) ** -0.5
         b = beta - rest * a
-        for c in blocks(x3):
+        for c in channel_blocks(x3):
             d = y[:, c] if y.dtype == dtype else xp.empty(y[:, c].shape, dtype)
             xp.subtract(x3[:, c], shift[c, None], out=d)
             d *= across(a[c], dtype)
@@ -209,7 +207,7 @@ class FixedBatchNormalization(GenericFunction):
 
     def backward(self, gy: Any) -> Any:
         x, gamma, mean, var = self.get_retained_inputs()
-        dtype = np.result_type(dtype_of(x), gamma.dtype)
+        dtype = np.result_type(compute_dtype(x), gamma.dtype)
         C = self.shape[1]
         g = cast(gy, dtype).reshape(self.shape)
         flat = cast(gamma, dtype).reshape((C,))
@@ -218,14 +216,14 @@ class FixedBatchNormalization(GenericFunction):
 
         @functools.cache
         def p() -> Any:  # Σ g
-            return g.sum(axis=(0, 2)) if isinstance(gy, Variable) else cast(sums(g), dtype)
+            return g.sum(axis=(0, 2)) if isinstance(gy, Variable) else cast(channel_sums(g), dtype)
 
         @functools.cache
         def q() -> Any:  # Σ g·(x - μ)
             if isinstance(gy, Variable):
                 return (g * centred(cast(x3, dtype), mean.reshape((C,)))).sum(axis=(0, 2))
             shift, rest = split_mean(mean.reshape(-1), dtype)
-            return cast(sums(g, x3 - shift[:, None]) - rest * sums(g), dtype)
+            return cast(channel_sums(g, x3 - shift[:, None]) - rest * channel_sums(g), dtype)
 
         return (
             lambda: (g * across(flat * s, dtype)).reshape(x.shape),
@@ -348,12 +346,12 @@ def reduced_axes(ndim: int, kept: int, axis: Axis) -> tuple[int, ...]:
 
 def arranged(
     name: str, x: Any, axis: Axis, **params: Any
-) -> tuple[Variable, tuple[int, ...] | None, View]:
+) -> tuple[Variable, tuple[int, ...] | None, ChannelView]:
     """x in the order of axes (None: its own) in which it can be read as (A, C, B), and this
     shape.
     """
     x, reduced = as_variable(x), reduced_axes(x.ndim, next(iter(params.values())).ndim, axis)
-    if dtype_of(x).kind != "f":
+    if compute_dtype(x).kind != "f":
         raise TypeError(f"{name}: x has dtype {x.dtype}, but statistics are floats: cast it first")
     kept = tuple([n for n in range(x.ndim) if n not in reduced])
     shape = tuple([x.shape[n] for n in kept])
@@ -365,10 +363,10 @@ def arranged(
             )
     first, end = (kept[0], kept[-1] + 1) if kept else (0, 0)
     if end - first == len(kept):
-        return x, None, view(x.shape, first, end)
+        return x, None, channel_view(x.shape, first, end)
     order = reduced + kept
     x = transpose(x, order)
-    return x, order, view(x.shape, len(reduced), x.ndim)
+    return x, order, channel_view(x.shape, len(reduced), x.ndim)
 
 
 def arranged_back(y: Variable, order: tuple[int, ...] | None) -> Variable:

@@ -18,10 +18,11 @@ from mnpar import backend
 from mnpar.backend import Array, ArrayModule
 from mnpar.functions.node import GenericFunction
 from mnpar.functions.normalization.batch_normalization import in_one_sweep, written_out
-from mnpar.functions.normalization.moments import BLOCK, cast, centre, dtype_of, sums
+from mnpar.functions.normalization.moments import cast
+from mnpar.kernels import tuning
+from mnpar.kernels.dtypes import compute_dtype
+from mnpar.kernels.moments import centre, channel_sums
 from mnpar.variable import Variable, as_variable
-
-LAYER = 2**16  # elements of a block of rows
 
 
 class GroupNormalization(GenericFunction):
@@ -38,7 +39,7 @@ class GroupNormalization(GenericFunction):
     def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
         self.retain_inputs((0, 1))
         (N, G, K, B), xp = self.shape, backend.get_array_module(x)
-        self.dtype = dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
+        self.dtype = dtype = np.result_type(compute_dtype(x), gamma.dtype, beta.dtype)
         gamma = cast(gamma, dtype).reshape(G, K, 1)
         beta = cast(beta, dtype).reshape(G, K, 1)
         x4 = x.reshape(self.shape)
@@ -80,7 +81,7 @@ class GroupNormalization(GenericFunction):
         """Pieces of N: as many as fit the cache on the host, all at once on a GPU."""
         N = self.shape[0]
         features = max(math.prod(self.shape[1:]), 1)
-        step = max(1, BLOCK // features) if type(x) is np.ndarray else max(N, 1)
+        step = max(1, tuning.MOMENTS_BLOCK // features) if type(x) is np.ndarray else max(N, 1)
         return (slice(start, start + step) for start in range(0, N, step))
 
     def backward(self, gy: Any) -> Any:
@@ -109,8 +110,8 @@ class GroupNormalization(GenericFunction):
             normal -= self.rest[n]
             normal *= self.s[n]
             g = cast(gy[n], self.dtype)
-            gbeta += sums(self._channels(g))
-            ggamma += sums(self._channels(g), self._channels(normal))
+            gbeta += channel_sums(self._channels(g))
+            ggamma += channel_sums(self._channels(g), self._channels(normal))
             if gx is not None:
                 self._of_x(normal, g * gamma, self.s[n])
                 if gx.dtype != self.dtype:
@@ -119,8 +120,8 @@ class GroupNormalization(GenericFunction):
 
     def _of_x(self, normal: Array, h: Array, s: Array) -> None:
         """x̂ → s·(h - mean h - x̂·mean(h·x̂)), in place."""
-        p = sums(self._rows(h))
-        q = sums(self._rows(h), self._rows(normal))
+        p = channel_sums(self._rows(h))
+        q = channel_sums(self._rows(h), self._rows(normal))
         normal *= (q / -self.count).astype(self.dtype).reshape(s.shape)
         normal += h
         normal -= (p / self.count).astype(self.dtype).reshape(s.shape)
@@ -145,7 +146,7 @@ class LayerNormalization(GenericFunction):
     def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
         self.retain_inputs((0, 1))
         (N, D), xp = self.shape, backend.get_array_module(x)
-        self.dtype = dtype = np.result_type(dtype_of(x), gamma.dtype, beta.dtype)
+        self.dtype = dtype = np.result_type(compute_dtype(x), gamma.dtype, beta.dtype)
         rows = self._rows(x)
         y = xp.empty(x.shape, x.dtype)
         both = xp.empty((2, D), dtype)
@@ -169,7 +170,7 @@ class LayerNormalization(GenericFunction):
     def _blocks(self, xp: ArrayModule, rooms: int) -> Iterator[tuple[Any, ...]]:
         """Slices of N with room (rooms, n, D), as many as stay in the cache on the host."""
         N, D = self.shape
-        step = min(N, max(1, (LAYER if xp is np else 2**26) // max(D, 1)))
+        step = min(N, max(1, (tuning.LAYER_BLOCK if xp is np else 2**26) // max(D, 1)))
         room = backend.empty_aligned((rooms, step, D), self.dtype, xp)
         for start in range(0, N, max(step, 1)):
             n = slice(start, min(start + step, N))
@@ -233,7 +234,7 @@ class LayerNormalization(GenericFunction):
         less = self.rest * p * k
         c = p * s * (-1 / max(D, 1))
         gx = xp.empty(x.shape, x.dtype)
-        sums = xp.zeros((2, D))
+        channel_sums = xp.zeros((2, D))
         weights = xp.concatenate((-s * self.rest, xp.ones_like(s)), 1)
         thin = xp.zeros((3, N, 2), self.dtype)
         thin[0, :, :1] = s
@@ -241,8 +242,8 @@ class LayerNormalization(GenericFunction):
             g = gs[n]
             z = self._less_shift(rows, n, room[-1])
             h = xp.multiply(g, z, out=room[0])
-            sums += weights[n].T @ g  # Σ -s·rest·g and Σ g
-            sums[0] += s[n, 0] @ h
+            channel_sums += weights[n].T @ g  # Σ -s·rest·g and Σ g
+            channel_sums[0] += s[n, 0] @ h
             kn = (h @ both[0, :, None]) * k[n] - less[n]
             thin[1, n, 1:], thin[2, n, 1:] = kn, c[n] - kn * self.rest[n]
             slope, d, move = xp.matmul(thin[:, n], both, out=room[:3])
@@ -250,7 +251,7 @@ class LayerNormalization(GenericFunction):
             d *= z
             d += move
             xp.add(d, slope, out=gx.reshape(N, D)[n], casting="same_kind")
-        return gx, *[z.astype(gamma.dtype).reshape(gamma.shape) for z in sums]
+        return gx, *[z.astype(gamma.dtype).reshape(gamma.shape) for z in channel_sums]
 
 
 def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
@@ -281,7 +282,7 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Var
         Ba, Kiros and Hinton, "Layer normalization" (2016), arXiv 1607.06450.
     """
     x, D = as_variable(x), gamma.shape
-    if dtype_of(x).kind != "f":
+    if compute_dtype(x).kind != "f":
         raise TypeError(
             f"layer_normalization: x has dtype {x.dtype}, but statistics are floats: cast it first"
         )
@@ -325,7 +326,7 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float =
         Wu and He, "Group normalization", ECCV 2018.
     """
     x = as_variable(x)
-    if not isinstance(groups, int | np.integer) or dtype_of(x).kind != "f":
+    if not isinstance(groups, int | np.integer) or compute_dtype(x).kind != "f":
         raise TypeError(
             f"group_normalization: groups is an int and x has floats, not {groups!r} and {x.dtype}"
         )

@@ -18,8 +18,9 @@ from mnpar.backend import Array
 from mnpar.functions.array.pad import pad
 from mnpar.functions.divided.blocks import check_block, windowed
 from mnpar.functions.divided.halo import SpatialGrid
-from mnpar.functions.node import GenericFunction, array_of, upcast_halves
-from mnpar.functions.normalization.moments import cast, dtype_of
+from mnpar.functions.node import GenericFunction, array_of
+from mnpar.functions.normalization.moments import cast
+from mnpar.kernels.dtypes import compute_dtype, upcast_halves
 from mnpar.kernels.windows import Numbers, per_axis
 from mnpar.plans import Window
 from mnpar.variable import Variable, as_variable
@@ -90,7 +91,7 @@ def _normalized(x: Variable, blur: Callable[[Variable], Variable]) -> Variable:
     """y = v / s, v = x - g∗x, s² = g∗v², and s = 1 where that is 0; ``blur`` is g∗ of one
     channel.
     """
-    dtype, x = x.dtype, cast(x, dtype_of(x))
+    dtype, x = x.dtype, cast(x, compute_dtype(x))
     share = 1 / max(x.shape[1], 1)
     v = x - blur(x.sum(axis=1, keepdims=True)) * share
     squares = blur((v * v).sum(axis=1, keepdims=True)) * share
@@ -130,7 +131,7 @@ def local_contrast_normalization(x: Any, ksize: Any) -> Variable:
     """
     x = as_variable(x)
     n = x.ndim - 2
-    if n < 1 or dtype_of(x).kind != "f":
+    if n < 1 or compute_dtype(x).kind != "f":
         raise ValueError(
             f"local_contrast_normalization: x {x.shape} {x.dtype} is not (N, C, …) of floats "
             "with spatial axes"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar.backend import Array
-from mnpar.functions.node import GenericFunction, array_of, floating_dtype
-from mnpar.functions.normalization.moments import cast, dtype_of
+from mnpar.functions.node import GenericFunction, array_of
+from mnpar.functions.normalization.moments import cast
+from mnpar.kernels.dtypes import compute_dtype, floating_dtype
 from mnpar.variable import Variable, as_variable
 
 
@@ -50,20 +51,22 @@ class LocalResponseNormalization(GenericFunction):
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        wide = cast(x, dtype_of(x))
-        y = self._parts(wide)[1]
-        y *= wide
+        widened = cast(x, compute_dtype(x))
+        y = self._parts(widened)[1]
+        y *= widened
         result: Array = cast(y, floating_dtype(x.dtype))
         return result
 
     def backward(self, gy: Any) -> Any:
         def gx() -> Any:
             (x,) = self.get_retained_inputs()
-            wide = cast(x, dtype_of(x))
-            g = cast(gy, dtype_of(x))
-            z, power = self._parts(wide)
+            widened = cast(x, compute_dtype(x))
+            g = cast(gy, compute_dtype(x))
+            z, power = self._parts(widened)
             g = g * power
-            return g - wide * WindowSum(self.half)(g * wide / z) * (2 * self.alpha * self.beta)
+            return g - widened * WindowSum(self.half)(g * widened / z) * (
+                2 * self.alpha * self.beta
+            )
 
         return gx
 
@@ -91,18 +94,18 @@ class Normalize(GenericFunction):
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        wide = cast(x, dtype_of(x))
-        result: Array = cast(wide / self._lengths(wide)[1], floating_dtype(x.dtype))
+        widened = cast(x, compute_dtype(x))
+        result: Array = cast(widened / self._lengths(widened)[1], floating_dtype(x.dtype))
         return result
 
     def backward(self, gy: Any) -> Any:
         def gx() -> Any:
             (x,) = self.get_retained_inputs()
-            wide = cast(x, dtype_of(x))
-            g = cast(gy, dtype_of(x))
-            length, whole = self._lengths(wide)
-            return g / whole - wide * (
-                (g * wide).sum(axis=self.axis, keepdims=True) / whole / whole / length
+            widened = cast(x, compute_dtype(x))
+            g = cast(gy, compute_dtype(x))
+            length, whole = self._lengths(widened)
+            return g / whole - widened * (
+                (g * widened).sum(axis=self.axis, keepdims=True) / whole / whole / length
             )
 
         return gx

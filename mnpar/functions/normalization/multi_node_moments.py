@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from mnpar import backend
 from mnpar.functions.array.joining import concat
 from mnpar.functions.communication.collective import allreduce
-from mnpar.functions.normalization.moments import Moments, View
+from mnpar.functions.normalization.moments import Moments
+from mnpar.kernels.moments import ChannelView
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def multi_node_moments(
-    comm: Communicator, x: Variable, shape: View
+    comm: Communicator, x: Variable, shape: ChannelView
 ) -> tuple[Variable, Variable, int]:
     """Mean and variance of each channel over the arrays of all ranks, which may be of different
     sizes, and empty.

@@ -6,9 +6,10 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.node import GenericFunction, array_of, upcast_halves
-from mnpar.functions.normalization.moments import cast, dtype_of
-from mnpar.functions.pooling.pooling import Unpooling, _cells, pooling_windows
+from mnpar.functions.node import GenericFunction, array_of
+from mnpar.functions.normalization.moments import cast
+from mnpar.functions.pooling.pooling import Unpooling, pooling_windows
+from mnpar.kernels.dtypes import compute_dtype, upcast_halves
 from mnpar.kernels.windows import Windows
 from mnpar.variable import Variable, as_variable
 
@@ -27,7 +28,7 @@ class LpPooling(GenericFunction):
         xp, p = backend.get_array_module(x), self.p
         x, dtype = upcast_halves(x), x.dtype
         powers = x * x if p == 2 else abs(x) ** p
-        first, *rest = _cells(self.windows, self.windows.pad_image(powers))
+        first, *rest = self.windows.cells(self.windows.pad_image(powers))
         y = first.copy()
         for cell in rest:
             y += cell
@@ -37,7 +38,7 @@ class LpPooling(GenericFunction):
     def backward(self, gy: Any) -> Any:
         def gx() -> Any:
             (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
-            dtype, p = dtype_of(x), self.p
+            dtype, p = compute_dtype(x), self.p
             some = (array_of(y) != 0).astype(dtype)
             # 1 beside a gradient of 0, where it would be 0
             y, g = (

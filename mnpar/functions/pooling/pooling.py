@@ -1,85 +1,26 @@
-"""One number from each window, and one number to each window: the functions that poolings and
-unpoolings are made of.
+"""Max pooling and average pooling: one number from each window, and the transposes of both, one
+number to each window.
 
-Maxima and sums are taken over slices of the whole image, one for each offset within a window along
-one axis and then the next, and never over windows: several times faster. Where a maximum was is
-found by slices too, one for each offset, and only if somebody asks for the gradient; to be
+Maxima and sums are taken over slices of the whole image (kernels/windows.py). Where a maximum was
+is found by slices too, one for each offset, and only if somebody asks for the gradient; to be
 differentiated again it is an array of offsets, by which values are picked or spread, the two being
 each other's transposes.
-
-Poolings under Chainer's names: the maximum and the mean of each window (window_reduction.py has
-the functions).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.node import GenericFunction, any_axes, array_of, for_axes, upcast_halves
+from mnpar.functions.node import GenericFunction, any_axes, array_of, for_axes
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.sums import parts
 from mnpar.kernels.windows import PerAxis, Windows, check_spatial_axes
 from mnpar.variable import Variable, as_variable
-
-
-def _cells(windows: Windows, padded: Array) -> list[Array]:
-    """The K slices of a padded image."""
-    return [padded[(..., *where)] for _, where in windows.offsets()]
-
-
-def _image(windows: Windows, like: Array, dtype: Any) -> Array:
-    """A padded image of zeros to which windows add."""
-    return backend.get_array_module(like).zeros((*like.shape[:2], *windows.padded), dtype)
-
-
-def _along(windows: Windows, axis: int) -> list[tuple[Any, ...]]:
-    """Where the cells of all windows are along one axis: a slice for each offset."""
-    after = [slice(None)] * (len(windows.K) - 1 - axis)
-    axes = (windows.K, windows.stride, windows.dilate, windows.out)
-    K, s, d, o = [numbers[axis] for numbers in axes]
-    return [(..., slice(i * d, i * d + (o - 1) * s + 1, s), *after) for i in range(K)]
-
-
-def _reduce(windows: Windows, padded: Array, unite: Callable[..., Array]) -> Array:
-    """Unite the cells of each window: along one axis after the other, the first of them in long
-    runs of memory.
-    """
-    y = padded
-    for axis in range(len(windows.K)):
-        first, *rest = [y[where] for where in _along(windows, axis)]
-        y = unite(first, rest[0]) if rest else first
-        for cell in rest[1:]:
-            unite(y, cell, out=y)
-    return y.copy() if set(windows.K) == {1} else y
-
-
-def _expand(windows: Windows, y: Array) -> Array:
-    """The transpose of ``_reduce`` by sums: give to each cell of each window its number; (…, *out)
-    → (…, *padded).
-    """
-    xp = backend.get_array_module(y)
-    n = len(windows.K)
-    for axis in reversed(range(n)):
-        K, s, d, o = [
-            numbers[axis] for numbers in (windows.K, windows.stride, windows.dilate, windows.out)
-        ]
-        shape = list(y.shape)
-        shape[axis - n] = windows.padded[axis]
-        x = (xp.empty if d == 1 and s == K and o * s == shape[axis - n] else xp.zeros)(
-            shape, y.dtype
-        )
-        for where in _along(windows, axis):
-            if s >= (K - 1) * d + 1:  # no two windows meet
-                x[where] = y
-            else:
-                x[where] += y
-        y = x
-    return y
 
 
 class MaxPooling(GenericFunction):
@@ -96,7 +37,7 @@ class MaxPooling(GenericFunction):
         padded = self.windows.pad_image(
             x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         )
-        return _reduce(self.windows, padded, backend.get_array_module(x).maximum)
+        return self.windows.reduce(padded, backend.get_array_module(x).maximum)
 
     def backward(self, gy: Any) -> Any:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
@@ -120,16 +61,16 @@ class MaxPooling(GenericFunction):
         """
         xp, windows = backend.get_array_module(x), self.windows
         fits = windows.apart and windows.bare and gx.dtype == gy.dtype
-        image = gx if fits else _image(windows, gy, gy.dtype)
+        image = gx if fits else windows.zeros(gy, gy.dtype)
         if (fits and windows.stride != windows.K) or math.prod(windows.out) * math.prod(
             windows.K
         ) != math.prod(windows.size):
             image[...] = 0  # there are cells that no window sees
-        cells = _cells(windows, windows.pad_image(x, -np.inf))
+        cells = windows.cells(windows.pad_image(x, -np.inf))
         left = gy
         taken = xp.empty_like(gy)
         copy = xp.empty_like(y)
-        for i, cell in enumerate(_cells(windows, image), 1):
+        for i, cell in enumerate(windows.cells(image), 1):
             if i < len(cells):
                 copy[...] = cells[i - 1]
                 xp.multiply(left, copy == y, out=taken)
@@ -147,7 +88,7 @@ class MaxPooling(GenericFunction):
         xp = backend.get_array_module(x)
         found = xp.zeros(y.shape, np.int32)
         free = xp.ones(y.shape, bool)
-        for i, cell in enumerate(_cells(self.windows, self.windows.pad_image(x, -np.inf))):
+        for i, cell in enumerate(self.windows.cells(self.windows.pad_image(x, -np.inf))):
             here = cell == y
             here &= free
             free ^= here
@@ -164,7 +105,7 @@ class Pick(GenericFunction):
     def forward(self, x: Array) -> Array:
         xp = backend.get_array_module(x)
         y = xp.zeros((*x.shape[:2], *self.windows.out), x.dtype)
-        for i, cell in enumerate(_cells(self.windows, self.windows.pad_image(x))):
+        for i, cell in enumerate(self.windows.cells(self.windows.pad_image(x))):
             y += cell * (self.places == i)
         return y
 
@@ -179,8 +120,8 @@ class Spread(GenericFunction):
         self.windows, self.places = windows, places
 
     def forward(self, y: Array) -> Array:
-        x = _image(self.windows, y, upcast_halves(y).dtype)
-        for i, cell in enumerate(_cells(self.windows, x)):
+        x = self.windows.zeros(y, upcast_halves(y).dtype)
+        for i, cell in enumerate(self.windows.cells(x)):
             cell += y * (self.places == i)
         return x[(..., *self.windows.inside)].astype(y.dtype, copy=False)
 
@@ -195,8 +136,8 @@ class SumPooling(GenericFunction):
         self.windows, self.scale = windows, scale
 
     def forward(self, x: Array) -> Array:
-        y = _reduce(
-            self.windows, upcast_halves(self.windows.pad_image(x)), backend.get_array_module(x).add
+        y = self.windows.reduce(
+            upcast_halves(self.windows.pad_image(x)), backend.get_array_module(x).add
         )
         y *= self.scale
         return y.astype(x.dtype, copy=False)
@@ -214,7 +155,7 @@ class Unpooling(GenericFunction):
         self.windows, self.scale = windows, scale
 
     def forward(self, y: Array) -> Array:
-        x = _expand(self.windows, upcast_halves(y) * self.scale)
+        x = self.windows.expand(upcast_halves(y) * self.scale)
         return (
             x
             if self.windows.bare and x.dtype == y.dtype

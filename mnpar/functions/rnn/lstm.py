@@ -1,24 +1,15 @@
-"""Recurrent networks: the LSTM's cell, and networks of several layers over sequences of different
-lengths.
-
-Sequences come as a list, the longer first; they run side by side, and at each step only those that
-are that long. What a layer computes of its inputs alone is one matrix product over all steps of all
-sequences. The file is long because there are three kinds of layers.
-"""
+"""Long short-term memory: its cell as a function of the memory and the gates."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.activation.sigmoid import logistic, sigmoid, tanh
+from mnpar.functions.activation.sigmoid import sigmoid, tanh
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import Concat, Stack, concat
 from mnpar.functions.node import GenericFunction, show_shapes
-from mnpar.kernels.sums import parts
+from mnpar.kernels.lstm import lstm_cell
 from mnpar.variable import Variable, as_variable
 
 
@@ -39,59 +30,29 @@ class LSTMCell(GenericFunction):
 
     def forward(self, c_prev: Array, gates: Array) -> tuple[Array, Array]:
         self.retain_inputs((0, 1))
-        if gates.nbytes > 2**15 and gates.dtype == c_prev.dtype and gates.dtype.char in "fd":
-            return self._blocked(c_prev, gates)
-        xp = backend.get_array_module(gates)
-        # the new memory's too: one pass over all is faster than four
-        i, f, _, o = self._gates(logistic(gates))
-        a = xp.tanh(self._gates(gates)[2])
-        c = f * c_prev + i * a
-        self.memory = xp.tanh(c)
-        self.gates = i, f, a, o
-        return c, o * self.memory
-
-    def _blocked(self, c_prev: Array, gates: Array) -> tuple[Array, Array]:
-        """``forward`` of many cells: in blocks that stay in the cache, each gate's values side by
-        side.
-        """
-        xp = backend.get_array_module(gates)
-        ifo = xp.empty((3, *c_prev.shape), c_prev.dtype)
-        a, c, memory, h = [xp.empty(c_prev.shape, c_prev.dtype) for _ in range(4)]
-        n = max(1, backend.block_bytes(gates) // 8 // gates[:1].nbytes)
-        for k in parts(len(gates), n):
-            (i, f, new, o), z = self._gates(gates[k]), ifo[:, k]
-            for gate, to in zip((i, f, o), z, strict=True):
-                xp.negative(gate, out=to)
-            with np.errstate(over="ignore"):
-                xp.exp(z, out=z)
-            z += 1
-            xp.divide(1, z, out=z)
-            a[k] = new
-            xp.tanh(a[k], out=a[k])
-            xp.multiply(z[1], c_prev[k], out=c[k])
-            c[k] += z[0] * a[k]
-            xp.multiply(z[2], xp.tanh(c[k], out=memory[k]), out=h[k])
-        self.gates, self.memory = (ifo[0], ifo[1], a, ifo[2]), memory
+        c, h, self.gates, self.memory = lstm_cell(c_prev, gates, self._gates)
         return c, h
 
     def backward(self, gc: Any, gh: Any) -> Any:
         c_prev, gates = self.get_retained_inputs()
         (i, f, a, o), memory = (
-            self._again(c_prev, gates) if isinstance(gates, Variable) else (self.gates, self.memory)
+            self._gates_again(c_prev, gates)
+            if isinstance(gates, Variable)
+            else (self.gates, self.memory)
         )
         inside = None if gh is None else gh * o * (1 - memory * memory)
         g = gc if inside is None else inside if gc is None else gc + inside
         shut = o * 0 if gh is None else gh * memory * o * (1 - o)
         parts = g * a * i * (1 - i), g * c_prev * f * (1 - f), g * i * (1 - a * a), shut
-        return lambda: g * f, lambda: self._together(*parts)
+        return lambda: g * f, lambda: self._join_gates(*parts)
 
-    def _together(self, i: Any, f: Any, a: Any, o: Any) -> Any:
+    def _join_gates(self, i: Any, f: Any, a: Any, o: Any) -> Any:
         """The inverse of ``_gates``."""
         if not self.mixed:
             return Concat(1)(i, f, a, o)
         return Stack(2)(a, i, f, o).reshape((len(i), 4 * i.shape[1], *i.shape[2:]))
 
-    def _again(self, c_prev: Any, gates: Any) -> tuple[tuple[Any, ...], Any]:
+    def _gates_again(self, c_prev: Any, gates: Any) -> tuple[tuple[Any, ...], Any]:
         """The gates and the memory as functions of Variables."""
         i, f, a, o = [
             (tanh if k == 2 else sigmoid).generic(gate) for k, gate in enumerate(self._gates(gates))
@@ -99,7 +60,7 @@ class LSTMCell(GenericFunction):
         return (i, f, a, o), tanh.generic(f * c_prev + i * a)
 
 
-def lstm(c_prev: Any, x: Any) -> tuple[Variable, Variable]:
+def lstm(c_prev: Variable | Array, x: Variable | Array) -> tuple[Variable, Variable]:
     """One step of long short-term memory: c = σ(f) c' + σ(i) tanh(a),  h = σ(o) tanh(c).
 
     Args:

@@ -7,7 +7,7 @@ import pytest
 
 import mnpar.functions as F
 from mnpar import backend
-from mnpar.kernels import sums
+from mnpar.kernels import sums, tuning
 from mnpar.variable import Variable, grad
 
 
@@ -16,7 +16,7 @@ from mnpar.variable import Variable, grad
 @pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize("turned", [False, True])
 def test_softmax_in_blocks_of_rows(turned, size, room, dtype, tolerance, monkeypatch):
-    monkeypatch.setattr(sums, "WORTH", 1)
+    monkeypatch.setattr(tuning, "SUM_LEAST", 1)
     monkeypatch.setattr(backend, "block_bytes", lambda x: room)
     x, g = np.random.default_rng(0).standard_normal((2, 7, 5, 30))
     x[3] *= size
@@ -43,9 +43,9 @@ def test_softmax_in_blocks_of_rows(turned, size, room, dtype, tolerance, monkeyp
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("limit", [2, 3, 1024])
 def test_sums_over_any_axes_are_numpys(limit, order, axis, keepdims, monkeypatch):
-    monkeypatch.setattr(sums, "WORTH", 1)
+    monkeypatch.setattr(tuning, "SUM_LEAST", 1)
     monkeypatch.setattr(sums, "PIECE", limit)
-    monkeypatch.setattr(sums, "KEPT", limit)
+    monkeypatch.setattr(tuning, "ONES_KEPT", limit)
     monkeypatch.setattr(sums, "piece", sums.piece.__wrapped__)
     for shape in (6, 5, 4, 36), (2, 1, 37, 64):
         x = np.asarray(np.random.default_rng(0).standard_normal(shape), order=order)
@@ -71,7 +71,7 @@ def test_a_sum_over_no_axis_is_a_copy_and_an_axis_may_be_numpys_integer():
 
 
 def test_sums_of_no_rows_and_of_empty_rows(monkeypatch):
-    monkeypatch.setattr(sums, "WORTH", 0)
+    monkeypatch.setattr(tuning, "SUM_LEAST", 0)
     assert sums.add_up(np.ones((0, 3)), 1).shape == (0,)
     assert sums.add_up(np.ones((2, 0)), -1).tolist() == [0, 0]
 

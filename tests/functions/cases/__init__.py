@@ -16,8 +16,8 @@ import numpy as np
 import mnpar.functions as F
 from mnpar.functions import noise
 from mnpar.functions.activation.relu import ELU, LeakyReLU, ReLU
-from mnpar.functions.activation.sigmoid import Softplus
 from mnpar.functions.activation.softmax import LogSoftmax, Softmax
+from mnpar.functions.activation.softplus import Softplus
 from mnpar.functions.array import broadcast, get_item, joining, shape
 from mnpar.functions.connection.linear import Linear
 from mnpar.functions.loss.regression import MeanAbsoluteError, MeanSquaredError

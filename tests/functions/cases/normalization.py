@@ -14,8 +14,9 @@ from mnpar.functions.normalization import (
     decorrelated_batch_normalization,
     layer_normalization,
     local_response_normalization,
-    moments,
 )
+from mnpar.functions.normalization.moments import Moments
+from mnpar.kernels.moments import channel_view
 from tests.functions.cases.case import Case, N
 
 
@@ -68,9 +69,7 @@ def response(n: int, k: float, alpha: float, beta: float) -> Any:
 
 def moments_of(x: Any) -> Any:
     """Of float32 and float16 they are float64; here they are cast back, as the table wants it."""
-    return tuple(
-        F.cast(y, x.dtype) for y in moments.Moments(moments.view(x.shape, 1, 2)).apply((x,))
-    )
+    return tuple(F.cast(y, x.dtype) for y in Moments(channel_view(x.shape, 1, 2)).apply((x,)))
 
 
 def unit(x: Any, axis: Any, eps: float = 1e-5) -> Any:
@@ -260,7 +259,7 @@ CASES: list[Case] = [
         2,
         halves=2e-2,
     ),
-    Case("moments", (moments.Moments,), moments_of, moments_truth, ((N, 3, 2),), halves=1e-2),
+    Case("moments", (Moments,), moments_of, moments_truth, ((N, 3, 2),), halves=1e-2),
     Case(
         "moments: the mean alone",
         (),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 import mnpar.functions as F
-from mnpar.functions.connection import attention_tiles, blocked_attention, tiled_attention
+from mnpar.functions.connection import attention
+from mnpar.functions.connection.tiled_attention import Probabilities, TiledAttention
 from mnpar.functions.rnn.lstm import LSTMCell
+from mnpar.kernels.attention_tiles import Hidden
 from tests.functions.cases.case import Case, N
 
 H = 2
@@ -135,7 +137,7 @@ def look(q, k, v, mask=None):
 NUMBERS = np.array([[0, 2], [2, -1]])
 BEFORE = np.tril(np.ones((3, 3), bool))
 BLIND = np.array([[False], [True], [False]])
-HIDDEN = attention_tiles.Hidden(~BEFORE | BLIND, BLIND)
+HIDDEN = Hidden(~BEFORE | BLIND, BLIND)
 ATTENDED = ((N, 3, 2), (N, 3, 2), (N, 3, 2))
 
 CASES = [
@@ -193,7 +195,7 @@ CASES = [
     ),
     Case(
         "scaled_dot_product_attention",
-        (blocked_attention.Attention,),
+        (attention.Attention,),
         F.scaled_dot_product_attention,
         look,
         ATTENDED,
@@ -217,7 +219,7 @@ CASES = [
     ),
     Case(
         "scaled_dot_product_attention: columns together",
-        (blocked_attention.Dense,),
+        (attention.Dense,),
         lambda *qkv: F.scaled_dot_product_attention(*[F.swapaxes(x, -1, -2) for x in qkv]),
         lambda *qkv: look(*[x.swapaxes(-1, -2) for x in qkv]),
         ((N, 2, 3),) * 3,
@@ -225,16 +227,16 @@ CASES = [
     ),
     Case(
         "attention in tiles",
-        (tiled_attention.TiledAttention,),
-        lambda q, k, v: tiled_attention.TiledAttention(True, 0.5**0.5, None).apply((q, k, v))[0],
+        (TiledAttention,),
+        lambda q, k, v: TiledAttention(True, 0.5**0.5, None).apply((q, k, v))[0],
         lambda q, k, v: look(q, k, v, BEFORE),
         ATTENDED,
         halves=1e-2,
     ),
     Case(
         "a tile of attention",
-        (attention_tiles.Probabilities,),
-        lambda q, k, lse: attention_tiles.Probabilities(None).apply((q, k, lse))[0],
+        (Probabilities,),
+        lambda q, k, lse: Probabilities(None).apply((q, k, lse))[0],
         lambda q, k, lse: np.exp(q @ k.swapaxes(-1, -2) - lse),
         ((N, 3, 2), (N, 4, 2), (N, 3, 1)),
         halves=2e-2,
@@ -242,7 +244,7 @@ CASES = [
     Case(
         "a tile of attention: hidden",
         (),
-        lambda q, k, lse: attention_tiles.Probabilities(HIDDEN).apply((q, k, lse))[0],
+        lambda q, k, lse: Probabilities(HIDDEN).apply((q, k, lse))[0],
         lambda q, k, lse: (
             np.where(BLIND, 1, np.where(BEFORE, np.exp(q @ k.swapaxes(-1, -2)), 0)) * np.exp(-lse)
         ),

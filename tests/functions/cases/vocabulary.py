@@ -13,8 +13,8 @@ from mnpar.functions.communication.shared import AddOnce, SumOnce
 from mnpar.functions.divided.vocabulary import ShiftedScores
 from mnpar.functions.loss.ctc import CTC
 from mnpar.functions.math import arithmetic, cumulative, linear_algebra, rounding, trigonometric
-from mnpar.functions.node import upcast_halves
 from mnpar.functions.util import forget
+from mnpar.kernels.dtypes import upcast_halves
 from tests.functions.cases.case import Case, N
 from tests.functions.cases.recurrent import pixelwise
 

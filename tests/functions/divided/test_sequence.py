@@ -13,7 +13,7 @@ import mnpar
 import mnpar.functions as F
 from mnpar import backend
 from mnpar.errors import MismatchError
-from mnpar.functions.connection import attention_tiles, blocked_attention
+from mnpar.kernels import attention_tiles, tuning
 from mnpar.plans import in_order, positions, zigzag
 
 n = 9
@@ -87,7 +87,7 @@ def test_one_rank_computes_in_blocks_of_any_size_with_weights_kept_or_made_again
     found = []
     for room, kept in ((2**30, 2**30), (2**30, 0), (2**21, 2**30), (2**10, 0), (2**10, 2**30)):
         monkeypatch.setattr(backend, "block_bytes", lambda x, room=room: room)
-        monkeypatch.setattr(blocked_attention, "KEPT", kept)
+        monkeypatch.setattr(tuning, "ATTENTION_WEIGHTS", kept)
         found.append(
             gradients(
                 lambda q, k, v: F.scaled_dot_product_attention(q, k, v, shown, causal), arrays
@@ -376,7 +376,7 @@ def test_fits_of_any_size_are_weighed_alike(monkeypatch, kept, fit, dtype):
     or vanish.
     """
     if not kept:
-        monkeypatch.setattr(blocked_attention, "KEPT", 0)
+        monkeypatch.setattr(tuning, "ATTENTION_WEIGHTS", 0)
     q, k, v = [x.astype(dtype) for x in numbers(*[(2, 70, 4)] * 3)]
     truth = gradients(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True, scale=1.0), (q, k, v)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mnpar.functions as F
-from mnpar.functions.normalization import moments
+from mnpar.kernels import tuning
 from mnpar.variable import Variable, grad
 
 RNG = np.random.default_rng(0)
@@ -56,10 +56,9 @@ def test_halves_are_summed_in_float32(f, axis, eps):
 def test_pieces_that_fit_the_cache_give_the_same_as_the_whole(f, axis, eps, monkeypatch):
     x = RNG.standard_normal((30, 4, 200))
     whole = gradients(f, x)
-    monkeypatch.setattr(moments, "BLOCK", 1000)
-    monkeypatch.setattr(moments, "CHANNELS", 1)
-    monkeypatch.setattr("mnpar.functions.normalization.layer_normalization.BLOCK", 1000)
-    monkeypatch.setattr("mnpar.functions.normalization.layer_normalization.LAYER", 1000)
+    monkeypatch.setattr(tuning, "MOMENTS_BLOCK", 1000)
+    monkeypatch.setattr(tuning, "MOMENTS_CHANNELS", 1)
+    monkeypatch.setattr(tuning, "LAYER_BLOCK", 1000)
     for a, b in zip(whole, gradients(f, x), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 

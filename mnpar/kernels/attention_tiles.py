@@ -1,5 +1,5 @@
-"""Attention a tile at a time: some queries and some keys, whose scores are forgotten and computed
-again in backward.
+"""The tiles of attention as arrays: some queries and some keys, what is hidden in them, and the
+sums that queries have so far.
 
 softmax(q kᵀ) v is a sum over keys, divided by another one, and both can be added up in any order: a
 larger maximum that comes later scales what is there (Milakov and Gimelshein 2018, arXiv 1805.02867;
@@ -10,17 +10,15 @@ array is as large as queries times keys, but for one tile at a time.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
-from mnpar.functions.array.broadcast import fit
-from mnpar.functions.node import GenericFunction, matrix_transpose, upcast_halves
-from mnpar.kernels.blas import stacked
+from mnpar.kernels.blas import matrix_transpose, stacked
+from mnpar.kernels.dtypes import upcast_halves
 from mnpar.plans.ring import Tile
-from mnpar.variable import Variable
 
 
 class Hidden(NamedTuple):
@@ -86,24 +84,12 @@ def first_shown(shown: Array | None, positions: Array, causal: bool) -> Array:
     return late if shown is None else xp.where(shown.any(axis=-1, keepdims=True), late, NEVER)
 
 
-def times(a: Any, b: Any) -> Any:
-    """The product, of arrays in pieces of a size that BLAS likes, of Variables as a function."""
-    return a @ b if isinstance(a, Variable) or isinstance(b, Variable) else stacked(a, b)
-
-
-def times_turned(a: Any, b: Any) -> Any:
-    """a bᵀ, for which small arrays are turned round first."""
-    b = matrix_transpose(b)
-    return times(
-        a, b if isinstance(b, Variable) else backend.get_array_module(b).ascontiguousarray(b)
-    )
-
-
 def scores(q: Array, k: Array, hidden: Hidden | None) -> Array:
     """q kᵀ, (…, T, S); where keys are hidden a number so low that it counts for nothing beside any
     other, or 0 if all are.
     """
-    s: Array = times_turned(q, k)
+    k = backend.get_array_module(k).ascontiguousarray(matrix_transpose(k))
+    s = stacked(q, k)
     if hidden is not None:
         xp = backend.get_array_module(s)
         low = xp.asarray(np.finfo(s.dtype).min / 2, s.dtype)
@@ -115,7 +101,7 @@ def scores(q: Array, k: Array, hidden: Hidden | None) -> Array:
     return s
 
 
-class Sums:
+class OnlineSoftmax:
     """What some queries have seen so far.
 
     Args:
@@ -144,7 +130,7 @@ class Sums:
         s -= top
         xp.exp(s, out=s)
         self.total += s @ xp.ones((s.shape[-1], 1), s.dtype)
-        self.values += times(s, upcast_halves(v))
+        self.values += stacked(s, upcast_halves(v))
 
     def means(self) -> tuple[Array, Array]:
         """(…, T, E), and the logarithms of the sums (…, T, 1)."""
@@ -152,63 +138,3 @@ class Sums:
             return self.values, self.total
         self.values /= self.total
         return self.values, backend.get_array_module(self.top).log(self.total) + self.top
-
-
-class Probabilities(GenericFunction):
-    """exp(q kᵀ - lse): the softmax of a tile, its queries' logarithms of sums being known."""
-
-    def __init__(self, hidden: Hidden | None) -> None:
-        self.hidden = hidden
-
-    def forward(self, q: Array, k: Array, lse: Array) -> Array:
-        self.retain_inputs((0, 1))
-        self.retain_outputs((0,))
-        p = scores(upcast_halves(q), upcast_halves(k), self.hidden)
-        xp = backend.get_array_module(q)
-        # the values have axes that the keys have not
-        larger = np.broadcast_shapes(p.shape, lse.shape) != p.shape
-        p = xp.subtract(p, lse, out=None if larger else p)
-        return xp.exp(p, out=p).astype(q.dtype, copy=False)
-
-    def backward(self, gp: Any) -> Any:
-        (q, k), (p,) = self.get_retained_inputs(), self.get_retained_outputs()
-        gs = gp * p
-        shown = blinded(gs, self.hidden)
-        return (
-            lambda: fit(shown @ k, q.shape),
-            lambda: fit(matrix_transpose(shown) @ q, k.shape),
-            lambda: -fit(gs.sum(axis=-1, keepdims=True), self.inputs[2].shape),
-        )
-
-
-def blinded(gs: Any, hidden: Hidden | None) -> Any:
-    """A gradient of scores: none flows to what is hidden. Only of blind queries is there one."""
-    if hidden is None or hidden.blind is None:
-        return gs
-    return gs * (~hidden.where).astype(gs.dtype)
-
-
-def tile_gradients(
-    q: Any, k: Any, v: Any, lse: Any, go: Any, c: Any, hidden: Hidden | None
-) -> tuple[Any, Any, Any]:
-    """The part of a tile in the gradients of q, k and v; of arrays or Variables.
-
-    Args:
-        q: (…, T, D), scaled.
-        k, v: (…, S, D) and (…, S, E).
-        lse: (…, T, 1).
-        go: gradient of the means, (…, T, E).
-        c: (…, T, 1), gradient of lse less Σ go · o.
-        hidden: as forward.
-    """
-    q = upcast_halves(q)
-    k = upcast_halves(k)
-    v = upcast_halves(v)
-    go = upcast_halves(go)
-    p = Probabilities(hidden)(q, k, lse)
-    gv = fit(times(matrix_transpose(p), go), v.shape)
-    gs = times_turned(go, v)
-    gs += c  # of arrays in place; what broadcasts has the smaller shape
-    gs *= p
-    gs = blinded(gs, hidden)
-    return fit(times(gs, k), q.shape), fit(times(matrix_transpose(gs), q), k.shape), gv

@@ -20,31 +20,16 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.activation.softmax import Softmax
-from mnpar.functions.array.get_item import Where
-from mnpar.functions.node import GenericFunction, matrix_transpose, upcast_halves
-from mnpar.kernels.blas import stacked
+from mnpar.kernels import tuning
+from mnpar.kernels.blas import matrix_transpose, stacked
 from mnpar.kernels.columns import Buffers
-from mnpar.variable import Variable
-
-# weights at most, of all heads and of one: more are made again, which needs no memory
-KEPT, OF_HEAD = (
-    2**22,
-    2**18,
-)
+from mnpar.kernels.dtypes import upcast_halves
 
 # sums of exponentials up to here, and down to 1 / here, are far from both ends of float32
 ENOUGH = 1e13
 
-STEP, LEAST = (
-    64,
-    32,
-    # queries of a block of causal attention, of others twice as many; of any block, however many
-    # the keys
-)
 
-
-class Piece(NamedTuple):
+class HeadBlock(NamedTuple):
     """Queries, and the keys that they may look at."""
 
     heads: tuple[Any, ...]  # of the leading axes
@@ -56,21 +41,9 @@ class Piece(NamedTuple):
         return upcast_halves(x[self.heads][..., places, :])
 
 
-class Dense(GenericFunction):
-    """The same numbers without gaps in memory; ``gx = gy``."""
-
-    def forward(self, x: Array) -> Array:
-        y = backend.empty_aligned(x.shape, x.dtype)
-        y[...] = x
-        return y
-
-    def backward(self, gy: Any) -> Any:
-        return gy
-
-
-class Attention(GenericFunction):
+class BlockedAttention:
     """softmax(s q kᵀ) v for q (…, T, D), k (…, S, D) and v (…, S, E) with the same leading axes and
-    at least one key.
+    at least one key, and its gradients.
 
     Args:
         scale: s.
@@ -81,8 +54,6 @@ class Attention(GenericFunction):
         order: of the result's axes in memory.
     """
 
-    joint_vjp = True
-
     def __init__(
         self, scale: float, causal: bool, shown: Array | None, order: tuple[int, ...]
     ) -> None:
@@ -92,11 +63,10 @@ class Attention(GenericFunction):
         self.order = order
         rows: Any = None if shown is None else shown.any(axis=-1)
         self.sees: Array | None = None if rows is None else rows[..., None, :]  # (…, 1, T)
-        self.modest = self.sees is None or bool(self.sees.all())
+        self.sees_some = self.sees is None or bool(self.sees.all())
 
-    def forward(self, q: Array, k: Array, v: Array) -> Array:
-        self.retain_inputs((0, 1, 2))
-        self.retain_outputs((0,))
+    def forward(self, q: Array, k: Array, v: Array, differentiable: bool) -> Array:
+        """Compute the result (…, T, E); ``differentiable``: :meth:`gradients` will be asked for."""
         xp = backend.get_array_module(q)
         shape = (*k.shape[:-1], q.shape[-2])
         self.dtype = upcast_halves(xp.empty(0, np.result_type(q, k))).dtype
@@ -107,7 +77,9 @@ class Attention(GenericFunction):
         self.part = xp.zeros((*shape[:-2], 1, shape[-1]), self.dtype)
         self.weights: list[Array] = []  # of each piece, or of none
         keeps = (
-            self.differentiable and math.prod(shape) <= KEPT and math.prod(shape[-2:]) <= OF_HEAD
+            differentiable
+            and math.prod(shape) <= tuning.ATTENTION_WEIGHTS
+            and math.prod(shape[-2:]) <= tuning.ATTENTION_WEIGHTS_OF_HEAD
         )
         buffers = Buffers(xp, self.dtype)
         for piece in self._pieces(q, k):
@@ -125,7 +97,7 @@ class Attention(GenericFunction):
             )
         return o
 
-    def _pieces(self, q: Array, k: Array) -> Iterator[Piece]:
+    def _pieces(self, q: Array, k: Array) -> Iterator[HeadBlock]:
         """As many heads at once as the cache has room for, or some queries of one; late queries
         first, which see all keys.
         """
@@ -137,7 +109,16 @@ class Attention(GenericFunction):
         if not math.prod((*lead, T)):
             return
         step = min(
-            T, max(LEAST, min(room // max(S, 1), max(STEP, T // 8) if self.causal else 2 * STEP))
+            T,
+            max(
+                tuning.ATTENTION_LEAST_QUERIES,
+                min(
+                    room // max(S, 1),
+                    max(tuning.ATTENTION_QUERIES, T // 8)
+                    if self.causal
+                    else 2 * tuning.ATTENTION_QUERIES,
+                ),
+            ),
         )
         axis = len(lead)
         size = step * S
@@ -150,14 +131,14 @@ class Attention(GenericFunction):
             for start in starts:
                 heads = before if start is None else (*before, slice(start, start + some))
                 for stop in range(T, 0, -step):
-                    yield Piece(
+                    yield HeadBlock(
                         heads,
                         slice(max(stop - step, 0), stop),
                         slice(0, stop + S - T if self.causal else S),
                     )
 
     def _weights(
-        self, piece: Piece, q: Array, k: Array, part: Array, buffers: Buffers, keeps: bool
+        self, piece: HeadBlock, q: Array, k: Array, part: Array, buffers: Buffers, keeps: bool
     ) -> Array:
         """Exponentials, (…, S, T), in memory of their own if they are kept; 1 over their sums is
         left in ``part``.
@@ -165,7 +146,7 @@ class Attention(GenericFunction):
         p = self._scores(piece, q, k, buffers, keeps)
         xp = buffers.xp
         one = part[..., 0, :]
-        if self.modest:
+        if self.sees_some:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                 sums = xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p)
                 xp.divide(1, sums, out=one)
@@ -177,7 +158,7 @@ class Attention(GenericFunction):
         xp.divide(1, xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p), out=one)
         return p
 
-    def _scores(self, piece: Piece, q: Array, k: Array, buffers: Buffers, keeps: bool) -> Array:
+    def _scores(self, piece: HeadBlock, q: Array, k: Array, buffers: Buffers, keeps: bool) -> Array:
         """The scores of queries with keys, s k qᵀ (…, S, T)."""
         q = matrix_transpose(piece.of(q, piece.rows))
         k = piece.of(k, piece.keys)
@@ -193,7 +174,7 @@ class Attention(GenericFunction):
         self._hide(piece, scores, buffers)
         return scores
 
-    def _hide(self, piece: Piece, scores: Array, buffers: Buffers) -> None:
+    def _hide(self, piece: HeadBlock, scores: Array, buffers: Buffers) -> None:
         """Let what a query may not look at be so low that it counts for nothing beside any
         other.
         """
@@ -211,22 +192,9 @@ class Attention(GenericFunction):
                 dtype=scores.dtype,
             )
 
-    def backward(self, go: Any) -> Any:
-        q, k, v = self.get_retained_inputs()
-        found: list[Any] = []
-
-        def of(i: int) -> Any:
-            if not found:
-                found.extend(
-                    (self._recorded if isinstance(go, Variable) else self._sweep)(q, k, v, go)
-                )
-            return found[i]
-
-        return lambda: of(0), lambda: of(1), lambda: of(2)
-
-    def _sweep(self, q: Array, k: Array, v: Array, go: Array) -> list[Array]:
-        """The gradients of q, k and v."""
-        xp, (o,) = backend.get_array_module(q), self.get_retained_outputs()
+    def gradients(self, q: Array, k: Array, v: Array, o: Array, go: Array) -> list[Array]:
+        """Compute the gradients of q, k and v from the result and its gradient."""
+        xp = backend.get_array_module(q)
         make = xp.empty if q.shape[-2] else xp.zeros
         grads = [make(x.shape, self.dtype) for x in (q, k, v)]
         buffers = Buffers(xp, self.dtype)
@@ -254,7 +222,7 @@ class Attention(GenericFunction):
         return [g.astype(x.dtype, copy=False) for g, x in zip(grads, (q, k, v), strict=True)]
 
     def _of_scores(
-        self, piece: Piece, p: Array, g: Array, o: Array, v: Array, buffers: Buffers
+        self, piece: HeadBlock, p: Array, g: Array, o: Array, v: Array, buffers: Buffers
     ) -> Array:
         """The gradient of the products k qᵀ, s p (v gᵀ - Σ g o): of v gᵀ by the weights o has made
         the mean.
@@ -267,60 +235,13 @@ class Attention(GenericFunction):
         )
         gs -= means[..., None, :]
         gs *= p
-        if not (self.modest or self.sees is None):
+        if not (self.sees_some or self.sees is None):
             gs *= self.sees[piece.heads][..., piece.rows]
         return gs
 
-    def _again(self, piece: Piece, q: Array, k: Array, buffers: Buffers) -> Array:
+    def _again(self, piece: HeadBlock, q: Array, k: Array, buffers: Buffers) -> Array:
         """The weights, as forward had them."""
         p = self._scores(piece, q, k, buffers, False)
         if self.top is not None:
             p -= self.top[piece.heads][..., piece.rows]
         return buffers.xp.exp(p, out=p)
-
-    def _recorded(self, q: Variable, k: Variable, v: Variable, go: Variable) -> list[Any]:
-        """The gradients in functions of Variables, differentiable any number of times."""
-        xp, (T, S) = q.xp, (q.shape[-2], k.shape[-2])
-        shown: Any = self.shown
-        if self.causal:
-            shown = xp.tri(T, S, S - T, dtype=bool)
-        scores = (q * self.scale) @ matrix_transpose(k)
-        if shown is not None:
-            shown = xp.broadcast_to(shown, scores.shape)
-            scores = Where(shown)(scores, xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype))
-        p = Softmax(-1)(scores)
-        gp = go @ matrix_transpose(v)
-        gs = p * (gp - (gp * p).sum(axis=-1, keepdims=True))
-        if not self.modest:
-            gs = Where(shown)(gs, xp.zeros((), gs.dtype))
-        gs = gs * self.scale
-        return [gs @ k, matrix_transpose(gs) @ q, matrix_transpose(p) @ go]
-
-
-def attend(
-    q: Variable, k: Variable, v: Variable, scale: float, causal: bool, shown: Array | None
-) -> Variable:
-    """The function, with the one mask that stands for both where queries may see nothing of what
-    comes before them.
-    """
-    T = q.shape[-2]
-    S = k.shape[-2]
-    xp = q.xp
-    if causal and (shown is not None or T > S):
-        seen = xp.tri(T, S, S - T, dtype=bool)
-        shown, causal = seen if shown is None else shown & seen, False
-    if shown is not None:
-        shown = xp.broadcast_to(shown, (*q.shape[:-1], S))
-    return Attention(scale, causal, shown, backend.memory_order(q.array)).apply(
-        tuple(map(_dense, (q, k, v)))
-    )[0]
-
-
-def _dense(x: Variable) -> Variable:
-    """A Variable without gaps in memory: rows far apart, as those of heads are, are read several
-    times as slowly.
-    """
-    gaps = (
-        type(x.array) is np.ndarray and not x.array.flags.c_contiguous and 0 not in x.array.strides
-    )
-    return Dense().apply((x,))[0] if gaps else x

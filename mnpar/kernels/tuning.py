@@ -1,0 +1,53 @@
+"""Every constant on which only speed depends, with the benchmark that it was chosen by.
+
+A result is right whatever their values. The benchmarks named are those of the repository's
+``benchmarks/``: whoever changes a constant runs the one that its group names, before and after. How
+much of an array is worked on at a time is the backend's ``block_bytes``.
+"""
+
+# Sums as products with ones, and rows in blocks: benchmark "functions" (sums, softmax).
+SUM_LEAST = 2**13  # elements: fewer are summed up by numpy, and computed at once
+ONES_KEPT = 2**14  # the longest vector of ones that is kept
+
+# Statistics of normalizations: benchmark "functions" (batch, group and layer normalization).
+# elements of a block, 0.8 MB of float32: its input, output and gradient fit a core's second cache
+MOMENTS_BLOCK = 200_000
+MOMENTS_CHANNELS = (
+    8  # channels of a block, at least: shorter runs of memory cost more than they save
+)
+MOMENTS_FEW = 8  # numbers of a channel: fewer are shifted without a look at their mean
+LAYER_BLOCK = 2**16  # elements of a block of rows
+
+# Windows as columns of a matrix: benchmark "conv_net".
+COLUMNS_LARGE = (
+    500  # outputs of a sample that is a block by itself: its outputs are a matrix already
+)
+COLUMNS_LEAST_BYTES = 2**16  # of the columns of such a sample
+COLUMNS_SAME = 128  # outputs of a sample whose columns are the sample itself
+COLUMNS_SHORT = 12  # outputs in a row of an image, at most, so that samples come last in memory
+COLUMNS_LONGER = 4  # by how much this must lengthen what lies together
+
+# Winograd's method: benchmark "conv_net", of 3 x 3 filters.
+WINOGRAD_TOUCH = 20  # reading or writing a number costs as much as so many products,
+WINOGRAD_CACHE = 2**19  # and three times that if there are more than so many numbers
+WINOGRAD_PAYS = 0.65  # of the cost of the sum written out, at most
+WINOGRAD_PAYS_GRADIENT = 0.58  # the same, for the gradient of filters
+WINOGRAD_FEW_TILES = 4  # along the last axis, at most, and
+WINOGRAD_MANY_SAMPLES = 8  # samples, at least, so that samples come last in memory
+
+# Products of matrices, and functions, of BLAS libraries: benchmark "mlp_step".
+DOT_MOST = 2**16  # multiplications: up to here ``dot`` is faster than ``matmul``
+UNPACKED = 10**6  # multiplications of a product that OpenBLAS computes without packing
+UNPACKED_ROWS = 16  # rows, at least, that are worth a product of their own
+MKL_LEAST = 2**20  # multiplications: fewer are left to numpy, because a call costs 4 µs more
+MKL_NARROW = 32  # rows, columns or terms: less is left to numpy, too
+MKL_LEAST_NUMBERS = 2**10  # of a function: fewer are left to numpy
+
+# Attention in blocks: benchmark "functions" (attention).
+ATTENTION_WEIGHTS = 2**22  # that forward keeps for backward; more are computed again
+ATTENTION_WEIGHTS_OF_HEAD = 2**18  # the same, of one head
+ATTENTION_QUERIES = 64  # of a block of causal attention; of others twice as many
+ATTENTION_LEAST_QUERIES = 32  # of any block, however many the keys
+
+# The LSTM's cell: benchmark "functions" (LSTM).
+LSTM_BLOCKED_BYTES = 2**15  # of the gates: fewer are computed at once
