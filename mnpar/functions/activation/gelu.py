@@ -42,7 +42,7 @@ class Gelu(GenericFunction):
         return lambda: self.blocks.gradient(x, gy)
 
     def _slope(self, x: Variable) -> Variable:
-        """Φ + x Φ′ as a function of the Variable x."""
+        """Return Φ + x Φ′ as a function of a Variable."""
         square = x * x
         if self.blocks.by_tanh:
             phi = (tanh(x * (square * kernel.TANH[1] + kernel.TANH[0])) + 1) * 0.5
@@ -55,8 +55,8 @@ class Gelu(GenericFunction):
 
 
 def gelu(x: Variable | Array, approximate: str = "none") -> Variable:
-    """Return ``x`` times the probability that a normal number is below it (Hendrycks and Gimpel 2016,
-    arXiv 1606.08415).
+    """Return ``x`` times the probability that a normal number is below it (Hendrycks and Gimpel
+    2016, arXiv 1606.08415).
 
     Args:
         x: an array or Variable.
