@@ -2,9 +2,9 @@
 all that they need.
 
 To start Python and import numpy and mnpar takes a rank a third of a second, pytest's collection
-takes seconds. A process that has done so listens on a local socket. A client (``stand_in.py`` under
-mpiexec, or a test) connects and sends its arguments, environment, working directory and open files;
-a fork takes these over, and does what the client's process would have done.
+takes seconds. A process that has done so listens on a local socket. A client (``fork_client.py``
+under mpiexec, or a test) connects and sends its arguments, environment, working directory and open
+files; a fork takes these over, and does what the client's process would have done.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
 from mnpar.runtime.deadlock import polling
-from mnpar.testing import stand_in
+from mnpar.testing import fork_client
 
 _PR_SET_PDEATHSIG = 1
-# what they have begun on a GPU does not survive a fork
+# work that these libraries have begun on a GPU does not survive a fork
 _GPU = {
     "cupy",
     "jax",
@@ -41,12 +41,12 @@ _GPU = {
 
 
 def die_with_parent() -> None:
-    """This process is killed when its parent ends."""
+    """Let the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def fork() -> int:
-    """``os.fork()``, without Python's warning about threads."""
+    """Call ``os.fork()``, without Python's warning about threads."""
     with warnings.catch_warnings():
         # of forks beside threads: those of BLAS bear it
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -54,8 +54,8 @@ def fork() -> int:
 
 
 def possible() -> bool:
-    """Whether a fork of this process can do whatever the process can: one thread, and no library
-    that uses GPUs.
+    """Return whether a fork of this process can do what the process can: it has one thread, and no
+    library that uses GPUs.
     """
     return (
         hasattr(os, "pidfd_open")
@@ -82,10 +82,10 @@ class Forks:
                 _run(prepare, program, listener)
 
     def command(self, *arguments: str) -> list[str]:
-        """The command that a launcher starts for a rank: the stand-in, which asks the server for a
-        fork.
+        """Return the command that a launcher starts for a rank: the client, which asks the server
+        for a fork.
         """
-        return [sys.executable, "-IS", stand_in.__file__, self._path, *arguments]
+        return [sys.executable, "-IS", fork_client.__file__, self._path, *arguments]
 
     def close(self) -> None:
         """End the server; forks that are still running are killed."""
@@ -128,7 +128,7 @@ def end(status: int) -> NoReturn:
 
 
 def listening(path: str) -> socket.socket:
-    """A listening socket, for :func:`serve`."""
+    """Return a listening socket, for :func:`serve`."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
@@ -142,9 +142,7 @@ class _Fork(NamedTuple):
 
 
 def serve(listener: socket.socket) -> list[str]:
-    """Fork for each client that connects. It returns in the forks alone, which have taken over what
-    was sent: the arguments.
-    """
+    """Fork for each client that connects; return the client's arguments, in the forks alone."""
     gc.collect()
     # else garbage collection in a fork would write to, and so copy, the pages of all objects
     gc.freeze()
@@ -195,8 +193,8 @@ def _close(files: Iterable[int | socket.socket]) -> None:
 
 
 def _read(line: socket.socket) -> tuple[Any, list[int]]:
-    """What a client sends: (arguments, environment, folder, variables that hold file numbers,
-    parent), and open files: the standard ones, then one for each of these variables.
+    """Return what a client sends: (arguments, environment, folder, variables that hold file
+    numbers, parent), and open files: the standard ones, then one for each of these variables.
     """
     _, files, _, _ = socket.recv_fds(line, 1, 16)
     with line.makefile("rb") as text:
@@ -211,7 +209,7 @@ def _become(
     lines: list[str],
     parent: int,
 ) -> list[str]:
-    """Take over what the client has sent; returns the arguments."""
+    """Take over what the client has sent; return the arguments."""
     for number, file in enumerate(files[:3]):
         os.dup2(file, number)
         os.close(file)

@@ -34,7 +34,7 @@ def assert_allclose(
 
 
 def product(parameter: dict[str, Sequence[Any]] | Sequence[Sequence[Any]]) -> list[Any]:
-    """All combinations: of a dict of lists as dicts, of a list of lists as tuples.
+    """Return all combinations: dicts of a dict of lists, tuples of a list of lists.
 
     Example:
         >>> from mnpar import testing
@@ -49,7 +49,7 @@ def product(parameter: dict[str, Sequence[Any]] | Sequence[Sequence[Any]]) -> li
 
 
 def product_dict(*parameters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All combinations of dicts, one of each list, joined.
+    """Return all combinations of dicts, one of each list, joined.
 
     Example:
         >>> from mnpar import testing
@@ -63,7 +63,7 @@ def product_dict(*parameters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def get_device(device_id: int | None = None, use_chainerx: bool = False) -> backend.Device:
-    """The GPU of a number; the host for None.
+    """Return the GPU of a number, or the host for None.
 
     Raises:
         ValueError: ChainerX is asked for.

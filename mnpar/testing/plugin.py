@@ -29,7 +29,7 @@ _FORKS = pytest.StashKey[forks.Forks | None]()
 
 
 class Ranks(NamedTuple):
-    """On how many ranks of which kind a test runs."""
+    """The kind and the number of ranks on which a test runs."""
 
     on: str
     size: int
@@ -106,9 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """Before the first test fork a copy of the session, which nothing has changed yet: the ranks
-    are forks of it.
-    """
+    """Fork a copy of the session before its first test: the ranks are forks of this copy."""
     config = session.config
     if not config.stash.get(WORKER, None) and not config.option.collectonly:
         folders = getattr(config, "_tmp_path_factory", None)

@@ -28,10 +28,10 @@ import pytest
 from mnpar.runtime.mpiexec import mpiexec_command
 from mnpar.testing.forks import Forks
 
-WORKER = pytest.StashKey[Any]()  # of a session that is a rank: its Worker
-LEAVING: dict[
-    str, Callable[..., BaseException]
-] = {  # ways to leave a test that do not fail it: pytest's exceptions
+# where a session that is a rank keeps its Worker
+WORKER = pytest.StashKey[Any]()
+# ways to leave a test that do not fail it: pytest's exceptions
+LEAVING: dict[str, Callable[..., BaseException]] = {
     "Skipped": functools.partial(pytest.skip.Exception, _use_item_location=True),
     "XFailed": pytest.xfail.Exception,
     "Exit": pytest.exit.Exception,
@@ -60,7 +60,8 @@ class Pool:
         self._folder: Path | None = None
 
     def run(self, nodeid: str, ranks: int) -> str:
-        """Run a test on the first ``ranks`` ranks; what failed, rank by rank, or an empty string.
+        """Run a test on the first ``ranks`` ranks; return what failed, rank by rank, or an empty
+        string.
 
         Raises:
             Exception: no rank failed, and one called ``pytest.skip``, ``xfail`` or ``exit``: what
@@ -96,7 +97,7 @@ class Pool:
         return "\n".join(report)
 
     def _start(self) -> str:
-        """Start the ranks; what went wrong, or an empty string."""
+        """Start the ranks; return what went wrong, or an empty string."""
         self._folder = Path(tempfile.mkdtemp(prefix="mnpar-pool-"))
         server = socket.socket(socket.AF_UNIX)
         server.bind(str(self._folder / "socket"))
@@ -169,8 +170,8 @@ class Pool:
         ]
 
     def _collect(self, ranks: int, timeout: float) -> tuple[dict[int, dict[str, Any]], list[int]]:
-        """The ranks' answers (what failed, how they left the test before its end), and those that
-        gave none.
+        """Return the ranks' answers (what failed, how they left the test before its end), and the
+        ranks that gave none.
         """
         answers: dict[int, dict[str, Any]] = {}
         deadline = time.monotonic() + timeout
@@ -190,7 +191,9 @@ class Pool:
         return answers, [rank for rank in range(ranks) if rank not in answers]
 
     def _autopsy(self, silent: list[int], others_failed: bool) -> str:
-        """The report on ranks that did not answer, with the tracebacks of what they were doing."""
+        """Return the report on ranks that did not answer, with tracebacks of what they were
+        doing.
+        """
         for rank in silent:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pids[rank], signal.SIGUSR1)

@@ -53,9 +53,8 @@ class Worker:
         for text in self._line.makefile():
             order = json.loads(text)
             self._sub = self._groups[order["ranks"] - 1].split(0, self._world.rank)
-            self._left: list[
-                Any
-            ] = []  # how the rank left the test before its end: the exception's name and arguments
+            # how the rank left the test before its end: the exception's name and arguments
+            self._left: list[Any] = []
             failure = self._run(items.get(order["nodeid"]))
             if not (failure or self._left):
                 self._sub.finalize()
@@ -63,7 +62,7 @@ class Worker:
         return True
 
     def _run(self, item: pytest.Item | None) -> str:
-        """What failed, or nothing."""
+        """Run a test; return what failed, or an empty string."""
         if item is None:
             return "this rank did not collect the test: the ranks see different files or parameters"
         reports = runtestprotocol(item, log=False, nextitem=None)
@@ -93,7 +92,7 @@ class Worker:
 
 def check_received(comm: Any) -> None:
     """Fail if a message to this rank was not received, or an operation cannot end; all ranks call
-    it at the end of a test.
+    this at the end of a test.
     """
     __tracebackhide__ = True
     comm.barrier()
@@ -102,7 +101,7 @@ def check_received(comm: Any) -> None:
 
 
 def ranks_of(session: pytest.Session) -> Forks:
-    """A process that forks ranks of this session, as it is now, after it has collected its tests.
+    """Start a process that forks ranks of this session, as it is after it has collected its tests.
 
     The forks' argument is the pool's folder.
     """

@@ -20,7 +20,7 @@ from mnpar.errors import CheckpointError
 from mnpar.runtime.mpiexec import mpiexec_command
 from tests.checkpoint.test_protocol import STEPS
 from tests.checkpoint.training import ITERATIONS, train, train_in_background
-from tests.harness.scripts import stand_in_for
+from tests.harness.scripts import client_for
 
 
 def of_run(comm, folder, **settings):
@@ -278,7 +278,7 @@ def test_processes_killed_by_the_system_go_on_bit_for_bit(tmp_path):
         ((0, "note left", 1), [[2]]),
         ((1, "note left", 2), [[2, 4], [2, 4, 6]]),
     ):
-        job = [*command, *stand_in_for(program, tmp_path / "killed", *death, "in background")]
+        job = [*command, *client_for(program, tmp_path / "killed", *death, "in background")]
         done = subprocess.run(
             job, capture_output=True, text=True, env=environment, timeout=60, check=False
         )

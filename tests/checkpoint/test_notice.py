@@ -15,14 +15,14 @@ from mnpar import checkpoint
 from mnpar.runtime.mpiexec import mpiexec_command
 from tests.checkpoint.told import train
 from tests.harness.mpi import TO_END
-from tests.harness.scripts import stand_in_for
+from tests.harness.scripts import client_for
 
 PROGRAM = Path(__file__).parent / "told.py"
 
 
 def start(folder, *more):
     command, environment = mpiexec_command(2)
-    arguments = [*command, *stand_in_for(PROGRAM, folder, *more)]
+    arguments = [*command, *client_for(PROGRAM, folder, *more)]
     return subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )

@@ -17,7 +17,7 @@ from mnpar import checkpoint
 from mnpar.checkpoint import store
 from mnpar.runtime.mpiexec import mpiexec_command
 from tests.checkpoint.training import ITERATIONS, train
-from tests.harness.scripts import stand_in_for
+from tests.harness.scripts import client_for
 
 STEPS = (
     "recorded",
@@ -85,7 +85,7 @@ def test_no_step_leaves_fewer_good_checkpoints_than_are_kept(disks):
 def run_job(folder, *death):
     command, environment = mpiexec_command(2)
     done = subprocess.run(
-        [*command, *stand_in_for(Path(__file__).parent / "training.py", folder, *death)],
+        [*command, *client_for(Path(__file__).parent / "training.py", folder, *death)],
         capture_output=True,
         text=True,
         env=environment,

@@ -18,7 +18,7 @@ import pytest
 
 import mnpar
 from mnpar.runtime.mpiexec import mpiexec_command
-from tests.harness.scripts import stand_in_for
+from tests.harness.scripts import client_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +59,7 @@ def under_mpiexec(ranks, name, out, *flags):
     command, environment = mpiexec_command(ranks)
     module = f"tests.compat.chainermn_programs.{name}"
     return subprocess.run(
-        [*command, *stand_in_for("-m", module), "-o", str(out), *flags],
+        [*command, *client_for("-m", module), "-o", str(out), *flags],
         capture_output=True,
         text=True,
         env=environment,

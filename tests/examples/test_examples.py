@@ -9,7 +9,7 @@ import pytest
 
 from mnpar.runtime.mpiexec import mpiexec_command
 from tests.harness.mpi import TO_END, needs_mpich
-from tests.harness.scripts import run_script, stand_in_for
+from tests.harness.scripts import run_script, client_for
 
 ROOT = Path(__file__).parents[2]
 NOWHERE = f"{__file__}/nowhere"  # nobody can make a folder in a file
@@ -165,7 +165,7 @@ def test_training_that_is_told_to_end_saves_and_goes_on_from_there(tmp_path):
     flags = ["--unit", "8", "--out", str(tmp_path)]
     told = [
         *command,
-        *stand_in_for(ROOT / "examples" / "checkpoint_resume.py"),
+        *client_for(ROOT / "examples" / "checkpoint_resume.py"),
         *flags,
         "--epoch",
         "9999",

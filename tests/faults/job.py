@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 
 from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
-from tests.harness.scripts import stand_in_for
+from tests.harness.scripts import client_for
 
 PYTHON = os.environ.get("MNPAR_TEST_PYTHON", sys.executable)
 FOREIGN = "MNPAR_TEST_PYTHON" in os.environ
@@ -70,7 +70,7 @@ class Job:
             [
                 *command,
                 *options,
-                *([PYTHON, str(PROGRAMS)] if fresh or FOREIGN else stand_in_for(PROGRAMS)),
+                *([PYTHON, str(PROGRAMS)] if fresh or FOREIGN else client_for(PROGRAMS)),
                 program,
             ],
             stdin=subprocess.DEVNULL,

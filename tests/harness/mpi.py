@@ -1,4 +1,4 @@
-"""Which MPI library the tests' ranks have."""
+"""The MPI library of the tests' ranks."""
 
 import functools
 import signal
@@ -13,7 +13,7 @@ from mnpar.runtime.mpiexec import find_mpiexec
 
 @functools.cache
 def is_mpich(python=sys.executable):
-    """Whether the mpiexec beside a Python is MPICH's."""
+    """Return whether the mpiexec beside a Python is MPICH's."""
     try:
         command = [find_mpiexec(python), "--version"]
     except LauncherError:

@@ -26,27 +26,24 @@ import tempfile
 from pathlib import Path
 
 from mnpar.runtime.mpiexec import find_mpiexec
-from mnpar.testing import forks, stand_in
+from mnpar.testing import fork_client, forks
 
-# of pytest, which comes after mnpar here
-QUIET = (
-    "-W",
-    "ignore:Module already imported:pytest.PytestAssertRewriteWarning",
-)
+# pytest's arguments: mnpar is imported before it here
+QUIET = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
 _folder = None  # of the process that forks: its socket, and what scripts start instead of Python
 _began = None  # the process that knows that it has begun
 
 
 def run_script(script, flags, env, cwd, command=(), timeout=120):
-    """The finished process, as ``subprocess.run([*command, python, script, *flags],
-    capture_output=True, text=True)`` has it.
+    """Run a script; return the finished process, as ``subprocess.run([*command, python, script,
+    *flags], capture_output=True, text=True)`` has it.
 
     Args:
         command: of the launcher.
     """
     if command:
         return subprocess.run(
-            [*command, *stand_in_for(script), *flags],
+            [*command, *client_for(script), *flags],
             capture_output=True,
             text=True,
             env=env,
@@ -60,7 +57,7 @@ def run_script(script, flags, env, cwd, command=(), timeout=120):
         open(os.devnull) as nothing,
     ):
         arguments = [str(script), *flags]
-        line, _ = stand_in.hand_over(
+        line, _ = fork_client.hand_over(
             _socket(),
             arguments,
             dict(env),
@@ -70,7 +67,7 @@ def run_script(script, flags, env, cwd, command=(), timeout=120):
         with contextlib.closing(line):
             line.settimeout(timeout)
             try:
-                code = stand_in.exit_code(line)
+                code = fork_client.exit_code(line)
             except TimeoutError:
                 code = None
         said, errors = [os.pread(file.fileno(), 1 << 26, 0).decode() for file in (out, err)]
@@ -79,33 +76,35 @@ def run_script(script, flags, env, cwd, command=(), timeout=120):
 
 
 def load_script(path):
-    """The script as a module, which does not run as a program."""
+    """Return the script as a module, which does not run as a program."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def stand_in_for(*script):
-    """What a launcher starts instead of ``[python, script]`` or ``[python, "-m", module]``."""
-    return [sys.executable, "-IS", stand_in.__file__, _socket(), *map(str, script)]
+def client_for(*script):
+    """Return what a launcher starts instead of ``[python, script]`` or ``[python, "-m",
+    module]``.
+    """
+    return [sys.executable, "-IS", fork_client.__file__, _socket(), *map(str, script)]
 
 
 def _socket():
-    """Where the process listens that forks, which has begun."""
+    """Return the socket of the process that forks, which has begun."""
     global _began
     if _folder is None:  # nobody has shared one: this is no session of pytest
         atexit.register(share())
     if _began != os.getpid():
-        line, _ = stand_in.hand_over(f"{_folder}/socket", [os.devnull], {}, "/")
+        line, _ = fork_client.hand_over(f"{_folder}/socket", [os.devnull], {}, "/")
         line.close()
         _began = os.getpid()
     return f"{_folder}/socket"
 
 
 def share():
-    """Be ready to run scripts, also in the processes that this one forks from now on; returns what
-    ends that.
+    """Be ready to run scripts, also in the processes that this one forks from now on; return a
+    function that ends it.
     """
     global _folder
     folder = _folder = tempfile.mkdtemp(prefix="mnpar-scripts-")
@@ -155,7 +154,7 @@ def _main(folder, listener):
     _write_program(
         f"{folder}/python",
         f'case "$1" in -m) ;; -*) exec {sys.executable} "$@";; esac',
-        f'exec {sys.executable} -IS {stand_in.__file__} {folder}/socket "$@"',
+        f'exec {sys.executable} -IS {fork_client.__file__} {folder}/socket "$@"',
     )
     with socket.socket(fileno=listener) as listener:
         arguments = forks.serve(listener)

@@ -8,9 +8,9 @@ import pytest
 
 
 def together(**tables):
-    """Like ``pytest.mark.parametrize`` for each of the tables, but one test of all their
-    combinations, which names those that fail: ``@together(n=[0, 1], dtype=["f4", "f8"])``. The
-    test's fixtures are made once.
+    """Make one test of all combinations of the tables' rows, where ``pytest.mark.parametrize``
+    makes a test of each; it names the combinations that fail: ``@together(n=[0, 1], dtype=["f4",
+    "f8"])``. The test's fixtures are made once.
     """
     rows = [dict(zip(tables, values, strict=True)) for values in product(*tables.values())]
 
@@ -32,8 +32,8 @@ def together(**tables):
 
 
 def try_all(what, calls):
-    """Call each, and raise together what they raise; of ``(words, call)``, where the words say
-    which one failed. A call may skip itself; where all do, the test is skipped.
+    """Call each of ``(words, call)``, and raise all errors together, with the words that say which
+    call failed. A call may skip itself; where all do, the test is skipped.
     """
     assert calls, f"{what}: the table is empty"
     failed, skipped = [], []

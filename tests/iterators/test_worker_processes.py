@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
-from tests.harness.scripts import stand_in_for
+from tests.harness.scripts import client_for
 
 SCRIPT = """
 import os, sys
@@ -40,7 +40,7 @@ def start(tmp_path, main, *arguments, ranks=0, top=""):
     script.write_text(top + SCRIPT + main)
     command, environment = mpiexec_command(ranks) if ranks else ([], clean_environment(os.environ))
     return subprocess.Popen(
-        [*command, *stand_in_for(script, *arguments)],
+        [*command, *client_for(script, *arguments)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

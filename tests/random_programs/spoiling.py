@@ -33,7 +33,7 @@ import mnpar
 from mnpar.errors import MnparError, UnreceivedWarning
 from mnpar.runtime.mpiexec import mpiexec_command
 from tests.faults.job import FOREIGN, PYTHON, ROOT
-from tests.harness.scripts import stand_in_for
+from tests.harness.scripts import client_for
 from tests.random_programs.programs import (
     COLLECTIVES,
     ROOTED,
@@ -307,7 +307,7 @@ def job(seed):
     rank, event, how, _ = spoil(program, seed)
     text = f"job {seed}, {how} on rank {rank} of {event}"
     command, env = mpiexec_command(program.size, PYTHON)
-    start = [PYTHON, "-m"] if FOREIGN else stand_in_for("-m")
+    start = [PYTHON, "-m"] if FOREIGN else client_for("-m")
     try:
         done = subprocess.run(
             [*command, *start, "tests.random_programs.spoiling", str(seed)],

@@ -1,4 +1,4 @@
-"""Forks that stand-ins ask for: each is what a process started in its place would be, and ends as
+"""Forks that clients ask for: each is what a process started in its place would be, and ends as
 that would.
 """
 
@@ -13,7 +13,7 @@ import pytest
 from mnpar.runtime.deadlock import polling
 from mnpar.testing import forks
 from tests.conftest import start_alike
-from tests.harness.scripts import run_script, stand_in_for
+from tests.harness.scripts import client_for, run_script
 
 SHOWN = (
     "import os, sys\nprint(sys.argv[1:], os.environ['HERE'], os.getcwd(), "
@@ -40,9 +40,9 @@ def script(tmp_path):
     return write
 
 
-def test_a_fork_has_the_arguments_environment_folder_and_files_of_its_stand_in(script, tmp_path):
+def test_a_fork_has_the_arguments_environment_folder_and_files_of_its_client(script, tmp_path):
     done = subprocess.run(
-        [*stand_in_for(script(SHOWN)), "a b", "é\n"],
+        [*client_for(script(SHOWN)), "a b", "é\n"],
         input="typed\n",
         capture_output=True,
         text=True,
@@ -60,7 +60,7 @@ def test_a_fork_has_the_arguments_environment_folder_and_files_of_its_stand_in(s
 def test_a_fork_may_run_a_module_of_its_folder(script):
     folder = script(SHOWN).parent
     done = subprocess.run(
-        [*stand_in_for("-m", "script"), "a b"],
+        [*client_for("-m", "script"), "a b"],
         input="typed\n",
         capture_output=True,
         text=True,
@@ -78,8 +78,8 @@ def test_ranks_that_are_forks_nap_where_they_wait(script):
 
 
 @pytest.mark.parametrize(("text", "code"), ENDS.values(), ids=ENDS)
-def test_a_stand_in_ends_as_its_fork_does(script, text, code):
-    done = subprocess.run(stand_in_for(script(text)), capture_output=True, text=True, check=False)
+def test_a_client_ends_as_its_fork_does(script, text, code):
+    done = subprocess.run(client_for(script(text)), capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert ("ValueError: boom" in done.stderr) == ("boom" in text)
     assert ("why\n" in done.stderr) == ("why" in text)
@@ -91,10 +91,8 @@ HANGS = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_a_signal_to_a_stand_in_ends_its_fork(script, number):
-    with subprocess.Popen(
-        stand_in_for(script(HANGS)), stdout=subprocess.PIPE, text=True
-    ) as process:
+def test_a_signal_to_a_client_ends_its_fork(script, number):
+    with subprocess.Popen(client_for(script(HANGS)), stdout=subprocess.PIPE, text=True) as process:
         pid = int(process.stdout.readline())
         process.send_signal(number)
         assert process.wait(20) == -number

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from tests.faults.soak import TEMPORARY
-from tests.harness.scripts import QUIET, stand_in_for
+from tests.harness.scripts import QUIET, client_for
 
 INI = "[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n"
 
@@ -29,7 +29,7 @@ def session(tmp_path_factory):
             f"import os, signal, sys\nimport numpy as np\nimport pytest\nimport mnpar\n{text}"
         )
         command = [
-            *stand_in_for("-m", "pytest"),
+            *client_for("-m", "pytest"),
             *QUIET,
             "-p",
             "no:cacheprovider",

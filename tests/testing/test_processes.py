@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from mnpar.testing import grids, processes, product
-from tests.harness.scripts import QUIET, stand_in_for
+from tests.harness.scripts import QUIET, client_for
 
 MANY = """
 @pytest.mark.parametrize("n", range(40))
@@ -32,7 +32,7 @@ def start(tmp_path):
                 f"import os, signal, time, warnings\nimport pytest\n{text}"
             )
         command = [
-            *stand_in_for("-m", "pytest"),
+            *client_for("-m", "pytest"),
             *QUIET,
             "-p",
             "no:cacheprovider",
@@ -136,7 +136,8 @@ def test_a_shared_session_reports_what_one_process_would(start, tmp_path):
 
 
 SLOW = """
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # while it collects: as nohup and the shell's & leave it
+# while it collects: as nohup and the shell's & leave it
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 def test_slow():
     try:
         open("began", "w").close()

@@ -8,9 +8,11 @@ from collections import defaultdict
 
 import numpy as np
 
-DOC = '''"""What CuPy {version} has: functions with their parameters, ufuncs with the types they know, methods of arrays.
+DOC = '''"""What CuPy {version} has: functions with their parameters, ufuncs with the types
+they know, methods of arrays.
 
-Made by ``make_names.py`` beside it from the wheel cupy-cuda13x, by inspection of what it exports; not edited by hand.
+Made by ``make_names.py`` beside it from the wheel cupy-cuda13x, by inspection of what it exports;
+not edited by hand.
 """
 
 # ruff: noqa: E501

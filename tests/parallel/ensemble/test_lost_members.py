@@ -15,7 +15,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.initializers import initialize_by_path
 from mnpar.runtime.mpiexec import mpiexec_command
-from tests.harness.scripts import stand_in_for
+from tests.harness.scripts import client_for
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -312,7 +312,7 @@ def test_processes_go_on_where_the_mpi_lets_them_and_say_so_where_not(how, ranks
             *(
                 [python, *map(str, program)]
                 if ulfm or python != sys.executable
-                else stand_in_for(*program)
+                else client_for(*program)
             ),
         ],
         capture_output=True,

@@ -1,5 +1,5 @@
-"""The client of a fork server, which a launcher starts in place of a rank: ``python -IS stand_in.py
-SOCKET ARGUMENTS…``.
+"""The client of a fork server, which a launcher starts in place of a rank: ``python -IS
+fork_client.py SOCKET ARGUMENTS…``.
 
 It starts in less than a hundredth of a second, because it imports nothing of mnpar, and of Python's
 library only what is compiled (``signal`` and ``socket`` take as long as all the rest). It sends the
@@ -24,7 +24,7 @@ def hand_over(
     folder: str,
     files: tuple[int, int, int] = (0, 1, 2),
 ) -> tuple[_socket.socket, int]:
-    """Ask for a fork: the connection on which its exit code will come, and its process id.
+    """Ask for a fork; return the connection on which its exit code will come, and its process id.
 
     Args:
         path: of the socket of :class:`mnpar.testing.forks.Forks`.
@@ -42,7 +42,7 @@ def hand_over(
 
 
 def exit_code(line: _socket.socket) -> int:
-    """The fork's exit code, once it has ended; -N if signal N has ended it.
+    """Return the fork's exit code once it has ended; -N if signal N has ended it.
 
     Raises:
         TimeoutError: the connection has a time limit. (When it is closed the fork is killed.)
