@@ -29,7 +29,7 @@ from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
 from mnpar.serializer import Deserializer
-from mnpar.serializers.reading import restored
+from mnpar.serializers.restore import restore_value
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -104,14 +104,14 @@ class CheckpointDeserializer(Deserializer):
             )
         own = divided(self.where, value.shape) if is_array(value) else ArrayPart(None, None)
         if record.whole is not None or own.box is not None:
-            return restored(key, value, self._divided(record, own, value))
+            return restore_value(key, value, self._divided(record, own, value))
         piece = self.checkpoint.pick(record, None)
         found = (
             self._of_ranks(record, value) if piece is None else self.checkpoint.read(record, piece)
         )
         if found is None or value is None or type(found) is type(value):
-            return found if not is_array(value) else restored(key, value, found)
-        return restored(key, value, np.asarray(found))
+            return found if not is_array(value) else restore_value(key, value, found)
+        return restore_value(key, value, np.asarray(found))
 
     def _divided(self, record: Record, own: ArrayPart, value: Any) -> Array:
         """Return this rank's box of an array that was divided, is divided now, or both."""

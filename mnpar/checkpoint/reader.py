@@ -17,7 +17,7 @@ from mnpar.checkpoint.store import agree_on_folder
 from mnpar.communicators.consensus import run_on_all
 from mnpar.errors import CheckpointError
 from mnpar.plans import Box
-from mnpar.serializers.safetensors import NAMES, Entry, read_entry, read_header
+from mnpar.serializers.safetensors import NAMES, TensorEntry, read_entry, read_header
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -44,7 +44,7 @@ class CheckpointReader:
             ) from None
         self.same_ranks = self.written_by == size
         self._open = ExitStack()
-        self._shards: dict[int, tuple[Any, dict[str, Entry]]] = {}
+        self._shards: dict[int, tuple[Any, dict[str, TensorEntry]]] = {}
 
     def _understand(self) -> None:
         """Parse the manifest's content, and check it: a fault raises an error here, and not
@@ -143,7 +143,7 @@ class CheckpointReader:
                 f"{self.path}, {record.key}: shard {piece.file} does not have it: {error!r}"
             ) from None
 
-    def _shard(self, number: int) -> tuple[Any, dict[str, Entry]]:
+    def _shard(self, number: int) -> tuple[Any, dict[str, TensorEntry]]:
         if number not in self._shards:
             path = os.path.join(self.path, store.shard_name(number, self.written_by))
             file = self._open.enter_context(store.open_plain(path))

@@ -1,23 +1,20 @@
-"""What data sets and iterators are made of: indexing, the iterator's contract, and how a list of
-examples becomes arrays.
+"""The parts of data sets and iterators: indexing, the iterator's contract, and how a list of
+examples becomes a batch.
 """
 
-from mnpar.dataset.convert import (
-    ConcatWithAsyncTransfer,
-    Converter,
-    concat_examples,
-    converter,
-    to_device,
-)
-from mnpar.dataset.iterator import Iterator
-from mnpar.dataset.mixin import DatasetMixin
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ConcatWithAsyncTransfer",
-    "Converter",
-    "DatasetMixin",
-    "Iterator",
-    "concat_examples",
-    "converter",
-    "to_device",
-]
+from mnpar import lazy
+
+if TYPE_CHECKING:
+    from mnpar.dataset.convert import (
+        ConcatWithAsyncTransfer as ConcatWithAsyncTransfer,
+        Converter as Converter,
+        concat_examples as concat_examples,
+        converter as converter,
+        to_device as to_device,
+    )
+    from mnpar.dataset.iterator import Iterator as Iterator
+    from mnpar.dataset.mixin import DatasetMixin as DatasetMixin
+else:
+    __getattr__, __dir__, __all__ = lazy.names(__name__)

@@ -13,7 +13,7 @@ from mnpar.backend import Array, ArrayModule, Index
 
 
 def to_device(device: int | str | None, x: Array) -> Array:
-    """The array on a device; ``device=None`` leaves it where it is.
+    """Return the array on a device; ``device=None`` leaves it where it is.
 
     Example:
         >>> import numpy as np
@@ -102,15 +102,15 @@ class Converter:
     """
 
     def __call__(self, batch: Sequence[Any], device: Any = None) -> Any:
-        """The arrays of a batch, to be defined by each kind of converter."""
+        """Return the arrays of a batch, to be defined by each kind of converter."""
         raise NotImplementedError(
             f"{type(self).__name__} does not define __call__(self, batch, device=None)"
         )
 
 
 def converted(converter: Callable[..., Any], batch: Any, device: Any) -> Any:
-    """What a converter makes of a batch: a Converter is given the device as an object, a function
-    as its number, as in Chainer.
+    """Return what a converter makes of a batch: a Converter is given the device as an object, a
+    function as its number, as in Chainer.
 
     Example:
         >>> from mnpar.dataset.convert import converted
@@ -124,8 +124,8 @@ def converted(converter: Callable[..., Any], batch: Any, device: Any) -> Any:
 
 
 def converter() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator of a converter function: its ``device`` then is a :class:`mnpar.backend.Device`,
-    or None.
+    """Return a decorator of a converter function: its ``device`` then is a
+    :class:`mnpar.backend.Device`, or None.
 
     Example:
         >>> import numpy as np, mnpar
@@ -165,7 +165,7 @@ class ConcatWithAsyncTransfer(Converter):
         pass
 
     def __call__(self, batch: Sequence[Any], device: Any = None, padding: Any = None) -> Any:
-        """What :func:`concat_examples` returns."""
+        """Return what :func:`concat_examples` returns."""
         return concat_examples(batch, device, padding)
 
 

@@ -51,7 +51,7 @@ class DatasetMixin:
 
 
 def position(index: Any, length: int) -> int:
-    """The place ``0 … length - 1`` that an index, perhaps negative, means.
+    """Return the place ``0 … length - 1`` that an index, perhaps negative, means.
 
     Raises:
         IndexError: there is no such example. (``for example in dataset`` ends by it.)

@@ -49,7 +49,7 @@ class Folded:
     length: int
 
     def unfold(self) -> list[Any]:
-        """The list of examples, with their types, dtypes and shapes."""
+        """Return the list of examples, with their types, dtypes and shapes."""
         return _unfold(self.spec, iter(self.arrays), iter(self.objects), self.length)
 
 

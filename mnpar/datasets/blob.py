@@ -37,7 +37,7 @@ class _BlobDataset(DatasetMixin):
         return len(self._offsets)
 
     def get_example(self, i: int) -> tuple[Any, ...]:
-        """The fields of an example, as they were added."""
+        """Return the fields of an example, as they were added."""
         fields = []
         with self._lock:
             for offset in self._offsets[i]:

@@ -157,7 +157,7 @@ def _read_both(
 
 
 class _Files:
-    """Where the files are: in a folder, or in an archive."""
+    """The files, in a folder or in an archive."""
 
     def __init__(self, source: CifarSource, folder: str | Path | None) -> None:
         self.source = source
@@ -172,7 +172,7 @@ class _Files:
         self.archive = archive if archive.is_file() and not self._path(source.train[0]) else None
 
     def read(self, name: str) -> tuple[str, bytes]:
-        """What a file is called in errors, and its bytes."""
+        """Return the name of a file for errors, and its bytes."""
         if self.archive is not None:
             return f"{self.archive}: {name}", self._member(self.archive, name)
         path = self._path(name)
@@ -208,7 +208,7 @@ class _Files:
 
 
 def _records(source: CifarSource, name: str, data: bytes) -> Array:
-    """The records of a file, one a row."""
+    """Return the records of a file, one a row."""
     if not data or len(data) % source.record:
         raise DatasetError(
             f"{name}: expected one or more records of {source.record} bytes, found {len(data)} "

@@ -114,7 +114,7 @@ class MergeDataset(DatasetMixin):
     ``i`` of those that have one.
 
     Args:
-        *datasets: one or more. Of equal length, they are a :class:`TupleDataset`.
+        *datasets: one or more. With equal lengths they are a :class:`TupleDataset`.
 
     Raises:
         ValueError: there is none.

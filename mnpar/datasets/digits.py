@@ -101,8 +101,8 @@ def _table() -> Array:
 
 
 def _table_by_import() -> Array:
-    """Another release of scikit-learn may move or rewrite the file: then it has to say itself where
-    the digits are.
+    """Return another release of scikit-learn may move or rewrite the file: then it has to say
+    itself where the digits are.
     """
     from sklearn.datasets import load_digits
 

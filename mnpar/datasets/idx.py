@@ -171,7 +171,7 @@ def _read_header(
 
 
 def _magic(dtype: Any, shape: tuple[int | None, ...] | None) -> str:
-    """What the first four bytes should be, in words."""
+    """Return the expected first four bytes, in words."""
     if dtype is None or shape is None:
         return (
             ""

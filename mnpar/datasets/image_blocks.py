@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Grid(Protocol):
-    """What is asked of a :class:`mnpar.SpatialGrid`."""
+    """The part of a :class:`mnpar.SpatialGrid` that is used here."""
 
     comm: Communicator
     dims: tuple[int, ...]
@@ -33,7 +33,7 @@ class Grid(Protocol):
 
 
 def shard_image(images: Any, grid: Grid, labels: Any = None, *, in_memory: bool = True) -> Any:
-    """This rank's block of every image, with the whole labels.
+    """Return this rank's block of every image, with the whole labels.
 
     Args:
         images: an array (N, C, H, W), or with any other axes before the grid's; the path of a
@@ -128,7 +128,7 @@ def _grid_needed(grid: Any, call: str) -> None:
 
 
 def _opened(array: Any) -> Any:
-    """A file as an array that is read where it is looked at."""
+    """Return a file as an array that is read where it is looked at."""
     if not isinstance(array, str | Path):
         return array
     try:
@@ -138,7 +138,7 @@ def _opened(array: Any) -> Any:
 
 
 def _parts(dataset: Any, labels: Any) -> list[Any]:
-    """The images as one array, then what else the examples have."""
+    """Return the images as one array, then what else the examples have."""
     if dataset is None:
         raise ValueError("the images are None: the rank that has them passes them")
     if isinstance(dataset, np.ndarray):
@@ -161,7 +161,7 @@ def _parts(dataset: Any, labels: Any) -> list[Any]:
 
 
 def _size(who: str, images: Array, grid: Grid) -> tuple[int, ...]:
-    """The spatial axes of the whole images."""
+    """Return the spatial axes of the whole images."""
     if images.ndim <= len(grid.dims):
         raise ValueError(
             f"{who}: images of shape {images.shape} need an axis of examples before the grid's "

@@ -121,7 +121,9 @@ def check_pillow() -> None:
 
 
 def read_image(path: Path, dtype: Any, file: IO[bytes] | None = None) -> Array:
-    """A file's pixels (C, H, W); ``file``: it is open already, ``path`` is what it is called."""
+    """Return a file's pixels (C, H, W); ``file``: it is open already, ``path`` is what it is
+    called.
+    """
     from PIL import Image
 
     try:
@@ -137,13 +139,13 @@ def read_image(path: Path, dtype: Any, file: IO[bytes] | None = None) -> Array:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """The lines that are not empty, with their numbers."""
+    """Return the lines that are not empty, with their numbers."""
     with open(path, encoding="utf-8") as file:
         return [(number, line.strip()) for number, line in enumerate(file, 1) if line.strip()]
 
 
 def read_pairs(path: Path) -> list[tuple[Path, int]]:
-    """The paths and numbers in a text file."""
+    """Return the paths and numbers in a text file."""
     pairs: list[tuple[Path, int]] = []
     for number, line in _lines(path):
         try:
@@ -198,13 +200,13 @@ class ZippedImageDataset(DatasetMixin):
         return len(self._names)
 
     def get_example(self, i_or_filename: int | str) -> Array:
-        """The image of a number, or of a name (:meth:`read`)."""
+        """Return the image of a number, or of a name (:meth:`read`)."""
         return self.read(
             i_or_filename if isinstance(i_or_filename, str) else self._names[i_or_filename]
         )
 
     def read(self, name: str) -> Array:
-        """The image of that name.
+        """Return the image of that name.
 
         Raises:
             DatasetError: it is not in the archive, or damaged.

@@ -28,7 +28,7 @@ LABELS_BEGIN = 8  # bytes of header before the labels
 
 
 class MnistSource(NamedTuple):
-    """Where the four files of a data set are."""
+    """The places of the four files of a data set."""
 
     name: str  # of the data set, and of its folder in the cache
     folders: Sequence[str]  # in the one of MNPAR_DATA; "": that one itself
@@ -280,7 +280,7 @@ def get_fashion_mnist(
 
 
 def get_fashion_mnist_labels() -> list[str]:
-    """What the ten labels mean.
+    """Return the names of the ten labels.
 
     Example:
         >>> from mnpar.datasets import get_fashion_mnist_labels
@@ -325,7 +325,7 @@ def get_kuzushiji_mnist(
 
 
 def get_kuzushiji_mnist_labels() -> list[str]:
-    """How the ten characters are read.
+    """Return the readings of the ten characters.
 
     Example:
         >>> from mnpar.datasets import get_kuzushiji_mnist_labels

@@ -15,8 +15,8 @@ from mnpar.plans import block
 def partition_by_round_robin(
     n: int, rank: int, size: int, batch_size: int = 1, allow_empty: bool = False
 ) -> list[int]:
-    """A rank's part: ``batch_size`` examples of each ``size · batch_size`` in a row, and an even
-    share of the rest.
+    """Return a rank's part: ``batch_size`` examples of each ``size · batch_size`` in a row, and an
+    even share of the rest.
 
     Args:
         n: how many examples there are.

@@ -60,15 +60,15 @@ class ScatteredDataset(SubDataset):
         self.n_duplicates = n_duplicates
 
     def without_duplicates(self) -> SubDataset:
-        """The part without its duplicates: over all ranks, each example of the whole comes once.
-        For evaluation.
+        """Return the part without its duplicates: over all ranks, each example of the whole comes
+        once. For evaluation.
         """
         return SubDataset(self, self.n_duplicates, len(self))
 
 
 def repeated_examples(dataset: Any) -> int:
-    """How many examples, the first ones, the rank before has too: of a :class:`ScatteredDataset`,
-    or of what transforms one.
+    """Return how many of the first examples the rank before has too; 0 unless the data set is a
+    :class:`ScatteredDataset`, or transforms one.
     """
     while isinstance(dataset, TransformDataset):
         dataset = dataset.dataset
@@ -236,7 +236,7 @@ TAG = 29_961  # of these messages, unlikely to be used by a program
 
 
 @dataclass(frozen=True)
-class Parcel:
+class PackedExamples:
     """The chosen examples of a data set, taken apart.
 
     Example:
@@ -253,12 +253,12 @@ class Parcel:
     objects: list[Any]
 
     def unpack(self) -> Any:
-        """The data set of the chosen examples."""
+        """Return the data set of the chosen examples."""
         return _rebuild(self.spec, iter(self.arrays), iter(self.objects))
 
     def header(self) -> Array:
-        """The pickle that is sent before the arrays: spec, number of arrays and objects, as a uint8
-        array.
+        """Return the pickle that is sent before the arrays: spec, number of arrays and objects, as
+        a uint8 array.
 
         Raises:
             TypeError: it cannot be pickled.
@@ -276,11 +276,11 @@ class Parcel:
             ) from error
 
 
-def pick(dataset: Any, rows: Array) -> Parcel:
-    """The examples ``rows`` (an array of indices) of a data set."""
+def pick(dataset: Any, rows: Array) -> PackedExamples:
+    """Return the examples ``rows`` (an array of indices) of a data set."""
     arrays: list[Array] = []
     objects: list[Any] = []
-    return Parcel(_pick(dataset, rows, arrays, objects), arrays, objects)
+    return PackedExamples(_pick(dataset, rows, arrays, objects), arrays, objects)
 
 
 def _pick(dataset: Any, rows: Array, arrays: list[Array], objects: list[Any]) -> Spec:
@@ -378,4 +378,4 @@ def receive_part(comm: Communicator, root: int) -> Any:
     spec, n_arrays, objects = pickle.loads(header.tobytes())
     arrays = [comm.recv(root, TAG) for _ in range(n_arrays)]
     comm.send(np.empty(0, np.uint8), root, TAG)
-    return Parcel(spec, arrays, objects).unpack()
+    return PackedExamples(spec, arrays, objects).unpack()

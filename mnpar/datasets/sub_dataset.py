@@ -64,7 +64,7 @@ class SubDataset(DatasetMixin):
 def split_dataset(
     dataset: Any, split_at: int, order: Sequence[int] | Array | None = None
 ) -> tuple[SubDataset, SubDataset]:
-    """The first ``split_at`` examples, and the others.
+    """Return the first ``split_at`` examples, and the others.
 
     Args:
         dataset: the whole, of n examples.
@@ -90,7 +90,7 @@ def split_dataset(
 def split_dataset_random(
     dataset: Any, first_size: int, seed: int | None = None
 ) -> tuple[SubDataset, SubDataset]:
-    """A random choice of ``first_size`` examples, and the others.
+    """Return a random choice of ``first_size`` examples, and the others.
 
     Args:
         dataset: the whole.

@@ -73,7 +73,7 @@ class TextDataset(DatasetMixin):
         self._begins = self._index(filter_func)
 
     def _index(self, filter_func: Callable[..., Any] | None) -> list[tuple[int, ...]]:
-        """Where each example's lines begin in their files."""
+        """Return where each example's lines begin in their files."""
         files, begins = self._open(), []
         while True:
             places = tuple([file.tell() for file in files])

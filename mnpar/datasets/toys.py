@@ -96,8 +96,8 @@ def get_synthetic_images(
     label_dtype: Any = np.int32,
     seed: int = 0,
 ) -> tuple[Any, Any]:
-    """A smooth random pattern for each class, shifted a little and covered with noise: learnable,
-    of any shape.
+    """Return a smooth random pattern for each class, shifted a little and covered with noise:
+    learnable, of any shape.
 
     Args:
         n_train, n_test: how many images; the classes take turns.

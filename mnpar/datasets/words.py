@@ -22,7 +22,7 @@ FOLDERS = ("", "ptb", "data", "simple-examples/data")
 
 
 def get_ptb_words(*, data: str | Path | None = None) -> tuple[Array, Array, Array]:
-    """The Penn Tree Bank's training, validation and test text as word numbers.
+    """Return the Penn Tree Bank's training, validation and test text as word numbers.
 
     Args:
         data: the folder with ``ptb.train.txt``, ``ptb.valid.txt`` and ``ptb.test.txt``, or one that
@@ -48,7 +48,8 @@ def get_ptb_words(*, data: str | Path | None = None) -> tuple[Array, Array, Arra
 
 
 def get_ptb_words_vocabulary(*, data: str | Path | None = None) -> dict[str, int]:
-    """The numbers of the Penn Tree Bank's words, in the order in which the training text has them.
+    """Return the numbers of the Penn Tree Bank's words, in the order in which the training text has
+    them.
 
     Args:
         data: as in :func:`get_ptb_words`.

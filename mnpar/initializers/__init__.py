@@ -2,104 +2,40 @@
 Variables.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from typing import Any
+from mnpar import lazy
 
-import numpy as np
-
-from mnpar import backend
-from mnpar.backend import NUMPY, Array, ArrayModule
-from mnpar.configuration import get_dtype
-from mnpar.initializers.by_path import initialize_by_path
-from mnpar.initializers.constant import Constant, Identity, NaN, One, Zero
-from mnpar.initializers.initializer import Initializer, get_fans
-from mnpar.initializers.normal import GlorotNormal, HeNormal, LeCunNormal, Normal
-from mnpar.initializers.orthogonal import Orthogonal
-from mnpar.initializers.sampling import DownsamplingConvFilter, UpsamplingDeconvFilter
-from mnpar.initializers.uniform import GlorotUniform, HeUniform, LeCunUniform, Uniform
-
-__all__ = [
-    "Constant",
-    "DownsamplingConvFilter",
-    "GlorotNormal",
-    "GlorotUniform",
-    "HeNormal",
-    "HeUniform",
-    "Identity",
-    "Initializer",
-    "LeCunNormal",
-    "LeCunUniform",
-    "NaN",
-    "Normal",
-    "One",
-    "Orthogonal",
-    "Uniform",
-    "UpsamplingDeconvFilter",
-    "Zero",
-    "generate_array",
-    "get_fans",
-    "initialize_by_path",
-]
-
-
-def generate_array(
-    initializer: Any,
-    shape: tuple[int, ...],
-    xp: ArrayModule = NUMPY,
-    dtype: Any = None,
-    device: Any = None,
-) -> Array:
-    """A new array, filled.
-
-    Args:
-        initializer: a function ``(array) -> None``, as the initializers here are.
-        shape: of the array.
-        xp: numpy or cupy.
-        dtype: of the array; None takes the initializer's, or else ``mnpar.config.dtype``.
-        device: where to put it, as in ``backend.to_device``; None: the current one of ``xp``.
-
-    Raises:
-        ValueError: ``dtype`` contradicts the initializer's.
-
-    Example:
-        >>> from mnpar.initializers import One, generate_array
-        >>> generate_array(One(), (2,))
-        array([1., 1.], dtype=float32)
-    """
-    own = getattr(initializer, "dtype", None)
-    if dtype is not None and own is not None and np.dtype(dtype) != np.dtype(own):
-        raise ValueError(
-            f"a {np.dtype(dtype)} array was asked of {initializer!r}, which makes {np.dtype(own)}"
-        )
-    chosen = dtype if dtype is not None else own if own is not None else get_dtype()
-    array = xp.empty(shape, np.dtype(chosen))
-    initializer(array)
-    return array if device is None else backend.to_device(device, array)
-
-
-def _get_initializer(initializer: Any, default: Any = None) -> Any:
-    """The initializer that an argument such as a link's ``initialW`` means.
-
-    Args:
-        initializer: a number or an array becomes a Constant; a function ``(array) -> None`` is
-            returned as it is.
-        default: stands for an ``initializer`` that is None; LeCunNormal if it is None, too.
-
-    Raises:
-        TypeError: it is neither a number nor an array nor a function.
-    """
-    initializer = default if initializer is None else initializer
-    if initializer is None:
-        return LeCunNormal()
-    if (np.isscalar(initializer) and not isinstance(initializer, str)) or backend.is_array(
-        initializer
-    ):
-        return Constant(initializer)
-    if not callable(initializer) or isinstance(initializer, str):
-        raise TypeError(
-            "an initializer is a number, an array or a function (array) -> None, like "
-            "mnpar.initializers.HeNormal(), "
-            f"not {type(initializer).__name__}: wrap lists in numpy.asarray"
-        )
-    return initializer
+if TYPE_CHECKING:
+    from mnpar.initializers.by_path import initialize_by_path as initialize_by_path
+    from mnpar.initializers.constant import (
+        Constant as Constant,
+        Identity as Identity,
+        NaN as NaN,
+        One as One,
+        Zero as Zero,
+    )
+    from mnpar.initializers.generate import (
+        _get_initializer as _get_initializer,
+        generate_array as generate_array,
+    )
+    from mnpar.initializers.initializer import Initializer as Initializer, get_fans as get_fans
+    from mnpar.initializers.interpolation import (
+        DownsamplingConvFilter as DownsamplingConvFilter,
+        UpsamplingDeconvFilter as UpsamplingDeconvFilter,
+    )
+    from mnpar.initializers.normal import (
+        GlorotNormal as GlorotNormal,
+        HeNormal as HeNormal,
+        LeCunNormal as LeCunNormal,
+        Normal as Normal,
+    )
+    from mnpar.initializers.orthogonal import Orthogonal as Orthogonal
+    from mnpar.initializers.uniform import (
+        GlorotUniform as GlorotUniform,
+        HeUniform as HeUniform,
+        LeCunUniform as LeCunUniform,
+        Uniform as Uniform,
+    )
+else:
+    __getattr__, __dir__, __all__ = lazy.names(__name__)

@@ -68,8 +68,8 @@ def put(array: Array, values: Array) -> None:
 
 
 def get_fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """How many inputs feed one output of a weight of this shape, and how many outputs one input
-    feeds.
+    """Return how many inputs feed one output of a weight of this shape, and how many outputs one
+    input feeds.
 
     Args:
         shape: (outputs, inputs, kernel height, …) of the weight.

@@ -89,8 +89,8 @@ def create_multi_node_iterator(
 
 
 class MultiNodeIterator(Iterator):
-    """What :func:`create_multi_node_iterator` returns, of the same arguments: all ranks ask it for
-    their batch together.
+    """The result of :func:`create_multi_node_iterator`, made of the same arguments: all ranks ask
+    it for their batch together.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class MultiNodeIterator(Iterator):
     # ---- the exchange ----
 
     def _share(self, act: int, work: Callable[[], Any]) -> Any:
-        """What ``work`` returns on the master, on every rank; if it raises, it raises on every
-        rank.
+        """Return, on every rank, what ``work`` returns on the master; if it raises there, raise on
+        every rank.
         """
         if self.communicator.rank == self.rank_master:
-            return self._give(act, work)
+            return self._send(act, work)
         message = self.communicator.bcast(None, self.rank_master)
         state = message[: STATE.itemsize].view(STATE)[0]
         pickled = message[STATE.itemsize :].tobytes()
@@ -161,10 +161,10 @@ class MultiNodeIterator(Iterator):
         self._state = state
         if state["act"] == STOP:
             raise StopIteration
-        return self._take(state, pickled)
+        return self._receive(state, pickled)
 
-    def _give(self, act: int, work: Callable[[], Any]) -> Any:
-        """The master's side."""
+    def _send(self, act: int, work: Callable[[], Any]) -> Any:
+        """Work, and tell the other ranks: the master's side."""
         result = None
         folded = Folded((), [], [], 0)
         pickled = b""
@@ -190,7 +190,7 @@ class MultiNodeIterator(Iterator):
         return result
 
     def _pack(self, result: Any) -> tuple[Folded, bytes]:
-        """A batch taken apart, and the pickle of what the other ranks do not know yet."""
+        """Return a batch taken apart, and the pickle of what the other ranks do not know yet."""
         folded = fold(result if type(result) is list else [result])
         length = folded.length if type(result) is list else -1
         folded = Folded(folded.spec, folded.arrays, folded.objects, length)
@@ -200,8 +200,8 @@ class MultiNodeIterator(Iterator):
         self._spec = folded.spec
         return folded, pickled
 
-    def _take(self, state: Any, pickled: bytes) -> Any:
-        """The batch, put together on another rank."""
+    def _receive(self, state: Any, pickled: bytes) -> Any:
+        """Return the batch, put together on another rank."""
         objects: list[Any] = []
         if pickled:
             self._spec, objects = pickle.loads(pickled)
@@ -240,7 +240,7 @@ class MultiNodeIterator(Iterator):
 
     @property
     def is_new_epoch(self) -> bool:
-        """Whether the last batch completed a sweep."""
+        """Return whether the last batch completed a sweep."""
         return bool(self._state["is_new_epoch"])
 
     @property
@@ -267,7 +267,7 @@ class MultiNodeIterator(Iterator):
 
     @property
     def repeat(self) -> bool:
-        """Whether the master's iterator goes on for ever."""
+        """Return whether the master's iterator goes on for ever."""
         return bool(self._state["repeat"])
 
     @property

@@ -51,10 +51,11 @@ class MultiprocessIterator(ReadAheadIterator):
     works with this one.
 
     The examples and their order are those of a SerialIterator. The processes start when the first
-    batch is asked for; they have the data set as it was then. What it draws there from
-    :func:`mnpar.random.generator`, ``numpy.random`` or ``random`` is seeded for every batch and
+    batch is asked for; they have the data set as it was then. Random numbers that it draws there
+    from :func:`mnpar.random.generator`, ``numpy.random`` or ``random`` are seeded for every batch
+    and
     process: with ``mnpar.random.seed`` and the same ``n_processes`` runs repeat, resumed ones, too.
-    A data set that the script itself defines makes the processes import the script: what it does
+    A data set that the script itself defines makes the processes import the script: its work
     belongs under ``if __name__ == "__main__":``.
 
     Args:
@@ -120,21 +121,21 @@ class MultiprocessIterator(ReadAheadIterator):
 
     def _make_readers(self) -> Readers:
         n = min(self.n_processes, self.batch_size)  # a batch has no work for more
-        return Processes(
+        return WorkerProcesses(
             self.dataset, n, self.n_prefetch + 1, self.dataset_timeout, self.maxtasksperchild
         )
 
 
-class Piece(NamedTuple):
+class WorkerTask(NamedTuple):
     """The part of a batch that one worker reads."""
 
-    worker: Worker
+    worker: WorkerProcess
     ticket: int
     slot: int
     rows: list[int]
 
 
-class Processes:
+class WorkerProcesses:
     """n worker processes, the :class:`Readers` of a MultiprocessIterator.
 
     Args:
@@ -158,19 +159,19 @@ class Processes:
         self.ticket = 0
         self.owner = os.getpid()
         self.groups: list[WorkerGroup] = []
-        self.workers: list[Worker] = []
+        self.workers: list[WorkerProcess] = []
         try:
             self.workers = self._start(list(range(n)))
         except BaseException:
             self.stop()
             raise
 
-    def _start(self, numbers: list[int]) -> list[Worker]:
+    def _start(self, numbers: list[int]) -> list[WorkerProcess]:
         group = WorkerGroup(numbers, self.setup)
         self.groups.append(group)
         return list(group.workers)
 
-    def submit(self, rows: list[int], seed: list[int]) -> list[Piece]:
+    def submit(self, rows: list[int], seed: list[int]) -> list[WorkerTask]:
         """Begin to read a batch."""
         self.broken = True  # until all requests are written
         self.ticket += 1
@@ -180,11 +181,11 @@ class Processes:
             worker = self._worker(number)
             worker.n_tasks += 1
             worker.send(Request(self.ticket, slot, part, [*seed, number]))
-            batch.append(Piece(worker, self.ticket, slot, part))
+            batch.append(WorkerTask(worker, self.ticket, slot, part))
         self.broken = False
         return batch
 
-    def _worker(self, number: int) -> Worker:
+    def _worker(self, number: int) -> WorkerProcess:
         worker = self.workers[number]
         if worker.n_tasks == self.tasks:
             worker.send(None)  # ends it
@@ -193,7 +194,7 @@ class Processes:
             self.workers[number] = worker
         return worker
 
-    def collect(self, ticket: list[Piece]) -> list[Any]:
+    def collect(self, ticket: list[WorkerTask]) -> list[Any]:
         """Wait for the batch."""
         self.broken = True
         examples: list[Any] = []
@@ -205,7 +206,7 @@ class Processes:
         self.broken = False
         return examples
 
-    def _receive(self, piece: Piece) -> Reply:
+    def _receive(self, piece: WorkerTask) -> Reply:
         while (reply := piece.worker.receive(piece.rows, self.timeout)).ticket < piece.ticket:
             if reply.ticket < 0:  # instead of the replies to all requests
                 _, text, trace = read_error(piece.worker, reply, 0)
@@ -214,14 +215,14 @@ class Processes:
                 )
         return reply
 
-    def _fail(self, piece: Piece, reply: Reply, row: int) -> NoReturn:
+    def _fail(self, piece: WorkerTask, reply: Reply, row: int) -> NoReturn:
         """Raise the data set's error, after which the workers go on."""
         error, _, trace = read_error(piece.worker, reply, piece.slot)
         self.broken = False
         error.add_note(f"(raised while {piece.worker} read example {row})\n{trace}")
         raise ordinary(error)
 
-    def cancel(self, ticket: list[Piece]) -> None:
+    def cancel(self, ticket: list[WorkerTask]) -> None:
         """Do nothing: ``_receive`` skips the replies."""
 
     def stop(self) -> None:
@@ -236,7 +237,7 @@ class Processes:
 
 
 class Setup(NamedTuple):
-    """How workers start, and what each of them is told first."""
+    """The environment of workers, and the first message to each of them."""
 
     message: bytes  # the pickled data set, without its arrays
     fd: int  # of the shared file with the data set's arrays
@@ -288,7 +289,7 @@ def main_module() -> tuple[str | None, str]:
     return (None if spec is None else spec.name), os.path.abspath(path)
 
 
-def read_error(worker: Worker, reply: Reply, slot: int) -> tuple[BaseException, str, str]:
+def read_error(worker: WorkerProcess, reply: Reply, slot: int) -> tuple[BaseException, str, str]:
     """Return an error of a worker, its text, and its traceback there."""
     head = shared_file.read_bytes(worker.memory, reply.head, slot * shared_file.SLOT)
     dumped, text, trace = pickle.loads(head)
@@ -312,11 +313,11 @@ class WorkerGroup:
         self.exit_codes: dict[int, int] = {}
         self.process: subprocess.Popen[bytes] | None = None
         self.status, status = Pipe(duplex=False)
-        self.workers: list[Worker] = []
+        self.workers: list[WorkerProcess] = []
         theirs: dict[int, tuple[Connection, Connection, int]] = {}
         try:
             for number in numbers:
-                worker, theirs[number] = Worker.open(number, self)
+                worker, theirs[number] = WorkerProcess.open(number, self)
                 self.workers.append(worker)
             self.process = execute(theirs, status, setup)
         except BaseException:
@@ -389,7 +390,7 @@ def execute(
     )
 
 
-class Worker:
+class WorkerProcess:
     """One worker process: the pipes to and from it, and the memory for its results."""
 
     def __init__(
@@ -405,7 +406,7 @@ class Worker:
     @classmethod
     def open(
         cls, number: int, group: WorkerGroup
-    ) -> tuple[Worker, tuple[Connection, Connection, int]]:
+    ) -> tuple[WorkerProcess, tuple[Connection, Connection, int]]:
         """Return a worker that is not started yet, and its own ends of the pipes and memory."""
         theirs, requests = Pipe(duplex=False)
         replies, other = Pipe(duplex=False)

@@ -24,9 +24,9 @@ class MultithreadIterator(ReadAheadIterator):
     """A :class:`SerialIterator` that reads the next batch in threads while the program works with
     this one.
 
-    The examples and their order are those of a SerialIterator. What the data set draws from
-    :func:`mnpar.random.generator` is seeded for every batch and thread: with ``mnpar.random.seed``
-    and the same ``n_threads`` runs repeat, resumed ones too.
+    The examples and their order are those of a SerialIterator. Random numbers that the data set
+    draws from :func:`mnpar.random.generator` are seeded for every batch and thread: with
+    ``mnpar.random.seed`` and the same ``n_threads`` runs repeat, resumed ones too.
 
     Args:
         dataset: anything with ``len`` and ``[i]``; several threads read it at the same time.
@@ -62,10 +62,10 @@ class MultithreadIterator(ReadAheadIterator):
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler, n_prefetch=1)
 
     def _make_readers(self) -> Readers:
-        return Threads(self.dataset, self.n_threads)
+        return ReaderThreads(self.dataset, self.n_threads)
 
 
-class Piece(NamedTuple):
+class ThreadTask(NamedTuple):
     """The part of a batch that one thread reads."""
 
     rows: list[int]
@@ -86,7 +86,7 @@ class Piece(NamedTuple):
         return examples
 
 
-class Threads:
+class ReaderThreads:
     """Threads that read, the :class:`Readers` of a MultithreadIterator.
 
     They are daemons, which those of a ThreadPoolExecutor are not: a data set that hangs does not
@@ -97,23 +97,23 @@ class Threads:
 
     def __init__(self, dataset: Any, n: int) -> None:
         self.n = n
-        self.queue: SimpleQueue[Piece | None] = SimpleQueue()
+        self.queue: SimpleQueue[ThreadTask | None] = SimpleQueue()
         for _ in range(n):
             threading.Thread(
                 target=work, args=(dataset, self.queue), name="MultithreadIterator", daemon=True
             ).start()
 
-    def submit(self, rows: list[int], seed: list[int]) -> list[Piece]:
+    def submit(self, rows: list[int], seed: list[int]) -> list[ThreadTask]:
         """Begin to read a batch."""
         batch = [
-            Piece(part, [*seed, number], copy_context(), Future())
+            ThreadTask(part, [*seed, number], copy_context(), Future())
             for number, part in enumerate(split_rows(rows, self.n))
         ]
         for piece in batch:
             self.queue.put(piece)
         return batch
 
-    def collect(self, ticket: list[Piece]) -> list[Any]:
+    def collect(self, ticket: list[ThreadTask]) -> list[Any]:
         """Wait for the batch."""
         examples: list[Any] = []
         for piece in ticket:
@@ -123,7 +123,7 @@ class Threads:
             examples += piece.examples.result()
         return examples
 
-    def cancel(self, ticket: list[Piece]) -> None:
+    def cancel(self, ticket: list[ThreadTask]) -> None:
         """Give up a batch: it will not be collected."""
         for piece in ticket:
             piece.examples.cancel()
@@ -134,7 +134,7 @@ class Threads:
             self.queue.put(None)
 
 
-def work(dataset: Any, queue: SimpleQueue[Piece | None]) -> None:
+def work(dataset: Any, queue: SimpleQueue[ThreadTask | None]) -> None:
     """Read pieces until there comes None: the loop of a thread."""
     while (piece := queue.get()) is not None:
         if piece.examples.set_running_or_notify_cancel():

@@ -103,7 +103,7 @@ class SamplerState(Serializer):
 
     @classmethod
     def of(cls, sampler: Any) -> SamplerState | None:
-        """A sampler's state; None if it has no ``serialize``."""
+        """Return a sampler's state; None if it has no ``serialize``."""
         if not hasattr(sampler, "serialize"):
             return None
         state = cls(sampler, {})

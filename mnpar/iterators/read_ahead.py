@@ -39,7 +39,7 @@ class Readers(Protocol):
         """End the threads or processes; may be called twice."""
 
 
-class Pending(NamedTuple):
+class PendingBatch(NamedTuple):
     """A batch that is being read ahead."""
 
     state: State  # the iterator's after this batch
@@ -49,7 +49,7 @@ class Pending(NamedTuple):
 
 
 class ReadAheadIterator(SerialIterator):
-    """What :class:`MultithreadIterator` and :class:`MultiprocessIterator` have in common."""
+    """The base of :class:`MultithreadIterator` and :class:`MultiprocessIterator`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ReadAheadIterator(SerialIterator):
         n_prefetch: int,
     ) -> None:
         self.n_prefetch = n_prefetch
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[PendingBatch] = deque()
         self._readers: Readers | None = None
         # calls stop of the readers, at the latest when the iterator or the program ends
         self._stop: Any = None
@@ -103,7 +103,7 @@ class ReadAheadIterator(SerialIterator):
                 return
             seed = [self._seed, front.epoch, front.position]
             self._pending.append(
-                Pending(state, self._running_readers().submit(rows, seed), self._before_draw)
+                PendingBatch(state, self._running_readers().submit(rows, seed), self._before_draw)
             )
             self._before_draw = None
 
@@ -128,8 +128,8 @@ class ReadAheadIterator(SerialIterator):
                 return
 
     def _sampler_state_here(self) -> SamplerState | None:
-        """The order sampler's state at the user's batch; None: it is in that state, as no order was
-        drawn ahead.
+        """Return the order sampler's state at the user's batch; None: it is in that state, as no
+        order was drawn ahead.
         """
         return next(
             (pending.sampler for pending in self._pending if pending.sampler is not None), None
@@ -149,8 +149,8 @@ class ReadAheadIterator(SerialIterator):
         self._readers = self._stop = None
 
     def __copy__(self) -> Self:
-        """Another iterator at the same place, with readers of its own; the data set and the order
-        sampler are shared.
+        """Return another iterator at the same place, with readers of its own; the data set and the
+        order sampler are shared.
         """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)

@@ -16,7 +16,7 @@ from mnpar.iterators.order_samplers import OrderSampler, SamplerState, ShuffleOr
 
 
 class State(NamedTuple):
-    """Where an iterator is."""
+    """The position of an iterator."""
 
     position: int  # examples read in this epoch
     epoch: int
@@ -127,7 +127,7 @@ class SerialIterator(Iterator):
             ) from error
 
     def _advance(self, state: State) -> tuple[State, list[int]]:
-        """The state after the batch that comes next in a state, and the batch's indices."""
+        """Return the state after the batch that comes next in a state, and the batch's indices."""
         position, epoch, _, order = state
         n = self._length
         if not self.repeat and (epoch > 0 or n == 0):
@@ -193,7 +193,7 @@ class SerialIterator(Iterator):
 
     @property
     def is_new_epoch(self) -> bool:
-        """Whether the last batch completed a sweep."""
+        """Return whether the last batch completed a sweep."""
         return self._state.is_new_epoch
 
     @property

@@ -26,7 +26,7 @@ SLOT = 1 << 36  # bytes between batches; what was never written takes no memory
 
 
 def make() -> int:
-    """A file descriptor."""
+    """Return a file descriptor."""
     if sys.platform == "linux":
         return os.memfd_create("mnpar")
     with tempfile.TemporaryFile() as file:
@@ -55,7 +55,7 @@ def read(fd: int, view: memoryview, offset: int) -> int:
 
 
 def read_bytes(fd: int, n: int, offset: int) -> bytearray:
-    """The n bytes from an offset on."""
+    """Return the n bytes from an offset on."""
     data = bytearray(n)
     read(fd, memoryview(data), offset)
     return data
@@ -75,7 +75,7 @@ def write_examples(fd: int, examples: Sequence[Any], slot: int) -> int:
 
 
 def read_examples(fd: int, head: int, slot: int) -> list[Any]:
-    """The list of examples in a slot, as it was; the arrays of a list are views of one."""
+    """Return the list of examples in a slot, as it was; the arrays of a list are views of one."""
     offset = slot * SLOT
     spec, objects, length, shapes = pickle.loads(read_bytes(fd, head, offset))
     offset += head
@@ -103,8 +103,8 @@ def write_object(fd: int, value: Any) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 def read_object(fd: int, pickled: bytes, places: list[tuple[int, int]]) -> Any:
-    """The object; its arrays lie in the shared memory, what is changed in them only this process
-    sees.
+    """Return the object; its arrays lie in the shared memory, what is changed in them only this
+    process sees.
     """
     size = max((begin + n for begin, n in places), default=0)
     if not size:

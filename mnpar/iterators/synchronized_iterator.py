@@ -72,7 +72,7 @@ def create_synchronized_iterator(actual_iterator: Any, communicator: Communicato
 
 
 def _describe(iterator: Any) -> tuple[bool, int | None, int | None, bool | None] | None:
-    """What must be equal on all ranks; None if the iterator cannot be synchronized."""
+    """Return what must be equal on all ranks; None if the iterator cannot be synchronized."""
     if not hasattr(iterator, "order_sampler") or not hasattr(iterator, "reset"):
         return None
     dataset = getattr(iterator, "dataset", None)

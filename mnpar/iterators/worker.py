@@ -1,9 +1,8 @@
-"""What a worker process of :class:`MultiprocessIterator` does: it reads the examples that it is
-told to.
+"""A worker process of :class:`MultiprocessIterator`: it reads the examples that it is asked for.
 
 A process started by exec with a cleaned environment, which knows nothing of MPI and has one thread,
 imports mnpar once and forks the workers; each then makes the data set for itself, with its own open
-files. A worker ends when the pipe from the program is closed, in the middle of an example, too: so
+files. A worker ends when the pipe from the program is closed, even in the middle of an example: so
 it never outlives the program, however that ended.
 """
 
@@ -43,7 +42,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What became of a request. It is smaller than PIPE_BUF, so that it is written as a whole."""
+    """The outcome of a request, smaller than PIPE_BUF, so that it is written as a whole."""
 
     ticket: int  # -1: the data set could not be taken over
     head: int  # bytes of the head of what lies in the slot

@@ -31,7 +31,7 @@ class PReLU(Link):
         self.W = parameter.Parameter(initializers._get_initializer(init), shape)
 
     def forward(self, x: Any) -> Variable:
-        """The activation.
+        """Return the activation.
 
         Args:
             x: (N, C, …).
@@ -61,7 +61,7 @@ class Swish(Link):
         self.beta = parameter.Parameter(initializers._get_initializer(beta_init), beta_shape)
 
     def forward(self, x: Any) -> Variable:
-        """The activation.
+        """Return the activation.
 
         Args:
             x: (N, C, …).
@@ -118,7 +118,7 @@ class Maxout(Chain):
         self.linear = Linear(in_size, rows, initial_bias is None, initialW, initial_bias)
 
     def forward(self, x: Any) -> Variable:
-        """The outputs.
+        """Return the outputs.
 
         Args:
             x: (N, …), with the axes after the first flattened to D.

@@ -162,7 +162,7 @@ class MultiHeadAttention(Divided):
             self.comm = comm
 
     def _parameter(self, initializer: Any, shape: tuple[int, ...]) -> Parameter:
-        """A parameter of which this rank has its heads, on axis 1."""
+        """Return a parameter of which this rank has its heads, on axis 1."""
         parameter, comm = Parameter(initializer), self.heads_comm
         if comm is None:
             parameter.initialize(shape)
@@ -189,7 +189,7 @@ class MultiHeadAttention(Divided):
             yield from (("sequence", self.sequence), ("sequence_ranks", self.sequence_comm.size))
 
     def forward(self, x: Any, source: Any = None, mask: Any = None, cut: Any = None) -> Variable:
-        """The layer's outputs.
+        """Return the layer's outputs.
 
         Args:
             x: (…, T, D), the same on each rank of ``comm``; on those of ``sequence_comm`` each its
@@ -221,7 +221,7 @@ class MultiHeadAttention(Divided):
         return self._join_heads(self._attend(q, k, v, mask, cut))
 
     def _attend(self, q: Variable, k: Variable, v: Variable, mask: Any, cut: Any) -> Variable:
-        """The attention of this rank's heads."""
+        """Return the attention of this rank's heads."""
         comm = self.heads_comm
         if mask is not None and comm is not None and mask.ndim > 2 and mask.shape[-3] > 1:
             mask = mask[..., slice(*block(self.n_heads, comm.size, comm.rank)), :, :]
@@ -230,8 +230,8 @@ class MultiHeadAttention(Divided):
         return SEQUENCES[self.sequence](self.sequence_comm, q, k, v, mask, self.causal, cut=cut)
 
     def _whole(self, parameter: Variable) -> Variable:
-        """A parameter, whose gradient is to be summed over the ranks that use it for parts of the
-        sequence.
+        """Return a parameter, whose gradient is to be summed over the ranks that use it for parts
+        of the sequence.
         """
         comm = self.sequence_comm
         return (

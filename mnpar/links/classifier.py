@@ -66,7 +66,7 @@ class Classifier(Chain):
         }
 
     def forward(self, *args: Any, **kwargs: Any) -> Variable:
-        """The loss of a batch whose labels are the argument ``label_key``.
+        """Return the loss of a batch whose labels are the argument ``label_key``.
 
         Returns:
             What ``lossfun`` returns: a Variable of shape ().

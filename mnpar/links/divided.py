@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 
-class Part:
+class BoxInitializer:
     """An initializer that fills an array with a box of the whole array that another initializer
     fills.
 
@@ -58,14 +58,14 @@ class Part:
         self.drawn = digest_of(whole), digest_of(part)
 
     def whole_of(self, digest: bytes) -> bytes:
-        """The digest of the whole array that a part with this digest was drawn from; empty if it
-        was not drawn here.
+        """Return the digest of the whole array that a part with this digest was drawn from; empty
+        if it was not drawn here.
         """
         return self.drawn[0] if self.drawn is not None and self.drawn[1] == digest else b""
 
 
 def digest_of(x: Array) -> bytes:
-    """A digest of the values of an array."""
+    """Return a digest of the values of an array."""
     return hashlib.blake2b(backend.as_bytes(backend.to_host(x)).data, digest_size=16).digest()
 
 
@@ -93,7 +93,7 @@ class Divided(Link):
                 whole = serializer(name, None)
                 if whole is not None:  # to be cut when the sizes are known
                     param.initializer = Constant(whole)
-            elif in_parts or not isinstance(part, Part):
+            elif in_parts or not isinstance(part, BoxInitializer):
                 placed(serializer, param)(name, param.array)
             elif loading:
                 whole = serializer(name, np.empty(part.whole, param.dtype))
@@ -106,22 +106,22 @@ class Divided(Link):
 
 def initialize_part(parameter: Parameter, whole: tuple[int, ...], box: Box) -> None:
     """Initialize a parameter with this rank's box of an array of shape ``whole``."""
-    parameter.initializer = Part(parameter.initializer, whole, box)
+    parameter.initializer = BoxInitializer(parameter.initializer, whole, box)
     parameter.whole, parameter.box = tuple(whole), box
     parameter.initialize(box.shape)
 
 
 def cut_parameter(parameter: Parameter, box: Box) -> Parameter:
-    """A parameter with a box of the array of another, initialized one."""
-    part = Parameter(Part(parameter.initializer, parameter.shape, box))
+    """Return a parameter with a box of the array of another, initialized one."""
+    part = Parameter(BoxInitializer(parameter.initializer, parameter.shape, box))
     part.whole, part.box = parameter.shape, box
     part.copydata(Variable(parameter.array[box.index]))
     return part
 
 
 def gather_parameter(comm: Communicator, parameter: Parameter) -> Array:
-    """The whole array of a parameter that is divided among ranks; a copy of the array of one that
-    is not.
+    """Return the whole array of a parameter that is divided among ranks; a copy of the array of one
+    that is not.
 
     Args:
         comm: all its ranks call this.

@@ -156,7 +156,7 @@ class VocabularyParallelEmbedID(Divided):
         )
 
     def _own(self, x: Any) -> Variable:
-        """The rows that this rank has, zeros for the others."""
+        """Return the rows that this rank has, zeros for the others."""
         numbers = as_variable(x).array
         if numbers.dtype.kind not in "iu":
             raise ValueError(f"{self}: x names rows by integers, not by {numbers.dtype}")

@@ -208,7 +208,7 @@ class MixtureOfExperts(Chain):
         yield "ranks", self.comm.size
 
     def forward(self, x: Any) -> Variable:
-        """The experts' weighted sums.
+        """Return the experts' weighted sums.
 
         Args:
             x: (…, in_size): all axes but the last one count tokens.
@@ -250,7 +250,7 @@ class MixtureOfExperts(Chain):
         return reshape(y, (*lead, self.out_size))
 
     def _draw(self, n: int) -> Array | None:
-        """The noise of n tokens."""
+        """Return the noise of n tokens."""
         if not (self.noise and config.train):
             return None
         rng = random.generator() if self.rng is None else self.rng
@@ -384,7 +384,7 @@ class Experts(Chain):
 
 
 def cut(rows: Variable, lengths: Any) -> tuple[Variable, ...]:
-    """The rows in pieces of these lengths."""
+    """Return the rows in pieces of these lengths."""
     parts = split_axis(rows, np.cumsum(lengths)[:-1].tolist(), axis=0)
     assert isinstance(parts, tuple)
     return parts

@@ -83,7 +83,7 @@ class Linear(Link):
         )
 
     def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
-        """The layer's outputs.
+        """Return the layer's outputs.
 
         Args:
             x: (N, …), with the axes after ``n_batch_axes`` flattened to D.
@@ -195,7 +195,7 @@ class SimplifiedDropconnect(Linear):
     def forward(  # type: ignore[override]
         self, x: Any, train: bool = True, mask: Any = None, use_batchwise_mask: bool = True
     ) -> Variable:
-        """The layer's outputs.
+        """Return the layer's outputs.
 
         Args:
             x: (N, …), with the axes after the first flattened to D.
@@ -251,7 +251,7 @@ class Highway(Chain):
         self.transform = Linear(in_out_size, in_out_size, nobias, init_Wt, init_bt)
 
     def forward(self, x: Any) -> Variable:
-        """The outputs.
+        """Return the outputs.
 
         Args:
             x: (N, D).

@@ -156,7 +156,8 @@ class LocalConvolution2D(_LocalLayer):
         return local_convolution_2d(x, self.W, self.b, self.stride)
 
     def decoder(self, tied: bool = True, nobias: bool = True) -> LocalDeconvolution2D:
-        """The transposed layer, which makes images of this one's input size from its outputs.
+        """Return the transposed layer, which makes images of this one's input size from its
+        outputs.
 
         Args:
             tied: True: it has this layer's W itself, which then learns from both. False: W of its
@@ -186,7 +187,7 @@ class LocalConvolution2D(_LocalLayer):
         return decoder
 
     def _decoder(self, nobias: bool) -> LocalDeconvolution2D:
-        """One with this layer's sizes."""
+        """Return one with this layer's sizes."""
         return LocalDeconvolution2D(
             self.filters, self.channels, self.in_size, self.ksize, self.stride, nobias, initialW=0
         )

@@ -66,7 +66,7 @@ class BinaryHierarchicalSoftmax(Link):
 
     @staticmethod
     def create_huffman_tree(word_counts: Mapping[int, float]) -> Any:
-        """The tree in which the mean path is the shortest.
+        """Return the tree in which the mean path is the shortest.
 
         Args:
             word_counts: how often each word was seen.
@@ -94,7 +94,7 @@ class BinaryHierarchicalSoftmax(Link):
         return heap[0][2]
 
     def forward(self, x: Any, t: Any) -> Variable:
-        """The sum of the losses of words t (N,), given x (N, D).
+        """Return the sum of the losses of words t (N,), given x (N, D).
 
         Raises:
             ValueError: the tree has no such word, or shapes do not belong together.
@@ -123,8 +123,8 @@ class BinaryHierarchicalSoftmax(Link):
 
 
 def _paths(tree: Any) -> tuple[dict[int, list[tuple[int, int]]], int]:
-    """The path to each word: inner nodes from the root on, with 1 where it turns left, −1 where
-    right; and how many nodes.
+    """Return the path to each word: inner nodes from the root on, with 1 where it turns left, −1
+    where right; and how many nodes.
     """
     paths: dict[int, list[tuple[int, int]]] = {}
     left_to_do: list[tuple[Any, list[tuple[int, int]]]] = [(tree, [])]
@@ -258,7 +258,7 @@ class CRF1d(Link):
     def forward(
         self, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean", transpose: bool = False
     ) -> Variable:
-        """The loss: see :func:`mnpar.functions.crf1d`.
+        """Return the loss: see :func:`mnpar.functions.crf1d`.
 
         Args:
             xs, ys: step by step, as the function wants them; with ``transpose`` by sequences,
@@ -273,7 +273,7 @@ class CRF1d(Link):
         return crf1d(self.cost, xs, ys, reduce)
 
     def argmax(self, xs: Sequence[Any], transpose: bool = False) -> tuple[Variable, list[Array]]:
-        """The scores and labels of the likeliest sequences: see
+        """Return the scores and labels of the likeliest sequences: see
         :func:`mnpar.functions.argmax_crf1d`.
 
         Args:

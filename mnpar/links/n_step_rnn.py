@@ -96,7 +96,7 @@ class NStepRNNBase(ChainList):
         )
 
     def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
-        """The layers' function: (initial states, steps) → (final states …, outputs of each step),
+        """Compute the layers: (initial states, steps) → (final states …, outputs of each step),
         longest sequences first.
         """
         raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
@@ -291,8 +291,8 @@ class MultiNodeNStepRNN(Chain):
         self.actual_rnn = link
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        """The link's arguments without its initial states → the link's results, and a delegate
-        variable (or None).
+        """Map the link's arguments without its initial states to the link's results, and a
+        delegate variable (or None).
         """
         states: tuple[Any, ...] = (None,) * self.actual_rnn.n_cells
         if self.rank_in is not None:

@@ -140,7 +140,7 @@ class BatchNormalization(Link):
         yield from (("use_gamma", self.gamma is not None), ("use_beta", self.beta is not None))
 
     def forward(self, x: Any, finetune: bool = False) -> Variable:
-        """The normalized batch.
+        """Return the normalized batch.
 
         Args:
             x: (N, C, …).
@@ -170,7 +170,7 @@ class BatchNormalization(Link):
         return self._by_batch(x, gamma, beta, 1 - 1 / self.N if finetune else self.decay)
 
     def _by_batch(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
-        """The normalization while training, which also changes the running values."""
+        """Return the normalization while training, which also changes the running values."""
         mean, var = (None, None) if config.in_recomputing else (self.avg_mean, self.avg_var)
         return batch_normalization(x, gamma, beta, self.eps, mean, var, decay, self.axis)
 
@@ -300,7 +300,7 @@ class DecorrelatedBatchNormalization(Link):
             self.register_persistent(name)
 
     def forward(self, x: Any, *, finetune: bool = False) -> Variable:
-        """The whitened batch, of x's shape (N, C, …); ``finetune`` as in
+        """Return the whitened batch, of x's shape (N, C, …); ``finetune`` as in
         :meth:`BatchNormalization.forward`.
         """
         if not config.train:
@@ -395,7 +395,7 @@ class LayerNormalization(_Normalization):
         )
 
     def forward(self, x: Any) -> Variable:
-        """The normalized samples.
+        """Return the normalized samples.
 
         Args:
             x: (N, D), or more axes.
@@ -444,7 +444,7 @@ class GroupNormalization(_Normalization):
         yield from (("groups", self.groups), ("size", size), ("eps", self.eps))
 
     def forward(self, x: Any) -> Variable:
-        """The normalized samples.
+        """Return the normalized samples.
 
         Args:
             x: (N, C, …).
@@ -544,7 +544,8 @@ class MultiNodeBatchNormalization(BatchNormalization):
 
 
 def create_mnbn_model(link: L, comm: Communicator, communication_backend: str = "auto") -> L:
-    """A copy of a model in which every BatchNormalization normalizes over the ranks of ``comm``.
+    """Return a copy of a model in which every BatchNormalization normalizes over the ranks of
+    ``comm``.
 
     Args:
         link: a model of any structure; it is not changed. Links that it has in several places are

@@ -129,7 +129,7 @@ class ColumnParallelLinear(Divided, Linear):
         )
 
     def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
-        """The layer's outputs.
+        """Return the layer's outputs.
 
         Args:
             x: (N, …), the same on each rank; with ``sequence_axis`` this rank's block along it, as
@@ -224,7 +224,7 @@ class RowParallelLinear(Divided, Linear):
         )
 
     def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
-        """The layer's outputs.
+        """Return the layer's outputs.
 
         Args:
             x: (N, …), the same on each rank; with ``input_is_parallel`` (N, block of in_size).
@@ -283,7 +283,7 @@ class RowParallelLinear(Divided, Linear):
 
 
 def require_batch_axis(layer: Any, axis: int, n_batch_axes: int) -> int:
-    """The axis of the sequence.
+    """Return the axis of the sequence.
 
     Raises:
         ValueError: it is not one of the ``n_batch_axes`` first axes.
@@ -303,7 +303,7 @@ class _Parallel(Divided, Convolution2D):
     """
 
     def _channels(self, rank: int) -> tuple[int, int]:
-        """The first and the last (exclusive) input channel that a rank reads."""
+        """Return the first and the last (exclusive) input channel that a rank reads."""
         raise NotImplementedError
 
     def _infer_channels(self, x: Variable, in_parts: bool) -> None:
@@ -416,7 +416,7 @@ class FilterParallelConvolution2D(_Parallel):
             self.b = cut_parameter(self.b, Box((first,), (last,)))
 
     def _of_groups(self, n: int, rank: int) -> tuple[int, int]:
-        """The channels that belong to a rank's groups, of n."""
+        """Return the channels that belong to a rank's groups, of n."""
         first, last = block(self.groups, self.comm.size, rank)
         return first * (n // self.groups), last * (n // self.groups)
 
@@ -454,7 +454,7 @@ class FilterParallelConvolution2D(_Parallel):
         )
 
     def forward(self, x: Any) -> Variable:
-        """The layer's outputs.
+        """Return the layer's outputs.
 
         Args:
             x: (N, in_channels, H, W), the same on each rank; with ``input_is_parallel`` (N,
@@ -572,7 +572,7 @@ class ChannelParallelConvolution2D(_Parallel):
         )
 
     def forward(self, x: Any) -> Variable:
-        """The layer's outputs.
+        """Return the layer's outputs.
 
         Args:
             x: (N, in_channels, H, W), the same on each rank; with ``input_is_parallel`` (N, block

@@ -33,7 +33,7 @@ class Bias(Link):
         self.b = None if shape is None else parameter.Parameter(0, shape)
 
     def forward(self, *xs: Any) -> Variable:
-        """The sum.
+        """Return the sum.
 
         Args:
             xs: x, and b if it is not learnt.
@@ -80,7 +80,7 @@ class Scale(Chain):
             self.bias = Bias(axis, bias_shape if W_shape is None else W_shape)
 
     def forward(self, *xs: Any) -> Variable:
-        """The product.
+        """Return the product.
 
         Args:
             xs: x, and W if it is not learnt.
@@ -119,5 +119,5 @@ class Parameter(Link):
         self.W = parameter.Parameter(array)
 
     def forward(self, volatile: str = "off") -> Variable:
-        """The parameter W. (``volatile``, Chainer's of old, changes nothing.)"""
+        """Return the parameter W. (``volatile``, Chainer's of old, changes nothing.)"""
         return self.W

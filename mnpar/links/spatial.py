@@ -104,7 +104,7 @@ class _SpatialConvolution(OnGrid):
         return Window.of(self.ndim, 1, 1, pad).pad  # type: ignore[attr-defined]
 
     def forward(self: Any, x: Any, shape: Sequence[int] = ()) -> Variable:
-        """This rank's block (N, C, …) of an image of ``shape`` → its block (N, K, …) of the
+        """Map this rank's block (N, C, …) of an image of ``shape`` to its block (N, K, …) of the
         outputs.
         """
         self._infer_sizes(x)
@@ -123,7 +123,7 @@ class _SpatialConvolution(OnGrid):
         )
 
     def output_shape(self: Any, shape: Sequence[int]) -> tuple[int, ...]:
-        """The whole shape of the outputs of an image of ``shape``."""
+        """Return the whole shape of the outputs of an image of ``shape``."""
         return output_shape(shape, self.ksize, self.stride, self.pad, self.dilate, self.cover_all)
 
 
@@ -197,7 +197,7 @@ class SpatialConvolution3D(_SpatialConvolution, Convolution3D):
 
 class _SpatialDeconvolution(OnGrid):
     def forward(self: Any, x: Any, shape: Sequence[int] = ()) -> Variable:
-        """This rank's block (N, in_channels, …) of values of ``shape`` → its block (N,
+        """Map this rank's block (N, in_channels, …) of values of ``shape`` to its block (N,
         out_channels, …) of the image.
         """
         self._infer_sizes(x)
@@ -215,7 +215,7 @@ class _SpatialDeconvolution(OnGrid):
         )
 
     def output_shape(self: Any, shape: Sequence[int]) -> tuple[int, ...]:
-        """The whole shape of the image that values of ``shape`` make."""
+        """Return the whole shape of the image that values of ``shape`` make."""
         if self.outsize is not None:
             return (
                 tuple(self.outsize)
@@ -309,8 +309,8 @@ class SpatialDepthwiseConvolution2D(OnGrid, DepthwiseConvolution2D):
     """
 
     def forward(self, x: Any, shape: Sequence[int] = ()) -> Variable:
-        """This rank's block (N, C, H, W) of an image of ``shape`` → its block (N, C M, …) of the
-        outputs.
+        """Map this rank's block (N, C, H, W) of an image of ``shape`` to its block (N, C M, …) of
+        the outputs.
         """
         self._infer_sizes(x)
         return spatial_depthwise_convolution_2d(
@@ -318,7 +318,7 @@ class SpatialDepthwiseConvolution2D(OnGrid, DepthwiseConvolution2D):
         )
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The whole shape of the outputs of an image of ``shape``."""
+        """Return the whole shape of the outputs of an image of ``shape``."""
         return output_shape(shape, self.ksize, self.stride, self.pad)
 
 
@@ -416,7 +416,9 @@ class SpatialLinear(Link):
         self.W.initialize(self.W.box.shape)
 
     def _first_whole(self, dtype: Any, xp: ArrayModule) -> Array:
-        """The whole matrix at first: what was loaded before the size was known, or a new one."""
+        """Return the whole matrix at first: what was loaded before the size was known, or a new
+        one.
+        """
         whole: Array | None = self._loaded
         self._loaded = None
         if whole is None:
@@ -429,14 +431,14 @@ class SpatialLinear(Link):
         return self.out_size, int(np.prod(self.in_size or ()))
 
     def _cut(self, whole: Array) -> Array:
-        """This rank's cells of a matrix (out_size, C·H·W)."""
+        """Return this rank's cells of a matrix (out_size, C·H·W)."""
         assert self.W.whole is not None
         assert self.W.box is not None
         return whole.reshape(self.W.whole)[self.W.box.index]
 
     def whole_W(self) -> Array:
-        """The matrix (out_size, C·H·W) of the serial layer, on every rank; all ranks of the grid
-        call this.
+        """Return the matrix (out_size, C·H·W) of the serial layer, on every rank; all ranks of the
+        grid call this.
         """
         return gather_parameter(self.grid.comm, self.W).reshape(self._matrix)
 
@@ -450,7 +452,7 @@ class SpatialLinear(Link):
         )
 
     def forward(self, x: Any, shape: Sequence[int]) -> Variable:
-        """The layer's outputs.
+        """Return the layer's outputs.
 
         Args:
             x: this rank's block (N, C, …).
@@ -562,7 +564,7 @@ class SpatialLocalConvolution2D(_SpatialLocalLayer, LocalConvolution2D):
         return SpatialLocalDeconvolution2D(self.grid, *sizes, nobias, initialW=0)
 
     def forward(self, x: Any, shape: Sequence[int] | None = None) -> Variable:
-        """This rank's block (N, C, …) of an image → its block (N, K, …) of the outputs.
+        """Map this rank's block (N, C, …) of an image to its block (N, K, …) of the outputs.
 
         Args:
             x: the block.
@@ -630,8 +632,8 @@ class SpatialLocalDeconvolution2D(_SpatialLocalLayer, LocalDeconvolution2D):
         )
 
     def forward(self, x: Any, shape: Sequence[int] | None = None) -> Variable:
-        """This rank's block (N, K, …) of values → its block (N, C, …) of the image; ``shape``, of
-        all values, is not needed.
+        """Map this rank's block (N, K, …) of values to its block (N, C, …) of the image;
+        ``shape``, of all values, is not needed.
         """
         assert self.in_size is not None
         window = Window.of(2, self.ksize, self.stride)
@@ -681,8 +683,8 @@ class SpatialBatchNormalization(MultiNodeBatchNormalization):
     def forward(  # type: ignore[override]
         self, x: Any, shape: Sequence[int] | None = None, finetune: bool = False
     ) -> Variable:
-        """The normalized block; ``shape``, of the whole image, is not needed, and accepted as by
-        the other layers.
+        """Return the normalized block; ``shape``, of the whole image, is not needed, and accepted
+        as by the other layers.
         """
         return super().forward(x, finetune)
 
@@ -713,7 +715,7 @@ class SpatialLayerNormalization(OnGrid, LayerNormalization):
         super().__init__(grid, size, *args, **kwargs)
 
     def forward(self, x: Any, shape: Sequence[int] = ()) -> Variable:
-        """This rank's block (N, C, …) of an image of ``shape``, normalized."""
+        """Return this rank's block (N, C, …) of an image of ``shape``, normalized."""
         return spatial_layer_normalization(x, self.grid, shape, self.gamma, self.beta, self.eps)
 
 
@@ -734,7 +736,7 @@ class SpatialGroupNormalization(OnGrid, GroupNormalization):
     """
 
     def forward(self, x: Any, shape: Sequence[int] = ()) -> Variable:
-        """This rank's block (N, C, …) of an image of ``shape``, normalized."""
+        """Return this rank's block (N, C, …) of an image of ``shape``, normalized."""
         self._infer_sizes(x, 1)
         return spatial_group_normalization(
             x, self.grid, shape, self.groups, self.gamma, self.beta, self.eps

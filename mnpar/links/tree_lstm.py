@@ -17,7 +17,9 @@ from mnpar.variable import Variable, as_variable
 def _family(
     name: str, inputs: tuple[Any, ...], state_size: int, n_ary: int | None = None
 ) -> tuple[list[Any], list[Any], Any]:
-    """The children's cell states and outputs, and the input; a state that is None becomes zeros."""
+    """Return the children's cell states and outputs, and the input; a state that is None becomes
+    zeros.
+    """
     *states, x = inputs
     n = len(states) // 2
     if len(states) % 2 or (n_ary is not None and n != n_ary):
@@ -59,8 +61,8 @@ class ChildSumTreeLSTM(Chain):
         self.W_h_f = Linear(out_size, out_size, nobias=True)
 
     def forward(self, *cshsx: Any) -> tuple[Variable, Variable]:
-        """The memories of the children (N, H), their outputs (N, H), the input (N, D) → memory and
-        output (N, H).
+        """Map the memories of the children (N, H), their outputs (N, H), the input (N, D) to
+        memory and output (N, H).
 
         A leaf has the input alone; a state that is None is zeros.
 
@@ -113,8 +115,8 @@ class NaryTreeLSTM(Chain):
             self.add_link(f"W_h{i}", Linear(out_size, (3 + n_ary) * out_size, nobias=True))
 
     def forward(self, *cshsx: Any) -> tuple[Variable, Variable]:
-        """The memories of the children (N, H), their outputs (N, H), the input (N, D) → memory and
-        output (N, H).
+        """Map the memories of the children (N, H), their outputs (N, H), the input (N, D) to
+        memory and output (N, H).
 
         A state that is None is zeros.
 

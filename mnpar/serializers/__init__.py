@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from mnpar.serializers.npz import (
         DictionarySerializer as DictionarySerializer,
         NpzDeserializer as NpzDeserializer,
+        NpzFile as NpzFile,
         load_npz as load_npz,
         save_npz as save_npz,
         serialize as serialize,
     )
-    from mnpar.serializers.npz_file import NpzFile as NpzFile
     from mnpar.serializers.safetensors import (
         load_safetensors as load_safetensors,
         read_safetensors as read_safetensors,

@@ -1,11 +1,15 @@
 """Files that are complete or not there: written under a temporary name, synced to the disk, then
 renamed.
+
+:func:`replacing` gives an open file, :func:`replacing_path` a path, for functions that open files
+themselves.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
@@ -13,8 +17,8 @@ from typing import BinaryIO
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file, open for writing, that takes its name when the ``with`` block ends; after an
-    error there is no trace of it.
+    """Yield a new file, open for writing, that takes its name when the ``with`` block ends; after
+    an error there is no trace of it.
 
     Whoever reads the name finds the old file or the new one, whatever happens: an error, a full
     disk, a kill, a power cut.
@@ -66,3 +70,35 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def replacing_path(path: str) -> Iterator[str]:
+    """Yield the path of a temporary file that the ``with`` block writes; at the end of the block it
+    is renamed to ``path``.
+
+    After an error the old file is still at ``path``, and the temporary one is removed.
+
+    Args:
+        path: of the file; its folder exists.
+
+    Example:
+        >>> import os, tempfile
+        >>> from mnpar.serializers.atomic import replacing_path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with replacing_path(folder + "/log") as temporary, open(temporary, "w") as file:
+        ...         _ = file.write("text")
+        ...     os.listdir(folder)
+        ['log']
+    """
+    folder, name = os.path.split(path)
+    # the ending stays: some functions choose the format by it
+    stem, ending = os.path.splitext(name)
+    with tempfile.TemporaryDirectory(prefix=f".{stem}.", dir=folder or ".") as beside:
+        temporary = os.path.join(beside, "new" + ending)
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    with suppress(OSError):  # not every file system lets a folder be opened
+        sync_folder(folder or ".")

@@ -52,7 +52,7 @@ def _write(group: Any, key: str, value: Any, compression: int | None) -> None:
         ) from error
 
 
-class Datasets(Mapping[str, Any]):
+class GroupArrays(Mapping[str, Any]):
     """The arrays of an HDF5 group by their paths, None where a dataset is empty."""
 
     def __init__(self, group: Any) -> None:
@@ -139,7 +139,7 @@ class HDF5Deserializer(NpzDeserializer):
     """
 
     def __init__(self, group: Any, strict: bool = True) -> None:
-        super().__init__(Datasets(group), "", strict)
+        super().__init__(GroupArrays(group), "", strict)
 
 
 def save_hdf5(filename: str | os.PathLike[str], obj: Any, compression: int | None = 4) -> None:

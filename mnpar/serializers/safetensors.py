@@ -27,7 +27,7 @@ from mnpar.backend import Array
 from mnpar.errors import CheckpointError
 from mnpar.serializers.atomic import replacing
 from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer
-from mnpar.serializers.reading import IgnoreNames
+from mnpar.serializers.restore import IgnoreNames
 
 NAMES = {
     "float64": "F64",
@@ -45,13 +45,17 @@ NAMES = {
     "uint16": "U16",
     "uint8": "U8",
 }
+
+
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
+
+
 _LONGEST_HEADER = 100_000_000  # the format's own limit
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Where an array lies in the file."""
+class TensorEntry:
+    """An array in a file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -112,15 +116,17 @@ def write_safetensors(
 
 
 def _bytes(array: Array) -> Any:
-    """The array's content, rows first, least byte first, without a copy where it is so already."""
+    """Return the array's content, rows first, least byte first, without a copy where it is so
+    already.
+    """
     array = np.ascontiguousarray(array)
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     return array.reshape(-1).view(np.uint8).data
 
 
-def read_header(file: Any, name: str = "the file") -> tuple[dict[str, Entry], dict[str, str]]:
-    """The entries of a file open for reading, and its metadata.
+def read_header(file: Any, name: str = "the file") -> tuple[dict[str, TensorEntry], dict[str, str]]:
+    """Return the entries of a file open for reading, and its metadata.
 
     Raises:
         CheckpointError: the file is none, or its entries do not cover it exactly.
@@ -159,7 +165,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _entry(value: dict[str, Any], begin: int) -> Entry:
+def _entry(value: dict[str, Any], begin: int) -> TensorEntry:
     name = value["dtype"]
     shape = tuple(value["shape"])
     start, stop = value["data_offsets"]
@@ -169,16 +175,16 @@ def _entry(value: dict[str, Any], begin: int) -> Entry:
         raise ValueError(f"shape {shape} at {start}:{stop}")
     if stop - start != math.prod(shape) * _stored(name).itemsize:
         raise ValueError(f"shape {shape} of {name} does not take {stop - start} bytes")
-    return Entry(name, shape, begin + start, begin + stop)
+    return TensorEntry(name, shape, begin + start, begin + stop)
 
 
 def _stored(name: str) -> Any:
     return np.dtype("<u2") if name == "BF16" else np.dtype(DTYPES[name]).newbyteorder("<")
 
 
-def read_entry(file: Any, entry: Entry) -> Array:
-    """One array of a file open for reading; bfloat16, where no library has registered it with
-    numpy, becomes float32.
+def read_entry(file: Any, entry: TensorEntry) -> Array:
+    """Return one array of a file open for reading; bfloat16, where no library has registered it
+    with numpy, becomes float32.
     """
     raw = np.empty(entry.shape, _stored(entry.dtype))
     file.seek(entry.start)
@@ -193,7 +199,7 @@ def read_entry(file: Any, entry: Entry) -> Array:
 
 
 def read_safetensors(file: str | os.PathLike[str] | BinaryIO) -> dict[str, Array]:
-    """The arrays of a safetensors file.
+    """Return the arrays of a safetensors file.
 
     Args:
         file: a path, or a file open for reading.

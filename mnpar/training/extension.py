@@ -50,7 +50,7 @@ class Extension:
         return type(self).__name__
 
     def __call__(self, trainer: Any) -> Any:
-        """What it does; to be defined by each kind of extension."""
+        """Do the extension's work; each kind of extension defines it."""
         raise NotImplementedError(f"{type(self).__name__} does not define __call__(self, trainer)")
 
     def initialize(self, trainer: Any) -> None:
@@ -76,7 +76,7 @@ def make_extension(
     initializer: Callable[[Any], None] | None = None,
     on_error: Callable[[Any, Exception, TracebackType | None], None] | None = None,
 ) -> Callable[[Any], Any]:
-    """A decorator that gives a function the attributes of an :class:`Extension`.
+    """Return a decorator that gives a function the attributes of an :class:`Extension`.
 
     Args:
         trigger: when it is called; None: at each iteration.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ExtensionEntry:
     """An extension, and when it is called."""
 
     extension: Any
@@ -102,7 +102,7 @@ class Trainer:
         )
         if self.comm is not None and getattr(self.stop_trigger, "comm", self.comm) is None:
             self.stop_trigger.comm = self.comm  # type: ignore[attr-defined]
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, ExtensionEntry] = {}
         self._start_at: float | None = None
         self._snapshot_elapsed_time = 0.0  # of the runs before a resumption
         self._loaded = False
@@ -113,12 +113,12 @@ class Trainer:
 
     @property
     def speaks(self) -> bool:
-        """Whether this rank prints and writes files for all ranks."""
+        """Return whether this rank prints and writes files for all ranks."""
         return self.comm is None or self.comm.rank == 0
 
     @property
     def is_before_training(self) -> bool:
-        """Whether there was no update yet."""
+        """Return whether there was no update yet."""
         return bool(self.updater.iteration == 0)
 
     @property
@@ -189,10 +189,10 @@ class Trainer:
         with suppress(AttributeError):  # bound methods have no attributes of their own
             extension.name = whole
         priority = getattr(extension, "priority", PRIORITY_READER) if priority is None else priority
-        self._entries[whole] = Entry(extension, priority, trigger, call_before_training)
+        self._entries[whole] = ExtensionEntry(extension, priority, trigger, call_before_training)
 
     def get_extension(self, name: str) -> Any:
-        """The extension of a name; ValueError if there is none."""
+        """Return the extension of a name; ValueError if there is none."""
         if name not in self._entries:
             raise ValueError(
                 f"there is no extension {name!r}; there are {', '.join(self._entries) or 'none'}"
@@ -238,7 +238,7 @@ class Trainer:
             self._finalize(entries, error)
         self._final_elapsed_time = self.elapsed_time
 
-    def _start(self, entries: list[Entry]) -> None:
+    def _start(self, entries: list[ExtensionEntry]) -> None:
         self._start_at = time.perf_counter()
         # Extensions that load a snapshot come first: the other extensions then initialize from the
         # loaded state.
@@ -258,7 +258,7 @@ class Trainer:
                     if entry.call_before_training:
                         entry.extension(self)
 
-    def _loop(self, entries: list[Entry]) -> None:
+    def _loop(self, entries: list[ExtensionEntry]) -> None:
         update = self.updater.update
         scope = self.reporter.scope
         stops = self.stop_trigger
@@ -278,7 +278,7 @@ class Trainer:
                     ):
                         extension(self)
 
-    def _tell(self, entries: list[Entry], error: Exception, show: bool) -> None:
+    def _tell(self, entries: list[ExtensionEntry], error: Exception, show: bool) -> None:
         """Call the extensions' ``on_error``; an error in one of them becomes a note of the first
         error.
         """
@@ -307,7 +307,7 @@ class Trainer:
                         f"(on_error of {_name(entry)} raised {type(another).__name__}: {another})"
                     )
 
-    def _finalize(self, entries: list[Entry], error: BaseException | None) -> None:
+    def _finalize(self, entries: list[ExtensionEntry], error: BaseException | None) -> None:
         """Finalize extensions and updater; the first error in that is raised, unless training
         itself has failed.
         """
@@ -332,9 +332,9 @@ class Trainer:
         """Save or load all that training needs to continue, in a trainer that was made in the same
         way.
 
-        That is the updater (models, optimizers, iterators), triggers and extensions by name, the
-        last observation (for the stop trigger) and the state of the rank's random generator, which
-        only the rank that saved it loads.
+        The state is the updater (models, optimizers, iterators), triggers and extensions by name,
+        the last observation (for the stop trigger) and the state of the rank's random generator,
+        which only the rank that saved it loads.
         """
         self.updater.serialize(serializer["updater"])
         keep_part(serializer, "stop_trigger", self.stop_trigger)
@@ -369,12 +369,12 @@ class Trainer:
             random.set_state(state)
 
 
-def _name(entry: Entry) -> str:
+def _name(entry: ExtensionEntry) -> str:
     return str(getattr(entry.extension, "name", None) or type(entry.extension).__name__)
 
 
 def _number(value: Any) -> float | None:
-    """A scalar as a float; None for anything else."""
+    """Return a scalar as a float; None for anything else."""
     value = value.array if isinstance(value, Variable) else value
     if isinstance(value, int | float | np.number) or getattr(value, "ndim", None) == 0:
         with suppress(TypeError, ValueError):

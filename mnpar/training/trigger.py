@@ -1,5 +1,6 @@
 """Chainer's place of get_trigger; it stands with the triggers that it makes."""
 
-from mnpar.training.triggers.interval import IntervalTrigger, get_trigger
-
-__all__ = ["IntervalTrigger", "get_trigger"]
+from mnpar.training.triggers.interval import (
+    IntervalTrigger as IntervalTrigger,
+    get_trigger as get_trigger,
+)

@@ -1,5 +1,3 @@
 """Chainer's other place of get_trigger."""
 
-from mnpar.training.triggers.interval import get_trigger
-
-__all__ = ["get_trigger"]
+from mnpar.training.triggers.interval import get_trigger as get_trigger

@@ -30,7 +30,7 @@ from mnpar.communicators.communicator import Communicator, described
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
-from mnpar.links.divided import Part, digest_of
+from mnpar.links.divided import BoxInitializer, digest_of
 from mnpar.links.experts import Experts
 from mnpar.parallel.data.reducer import Among, Reducer
 from mnpar.parallel.mesh import NOTE, Mesh
@@ -465,7 +465,7 @@ def look_at(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Description
     :class:`Description` has them.
     """
     digest, first = digest_of(param.array), param.initializer
-    drawn = first.whole_of(digest) if isinstance(first, Part) else b""
+    drawn = first.whole_of(digest) if isinstance(first, BoxInitializer) else b""
     whole, box = (
         (param.shape, Box.whole(param.shape))
         if param.box is None or param.whole is None

@@ -1,4 +1,4 @@
-"""What a trainer calls between updates: evaluation, reports, snapshots, changing
+"""Extensions of a trainer, called between updates: evaluation, reports, snapshots, changing
 hyperparameters.
 """
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from mnpar.computational_graph import build_computational_graph
 from mnpar.configuration import config
+from mnpar.serializers.atomic import replacing_path
 from mnpar.training.extension import Extension, keep
-from mnpar.training.files import replacing
 from mnpar.variable import Variable
 
 
@@ -65,7 +65,7 @@ class DumpGraph(Extension):
             config.keep_graph_on_report = True
 
     def trigger(self, trainer: Any) -> bool:
-        """Whether this is the first iteration."""
+        """Return whether this is the first iteration."""
         called, self._flag_called = self._flag_called, True
         return not called
 
@@ -89,7 +89,7 @@ class DumpGraph(Extension):
                 f"a graph leads to a Variable; {self._root_name} is a {type(root).__name__}"
             )
         path = os.path.join(trainer.out, self._filename)
-        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        with replacing_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write(build_computational_graph([root], **self._styles).dump())
         dot = shutil.which("dot")
         if dot is not None:

@@ -83,19 +83,19 @@ class Evaluator(Extension):
                 )
 
     def get_iterator(self, name: str) -> Any:
-        """The iterator of a name."""
+        """Return the iterator of a name."""
         return self._iterators[name]
 
     def get_all_iterators(self) -> dict[str, Any]:
-        """All iterators by name."""
+        """Return all iterators by name."""
         return dict(self._iterators)
 
     def get_target(self, name: str) -> Any:
-        """The link of a name."""
+        """Return the link of a name."""
         return self._targets[name]
 
     def get_all_targets(self) -> dict[str, Any]:
-        """All links by name."""
+        """Return all links by name."""
         return dict(self._targets)
 
     def __call__(self, trainer: Any = None) -> dict[str, float]:
@@ -111,7 +111,7 @@ class Evaluator(Extension):
         return result
 
     def evaluate(self) -> dict[str, float]:
-        """The means by name; subclasses may override it."""
+        """Return the means by name; subclasses may override it."""
         iterator = self._iterators["main"]
         evaluate = self.eval_func or self._targets["main"]
         if self.eval_hook:

@@ -12,9 +12,9 @@ from typing import Any
 
 from mnpar.reporter import DictSummary
 from mnpar.serializer import Deserializer
+from mnpar.serializers.atomic import replacing_path
 from mnpar.training.extension import Extension, keep, keep_part
 from mnpar.training.extensions.progress_bar import flush, is_terminal
-from mnpar.training.files import replacing
 from mnpar.training.triggers.interval import get_trigger
 
 
@@ -28,7 +28,7 @@ class LogReport(Extension):
         keys: of what to average; None: all scalars.
         trigger: when an interval ends; the extension itself is called at each iteration.
         postprocess: called with each new entry, which it may change.
-        filename: in the trainer's folder, with fields of the entry (``'log_{iteration}'``). Where
+        filename: in the trainer's folder, with fields of the entry (``'log_{iteration}'``). If
             ranks train together, the default ``'log'`` is written by rank 0, any other by each rank
             that is given one. (``log_name`` is the same; ``log_name=None``: no file.)
 
@@ -86,7 +86,7 @@ class LogReport(Extension):
         self._summary = DictSummary()
         if self._log_name is not None and (self._asked or getattr(trainer, "speaks", True)):
             path = os.path.join(trainer.out, self._log_name.format(**entry))
-            with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            with replacing_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
                 json.dump(self._log, file, indent=4)
 
     def serialize(self, serializer: Any) -> None:

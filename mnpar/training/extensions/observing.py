@@ -26,8 +26,8 @@ from mnpar.variable import Variable
 
 
 def observe_value(observation_key: str, target_func: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """An extension that reports what a function of the trainer returns, at each epoch unless it is
-    told otherwise.
+    """Return an extension that reports what a function of the trainer returns, at each epoch unless
+    it is told otherwise.
 
     Args:
         observation_key: the name under which it is reported.
@@ -48,8 +48,8 @@ def observe_value(observation_key: str, target_func: Callable[[Any], Any]) -> Ca
 
 
 def observe_lr(optimizer_name: str = "main", observation_key: str = "lr") -> Callable[[Any], None]:
-    """An extension that reports the learning rate of an optimizer, at each epoch unless it is told
-    otherwise.
+    """Return an extension that reports the learning rate of an optimizer, at each epoch unless it
+    is told otherwise.
 
     Args:
         optimizer_name: in the updater.
@@ -216,7 +216,7 @@ class ParameterStatistics(Extension):
             self._summary = DictSummary()
 
     def _of(self, x: Array, link: str | None, path: str, attr: str) -> dict[str, Any]:
-        """The statistics of one array, by their whole names."""
+        """Return the statistics of one array, by their whole names."""
         found: dict[str, Any] = {}
         broken = self._skip_nan_params and bool(backend.get_array_module(x).isnan(x).any())
         for name, function in self._statistics.items():
@@ -259,7 +259,7 @@ class unchain_variables(Extension):  # noqa: N801 (Chainer's name)
         self._kept = config.keep_graph_on_report
 
     def trigger(self, trainer: Any) -> bool:
-        """Whether graphs were kept in the last iteration."""
+        """Return whether graphs were kept in the last iteration."""
         kept, self._kept = self._kept, config.keep_graph_on_report
         return kept
 

@@ -19,14 +19,14 @@ from mnpar import backend
 from mnpar.link import Link
 from mnpar.reporter import DictSummary
 from mnpar.serializer import Deserializer
+from mnpar.serializers.atomic import replacing_path
 from mnpar.training.extension import Extension, keep, keep_part
-from mnpar.training.files import replacing
 from mnpar.training.triggers.interval import get_trigger
 from mnpar.variable import Variable
 
 
 def available() -> bool:
-    """Whether matplotlib is installed."""
+    """Return whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -38,7 +38,7 @@ def _warn_unless_available(what: str) -> None:
 
 
 def _save(figure: Any, path: str) -> None:
-    with replacing(path) as temporary:
+    with replacing_path(path) as temporary:
         figure.savefig(temporary, bbox_inches="tight")
 
 
@@ -51,7 +51,7 @@ class PlotReport(Extension):
         trigger: when an interval ends; the extension itself is called at each iteration.
         postprocess: called with figure, axes and :class:`mnpar.DictSummary` before it is saved.
         filename: in the trainer's folder; its ending is the format. (``file_name`` is the same.)
-            Where ranks train together, the default ``'plot.png'`` is drawn by rank 0, any other by
+            If ranks train together, the default ``'plot.png'`` is drawn by rank 0, any other by
             each rank that is given one.
         marker: matplotlib's, of each average; None: none.
         grid: draw one.
@@ -88,7 +88,7 @@ class PlotReport(Extension):
 
     @staticmethod
     def available() -> bool:
-        """Whether matplotlib is installed."""
+        """Return whether matplotlib is installed."""
         return available()
 
     def __call__(self, trainer: Any) -> None:
@@ -143,7 +143,7 @@ class VariableStatisticsPlot(Extension):
     """Draws mean, deviation and percentiles of variables, or all parameters of links, and of their
     gradients, over time.
 
-    Of many iterations a fixed number is drawn: a sample in which each has the same chance to be.
+    A fixed number of iterations is drawn: a sample in which each has the same chance to be.
 
     Args:
         targets: Variables, Links, or lists of them: taken together.
@@ -207,7 +207,7 @@ class VariableStatisticsPlot(Extension):
 
     @staticmethod
     def available() -> bool:
-        """Whether matplotlib is installed."""
+        """Return whether matplotlib is installed."""
         return available()
 
     def __call__(self, trainer: Any) -> None:

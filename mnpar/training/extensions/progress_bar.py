@@ -156,7 +156,7 @@ class ProgressBar(Extension):
 
 
 def is_terminal(out: Any) -> bool:
-    """Whether what is written to the stream is seen on a terminal."""
+    """Return whether what is written to the stream is seen on a terminal."""
     if not getattr(out, "isatty", lambda: False)():
         return False
     with contextlib.suppress(AttributeError, OSError):  # it is no file

@@ -1,7 +1,6 @@
 """Schedules of hyperparameters: each shift defines the value after t calls, its base class sets it.
 
 The value is set before training (if a snapshot was loaded, to the saved value) and at each call.
-The file is long because there are seven shifts.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Shift(Extension):
         self._known: Any = None  # the optimizer, once training has begun
 
     def value(self, t: int) -> float:
-        """The value after ``t`` calls; to be defined by each kind."""
+        """Return the value after ``t`` calls; to be defined by each kind."""
         raise NotImplementedError(f"{type(self).__name__} does not define value(self, t)")
 
     def _set(self, trainer: Any, value: float) -> None:
@@ -84,8 +83,8 @@ class Shift(Extension):
 
 
 def _until(value: float, target: float | None, grows: bool) -> float:
-    """The value, or ``target`` once its magnitude is past the target's: above it if the value
-    grows, below if it shrinks.
+    """Return the value, or ``target`` once its magnitude is past the target's: above it if the
+    value grows, below if it shrinks.
     """
     if not target:
         return value

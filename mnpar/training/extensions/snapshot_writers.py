@@ -17,7 +17,7 @@ import numpy as np
 
 from mnpar.backend import to_host
 from mnpar.serializers import save_npz
-from mnpar.training.files import replacing
+from mnpar.serializers.atomic import replacing_path
 
 __all__ = [
     "ProcessQueueWriter",
@@ -54,7 +54,7 @@ class Writer:
         self, filename: str, outdir: str, target: dict[str, Any], savefun: Save, **kwds: Any
     ) -> None:
         """Write the file now, then call the hooks."""
-        with replacing(os.path.join(outdir, filename)) as temporary:
+        with replacing_path(os.path.join(outdir, filename)) as temporary:
             savefun(temporary, target, **kwds)
         for hook in self._hooks:
             hook()
@@ -183,5 +183,5 @@ class ProcessQueueWriter(ThreadQueueWriter):
 
 
 def copied_of(target: dict[str, Any]) -> dict[str, Any]:
-    """The arrays as they are now: training changes them in place."""
+    """Return the arrays as they are now: training changes them in place."""
     return {name: np.array(to_host(value)) for name, value in target.items()}

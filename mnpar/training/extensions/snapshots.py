@@ -40,8 +40,8 @@ def snapshot(
     autoload: bool = False,
     comm: Communicator | None = None,
 ) -> _Snapshot:
-    """An extension that writes the whole trainer to a file in its folder, at each epoch unless it
-    is told otherwise.
+    """Return an extension that writes the whole trainer to a file in its folder, at each epoch
+    unless it is told otherwise.
 
     It comes last in an iteration (priority -100). ``mnpar.serializers.load_npz(file, trainer)``, or
     ``autoload``, lets a trainer that was made in the same way go on from there: with the same
@@ -114,7 +114,7 @@ def snapshot_object(
     autoload: bool = False,
     comm: Communicator | None = None,
 ) -> _Snapshot:
-    """An extension that writes one object, a model, to a file in the trainer's folder; see
+    """Return an extension that writes one object, a model, to a file in the trainer's folder; see
     :func:`snapshot`.
 
     Args:
@@ -167,7 +167,7 @@ class _Snapshot(Extension):
 
     @property
     def is_last(self) -> bool:
-        """Whether it comes after all others of its priority: what they do in an iteration is in a
+        """True if it comes after all others of its priority: what they do in an iteration is in a
         snapshot of the trainer.
         """
         return self._target is None
@@ -280,8 +280,8 @@ class _FolderSnapshot(_Snapshot):
 
 
 def read(path: str | BinaryIO) -> dict[str, Any] | None:
-    """All that is in a snapshot, before anything is changed by it; None, and a warning, if it is
-    damaged.
+    """Return all that is in a snapshot, before anything is changed by it; None, and a warning, if
+    it is damaged.
     """
     try:
         with NpzFile(path) as file:
@@ -292,8 +292,8 @@ def read(path: str | BinaryIO) -> dict[str, Any] | None:
 
 
 def snapshots(filename: Any, out: str, again: str = "") -> list[tuple[tuple[str, ...], str]]:
-    """The files that a snapshot's filename stands for, the oldest first: what stands in the places
-    of its fields, and the path.
+    """Return the files that a snapshot's filename stands for, the oldest first: what stands in the
+    places of its fields, and the path.
 
     Files that differ in one number are ordered by it (times of files change when they are copied),
     others by their times. ``again``: a regular expression of what may follow the name.
@@ -318,8 +318,8 @@ def snapshots(filename: Any, out: str, again: str = "") -> list[tuple[tuple[str,
 
 
 def _matching(field: str | None) -> str:
-    """What a field of the trainer can be in a name: counts are digits, so that ``best_3`` is
-    none.
+    """Return the pattern of a field of the trainer in a name: counts are digits, so that
+    ``best_3`` does not match.
     """
     if field is None:
         return ""

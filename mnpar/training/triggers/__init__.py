@@ -2,26 +2,22 @@
 False.
 """
 
-from mnpar.training.triggers.best_value import (
-    BestValueTrigger,
-    EarlyStoppingTrigger,
-    MaxValueTrigger,
-    MinValueTrigger,
-)
-from mnpar.training.triggers.interval import (
-    IntervalTrigger,
-    ManualScheduleTrigger,
-    OnceTrigger,
-    TimeTrigger,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "BestValueTrigger",
-    "EarlyStoppingTrigger",
-    "IntervalTrigger",
-    "ManualScheduleTrigger",
-    "MaxValueTrigger",
-    "MinValueTrigger",
-    "OnceTrigger",
-    "TimeTrigger",
-]
+from mnpar import lazy
+
+if TYPE_CHECKING:
+    from mnpar.training.triggers.best_value import (
+        BestValueTrigger as BestValueTrigger,
+        EarlyStoppingTrigger as EarlyStoppingTrigger,
+        MaxValueTrigger as MaxValueTrigger,
+        MinValueTrigger as MinValueTrigger,
+    )
+    from mnpar.training.triggers.interval import (
+        IntervalTrigger as IntervalTrigger,
+        ManualScheduleTrigger as ManualScheduleTrigger,
+        OnceTrigger as OnceTrigger,
+        TimeTrigger as TimeTrigger,
+    )
+else:
+    __getattr__, __dir__, __all__ = lazy.names(__name__)

@@ -234,7 +234,7 @@ class EarlyStoppingTrigger:
         return self.count >= self.patience
 
     def get_training_length(self) -> Any:
-        """The longest that it may take, in iterations or epochs; raises AttributeError where
+        """Return the longest that it may take, in iterations or epochs; raises AttributeError where
         ``max_trigger`` cannot say.
         """
         return self._max_trigger.get_training_length()  # type: ignore[attr-defined]

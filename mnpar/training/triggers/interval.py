@@ -154,7 +154,7 @@ class ManualScheduleTrigger(Counting):
         return fires
 
     def get_training_length(self) -> tuple[float, str]:
-        """The last point and the unit: after it, a training that this trigger stops is over."""
+        """Return the last point and the unit: the length of a training that this trigger stops."""
         return max(self.points), self.unit
 
     def serialize(self, serializer: Any) -> None:
@@ -181,7 +181,7 @@ class OnceTrigger:
 
     @property
     def finished(self) -> bool:
-        """Whether it has fired."""
+        """Return whether it has fired."""
         return not (self._flag_first or self._flag_resumed)
 
     def __call__(self, trainer: Any) -> bool:
@@ -229,7 +229,7 @@ class TimeTrigger:
 
 
 def get_trigger(trigger: Any) -> Trigger:
-    """The trigger that an argument ``trigger`` means.
+    """Return the trigger that an argument ``trigger`` means.
 
     Args:
         trigger: a function of the trainer is taken as it is; a pair like ``(1, 'epoch')`` becomes
@@ -271,8 +271,8 @@ def join_late(name: str, extension: Any, trigger: Any) -> None:
 
 
 def is_over(trigger: Any, updater: Any) -> bool:
-    """Whether a training that this trigger stops is as long as it may become, or longer: it was
-    resumed with another length.
+    """Return whether a training that this trigger stops is as long as it may become, or longer,
+    having been resumed with another length.
     """
     try:
         length, unit = trigger.get_training_length()

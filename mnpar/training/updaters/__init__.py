@@ -1,6 +1,14 @@
-"""What one iteration of training does."""
+"""Updaters: each defines one iteration of training."""
 
-from mnpar.training.updaters.parallel_updater import MultiprocessParallelUpdater, ParallelUpdater
-from mnpar.training.updaters.standard_updater import StandardUpdater
+from typing import TYPE_CHECKING
 
-__all__ = ["MultiprocessParallelUpdater", "ParallelUpdater", "StandardUpdater"]
+from mnpar import lazy
+
+if TYPE_CHECKING:
+    from mnpar.training.updaters.parallel_updater import (
+        MultiprocessParallelUpdater as MultiprocessParallelUpdater,
+        ParallelUpdater as ParallelUpdater,
+    )
+    from mnpar.training.updaters.standard_updater import StandardUpdater as StandardUpdater
+else:
+    __getattr__, __dir__, __all__ = lazy.names(__name__)

@@ -142,5 +142,5 @@ class MultiprocessParallelUpdater(StandardUpdater):
 
     @staticmethod
     def available() -> bool:
-        """Whether it can be made: no."""
+        """Return whether it can be made: no."""
         return False

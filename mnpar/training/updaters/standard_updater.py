@@ -113,19 +113,19 @@ class StandardUpdater(Updater):
 
     @property
     def is_new_epoch(self) -> bool:
-        """Whether the last batch completed a sweep."""
+        """Return whether the last batch completed a sweep."""
         return self._iterators["main"].is_new_epoch  # type: ignore[no-any-return]
 
     def get_optimizer(self, name: str) -> Any:
-        """The optimizer of a name."""
+        """Return the optimizer of a name."""
         return self._optimizers[name]
 
     def get_all_optimizers(self) -> dict[str, Any]:
-        """All optimizers by name."""
+        """Return all optimizers by name."""
         return dict(self._optimizers)
 
     def get_iterator(self, name: str) -> Any:
-        """The iterator of a name."""
+        """Return the iterator of a name."""
         return self._iterators[name]
 
     def finalize(self) -> None:

@@ -34,13 +34,13 @@ class Updater:
         """Release threads and files; called after training."""
 
     def get_optimizer(self, name: str) -> Any:
-        """The optimizer of a name; ``'main'`` is the usual one."""
+        """Return the optimizer of a name; ``'main'`` is the usual one."""
         raise NotImplementedError(
             f"{type(self).__name__} does not define get_optimizer(self, name)"
         )
 
     def get_all_optimizers(self) -> dict[str, Any]:
-        """All optimizers by name."""
+        """Return all optimizers by name."""
         raise NotImplementedError(f"{type(self).__name__} does not define get_all_optimizers(self)")
 
     def update(self) -> None:

@@ -1,4 +1,4 @@
-"""A meter of time, as a stop watch."""
+"""A meter of time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mnpar.meters.seen import of_all
+from mnpar.meters.meter import gather_states
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -73,5 +73,7 @@ class TimeMeter:
     def sync(self, comm: Communicator) -> None:
         """Stop, and show the means over ranks; all call it."""
         self.stop()
-        seconds, units = np.mean(of_all(self, np.array([self._seconds, self._units]), comm), axis=0)
+        seconds, units = np.mean(
+            gather_states(self, np.array([self._seconds, self._units]), comm), axis=0
+        )
         self.set(float(seconds), float(units))

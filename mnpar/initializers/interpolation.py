@@ -15,8 +15,8 @@ from mnpar.initializers.initializer import Initializer, put
 
 
 def linear_filter(kernel: tuple[int, ...]) -> Array:
-    """The product over the axes of 1 − |k − c| / f: a tent around the middle c = (K − 1) / 2, of
-    half the width f = ⌈K / 2⌉.
+    """Return the product over the axes of 1 − |k − c| / f: a tent around the middle c = (K − 1) /
+    2, of half the width f = ⌈K / 2⌉.
     """
     tents = [1 - abs(np.arange(k) - (k - 1) / 2) / ((k + 1) // 2) for k in kernel]
     tent: Array = reduce(np.multiply.outer, tents, np.ones(()))
@@ -33,7 +33,7 @@ class _SamplingFilter(Initializer):
         self.interpolation = interpolation
 
     def filter(self, kernel: tuple[int, ...]) -> Array:
-        """The kernel of each channel, (K, …)."""
+        """Return the kernel of each channel, (K, …)."""
         return linear_filter(kernel)
 
     def __call__(self, array: Array) -> None:

@@ -1,23 +1,25 @@
-"""Helpers of meters: conversion of arguments, combination over ranks, and the base of meters that
-are sums.
+"""The base of meters that are sums, and helpers of all meters: conversion of arguments, combination
+over ranks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 
-def of_all(meter: Any, state: Array, comm: Communicator) -> list[Array]:
-    """The states of a meter on all ranks, in their order.
+def gather_states(meter: Any, state: Array, comm: Communicator) -> list[Array]:
+    """Return the states of a meter on all ranks, in their order.
 
     Raises:
         MismatchError: another rank's is another kind of meter; on all ranks.
@@ -35,11 +37,11 @@ def of_all(meter: Any, state: Array, comm: Communicator) -> list[Array]:
 
 
 def on_host(x: Any) -> Array:
-    """An array or Variable as numpy's array."""
+    """Return an array or Variable as numpy's array."""
     return np.asarray(backend.to_host(getattr(x, "array", x)))
 
 
-def in_pairs(output: Any, target: Any) -> tuple[Array, Array]:
+def require_one_shape(output: Any, target: Any) -> tuple[Array, Array]:
     """Outputs and their targets, of one shape."""
     output = on_host(output)
     target = on_host(target)
@@ -50,7 +52,7 @@ def in_pairs(output: Any, target: Any) -> tuple[Array, Array]:
     return output, target
 
 
-class Sums:
+class SumMeter:
     """A meter whose state is a vector of sums."""
 
     _size = 1
@@ -64,8 +66,42 @@ class Sums:
 
     def sync(self, comm: Communicator) -> None:
         """Combine the meters of all ranks, which all call this."""
-        self._sums = np.sum(of_all(self, self._sums, comm), axis=0)
+        self._sums = np.sum(gather_states(self, self._sums, comm), axis=0)
 
     def _share(self, part: float, whole: float) -> float:
         """In percent; of nothing, 0."""
         return float(100 * part / whole) if whole else 0.0
+
+
+def sync(meters: Iterable[Any], comm: Communicator) -> None:
+    """Combine several meters over ranks, in order; all ranks call it with meters of the same
+    classes.
+
+    Args:
+        meters: any of these.
+        comm: the ranks.
+
+    Raises:
+        MismatchError: ranks name different meters.
+
+    Example:
+        >>> import mnpar
+        >>> def program(comm):
+        ...     meter = mnpar.meters.AverageValueMeter()
+        ...     meter.add(10.0 * comm.rank, weight=comm.rank)
+        ...     mnpar.meters.sync([meter], comm)
+        ...     return round(meter.value().mean, 3)
+        >>> mnpar.run(program, ranks=3)
+        [16.667, 16.667, 16.667]
+    """
+    require_communicator(comm, "sync(meters, comm)")
+    meters = list(meters)
+    kinds = comm.allgather_obj([type(meter).__name__ for meter in meters])
+    for rank, other in enumerate(kinds):
+        if other != kinds[0]:
+            raise MismatchError(
+                f"rank 0 puts the meters {kinds[0]} together, rank {rank} {other}: all ranks "
+                "name the same ones"
+            )
+    for meter in meters:
+        meter.sync(comm)

@@ -1,5 +1,5 @@
-"""How all deserializers restore a value: they fill the object's array, or convert to the object's
-type of number.
+"""Restore saved values: fill the object's array, or convert to the object's type of number. All
+deserializers do it here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from mnpar import backend
 IgnoreNames = str | Callable[[str], bool] | Sequence[str | Callable[[str], bool]] | None
 
 
-def restored(key: str, value: Any, found: Any) -> Any:
-    """The new value of an object that has ``value``, where ``found`` was saved under ``key``.
+def restore_value(key: str, value: Any, found: Any) -> Any:
+    """Return the new value of an object that has ``value``, where ``found`` was saved under
+    ``key``.
 
     Args:
         key: for messages.
@@ -60,8 +61,8 @@ def _fill(key: str, value: Any, found: Any) -> Any:
     return value
 
 
-def ignores(names: IgnoreNames, key: str) -> bool:
-    """Whether ``key`` is one of the names, or one of the functions among them says so.
+def is_ignored(names: IgnoreNames, key: str) -> bool:
+    """Return whether ``key`` is one of the names, or one of the functions among them says so.
 
     Raises:
         ValueError: a name is neither.

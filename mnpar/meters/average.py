@@ -1,4 +1,4 @@
-"""A running mean and variance of weighted values."""
+"""The weighted mean and variance of values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mnpar.meters.seen import of_all, on_host
+from mnpar.meters.meter import gather_states, on_host
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -80,7 +80,7 @@ class AverageValueMeter:
         self._w, self._w2 = total, self._w2 + w2
 
     def value(self) -> Average:
-        """The average of everything since the last reset."""
+        """Return the average of everything since the last reset."""
         if not self._w:
             return Average(float("nan"), float("nan"), 0.0)
         free = self._w - self._w2 / self._w
@@ -88,7 +88,7 @@ class AverageValueMeter:
 
     def sync(self, comm: Communicator) -> None:
         """Combine the meters of all ranks, which all call this."""
-        parts = of_all(self, np.array([self._w, self._w2, self._mean, self._m2]), comm)
+        parts = gather_states(self, np.array([self._w, self._w2, self._mean, self._m2]), comm)
         self.reset()
         for part in parts:
             self._merge(*part.tolist())

@@ -10,10 +10,10 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.meters.seen import Sums, in_pairs, on_host
+from mnpar.meters.meter import SumMeter, on_host, require_one_shape
 
 
-class CountMeter(Sums):
+class CountMeter(SumMeter):
     """Counts of several things.
 
     Args:
@@ -49,7 +49,7 @@ class CountMeter(Sums):
         self._sums[index] += count
 
     def value(self) -> list[int]:
-        """How many there were of each thing."""
+        """Return how many there were of each thing."""
         return [int(n) for n in self._sums]
 
 
@@ -65,8 +65,8 @@ class Edits(NamedTuple):
     substitutions: int
 
 
-class EditDistanceMeter(Sums):
-    """How many deletions, insertions and substitutions make sequences of others (Levenshtein's
+class EditDistanceMeter(SumMeter):
+    """The deletions, insertions and substitutions that make sequences of others (Levenshtein's
     distance).
 
     Example:
@@ -88,7 +88,7 @@ class EditDistanceMeter(Sums):
         self._sums += [len(target), *_edits(_plain(output), _plain(target))]
 
     def value(self) -> Edits:
-        """The rate of everything since the last reset."""
+        """Return the rate of everything since the last reset."""
         length, *edits = [int(n) for n in self._sums]
         return Edits(self._share(sum(edits), length), length, *edits)
 
@@ -121,7 +121,7 @@ def _edits(output: list[Any], target: list[Any]) -> tuple[int, int, int]:
     return row[-1][1:]
 
 
-class FrameErrorMeter(Sums):
+class FrameErrorMeter(SumMeter):
     """The percentage of elements that differ; with ``accuracy``, of those that do not.
 
     Args:
@@ -143,7 +143,7 @@ class FrameErrorMeter(Sums):
 
     def add(self, output: Any, target: Any) -> None:
         """Compare two arrays of one shape, element by element."""
-        output, target = in_pairs(output, target)
+        output, target = require_one_shape(output, target)
         self._sums += [(output != target).sum(), output.size]
 
     def value(self) -> float:
@@ -152,7 +152,7 @@ class FrameErrorMeter(Sums):
         return self._share(n - wrong if self.accuracy else wrong, n)
 
 
-class MSEMeter(Sums):
+class MSEMeter(SumMeter):
     """The mean over samples of their squared distance from the target, ``Σ |output - target|²``.
 
     Example:
@@ -167,7 +167,7 @@ class MSEMeter(Sums):
 
     def add(self, output: Any, target: Any, samples: int = 1) -> None:
         """Compare two arrays of one shape, which hold so many samples."""
-        output, target = in_pairs(output, target)
+        output, target = require_one_shape(output, target)
         if samples < 0:
             raise ValueError(f"arrays hold 0 samples or more, not {samples}")
         distance = output.astype(np.result_type(output.dtype, np.float64)) - target
@@ -179,7 +179,7 @@ class MSEMeter(Sums):
         return float(squares / n) if n else 0.0
 
 
-class TopKMeter(Sums):
+class TopKMeter(SumMeter):
     """The percentage of samples whose class is among the k that got the highest scores.
 
     Args:
@@ -205,7 +205,7 @@ class TopKMeter(Sums):
         super().__init__()
 
     def add(self, output: Any, target: Any) -> None:
-        """Scores (N, C), and classes (N,). Of equal scores the lower class comes first."""
+        """Add scores (N, C), and classes (N,). Among equal scores the lower class comes first."""
         scores = on_host(output)
         classes = on_host(target)
         if scores.ndim != 2 or classes.shape != scores.shape[:1]:
