@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 
 def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicator) -> Any:
-    """Let an evaluator report means over the examples of all ranks, the same on each. Collective
-    whenever it is called.
+    """Let an evaluator report means over the examples of all ranks, the same on each; all ranks
+    call the evaluator together.
 
     Shards may be of any length, empty ones included, and ranks may report different values (a rank
     in the middle of a model-parallel network none at all): each mean is over the examples of the
     ranks that report the value, and equals the mean that one process would report. That holds for
-    ``scatter_dataset(data, comm)`` too, which by default has some examples on two ranks: each
+    ``scatter_dataset(data, comm)`` too, which by default gives some examples to two ranks: each
     counts once, while all ranks make equally many batches. (Where the iterator shuffles, or the
-    Evaluator has an ``evaluate`` of its own, the iterator's data set becomes one without them, and
-    some ranks may make a batch less. What is not a ``SerialIterator``, ``MultithreadIterator`` or
-    ``MultiprocessIterator`` gives all that it has.)
+    Evaluator has an ``evaluate`` of its own, the iterator gets a data set without the repeated
+    examples, and some ranks may make a batch less. An iterator that is not a ``SerialIterator``,
+    ``MultithreadIterator`` or ``MultiprocessIterator`` gives all of its examples.)
 
     Args:
         actual_evaluator: an :class:`Evaluator`. One with an ``evaluate`` of its own, which returns
             means, counts by the length of its data set.
-        communicator: of the ranks that evaluate together; all of them call the evaluator.
+        communicator: of the ranks that evaluate together.
 
     Returns:
-        ``actual_evaluator``, whose ``evaluate`` has changed.
+        ``actual_evaluator``, with another ``evaluate``.
 
     Raises:
-        TypeError: it has no ``evaluate``.
+        TypeError: the evaluator has no ``evaluate``.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
@@ -89,9 +89,10 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
 
 
 def _repeated(iterator: Any, in_order: bool = True) -> int:
-    """How many of the first examples that an iterator gives another rank has too, and counts.
+    """Return how many of an iterator's first examples another rank has too, and counts.
 
-    Where its order is drawn, or should not matter, its data set becomes one without them.
+    Where the order of the iterator is random, or must not matter, the iterator gets a data set
+    without these, and the number is 0.
     """
     if not isinstance(iterator, SerialIterator) or not (
         repeated := repeated_examples(iterator.dataset)
@@ -99,15 +100,15 @@ def _repeated(iterator: Any, in_order: bool = True) -> int:
         return 0
     if in_order and iterator.order_sampler is None:
         return repeated
-    iterator.finalize()  # readers that have begun have the old one
+    iterator.finalize()  # readers that have begun have the old data set
     iterator.dataset = SubDataset(iterator.dataset, repeated, len(iterator.dataset))
     iterator.reset()
     return 0
 
 
 def _sums(means: dict[str, Any], known: DictSummary | None, n: int) -> dict[str, Sums]:
-    """The sums behind the means: those that the Evaluator has kept, or, for other means, n times
-    the mean.
+    """Return the sums behind the means: those of the Evaluator's summary, or, for other means, n
+    times the mean.
     """
     kept = {} if known is None else known.sums()
     of = {} if known is None else known.compute_mean()
@@ -122,27 +123,27 @@ def _sums(means: dict[str, Any], known: DictSummary | None, n: int) -> dict[str,
 
 
 def _length(evaluator: Any) -> int:
-    """The number of examples of its main iterator, 1 where that is not known."""
+    """Return the number of examples of the main iterator; 1 where it is not known."""
     iterators = evaluator.get_all_iterators() if isinstance(evaluator, Evaluator) else {}
     dataset = getattr(iterators.get("main"), "dataset", None)
     return 1 if dataset is None else len(dataset)
 
 
 class GenericMultiNodeEvaluator(Extension):
-    """An evaluation whose results are no means: each rank computes results of its batches, one rank
-    puts them together.
+    """An evaluation whose results are no means: each rank computes results of its batches, and one
+    rank aggregates them.
 
-    A subclass defines ``calc_local`` (and ``aggregate``). Shards may be of any length; what
-    ``scatter_dataset`` repeats is left out, as :func:`mnpar.create_multi_node_evaluator` leaves it
-    out. Collective.
+    A subclass defines ``calc_local`` (and ``aggregate``). Shards may be of any length; examples
+    that ``scatter_dataset`` repeats count once, as with :func:`mnpar.create_multi_node_evaluator`.
+    Collective.
 
     Args:
         comm: of the ranks that evaluate together; None: this rank alone.
         iterator: of this rank's examples; one that ends.
-        target: the model; ``calc_local`` calls it unless it is defined anew.
-        device: where batches go; None leaves them.
+        target: the model; ``calc_local`` calls it unless a subclass overrides that.
+        device: where batches go; None leaves them where they are.
         converter: makes arrays of a batch, ``converter(batch, device)``.
-        root: the rank that puts the results together.
+        root: the rank that aggregates the results.
         progress_hook: called on the root with each of its batches.
 
     Raises:
@@ -192,7 +193,7 @@ class GenericMultiNodeEvaluator(Extension):
         self._progress_hook = progress_hook
 
     def __call__(self, trainer: Any) -> Any:
-        """What ``aggregate`` returns, on the root; None on the others."""
+        """Evaluate; return the result of ``aggregate`` on the root, and None on other ranks."""
         if hasattr(self.iterator, "reset"):
             self.iterator.reset()
             iterator = self.iterator
@@ -205,12 +206,12 @@ class GenericMultiNodeEvaluator(Extension):
         if ranks is None:
             return None
         nothing = object()
-        # a batch of each rank, then the next ones
+        # the first batch of each rank, then the second ones
         in_turn = chain.from_iterable(zip_longest(*ranks, fillvalue=nothing))
         return self.aggregate([result for result in in_turn if result is not nothing])
 
     def _results(self, batches: Any) -> Iterator[Any]:
-        speaks = self.comm is None or self.comm.rank == self.root
+        is_root = self.comm is None or self.comm.rank == self.root
         for batch, counts in without_first(batches, self._repeated):
             with using_config("train", False), no_backprop_mode():
                 result = call(self.calc_local, converted(self.converter, batch, self.device))
@@ -219,20 +220,17 @@ class GenericMultiNodeEvaluator(Extension):
                     f"{type(self).__name__}.calc_local returned None: it returns the result of "
                     "a batch"
                 )
-            if speaks and self._progress_hook:
+            if is_root and self._progress_hook:
                 self._progress_hook(batch)
             if counts:
                 yield result
 
     def calc_local(self, *args: Any, **kwargs: Any) -> Any:
-        """The result of a batch, on each rank: what the target returns, unless a subclass says
-        otherwise.
-        """
+        """Return the result of a batch, on each rank: by default what the target returns."""
         return self._targets["main"](*args, **kwargs)
 
     def aggregate(self, results: list[Any]) -> Any:
-        """The whole result, on the root: the list as it is, unless a subclass says otherwise. It
-        may report, too.
+        """Return the result of all batches, on the root: by default the list. It may report, too.
 
         Args:
             results: one for each batch, the first ones of all ranks, then the second ones, and so

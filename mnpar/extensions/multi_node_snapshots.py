@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 def multi_node_snapshot(
     comm: Communicator, snapshot: Any, replica_sets: Iterable[Any]
 ) -> _MultiNodeSnapshot:
-    """Let one rank of each set of replicas write snapshots, ``….rank``; loading gives each rank its
-    set's. Collective.
+    """Let one rank of each set of replicas write snapshots, ``….rank``; each rank loads the
+    snapshot of its set. Collective.
 
     Args:
-        comm: of the ranks.
+        comm: all its ranks have the extension.
         snapshot: of :func:`mnpar.training.extensions.snapshot`; with ``autoload`` the lowest rank
-            of each set loads the last one that all sets have, and hands it to the others: the
-            number of ranks may have changed. Two at least are kept, for sets do not write at one
-            moment.
-        replica_sets: sets of ranks whose trainers hold the same, each a rank or several of them;
-            all that are not named are one more. Rank 0 often has extensions that the others do not
-            have: ``[0]``.
+            of each set loads the last snapshot that all sets have, and sends it to the others: the
+            number of ranks may have changed. At least two snapshots stay, because sets do not write
+            at the same moment.
+        replica_sets: sets of ranks with equal trainers, each a rank or several ranks; all other
+            ranks are one more set. Rank 0 often has extensions that the others do not have:
+            ``[0]``.
 
     Raises:
-        ValueError: a rank is not there, or in two sets.
-        TypeError: the snapshot has a ``comm``: all its ranks write it together, and what they have
-            alike once, so a trainer is extended with it as it is.
+        ValueError: there is no such rank, or a rank is in two sets.
+        TypeError: the snapshot has a ``comm``: all its ranks write it together, and equal values
+            once, so a trainer is extended with it as it is.
 
     Example:
         >>> import mnpar
@@ -47,8 +47,10 @@ def multi_node_snapshot(
         >>> def program(comm):
         ...     each = mnpar.extensions.multi_node_snapshot(comm, extensions.snapshot(), [0])
         ...     return each.is_master, each.snapshot.filename
-        >>> mnpar.run(program, ranks=3)[1:]
-        [(True, 'snapshot_iter_{.updater.iteration}.1'), (False, 'snapshot_iter_{.updater.iteration}.2')]
+        >>> for result in mnpar.run(program, ranks=3)[1:]:
+        ...     print(result)
+        (True, 'snapshot_iter_{.updater.iteration}.1')
+        (False, 'snapshot_iter_{.updater.iteration}.2')
     """
     require_communicator(comm, "multi_node_snapshot(comm, snapshot, replica_sets)")
     if getattr(snapshot, "comm", None) is not None:
@@ -59,7 +61,7 @@ def multi_node_snapshot(
 
 
 def _parse_replica_sets(replica_sets: Iterable[Any], size: int) -> list[list[int]]:
-    """The sets, each in ascending order."""
+    """Return the sets, each in ascending order."""
     listed = [[each] if isinstance(each, int | np.integer) else each for each in replica_sets]
     sets = [sorted({int(rank) for rank in each}) for each in listed]
     named = [rank for each in sets for rank in each]
@@ -73,7 +75,7 @@ def _parse_replica_sets(replica_sets: Iterable[Any], size: int) -> list[list[int
 
 
 class _MultiNodeSnapshot(Extension):
-    """See :func:`multi_node_snapshot`. (Chainer's name: it stands in the files.)"""
+    """The extension of :func:`multi_node_snapshot`. (Its name, Chainer's, is in files.)"""
 
     trigger = (1, "epoch")
     priority = -100
@@ -86,10 +88,12 @@ class _MultiNodeSnapshot(Extension):
         sets = _parse_replica_sets(replica_sets, comm.size)
         self.replica_set = next(each for each in sets if comm.rank in each)
         self.master = self.replica_set[0]
-        named = snapshot.filename
+        filename = snapshot.filename
         suffix = f".{comm.rank}"
         snapshot.filename = (
-            (lambda trainer: named(trainer) + suffix) if callable(named) else named + suffix
+            (lambda trainer: filename(trainer) + suffix)
+            if callable(filename)
+            else filename + suffix
         )
 
     @property
@@ -99,7 +103,7 @@ class _MultiNodeSnapshot(Extension):
 
     @property
     def is_last(self) -> bool:
-        """As of the snapshot."""
+        """``is_last`` of the snapshot."""
         return bool(self.snapshot.is_last)
 
     @property
@@ -108,7 +112,7 @@ class _MultiNodeSnapshot(Extension):
         return bool(self.snapshot.autoload)
 
     def initialize(self, trainer: Any) -> None:
-        """Load the last snapshot that all sets have, where that is wanted."""
+        """Load the last snapshot that all sets have, if ``autoload``."""
         if self.autoload:
             self._load(trainer)
         if self.is_master:
@@ -120,13 +124,11 @@ class _MultiNodeSnapshot(Extension):
         sets = [fields for fields in everyone if fields is not None]
         # a set may have written once more than another when training ended
         for fields in reversed(sets[0]):
-            if all(fields in one for one in sets) and self._take(trainer, found.get(fields)):
+            if all(fields in one for one in sets) and self._load_on_all(trainer, found.get(fields)):
                 return
 
-    def _take(self, trainer: Any, path: str | None) -> bool:
-        """Load a snapshot on all ranks, the masters' files and their bytes; False if one is
-        damaged.
-        """
+    def _load_on_all(self, trainer: Any, path: str | None) -> bool:
+        """Load a snapshot on all ranks, from the masters' files; return False if one is damaged."""
         content = None if path is None else read(path)
         if not all(self.comm.allgather_obj(content is not None or not self.is_master)):
             return False
@@ -136,7 +138,7 @@ class _MultiNodeSnapshot(Extension):
         else:
             content = read(io.BytesIO(self.comm.recv(self.master).tobytes()))
         self.snapshot.take(trainer, content or {})
-        for copies in copies_of([trainer]):  # each rank has loaded its own
+        for copies in copies_of([trainer]):  # each rank loaded its own values
             copies.take_as_given()
         return True
 
@@ -145,11 +147,11 @@ class _MultiNodeSnapshot(Extension):
             self.snapshot(trainer)
 
     def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
-        """Write one, where that is wanted."""
+        """Write a snapshot, if the snapshot extension does so after errors."""
         if self.is_master:
             self.snapshot.on_error(trainer, exc, tb)
 
     def finalize(self) -> None:
-        """Wait until all is written."""
+        """Wait until the snapshots are written."""
         if self.is_master:
             self.snapshot.finalize()

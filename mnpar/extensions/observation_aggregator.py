@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class ObservationAggregator(Extension):
-    """Combines the values that all ranks have observed into one, and puts it into the observation
-    of each rank. Collective.
+    """Combines the values that all ranks observed into one, and puts the result into the
+    observation of each rank. Collective.
 
     Args:
-        comm: of the ranks.
-        original_key: of the observation. Ranks need not all have it.
-        aggregated_key: the name of the result; None: the same.
+        comm: all its ranks have the extension.
+        original_key: of the observed value. Some ranks may lack it.
+        aggregated_key: of the result; None: the same key.
         comm_trigger: when ranks communicate; until then each collects its values. The same on all
             ranks.
         aggregator: called on rank 0 with a list of each rank's list of values; None: the mean of
@@ -70,17 +70,19 @@ class ObservationAggregator(Extension):
         self.observation_history: list[Any] = []
 
     def compute_summary(self, trainer: Any) -> Any:
-        """Take this iteration's value; the result when ``comm_trigger`` fires, else None."""
+        """Collect this iteration's value; return the result when ``comm_trigger`` fires, else
+        None.
+        """
         if self.original_key in trainer.observation:
             value = trainer.observation[self.original_key]
             self.observation_history.append(
-                tuple(map(_here, value)) if _is_pair(value) else _here(value)
+                tuple(map(_on_host, value)) if _is_pair(value) else _on_host(value)
             )
         if not self.comm_trigger(trainer):
             return None
         histories = self.comm.gather_obj(self.observation_history)
         self.observation_history = []
-        # an error there is one on all ranks
+        # an error on rank 0 is raised on all ranks
         return run_on_root(self.comm, 0, lambda: self.aggregator(histories or []))
 
     def __call__(self, trainer: Any) -> None:
@@ -89,7 +91,7 @@ class ObservationAggregator(Extension):
             trainer.observation[self.aggregated_key] = summary
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the values collected so far (numbers), and when the result was made last."""
+        """Save or load the values collected so far (numbers), and the state of ``comm_trigger``."""
         keep_part(serializer, "comm_trigger", self.comm_trigger)
         pairs = [value if _is_pair(value) else (value,) for value in self.observation_history]
         history = json.dumps(
@@ -108,16 +110,16 @@ class ObservationAggregator(Extension):
 
 
 def _is_pair(value: Any) -> bool:
-    """Whether it is a value with a weight."""
+    """Return whether a value is a pair of a value and a weight."""
     return isinstance(value, tuple) and len(value) == 2
 
 
-def _here(value: Any) -> Any:
+def _on_host(value: Any) -> Any:
     return backend.to_host(value.array if isinstance(value, Variable) else value)
 
 
 def _mean(ranks: list[list[Any]]) -> Any:
-    """The mean of all values of all ranks, in float64 at least; None if there is none."""
+    """Return the mean of all values of all ranks, in float64 at least; None if there is none."""
     pairs = [value if _is_pair(value) else (value, 1) for values in ranks for value in values]
     weight = sum(w for _, w in pairs)
     mean = sum(value * np.float64(w) for value, w in pairs) / weight if weight else None
@@ -128,12 +130,12 @@ class AllreducePersistent(Extension):
     """Averages persistent arrays of floats (batch normalization's running statistics) over ranks.
     Collective.
 
-    Call it before an evaluation or a snapshot; it comes before both, at each epoch, unless it is
-    told otherwise. Whole numbers are left alone.
+    It must run before an evaluation or a snapshot; by default it runs before both, at each epoch.
+    Integers are not averaged.
 
     Args:
         model: the same on all ranks.
-        comm: of the ranks.
+        comm: all its ranks have the extension.
 
     Example:
         >>> import mnpar, mnpar.links as L
@@ -165,16 +167,16 @@ class MultiNodeEarlyStoppingTrigger:
     a stop trigger.
 
     Args:
-        comm: of the ranks; all of them have this trigger.
+        comm: all its ranks have this trigger.
         check_trigger: when the mean of the value since the last check is compared with the best
             one.
-        monitor: its key in the observation.
-        patience: how many checks without improvement there may be; 3 by default. (``patients`` is
+        monitor: the key of the value in the observation.
+        patience: how many checks without improvement may pass; 3 by default. (``patients`` is
             Chainer's spelling.)
         mode: ``'max'`` or ``'min'`` is better; ``'auto'``: max if the key has ``'accuracy'`` in it.
-        verbose: print a line on rank 0 when it stops.
+        verbose: print a line on rank 0 at the stop.
         max_trigger: when to stop anyway.
-        suffix: the average is put into the observation under ``monitor + suffix``.
+        suffix: the key of the average in the observation is ``monitor + suffix``.
 
     Example:
         >>> import mnpar
@@ -217,7 +219,7 @@ class MultiNodeEarlyStoppingTrigger:
         return self.actual_trigger(trainer)
 
     def get_training_length(self) -> Any:
-        """The longest that it may take."""
+        """Return the longest possible training, as a period and its unit."""
         return self.actual_trigger.get_training_length()
 
     def serialize(self, serializer: Any) -> None:
