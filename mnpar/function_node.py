@@ -58,6 +58,9 @@ class FunctionNode(Hookable):
     """
     # it exchanges them in backward only: its outputs depend on its own inputs alone
     silent_forward: bool = False
+    # the inputs that are added up in the output: all of a sum, the bias of a layer
+    summands: slice = slice(0)
+    is_product: bool = False  # of its inputs
     opaque: bool = False  # what its inputs were computed from is not all in this graph
     on_tape: bool = False  # it is on a tape: a backward has still to visit it
     # one computation gives all of its gradients: one alone takes as long as all

@@ -33,6 +33,8 @@ class Function(Protocol):
     on_tape: bool
     joint_vjp: bool
     opaque: bool
+    summands: slice
+    is_product: bool
     inputs: tuple[VariableNode, ...]
     extra_inputs: tuple[VariableNode, ...]
     outputs: tuple[ReferenceType[VariableNode], ...]

@@ -23,49 +23,19 @@ from mnpar.checks.fingerprint import Fingerprint, equal_on_all, fingerprint
 from mnpar.checks.replication_checks import exchange, is_checked, name_of
 from mnpar.configuration import is_debugging, is_recording
 from mnpar.errors import MismatchError
-from mnpar.functions.array.broadcast import BroadcastTo
-from mnpar.functions.array.shape import Cast, Reshape
-from mnpar.functions.communication.base import Communication
-from mnpar.functions.connection.convolution import Convolution
-from mnpar.functions.connection.linear import Linear
-from mnpar.functions.math.arithmetic import (
-    Add,
-    AddConstant,
-    AddSeveral,
-    Div,
-    Mul,
-    MulConstant,
-    Neg,
-    PowConstant,
-)
-from mnpar.functions.math.reduction import Mean, Sum
 from mnpar.runtime.callsite import call_site
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
-    from mnpar.autograd.graph import VariableNode
+    from mnpar.autograd.graph import Function, VariableNode
     from mnpar.backend import Array
     from mnpar.checks.mesh_update import MeshUpdate
     from mnpar.communicators.communicator import Communicator
+    from mnpar.functions.communication.base import Communication
 
 
-_SUMS = (Add, AddSeveral)
-_EACH = ("allreduce", "allgather", "bcast")
-
-# of one that varies
-_ALONE = (
-    AddConstant,
-    Neg,
-    Mul,
-    MulConstant,
-    Div,
-    PowConstant,
-    Sum,
-    Mean,
-    BroadcastTo,
-    Reshape,
-    Cast,
-)
+_ALL = slice(None)
+_EACH = ("allreduce", "allgather", "bcast")  # each rank gets the gradients of all
 
 
 def check_parts(update: MeshUpdate | None, function: Communication, x: Array | None) -> None:
@@ -238,7 +208,7 @@ def _communicated_terms(loss: Variable) -> Iterator[Communication]:
         varying = [x for x in function.inputs if x.requires_grad]
         if function.communicates and node.shape in ((), (1,)):
             yield function.whole.what if hasattr(function, "whole") else function
-        elif isinstance(function, _SUMS) or (
+        elif function.summands == _ALL or (
             len(varying) == 1 and type(function).__module__.startswith("mnpar.")
         ):
             nodes += varying
@@ -284,20 +254,27 @@ def _terms(x: Any) -> Iterator[VariableNode]:
         if node.key in seen:
             continue
         seen.add(node.key)
-        creator = node.creator
-        if creator is None:
+        function: Any = node.creator
+        if function is None:
             yield node
-        elif isinstance(creator, _SUMS):
-            # b - b.array is nothing in forward, and b in backward: that is meant
-            if all([x.requires_grad for x in creator.inputs]):
-                nodes += creator.inputs
-        elif isinstance(creator, Linear | Convolution):
-            nodes += creator.inputs[2:]  # the bias
-        elif isinstance(creator, _ALONE):
-            varying = [x for x in creator.inputs if x.requires_grad]
-            nodes += varying if len(varying) == 1 else []
-        elif isinstance(creator, Communication) and creator.op == "copy_to":
-            creator.alike = True
+        elif not function.communicates:
+            nodes += _terms_of(function)
+        elif getattr(function, "op", "") == "copy_to":
+            function.alike = True
+
+
+def _terms_of(function: Function) -> Sequence[VariableNode]:
+    """Return the inputs of which the output is plainly a sum, or the one of which it is a function
+    or a multiple.
+    """
+    summands = function.inputs[function.summands]
+    if summands:
+        # b - b.array is nothing in forward, and b in backward: that is meant
+        return summands if all([x.requires_grad for x in summands]) else ()
+    if len(function.inputs) > 1 and not function.is_product:
+        return ()
+    varying = [x for x in function.inputs if x.requires_grad]
+    return varying if len(varying) == 1 else ()
 
 
 def _carries_first_gradient(function: Communication) -> bool:

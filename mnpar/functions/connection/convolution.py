@@ -65,6 +65,8 @@ def _plus(b: Array | None, y: Array) -> Array:
 class Convolution(Convolving):
     """y = x ∗ W + b."""
 
+    summands = slice(2, None)
+
     def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))
         xp = backend.get_array_module(x)

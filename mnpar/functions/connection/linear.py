@@ -23,6 +23,8 @@ from mnpar.variable import Variable, as_variable
 class Linear(GenericFunction):
     """y = x Wᵀ + b for x (N, D), W (O, D), b (O,)."""
 
+    summands = slice(2, None)
+
     def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))
         y = _by_rows(x, W)

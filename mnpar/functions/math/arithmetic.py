@@ -47,6 +47,8 @@ class Add(GenericFunction):
     was repeated.
     """
 
+    summands = slice(None)
+
     def forward(self, x: Array, y: Array) -> Array:
         return x + y
 
@@ -59,6 +61,8 @@ class AddSeveral(GenericFunction):
     """``z = x₀ + x₁ + …`` of arrays of one shape and dtype, without an array for each partial sum;
     each gradient is ``gz``.
     """
+
+    summands = slice(None)
 
     def forward(self, x: Array, y: Array, *others: Array) -> Array:
         z = x + y
@@ -84,6 +88,8 @@ class Sub(GenericFunction):
 class Mul(GenericFunction):
     """``z = x y``; ``gx = gz y`` and ``gy = gz x``."""
 
+    is_product = True
+
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
         return x * y
@@ -95,6 +101,8 @@ class Mul(GenericFunction):
 
 class Div(GenericFunction):
     """``z = x / y``; ``gx = gz / y`` and ``gy = -(gz / y) z``."""
+
+    is_product = True
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((1,))
