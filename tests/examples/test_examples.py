@@ -1,47 +1,215 @@
-"""The examples, run as a user runs them: in each of their ways, and with bad flags."""
+"""All examples in each of their ways, and what is wrong with flags and files: one table of each."""
 
+import json
 import re
 import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from mnpar.runtime.mpiexec import mpiexec_command
+from tests.examples.running import EXAMPLES, NOWHERE, PNG, output, run
 from tests.harness.mpi import TO_END, needs_mpich
-from tests.harness.scripts import run_script, client_for
-
-ROOT = Path(__file__).parents[2]
-NOWHERE = f"{__file__}/nowhere"  # nobody can make a folder in a file
-PNG = b"\x89PNG\r\n"
+from tests.harness.scripts import client_for
 
 
-def run(ranks, example, flags=(), bare_mpiexec=False, fresh=False):
-    """``mpiexec -n ranks python examples/…``; plain python for 0 ranks. What is fresh really starts
-    Python.
-    """
-    command, environment = mpiexec_command(ranks or 1)
-    command = [] if not ranks and not bare_mpiexec else command[:1] if bare_mpiexec else command
-    # thread ranks take turns, and small products on all cores wait for each other
-    if "--threads" in flags:
-        environment["OMP_NUM_THREADS"] = "1"
-    if fresh:
-        command += [sys.executable, str(ROOT / "examples" / example), *flags]
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=120,
-            check=False,
-            cwd=ROOT,
-        )
-    return run_script(ROOT / "examples" / example, flags, environment, ROOT, command)
+class Way(NamedTuple):
+    """A way to run an example, and what it prints."""
+
+    example: str
+    ranks: int  # of mpiexec; 0: plain python
+    flags: str  # OUT is a folder
+    says: dict[str, int] | None = None  # regular expressions of lines, and how many lines there are
+    differs: float = 0  # the limit of "… differ by …" from one process
+    picture: str = ""  # a file in OUT
+    check: Callable = lambda text, folder: None
+
+    def __str__(self):
+        started = f"mpiexec -n {self.ranks}" if self.ranks else "python"
+        return f"{started} {self.example} {self.flags}"
+
+
+def whole_weights(text, folder):
+    with np.load(folder / "model.npz") as file:
+        assert file["filters/W"].shape == (5, 1, 3, 3)
+        assert file["channels/W"].shape == (10, 5, 1, 1)
+        assert file["l2/W"].shape == (10, 7)
+
+
+def timeline(text, folder):
+    assert json.loads((folder / "timeline.json").read_text())["traceEvents"]
+
+
+def learnt(reached):
+    """A check of what a trainer printed: accuracies rise, and reach that much."""
+
+    def check(text, folder):
+        lines = [line.split() for line in text.splitlines()]
+        [header] = [line for line in lines if line[:1] == ["epoch"]]
+        rows = [
+            dict(zip(header, line, strict=True))
+            for line in lines
+            if len(line) == len(header) and line[0].isdigit()
+        ]
+        assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+        name = "validation/main/" + ("letters" if "main/letters" in text else "accuracy")
+        accuracies = [float(row[name]) for row in rows]
+        assert accuracies[-1] > max(reached, accuracies[0])
+        assert [entry["epoch"] for entry in json.loads((folder / "log").read_text())] == [1, 2, 3]
+
+    return check
+
+
+def ensemble(ranks, flags, members):
+    epoch = rf"^epoch +\d+ +loss [\d.]+ +members (?:[\d.]+ +){{{members}}} *ensemble [\d.]+$"
+    return Way(
+        "ensemble_mnist",
+        ranks,
+        f"--epoch 2 --unit 16 --batchsize 64 --out OUT {flags}",
+        {epoch: 2, "^data: scikit-learn's handwritten digits": 1},
+        differs=1e-10 if "--joint" in flags else 0,
+        picture="ensemble_mnist.png",
+    )
+
+
+def mixture(ranks, flags, size, experts=6):
+    says = {
+        rf"^epoch +\d +accuracy [\d.]+ +experts see(?: +[\d.]+%){{{experts}}}$": 2,
+        r"^rank \d of \d has experts (?:[\d, ]+|none)$": size,
+    }
+    return Way("mixture_of_experts", ranks, f"--epoch 2 --batchsize 400 {flags}", says, 1e-10)
+
+
+def tournament(ranks, flags, members):
+    says = {
+        rf"^round +\d +losses (?:[^\d\n]*\d+\.\d{{4}}(?: ← \d+)? *){{{members}}}$": 3,
+        r"^round  1 .* ← \d": 1,
+        rf"^accuracy +best member [\d.]+ +mean of {members} [\d.]+ +their vote [\d.]+$": 1,
+    }
+    return Way("ensemble_tournament", ranks, f"--rounds 3 --unit 8 {flags}", says, 1e-10)
+
+
+def convolution(ranks, flags, size):
+    return Way(
+        "parallel_convolution",
+        ranks,
+        f"--epoch 1 --train 60 --filters 5 --unit 7 --batchsize 20 --out OUT {flags}",
+        {rf"trained on {size} ranks and on one, the weights differ by": 1},
+        differs=1e-10,
+        check=whole_weights,
+    )
+
+
+def pipeline(ranks, flags, size):
+    says = {
+        r"^rank \d \|[FB\d.-]+ *": size,
+        r"^rank \d: computes": size,
+        r"^epoch  1  loss [\d.]+": 1,
+    }
+    flags = f"--batches 3 --epoch 1 --unit 20 --out OUT {flags}"
+    return Way("pipeline_mlp", ranks, flags, says, 1e-10, "timeline.png", timeline)
+
+
+def u_net(ranks, flags=""):
+    flags = f"--steps 2 --batchsize 6 --width 4 --out OUT {flags}"
+    return Way(
+        "applications/pipeline_unet", ranks, flags, differs=1e-8, picture="pipeline_unet.png"
+    )
+
+
+def translator(ranks, flags=""):
+    flags = f"--lines 53 --epoch 2 --unit 16 {flags}"
+    says = {r"^epoch +\d  loss +[\d.]+ per line  digits right [\d.]+$": 2}
+    return Way("applications/pipeline_seq2seq", ranks, flags, says, 1e-8)
+
+
+def trained(example, ranks, flags, reached):
+    says = {r"^ranks: \d+ \(\w+\)": 1} if example.startswith("mnist") else {}
+    flags = f"--epoch 3 --out OUT {flags}"
+    return Way(example, ranks, flags, says, check=learnt(reached))
+
+
+WAYS = [
+    Way("mlp_model_parallel", 2, "--unit 20", differs=1e-10),
+    Way("mlp_model_parallel", 0, "--unit 20", differs=1e-10),
+    Way("mlp_model_parallel", 0, "--unit 20 --threads", differs=1e-10),
+    ensemble(0, "", 4),
+    ensemble(2, "", 2),
+    ensemble(0, "--threads 3", 3),
+    ensemble(0, "--groups 2", 2),
+    ensemble(0, "--joint --threads 3", 3),
+    ensemble(0, "--joint --threads 4 --groups 2", 2),
+    mixture(2, "", 2),
+    mixture(0, "--ranks 3", 3),
+    mixture(0, "--threads 4 --experts 3 --k 2", 4, experts=3),  # more ranks than experts
+    mixture(0, "--threads 3 --capacity 1", 3),
+    tournament(2, "", 2),
+    tournament(0, "--ranks 3", 3),
+    tournament(0, "--threads 4 --members 2", 2),
+    tournament(0, "--threads 2 --members 6 --how truncation", 6),
+    convolution(3, "", 3),
+    convolution(0, "", 2),
+    convolution(0, "--threads 4", 4),
+    convolution(0, "--threads 1", 1),
+    convolution(0, "--threads 6", 6),  # more ranks than filters
+    pipeline(3, "", 3),
+    pipeline(0, "", 2),
+    pipeline(0, "--threads 4", 4),
+    u_net(2),
+    u_net(4),
+    u_net(0, "--threads 4 --schedule zb1p --recompute"),
+    translator(2),
+    translator(0, "--schedule zb1p --threads"),
+    trained("mnist_data_parallel", 2, "", 0.85),
+    trained("mnist_data_parallel", 0, "--progress", 0.85),
+    trained("mnist_data_parallel", 0, "--threads 3", 0.75),
+    trained("mnist_model_parallel", 2, "", 0.85),
+    trained("mnist_model_parallel", 0, "--threads", 0.85),
+    trained("mnist_dual_parallel", 0, "", 0.85),
+    trained("mnist_dual_parallel", 0, "--threads 4", 0.85),
+    trained("seeds/seq2seq_model_parallel", 2, "--unit 64", 0.6),
+    trained("seeds/seq2seq_model_parallel", 0, "--threads --unit 32 --longest 4", 0.25),
+]
+
+
+def keeps_its_word(way, folder, **how):
+    flags = [str(folder) if flag == "OUT" else flag for flag in way.flags.split()]
+    done = run(way.ranks, way.example, flags, **how)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for line, number in (way.says or {}).items():
+        assert len(re.findall(line, done.stdout, re.M)) == number, done.stdout
+    if way.differs:
+        assert float(re.search(r"differ by (\S+) at most", done.stdout)[1]) < way.differs
+    if way.picture:
+        picture = (folder / way.picture).read_bytes()
+        assert picture.startswith(PNG)
+        assert len(picture) > 5000
+    way.check(done.stdout, folder)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_an_example_does_what_it_says(way, tmp_path):
+    keeps_its_word(way, tmp_path)
+
+
+@needs_mpich
+def test_under_mpiexec_without_a_number_an_example_starts_its_ranks(tmp_path):
+    keeps_its_word(ensemble(0, "", 4), tmp_path, bare_mpiexec=True)
+
+
+@pytest.mark.parametrize("schedule", ["zbv", "F0 F1 B1 B0, F0 F1 B1 B0"])
+def test_the_pipeline_takes_any_schedule(schedule):
+    flags = ["--batches", "3", "--epoch", "1", "--unit", "20", "--threads", "2", "--out", ""]
+    text = output(0, "pipeline_mlp", [*flags, "--schedule", schedule])
+    assert float(re.search(r"weights differ by (\S+) at most", text)[1]) < 1e-10
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
 def test_the_ring_adds_the_left_and_the_right(ranks):
-    done = run(ranks, "ring.py", fresh=True)
+    done = run(ranks, "ring", fresh=True)
     assert done.returncode == 0, done.stderr
     size = ranks or 1
     for rank in range(size):
@@ -55,282 +223,326 @@ def test_the_ring_adds_the_left_and_the_right(ranks):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "flags"), [(2, []), (0, []), (0, ["--threads"])], ids=["mpiexec", "python", "threads"]
-)
-def test_a_network_on_two_ranks_learns_the_weights_of_one_process(ranks, flags):
-    done = run(ranks, "mlp_model_parallel.py", ["--unit", "20", *flags])
-    assert done.returncode == 0, done.stderr
-    assert float(re.search(r"differ by (\S+) at most", done.stdout)[1]) < 1e-10
-
-
-OF_TWO = [
-    "mlp_model_parallel",
-    "mnist_model_parallel",
-    "seeds/seq2seq_model_parallel",
-    "applications/pipeline_seq2seq",
-]
-
-
-@pytest.mark.parametrize("example", OF_TWO)
-def test_three_ranks_for_a_program_of_two_are_one_usage_error(example):
-    done = run(3, f"{example}.py")
-    assert done.returncode == 2
-    assert done.stderr.count("made for 2 ranks, not 3\n") == done.stderr.count("usage:") == 1
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("example", [*OF_TWO, "applications/pipeline_unet"])
-def test_a_program_of_two_ranks_that_cannot_start_them_is_a_usage_error(example, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "1")
-    done = run(0, f"{example}.py")
-    assert done.returncode == 2
-    assert "srun -n 2 python" in done.stdout
-    assert re.search(r"ranks, not (for )?1: --threads .*runs them as threads\n$", done.stderr)
-
-
-@pytest.mark.parametrize(
     ("example", "flags", "line"),
     [
-        ("ensemble_mnist.py", ["--threads", "2", "--epoch", "1"], r"^epoch   1 "),
-        ("ensemble_tournament.py", ["--threads", "2", "--rounds", "1"], r"^round  1 "),
-        ("mnist_data_parallel.py", ["--threads", "2", "--epoch", "1"], r"^1  "),
-        ("checkpoint_resume.py", ["--epoch", "1"], r"^iteration 1,"),
+        ("ensemble_mnist", ["--threads", "2", "--epoch", "1"], r"^epoch   1 "),
+        ("ensemble_tournament", ["--threads", "2", "--rounds", "1"], r"^round  1 "),
+        ("mnist_data_parallel", ["--threads", "2", "--epoch", "1"], r"^1  "),
+        ("checkpoint_resume", ["--epoch", "1"], r"^iteration 1,"),
     ],
 )
 def test_a_batch_larger_than_the_data_is_all_of_it_once(example, flags, line, tmp_path):
     out = [] if "tournament" in example else ["--out", str(tmp_path)]
-    done = run(0, example, [*flags, "--batchsize", "5000", "--unit", "8", *out])
-    assert done.returncode == 0, done.stderr
-    assert re.search(line, done.stdout, re.M), done.stdout
+    text = output(0, example, [*flags, "--batchsize", "5000", "--unit", "8", *out])
+    assert re.search(line, text, re.M), text
 
 
-SHORT = ["--epoch", "2", "--unit", "16", "--batchsize", "64"]
-WAYS = {
-    "python, which starts four": ({"ranks": 0}, [], 4),
-    "mpiexec without a number": pytest.param(
-        {"ranks": 0, "bare_mpiexec": True}, [], 4, marks=needs_mpich
-    ),
-    "mpiexec -n 2": ({"ranks": 2}, [], 2),
-    "threads": ({"ranks": 0}, ["--threads", "3"], 3),
-    "members of two ranks": ({"ranks": 0}, ["--groups", "2"], 2),
-}
+@pytest.fixture(params=[False, True], ids=["short", "whole"])
+def seeds_and_flags(request):
+    """The whole takes half a minute."""
+    if request.param and not request.config.getoption("--sweep"):
+        pytest.skip("pytest --sweep trains for 30 epochs from 5 seeds")
+    return (range(5), [], 0.97) if request.param else ([0], ["--epoch", "8"], 0.96)
 
 
-@pytest.mark.parametrize(("how", "flags", "members"), WAYS.values(), ids=WAYS)
-def test_the_ensemble_reports_each_epoch_once_and_draws_a_plot(how, flags, members, tmp_path):
-    done = run(example="ensemble_mnist.py", flags=[*SHORT, "--out", str(tmp_path), *flags], **how)
-    assert done.returncode == 0, done.stderr
-    lines = re.findall(
-        r"^epoch +\d+ +loss [\d.]+ +members ((?:[\d.]+ )+) +ensemble [\d.]+$", done.stdout, re.M
-    )
-    assert [len(line.split()) for line in lines] == [members, members]
-    assert done.stdout.count("data: scikit-learn's handwritten digits") == 1
-    picture = (tmp_path / "ensemble_mnist.png").read_bytes()
-    assert picture.startswith(PNG)
-    assert len(picture) > 5000
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [["--threads", "3"], ["--threads", "4", "--groups", "2"]],
-    ids=["members of a rank", "members of two ranks"],
-)
-def test_training_through_the_allgather_equals_training_on_one_rank(flags, tmp_path):
-    done = run(0, "ensemble_mnist.py", [*SHORT, "--joint", "--out", str(tmp_path), *flags])
-    assert done.returncode == 0, done.stderr
-    assert float(re.search(r"weights differ by (\S+) at most", done.stdout)[1]) < 1e-10
-
-
-def last_line(done):
-    assert done.returncode == 0, done.stderr
-    return re.search(r"^weights and logs: ([0-9a-f]{16})$", done.stdout, re.M)[1]
-
-
-def test_training_that_was_killed_goes_on_bit_for_bit_and_on_other_numbers_of_ranks(tmp_path):
-    flags = ["--unit", "8", "--epoch", "2", "--out"]
-    whole = last_line(run(2, "checkpoint_resume.py", [*flags, str(tmp_path / "whole")]))
-    killed = run(2, "checkpoint_resume.py", [*flags, str(tmp_path / "killed"), "--kill", "25"])
-    assert killed.returncode != 0
-    assert "begins on 2 ranks" in killed.stdout
-    resumed = run(2, "checkpoint_resume.py", [*flags, str(tmp_path / "killed")])
-    assert "goes on at iteration 20 on 2 ranks" in resumed.stdout
-    assert last_line(resumed) == whole
-    more = run(3, "checkpoint_resume.py", [*flags, str(tmp_path / "killed"), "--epoch", "3"])
-    assert "goes on at iteration 20 on 3 ranks" in more.stdout
-    assert "iteration 43, test accuracy 0." in more.stdout
-
-
-def test_training_that_is_told_to_end_saves_and_goes_on_from_there(tmp_path):
-    command, environment = mpiexec_command(2)
-    flags = ["--unit", "8", "--out", str(tmp_path)]
-    told = [
-        *command,
-        *client_for(ROOT / "examples" / "checkpoint_resume.py"),
-        *flags,
-        "--epoch",
-        "9999",
-    ]
-    with subprocess.Popen(
-        told, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
-    ) as job:
-        assert job.stdout.readline() == "begins on 2 ranks\n"
-        job.send_signal(TO_END)
-        iteration = re.fullmatch(r"told to end: saved at iteration (\d+)\n", job.stdout.read())[1]
-    assert job.returncode == 143
-    more = run(2, "checkpoint_resume.py", [*flags, "--epoch", str(int(iteration) // 14 + 1)])
-    assert f"goes on at iteration {iteration} on 2 ranks" in more.stdout, more.stderr
-
-
-SMALL_PRINT = {
-    "checkpoint_resume.py": (["--interval", "0"], "--interval is at least 1, not 0"),
-    "ensemble_tournament.py": (
-        ["--members", "3"],
-        "4 ranks do not make 3 members of as many ranks: choose a divisor of 4",
-    ),
-    "seeds/synkhronos_mnist.py": (
-        ["--threads", "3", "--ranks", "4"],
-        "argument --ranks: not allowed with argument --threads",
-    ),
-    "mnist_dual_parallel.py": (
-        ["--threads", "3"],
-        "this network is made for an even number of ranks, not 3",
-    ),
-    "mlp_model_parallel.py": (["--steps", "-1"], "--steps is at least 1, not -1"),
-    "mnist_data_parallel.py": (["--resume", "nothing"], "--resume: there is no file nothing"),
-    "pipeline_mlp.py": (["--micro-batches", "0"], "--micro-batches is at least 1, not 0"),
-    "applications/pipeline_seq2seq.py": (["--lines", "0"], "--lines is at least 1, not 0"),
-    "applications/pipeline_unet.py": (["--steps", "0"], "--steps is at least 1, not 0"),
-    "seeds/seq2seq_model_parallel.py": (["--longest", "2"], "--longest is at least 3, not 2"),
-    "transformer_lm.py": (
-        ["--run", "/dev/null/x"],
-        "argument --run: nothing can be written to /dev/null/x: Not a directory",
-    ),
-}
-
-
-@pytest.mark.grid
-def test_the_ensemble_is_better_than_its_mean_member_and_97_percent_right(trained, tmp_path):
-    seeds, flags, least = trained
+def test_the_ensemble_is_better_than_its_mean_member_and_97_percent_right(
+    seeds_and_flags, tmp_path
+):
+    seeds, flags, least = seeds_and_flags
     together = []
     for seed in seeds:
-        done = run(
-            0,
-            "ensemble_mnist.py",
-            ["--threads", "4", "--seed", str(seed), "--out", str(tmp_path), *flags],
+        more = ["--threads", "4", "--seed", str(seed), "--out", str(tmp_path)]
+        last = output(0, "ensemble_mnist", [*more, *flags]).splitlines()[-2]
+        *members, ensemble = map(
+            float, re.findall(r" (0\.\d{4})(?= |$)", last.partition("members")[2])
         )
-        assert done.returncode == 0, done.stderr
-        *members, ensemble = [
-            float(x)
-            for x in re.findall(
-                r" (0\.\d{4})(?= |$)", done.stdout.splitlines()[-2].partition("members")[2]
-            )
-        ]
         assert len(members) == 4
         assert ensemble > sum(members) / 4
         together.append(ensemble)
     assert sum(together) / len(together) >= least
 
 
-@pytest.mark.parametrize("example", SMALL_PRINT)
-def test_a_value_that_an_example_cannot_take_is_a_usage_error(example):
-    flags, message = SMALL_PRINT[example]
-    done = run(0, example, flags)
-    assert done.returncode == 2
-    assert done.stderr.endswith(f"error: {message}\n")
-
-
-BAD = {
-    "no epochs": (["--epoch", "0"], "--epoch is at least 1, not 0"),
-    "no number": (["--epoch", "x"], "invalid int value"),
-    "a flag that is not there": (["--gpus"], "unrecognized arguments"),
-    "groups that do not divide": (["--groups", "3"], "ranks do not make members of 3 ranks each"),
-    "a negative seed": (["--seed", "-1"], "a seed is a whole number from 0 to 4294967295, not -1"),
-    "a seed that is too large": (
-        ["--seed", "4294967296"],
-        "a seed is a whole number from 0 to 4294967295, not 4294967296",
-    ),
-    "no folder to write to": (
-        ["--out", "/dev/null/result"],
-        "nothing can be written to /dev/null/result: Not a directory",
-    ),
-    "no such folder": (["--data", NOWHERE], f"--data: there is no folder {NOWHERE}"),
-}
-
-
-def pytest_generate_tests(metafunc):
-    if "trained" in metafunc.fixturenames:  # the whole takes half a minute
-        whole = (range(5), [], 0.97)
-        metafunc.parametrize(
-            "trained",
-            [whole if metafunc.config.getoption("--sweep") else ([0], ["--epoch", "8"], 0.96)],
-        )
-    # who says it is much the same for all: a plain run looks at three on ranks
-    if "bad" in metafunc.fixturenames:
-        on_ranks = (
-            BAD
-            if metafunc.config.getoption("--sweep")
-            else ("no number", "groups that do not divide", "no folder to write to")
-        )
-        cases = [(0, bad) for bad in BAD] + [(2, bad) for bad in on_ranks]
-        metafunc.parametrize(
-            ("ranks", "bad"), cases, ids=[f"{bad}-{ranks}" for ranks, bad in cases]
-        )
-
-
-READERS = {
-    "mnist_data_parallel.py": ["--threads", "2"],
-    "mnist_dual_parallel.py": ["--threads", "2"],
-    "mnist_model_parallel.py": ["--threads"],
-    "ensemble_mnist.py": ["--threads", "2"],
-    "seeds/neon_cnn.py": ["--threads", "2", "--datapar"],
-    "seeds/gb_autoencoder.py": ["--threads", "2", "--images", "mnist"],
-    "seeds/resnet50.py": ["--threads", "2"],
-}
-
-
-@pytest.mark.parametrize("example", READERS)
-def test_a_file_that_cannot_be_read_is_told_in_one_line(example, tmp_path):
-    flag, file = (
-        ("--images", tmp_path / "cat" / "1.npy")
-        if "resnet" in example
-        else ("--data", tmp_path / "train-images-idx3-ubyte")
+def test_the_translator_translates(tmp_path):
+    flags = ["--epoch", "6", "--longest", "4", "--out", str(tmp_path)]
+    text = output(2, "seeds/seq2seq_model_parallel", flags)
+    right, of = map(
+        int, re.search(r"^(\d+) of (\d+) words are written backwards", text, re.M).groups()
     )
-    file.parent.mkdir(exist_ok=True)
-    file.write_bytes(b"\0")
-    (tmp_path / "train-labels-idx1-ubyte").touch()
-    done = run(0, example, [*READERS[example], flag, str(tmp_path)])
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"{Path(example).name}: error: {file}")
-    assert done.stderr.count("\n") == 1
+    assert right > of / 2
+    assert " → " in text
 
 
-def test_threads_and_ranks_of_a_launcher_exclude_each_other():
-    done = run(2, "ensemble_mnist.py", ["--threads", "4"])
+# ---- training that goes on ----
+
+
+def test_training_goes_on_from_a_snapshot(tmp_path):
+    flags = ["--out", str(tmp_path)]
+    run(2, "mnist_data_parallel", ["--epoch", "2", *flags])
+    [snapshot] = tmp_path.glob("snapshot_iter_*")
+    text = output(2, "mnist_data_parallel", ["--epoch", "3", "--resume", str(snapshot), *flags])
+    assert [line.split()[0] for line in text.splitlines()[1:]] == ["epoch", "1", "2", "3"]
+    assert [entry["epoch"] for entry in json.loads((tmp_path / "log").read_text())] == [1, 2, 3]
+
+
+def test_training_that_was_killed_goes_on_bit_for_bit_and_on_other_numbers_of_ranks(tmp_path):
+    flags = ["--unit", "8", "--epoch", "2", "--out"]
+    weights = r"^weights and logs: ([0-9a-f]{16})$"
+    text = output(2, "checkpoint_resume", [*flags, str(tmp_path / "whole")])
+    whole = re.search(weights, text, re.M)[1]
+    killed = run(2, "checkpoint_resume", [*flags, str(tmp_path / "killed"), "--kill", "25"])
+    assert killed.returncode != 0
+    assert "begins on 2 ranks" in killed.stdout
+    resumed = output(2, "checkpoint_resume", [*flags, str(tmp_path / "killed")])
+    assert "goes on at iteration 20 on 2 ranks" in resumed
+    assert re.search(weights, resumed, re.M)[1] == whole
+    more = output(3, "checkpoint_resume", [*flags, str(tmp_path / "killed"), "--epoch", "3"])
+    assert "goes on at iteration 20 on 3 ranks" in more
+    assert "iteration 43, test accuracy 0." in more
+
+
+def test_training_that_is_told_to_end_saves_and_goes_on_from_there(tmp_path):
+    command, environment = mpiexec_command(2)
+    flags = ["--unit", "8", "--out", str(tmp_path)]
+    program = client_for(EXAMPLES / "checkpoint_resume.py")
+    with subprocess.Popen(
+        [*command, *program, *flags, "--epoch", "9999"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=EXAMPLES.parent,
+    ) as job:
+        assert job.stdout.readline() == "begins on 2 ranks\n"
+        job.send_signal(TO_END)
+        iteration = re.fullmatch(r"told to end: saved at iteration (\d+)\n", job.stdout.read())[1]
+    assert job.returncode == 143
+    more = run(2, "checkpoint_resume", [*flags, "--epoch", str(int(iteration) // 14 + 1)])
+    assert f"goes on at iteration {iteration} on 2 ranks" in more.stdout, more.stderr
+
+
+# ---- wrong flags ----
+
+SEED = "a seed is a whole number from 0 to 4294967295, not"
+# of one example, said once on one rank and on several
+ENSEMBLE = {
+    "--epoch 0": "--epoch is at least 1, not 0",
+    "--epoch x": "invalid int value",
+    "--gpus": "unrecognized arguments",
+    "--groups 3": "ranks do not make members of 3 ranks each",
+    "--seed -1": f"{SEED} -1",
+    "--seed 4294967296": f"{SEED} 4294967296",
+    "--out /dev/null/x": "nothing can be written to /dev/null/x: Not a directory",
+    f"--data {NOWHERE}": f"--data: there is no folder {NOWHERE}",
+}
+USAGE_ERRORS = [  # example, ranks of mpiexec, flags, what is said once
+    ("checkpoint_resume", 0, "--interval 0", "--interval is at least 1, not 0"),
+    *[
+        ("ensemble_mnist", ranks, flags, message)
+        for flags, message in ENSEMBLE.items()
+        for ranks in (0, 2)
+    ],
+    (
+        "ensemble_mnist",
+        2,
+        "--threads 4",
+        "error: --threads is for one process, and the launcher has started 2: choose one of them",
+    ),
+    ("ensemble_tournament", 0, "--members 3", "4 ranks do not make 3 members of as many ranks"),
+    ("ensemble_tournament", 0, "--threads 3 --members 2", "3 ranks do not make 2 members"),
+    ("mixture_of_experts", 0, "--k 9", "--k 9 is more than the 6 experts"),
+    ("mixture_of_experts", 0, "--capacity 0", "--capacity is more than 0, not 0"),
+    ("mlp_model_parallel", 0, "--steps -1", "--steps is at least 1, not -1"),
+    ("mlp_model_parallel", 3, "", "made for 2 ranks, not 3\n"),
+    ("mnist_data_parallel", 0, "--resume nothing", "--resume: there is no file nothing"),
+    ("mnist_data_parallel", 2, "--epoch 0", "--epoch is at least 1, not 0"),
+    ("mnist_model_parallel", 2, "--epoch 0", "--epoch is at least 1, not 0"),
+    ("mnist_model_parallel", 3, "", "made for 2 ranks, not 3\n"),
+    ("mnist_dual_parallel", 2, "--epoch 0", "--epoch is at least 1, not 0"),
+    ("mnist_dual_parallel", 0, "--threads 3", "made for an even number of ranks, not 3"),
+    ("mnist_dual_parallel", 3, "", "made for an even number of ranks, not 3"),
+    ("parallel_convolution", 0, "--filters 0", "--filters is at least 1, not 0"),
+    ("pipeline_mlp", 0, "--micro-batches 0", "--micro-batches is at least 1, not 0"),
+    ("transformer_lm", 0, "--run /dev/null/x", "nothing can be written to /dev/null/x: Not a"),
+    ("transformer_lm", 0, "--mesh data", "a mesh is names and sizes"),
+    (
+        "transformer_lm",
+        0,
+        "--mesh dtaa=2",
+        "there is no axis dtaa here, only data, pipe, model, sequence",
+    ),
+    ("transformer_lm", 0, "--mesh data=-1", "-1 needs ranks that are there already"),
+    ("transformer_lm", 0, "--mesh data=-1,model=-1", "one axis of a mesh may be -1"),
+    ("transformer_lm", 0, "--schedule 2f2b", "invalid choice: '2f2b'"),
+    ("applications/pipeline_seq2seq", 0, "--lines 0", "--lines is at least 1, not 0"),
+    ("applications/pipeline_seq2seq", 3, "", "made for 2 ranks, not 3\n"),
+    ("applications/pipeline_unet", 0, "--steps 0", "--steps is at least 1, not 0"),
+    ("applications/pipeline_unet", 0, "--threads 3", "or two on each of 2, not for 3 ranks"),
+    ("applications/pipeline_unet", 3, "", "or two on each of 2, not for 3 ranks"),
+    (
+        "applications/pipeline_unet",
+        0,
+        "--threads 4 --schedule zbv",
+        "--schedule: zbv on 4 ranks has 8 stages",
+    ),
+    ("applications/unet", 0, "--size 8 --scales 4", "--size 8 cannot be halved 4 times"),
+    ("applications/unet", 0, "--halopar 2x2 --threads 3", "(2, 2) is for 4, and there are 3"),
+    (
+        "applications/halo_diffusion",
+        0,
+        "--grid 2y2",
+        "a grid is numbers from 1 on with an x between them, like 2x2, not '2y2'",
+    ),
+    (
+        "applications/halo_diffusion",
+        0,
+        "--grid 2x2 --threads 3",
+        "(2, 2) is for 4, and there are 3",
+    ),
+    ("applications/halo_diffusion", 0, "--grid 4", "--grid is rows x columns"),
+    ("applications/halo_diffusion", 0, "--steps 0", "--steps is at least 5, not 0"),
+    ("seeds/flashlight_perceptron", 0, "-e 0", "--epoch is at least 1, not 0"),
+    ("seeds/flashlight_perceptron", 0, "--tutorial --check", "not with --tutorial"),
+    ("seeds/flashlight_perceptron", 0, "--lr -1", "--lr is positive and finite, not -1.0"),
+    ("seeds/pathway2ai_mlp", 0, "--learning-rate nan", "is positive and finite, not nan"),
+    ("seeds/pathway2ai_mlp", 0, "--n-layers 1.5", "invalid int value"),
+    ("seeds/pathway2ai_mlp", 0, "--train-size 100", "0.1 of 100 samples are no batch of 64"),
+    ("seeds/pathway2ai_mlp", 0, "--dim-in 8", "8 features are too few for 32 classes"),
+    (
+        "seeds/pathway2ai_mlp",
+        0,
+        "--world-size 2 --threads 3",
+        "not allowed with argument --world-size",
+    ),
+    ("seeds/pathway2ai_mlp", 0, "--stop 2000", "--stop is at most --niters, 1000, not 2000"),
+    (
+        "seeds/parallel_matmul",
+        0,
+        "--shape 3x4",
+        "--shape is rows of A x columns of A x columns of B, not 3x4",
+    ),
+    ("seeds/parallel_matmul", 0, "--shape 3,4", "a grid is numbers from 1 on"),
+    ("seeds/synkhronos_mnist", 0, "--lr inf", "--lr is positive and finite, not inf"),
+    ("seeds/synkhronos_mnist", 0, "--model rnn", "invalid choice: 'rnn'"),
+    ("seeds/synkhronos_mnist", 0, f"--data {NOWHERE}", f"--data: there is no folder {NOWHERE}"),
+    (
+        "seeds/synkhronos_mnist",
+        0,
+        "--threads 3 --ranks 4",
+        "argument --ranks: not allowed with argument --threads",
+    ),
+    ("seeds/resnet50", 2, "--size 4", "--size is at least 8, not 4"),
+    ("seeds/resnet50", 2, f"--images {NOWHERE}", f"--images: there is no folder {NOWHERE}"),
+    ("seeds/seq2seq_model_parallel", 0, "--longest 2", "--longest is at least 3, not 2"),
+    ("seeds/seq2seq_model_parallel", 2, "--epoch 0", "--epoch is at least 1, not 0"),
+    ("seeds/seq2seq_model_parallel", 3, "", "made for 2 ranks, not 3\n"),
+    ("seeds/neon_cnn", 0, "--datapar --modelpar", "not allowed with argument"),
+    ("seeds/neon_cnn", 0, "--halopar 4", "images have two axes: RxC, not 4"),
+    ("seeds/neon_cnn", 0, "--halopar 2x2 --threads 3", "3 ranks do not suit blocks of 2x2"),
+    ("seeds/neon_cnn", 0, "--halodatapar 2x2 --threads 6", "6 ranks do not suit blocks of 2x2"),
+    ("seeds/neon_cnn", 0, "--threads 2", "2 ranks do not suit a run without a switch"),
+    ("seeds/neon_cnn", 0, "--images mnist", "--images mnist needs --data DIR"),
+    ("seeds/neon_cnn", 0, "--data /dev/null", "--data: there is no folder /dev/null"),
+    ("seeds/neon_cnn", 0, "--epoch 0", "--epoch is at least 1, not 0"),
+    ("seeds/gb_autoencoder", 0, "--halopar 2x2 --threads 3", "(2, 2) is for 4, and there are 3"),
+]
+
+
+@pytest.fixture
+def without_data(monkeypatch):
+    monkeypatch.delenv("MNPAR_DATA", raising=False)
+
+
+@pytest.mark.usefixtures("without_data")
+@pytest.mark.parametrize(("example", "ranks", "flags", "message"), USAGE_ERRORS)
+def test_what_is_wrong_with_flags_is_one_usage_error(example, ranks, flags, message):
+    done = run(ranks, example, flags.split())
     assert done.returncode == 2
-    assert (
-        done.stderr.count(
-            "error: --threads is for one process, and the launcher has started 2: choose one "
-            "of them\n"
-        )
-        == 1
-    )
-
-
-@pytest.mark.grid
-def test_bad_flags_are_one_usage_error(ranks, bad):
-    flags, message = BAD[bad]
-    done = run(ranks, "ensemble_mnist.py", flags)
-    assert done.returncode == 2
-    assert done.stderr.count(message) == 1
+    assert done.stderr.count(message) == 1, done.stderr
     assert done.stderr.count("usage:") == 1
+    assert "Traceback" not in done.stderr
+
+
+PROGRAMS = sorted(str(path.relative_to(EXAMPLES))[:-3] for path in EXAMPLES.rglob("*.py"))
+
+
+@pytest.mark.parametrize("example", [name for name in PROGRAMS if name != "ring"])
+def test_help_says_how_to_start_an_example(example):
+    text = output(0, example, ["--help"])
+    assert "mpiexec -n" in text
+    assert "--threads" in text
+
+
+# what is in several words
+SCHEDULES = {
+    "F0 B0 F1 B1, F1 B1 F0 B0": "cannot end, its ranks wait for each other",
+    "1f2b, 2f": "error: --schedule: '1f2b' is no action",
+    "F0 B0, F0 B0, F0 B0": "actions of 3 ranks, with commas between them, are given for 2 ranks",
+}
+
+
+@pytest.mark.parametrize(("schedule", "message"), SCHEDULES.items())
+def test_a_schedule_that_cannot_be_followed_is_a_usage_error(schedule, message):
+    done = run(0, "pipeline_mlp", ["--threads", "2", "--schedule", schedule])
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("ranks", "flags"), [(2, []), (0, ["--threads", "2"])], ids=["mpiexec", "threads"]
+    ("example", "ranks"),
+    [
+        ("mlp_model_parallel", 2),
+        ("mnist_model_parallel", 2),
+        ("seeds/seq2seq_model_parallel", 2),
+        ("applications/pipeline_seq2seq", 2),
+        ("applications/pipeline_unet", 2),
+        ("transformer_lm", 4),
+    ],
 )
-def test_a_folder_without_mnist_is_named(ranks, flags, tmp_path):
-    done = run(ranks, "ensemble_mnist.py", ["--data", str(tmp_path), *flags])
+def test_ranks_that_cannot_be_started_are_a_usage_error(example, ranks, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")  # in a batch job a script starts no ranks
+    done = run(0, example)
+    assert done.returncode == 2
+    assert f"srun -n {ranks} python" in done.stdout
+    message = f"made for {ranks} ranks, not 1: --threads runs them as threads\n"
+    assert done.stderr.endswith(message)
+
+
+# ---- files that cannot be read ----
+
+READERS = {
+    "mnist_data_parallel": ["--threads", "2"],
+    "mnist_dual_parallel": ["--threads", "2"],
+    "mnist_model_parallel": ["--threads"],
+    "ensemble_mnist": ["--threads", "2"],
+    "seeds/neon_cnn": ["--threads", "2", "--datapar"],
+    "seeds/gb_autoencoder": ["--threads", "2", "--images", "mnist"],
+    "seeds/resnet50": ["--threads", "2"],
+}
+
+
+@pytest.mark.parametrize(("example", "flags"), READERS.items())
+def test_a_file_that_cannot_be_read_is_told_in_one_line(example, flags, tmp_path):
+    resnet = "resnet" in example
+    file = tmp_path / ("cat/1.npy" if resnet else "train-images-idx3-ubyte")
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"\0")
+    (tmp_path / "train-labels-idx1-ubyte").touch()
+    done = run(0, example, [*flags, "--images" if resnet else "--data", str(tmp_path)])
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{example.split('/')[-1]}.py: error: {file}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("example", ["ensemble_mnist", "seeds/synkhronos_mnist"])
+@pytest.mark.parametrize(
+    ("ranks", "flags"),
+    [(2, []), (0, ["--ranks", "1"]), (0, ["--threads", "2"])],
+    ids=["mpiexec", "python", "threads"],
+)
+def test_a_folder_without_mnist_is_told_in_one_line(example, ranks, flags, tmp_path):
+    done = run(ranks, example, ["--data", str(tmp_path), *flags])
     assert done.returncode != 0
+    message = "error: train-images-idx3-ubyte (or train-images-idx3-ubyte.gz"
+    assert done.stderr.count(message) == 1, done.stderr
     assert str(tmp_path) in done.stderr
-    assert done.stderr.count("error:") == 1
     assert "Traceback" not in done.stderr

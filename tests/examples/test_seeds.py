@@ -2,11 +2,9 @@
 and on threads.
 """
 
-import os
 import re
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,29 +12,20 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
-from tests.harness.scripts import load_script, run_script
+from tests.examples import running
+from tests.examples.running import EXAMPLES, load
 
-ROOT = Path(__file__).parents[2]
 NAMES = ("flashlight_perceptron", "pathway2ai_mlp", "resnet50", "synkhronos_mnist")
-perceptron, exercise, resnet50, digits = [
-    load_script(ROOT / "examples" / "seeds" / f"{name}.py") for name in NAMES
-]
-NOWHERE = f"{__file__}/nowhere"  # nobody can make a folder in a file
+perceptron, exercise, resnet50, digits = [load(f"seeds/{name}") for name in NAMES]
 MPI = (2, [])
 ALONE = (0, ["--ranks", "1"])
 THREADS = (0, ["--threads", "3"])
-WAYS = pytest.mark.parametrize("way", [MPI, ALONE, THREADS], ids=["mpiexec", "python", "threads"])
 
 
-def run(way, example, *flags, fails=False, cwd=ROOT, timeout=120):
-    """What it prints; its errors, if it should fail."""
+def run(way, example, *flags, fails=False, timeout=120):
+    """Return what an example prints; its errors, if it must fail."""
     ranks, more = way
-    command, environment = mpiexec_command(ranks) if ranks else ([], clean_environment(os.environ))
-    environment["OMP_NUM_THREADS"] = "1"
-    done = run_script(
-        ROOT / "examples" / example, [*flags, *more], environment, cwd, command, timeout
-    )
+    done = running.run(ranks, example, [*flags, *more], timeout=timeout)
     assert (done.returncode != 0) == fails, done.stderr
     return done.stderr if fails else done.stdout
 
@@ -153,7 +142,7 @@ def test_first_weights_are_drawn_as_flashlight_draws_them():
 def test_the_perceptron_learns_as_a_replica(way, flags):
     found = numbers(
         r"mean squared error ([\d.]+)",
-        run(way, "seeds/flashlight_perceptron.py", "-e", "2", "-n", "600", *flags),
+        run(way, "seeds/flashlight_perceptron", "-e", "2", "-n", "600", *flags),
     )
     tutorial = "alike" if "alike" in flags else "own" if flags else None
     np.testing.assert_allclose(found, replica(max(way[0], 1), 600, tutorial)[:, 0], rtol=1e-3)
@@ -162,7 +151,7 @@ def test_the_perceptron_learns_as_a_replica(way, flags):
 @pytest.mark.grid
 def test_the_perceptron_is_in_the_bands_of_the_tutorial(band, n_epochs):
     way, flags, curve, (low, high) = band
-    text = run(way, "seeds/flashlight_perceptron.py", "-e", str(n_epochs), *flags, timeout=1200)
+    text = run(way, "seeds/flashlight_perceptron", "-e", str(n_epochs), *flags, timeout=1200)
     errors = numbers(r"mean squared error ([\d.]+)", text)
     assert len(errors) == n_epochs
     for epoch in (1, 2)[:n_epochs]:
@@ -174,7 +163,7 @@ def test_two_ranks_that_draw_alike_learn_what_one_does_from_half_the_samples():
     two, one = [
         numbers(
             r"mean squared error ([\d.]+)",
-            run(way, "seeds/flashlight_perceptron.py", "-e", "2", *flags),
+            run(way, "seeds/flashlight_perceptron", "-e", "2", *flags),
         )
         for way, flags in ((MPI, ["-n", "600", "--tutorial", "alike"]), (ALONE, ["-n", "300"]))
     ]
@@ -186,11 +175,17 @@ def test_two_ranks_that_draw_alike_learn_what_one_does_from_half_the_samples():
 )
 def test_ranks_with_one_sample_each_learn_what_one_does_with_their_minibatch(way):
     # 3 do not divide 200
-    text = run(way, "seeds/flashlight_perceptron.py", "-e", "2", "-n", "200", "--check")
+    text = run(way, "seeds/flashlight_perceptron", "-e", "2", "-n", "200", "--check")
     [difference] = numbers(r"the weights differ by (\S+) at most", text)
     assert difference < 1e-12
     first, second = numbers(r"mean squared error ([\d.]+)", text)
     assert second < first
+
+
+def test_the_tutorial_needs_a_sample_for_each_rank():
+    flags = ["--tutorial", "-n", "2"]
+    said = run(THREADS, "seeds/flashlight_perceptron", *flags, fails=True)
+    assert "--tutorial: 2 samples are none for each of 3 ranks" in said
 
 
 # ---- pathway2ai's exercise (X1) ----
@@ -217,7 +212,7 @@ def test_the_curve_is_the_exercises_and_the_held_out_loss_does_not_fall(way, fla
     """
     text = run(
         way,
-        "seeds/pathway2ai_mlp.py",
+        "seeds/pathway2ai_mlp",
         "--stop",
         str(stop),
         "--train-size",
@@ -270,7 +265,7 @@ def test_three_workers_take_every_third_of_batches_that_three_do_not_divide(
         "--learning-rate",
         "0.02",
     ]
-    monkeypatch.setattr(sys, "argv", ["seeds/pathway2ai_mlp.py", *flags, "--threads", "3"])
+    monkeypatch.setattr(sys, "argv", ["seeds/pathway2ai_mlp", *flags, "--threads", "3"])
     mnpar.run(exercise.main, ranks=3, args=(exercise.flags().read(),))
     text = capsys.readouterr().out
     losses = numbers(r"train_loss: ([\d.]+)", text)
@@ -283,7 +278,7 @@ def test_workers_that_have_drifted_apart_are_an_error(monkeypatch):
     monkeypatch.setattr(
         sys,
         "argv",
-        ["seeds/pathway2ai_mlp.py", *SMALL, "--batch-size", "20", "--stop", "1", "--threads", "2"],
+        ["seeds/pathway2ai_mlp", *SMALL, "--batch-size", "20", "--stop", "1", "--threads", "2"],
     )
     monkeypatch.setattr(mnpar, "create_multi_node_optimizer", lambda optimizer, comm: optimizer)
     with pytest.raises(SystemExit, match="the workers' parameters are not the same"):
@@ -298,7 +293,7 @@ def test_workers_that_have_drifted_apart_are_an_error(monkeypatch):
     "flags", [["--shape", "500x389x257", "--dtype", "f8"], ["--shape", "3x2x4"]], ids=" ".join
 )
 def test_products_of_ranks_and_their_gradients_are_those_of_one(way, flags):
-    text = run(way, "seeds/parallel_matmul.py", *flags)
+    text = run(way, "seeds/parallel_matmul", *flags)
     found = np.array(re.findall(r"C (\S+), dA (\S+), dB (\S+)", text)).astype(float)
     assert found.shape == (2, 3)  # by row, by reduction
     assert found.max() < (1e-10 if "f8" in flags else 1e-4)
@@ -308,7 +303,7 @@ def test_products_of_ranks_and_their_gradients_are_those_of_one(way, flags):
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_products_of_a_thousand_rows_are_those_of_one(dtype):
-    text = run(MPI, "seeds/parallel_matmul.py", "--dtype", dtype)
+    text = run(MPI, "seeds/parallel_matmul", "--dtype", dtype)
     assert max(map(float, re.findall(r"(?:C|dA|dB) (\d\S+?),?\s", text))) < (
         1e-6 if dtype == "f4" else 1e-12
     )
@@ -322,7 +317,7 @@ def validation(text):
 
 
 def test_any_number_of_ranks_and_of_slices_learns_the_same():
-    flags = ["seeds/synkhronos_mnist.py", "-e", "2", "-b", "41", "--lr", "0.05"]
+    flags = ["seeds/synkhronos_mnist", "-e", "2", "-b", "41", "--lr", "0.05"]
     one, right = validation(run(ALONE, *flags))
     assert len(one) == 2
     assert right[-1] > 70
@@ -370,9 +365,7 @@ def test_the_perceptron_drops_and_learns_the_same_on_any_number_of_ranks():
     ]
     for found in others:
         np.testing.assert_allclose(found, one, rtol=0, atol=1e-5)
-    text = run(
-        MPI, "seeds/synkhronos_mnist.py", "--model", "mlp", "-e", "2", "-b", "131", "-u", "64"
-    )
+    text = run(MPI, "seeds/synkhronos_mnist", "--model", "mlp", "-e", "2", "-b", "131", "-u", "64")
     np.testing.assert_allclose(
         numbers(r"epoch +\d+ +loss ([\d.]+)", text), [loss for loss, _, _ in one], atol=2e-5
     )
@@ -409,11 +402,11 @@ def test_resnet_50_has_the_layers_of_its_paper(monkeypatch):
 
 def narrow(folder, blocks):
     """The example with other blocks in its stages."""
-    text = (ROOT / "examples" / "seeds" / "resnet50.py").read_text()
+    text = (EXAMPLES / "seeds" / "resnet50.py").read_text()
     text, number = re.subn(r"^BLOCKS = .*", f"BLOCKS = {blocks}", text, flags=re.M)
     assert number == 1
     (folder / "resnet50.py").write_text(text)
-    return folder / "resnet50.py"
+    return folder / "resnet50"
 
 
 DEEP = ((3, 8), (4, 16), (6, 32), (3, 64))  # as deep as it is, and an eighth as wide
@@ -497,103 +490,3 @@ def test_resnet_50_reads_pictures_and_prints_its_scaling(tmp_path):
         ("strong", "1"),
         ("strong", "2"),
     ]
-
-
-# ---- bad flags ----
-
-BAD = {
-    "no epochs": ("seeds/flashlight_perceptron.py", ["-e", "0"], "--epoch is at least 1, not 0"),
-    "tutorial and check": (
-        "seeds/flashlight_perceptron.py",
-        ["--tutorial", "--check"],
-        "not with --tutorial",
-    ),
-    "a negative rate": (
-        "seeds/flashlight_perceptron.py",
-        ["--lr", "-1"],
-        "--lr is positive and finite, not -1.0",
-    ),
-    "no rate": (
-        "seeds/pathway2ai_mlp.py",
-        ["--learning-rate", "nan"],
-        "--learning-rate is positive and finite, not nan",
-    ),
-    "a rate beyond": (
-        "seeds/synkhronos_mnist.py",
-        ["--lr", "inf"],
-        "--lr is positive and finite, not inf",
-    ),
-    "half a layer": ("seeds/pathway2ai_mlp.py", ["--n-layers", "1.5"], "invalid int value"),
-    "no batch": (
-        "seeds/pathway2ai_mlp.py",
-        ["--train-size", "100"],
-        "0.1 of 100 samples are no batch of 64",
-    ),
-    "few features": (
-        "seeds/pathway2ai_mlp.py",
-        ["--dim-in", "8"],
-        "8 features are too few for 32 classes",
-    ),
-    "two ways": (
-        "seeds/pathway2ai_mlp.py",
-        ["--world-size", "2", "--threads", "3"],
-        "not allowed with argument --world-size",
-    ),
-    "late stop": (
-        "seeds/pathway2ai_mlp.py",
-        ["--stop", "2000"],
-        "--stop is at most --niters, 1000, not 2000",
-    ),
-    "two axes": (
-        "seeds/parallel_matmul.py",
-        ["--shape", "3x4"],
-        "--shape is rows of A x columns of A x columns of B, not 3x4",
-    ),
-    "no shape": ("seeds/parallel_matmul.py", ["--shape", "3,4"], "a grid is numbers from 1 on"),
-    "no model": ("seeds/synkhronos_mnist.py", ["--model", "rnn"], "invalid choice: 'rnn'"),
-    "no folder": (
-        "seeds/synkhronos_mnist.py",
-        ["--data", NOWHERE],
-        f"--data: there is no folder {NOWHERE}",
-    ),
-    "small images": ("seeds/resnet50.py", ["--size", "4"], "--size is at least 8, not 4"),
-    "no pictures": (
-        "seeds/resnet50.py",
-        ["--images", NOWHERE],
-        f"--images: there is no folder {NOWHERE}",
-    ),
-}
-
-
-@pytest.mark.parametrize(("example", "flags", "message"), BAD.values(), ids=BAD)
-def test_bad_flags_are_one_usage_error(example, flags, message):
-    said = run((2 if example == "seeds/resnet50.py" else 0, []), example, *flags, fails=True)
-    assert said.count(message) == 1
-    assert said.count("usage:") == 1
-    assert "Traceback" not in said
-
-
-def test_the_tutorial_needs_a_sample_for_each_rank():
-    said = run(
-        (0, ["--threads", "3"]),
-        "seeds/flashlight_perceptron.py",
-        "--tutorial",
-        "-n",
-        "2",
-        fails=True,
-    )
-    assert "--tutorial: 2 samples are none for each of 3 ranks" in said
-
-
-@WAYS
-def test_a_folder_without_the_images_is_told_in_one_line(way, tmp_path):
-    said = run(way, "seeds/synkhronos_mnist.py", "--data", str(tmp_path), fails=True)
-    assert said.count("error: train-images-idx3-ubyte (or train-images-idx3-ubyte.gz") == 1
-    assert "Traceback" not in said
-
-
-@pytest.mark.parametrize("example", sorted({example for example, _, _ in BAD.values()}))
-def test_help_says_how_to_start_it(example):
-    text = run((0, []), example, "--help")
-    assert "mpiexec -n" in text
-    assert "--threads" in text

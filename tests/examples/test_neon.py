@@ -1,11 +1,10 @@
-"""Networks and a field on grids: the same costs, weights and pictures on every grid, in every mode,
-as on one process.
+"""neon's network and its GB autoencoder on grids: the same costs, weights and pictures on every
+grid, in every mode, as on one process.
 """
 
 import os
 import re
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,18 +15,9 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.plans import block
-from tests.examples.test_examples import PNG, run
-from tests.harness.scripts import load_script
+from tests.examples.running import PNG, load, output
 
-neon, gb, unet, diffusion = [
-    load_script(Path(__file__).parents[2] / "examples" / f"{name}.py")
-    for name in (
-        "seeds/neon_cnn",
-        "seeds/gb_autoencoder",
-        "applications/unet",
-        "applications/halo_diffusion",
-    )
-]
+neon, gb = load("seeds/neon_cnn"), load("seeds/gb_autoencoder")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,10 +75,9 @@ def test_every_switch_prints_the_costs_of_one_process(flags, ranks, capsys, monk
 
 
 def test_a_switch_starts_the_ranks_it_needs():
-    done = run(0, "seeds/neon_cnn.py", [*SMALL, "--halopar", "1x2"])
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("2 rank(s)") == 1
-    assert len(re.findall(r"^epoch +\d +cost", done.stdout, re.M)) == 2
+    text = output(0, "seeds/neon_cnn", [*SMALL, "--halopar", "1x2"])
+    assert text.count("2 rank(s)") == 1
+    assert len(re.findall(r"^epoch +\d +cost", text, re.M)) == 2
 
 
 def weights(net):
@@ -170,32 +159,6 @@ def test_steps_on_shared_batches_of_100_keep_the_weights_of_one_process(comm):
     expected = learn_in_batches(mnpar.create_communicator("self"), 100)
     for mine, whole in zip(learn_in_batches(comm, 100), expected, strict=True):
         np.testing.assert_allclose(mine, whole, rtol=1e-10, atol=1e-12)
-
-
-BAD = {
-    "two switches": (["--datapar", "--modelpar"], "not allowed with argument"),
-    "blocks of one axis": (["--halopar", "4"], "images have two axes: RxC, not 4"),
-    "other ranks than blocks": (
-        ["--halopar", "2x2", "--threads", "3"],
-        "3 ranks do not suit blocks of 2x2",
-    ),
-    "groups that do not come out even": (
-        ["--halodatapar", "2x2", "--threads", "6"],
-        "6 ranks do not suit blocks of 2x2",
-    ),
-    "ranks without a switch": (["--threads", "2"], "2 ranks do not suit a run without a switch"),
-    "MNIST from nowhere": (["--images", "mnist"], "--images mnist needs --data DIR"),
-    "a folder that is not there": (["--data", "/dev/null"], "--data: there is no folder /dev/null"),
-    "no epochs": (["--epoch", "0"], "--epoch is at least 1, not 0"),
-}
-
-
-@pytest.mark.parametrize(("flags", "message"), BAD.values(), ids=BAD)
-def test_bad_flags_are_usage_errors(flags, message, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["seeds/neon_cnn.py", *flags])
-    with pytest.raises(SystemExit, match="2"):
-        neon.flags().read()
-    assert message in capsys.readouterr().err
 
 
 # ---- GB ----
@@ -288,8 +251,7 @@ def test_gb_has_the_costs_of_one_process_for_colour_images_of_32_by_32():
 
 
 def test_gb_draws_a_plot(tmp_path):
-    done = run(0, "seeds/gb_autoencoder.py", [*SHORT, "--out", str(tmp_path)])
-    assert done.returncode == 0, done.stderr
+    output(0, "seeds/gb_autoencoder", [*SHORT, "--out", str(tmp_path)])
     picture = (tmp_path / "gb_autoencoder.png").read_bytes()
     assert picture.startswith(PNG)
     assert len(picture) > 20_000
@@ -335,117 +297,3 @@ def test_the_area_under_the_roc_curve_is_that_of_all_pairs():
     for c in range(3):
         pairs = h[t == c][:, None] > h[t != c][None]  # (pos, neg, units)
         np.testing.assert_allclose(gb.areas(h, t, 3)[c], pairs.mean(axis=(0, 1)))
-
-
-def test_gbs_bad_flags_are_usage_errors(capsys, monkeypatch):
-    monkeypatch.setattr(
-        sys, "argv", ["seeds/gb_autoencoder.py", "--halopar", "2x2", "--threads", "3"]
-    )
-    with pytest.raises(SystemExit, match="2"):
-        gb.flags().read()
-    assert "(2, 2) is for 4, and there are 3" in capsys.readouterr().err
-
-
-# ---- U-Net ----
-
-
-def test_a_u_net_prints_the_same_costs_on_every_grid(tmp_path, capsys, monkeypatch):
-    """Images of 21 × 21 on three scales: at the smallest one some ranks have nothing."""
-    flags = [
-        "--size",
-        "21",
-        "--train",
-        "3",
-        "--test",
-        "1",
-        "-b",
-        "2",
-        "--filters",
-        "2",
-        "-e",
-        "1",
-        "-o",
-        str(tmp_path),
-    ]
-    one = printed(unet, unet.main, flags, 1, capsys, monkeypatch)
-    assert (tmp_path / "unet.png").read_bytes().startswith(PNG)
-    monkeypatch.setattr(unet, "draw", lambda *args: print(f"plot: {tmp_path / 'unet.png'}"))
-    for dims, ranks in (("2x2", 4), ("3x1", 3)):
-        assert (
-            printed(unet, unet.main, [*flags, "--halopar", dims], ranks, capsys, monkeypatch) == one
-        )
-
-
-BAD_NETS = {
-    "too small": (["--size", "8", "--scales", "4"], "--size 8 cannot be halved 4 times"),
-    "other ranks than blocks": (
-        ["--halopar", "2x2", "--threads", "3"],
-        "(2, 2) is for 4, and there are 3",
-    ),
-}
-
-
-@pytest.mark.parametrize(("flags", "message"), BAD_NETS.values(), ids=BAD_NETS)
-def test_the_u_nets_bad_flags_are_usage_errors(flags, message, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["applications/unet.py", *flags])
-    with pytest.raises(SystemExit, match="2"):
-        unet.flags().read()
-    assert message in capsys.readouterr().err
-
-
-# ---- a field ----
-
-
-PLATE = ["--size", "8", "--steps", "10", "--iterations", "3"]
-
-
-def test_a_field_is_learnt_on_several_processes_with_the_gradient_of_the_adjoint_equation(tmp_path):
-    done = run(2, "applications/halo_diffusion.py", [*PLATE, "--out", str(tmp_path)])
-    assert done.returncode == 0, done.stderr
-    assert float(re.search(r"on one: difference (\S+)", done.stdout)[1]) < 1e-12
-    now, before = re.search(
-        r"wrong by (\S+) \(root mean square\), at first (\S+)", done.stdout
-    ).groups()
-    assert float(now) < float(before)
-    assert (tmp_path / "halo_diffusion.png").read_bytes().startswith(PNG)
-
-
-GRIDS = {
-    "2 x 3": ["--grid", "2x3", "--size", "7"],
-    "one rank has nothing": ["--grid", "4x1", "--size", "3"],
-}
-
-
-@pytest.mark.parametrize("flags", GRIDS.values(), ids=GRIDS)
-def test_on_any_grid_the_field_is_that_of_one_process(flags, monkeypatch):
-    monkeypatch.setattr(diffusion, "draw", lambda *args: None)
-    found = []
-    for grid, ranks in (([], 1), (flags[:2], int(np.prod(mnpar.launch.dims(flags[1]))))):
-        monkeypatch.setattr(
-            sys,
-            "argv",
-            ["applications/halo_diffusion.py", *PLATE, *flags[2:], *grid, "--threads", str(ranks)],
-        )
-        found.append(mnpar.run(diffusion.main, ranks=ranks, args=(diffusion.flags().read(),))[0])
-    (difference, *losses), (one, *serial) = found
-    assert max(difference, one) < 1e-12
-    np.testing.assert_allclose(losses, serial, rtol=1e-9)
-
-
-BAD_GRIDS = {
-    "no grid": (
-        ["--grid", "2y2"],
-        "a grid is numbers from 1 on with an x between them, like 2x2, not '2y2'",
-    ),
-    "too few ranks": (["--grid", "2x2", "--threads", "3"], "(2, 2) is for 4, and there are 3"),
-    "one axis": (["--grid", "4"], "--grid is rows x columns"),
-    "no steps": (["--steps", "0"], "--steps is at least 5, not 0"),
-}
-
-
-@pytest.mark.parametrize(("flags", "message"), BAD_GRIDS.values(), ids=BAD_GRIDS)
-def test_bad_grids_are_usage_errors(flags, message, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["applications/halo_diffusion.py", *flags])
-    with pytest.raises(SystemExit, match="2"):
-        diffusion.flags().read()
-    assert message in capsys.readouterr().err
