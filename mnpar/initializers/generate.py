@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from mnpar import backend
 from mnpar.backend import NUMPY, Array, ArrayModule
 from mnpar.configuration import get_dtype
 from mnpar.initializers.constant import Constant
+from mnpar.initializers.initializer import InitialValue
 from mnpar.initializers.normal import LeCunNormal
 
 
@@ -48,7 +50,9 @@ def generate_array(
     return array if device is None else backend.to_device(device, array)
 
 
-def _get_initializer(initializer: Any, default: Any = None) -> Any:
+def _get_initializer(
+    initializer: InitialValue, default: InitialValue = None
+) -> Callable[[Array], None]:
     """Return the initializer that an argument such as a link's ``initialW`` means.
 
     Args:

@@ -9,12 +9,16 @@ device.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mnpar import backend, random
 from mnpar.backend import Array
+
+# the arguments that become an initializer: a function that fills an array, or values; None: a default
+InitialValue: TypeAlias = Callable[[Array], None] | Array | float | None
 
 
 class Initializer:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend, functions, initializers, parameter
+from mnpar.backend import Array
 from mnpar.chain import Chain
+from mnpar.initializers.initializer import InitialValue
 from mnpar.link import Link
 from mnpar.links.linear import Linear
 from mnpar.variable import Variable
@@ -26,11 +28,11 @@ class PReLU(Link):
         array([[-0.25,  2.  ]])
     """
 
-    def __init__(self, shape: Any = (), init: Any = 0.25) -> None:
+    def __init__(self, shape: Any = (), init: InitialValue = 0.25) -> None:
         super().__init__()
         self.W = parameter.Parameter(initializers._get_initializer(init), shape)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """Return the activation.
 
         Args:
@@ -56,11 +58,11 @@ class Swish(Link):
         array([[0.    , 0.7311]])
     """
 
-    def __init__(self, beta_shape: Any, beta_init: Any = 1.0) -> None:
+    def __init__(self, beta_shape: Any, beta_init: InitialValue = 1.0) -> None:
         super().__init__()
         self.beta = parameter.Parameter(initializers._get_initializer(beta_init), beta_shape)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """Return the activation.
 
         Args:
@@ -105,8 +107,8 @@ class Maxout(Chain):
         in_size: int | None,
         out_size: int,
         pool_size: int,
-        initialW: Any = None,
-        initial_bias: Any = 0,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = 0,
     ) -> None:
         super().__init__()
         if out_size < 1 or pool_size < 1:
@@ -117,7 +119,7 @@ class Maxout(Chain):
         initial_bias = _flat(initial_bias, (rows,))
         self.linear = Linear(in_size, rows, initial_bias is None, initialW, initial_bias)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """Return the outputs.
 
         Args:

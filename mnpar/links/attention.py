@@ -29,7 +29,7 @@ from mnpar.functions import (
     separate,
     transpose,
 )
-from mnpar.initializers.initializer import put
+from mnpar.initializers.initializer import InitialValue, put
 from mnpar.links.divided import Divided, initialize_part
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, block
@@ -119,8 +119,8 @@ class MultiHeadAttention(Divided):
         causal: bool = False,
         head_size: int | None = None,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
         sequence_comm: Communicator | None = None,
         sequence: str = "ring",
         whole_gradients: bool = True,
@@ -188,7 +188,13 @@ class MultiHeadAttention(Divided):
         if self.sequence_comm is not None:
             yield from (("sequence", self.sequence), ("sequence_ranks", self.sequence_comm.size))
 
-    def forward(self, x: Any, source: Any = None, mask: Any = None, cut: Any = None) -> Variable:
+    def forward(
+        self,
+        x: Variable | Array,
+        source: Variable | Array | None = None,
+        mask: Variable | Array | None = None,
+        cut: Any = None,
+    ) -> Variable:
         """Return the layer's outputs.
 
         Args:
@@ -220,7 +226,9 @@ class MultiHeadAttention(Divided):
             )
         return self._join_heads(self._attend(q, k, v, mask, cut))
 
-    def _attend(self, q: Variable, k: Variable, v: Variable, mask: Any, cut: Any) -> Variable:
+    def _attend(
+        self, q: Variable, k: Variable, v: Variable, mask: Variable | Array | None, cut: Any
+    ) -> Variable:
         """Return the attention of this rank's heads."""
         comm = self.heads_comm
         if mask is not None and comm is not None and mask.ndim > 2 and mask.shape[-3] > 1:
@@ -240,7 +248,7 @@ class MultiHeadAttention(Divided):
             else copy_to(comm, parameter)
         )
 
-    def _require_features(self, x: Any) -> Variable:
+    def _require_features(self, x: Variable | Array) -> Variable:
         x = as_variable(x)
         if x.ndim < 2 or x.shape[-1] != self.size:
             raise ValueError(f"{self}: x of shape {x.shape} is not (…, T, {self.size})")

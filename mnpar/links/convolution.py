@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from mnpar import initializers
+from mnpar.backend import Array
 from mnpar.chain import Chain, ChainList
 from mnpar.functions import convolution_nd, deconvolution_nd, depthwise_convolution_2d, relu
 from mnpar.functions.connection.deformable_convolution import deformable_convolution_2d_sampler
-from mnpar.kernels.windows import missing, per_axis
+from mnpar.initializers.initializer import InitialValue
+from mnpar.kernels.windows import PerAxis, missing, per_axis
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
@@ -31,13 +33,13 @@ class _ConvolutionLayer(Link):
         ndim: int,
         in_channels: int | None,
         out_channels: int | None,
-        ksize: Any,
-        stride: Any,
-        pad: Any,
+        ksize: PerAxis | None,
+        stride: PerAxis,
+        pad: PerAxis,
         nobias: bool,
-        initialW: Any,
-        initial_bias: Any,
-        dilate: Any,
+        initialW: InitialValue,
+        initial_bias: InitialValue,
+        dilate: PerAxis,
         groups: int,
     ) -> None:
         super().__init__()
@@ -73,7 +75,7 @@ class _ConvolutionLayer(Link):
         if in_channels is not None:
             self._initialize_params(in_channels)
 
-    def _pads(self, pad: Any) -> Any:
+    def _pads(self, pad: PerAxis) -> Any:
         return per_axis(f"{type(self).__name__}: pad", pad, self.ndim, 0)
 
     def _shape(self, in_channels: int) -> tuple[int, ...]:
@@ -88,7 +90,7 @@ class _ConvolutionLayer(Link):
         self.in_channels = in_channels
         self.W.initialize(self._shape(in_channels))
 
-    def _infer_sizes(self, x: Any) -> None:
+    def _infer_sizes(self, x: Variable | Array) -> None:
         if not self.W.is_initialized:
             if x.ndim != self.ndim + 2:
                 raise ValueError(
@@ -135,14 +137,14 @@ class ConvolutionND(_ConvolutionLayer):
         ndim: int,
         in_channels: int | None,
         out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
+        ksize: PerAxis | None = None,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
         cover_all: bool = False,
-        dilate: Any = 1,
+        dilate: PerAxis = 1,
         groups: int = 1,
     ) -> None:
         super().__init__(
@@ -160,7 +162,7 @@ class ConvolutionND(_ConvolutionLayer):
         )
         self.cover_all = cover_all
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, C, …) → (N, K, …), as :func:`mnpar.functions.convolution_nd`."""
         self._infer_sizes(x)
         return convolution_nd(
@@ -177,14 +179,14 @@ class _ConvolutionForAxes(ConvolutionND):
         self,
         in_channels: int | None,
         out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
+        ksize: PerAxis | None = None,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
         cover_all: bool = False,
-        dilate: Any = 1,
+        dilate: PerAxis = 1,
         groups: int = 1,
     ) -> None:
         super().__init__(
@@ -252,13 +254,13 @@ class DilatedConvolution2D(ConvolutionND):
         self,
         in_channels: int | None,
         out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
-        dilate: Any = 1,
+        ksize: PerAxis | None = None,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
+        dilate: PerAxis = 1,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         super().__init__(
             2,
@@ -296,12 +298,12 @@ class DepthwiseConvolution2D(Link):
         self,
         in_channels: int | None,
         channel_multiplier: int,
-        ksize: Any,
-        stride: Any = 1,
-        pad: Any = 0,
+        ksize: PerAxis,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         super().__init__()
         self.channel_multiplier, self.stride, self.pad = channel_multiplier, stride, pad
@@ -318,11 +320,11 @@ class DepthwiseConvolution2D(Link):
         if self.b is not None:
             self.b.initialize((self.channel_multiplier * in_channels,))
 
-    def _infer_sizes(self, x: Any) -> None:
+    def _infer_sizes(self, x: Variable | Array) -> None:
         if not self.W.is_initialized:
             self._initialize_params(x.shape[1])
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, C, H, W) → (N, C M, …), as :func:`mnpar.functions.depthwise_convolution_2d`."""
         self._infer_sizes(x)
         return depthwise_convolution_2d(x, self.W, self.b, self.stride, self.pad)
@@ -349,12 +351,12 @@ class MLPConvolution2D(ChainList):
         self,
         in_channels: int | None,
         out_channels: Any,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
+        ksize: PerAxis | None = None,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
         activation: Callable[[Any], Variable] = relu,
-        conv_init: Any = None,
-        bias_init: Any = None,
+        conv_init: InitialValue = None,
+        bias_init: InitialValue = None,
     ) -> None:
         if ksize is None:
             in_channels, out_channels, ksize = None, in_channels, out_channels
@@ -373,7 +375,7 @@ class MLPConvolution2D(ChainList):
         super().__init__(*layers)
         self.activation = activation
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, C, H, W) → (N, out_channels[-1], …)."""
         *hidden, last = list(self.children())
         for layer in hidden:
@@ -408,14 +410,14 @@ class DeconvolutionND(_ConvolutionLayer):
         ndim: int,
         in_channels: int | None,
         out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
+        ksize: PerAxis | None = None,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
         nobias: bool = False,
-        outsize: Any = None,
-        initialW: Any = None,
-        initial_bias: Any = None,
-        dilate: Any = 1,
+        outsize: PerAxis | None = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+        dilate: PerAxis = 1,
         groups: int = 1,
     ) -> None:
         super().__init__(
@@ -436,7 +438,7 @@ class DeconvolutionND(_ConvolutionLayer):
     def _shape(self, in_channels: int) -> tuple[int, ...]:
         return in_channels, self.out_channels // self.groups, *self.ksize
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, in_channels, …) → (N, out_channels, …), as
         :func:`mnpar.functions.deconvolution_nd`.
         """
@@ -455,14 +457,14 @@ class _DeconvolutionForAxes(DeconvolutionND):
         self,
         in_channels: int | None,
         out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
+        ksize: PerAxis | None = None,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
         nobias: bool = False,
-        outsize: Any = None,
-        initialW: Any = None,
-        initial_bias: Any = None,
-        dilate: Any = 1,
+        outsize: PerAxis | None = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+        dilate: PerAxis = 1,
         groups: int = 1,
     ) -> None:
         super().__init__(
@@ -536,12 +538,12 @@ class DeformableConvolution2DSampler(Convolution2D):
         self,
         in_channels: int | None,
         out_channels: int,
-        ksize: Any,
-        stride: Any = 1,
-        pad: Any = 0,
+        ksize: PerAxis,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -554,7 +556,7 @@ class DeformableConvolution2DSampler(Convolution2D):
             initial_bias,
         )
 
-    def forward(self, x: Any, offset: Any) -> Variable:  # type: ignore[override]
+    def forward(self, x: Variable | Array, offset: Variable | Array) -> Variable:  # type: ignore[override]
         """(N, C, H, W), (N, 2 kH kW, oH, oW) → (N, out_channels, oH, oW)."""
         if not self.W.is_initialized:
             self._initialize_params(x.shape[1])
@@ -592,15 +594,15 @@ class DeformableConvolution2D(Chain):
         self,
         in_channels: int | None,
         out_channels: int,
-        ksize: Any,
-        stride: Any = 1,
-        pad: Any = 0,
+        ksize: PerAxis,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
         offset_nobias: bool = False,
-        offset_initialW: Any = None,
-        offset_initial_bias: Any = None,
+        offset_initialW: InitialValue = None,
+        offset_initial_bias: InitialValue = None,
         deform_nobias: bool = False,
-        deform_initialW: Any = None,
-        deform_initial_bias: Any = None,
+        deform_initialW: InitialValue = None,
+        deform_initial_bias: InitialValue = None,
     ) -> None:
         super().__init__()
         kH, kW = (ksize, ksize) if isinstance(ksize, int) else ksize
@@ -625,7 +627,7 @@ class DeformableConvolution2D(Chain):
             deform_initial_bias,
         )
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, C, H, W) → (N, out_channels, oH, oW)."""
         y: Variable = self.deform_conv(x, self.offset_conv(x))
         return y

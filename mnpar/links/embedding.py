@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import initializers
+from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
 from mnpar.functions import (
     embed_id,
@@ -20,6 +21,7 @@ from mnpar.functions import (
 from mnpar.functions.array.get_item import ScatterAdd
 from mnpar.functions.communication.base import communication_hook
 from mnpar.initializers import Normal
+from mnpar.initializers.initializer import InitialValue
 from mnpar.link import Link
 from mnpar.links.divided import Divided, initialize_part
 from mnpar.links.parallel import require_batch_axis
@@ -47,7 +49,11 @@ class EmbedID(Link):
     """
 
     def __init__(
-        self, in_size: int, out_size: int, initialW: Any = None, ignore_label: int | None = None
+        self,
+        in_size: int,
+        out_size: int,
+        initialW: InitialValue = None,
+        ignore_label: int | None = None,
     ) -> None:
         super().__init__()
         self.ignore_label = ignore_label
@@ -55,7 +61,7 @@ class EmbedID(Link):
             initializers._get_initializer(initialW, Normal(1.0)), (in_size, out_size)
         )
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """Integers of any shape (…) → (…, D)."""
         return embed_id(x, self.W, self.ignore_label)
 
@@ -105,7 +111,7 @@ class VocabularyParallelEmbedID(Divided):
         comm: Communicator,
         in_size: int,
         out_size: int,
-        initialW: Any = None,
+        initialW: InitialValue = None,
         ignore_label: int | None = None,
         sequence_axis: int | None = None,
     ) -> None:
@@ -133,7 +139,7 @@ class VocabularyParallelEmbedID(Divided):
             ("ranks", self.comm.size),
         )
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """Integers of any shape (…), the same on each rank → (…, D), the same on each rank, or this
         rank's block of it.
 
@@ -155,7 +161,7 @@ class VocabularyParallelEmbedID(Divided):
             reduce_from(self.comm, y) if axis is None else reduce_scatter(self.comm, y, axis=axis)
         )
 
-    def _own(self, x: Any) -> Variable:
+    def _own(self, x: Variable | Array) -> Variable:
         """Return the rows that this rank has, zeros for the others."""
         numbers = as_variable(x).array
         if numbers.dtype.kind not in "iu":

@@ -40,6 +40,7 @@ from mnpar.functions import (
     sum,
 )
 from mnpar.functions.divided.routing import Routes, make_routes, pick_rows, put_in_order, sum_rows
+from mnpar.initializers.initializer import InitialValue
 from mnpar.link import Link
 from mnpar.links.linear import Linear
 from mnpar.plans import block
@@ -151,7 +152,7 @@ class MixtureOfExperts(Chain):
         noise: float = 0.0,
         normalize: bool | None = None,
         rng: np.random.Generator | None = None,
-        initialW: Any = None,
+        initialW: InitialValue = None,
         whole_gradients: bool = True,
         data_comm: Communicator | None = None,
     ) -> None:
@@ -207,7 +208,7 @@ class MixtureOfExperts(Chain):
             yield name, getattr(self, name)
         yield "ranks", self.comm.size
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """Return the experts' weighted sums.
 
         Args:

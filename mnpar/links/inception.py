@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from mnpar.backend import Array
 from mnpar.chain import Chain
 from mnpar.functions import average_pooling_2d, concat, max_pooling_2d, relu
+from mnpar.initializers.initializer import InitialValue
 from mnpar.links.convolution import Convolution2D
 from mnpar.links.normalization import BatchNormalization
 from mnpar.variable import Variable
@@ -37,8 +39,8 @@ class Inception(Chain):
         proj5: int,
         out5: int,
         proj_pool: int,
-        conv_init: Any = None,
-        bias_init: Any = None,
+        conv_init: InitialValue = None,
+        bias_init: InitialValue = None,
     ) -> None:
         super().__init__()
 
@@ -54,7 +56,7 @@ class Inception(Chain):
         self.conv5 = convolution(proj5, out5, 5, 2)
         self.projp = convolution(in_channels, proj_pool, 1)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, C, H, W) → (N, out1 + out3 + out5 + proj_pool, H, W)."""
         pooled = max_pooling_2d(x, 3, stride=1, pad=1)
         branches = (
@@ -109,7 +111,7 @@ class InceptionBN(Chain):
         pooltype: str,
         proj_pool: int | None = None,
         stride: int = 1,
-        conv_init: Any = None,
+        conv_init: InitialValue = None,
         dtype: Any = None,
     ) -> None:
         super().__init__()
@@ -143,12 +145,12 @@ class InceptionBN(Chain):
         if proj_pool is not None:
             add("poolp", in_channels, proj_pool, 1)
 
-    def _branch(self, x: Any, *names: str) -> Any:
+    def _branch(self, x: Variable | Array, *names: str) -> Any:
         for name in names:
             x = relu(self[f"{name}n"](self[name](x)))
         return x
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, C, H, W) → (N, the channels of all branches, H / stride, W / stride), rounded up."""
         branches = [self._branch(x, "conv1")] if self.out1 > 0 else []
         branches += [

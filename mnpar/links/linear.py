@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from mnpar import functions, initializers
+from mnpar.backend import Array
 from mnpar.chain import Chain
 from mnpar.configuration import config
 from mnpar.functions import bilinear, linear, simplified_dropconnect
 from mnpar.functions.connection.linear import no_features
+from mnpar.initializers.initializer import InitialValue
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
@@ -47,8 +49,8 @@ class Linear(Link):
         in_size: int | None,
         out_size: int | None = None,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         super().__init__()
         if out_size is None:
@@ -67,7 +69,7 @@ class Linear(Link):
         self.in_size = in_size
         self.W.initialize((self.out_size, in_size))
 
-    def _infer_sizes(self, x: Any, n_batch_axes: int) -> None:
+    def _infer_sizes(self, x: Variable | Array, n_batch_axes: int) -> None:
         in_size = int(np.prod(x.shape[n_batch_axes:]))
         if not 0 < n_batch_axes < x.ndim or in_size < 1:
             raise ValueError(no_features(f"Linear(None, {self.out_size})", x.shape, n_batch_axes))
@@ -82,7 +84,7 @@ class Linear(Link):
             ("nobias", self.b is None),
         )
 
-    def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
+    def forward(self, x: Variable | Array, n_batch_axes: int = 1) -> Variable:
         """Return the layer's outputs.
 
         Args:
@@ -130,8 +132,8 @@ class Bilinear(Link):
         right_size: int,
         out_size: int,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         super().__init__()
         self.in_sizes, self.nobias = (left_size, right_size), nobias
@@ -155,7 +157,7 @@ class Bilinear(Link):
         self.V2 = Parameter(initial[1], (right_size, out_size))
         self.b = Parameter(initial[2], (out_size,))
 
-    def forward(self, e1: Any, e2: Any) -> Variable:
+    def forward(self, e1: Variable | Array, e2: Variable | Array) -> Variable:
         """(N, J), (N, K) → (N, L)."""
         return bilinear(e1, e2, self.W, self.V1, self.V2, self.b)
 
@@ -186,14 +188,18 @@ class SimplifiedDropconnect(Linear):
         out_size: int,
         ratio: float = 0.5,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         super().__init__(in_size, out_size, nobias, initialW, initial_bias)
         self.ratio = ratio
 
     def forward(  # type: ignore[override]
-        self, x: Any, train: bool = True, mask: Any = None, use_batchwise_mask: bool = True
+        self,
+        x: Variable | Array,
+        train: bool = True,
+        mask: Array | None = None,
+        use_batchwise_mask: bool = True,
     ) -> Variable:
         """Return the layer's outputs.
 
@@ -240,17 +246,17 @@ class Highway(Chain):
         in_out_size: int,
         nobias: bool = False,
         activate: Callable[[Any], Variable] = functions.relu,
-        init_Wh: Any = None,
-        init_Wt: Any = None,
-        init_bh: Any = None,
-        init_bt: Any = -1,
+        init_Wh: InitialValue = None,
+        init_Wt: InitialValue = None,
+        init_bh: InitialValue = None,
+        init_bt: InitialValue = -1,
     ) -> None:
         super().__init__()
         self.activate = activate
         self.plain = Linear(in_out_size, in_out_size, nobias, init_Wh, init_bh)
         self.transform = Linear(in_out_size, in_out_size, nobias, init_Wt, init_bt)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """Return the outputs.
 
         Args:

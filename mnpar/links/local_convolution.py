@@ -11,8 +11,8 @@ from mnpar import initializers
 from mnpar.backend import Array
 from mnpar.functions import local_convolution_2d, local_deconvolution_2d
 from mnpar.functions.connection.local_convolution import local_windows
-from mnpar.initializers.initializer import RandomInitializer
-from mnpar.kernels.windows import per_axis
+from mnpar.initializers.initializer import InitialValue, RandomInitializer
+from mnpar.kernels.windows import PerAxis, per_axis
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
@@ -46,11 +46,11 @@ class _LocalLayer(Link):
         channels: int | None,
         filters: int | None,
         in_size: Any,
-        ksize: Any,
-        stride: Any,
+        ksize: PerAxis | None,
+        stride: PerAxis,
         nobias: bool,
-        initialW: Any,
-        initial_bias: Any,
+        initialW: InitialValue,
+        initial_bias: InitialValue,
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -130,12 +130,12 @@ class LocalConvolution2D(_LocalLayer):
         self,
         in_channels: int | None,
         out_channels: int,
-        in_size: Any = None,
-        ksize: Any = None,
-        stride: Any = 1,
+        in_size: PerAxis | None = None,
+        ksize: PerAxis | None = None,
+        stride: PerAxis = 1,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         super().__init__(
             in_channels, out_channels, in_size, ksize, stride, nobias, initialW, initial_bias
@@ -145,7 +145,7 @@ class LocalConvolution2D(_LocalLayer):
         """(OH, OW) of an image (H, W)."""
         return local_windows(type(self).__name__, tuple(shape), self.ksize, self.stride).out
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, C, H, W) → (N, K, OH, OW)."""
         if not self.W.is_initialized:
             if x.ndim != 4:
@@ -223,12 +223,12 @@ class LocalDeconvolution2D(_LocalLayer):
         self,
         in_channels: int | None,
         out_channels: int | None,
-        out_size: Any = None,
-        ksize: Any = None,
-        stride: Any = 1,
+        out_size: PerAxis | None = None,
+        ksize: PerAxis | None = None,
+        stride: PerAxis = 1,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         super().__init__(
             out_channels, in_channels, out_size, ksize, stride, nobias, initialW, initial_bias
@@ -237,6 +237,6 @@ class LocalDeconvolution2D(_LocalLayer):
     def _bias_shape(self, out: tuple[int, ...]) -> tuple[Any, ...]:
         return self.channels, *(self.in_size or ())
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, K, OH, OW) → (N, C, H, W)."""
         return local_deconvolution_2d(x, self.W, self.b, self.stride, self.in_size)

@@ -20,6 +20,7 @@ from mnpar.functions.loss.sampled import WalkerAlias, black_out, negative_sampli
 from mnpar.functions.math.reduction import sum as sum_of
 from mnpar.functions.node import array_of
 from mnpar.initializers import LeCunUniform, Uniform
+from mnpar.initializers.initializer import InitialValue
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, as_variable
@@ -93,7 +94,7 @@ class BinaryHierarchicalSoftmax(Link):
             heapq.heappush(heap, (a + b, min(i, j), (left, right)))
         return heap[0][2]
 
-    def forward(self, x: Any, t: Any) -> Variable:
+    def forward(self, x: Variable | Array, t: Variable | Array) -> Variable:
         """Return the sum of the losses of words t (N,), given x (N, D).
 
         Raises:
@@ -178,7 +179,14 @@ class NegativeSampling(Link):
         self.sampler = WalkerAlias(np.asarray(counts, "d") ** power)
         self.W = Parameter(np.zeros((len(counts), in_size), get_dtype(dtype)))
 
-    def forward(self, x: Any, t: Any, reduce: str = "sum", *, return_samples: bool = False) -> Any:
+    def forward(
+        self,
+        x: Variable | Array,
+        t: Variable | Array,
+        reduce: str = "sum",
+        *,
+        return_samples: bool = False,
+    ) -> Any:
         """(N, D), (N,) → 0-d, or (N,)."""
         return negative_sampling(
             x,
@@ -219,7 +227,7 @@ class BlackOut(Link):
         self.sampler = WalkerAlias(counts)
         self.W = Parameter(LeCunUniform(), (len(counts), in_size))
 
-    def forward(self, x: Any, t: Any) -> Variable:
+    def forward(self, x: Variable | Array, t: Variable | Array) -> Variable:
         """(N, D), (N,) → 0-d."""
         x = as_variable(x)
         samples = (
@@ -251,7 +259,7 @@ class CRF1d(Link):
         ((), [array([0, 0, 0], dtype=int32), array([0], dtype=int32)])
     """
 
-    def __init__(self, n_label: int, initial_cost: Any = None) -> None:
+    def __init__(self, n_label: int, initial_cost: InitialValue = None) -> None:
         super().__init__()
         self.cost = Parameter(0 if initial_cost is None else initial_cost, (n_label, n_label))
 

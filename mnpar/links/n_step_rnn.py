@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from mnpar import functions as F, initializers
+from mnpar.backend import Array
 from mnpar.chain import Chain, ChainList
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import get_dtype
 from mnpar.functions.node import array_of
 from mnpar.functions.rnn.n_step_rnn import transpose_back
+from mnpar.initializers.initializer import InitialValue
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, as_variable
@@ -50,8 +52,8 @@ class NStepRNNBase(ChainList):
         in_size: int,
         out_size: int,
         dropout: float,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         directions = 2 if self.use_bi_direction else 1
         layers = []
@@ -128,7 +130,7 @@ class NStepRNNBase(ChainList):
             finals = [F.permutate(final, back, 1) for final in finals]
         return (*finals, [ys[i] for i in back])
 
-    def forward(self, hx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:
+    def forward(self, hx: Variable | Array | None, xs: Sequence[Any]) -> tuple[Any, ...]:
         """Initial states (S, N, H) or None, N sequences (T_i, D) in any order → final states, a
         list of outputs (T_i, H).
         """
@@ -153,7 +155,9 @@ class NStepLSTM(NStepRNNBase):
     n_weights = 8
     n_cells = 2
 
-    def forward(self, hx: Any, cx: Any, xs: Sequence[Any]) -> tuple[Any, ...]:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, hx: Variable | Array | None, cx: Variable | Array | None, xs: Sequence[Any]
+    ) -> tuple[Any, ...]:
         """Initial h and c (S, N, H) or None, N sequences (T_i, D) → final h and c, a list of
         outputs (T_i, H).
         """

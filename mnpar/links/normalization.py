@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from mnpar import backend, initializers
+from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import config, get_dtype
 from mnpar.functions.node import array_of
@@ -38,6 +39,7 @@ from mnpar.functions.normalization.layer_normalization import (
     layer_normalization,
 )
 from mnpar.functions.normalization.multi_node_moments import multi_node_moments
+from mnpar.initializers.initializer import InitialValue
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
@@ -89,11 +91,11 @@ class BatchNormalization(Link):
         dtype: Any = None,
         use_gamma: bool = True,
         use_beta: bool = True,
-        initial_gamma: Any = None,
-        initial_beta: Any = None,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
         axis: Axis = None,
-        initial_avg_mean: Any = None,
-        initial_avg_var: Any = None,
+        initial_avg_mean: InitialValue = None,
+        initial_avg_var: InitialValue = None,
     ) -> None:
         super().__init__()
         self.decay, self.eps = decay, eps
@@ -139,7 +141,7 @@ class BatchNormalization(Link):
         yield from (("size", size), ("decay", self.decay), ("eps", self.eps), ("dtype", self.dtype))
         yield from (("use_gamma", self.gamma is not None), ("use_beta", self.beta is not None))
 
-    def forward(self, x: Any, finetune: bool = False) -> Variable:
+    def forward(self, x: Variable | Array, finetune: bool = False) -> Variable:
         """Return the normalized batch.
 
         Args:
@@ -169,7 +171,9 @@ class BatchNormalization(Link):
             self.N += 1
         return self._by_batch(x, gamma, beta, 1 - 1 / self.N if finetune else self.decay)
 
-    def _by_batch(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
+    def _by_batch(
+        self, x: Variable | Array, gamma: Variable | Array, beta: Variable | Array, decay: float
+    ) -> Variable:
         """Return the normalization while training, which also changes the running values."""
         mean, var = (None, None) if config.in_recomputing else (self.avg_mean, self.avg_var)
         return batch_normalization(x, gamma, beta, self.eps, mean, var, decay, self.axis)
@@ -218,10 +222,10 @@ class BatchRenormalization(BatchNormalization):
         dtype: Any = None,
         use_gamma: bool = True,
         use_beta: bool = True,
-        initial_gamma: Any = None,
-        initial_beta: Any = None,
-        initial_avg_mean: Any = None,
-        initial_avg_var: Any = None,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
+        initial_avg_mean: InitialValue = None,
+        initial_avg_var: InitialValue = None,
     ) -> None:
         super().__init__(
             size,
@@ -240,7 +244,9 @@ class BatchRenormalization(BatchNormalization):
         # running statistics before the last batch, for a recomputation of it
         self._before: tuple[Any, Any] | None = None
 
-    def _by_batch(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
+    def _by_batch(
+        self, x: Variable | Array, gamma: Variable | Array, beta: Variable | Array, decay: float
+    ) -> Variable:
         again = config.in_recomputing and self._before is not None
         mean, var = self._before if again else (self.avg_mean, self.avg_var)  # type: ignore[misc]
         if not again:
@@ -299,7 +305,7 @@ class DecorrelatedBatchNormalization(Link):
         for name in ("avg_mean", "avg_projection", "N"):
             self.register_persistent(name)
 
-    def forward(self, x: Any, *, finetune: bool = False) -> Variable:
+    def forward(self, x: Variable | Array, *, finetune: bool = False) -> Variable:
         """Return the whitened batch, of x's shape (N, C, …); ``finetune`` as in
         :meth:`BatchNormalization.forward`.
         """
@@ -335,7 +341,11 @@ class _Normalization(Link):
     """
 
     def __init__(
-        self, size: int | tuple[int, ...] | None, eps: float, initial_gamma: Any, initial_beta: Any
+        self,
+        size: int | tuple[int, ...] | None,
+        eps: float,
+        initial_gamma: InitialValue,
+        initial_beta: InitialValue,
     ) -> None:
         super().__init__()
         self.eps = eps
@@ -351,7 +361,7 @@ class _Normalization(Link):
             if not param.is_initialized:
                 param.initialize(size)
 
-    def _infer_sizes(self, x: Any, axis: int) -> None:
+    def _infer_sizes(self, x: Variable | Array, axis: int) -> None:
         if not (self.gamma.is_initialized and self.beta.is_initialized):
             if x.ndim < 2:
                 raise ValueError(f"{type(self).__name__}: x {x.shape} has no batch and channels")
@@ -381,8 +391,8 @@ class LayerNormalization(_Normalization):
         self,
         size: int | tuple[int, ...] | None = None,
         eps: float = 1e-6,
-        initial_gamma: Any = None,
-        initial_beta: Any = None,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
     ) -> None:
         super().__init__(size, eps, initial_gamma, initial_beta)
 
@@ -394,7 +404,7 @@ class LayerNormalization(_Normalization):
             ("eps", self.eps),
         )
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """Return the normalized samples.
 
         Args:
@@ -431,8 +441,8 @@ class GroupNormalization(_Normalization):
         groups: int,
         size: int | None = None,
         eps: float = 1e-5,
-        initial_gamma: Any = None,
-        initial_beta: Any = None,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
     ) -> None:
         super().__init__(size, eps, initial_gamma, initial_beta)
         self.groups = groups
@@ -443,7 +453,7 @@ class GroupNormalization(_Normalization):
         size = self.gamma.size if self.gamma.is_initialized else None
         yield from (("groups", self.groups), ("size", size), ("eps", self.eps))
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """Return the normalized samples.
 
         Args:
@@ -501,12 +511,12 @@ class MultiNodeBatchNormalization(BatchNormalization):
         dtype: Any = None,
         use_gamma: bool = True,
         use_beta: bool = True,
-        initial_gamma: Any = None,
-        initial_beta: Any = None,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
         communication_backend: str = "auto",
         axis: Axis = None,
-        initial_avg_mean: Any = None,
-        initial_avg_var: Any = None,
+        initial_avg_mean: InitialValue = None,
+        initial_avg_var: InitialValue = None,
     ) -> None:
         require_communicator(comm, "MultiNodeBatchNormalization(size, comm)")
         _check_backend(communication_backend, comm)
@@ -531,7 +541,9 @@ class MultiNodeBatchNormalization(BatchNormalization):
         other.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return other
 
-    def _by_batch(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
+    def _by_batch(
+        self, x: Variable | Array, gamma: Variable | Array, beta: Variable | Array, decay: float
+    ) -> Variable:
         if self.comm.size == 1:
             return super()._by_batch(x, gamma, beta, decay)
         x, order, shape = arranged(type(self).__name__, x, self.axis, gamma=gamma, beta=beta)

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
 from mnpar.functions import (
     allgather,
@@ -51,6 +52,8 @@ from mnpar.functions import (
     scatter_to,
 )
 from mnpar.functions.communication.shared import ScatterTo, add_once
+from mnpar.initializers.initializer import InitialValue
+from mnpar.kernels.windows import PerAxis
 from mnpar.links.convolution import Convolution2D
 from mnpar.links.linear import Linear
 from mnpar.plans import Box, block
@@ -98,8 +101,8 @@ class ColumnParallelLinear(Divided, Linear):
         in_size: int | None,
         out_size: int | None = None,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
         gather_output: bool = True,
         sequence_axis: int | None = None,
     ) -> None:
@@ -128,7 +131,7 @@ class ColumnParallelLinear(Divided, Linear):
             ("ranks", self.comm.size),
         )
 
-    def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
+    def forward(self, x: Variable | Array, n_batch_axes: int = 1) -> Variable:
         """Return the layer's outputs.
 
         Args:
@@ -195,8 +198,8 @@ class RowParallelLinear(Divided, Linear):
         in_size: int | None,
         out_size: int | None = None,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
         input_is_parallel: bool = False,
         sequence_axis: int | None = None,
     ) -> None:
@@ -223,7 +226,7 @@ class RowParallelLinear(Divided, Linear):
             ("ranks", self.comm.size),
         )
 
-    def forward(self, x: Any, n_batch_axes: int = 1) -> Variable:
+    def forward(self, x: Variable | Array, n_batch_axes: int = 1) -> Variable:
         """Return the layer's outputs.
 
         Args:
@@ -375,14 +378,14 @@ class FilterParallelConvolution2D(_Parallel):
         comm: Communicator,
         in_channels: int | None,
         out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
+        ksize: PerAxis | None = None,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
         *,
-        dilate: Any = 1,
+        dilate: PerAxis = 1,
         groups: int = 1,
         gather_output: bool = True,
         input_is_parallel: bool = False,
@@ -453,7 +456,7 @@ class FilterParallelConvolution2D(_Parallel):
             ("ranks", self.comm.size),
         )
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """Return the layer's outputs.
 
         Args:
@@ -523,14 +526,14 @@ class ChannelParallelConvolution2D(_Parallel):
         comm: Communicator,
         in_channels: int | None,
         out_channels: int | None,
-        ksize: Any = None,
-        stride: Any = 1,
-        pad: Any = 0,
+        ksize: PerAxis | None = None,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
         *,
-        dilate: Any = 1,
+        dilate: PerAxis = 1,
         input_is_parallel: bool = False,
     ) -> None:
         require_communicator(
@@ -571,7 +574,7 @@ class ChannelParallelConvolution2D(_Parallel):
             ("ranks", self.comm.size),
         )
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """Return the layer's outputs.
 
         Args:

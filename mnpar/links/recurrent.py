@@ -24,6 +24,7 @@ from mnpar.functions import (
     zoneout,
 )
 from mnpar.functions.array.shape import reshape
+from mnpar.initializers.initializer import InitialValue
 from mnpar.links.linear import Linear
 from mnpar.variable import Variable, as_variable
 
@@ -51,7 +52,7 @@ class _GateBiases:
     the gate that forgets.
     """
 
-    def __init__(self, bias_init: Any, forget_bias_init: Any) -> None:
+    def __init__(self, bias_init: InitialValue, forget_bias_init: InitialValue) -> None:
         self.rest = initializers._get_initializer(bias_init, 0)
         self.forget = initializers._get_initializer(forget_bias_init, 1)
         self.dtype = getattr(self.rest, "dtype", None)
@@ -70,10 +71,10 @@ class _Gates(Chain):
         self,
         in_size: int | None,
         out_size: int | None,
-        lateral_init: Any,
-        upward_init: Any,
-        bias_init: Any,
-        forget_bias_init: Any,
+        lateral_init: InitialValue,
+        upward_init: InitialValue,
+        bias_init: InitialValue,
+        forget_bias_init: InitialValue,
     ) -> None:
         super().__init__()
         if out_size is None:
@@ -90,7 +91,9 @@ class _Gates(Chain):
         )
         self.lateral = Linear(out_size, 4 * out_size, nobias=True, initialW=_ByGate(lateral_init))
 
-    def step(self, c: Any, h: Any, x: Any) -> tuple[Variable, Variable]:
+    def step(
+        self, c: Variable | Array | None, h: Variable | Array | None, x: Variable | Array
+    ) -> tuple[Variable, Variable]:
         """(c, h, x) → (c, h): cell state and output of the last step (None: zeros), input → those
         of this step.
         """
@@ -123,14 +126,16 @@ class StatelessLSTM(_Gates):
         self,
         in_size: int | None,
         out_size: int | None = None,
-        lateral_init: Any = None,
-        upward_init: Any = None,
-        bias_init: Any = None,
-        forget_bias_init: Any = None,
+        lateral_init: InitialValue = None,
+        upward_init: InitialValue = None,
+        bias_init: InitialValue = None,
+        forget_bias_init: InitialValue = None,
     ) -> None:
         super().__init__(in_size, out_size, lateral_init, upward_init, bias_init, forget_bias_init)
 
-    def forward(self, c: Any, h: Any, x: Any) -> tuple[Variable, Variable]:
+    def forward(
+        self, c: Variable | Array | None, h: Variable | Array | None, x: Variable | Array
+    ) -> tuple[Variable, Variable]:
         """(N, H) or None, (N, H) or None, (N, D) → (N, H), (N, H)."""
         return self.step(c, h, x)
 
@@ -156,9 +161,9 @@ class StatelessGRU(Chain):
         self,
         in_size: int | None,
         out_size: int,
-        init: Any = None,
-        inner_init: Any = None,
-        bias_init: Any = None,
+        init: InitialValue = None,
+        inner_init: InitialValue = None,
+        bias_init: InitialValue = None,
     ) -> None:
         super().__init__()
         self.out_size = out_size
@@ -169,7 +174,7 @@ class StatelessGRU(Chain):
         self.W = Linear(in_size, out_size, initialW=init, initial_bias=bias_init)
         self.U = Linear(out_size, out_size, initialW=inner_init, initial_bias=bias_init)
 
-    def step(self, h: Any, x: Any) -> Variable:
+    def step(self, h: Variable | Array | None, x: Variable | Array) -> Variable:
         """State or None, input → state."""
         new: Variable
         if h is None:
@@ -180,7 +185,7 @@ class StatelessGRU(Chain):
         new = as_variable(h) + z * (tanh(self.W(x) + self.U(r * h)) - h)
         return new
 
-    def forward(self, h: Any, x: Any) -> Variable:
+    def forward(self, h: Variable | Array | None, x: Variable | Array) -> Variable:
         """(N, H) or None, (N, D) → (N, H)."""
         return self.step(h, x)
 
@@ -207,12 +212,12 @@ class StatelessMGU(Chain):
         self.W_f = Linear(n_inputs + n_units, n_units)
         self.W_h = Linear(n_inputs + n_units, n_units)
 
-    def step(self, h: Any, x: Any) -> Variable:
+    def step(self, h: Variable | Array | None, x: Variable | Array) -> Variable:
         """State, input → state."""
         f = sigmoid(self.W_f(concat((h, x), axis=1)))
         return linear_interpolate(f, tanh(self.W_h(concat((f * h, x), axis=1))), h)
 
-    def forward(self, h: Any, x: Any) -> Variable:
+    def forward(self, h: Variable | Array | None, x: Variable | Array) -> Variable:
         """(N, H), (N, D) → (N, H)."""
         return self.step(h, x)
 
@@ -231,7 +236,7 @@ class Stateful(Chain):
         for name in self.state_names:
             setattr(self, name, None)
 
-    def check_batch(self, x: Any) -> None:
+    def check_batch(self, x: Variable | Array) -> None:
         """Raise unless x has as many samples as the state.
 
         Raises:
@@ -277,10 +282,10 @@ class LSTM(Stateful, _Gates):
         self,
         in_size: int | None,
         out_size: int | None = None,
-        lateral_init: Any = None,
-        upward_init: Any = None,
-        bias_init: Any = None,
-        forget_bias_init: Any = None,
+        lateral_init: InitialValue = None,
+        upward_init: InitialValue = None,
+        bias_init: InitialValue = None,
+        forget_bias_init: InitialValue = None,
     ) -> None:
         super().__init__(in_size, out_size, lateral_init, upward_init, bias_init, forget_bias_init)
         self.reset_state()
@@ -290,7 +295,7 @@ class LSTM(Stateful, _Gates):
         self.c = as_variable(c)
         self.h = as_variable(h)
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, D) → (N, H)."""
         before = self.h
         if before is not None and len(x) > len(before):
@@ -319,9 +324,9 @@ class GRU(Stateful, StatelessGRU):
         self,
         in_size: int | None,
         out_size: int,
-        init: Any = None,
-        inner_init: Any = None,
-        bias_init: Any = 0,
+        init: InitialValue = None,
+        inner_init: InitialValue = None,
+        bias_init: InitialValue = 0,
     ) -> None:
         super().__init__(in_size, out_size, init, inner_init, bias_init)
         self.state_size = out_size
@@ -331,7 +336,7 @@ class GRU(Stateful, StatelessGRU):
         """Set the state h, (N, H)."""
         self.h = as_variable(h)
 
-    def forward(self, x: Any) -> Variable:  # type: ignore[override]
+    def forward(self, x: Variable | Array) -> Variable:  # type: ignore[override]
         """(N, D) → (N, H)."""
         self.h = self.step(self.h, x)
         return self.h  # type: ignore[no-any-return]
@@ -369,7 +374,7 @@ class StatefulZoneoutLSTM(LSTM):
         super().__init__(in_size, out_size, **{"forget_bias_init": 0, **kwargs})
         self.c_ratio, self.h_ratio = c_ratio, h_ratio
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, D) → (N, H); N stays the same until ``reset_state``."""
         self.check_batch(x)
         c, h = self.step(self.c, self.h, x)
@@ -408,7 +413,7 @@ class StatefulPeepholeLSTM(Stateful):
         self.peep_o = Linear(out_size, out_size, nobias=True)
         self.reset_state()
 
-    def forward(self, x: Any) -> Variable:
+    def forward(self, x: Variable | Array) -> Variable:
         """(N, D) → (N, H); N stays the same until ``reset_state``."""
         self.check_batch(x)
         gates = self.upward(x)
@@ -445,7 +450,7 @@ class StatefulMGU(Stateful, StatelessMGU):
         """Set the state h, (N, H)."""
         self.h = as_variable(h)
 
-    def forward(self, x: Any) -> Variable:  # type: ignore[override]
+    def forward(self, x: Variable | Array) -> Variable:  # type: ignore[override]
         """(N, D) → (N, H)."""
         x = as_variable(x)
         h = x.xp.zeros((len(x), self.state_size), x.dtype) if self.h is None else self.h

@@ -38,6 +38,8 @@ from mnpar.functions.divided.spatial_normalization import (
     spatial_layer_normalization,
 )
 from mnpar.functions.divided.spatial_reduction import spatial_linear
+from mnpar.initializers.initializer import InitialValue
+from mnpar.kernels.windows import PerAxis
 from mnpar.link import Link
 from mnpar.links.convolution import (
     Convolution1D,
@@ -86,7 +88,7 @@ class OnGrid:
         self.grid = grid
         broadcast_params(grid, self)
 
-    def _infer_sizes(self, x: Any, *axis: int) -> None:
+    def _infer_sizes(self, x: Variable | Array, *axis: int) -> None:
         known = all([param.is_initialized for param in self.params()])  # type: ignore[attr-defined]
         super()._infer_sizes(x, *axis)  # type: ignore[misc]
         if not known:
@@ -100,10 +102,10 @@ class _SpatialConvolution(OnGrid):
         super().__init__(grid, *args, **kwargs)
         self.mode = mode
 
-    def _pads(self, pad: Any) -> Any:
+    def _pads(self, pad: PerAxis) -> Any:
         return Window.of(self.ndim, 1, 1, pad).pad  # type: ignore[attr-defined]
 
-    def forward(self: Any, x: Any, shape: Sequence[int] = ()) -> Variable:
+    def forward(self: Any, x: Variable | Array, shape: Sequence[int] = ()) -> Variable:
         """Map this rank's block (N, C, …) of an image of ``shape`` to its block (N, K, …) of the
         outputs.
         """
@@ -196,7 +198,7 @@ class SpatialConvolution3D(_SpatialConvolution, Convolution3D):
 
 
 class _SpatialDeconvolution(OnGrid):
-    def forward(self: Any, x: Any, shape: Sequence[int] = ()) -> Variable:
+    def forward(self: Any, x: Variable | Array, shape: Sequence[int] = ()) -> Variable:
         """Map this rank's block (N, in_channels, …) of values of ``shape`` to its block (N,
         out_channels, …) of the image.
         """
@@ -308,7 +310,7 @@ class SpatialDepthwiseConvolution2D(OnGrid, DepthwiseConvolution2D):
         [(1, 8, 3, 5), (1, 8, 3, 5)]
     """
 
-    def forward(self, x: Any, shape: Sequence[int] = ()) -> Variable:
+    def forward(self, x: Variable | Array, shape: Sequence[int] = ()) -> Variable:
         """Map this rank's block (N, C, H, W) of an image of ``shape`` to its block (N, C M, …) of
         the outputs.
         """
@@ -379,8 +381,8 @@ class SpatialLinear(Link):
         in_size: Sequence[int] | int | None,
         out_size: int | None = None,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         super().__init__()
         grid_needed(grid, "SpatialLinear(grid, in_size, out_size)")
@@ -451,7 +453,7 @@ class SpatialLinear(Link):
             ("nobias", self.b is None),
         )
 
-    def forward(self, x: Any, shape: Sequence[int]) -> Variable:
+    def forward(self, x: Variable | Array, shape: Sequence[int]) -> Variable:
         """Return the layer's outputs.
 
         Args:
@@ -548,12 +550,12 @@ class SpatialLocalConvolution2D(_SpatialLocalLayer, LocalConvolution2D):
         grid: SpatialGrid,
         in_channels: int | None,
         out_channels: int,
-        in_size: Any = None,
-        ksize: Any = None,
-        stride: Any = 1,
+        in_size: PerAxis | None = None,
+        ksize: PerAxis | None = None,
+        stride: PerAxis = 1,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         super().__init__(
             grid, in_channels, out_channels, in_size, ksize, stride, nobias, initialW, initial_bias
@@ -563,7 +565,7 @@ class SpatialLocalConvolution2D(_SpatialLocalLayer, LocalConvolution2D):
         sizes = self.filters, self.channels, self.in_size, self.ksize, self.stride
         return SpatialLocalDeconvolution2D(self.grid, *sizes, nobias, initialW=0)
 
-    def forward(self, x: Any, shape: Sequence[int] | None = None) -> Variable:
+    def forward(self, x: Variable | Array, shape: Sequence[int] | None = None) -> Variable:
         """Map this rank's block (N, C, …) of an image to its block (N, K, …) of the outputs.
 
         Args:
@@ -616,11 +618,11 @@ class SpatialLocalDeconvolution2D(_SpatialLocalLayer, LocalDeconvolution2D):
         in_channels: int | None,
         out_channels: int | None,
         out_size: Any,
-        ksize: Any,
-        stride: Any = 1,
+        ksize: PerAxis,
+        stride: PerAxis = 1,
         nobias: bool = False,
-        initialW: Any = None,
-        initial_bias: Any = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
     ) -> None:
         if out_size is None:
             raise ValueError(
@@ -631,7 +633,7 @@ class SpatialLocalDeconvolution2D(_SpatialLocalLayer, LocalDeconvolution2D):
             grid, in_channels, out_channels, out_size, ksize, stride, nobias, initialW, initial_bias
         )
 
-    def forward(self, x: Any, shape: Sequence[int] | None = None) -> Variable:
+    def forward(self, x: Variable | Array, shape: Sequence[int] | None = None) -> Variable:
         """Map this rank's block (N, K, …) of values to its block (N, C, …) of the image;
         ``shape``, of all values, is not needed.
         """
@@ -681,7 +683,7 @@ class SpatialBatchNormalization(MultiNodeBatchNormalization):
         broadcast_params(self.grid, self)
 
     def forward(  # type: ignore[override]
-        self, x: Any, shape: Sequence[int] | None = None, finetune: bool = False
+        self, x: Variable | Array, shape: Sequence[int] | None = None, finetune: bool = False
     ) -> Variable:
         """Return the normalized block; ``shape``, of the whole image, is not needed, and accepted
         as by the other layers.
@@ -714,7 +716,7 @@ class SpatialLayerNormalization(OnGrid, LayerNormalization):
     def __init__(self, grid: SpatialGrid, size: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
         super().__init__(grid, size, *args, **kwargs)
 
-    def forward(self, x: Any, shape: Sequence[int] = ()) -> Variable:
+    def forward(self, x: Variable | Array, shape: Sequence[int] = ()) -> Variable:
         """Return this rank's block (N, C, …) of an image of ``shape``, normalized."""
         return spatial_layer_normalization(x, self.grid, shape, self.gamma, self.beta, self.eps)
 
@@ -735,7 +737,7 @@ class SpatialGroupNormalization(OnGrid, GroupNormalization):
         [[[[-1.0]]], [[[1.0]]]]
     """
 
-    def forward(self, x: Any, shape: Sequence[int] = ()) -> Variable:
+    def forward(self, x: Variable | Array, shape: Sequence[int] = ()) -> Variable:
         """Return this rank's block (N, C, …) of an image of ``shape``, normalized."""
         self._infer_sizes(x, 1)
         return spatial_group_normalization(
