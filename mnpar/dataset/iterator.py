@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from mnpar.serializer import AbstractSerializer
+
 
 class Iterator:
     """Gives batches of examples and keeps count of the epochs; the base of mnpar's iterators and of
@@ -50,7 +52,7 @@ class Iterator:
         error.
         """
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Write the state to the serializer or read it from there, so that the next batch is the
         one that would have come.
         """

@@ -21,6 +21,7 @@ from mnpar.communicators.consensus import check_root, dump_error, raise_error
 from mnpar.dataset import DatasetMixin, Iterator
 from mnpar.dataset.packing import Folded, Spec, fold
 from mnpar.errors import MismatchError
+from mnpar.serializer import AbstractSerializer
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -123,7 +124,7 @@ class MultiNodeIterator(Iterator):
         if hasattr(self.actual_iterator, "finalize"):
             self.actual_iterator.finalize()
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Write or read the state of the master's iterator. Collective.
 
         Writing, every rank writes the master's state, so that a plain iterator can go on from any
@@ -304,7 +305,10 @@ class _Recorder:
     """A serializer that passes everything on, and keeps it for the other ranks."""
 
     def __init__(
-        self, serializer: Any, path: tuple[str, ...] = (), entries: list[Any] | None = None
+        self,
+        serializer: AbstractSerializer,
+        path: tuple[str, ...] = (),
+        entries: list[Any] | None = None,
     ) -> None:
         self.serializer = serializer
         self.path = path

@@ -11,7 +11,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.random import generator
-from mnpar.serializer import Deserializer, Serializer
+from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
 
 # bytes for a generator's state as text: numpy's largest, the Mersenne twister's, takes 8 KB
 ROOM = 1 << 14
@@ -58,7 +58,7 @@ class ShuffleOrderSampler:
     def __call__(self, current_order: Array, current_position: int) -> Array:
         return self._random.permutation(len(current_order))
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Keep the generator's state, so that a resumed run draws the orders that this one would
         have drawn.
         """

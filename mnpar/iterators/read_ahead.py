@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import mnpar.random
 from mnpar.iterators.order_samplers import OrderSampler, SamplerState
 from mnpar.iterators.serial_iterator import SerialIterator, State
+from mnpar.serializer import AbstractSerializer
 
 
 class Readers(Protocol):
@@ -158,7 +159,7 @@ class ReadAheadIterator(SerialIterator):
         other._before_draw = other._readers = other._stop = None
         return other
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Write or read what :class:`SerialIterator` does, and the seed of random numbers that the
         data set draws.
         """

@@ -13,6 +13,7 @@ from mnpar.backend import Array
 from mnpar.dataset import Iterator
 from mnpar.dataset.mixin import check_dataset
 from mnpar.iterators.order_samplers import OrderSampler, SamplerState, ShuffleOrderSampler
+from mnpar.serializer import AbstractSerializer
 
 
 class State(NamedTuple):
@@ -212,7 +213,7 @@ class SerialIterator(Iterator):
         """``epoch_detail`` one batch ago; None before the first batch."""
         return self._previous
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Write or read position, epoch and order (Chainer's keys), and the generator that draws
         the next orders.
 

@@ -24,7 +24,7 @@ from mnpar.initializers.initializer import put
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
-from mnpar.serializer import Deserializer, persistent, placed
+from mnpar.serializer import AbstractSerializer, Deserializer, persistent, placed
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Divided(Link):
 
     comm: Communicator
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save the whole parameters, for which all ranks call this; or load this rank's parts of
         them.
         """

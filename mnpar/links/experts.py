@@ -44,7 +44,7 @@ from mnpar.initializers.initializer import InitialValue
 from mnpar.link import Link
 from mnpar.links.linear import Linear
 from mnpar.plans import block
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.serializers import DictionarySerializer
 from mnpar.variable import Variable, as_variable
 
@@ -364,7 +364,7 @@ class Experts(Chain):
         with random.using(rng):
             return self[name](rows)
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save all experts to the file of each rank, for which all ranks call this; load this
         rank's experts.
         """

@@ -61,7 +61,7 @@ from mnpar.links.normalization import (
 )
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, Window, output_shape, transposed_shape
-from mnpar.serializer import Deserializer, placed
+from mnpar.serializer import AbstractSerializer, Deserializer, placed
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -475,7 +475,7 @@ class SpatialLinear(Link):
             )
         return spatial_linear(x, self.grid, shape, self.W, self.b)
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save the whole matrix, for which all ranks call this; or load this rank's cells of
         one.
         """

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 
 PRIORITY_WRITER = 300
 PRIORITY_EDITOR = 200
@@ -64,7 +64,7 @@ class Extension:
     def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
         """Called when an update or an extension raised, before ``finalize``."""
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load its state."""
 
 
@@ -107,7 +107,7 @@ def make_extension(
     return decorate
 
 
-def keep(serializer: Any, key: str, value: Any, kind: Callable[[Any], Any]) -> Any:
+def keep(serializer: AbstractSerializer, key: str, value: Any, kind: Callable[[Any], Any]) -> Any:
     """Save or load a number or a string. None is not saved; a value that the file does not have
     stays as it is.
 
@@ -129,7 +129,7 @@ def keep(serializer: Any, key: str, value: Any, kind: Callable[[Any], Any]) -> A
     return value if found is None else kind(found)
 
 
-def keep_part(serializer: Any, key: str, part: Any) -> None:
+def keep_part(serializer: AbstractSerializer, key: str, part: Any) -> None:
     """Save or load a trigger or an extension under ``key``; one without ``serialize`` has no
     state.
     """

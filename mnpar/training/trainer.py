@@ -20,7 +20,7 @@ import numpy as np
 from mnpar import random
 from mnpar.errors import DeadlockError, MismatchError
 from mnpar.reporter import Reporter
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.training.extension import PRIORITY_READER, keep, keep_part
 from mnpar.training.triggers.interval import Trigger, get_trigger, is_over, join_late
 from mnpar.variable import Variable
@@ -328,7 +328,7 @@ class Trainer:
         if failed is not None and error is None:
             raise failed
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load all that training needs to continue, in a trainer that was made in the same
         way.
 
@@ -358,7 +358,7 @@ class Trainer:
             )
             serializer("_random", json.dumps([rank, random.get_state()]))
 
-    def _recall(self, serializer: Any, rank: int) -> None:
+    def _recall(self, serializer: AbstractSerializer, rank: int) -> None:
         self._loaded = True
         self._snapshot_elapsed_time = keep(
             serializer, "_snapshot_elapsed_time", self._snapshot_elapsed_time, float

@@ -10,6 +10,7 @@ from typing import Any
 
 from mnpar.computational_graph import build_computational_graph
 from mnpar.configuration import config
+from mnpar.serializer import AbstractSerializer
 from mnpar.serializers.atomic import replacing_path
 from mnpar.training.extension import Extension, keep
 from mnpar.variable import Variable
@@ -109,7 +110,7 @@ class DumpGraph(Extension):
         if self._original_flag is not None:
             config.keep_graph_on_report, self._original_flag = self._original_flag, None
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load whether it was called."""
         self._flag_called = keep(serializer, "_flag_called", self._flag_called, bool)
 

@@ -12,6 +12,7 @@ from mnpar.configuration import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
 from mnpar.reporter import DictSummary, Reporter, report, report_scope
+from mnpar.serializer import AbstractSerializer
 from mnpar.training.extension import PRIORITY_WRITER, Extension
 from mnpar.training.extensions.progress_bar import Bar
 from mnpar.training.updaters.standard_updater import Converter, call
@@ -135,7 +136,7 @@ class Evaluator(Extension):
         self._summary = summary
         return summary.compute_mean()
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the order samplers of iterators that shuffle: a mean's last digits depend on
         the order of examples.
         """

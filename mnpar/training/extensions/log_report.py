@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mnpar.reporter import DictSummary
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.serializers.atomic import replacing_path
 from mnpar.training.extension import Extension, keep, keep_part
 from mnpar.training.extensions.progress_bar import flush, is_terminal
@@ -89,7 +89,7 @@ class LogReport(Extension):
             with replacing_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
                 json.dump(self._log, file, indent=4)
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the entries, and the sums of the current interval."""
         keep_part(serializer, "_trigger", self._trigger)
         self._summary.serialize(serializer["_summary"])
@@ -161,7 +161,7 @@ class PrintReport(Extension):
         if isinstance(self._log_report, LogReport):
             self._log_report.initialize(trainer)
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the LogReport that is called from here."""
         if isinstance(self._log_report, LogReport):
             self._log_report.serialize(serializer["_log_report"])

@@ -13,6 +13,7 @@ from mnpar.communicators import current_rank
 from mnpar.configuration import config
 from mnpar.link import Link
 from mnpar.reporter import DictSummary, report
+from mnpar.serializer import AbstractSerializer
 from mnpar.training.extension import (
     PRIORITY_EDITOR,
     PRIORITY_WRITER,
@@ -126,7 +127,7 @@ class MicroAverage(Extension):
             report({self._result_key: float(self._numerator) / float(self._denominator)})
             self._numerator = self._denominator = 0.0
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the sums."""
         self._numerator = keep(serializer, "_numerator", float(self._numerator), float)
         self._denominator = keep(serializer, "_denominator", float(self._denominator), float)
@@ -234,7 +235,7 @@ class ParameterStatistics(Extension):
                 found[key] = value.reshape(()) if backend.is_array(value) else value
         return found
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the sums of the current interval."""
         self._summary.serialize(serializer["_summary"])
         keep_part(serializer, "_trigger", self._trigger)

@@ -18,7 +18,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.link import Link
 from mnpar.reporter import DictSummary
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.serializers.atomic import replacing_path
 from mnpar.training.extension import Extension, keep, keep_part
 from mnpar.training.triggers.interval import get_trigger
@@ -130,7 +130,7 @@ class PlotReport(Extension):
         axes.legend(bbox_to_anchor=(1.05, 1), loc=2, borderaxespad=0.0)
         return figure
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the averages, and the sums of the current interval."""
         self._summary.serialize(serializer["_summary"])
         data = keep(serializer, f"_plot_{self._file_name}", json.dumps(self._data), str)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.training.extension import Extension, keep
 
 
@@ -67,7 +67,7 @@ class Shift(Extension):
         self._t += 1
         self._set(trainer, self.value(self._t))
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the count of calls and the present value of the attribute, which another
         shift may have set.
 

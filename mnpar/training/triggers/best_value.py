@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mnpar.reporter import DictSummary
+from mnpar.serializer import AbstractSerializer
 from mnpar.training.extension import keep, keep_part
 from mnpar.training.triggers.interval import get_trigger
 
@@ -61,7 +62,7 @@ class Watched:
             )
         return found
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the sums of the current interval."""
         keep_part(serializer, "interval_trigger", self.trigger)
         self._summary.serialize(serializer["summary"])
@@ -114,7 +115,7 @@ class BestValueTrigger:
         self._best_value = value
         return True
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the best value, and the sums of the current interval."""
         self._watched.serialize(serializer)
         self._best_value = keep(serializer, "best_value", self._best_value, float)
@@ -239,7 +240,7 @@ class EarlyStoppingTrigger:
         """
         return self._max_trigger.get_training_length()  # type: ignore[attr-defined]
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the best value and the checks since."""
         self._watched.serialize(serializer)
         self.best = keep(serializer, "best", self.best, float)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.training.extension import Extension, keep
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Counting:
         self._previous_epoch_detail = getattr(updater, "epoch_detail", self._previous_epoch_detail)
         return before, now
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load where it was called last."""
         if isinstance(serializer, Deserializer):
             self._last = None
@@ -157,7 +157,7 @@ class ManualScheduleTrigger(Counting):
         """Return the last point and the unit: the length of a training that this trigger stops."""
         return max(self.points), self.unit
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load where it was called last."""
         super().serialize(serializer)
         self.finished = keep(serializer, "finished", self.finished, bool)
@@ -189,7 +189,7 @@ class OnceTrigger:
         self._flag_first = self._flag_resumed = False
         return fires
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load whether it has fired."""
         self._flag_first = keep(serializer, "_flag_first", self._flag_first, bool)
 
@@ -223,7 +223,7 @@ class TimeTrigger:
             self._next_time += self._period
         return fires
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load when it is to fire next."""
         self._next_time = keep(serializer, "next_time", self._next_time, float)
 

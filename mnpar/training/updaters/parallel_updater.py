@@ -9,7 +9,7 @@ from typing import Any
 from mnpar.configuration import force_backprop_mode
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.training.updaters.standard_updater import Converter, StandardUpdater, call
 
 
@@ -108,7 +108,7 @@ class ParallelUpdater(StandardUpdater):
             model.copyparams(optimizer.target)
         self._count_epoch(optimizer)
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load as :class:`StandardUpdater`; what was loaded goes to all copies."""
         super().serialize(serializer)
         if isinstance(serializer, Deserializer):

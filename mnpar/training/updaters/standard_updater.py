@@ -7,6 +7,7 @@ from typing import Any
 
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
+from mnpar.serializer import AbstractSerializer
 from mnpar.training.updaters.updater import Updater
 
 Converter = Callable[..., Any]
@@ -149,7 +150,7 @@ class StandardUpdater(Updater):
         if self.auto_new_epoch and self._iterators["main"].is_new_epoch:
             optimizer.new_epoch(auto=True)
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load iterators, models, optimizers and the count of iterations."""
         for name, iterator in self._iterators.items():
             iterator.serialize(serializer[f"iterator:{name}"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mnpar.serializer import AbstractSerializer
+
 
 class Updater:
     """The base of updaters: one ``update()`` is one iteration of training.
@@ -47,7 +49,7 @@ class Updater:
         """One iteration."""
         raise NotImplementedError(f"{type(self).__name__} does not define update(self)")
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the state of training: models, optimizers, iterators, and the count of
         iterations.
         """
