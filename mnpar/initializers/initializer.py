@@ -17,7 +17,7 @@ import numpy as np
 from mnpar import backend, random
 from mnpar.backend import Array
 
-# the arguments that become an initializer: a function that fills an array, or values; None: a default
+# an argument that becomes an initializer: a function that fills an array, or values (None: default)
 InitialValue: TypeAlias = Callable[[Array], None] | Array | float | None
 
 
