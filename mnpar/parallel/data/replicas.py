@@ -21,13 +21,13 @@ from mnpar.parallel.data.consistency import (
     compare_parts,
     digest_of_copy,
 )
-from mnpar.parallel.data.placement import Placement
 from mnpar.parallel.data.reducer import Among
 from mnpar.parallel.data.update_record import UpdateRecord, exchange_records, share_flags
 from mnpar.parameter import Parameter, structure
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+    from mnpar.parallel.data.placement import Placement
 
 
 def broadcast_model(
