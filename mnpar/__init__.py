@@ -31,7 +31,6 @@ from mnpar.communicators import (
     Operation as Operation,
     create_communicator as create_communicator,
 )
-from mnpar.compat import chainer_names  # noqa: F401 - puts names where Chainer has them
 from mnpar.configuration import (
     Config as Config,
     config as config,

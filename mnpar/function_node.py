@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ReferenceType, ref
 
 import numpy as np
 
-from mnpar import backend, hints
+from mnpar import backend, hints, lazy
 from mnpar.autograd.arraylike import as_array
 from mnpar.autograd.graph import AddGradient, Gradient, VariableNode, tick
 from mnpar.autograd.tape import current_tape
@@ -17,7 +18,7 @@ from mnpar.function_hook import Hookable, around_forward, function_hooks
 from mnpar.variable import Variable, as_variable
 
 
-@hints.one_protocol
+@hints.knows(hints.FUNCTION)
 class FunctionNode(Hookable):
     """A differentiable function; to write your own, define ``forward`` and ``backward``.
 
@@ -84,6 +85,10 @@ class FunctionNode(Hookable):
         0,
         False,
     )
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        hints.refuse_chainers_backward(cls)
 
     @property
     def label(self) -> str:
@@ -205,6 +210,24 @@ class FunctionNode(Hookable):
                 current_tape().append(self)
         return outputs
 
+    def join_key(self) -> Any:
+        """Return what functions that ran must have in common to be joined; None: this one cannot
+        be.
+        """
+        return None
+
+    def join(
+        self, others: Sequence[Any], gys: Sequence[Gradient | None]
+    ) -> tuple[FunctionNode, list[Gradient | None]]:
+        """Return one function that stands for this one and others with an equal :meth:`join_key`,
+        and the gradients of its outputs, so that one backward computes for all of them.
+
+        Args:
+            others: they ran, as this one did.
+            gys: of each function, this one first, the gradient of its output.
+        """
+        raise TypeError(f"{self.label} cannot be joined with others")
+
     def vjp(
         self,
         gys: list[Gradient | None],
@@ -263,3 +286,7 @@ class FunctionNode(Hookable):
         if array.dtype != x.dtype:
             g = backend.cast_gradient(g, x.dtype)
         return g
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy.names_above(__name__, grad="mnpar.variable")

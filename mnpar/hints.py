@@ -311,29 +311,22 @@ def knows(words: dict[str, str]) -> Callable[[type[Class]], type[Class]]:
     return decorated
 
 
-def one_protocol(cls: type[Class]) -> type[Class]:
-    """A class decorator for FunctionNode: a function that is written for Chainer's is refused when
-    it is defined.
+def refuse_chainers_backward(function: type[Any]) -> None:
+    """Raise TypeError if a subclass of FunctionNode is written for Chainer.
 
     Its ``forward(self, inputs)`` would take the array of one input for the tuple of all, and the
     first row for the first input.
     """
-
-    def refuse(function: type[Any], /, **options: Any) -> None:
-        super(cls, function).__init_subclass__(**options)  # of classes beside it, such as Generic
-        code = getattr(function.__dict__.get("backward"), "__code__", None)
-        first = code.co_varnames[1] if code is not None and code.co_argcount > 1 else ""
-        if first.endswith(("indexes", "indices")):
-            raise TypeError(
-                f"{function.__qualname__}.backward takes {first}, as Chainer's functions do: "
-                "here forward(self, *xs) takes the "
-                "inputs' arrays one by one, and backward(self, *gys) the outputs' gradients; "
-                "it returns, for each input, its "
-                "gradient or a function that computes it"
-            )
-
-    cls.__init_subclass__ = classmethod(refuse)  # type: ignore[assignment]
-    return knows(FUNCTION)(cls)
+    code = getattr(function.__dict__.get("backward"), "__code__", None)
+    first = code.co_varnames[1] if code is not None and code.co_argcount > 1 else ""
+    if first.endswith(("indexes", "indices")):
+        raise TypeError(
+            f"{function.__qualname__}.backward takes {first}, as Chainer's functions do: "
+            "here forward(self, *xs) takes the "
+            "inputs' arrays one by one, and backward(self, *gys) the outputs' gradients; "
+            "it returns, for each input, its "
+            "gradient or a function that computes it"
+        )
 
 
 def misapplied(function: Any, inputs: Any) -> Exception:

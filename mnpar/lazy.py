@@ -76,6 +76,30 @@ def names(
     return get, listed, public
 
 
+def names_above(module: str, **homes: str) -> Callable[[str], Any]:
+    """Return a ``__getattr__`` for a module: Chainer has some names there that mnpar defines in
+    layers above, which the module may not import.
+
+    Args:
+        module: its ``__name__``.
+        homes: for each name the module that defines it.
+
+    Example:
+        >>> import mnpar
+        >>> mnpar.link.Chain is mnpar.Chain
+        True
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(
+                f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module]
+            )
+        return getattr(importlib.import_module(homes[name]), name)
+
+    return get
+
+
 def _read(package: ModuleType) -> tuple[list[str], dict[str, tuple[str, str]]]:
     """A package's public names, and the homes of those that are imported later: {name: (the module
     to import, the name that it has there)}, and (the module, "") of the package's own files.

@@ -8,22 +8,47 @@ file is long because Chainer's Link has many methods; each of them is short.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import importlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from mnpar import backend, hints
+from mnpar import backend, hints, lazy
 from mnpar.initializers import Constant
 from mnpar.link_hook import LinkHook, link_hooks, watched_forward
 from mnpar.parameter import Parameter, structure
 from mnpar.serializer import Deserializer, persistent, placed
 from mnpar.variable import Variable
 
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
 Self = TypeVar("Self", bound="Link")
 MODES = ("share", "copy", "init")
+
+
+class GradientComms(NamedTuple):
+    """The communicators over whose ranks the gradients of a link's parameters are sums."""
+
+    # backward itself sums: each rank gets the gradient of all ranks' losses
+    summed: tuple[Communicator, ...] = ()
+    # each rank gets its part of the gradient, which an optimizer has to sum
+    partial: tuple[Communicator, ...] = ()
+    # backward averages the gradients of the link and of all links in it, as an optimizer would
+    averaged: tuple[Communicator, ...] = ()
+
+    def add(self, comm: Communicator | None, whole: bool = True) -> GradientComms:
+        """Return these and one more, whose ranks get whole gradients or else their parts of them;
+        None adds nothing.
+        """
+        if comm is None:
+            return self
+        if whole:
+            return self._replace(summed=(*self.summed, comm))
+        return self._replace(partial=(*self.partial, comm))
 
 
 @hints.knows(hints.LINK)
@@ -50,11 +75,6 @@ class Link:
 
     # replaced, never changed: a copy of a link may share it
     _local_hooks: Mapping[str, LinkHook] = MappingProxyType({})
-    repeat: Callable[
-        ..., Any
-        # a Sequential of copies: chain.py, which knows Sequential, defines this method and puts it
-        # here
-    ]
 
     def __init__(self, **params: Any) -> None:
         self._params: dict[str, None] = {}
@@ -329,6 +349,17 @@ class Link:
         self._local_hooks = {key: other for key, other in self._local_hooks.items() if key != name}
         hook.deleted(self)
 
+    def gradient_comms(self) -> GradientComms:
+        """Return over which ranks this link's gradients are sums, not counting the links in it.
+
+        Links that communicate define it; optimizers and meshes ask, so that nothing is summed twice
+        or never.
+        """
+        comms = GradientComms()
+        for hook in self._local_hooks.values():
+            comms = comms.add(hook.gradient_comm)
+        return comms
+
     # ---- what is done with it ----
 
     def cleargrads(self) -> None:
@@ -434,6 +465,27 @@ class Link:
                 param.initialize(param.shape)
         return other
 
+    def repeat(self, n_repeat: int, mode: str = "init") -> Any:
+        """Return a :class:`mnpar.Sequential` of ``n_repeat`` copies, made by :meth:`copy`.
+
+        Args:
+            n_repeat: how many copies; the link itself is not among them.
+            mode: as in :meth:`copy`.
+
+        Raises:
+            ValueError: a negative number, or no such mode.
+
+        Example:
+            >>> import mnpar.links as L
+            >>> len(L.Linear(3, 3).repeat(4))
+            4
+        """
+        if n_repeat < 0:
+            raise ValueError(f"a link cannot be repeated {n_repeat} times: 0 or more")
+        # a Sequential is made of links, so its module is above this one
+        sequential = importlib.import_module("mnpar.sequential")
+        return sequential.Sequential(*[self.copy(mode) for _ in range(n_repeat)])
+
     def _shared(self: Self, memo: dict[int, Any]) -> Self:
         """A copy of the structure around the same arrays; ``memo`` holds the copies by the ids of
         what they were made from.
@@ -506,3 +558,9 @@ def _of_path(others: dict[str, Any], path: str, what: str) -> Any:
     if path not in others:
         raise KeyError(f"the other link has no {what} {path}; it has {', '.join(others) or 'none'}")
     return others[path]
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy.names_above(
+        __name__, Chain="mnpar.chain", ChainList="mnpar.chain", Sequential="mnpar.sequential"
+    )

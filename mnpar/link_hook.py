@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
 
 Self = TypeVar("Self", bound="LinkHook")
 
@@ -66,6 +69,9 @@ class LinkHook:
     def __exit__(self, *error: object) -> None:
         _hooks.set({name: hook for name, hook in link_hooks().items() if name != self.name})
         self.deleted(None)
+
+    # of a hook that sums the gradients of its link: over which ranks
+    gradient_comm: Communicator | None = None
 
     def added(self, link: Any) -> None:
         """Called when the hook is put to use: on a link, or (None) by ``with``."""

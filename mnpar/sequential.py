@@ -111,27 +111,3 @@ class Sequential(ChainList):
         """Take out the layers of the class or function of this name."""
         self._list[:] = [layer for layer in self._list if layer_type(layer) != type_name]
         self._changed()
-
-
-def repeat(link: Link, n_repeat: int, mode: str = "init") -> Sequential:
-    """A Sequential of ``n_repeat`` copies of a link, made by ``link.copy(mode)``.
-
-    Args:
-        link: what is copied; it is not in the Sequential itself.
-        n_repeat: how many copies.
-        mode: as in :meth:`Link.copy`.
-
-    Raises:
-        ValueError: a negative number, or no such mode.
-
-    Example:
-        >>> import mnpar.links as L
-        >>> len(L.Linear(3, 3).repeat(4))
-        4
-    """
-    if n_repeat < 0:
-        raise ValueError(f"a link cannot be repeated {n_repeat} times: 0 or more")
-    return Sequential(*[link.copy(mode) for _ in range(n_repeat)])
-
-
-Link.repeat = repeat  # Chainer has it as a method of every link, and a Sequential is made of links

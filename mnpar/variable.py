@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar import backend
+from mnpar import backend, lazy
 from mnpar.autograd.accumulate import (
     LeafAccumulator,
     buffer_ids,
@@ -380,3 +380,7 @@ def paired(
             "for each is needed"
         )
     return zip(variables, [None] * len(variables) if gs is None else gs, strict=True)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy.names_above(__name__, Parameter="mnpar.parameter")

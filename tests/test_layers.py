@@ -20,12 +20,12 @@ FILES = sorted(ROOT.rglob("*.py"))
 PACKAGES = """
     environment errors hints
     configuration lazy random serializer
-    backend function_hook link_hook
+    backend function_hook
     backends
     plans runtime
     autograd
     communicators kernels
-    launch
+    launch link_hook
     dataset doctor initializers meters serializers
     datasets
     iterators

@@ -7,7 +7,7 @@ The graph holds no arrays of its own, so an array can be freed while the graph s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import ReferenceType
 
@@ -41,6 +41,10 @@ class Function(Protocol):
 
     @property
     def label(self) -> str: ...
+    def join_key(self) -> Any: ...
+    def join(
+        self, others: Sequence[Any], gys: Sequence[Gradient | None]
+    ) -> tuple[Function, list[Gradient | None]]: ...
     def vjp(
         self,
         gys: list[Gradient | None],

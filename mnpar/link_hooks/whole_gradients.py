@@ -55,7 +55,7 @@ class WholeGradients(SubstitutionHook):
     def __init__(self, comm: Communicator, *, name: str | None = None) -> None:
         require_communicator(comm, "WholeGradients(comm)")
         super().__init__(name)
-        self.comm = comm
+        self.comm = self.gradient_comm = comm
         self._replaced: list[Places] = []  # a stack: calls may be nested
 
     def forward_preprocess(self, args: ForwardPreprocessCallbackArgs) -> None:
@@ -94,11 +94,11 @@ class WholeGradients(SubstitutionHook):
         """
         if not isinstance(link, Divided):
             return False
-        comms = [comm for comm in vars(link).values() if isinstance(comm, Communicator)]
+        comms = link.gradient_comms()
         here = self.comm.transport.world_ranks
         return any(
             [
                 len([rank for rank in comm.transport.world_ranks if rank in here]) > 1
-                for comm in comms
+                for comm in (*comms.summed, *comms.partial)
             ]
         )

@@ -30,6 +30,7 @@ from mnpar.functions import (
     transpose,
 )
 from mnpar.initializers.initializer import InitialValue, put
+from mnpar.link import GradientComms
 from mnpar.links.divided import Divided, initialize_part
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, block
@@ -160,6 +161,10 @@ class MultiHeadAttention(Divided):
                 self.b_out.array[...] = comm.bcast(self.b_out.array)
         if comm is not None:
             self.comm = comm
+
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks that have parts of the sequence."""
+        return super().gradient_comms().add(self.sequence_comm, self.whole_gradients)
 
     def _parameter(self, initializer: Any, shape: tuple[int, ...]) -> Parameter:
         """Return a parameter of which this rank has its heads, on axis 1."""

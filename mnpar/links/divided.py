@@ -21,7 +21,7 @@ from mnpar.functions import (
 )
 from mnpar.initializers import Constant
 from mnpar.initializers.initializer import put
-from mnpar.link import Link
+from mnpar.link import GradientComms, Link
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
 from mnpar.serializer import AbstractSerializer, Deserializer, persistent, placed
@@ -79,6 +79,11 @@ class Divided(Link):
     """
 
     comm: Communicator
+
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks that have the other parts: backward gives each part its whole gradient."""
+        # a layer for one rank has no communicator
+        return super().gradient_comms().add(getattr(self, "comm", None))
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Save the whole parameters, for which all ranks call this; or load this rank's parts of

@@ -41,7 +41,7 @@ from mnpar.functions import (
 )
 from mnpar.functions.divided.routing import Routes, make_routes, pick_rows, put_in_order, sum_rows
 from mnpar.initializers.initializer import InitialValue
-from mnpar.link import Link
+from mnpar.link import GradientComms, Link
 from mnpar.links.linear import Linear
 from mnpar.plans import block
 from mnpar.serializer import AbstractSerializer, Deserializer
@@ -208,6 +208,10 @@ class MixtureOfExperts(Chain):
             yield name, getattr(self, name)
         yield "ranks", self.comm.size
 
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks that have the other experts."""
+        return super().gradient_comms().add(self.comm, self.whole_gradients)
+
     def forward(self, x: Variable | Array) -> Variable:
         """Return the experts' weighted sums.
 
@@ -340,6 +344,10 @@ class Experts(Chain):
                 self.add_link(str(i), make(i))
             if not all([param.is_initialized for param in self[str(i)].params()]):
                 self._generators[str(i)] = rng
+
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks that have the other experts."""
+        return super().gradient_comms().add(self.comm, self.whole_gradients)
 
     def forward(self, rows: Variable, lengths: Any, out_size: int) -> Variable:
         """Apply the experts one after another, each to the next ``lengths[i]`` rows; returns their

@@ -40,7 +40,7 @@ from mnpar.functions.normalization.layer_normalization import (
 )
 from mnpar.functions.normalization.multi_node_moments import multi_node_moments
 from mnpar.initializers.initializer import InitialValue
-from mnpar.link import Link
+from mnpar.link import GradientComms, Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
 
@@ -534,6 +534,10 @@ class MultiNodeBatchNormalization(BatchNormalization):
             initial_avg_var,
         )
         self.comm = comm
+
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks, each of which gets its part of the gradients."""
+        return super().gradient_comms().add(self.comm, False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MultiNodeBatchNormalization:
         memo[id(self.comm)] = self.comm  # ranks are not copied

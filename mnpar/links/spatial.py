@@ -40,7 +40,7 @@ from mnpar.functions.divided.spatial_normalization import (
 from mnpar.functions.divided.spatial_reduction import spatial_linear
 from mnpar.initializers.initializer import InitialValue
 from mnpar.kernels.windows import PerAxis
-from mnpar.link import Link
+from mnpar.link import GradientComms, Link
 from mnpar.links.convolution import (
     Convolution1D,
     Convolution2D,
@@ -87,6 +87,11 @@ class OnGrid:
         super().__init__(*args, **kwargs)
         self.grid = grid
         broadcast_params(grid, self)
+
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks of the grid."""
+        comms: GradientComms = super().gradient_comms()  # type: ignore[misc]  # a Link's
+        return comms.add(self.grid.comm)
 
     def _infer_sizes(self, x: Variable | Array, *axis: int) -> None:
         known = all([param.is_initialized for param in self.params()])  # type: ignore[attr-defined]
@@ -453,6 +458,10 @@ class SpatialLinear(Link):
             ("nobias", self.b is None),
         )
 
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks of the grid."""
+        return super().gradient_comms().add(self.grid.comm)
+
     def forward(self, x: Variable | Array, shape: Sequence[int]) -> Variable:
         """Return the layer's outputs.
 
@@ -677,6 +686,10 @@ class SpatialBatchNormalization(MultiNodeBatchNormalization):
         grid_needed(grid, "SpatialBatchNormalization(grid, size)")
         self.grid = grid
         super().__init__(size, comm or grid.comm, *args, **kwargs)
+
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks of the grid: they get whole gradients."""
+        return super().gradient_comms().add(self.grid.comm)
 
     def _initialize_params(self, size: tuple[int, ...], like: Any = None) -> None:
         super()._initialize_params(size, like)

@@ -14,7 +14,7 @@ import numpy as np
 from mnpar.chain import ChainList
 from mnpar.communicators.communicator import require_communicator
 from mnpar.functions import recv, send
-from mnpar.link import Link
+from mnpar.link import GradientComms, Link
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -53,6 +53,10 @@ class MultiNodeChainList(ChainList):
         super().__init__()
         self._comm = comm
         self._routes: list[tuple[list[int] | None, list[int] | None]] = []
+
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks that have the other links."""
+        return super().gradient_comms().add(self._comm)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MultiNodeChainList:
         other = MultiNodeChainList(self._comm)

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.autograd.arraylike import as_array
+from mnpar.autograd.graph import Gradient
 from mnpar.backend import HALVES, Array
+from mnpar.function_node import FunctionNode
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.math.matmul import _back_by_rows, _by_rows
 from mnpar.functions.node import GenericFunction
@@ -56,20 +59,25 @@ class Linear(GenericFunction):
             sum_over(gy, 0) if out is None or gy.dtype.char in HALVES else gy.sum(axis=0, out=out)
         )
 
-    @staticmethod
-    def joined(functions: Sequence[Any], gys: Sequence[Array]) -> tuple[Linear, Array]:
-        """For several of this class with the same W and b, that ran: one in their place with all
-        their rows, and its gy.
+    def join_key(self) -> Any:
+        """Functions with the same W and b can share one product."""
+        x, *weights = self.inputs
+        return (x.dtype, *map(id, weights))
 
-        The gradients of W and b are then one product and one sum, not as many as there are
-        functions.
+    def join(
+        self, others: Sequence[Any], gys: Sequence[Gradient | None]
+    ) -> tuple[FunctionNode, list[Gradient | None]]:
+        """Return one function with the rows of all: the gradients of W and b are then one product
+        and one sum.
         """
-        xp = backend.get_array_module(gys[0])
-        whole, (_, W) = Linear(), functions[0]._kept_inputs
-        whole.inputs = functions[0].inputs
+        arrays = [as_array(gy) for gy in gys]
+        xp = backend.get_array_module(*arrays)
+        x, W = self._kept_inputs
+        whole = Linear()
+        whole.inputs = self.inputs
         whole._kept_input_indexes = (0, 1)
-        whole._kept_inputs = xp.concatenate([function._kept_inputs[0] for function in functions]), W
-        return whole, xp.concatenate(gys)
+        whole._kept_inputs = xp.concatenate([x, *[one._kept_inputs[0] for one in others]]), W
+        return whole, [xp.concatenate(arrays)]
 
 
 def no_features(who: str, shape: tuple[int, ...], n_batch_axes: int) -> str:

@@ -20,7 +20,7 @@ from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.later import Phase
-from mnpar.link import Link
+from mnpar.link import GradientComms, Link
 from mnpar.optimizers.flat_buffers import Arenas
 from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.parallel.data.reducer import Reducer, choose_bucket_bytes
@@ -46,7 +46,9 @@ class End(FunctionNode):
         self.act = act
         self.module = module
         self.tape = current_tape()
-        self.reduces_over = comm  # not ``comm``, as functions of the model have it that communicate
+        self.averages_over = (
+            comm  # not ``comm``, as functions of the model have it that communicate
+        )
         self.number = -tick()
         self.tape.append(self)
 
@@ -179,7 +181,6 @@ class DistributedDataParallel(Chain):
         self._arenas = Arenas()
         self._replicas = ReplicaSet(comm)
         self._members = ParameterCache()
-        self.reduces_over = comm  # optimizers look here
         self._end: End | None = None
         self._count = 0.0  # the samples of forwards since the last reduction that count in any case
         self._pending: list[
@@ -193,6 +194,10 @@ class DistributedDataParallel(Chain):
     def take_as_given(self) -> None:
         """Do not give the ranks rank 0's values at first: each has loaded what it is to have."""
         self._replicas.take_as_equal(self.module)
+
+    def gradient_comms(self) -> GradientComms:
+        """Return the ranks over whose samples backward averages the gradients."""
+        return GradientComms(averaged=(self._comm,))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own result; recorded so that backward ends with the reduction."""

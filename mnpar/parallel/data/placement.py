@@ -29,7 +29,6 @@ from mnpar.checkpoint.manifest import Record, StoredPiece, check_cover
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.errors import MismatchError
 from mnpar.link import Link
-from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.links.divided import BoxInitializer, digest_of
 from mnpar.links.experts import Experts
 from mnpar.parallel.data.reducer import Among, Reducer
@@ -43,13 +42,6 @@ if TYPE_CHECKING:
 
 
 # over their ``comm``, unless ``whole_gradients``
-_BY_SHARE = (
-    MultiNodeBatchNormalization,
-    MixtureOfExperts,
-    Experts,
-)
-
-
 class Placement:
     """Where a model's parameters lie on a mesh.
 
@@ -219,26 +211,10 @@ class Placement:
 
     def _wrong(self, path: str, link: Link) -> str:
         """Whether a layer is over ranks that it should not be over."""
-        if not type(link).__module__.startswith("mnpar."):
-            return ""  # who knows what its communicators are for
-        grid = getattr(link, "grid", None)
-        whole = [] if grid is None else [grid.comm]  # whose ranks get whole gradients
-        # WholeGradients
-        hooks = [getattr(hook, "comm", None) for hook in link.local_link_hooks.values()]
-        whole += [comm for comm in hooks if isinstance(comm, Communicator)]
-        whole += [link.messages.comm] if isinstance(link, Pipeline) else []
-        shares: list[
-            Communicator
-        ] = []  # whose ranks get their share, which the optimizer has to sum
-        for name, comm in vars(link).items():
-            if isinstance(comm, Communicator) and name != "data_comm":
-                by_share = name == ("comm" if isinstance(link, _BY_SHARE) else "sequence_comm")
-                (
-                    shares if by_share and not getattr(link, "whole_gradients", False) else whole
-                ).append(comm)
+        comms = link.gradient_comms()
         inside, over = (
-            [axis for comm in comms for axis in self.mesh.axes_of(comm)]
-            for comms in (whole, shares)
+            [axis for comm in some for axis in self.mesh.axes_of(comm)]
+            for some in ((*comms.summed, *comms.averaged), comms.partial)
         )
         unsummed = [axis for axis in over if axis not in (*inside, *self.summed)]
         summed = [axis for axis in inside if axis in self.summed]

@@ -161,7 +161,7 @@ class GradientSync:
         """
         model, placement = self.optimizer.target, self._placement
         self._fingerprint.check_updates()
-        if any([getattr(link, "reduces_over", None) is self.comm for link in model.links()]):
+        if any([self.comm in link.gradient_comms().averaged for link in model.links()]):
             raise RuntimeError(_TWICE)
         equal = (
             final and are_equal(model, self.comm)
@@ -253,7 +253,7 @@ class GradientSync:
         model, records = self.optimizer.target, current_tape().records
         if records and any(
             [
-                end.reduces_over is self.comm and have_common_parameters(end.module, model)
+                end.averages_over is self.comm and have_common_parameters(end.module, model)
                 for end in ends()
             ]
         ):

@@ -18,7 +18,6 @@ from mnpar.autograd.tape import Tape
 from mnpar.backend import Array
 from mnpar.configuration import recording
 from mnpar.function_hook import around_vjp, function_hooks
-from mnpar.functions.connection.linear import Linear
 
 Seeds = Iterable[tuple[VariableNode, Gradient]]
 # a function to visit, with the gradients of its outputs, on each tape; None at a tape's end
@@ -49,7 +48,7 @@ def backward_in_lockstep(
     try:
         with recording(False):
             for row in itertools.zip_longest(*sums):
-                if None not in row and _share_matrix(row):
+                if None not in row and _can_join(row):
                     _visit_joined(row, sums, later)
                 else:
                     _visit_each(row, sums, tapes, later)
@@ -79,24 +78,19 @@ def _vjp_of(function: Function) -> Callable[..., None]:
     return around_vjp(function, hooks) if hooks else function.vjp
 
 
-def _share_matrix(row: Sequence[Any]) -> bool:
-    """Return whether the functions are linear layers with the same weights, whose inputs' gradients
-    are wanted.
+def _can_join(row: Sequence[Any]) -> bool:
+    """Return whether the functions can be joined, and the gradients of their first inputs are
+    wanted, the other inputs being leaves.
     """
-    first = row[0][0]
+    key = row[0][0].join_key()
     for function, (gy, *_) in row:
-        if type(function) is not Linear or gy is None:
+        if key is None or gy is None or function.join_key() != key:
             return False
         x, *weights = function.inputs
         if (
             x.creator is None
             or not x.requires_grad
             or any([w.creator is not None for w in weights])
-        ):
-            return False
-        if (
-            tuple(map(id, weights)) != tuple(map(id, first.inputs[1:]))
-            or x.dtype != first.inputs[0].dtype
         ):
             return False
     return True
@@ -106,14 +100,14 @@ def _visit_joined(
     row: Sequence[Any], sums: Sequence[BackwardWalk], later: list[DeferredGradients]
 ) -> None:
     """Visit linear layers that share a matrix: one product for all of them."""
-    functions: list[Linear] = [function for function, _ in row]
-    whole, gy = Linear.joined(functions, [gys[0] for _, gys in row])
+    functions: list[Any] = [function for function, _ in row]
+    whole, whole_gys = functions[0].join(functions[1:], [gys[0] for _, gys in row])
     x = VariableNode(whole._kept_inputs[0], True)
     weights = functions[0].inputs[1:]
     whole.inputs = x, *weights
     leaves = [False, *[w.requires_grad for w in weights]]
     if True in leaves:
-        later.append(DeferredGradients(whole, [gy], leaves))
+        later.append(DeferredGradients(whole, whole_gys, leaves))
 
     def add_gradient(_: VariableNode, gx: Array) -> None:
         start = 0
@@ -122,4 +116,4 @@ def _visit_joined(
             gradients.add(x, gx[start : start + x.shape[0]])
             start += x.shape[0]
 
-    _vjp_of(whole)([gy], [True] + [False] * len(weights), False, add_gradient)
+    _vjp_of(whole)(whole_gys, [True] + [False] * len(weights), False, add_gradient)

@@ -26,7 +26,7 @@ from mnpar.chain import ChainList
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import is_recording
 from mnpar.functions.communication.base import communication_hook
-from mnpar.link import Link
+from mnpar.link import GradientComms, Link
 from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.parallel.pipeline.layers import Makers, Stage, make_stages
 from mnpar.parallel.pipeline.schedules import Schedule, make_schedule
@@ -162,6 +162,10 @@ class Pipeline(ChainList):
             self.abreast,
         )
         self._tied: list[Shared] = share(everyone, shared or {}, {})
+
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks that have the other stages."""
+        return super().gradient_comms().add(self.messages.comm)
 
     @classmethod
     def of(

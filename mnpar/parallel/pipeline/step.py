@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.autograd.arraylike import as_array
 from mnpar.autograd.engine import DeferredGradients, apply_hooks
 from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.backend import Array, add_gradients
 from mnpar.configuration import is_recording, recording
 from mnpar.function_hook import around_vjp, function_hooks
 from mnpar.functions import concat
-from mnpar.functions.connection.linear import Linear
 from mnpar.parallel.pipeline.lockstep import backward_in_lockstep
 from mnpar.parallel.pipeline.schedules import Action, Schedule
 from mnpar.parallel.pipeline.shared_weights import Shared, set_aside, sum_gradients
@@ -297,20 +295,17 @@ class Step:
         """
         groups: dict[Any, list[DeferredGradients]] = {}
         for i, one in enumerate(self._due):
-            joins = type(one.function) is Linear and not one.leaves[0] and one.gys[0] is not None
-            key = tuple(map(id, one.function.inputs[1:])) if joins else i
+            joins = not one.leaves[0] and one.gys[0] is not None
+            key = (one.function.join_key() if joins else None) or i
             groups.setdefault(key, []).append(one)
         self._due.clear()
         hooks = function_hooks()
         with recording(False):
             for group in groups.values():
-                function: Any
                 function, gys, leaves = group[0]
                 if len(group) > 1:
-                    function, gy = Linear.joined(
-                        [one.function for one in group], [as_array(one.gys[0]) for one in group]
-                    )
-                    gys = [gy]
+                    others = [one.function for one in group[1:]]
+                    function, gys = function.join(others, [one.gys[0] for one in group])
                 vjp = function.vjp if not hooks else around_vjp(function, hooks)
                 vjp(gys, leaves, False, self._gradients.add)
 

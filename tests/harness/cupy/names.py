@@ -5,7 +5,6 @@ Made by ``make_names.py`` beside it from the wheel cupy-cuda13x, by inspection o
 not edited by hand.
 """
 
-
 VERSION = "14.2.0"
 
 FUNCTIONS = """
