@@ -26,7 +26,7 @@ from mnpar.functions.math.arithmetic import (
     PowConstant,
     Sub,
     absolute,
-    explain,
+    broadcast_error,
     floor_divide,
 )
 from mnpar.functions.math.complex_parts import conj, imag, real
@@ -54,7 +54,7 @@ def _binary(
                     return other
             return node().apply((x, other))[0]
         except ValueError as error:
-            raise explain(symbol, x, other, error) from None
+            raise broadcast_error(symbol, x, other, error) from None
         except AttributeError as error:
             backend.translate_error(symbol, error, [x.array])
             raise
@@ -72,7 +72,7 @@ def _reflected(symbol: str, node: type[FunctionNode]) -> Method:
         try:
             return node().apply((other, x))[0]
         except ValueError as error:
-            raise explain(symbol, other, x, error) from None
+            raise broadcast_error(symbol, other, x, error) from None
 
     return method
 

@@ -21,7 +21,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels import tuning
-from mnpar.kernels.blas import matrix_transpose, stacked
+from mnpar.kernels.blas import batched_matmul, matrix_transpose
 from mnpar.kernels.columns import Buffers
 from mnpar.kernels.dtypes import upcast_halves
 
@@ -88,7 +88,7 @@ class BlockedAttention:
             if keeps:
                 self.weights.append(p)
             found = buffers.get("o", (*p.shape[:-2], p.shape[-1], v.shape[-1]))
-            stacked(matrix_transpose(p), piece.of(v, piece.keys), found)
+            batched_matmul(matrix_transpose(p), piece.of(v, piece.keys), found)
             xp.multiply(
                 found,
                 matrix_transpose(part),
@@ -164,7 +164,7 @@ class BlockedAttention:
         k = piece.of(k, piece.keys)
         scaled = buffers.xp.multiply(q, self.scale, out=buffers.get("q", q.shape))
         shape = (*k.shape[:-1], q.shape[-1])
-        scores = stacked(
+        scores = batched_matmul(
             k,
             scaled,
             backend.empty_aligned(shape, self.dtype, buffers.xp)
@@ -213,12 +213,12 @@ class BlockedAttention:
             first = piece.rows.stop == q.shape[-2]
             for y, a, b in ((gk, gs, piece.of(q, piece.rows)), (gv, p, g)):
                 if first:
-                    stacked(a, b, y)
+                    batched_matmul(a, b, y)
                 else:
-                    y[..., piece.keys, :] += stacked(
+                    y[..., piece.keys, :] += batched_matmul(
                         a, b, buffers.get("more", (*a.shape[:-1], b.shape[-1]))
                     )
-            stacked(matrix_transpose(gs), piece.of(k, piece.keys), gq[..., piece.rows, :])
+            batched_matmul(matrix_transpose(gs), piece.of(k, piece.keys), gq[..., piece.rows, :])
         return [g.astype(x.dtype, copy=False) for g, x in zip(grads, (q, k, v), strict=True)]
 
     def _of_scores(
@@ -229,7 +229,7 @@ class BlockedAttention:
         """
         xp, turned = buffers.xp, matrix_transpose(g)
         turned = xp.multiply(turned, self.scale, out=buffers.get("q", turned.shape))
-        gs = stacked(v, turned, buffers.get("gs", p.shape))
+        gs = batched_matmul(v, turned, buffers.get("gs", p.shape))
         means = xp.multiply(g, o, out=buffers.get("o", g.shape)) @ xp.full(
             g.shape[-1], self.scale, g.dtype
         )

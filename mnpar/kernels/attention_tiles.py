@@ -16,7 +16,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
-from mnpar.kernels.blas import matrix_transpose, stacked
+from mnpar.kernels.blas import batched_matmul, matrix_transpose
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.plans.ring import Tile
 
@@ -89,7 +89,7 @@ def scores(q: Array, k: Array, hidden: Hidden | None) -> Array:
     other, or 0 if all are.
     """
     k = backend.get_array_module(k).ascontiguousarray(matrix_transpose(k))
-    s = stacked(q, k)
+    s = batched_matmul(q, k)
     if hidden is not None:
         xp = backend.get_array_module(s)
         low = xp.asarray(np.finfo(s.dtype).min / 2, s.dtype)
@@ -130,7 +130,7 @@ class OnlineSoftmax:
         s -= top
         xp.exp(s, out=s)
         self.total += s @ xp.ones((s.shape[-1], 1), s.dtype)
-        self.values += stacked(s, upcast_halves(v))
+        self.values += batched_matmul(s, upcast_halves(v))
 
     def means(self) -> tuple[Array, Array]:
         """(…, T, E), and the logarithms of the sums (…, T, 1)."""

@@ -30,6 +30,8 @@ from mnpar.backend import Array
 from mnpar.kernels import tuning
 
 _ROW_MAJOR, _AS_IT_IS, _TURNED = 101, 111, 112  # CBLAS's constants
+
+
 _REPRODUCIBLE = 2  # MKL_CBWR_AUTO: the same product gives the same bits in each run on one machine
 
 
@@ -60,7 +62,7 @@ def product(a: Any, b: Any, out: Array | None = None) -> Any:
     return a @ b if out is None else backend.get_array_module(a).matmul(a, b, out=out)
 
 
-def stacked(a: Array, b: Array, out: Array | None = None) -> Array:
+def batched_matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     """The products of stacks of matrices (…, M, K) and (…, K, N), into ``out`` if it is given.
 
     OpenBLAS multiplies matrices of up to a million multiplications without packing them first
@@ -69,8 +71,8 @@ def stacked(a: Array, b: Array, out: Array | None = None) -> Array:
 
     Example:
         >>> import numpy as np
-        >>> from mnpar.kernels.blas import stacked
-        >>> stacked(np.ones((5, 2, 3)), np.ones((5, 3, 4))).sum()
+        >>> from mnpar.kernels.blas import batched_matmul
+        >>> batched_matmul(np.ones((5, 2, 3)), np.ones((5, 3, 4))).sum()
         np.float64(120.0)
     """
     xp = backend.get_array_module(a)
@@ -104,7 +106,7 @@ def matrix_transpose(x: Any) -> Any:
     return x.transpose((*range(n - 2), n - 1, n - 2)) if n > 2 else x.transpose()
 
 
-def by_mkl(x: Array, size: int) -> bool:
+def uses_mkl(x: Array, size: int) -> bool:
     """Whether a product of ``size`` multiplications with x is computed by MKL, whose speed does not
     depend on memory order.
     """
@@ -116,7 +118,7 @@ def by_mkl(x: Array, size: int) -> bool:
     )
 
 
-def fill(name: str, x: Array, y: Array) -> bool:
+def compute_by_mkl(name: str, x: Array, y: Array) -> bool:
     """Compute y ← ``Erf``, ``CdfNorm`` (Φ, the normal distribution function) or ``Exp`` of x by
     MKL; False if it cannot.
 
@@ -130,8 +132,8 @@ def fill(name: str, x: Array, y: Array) -> bool:
     return True
 
 
-def fills(name: str, x: Array) -> bool:
-    """Whether :func:`fill` can compute this function of x."""
+def can_compute_by_mkl(name: str, x: Array) -> bool:
+    """Whether :func:`compute_by_mkl` can compute this function of x."""
     return _of(name, x) is not None
 
 
@@ -228,6 +230,8 @@ def library() -> dict[str, Callable[..., None]] | None:
 
 
 _REALS = {"s": ctypes.c_float, "d": ctypes.c_double}
+
+
 _FUNCTIONS = "Erf", "CdfNorm", "Exp"
 
 

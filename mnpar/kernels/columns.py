@@ -16,7 +16,7 @@ from mnpar import backend
 from mnpar.autograd.tape import advance_transfers
 from mnpar.backend import Array, ArrayModule
 from mnpar.kernels import tuning
-from mnpar.kernels.sums import parts
+from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Numbers, Windows
 
 
@@ -37,7 +37,7 @@ class Buffers:
         return self.kept[name][:size].reshape(shape)
 
 
-def in_turn(pieces: Iterable[slice]) -> Iterator[slice]:
+def advance_between(pieces: Iterable[slice]) -> Iterator[slice]:
     """Pieces, one after the other; between them what travels during a backward advances."""
     for piece in pieces:
         yield piece
@@ -69,14 +69,16 @@ class Blocks:
         # each sample is its columns
         self.same = (
             kernel == 1
-            and windows.bare
+            and windows.is_unpadded
             and windows.out == windows.size
             and out >= tuning.COLUMNS_SAME
         )
         column = C * kernel * out * dtype.itemsize
         alone = self.same or (out >= tuning.COLUMNS_LARGE and column >= tuning.COLUMNS_LEAST_BYTES)
         self.pieces = list(
-            parts(self.N, 1 if alone else max(backend.block_bytes(like), least) // max(1, column))
+            even_slices(
+                self.N, 1 if alone else max(backend.block_bytes(like), least) // max(1, column)
+            )
         )
         self.n = self.pieces[0].stop if self.pieces else 1
         run = self.n * (windows.out[-1] if windows.stride[-1] == 1 else 1)
@@ -91,12 +93,12 @@ class Blocks:
         the next one.
         """
         g, image = self.groups, None
-        for block in in_turn(self.pieces):
+        for block in advance_between(self.pieces):
             part = x[block]
             if self.same and part.dtype == self.dtype:
                 yield block, part.reshape(g, self.C // g, -1)
                 continue
-            if not self.windows.bare or self.last:
+            if not self.windows.is_unpadded or self.last:
                 image = self._image() if image is None else image
                 image[(slice(0, len(part)), slice(None), *self.windows.inside)] = part
                 part = image[: len(part)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
-from mnpar.kernels.blas import fill, fills
+from mnpar.kernels.blas import can_compute_by_mkl, compute_by_mkl
 from mnpar.kernels.dtypes import upcast_halves
 
 _START = 1.1283791670955124
@@ -73,7 +73,7 @@ def erf(x: Array) -> Array:
     flat = _flat(x, x)
     y = xp.empty_like(flat)
     for place, room in _blocks(xp, flat):
-        if fill("Erf", flat[place], y[place]):
+        if compute_by_mkl("Erf", flat[place], y[place]):
             continue
         if flat.dtype.itemsize > 4:
             y[place] = _erf_of_double(xp, flat[place])
@@ -130,7 +130,7 @@ class BlockedGelu:
         xp = backend.get_array_module(x)
         flat = _flat(x, x)
         y = xp.empty_like(flat)
-        keeps = differentiable and (self.by_tanh or not fills("CdfNorm", flat))
+        keeps = differentiable and (self.by_tanh or not can_compute_by_mkl("CdfNorm", flat))
         self.slope = xp.empty_like(flat) if keeps else None
         for place, room in _blocks(xp, flat):
             part = flat[place]
@@ -147,7 +147,7 @@ class BlockedGelu:
 
     def _below(self, xp: ArrayModule, x: Array, phi: Array, square: Array) -> bool:
         """phi ← Φ(x); whether x² is left in ``square``."""
-        if not self.by_tanh and fill("CdfNorm", x, phi):
+        if not self.by_tanh and compute_by_mkl("CdfNorm", x, phi):
             return False
         squared = self.by_tanh or x.dtype.itemsize <= 4
         if squared:
@@ -190,7 +190,7 @@ class BlockedGelu:
             y *= rest
         else:
             y *= -0.5
-            if not fill("Exp", y, y):
+            if not compute_by_mkl("Exp", y, y):
                 xp.exp(y, out=y)
             y *= HEIGHT
 

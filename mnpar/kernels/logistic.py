@@ -13,7 +13,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels.dtypes import as_floating, upcast_halves
-from mnpar.kernels.sums import cut
+from mnpar.kernels.sums import split_arrays
 
 
 def compute_in_blocks(
@@ -29,7 +29,9 @@ def compute_in_blocks(
     ):
         vjp(xp, y, gy, gx)
     else:
-        for block in cut(most // y.itemsize, y.reshape(-1), gy.reshape(-1), gx.reshape(-1)):
+        for block in split_arrays(
+            most // y.itemsize, y.reshape(-1), gy.reshape(-1), gx.reshape(-1)
+        ):
             vjp(xp, *block)
     return gx
 
@@ -40,7 +42,7 @@ def logistic(x: Array) -> Array:
     x = as_floating(x)
     y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
     with np.errstate(over="ignore"):
-        for from_, to in cut(backend.block_bytes(x) // 32, x.reshape(-1), y.reshape(-1)):
+        for from_, to in split_arrays(backend.block_bytes(x) // 32, x.reshape(-1), y.reshape(-1)):
             z = to if to.dtype.char != "e" else upcast_halves(to)
             xp.exp(xp.negative(from_, out=z), out=z)
             z += 1
@@ -56,7 +58,7 @@ def log1p_exp(x: Array) -> Array:
     y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
     n = backend.block_bytes(x) // 32
     room = backend.empty_aligned((min(n, y.size),), y.dtype, xp)
-    for from_, to in cut(n, x.reshape(-1), y.reshape(-1)):
+    for from_, to in split_arrays(n, x.reshape(-1), y.reshape(-1)):
         e = room[: to.size]
         xp.negative(xp.absolute(from_, out=e), out=e)
         xp.log1p(xp.exp(e, out=e), out=e)

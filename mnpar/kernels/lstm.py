@@ -10,7 +10,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels import tuning
 from mnpar.kernels.logistic import logistic
-from mnpar.kernels.sums import parts
+from mnpar.kernels.sums import even_slices
 
 Gates = tuple[Array, Array, Array, Array]
 
@@ -46,7 +46,7 @@ def _in_blocks(
     ifo = xp.empty((3, *c_prev.shape), c_prev.dtype)  # each gate's values side by side
     a, c, memory, h = [xp.empty(c_prev.shape, c_prev.dtype) for _ in range(4)]
     n = max(1, backend.block_bytes(gates) // 8 // gates[:1].nbytes)
-    for k in parts(len(gates), n):
+    for k in even_slices(len(gates), n):
         (i, f, new, o), z = split(gates[k]), ifo[:, k]
         for gate, to in zip((i, f, o), z, strict=True):
             xp.negative(gate, out=to)

@@ -18,11 +18,13 @@ from mnpar.kernels import tuning
 # exponentials of numbers up to here, and their sums, are far from both ends of float32: no maximum
 # is needed
 MODEST = 30
+
+
 # numbers: a product adds up so many in float32 with hardly more of an error than numpy has
-PIECE = 1024
+TERMS = 1024
 
 
-def by_rows(x: Array, axis: int) -> bool:
+def is_rowwise(x: Array, axis: int) -> bool:
     """Whether it is the last axis of an array of float32 or float64 that is worth cutting."""
     return (
         x.dtype.char in "fd"
@@ -32,7 +34,7 @@ def by_rows(x: Array, axis: int) -> bool:
     )
 
 
-def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False) -> Array:
+def sum_array(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False) -> Array:
     """``x.sum(axis, keepdims=keepdims)``; over the first and the last axes by products with ones:
     up to five times faster.
 
@@ -42,7 +44,7 @@ def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False)
 
     Example:
         >>> import numpy as np
-        >>> add_up(np.array([[1.0, 2.0], [3.0, 4.0]]), 1)
+        >>> sum_array(np.array([[1.0, 2.0], [3.0, 4.0]]), 1)
         array([3., 7.])
     """
     if x.dtype.char in HALVES:
@@ -73,14 +75,16 @@ def add_up(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = False)
 
 
 def sum_over(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
-    """``x.sum(axis, keepdims=keepdims)`` of a Variable, or of an array as :func:`add_up` makes
+    """``x.sum(axis, keepdims=keepdims)`` of a Variable, or of an array as :func:`sum_array` makes
     it.
     """
-    return add_up(x, axis, keepdims) if backend.is_array(x) else x.sum(axis=axis, keepdims=keepdims)
+    return (
+        sum_array(x, axis, keepdims) if backend.is_array(x) else x.sum(axis=axis, keepdims=keepdims)
+    )
 
 
 def row_sums(x: Array) -> Array:
-    """The sums of the rows of a matrix (M, C), by products with ones: a row of more than ``PIECE``
+    """The sums of the rows of a matrix (M, C), by products with ones: a row of more than ``TERMS``
     numbers in pieces.
 
     Example:
@@ -88,7 +92,7 @@ def row_sums(x: Array) -> Array:
         array([3., 7.])
     """
     M, C = x.shape
-    n = C if C <= PIECE else piece(C)
+    n = C if C <= TERMS else largest_divisor(C)
     if x.dtype.char not in "fd" or n < min(C, 16) or (n < C and not x.flags.c_contiguous):
         result: Array = x.sum(axis=1)
         return result
@@ -112,14 +116,14 @@ def column_sums(x: Array) -> Array:
 
 
 @functools.lru_cache(1024)
-def piece(n: int) -> int:
-    """The largest divisor of n that is at most ``PIECE``.
+def largest_divisor(n: int) -> int:
+    """The largest divisor of n that is at most ``TERMS``.
 
     Example:
-        >>> piece(5000)
+        >>> largest_divisor(5000)
         1000
     """
-    return next(k for k in range(PIECE, 0, -1) if n % k == 0)
+    return next(k for k in range(TERMS, 0, -1) if n % k == 0)
 
 
 def ones_like(n: int, x: Array) -> Array:
@@ -134,26 +138,26 @@ def ones(size: int, dtype: Any) -> Array:
     return np.ones(size, dtype)
 
 
-def parts(N: int, n: int) -> Iterator[slice]:
+def even_slices(N: int, n: int) -> Iterator[slice]:
     """N in pieces of nearly one size, at most n.
 
     Example:
-        >>> list(parts(5, 4))
+        >>> list(even_slices(5, 4))
         [slice(0, 3, None), slice(3, 5, None)]
     """
     step = -(-N // -(-N // max(n, 1))) if N else 1
     return (slice(i, min(i + step, N)) for i in range(0, N, step))
 
 
-def cut(n: int, *xs: Array) -> Iterator[tuple[Array, ...]]:
+def split_arrays(n: int, *xs: Array) -> Iterator[tuple[Array, ...]]:
     """Each array in pieces of at most ``n`` along its first axis, side by side.
 
     Example:
         >>> import numpy as np
-        >>> [(x.tolist(), y.tolist()) for x, y in cut(2, np.arange(3), np.arange(3) ** 2)]
+        >>> [(x.tolist(), y.tolist()) for x, y in split_arrays(2, np.arange(3), np.arange(3) ** 2)]
         [([0, 1], [0, 1]), ([2], [4])]
     """
-    return (tuple([x[k] for x in xs]) for k in parts(len(xs[0]), n))
+    return (tuple([x[k] for x in xs]) for k in even_slices(len(xs[0]), n))
 
 
 def row_blocks(*xs: Array) -> Iterator[tuple[Array, ...]]:
@@ -169,4 +173,4 @@ def row_blocks(*xs: Array) -> Iterator[tuple[Array, ...]]:
     N = len(rows[0])
     n = max(1, backend.block_bytes(xs[0]) // 8 // xs[0].itemsize // C)
     room = backend.empty_aligned((min(n, N), C), xs[0].dtype, backend.get_array_module(*xs))
-    return ((*blocks, room[: len(blocks[0])]) for blocks in cut(n, *rows))
+    return ((*blocks, room[: len(blocks[0])]) for blocks in split_arrays(n, *rows))

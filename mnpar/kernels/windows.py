@@ -21,10 +21,12 @@ from mnpar.backend import Array, Index
 from mnpar.plans import Window
 
 Numbers = tuple[int, ...]
+
+
 PerAxis: TypeAlias = int | Sequence[int]  # a number for each spatial axis, or one for all
 
 
-def per_axis(name: str, value: PerAxis, ndim: int, least: int) -> Numbers:
+def numbers_per_axis(name: str, value: PerAxis, ndim: int, least: int) -> Numbers:
     """A number for each spatial axis; one number stands for all.
 
     Raises:
@@ -42,14 +44,14 @@ def _numbers(
     who: str, n: int, K: PerAxis, stride: PerAxis, pad: PerAxis, dilate: PerAxis
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     return (
-        per_axis(f"{who}: ksize", K, n, 1),
-        per_axis(f"{who}: stride", stride, n, 1),
-        per_axis(f"{who}: pad", pad, n, 0),
-        per_axis(f"{who}: dilate", dilate, n, 1),
+        numbers_per_axis(f"{who}: ksize", K, n, 1),
+        numbers_per_axis(f"{who}: stride", stride, n, 1),
+        numbers_per_axis(f"{who}: pad", pad, n, 0),
+        numbers_per_axis(f"{who}: dilate", dilate, n, 1),
     )
 
 
-def missing(shape: Numbers, ndim: int | None) -> str:
+def axes_hint(shape: Numbers, ndim: int | None) -> str:
     """The end of the error of an x whose axes are not (N, C, …): what makes them so, where that can
     be told.
     """
@@ -71,7 +73,7 @@ def check_spatial_axes(who: str, shape: Numbers, ndim: int | None) -> int:
         axes = "some" if ndim is None else ndim
         raise ValueError(
             f"{who}: x of shape {shape} must be (N, C, …) with {axes} spatial "
-            f"axes{missing(shape, ndim)}"
+            f"axes{axes_hint(shape, ndim)}"
         )
     return n
 
@@ -102,14 +104,14 @@ def get_deconv_outsize(
     return s * (size - 1) + extent - (s - 1 if cover_all else 0) - 2 * p
 
 
-def image_of(who: str, window: Window, shape: Sequence[int], outsize: PerAxis | None) -> Numbers:
+def image_shape(who: str, window: Window, shape: Sequence[int], outsize: PerAxis | None) -> Numbers:
     """The shape of an image in which ``shape`` windows fit: ``outsize`` (else ValueError) or, for
     None, the smallest.
     """
     image = (
         window.image(shape)
         if outsize is None
-        else per_axis(f"{who}: outsize", outsize, len(shape), 1)
+        else numbers_per_axis(f"{who}: outsize", outsize, len(shape), 1)
     )
     if window.outputs(image) != shape:
         raise ValueError(
@@ -185,7 +187,7 @@ class Windows:
         axes = zip(out, K, stride, pad, dilate, strict=True)
         size = tuple([get_deconv_outsize(o, k, s, p, cover_all, d) for o, k, s, p, d in axes])
         if outsize is not None:
-            size = per_axis(f"{who}: outsize", outsize, len(out), 1)
+            size = numbers_per_axis(f"{who}: outsize", outsize, len(out), 1)
         windows = cls.over(who, size, K, stride, pad, dilate, cover_all)
         if windows.out != out:
             raise ValueError(
@@ -205,27 +207,27 @@ class Windows:
         return tuple([slice(p, p + a) for p, a in zip(self.pad, self.size, strict=True)])
 
     @property
-    def apart(self) -> bool:
+    def is_disjoint(self) -> bool:
         """No two windows see the same cell."""
         return all(
             [s >= (k - 1) * d + 1 for k, s, d in zip(self.K, self.stride, self.dilate, strict=True)]
         )
 
     @property
-    def bare(self) -> bool:
+    def is_unpadded(self) -> bool:
         """No padding is needed."""
         return self.padded == self.size
 
     @property
-    def reversible(self) -> bool:
+    def is_reversible(self) -> bool:
         """Whether what the windows give back can be gathered by windows again: at stride 1, with
         less padding than kernel.
         """
         axes = zip(self.K, self.stride, self.pad, self.dilate, strict=True)
-        return self.bare_or_full and all([s == 1 and p <= (k - 1) * d for k, s, p, d in axes])
+        return self.ends_with_padding and all([s == 1 and p <= (k - 1) * d for k, s, p, d in axes])
 
     @property
-    def bare_or_full(self) -> bool:
+    def ends_with_padding(self) -> bool:
         """Whether the windows end where the padded image ends."""
         return all(
             [a + 2 * p == n for a, p, n in zip(self.size, self.pad, self.padded, strict=True)]
@@ -233,7 +235,7 @@ class Windows:
 
     def reversed(self) -> Windows:
         """The windows by which the windows' values are gathered into an image, if it is
-        ``reversible``.
+        ``is_reversible``.
         """
         pad = tuple(
             [(k - 1) * d - p for k, p, d in zip(self.K, self.pad, self.dilate, strict=True)]
@@ -299,7 +301,7 @@ class Windows:
 
     def pad_image(self, x: Array, value: Any = 0) -> Array:
         """The image (…, *size) in its padding (…, *padded); itself where there is none."""
-        if self.bare:
+        if self.is_unpadded:
             return x
         padded = backend.get_array_module(x).full(
             (*x.shape[: -len(self.size)], *self.padded), value, x.dtype

@@ -30,15 +30,15 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array, Index
 from mnpar.kernels import tuning
-from mnpar.kernels.columns import Buffers, in_turn
-from mnpar.kernels.sums import parts
+from mnpar.kernels.columns import Buffers, advance_between
+from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Numbers, Windows
 
 # for each kernel's size that is done so, the points beside ∞; there are m + r - 2
 POINTS = {3: (0.0, 0.625, -0.625, 1.5, -1.5)}
 
 
-def pays(windows: Windows, N: int, W: Numbers, gradient: bool = False) -> bool:
+def is_faster(windows: Windows, N: int, W: Numbers, gradient: bool = False) -> bool:
     """Is it faster than the sum written out? ``W`` is the shape of the filters of a group: (K, C,
     *kernel).
 
@@ -169,7 +169,7 @@ class Tiling:
         xp, (N, C) = backend.get_array_module(x), x.shape[:2]
         row = (C + max(C, K)) * self.a**self.n * math.prod(self.tiles[1:]) * self.dtype.itemsize
         rows = max(1, max(backend.block_bytes(x), least) // max(1, row))
-        pieces = list(parts(N, rows // self.tiles[0]))
+        pieces = list(even_slices(N, rows // self.tiles[0]))
         n = pieces[0].stop if pieces else 0
         self.last = (
             self.tiles[-1] <= tuning.WINOGRAD_FEW_TILES and n >= tuning.WINOGRAD_MANY_SAMPLES
@@ -181,7 +181,7 @@ class Tiling:
         for samples in pieces:
             n = samples.stop - samples.start
             padded[(slice(0, n), slice(None), *inside)] = x[(samples, slice(None), *image)]
-            for part in in_turn(parts(self.tiles[0], rows)):
+            for part in advance_between(even_slices(self.tiles[0], rows)):
                 seen = self._view(padded[:n])[(slice(None),) * (self.n + 2) + (part,)]
                 seen = xp.moveaxis(seen, self.n + 1, -1) if self.last else seen
                 tiles = self.get("tiles", seen.shape)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.configuration import no_backprop_mode
-from mnpar.functions.divided.blocks import shared
+from mnpar.functions.divided.blocks import copy_all_to
 from mnpar.link_hook import ForwardPreprocessCallbackArgs
 from mnpar.link_hooks.substitution import Substitute, SubstitutionHook
 from mnpar.links.divided import Divided
@@ -64,7 +64,7 @@ class WholeGradients(SubstitutionHook):
         if any([param.array is None for _, _, param in places]):
             with no_backprop_mode():
                 args.link.forward(*args.args, **args.kwargs)
-        copies = shared(self.comm, *[param for _, _, param in places])
+        copies = copy_all_to(self.comm, *[param for _, _, param in places])
         self._replaced.append(places)
         for (owner, name, param), copy in zip(places, copies, strict=True):
             if copy is not param:

@@ -17,7 +17,7 @@ from mnpar.chain import Chain, ChainList
 from mnpar.functions import convolution_nd, deconvolution_nd, depthwise_convolution_2d, relu
 from mnpar.functions.connection.deformable_convolution import deformable_convolution_2d_sampler
 from mnpar.initializers.initializer import InitialValue
-from mnpar.kernels.windows import PerAxis, missing, per_axis
+from mnpar.kernels.windows import PerAxis, axes_hint, numbers_per_axis
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
@@ -65,9 +65,12 @@ class _ConvolutionLayer(Link):
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.groups = groups
-        self.ksize = per_axis(f"{name}: ksize", ksize, ndim, 1)
-        self.stride, self.pad = per_axis(f"{name}: stride", stride, ndim, 1), self._pads(pad)
-        self.dilate = per_axis(f"{name}: dilate", dilate, ndim, 1)
+        self.ksize = numbers_per_axis(f"{name}: ksize", ksize, ndim, 1)
+        self.stride, self.pad = (
+            numbers_per_axis(f"{name}: stride", stride, ndim, 1),
+            self._pads(pad),
+        )
+        self.dilate = numbers_per_axis(f"{name}: dilate", dilate, ndim, 1)
         self.W = Parameter(initializers._get_initializer(initialW))
         self.b: Parameter | None = None
         if not nobias:
@@ -76,7 +79,7 @@ class _ConvolutionLayer(Link):
             self._initialize_params(in_channels)
 
     def _pads(self, pad: PerAxis) -> Any:
-        return per_axis(f"{type(self).__name__}: pad", pad, self.ndim, 0)
+        return numbers_per_axis(f"{type(self).__name__}: pad", pad, self.ndim, 0)
 
     def _shape(self, in_channels: int) -> tuple[int, ...]:
         return self.out_channels, in_channels // self.groups, *self.ksize
@@ -96,7 +99,7 @@ class _ConvolutionLayer(Link):
                 raise ValueError(
                     f"{type(self).__name__}: x of shape {x.shape} must have {self.ndim + 2} "
                     "axes, (N, C, …)"
-                    f"{missing(x.shape, self.ndim)}"
+                    f"{axes_hint(x.shape, self.ndim)}"
                 )
             self._initialize_params(x.shape[1])
 
@@ -307,7 +310,7 @@ class DepthwiseConvolution2D(Link):
     ) -> None:
         super().__init__()
         self.channel_multiplier, self.stride, self.pad = channel_multiplier, stride, pad
-        self.ksize = per_axis("DepthwiseConvolution2D: ksize", ksize, 2, 1)
+        self.ksize = numbers_per_axis("DepthwiseConvolution2D: ksize", ksize, 2, 1)
         self.W = Parameter(initializers._get_initializer(initialW))
         self.b: Parameter | None = None
         if not nobias:

@@ -39,7 +39,7 @@ from mnpar.functions import (
     split_axis,
     sum,
 )
-from mnpar.functions.divided.routing import Routes, make_routes, pick_rows, put_in_order, sum_rows
+from mnpar.functions.divided.routing import Routes, make_routes, permute_rows, pick_rows, sum_rows
 from mnpar.initializers.initializer import InitialValue
 from mnpar.link import GradientComms, Link
 from mnpar.links.linear import Linear
@@ -302,8 +302,8 @@ class MixtureOfExperts(Chain):
         sent = [counts[self.comm.rank, a:b].sum() for a, b in bounds]
         of_expert = np.tile(np.arange(here.shape[1]), self.comm.size).repeat(here.reshape(-1))
         order = np.argsort(of_expert, kind="stable")
-        rows = put_in_order(self._trade(rows, sent), order)
-        results = put_in_order(
+        rows = permute_rows(self._trade(rows, sent), order)
+        results = permute_rows(
             self.experts(rows, here.sum(axis=0), self.out_size), np.argsort(order)
         )
         return self._trade(results, here.sum(axis=1))

@@ -14,7 +14,7 @@ from mnpar.backend import Array
 from mnpar.chain import Chain
 from mnpar.configuration import config
 from mnpar.functions import bilinear, linear, simplified_dropconnect
-from mnpar.functions.connection.linear import no_features
+from mnpar.functions.connection.linear import features_error
 from mnpar.initializers.initializer import InitialValue
 from mnpar.link import Link
 from mnpar.parameter import Parameter
@@ -72,7 +72,9 @@ class Linear(Link):
     def _infer_sizes(self, x: Variable | Array, n_batch_axes: int) -> None:
         in_size = int(np.prod(x.shape[n_batch_axes:]))
         if not 0 < n_batch_axes < x.ndim or in_size < 1:
-            raise ValueError(no_features(f"Linear(None, {self.out_size})", x.shape, n_batch_axes))
+            raise ValueError(
+                features_error(f"Linear(None, {self.out_size})", x.shape, n_batch_axes)
+            )
         self._initialize_params(in_size)
 
     @property

@@ -12,7 +12,7 @@ from mnpar.backend import Array
 from mnpar.functions import local_convolution_2d, local_deconvolution_2d
 from mnpar.functions.connection.local_convolution import local_windows
 from mnpar.initializers.initializer import InitialValue, RandomInitializer
-from mnpar.kernels.windows import PerAxis, per_axis
+from mnpar.kernels.windows import PerAxis, numbers_per_axis
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
@@ -59,9 +59,11 @@ class _LocalLayer(Link):
                 f"{name}: channels and ksize are numbers from 1 on, not {channels}, {filters} "
                 f"and {ksize}"
             )
-        self.ksize = per_axis(f"{name}: ksize", ksize, 2, 1)
-        self.stride = per_axis(f"{name}: stride", stride, 2, 1)
-        self.in_size = None if in_size is None else per_axis(f"{name}: in_size", in_size, 2, 1)
+        self.ksize = numbers_per_axis(f"{name}: ksize", ksize, 2, 1)
+        self.stride = numbers_per_axis(f"{name}: stride", stride, 2, 1)
+        self.in_size = (
+            None if in_size is None else numbers_per_axis(f"{name}: in_size", in_size, 2, 1)
+        )
         self.channels, self.filters = channels, filters
         self.W = Parameter(UntiedFilters(initializers._get_initializer(initialW)))
         self.b: Parameter | None = None

@@ -22,11 +22,11 @@ from mnpar.configuration import config, get_dtype
 from mnpar.functions.node import array_of
 from mnpar.functions.normalization.batch_normalization import (
     FixedBatchNormalization,
-    arranged,
-    arranged_back,
     batch_normalization,
     fixed_batch_normalization,
+    from_channel_view,
     reduced_axes,
+    to_channel_view,
     update_running,
 )
 from mnpar.functions.normalization.batch_renormalization import batch_renormalization
@@ -550,13 +550,13 @@ class MultiNodeBatchNormalization(BatchNormalization):
     ) -> Variable:
         if self.comm.size == 1:
             return super()._by_batch(x, gamma, beta, decay)
-        x, order, shape = arranged(type(self).__name__, x, self.axis, gamma=gamma, beta=beta)
+        x, order, shape = to_channel_view(type(self).__name__, x, self.axis, gamma=gamma, beta=beta)
         mean, var, count = multi_node_moments(self.comm, x, shape)
         y = FixedBatchNormalization(shape, self.eps).apply((x, gamma, beta, mean, var))[0]
         if not config.in_recomputing:
             update_running(self.avg_mean, mean.array, count, decay)
             update_running(self.avg_var, var.array, count, decay, unbiased=True)
-        return arranged_back(y, order)
+        return from_channel_view(y, order)
 
 
 def create_mnbn_model(link: L, comm: Communicator, communication_backend: str = "auto") -> L:

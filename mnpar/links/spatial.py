@@ -26,8 +26,8 @@ import numpy as np
 from mnpar import backend, initializers
 from mnpar.backend import Array, ArrayModule
 from mnpar.functions import exchange, halo_exchange, local_convolution_2d, local_deconvolution_2d
-from mnpar.functions.divided.blocks import shared
-from mnpar.functions.divided.halo import SpatialGrid, grid_needed
+from mnpar.functions.divided.blocks import copy_all_to
+from mnpar.functions.divided.halo import SpatialGrid, require_grid
 from mnpar.functions.divided.spatial_convolution import (
     spatial_convolution_nd,
     spatial_deconvolution_nd,
@@ -83,7 +83,7 @@ class OnGrid:
     """
 
     def __init__(self, grid: SpatialGrid, *args: Any, **kwargs: Any) -> None:
-        grid_needed(grid, f"{type(self).__name__}(grid, …)")
+        require_grid(grid, f"{type(self).__name__}(grid, …)")
         super().__init__(*args, **kwargs)
         self.grid = grid
         broadcast_params(grid, self)
@@ -390,7 +390,7 @@ class SpatialLinear(Link):
         initial_bias: InitialValue = None,
     ) -> None:
         super().__init__()
-        grid_needed(grid, "SpatialLinear(grid, in_size, out_size)")
+        require_grid(grid, "SpatialLinear(grid, in_size, out_size)")
         if out_size is None and isinstance(in_size, int):
             in_size, out_size = None, in_size
         if (
@@ -506,7 +506,7 @@ class _SpatialLocalLayer(Divided):
     """The mixin by which the serial layers own, on each rank, what belongs to the rank's block."""
 
     def __init__(self, grid: SpatialGrid, *args: Any, **kwargs: Any) -> None:
-        grid_needed(grid, f"{type(self).__name__}(grid, …)")
+        require_grid(grid, f"{type(self).__name__}(grid, …)")
         if len(grid.dims) != 2:
             raise ValueError(
                 f"{type(self).__name__}: images are cut by a grid of two axes, not {grid.dims}"
@@ -683,7 +683,7 @@ class SpatialBatchNormalization(MultiNodeBatchNormalization):
         comm: Communicator | None = None,
         **kwargs: Any,
     ) -> None:
-        grid_needed(grid, "SpatialBatchNormalization(grid, size)")
+        require_grid(grid, "SpatialBatchNormalization(grid, size)")
         self.grid = grid
         super().__init__(size, comm or grid.comm, *args, **kwargs)
 
@@ -704,7 +704,7 @@ class SpatialBatchNormalization(MultiNodeBatchNormalization):
         return super().forward(x, finetune)
 
     def _scale_and_shift(self) -> tuple[Any, Any]:
-        gamma, beta = shared(self.grid.comm, self.gamma, self.beta)
+        gamma, beta = copy_all_to(self.grid.comm, self.gamma, self.beta)
         return self._or_constant(gamma, 1), self._or_constant(beta, 0)
 
 

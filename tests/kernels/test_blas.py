@@ -193,15 +193,15 @@ def test_stacks_are_multiplied_some_rows_at_a_time(rows, lead, turned):
     )
     b = rng.random((*lead, 64, 300))
     out = np.empty((*lead, rows, 400))[..., :300]
-    assert blas.stacked(a, b, out) is out
-    for found in (out, blas.stacked(a, b)):
+    assert blas.batched_matmul(a, b, out) is out
+    for found in (out, blas.batched_matmul(a, b)):
         np.testing.assert_allclose(found, a @ b, rtol=1e-12)
 
 
 def test_stacks_are_broadcast():
     a = np.random.default_rng(0).random((2, 1, 100, 64))
     b = np.random.default_rng(1).random((3, 64, 300))
-    np.testing.assert_allclose(blas.stacked(a, b), a @ b, rtol=1e-12)
+    np.testing.assert_allclose(blas.batched_matmul(a, b), a @ b, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

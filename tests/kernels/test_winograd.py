@@ -122,7 +122,7 @@ def test_it_is_used_where_it_pays(pays, N, C, K, size, options):
     windows = Windows.over(
         "test", (size, size), kernel, options.get("stride", 1), 1, options.get("dilate", 1)
     )
-    assert winograd.pays(windows, N, (K, C, *kernel)) == pays
+    assert winograd.is_faster(windows, N, (K, C, *kernel)) == pays
 
 
 def test_integers_stay_exact():
@@ -135,7 +135,7 @@ def test_integers_stay_exact():
 @pytest.mark.parametrize("dtype", ["e", "f", "d"])
 def test_convolution_and_its_gradients_are_right_where_it_pays(dtype):
     windows, x, W, gy = example(8, 64, 64, (16, 16), 1, 1)
-    assert winograd.pays(windows, 8, W.shape, gradient=True)
+    assert winograd.is_faster(windows, 8, W.shape, gradient=True)
     b = np.linspace(-1, 1, 64)
     leaves = [mnpar.Variable(a.astype(dtype)) for a in (x, W / 16, b)]
     y = F.convolution_2d(*leaves, pad=1)

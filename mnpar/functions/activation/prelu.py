@@ -6,8 +6,8 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.array.broadcast import fit
-from mnpar.functions.math.scale import _stretched
+from mnpar.functions.array.broadcast import unbroadcast
+from mnpar.functions.math.scale import align_axes
 from mnpar.functions.node import GenericFunction, array_of
 from mnpar.variable import Variable, as_variable
 
@@ -30,7 +30,7 @@ class PReLU(GenericFunction):
         def gW() -> Any:
             g = gy * x * negative
             g = g.astype("f") if g.dtype.char == "e" else g  # sums of halves
-            return fit(g, W.shape)
+            return unbroadcast(g, W.shape)
 
         return lambda: gy * (negative * W + (1 - negative)), gW
 
@@ -57,4 +57,4 @@ def prelu(x: Any, W: Any) -> Variable:
     """
     x = as_variable(x)
     W = as_variable(W)
-    return PReLU().apply((x, _stretched("prelu", x, W, 1) if W.ndim else W))[0]
+    return PReLU().apply((x, align_axes("prelu", x, W, 1) if W.ndim else W))[0]

@@ -13,7 +13,7 @@ from mnpar.backend import Array
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.dtypes import as_floating, upcast_halves
-from mnpar.kernels.sums import MODEST, add_up, by_rows, row_blocks, sum_over
+from mnpar.kernels.sums import MODEST, is_rowwise, row_blocks, sum_array, sum_over
 from mnpar.variable import Variable
 
 
@@ -28,11 +28,11 @@ class Softmax(GenericFunction):
         xp = backend.get_array_module(x)
         if not x.size:
             return as_floating(x).copy()  # of no elements there is no maximum
-        if not by_rows(x, self.axis):
+        if not is_rowwise(x, self.axis):
             x = as_floating(x)
             y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
             xp.exp(y, out=y)
-            y /= add_up(upcast_halves(y), self.axis, keepdims=True)
+            y /= sum_array(upcast_halves(y), self.axis, keepdims=True)
             return y
         y = xp.empty(x.shape, x.dtype)
         for from_, to, e in row_blocks(x, y):
@@ -40,12 +40,12 @@ class Softmax(GenericFunction):
                 xp.exp(from_, out=e)
             else:
                 xp.exp(xp.subtract(from_, from_.max(axis=1, keepdims=True), out=e), out=e)
-            xp.multiply(e, 1 / add_up(e, 1, keepdims=True), out=to)
+            xp.multiply(e, 1 / sum_array(e, 1, keepdims=True), out=to)
         return y
 
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
-        if isinstance(y, Variable) or not by_rows(y, self.axis):
+        if isinstance(y, Variable) or not is_rowwise(y, self.axis):
             return lambda: y * (gy - sum_over(gy * y, self.axis, keepdims=True))
         return lambda: self._vjp(y, gy)
 
@@ -71,7 +71,7 @@ class LogSoftmax(GenericFunction):
         xp = backend.get_array_module(x)
         x = as_floating(x)
         y = xp.asarray(x - x.max(axis=self.axis, keepdims=True))
-        y -= xp.log(add_up(upcast_halves(xp.exp(y)), self.axis, keepdims=True))
+        y -= xp.log(sum_array(upcast_halves(xp.exp(y)), self.axis, keepdims=True))
         return y
 
     def backward(self, gy: Any) -> Any:

@@ -10,10 +10,10 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import HALVES, Array, ArrayModule
 from mnpar.functions.activation.sigmoid import sigmoid
-from mnpar.functions.array.broadcast import Shape, fit
+from mnpar.functions.array.broadcast import Shape, unbroadcast
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.dtypes import floating_dtype, upcast_halves
-from mnpar.kernels.sums import cut
+from mnpar.kernels.sums import split_arrays
 from mnpar.variable import Variable, as_variable
 
 
@@ -49,7 +49,7 @@ class Swish(GenericFunction):
         b = beta.reshape(self.shape)
         s = sigmoid.generic(x * b)
         h = (1 - s) * s * x * gy
-        return lambda: gy * s + h * b, lambda: fit(h * x, b.shape).reshape(beta.shape)
+        return lambda: gy * s + h * b, lambda: unbroadcast(h * x, b.shape).reshape(beta.shape)
 
     def _vjp(self, x: Array, beta: Array, gy: Array) -> tuple[Array, Array | None]:
         # β is often a constant
@@ -73,7 +73,7 @@ class Swish(GenericFunction):
             to += xp.multiply(h, b, out=s)
             if learns:
                 h *= part
-                gb += fit(h, b.shape)
+                gb += unbroadcast(h, b.shape)
         return gx, gb.reshape(beta.shape) if learns else None
 
     def _blocks(self, *xs: Array) -> Iterator[tuple[Array, ...]]:
@@ -83,7 +83,7 @@ class Swish(GenericFunction):
         if not self.shape:
             xs = tuple([x.reshape(-1) for x in xs])
         n = max(1, backend.block_bytes(xs[0]) // 32 // max(1, xs[0][:1].size))
-        return cut(n, *xs)
+        return split_arrays(n, *xs)
 
 
 def _one_and_exp(xp: ArrayModule, x: Array, slope: Array, z: Array) -> Array:

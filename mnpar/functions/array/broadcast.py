@@ -1,6 +1,6 @@
 """Repeating an array along axes, and summing over the repetitions: each is the other's backward.
 
-Every function that broadcasts its operands relies on the pair through :func:`fit`.
+Every function that broadcasts its operands relies on the pair through :func:`unbroadcast`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.node import GenericFunction, show_shapes
-from mnpar.kernels.sums import add_up
+from mnpar.kernels.sums import sum_array
 from mnpar.variable import Variable, as_variable
 
 Shape = tuple[int, ...]
@@ -30,7 +30,7 @@ class SumTo(GenericFunction):
         ones = tuple(
             [i + lead for i, n in enumerate(self.shape) if n == 1 and x.shape[i + lead] != 1]
         )
-        y = add_up(x, tuple(range(lead)) + ones, keepdims=bool(ones))
+        y = sum_array(x, tuple(range(lead)) + ones, keepdims=bool(ones))
         return y.reshape(self.shape) if y.shape != self.shape else y
 
     def backward(self, gy: Any) -> Any:
@@ -50,10 +50,10 @@ class BroadcastTo(GenericFunction):
         return backend.get_array_module(x).broadcast_to(x, self.shape)
 
     def backward(self, gy: Any) -> Any:
-        return lambda: fit(gy, self.inputs[0].shape)
+        return lambda: unbroadcast(gy, self.inputs[0].shape)
 
 
-def fit(g: Any, shape: Shape) -> Any:
+def unbroadcast(g: Any, shape: Shape) -> Any:
     """The gradient of an operand that was broadcast: ``g`` summed to the operand's shape. Arrays
     stay arrays.
     """

@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
-from mnpar.functions.array.broadcast import Shape, fit
+from mnpar.functions.array.broadcast import Shape, unbroadcast
 from mnpar.functions.node import GenericFunction, array_of, as_operand, check_labels, show_shapes
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable
@@ -84,8 +84,8 @@ class Where(GenericFunction):
         x, y = self.inputs
         zero = backend.get_array_module(gz).zeros((), gz.dtype)  # not a product: ∞ · 0 is NaN
         return (
-            lambda: fit(Where(self.condition)(gz, zero), x.shape),
-            lambda: fit(Where(self.condition)(zero, gz), y.shape),
+            lambda: unbroadcast(Where(self.condition)(gz, zero), x.shape),
+            lambda: unbroadcast(Where(self.condition)(zero, gz), y.shape),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from mnpar.backend import Array
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.dtypes import upcast_halves
-from mnpar.kernels.windows import Windows, per_axis
+from mnpar.kernels.windows import Windows, numbers_per_axis
 from mnpar.variable import Variable, as_variable
 
 
@@ -67,7 +67,7 @@ def im2col(
         array([0., 1., 3., 4.])
     """
     x = as_variable(x)
-    K = per_axis("im2col: ksize", ksize, x.ndim - 2, 1)
+    K = numbers_per_axis("im2col: ksize", ksize, x.ndim - 2, 1)
     return Im2Col(Windows.over("im2col", x.shape[2:], K, stride, pad, dilate, cover_all)).apply(
         (x,)
     )[0]

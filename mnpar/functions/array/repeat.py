@@ -13,7 +13,7 @@ from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.node import GenericFunction, normalize_axis
 from mnpar.kernels.dtypes import upcast_halves
-from mnpar.kernels.sums import add_up
+from mnpar.kernels.sums import sum_array
 from mnpar.variable import Variable, as_variable
 
 FEW = 8  # slices that are added one by one
@@ -44,7 +44,7 @@ class AddRepeats(GenericFunction):
         shape, n, axis = y.shape, self.n, self.axis
         if not 2 <= n <= FEW:
             runs = y.reshape(*shape[:axis], shape[axis] // n, n, *shape[axis + 1 :])
-            return add_up(runs, axis + 1)
+            return sum_array(runs, axis + 1)
         first, second, *rest = [y[(*[slice(None)] * axis, slice(i, None, n))] for i in range(n)]
         x = upcast_halves(first) + second
         for part in rest:

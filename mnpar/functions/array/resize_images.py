@@ -22,7 +22,7 @@ from mnpar.variable import Variable, as_variable
 BLOCK = 64  # outputs: a product of matrices so small is still fast
 
 
-class Part(NamedTuple):
+class Interpolation(NamedTuple):
     """Some outputs along an axis, the inputs that they see, and their weights (outputs, inputs)."""
 
     outputs: slice
@@ -33,7 +33,7 @@ class Part(NamedTuple):
 class Resize(GenericFunction):
     """Along the last axis but one, or the last: weighted sums of the cells around each place."""
 
-    def __init__(self, size: int, out: int, parts: Sequence[Part], last: bool) -> None:
+    def __init__(self, size: int, out: int, parts: Sequence[Interpolation], last: bool) -> None:
         self.size = size
         self.out = out
         self.parts = parts
@@ -140,7 +140,7 @@ def resize_images(
     return y
 
 
-def band(at: Array, size: int) -> list[Part]:
+def band(at: Array, size: int) -> list[Interpolation]:
     """The weights of places among ``size`` cells, in ascending order, as products of blocks."""
     parts = []
     for i in range(0, len(at), BLOCK):
@@ -148,7 +148,7 @@ def band(at: Array, size: int) -> list[Part]:
         first = int(block[0])
         end = min(int(block[-1]) + 2, size)
         parts.append(
-            Part(
+            Interpolation(
                 slice(i, i + len(block)),
                 slice(first, end),
                 weights_at(block, np.arange(first, end)),

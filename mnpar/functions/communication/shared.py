@@ -22,7 +22,7 @@ from mnpar.errors import MismatchError
 from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.communication.base import Collective, Communication, communication_hook
-from mnpar.functions.math.arithmetic import Identity
+from mnpar.functions.math.arithmetic import PassThrough
 from mnpar.functions.node import GenericFunction, normalize_axis
 from mnpar.plans import block
 from mnpar.variable import Variable, as_variable
@@ -168,7 +168,7 @@ def _function(comm: Communicator, kind: type[Communication], x: Any) -> Function
     if comm.size > 1:
         return function
     function.all_there((x,))
-    return Identity()
+    return PassThrough()
 
 
 Sizes = tuple[int, ...]  # of each rank's part along the axis

@@ -26,9 +26,9 @@ from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.node import GenericFunction, any_axes, for_axes, show_shapes
 from mnpar.kernels import winograd
-from mnpar.kernels.columns import Blocks, in_turn
+from mnpar.kernels.columns import Blocks, advance_between
 from mnpar.kernels.sums import sum_over
-from mnpar.kernels.windows import Numbers, PerAxis, Windows, missing
+from mnpar.kernels.windows import Numbers, PerAxis, Windows, axes_hint
 from mnpar.variable import Variable, as_variable
 
 
@@ -42,7 +42,9 @@ class Convolving(GenericFunction):
         """Whether Winograd's method is the faster one, for filters of shape ``W``."""
         filters = (W[0] // self.groups, *W[1:])
         gradient = isinstance(self, WeightGradient)
-        return x.dtype.kind in "fc" and winograd.pays(self.windows, x.shape[0], filters, gradient)
+        return x.dtype.kind in "fc" and winograd.is_faster(
+            self.windows, x.shape[0], filters, gradient
+        )
 
     def weights(self, W: Array, dtype: Any) -> Array:
         """W as matrices (groups, K / groups, C / groups · kernel)."""
@@ -119,14 +121,14 @@ class Deconvolution(Convolving):
                     (y.shape[0], W.shape[1] * self.groups, *self.windows.size), np.result_type(y, W)
                 ),
             )
-        if self.windows.reversible and self._turns(y, W):
+        if self.windows.is_reversible and self._turns(y, W):
             return self._by_convolution(y, W, b)
         N = y.shape[0]
         C = W.shape[1] * self.groups
         x = xp.empty((N, C, *self.windows.size), np.result_type(y, W))
         matrix = self.weights(W, dtype).swapaxes(1, 2)
         blocks = Blocks(self.windows, self.groups, C, dtype, y, matrix.nbytes)
-        for block in in_turn(blocks.pieces):
+        for block in advance_between(blocks.pieces):
             rows = blocks.rows(y[block])
             columns = blocks.buffers.get("products", (self.groups, matrix.shape[1], rows.shape[2]))
             x[block] = blocks.add(xp.matmul(matrix, rows, out=columns))
@@ -146,7 +148,7 @@ class Deconvolution(Convolving):
         g = self.groups
         n = len(self.windows.K)
         windows = self.windows.reversed()
-        if y.dtype.kind in "fc" and winograd.pays(
+        if y.dtype.kind in "fc" and winograd.is_faster(
             windows, len(y), (W.shape[1], W.shape[0] // g, *W.shape[2:])
         ):
             dtype = np.result_type(y, W)
@@ -255,13 +257,13 @@ def check_filters(
     if ndim is not None and n != ndim:
         raise ValueError(
             f"{who}: x of shape {x.shape} must have {ndim + 2} axes: (N, C, "
-            f"…){missing(x.shape, ndim)}"
+            f"…){axes_hint(x.shape, ndim)}"
         )
     if n < 1 or W.ndim != x.ndim:
         raise ValueError(
             f"{who}: x (N, C, …) and W (K, C, …) have the same number of axes, 3 or more, not "
             f"{show_shapes((x.shape, W.shape))}"
-            f"{missing(x.shape, W.ndim - 2)}"
+            f"{axes_hint(x.shape, W.ndim - 2)}"
         )
     if groups < 1 or W.shape[0] % groups:
         raise ValueError(f"{who}: W of shape {W.shape} cannot be divided into {groups} groups")

@@ -13,7 +13,7 @@ from mnpar.functions.array.pad import pad as padded
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.array.spatial_transformer import spatial_transformer_sampler
 from mnpar.functions.math.matmul import matmul
-from mnpar.kernels.windows import Windows, per_axis
+from mnpar.kernels.windows import Windows, numbers_per_axis
 from mnpar.variable import Variable, as_variable
 
 
@@ -64,7 +64,7 @@ def deformable_convolution_2d_sampler(
         raise ValueError(
             f"{who}: offset of shape {offset.shape} must have shape {(N, 2 * cells, *out)}"
         )
-    margins = [(p, p) for p in per_axis(f"{who}: pad", pad, 2, 0)]
+    margins = [(p, p) for p in numbers_per_axis(f"{who}: pad", pad, 2, 0)]
     seen = spatial_transformer_sampler(
         padded(x, [(0, 0), (0, 0), *margins]), _places(offset, windows)
     )

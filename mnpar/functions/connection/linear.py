@@ -80,7 +80,7 @@ class Linear(GenericFunction):
         return whole, [xp.concatenate(arrays)]
 
 
-def no_features(who: str, shape: tuple[int, ...], n_batch_axes: int) -> str:
+def features_error(who: str, shape: tuple[int, ...], n_batch_axes: int) -> str:
     """The error of an x without batch axes, or without axes after them."""
     if len(shape) == n_batch_axes == 1:
         return (
@@ -124,7 +124,7 @@ def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
         (W if w is None else w).shape,
     )
     if not 0 < n_batch_axes < len(shape):
-        raise ValueError(no_features("linear", shape, n_batch_axes))
+        raise ValueError(features_error("linear", shape, n_batch_axes))
     D = math.prod(shape[n_batch_axes:])
     if len(weights) != 2 or weights[1] != D:
         raise ValueError(

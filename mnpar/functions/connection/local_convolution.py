@@ -27,7 +27,13 @@ from mnpar.backend import Array
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.sums import sum_over
-from mnpar.kernels.windows import Numbers, Windows, get_conv_outsize, get_deconv_outsize, per_axis
+from mnpar.kernels.windows import (
+    Numbers,
+    Windows,
+    get_conv_outsize,
+    get_deconv_outsize,
+    numbers_per_axis,
+)
 from mnpar.variable import Variable, as_variable
 
 
@@ -154,7 +160,7 @@ class LocalWeightGradient(LocallyConvolving):
 
 def local_windows(who: str, size: Numbers, ksize: Numbers, stride: Any) -> Windows:
     """The windows of an image, of which there may be none at all: a rank may have no place."""
-    stride = per_axis(f"{who}: stride", stride, 2, 1)
+    stride = numbers_per_axis(f"{who}: stride", stride, 2, 1)
     out = tuple(
         [max(0, get_conv_outsize(n, k, s, 0)) for n, k, s in zip(size, ksize, stride, strict=True)]
     )
@@ -233,7 +239,7 @@ def local_deconvolution_2d(
             f"local_deconvolution_2d: x {x.shape} must be (N, K, OH, OW), as W {W.shape} "
             "begins: (K, OH, OW, C, kH, kW)"
         )
-    steps = per_axis("local_deconvolution_2d: stride", stride, 2, 1)
+    steps = numbers_per_axis("local_deconvolution_2d: stride", stride, 2, 1)
     size = tuple(
         [
             get_deconv_outsize(n, k, s, 0)
@@ -241,7 +247,7 @@ def local_deconvolution_2d(
         ]
     )
     if outsize is not None:
-        size = per_axis("local_deconvolution_2d: outsize", outsize, 2, 0)
+        size = numbers_per_axis("local_deconvolution_2d: outsize", outsize, 2, 0)
     windows = local_windows("local_deconvolution_2d", size, W.shape[4:], steps)
     if windows.out != x.shape[2:]:
         raise ValueError(

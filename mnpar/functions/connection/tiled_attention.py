@@ -22,7 +22,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import is_recording
-from mnpar.functions.array.broadcast import fit
+from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.joining import Concat
 from mnpar.functions.node import GenericFunction, array_of
 from mnpar.kernels import attention_tiles
@@ -33,7 +33,7 @@ from mnpar.kernels.attention_tiles import (
     OnlineSoftmax,
     first_shown,
 )
-from mnpar.kernels.blas import matrix_transpose, stacked
+from mnpar.kernels.blas import batched_matmul, matrix_transpose
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.plans import in_order, rows_of
 from mnpar.plans.ring import Cut, Stretch, finer, ways
@@ -59,30 +59,30 @@ class Probabilities(GenericFunction):
     def backward(self, gp: Any) -> Any:
         (q, k), (p,) = self.get_retained_inputs(), self.get_retained_outputs()
         gs = gp * p
-        shown = blinded(gs, self.hidden)
+        shown = mask_gradient(gs, self.hidden)
         return (
-            lambda: fit(shown @ k, q.shape),
-            lambda: fit(matrix_transpose(shown) @ q, k.shape),
-            lambda: -fit(gs.sum(axis=-1, keepdims=True), self.inputs[2].shape),
+            lambda: unbroadcast(shown @ k, q.shape),
+            lambda: unbroadcast(matrix_transpose(shown) @ q, k.shape),
+            lambda: -unbroadcast(gs.sum(axis=-1, keepdims=True), self.inputs[2].shape),
         )
 
 
-def blinded(gs: Any, hidden: Hidden | None) -> Any:
+def mask_gradient(gs: Any, hidden: Hidden | None) -> Any:
     """A gradient of scores: none flows to what is hidden. Only of blind queries is there one."""
     if hidden is None or hidden.blind is None:
         return gs
     return gs * (~hidden.where).astype(gs.dtype)
 
 
-def times(a: Any, b: Any) -> Any:
+def batched_product(a: Any, b: Any) -> Any:
     """The product, of arrays in pieces of a size that BLAS likes, of Variables as a function."""
-    return a @ b if isinstance(a, Variable) or isinstance(b, Variable) else stacked(a, b)
+    return a @ b if isinstance(a, Variable) or isinstance(b, Variable) else batched_matmul(a, b)
 
 
-def times_turned(a: Any, b: Any) -> Any:
+def product_with_transpose(a: Any, b: Any) -> Any:
     """a bᵀ, for which small arrays are turned round first."""
     b = matrix_transpose(b)
-    return times(
+    return batched_product(
         a, b if isinstance(b, Variable) else backend.get_array_module(b).ascontiguousarray(b)
     )
 
@@ -105,15 +105,19 @@ def tile_gradients(
     v = upcast_halves(v)
     go = upcast_halves(go)
     p = Probabilities(hidden)(q, k, lse)
-    gv = fit(times(matrix_transpose(p), go), v.shape)
-    gs = times_turned(go, v)
+    gv = unbroadcast(batched_product(matrix_transpose(p), go), v.shape)
+    gs = product_with_transpose(go, v)
     gs += c  # of arrays in place; what broadcasts has the smaller shape
     gs *= p
-    gs = blinded(gs, hidden)
-    return fit(times(gs, k), q.shape), fit(times(matrix_transpose(gs), q), k.shape), gv
+    gs = mask_gradient(gs, hidden)
+    return (
+        unbroadcast(batched_product(gs, k), q.shape),
+        unbroadcast(batched_product(matrix_transpose(gs), q), k.shape),
+        gv,
+    )
 
 
-class Mine(NamedTuple):
+class QueryRows(NamedTuple):
     """What backward needs of a stretch of queries."""
 
     q: Any  # scaled
@@ -238,7 +242,7 @@ class TiledAttention(GenericFunction):
     def _landed(self, hops: int, own: list[Any]) -> Any:
         """Take what comes back for this rank's own keys."""
 
-    def _mine(self, q: Any, go: Any, glse: Any) -> tuple[dict[Any, Mine], dict[Any, Any]]:
+    def _mine(self, q: Any, go: Any, glse: Any) -> tuple[dict[Any, QueryRows], dict[Any, Any]]:
         """For each stretch of this rank's queries, if there is a gradient; and room for the
         gradients of them.
         """
@@ -250,10 +254,10 @@ class TiledAttention(GenericFunction):
         q = q * self.scale
         c = c if glse is None else c + glse
         rows = rows_of(self.ways.ring.queries[self.rank])
-        return {_key(r): Mine(*[x[..., r, :] for x in (q, lse, go, c)]) for r in rows}, {}
+        return {_key(r): QueryRows(*[x[..., r, :] for x in (q, lse, go, c)]) for r in rows}, {}
 
     def _look(
-        self, h: int, keys: Any, values: Any, mine: dict[Any, Mine], gqs: dict[Any, Any]
+        self, h: int, keys: Any, values: Any, mine: dict[Any, QueryRows], gqs: dict[Any, Any]
     ) -> list[Any]:
         """What this rank's queries add to the gradients of the keys and values that are here now,
         and these to theirs.

@@ -23,7 +23,7 @@ from mnpar.configuration import is_recording
 from mnpar.functions.array.joining import concat, split_axis
 from mnpar.functions.communication.exchange import exchange, iexchange
 from mnpar.functions.communication.shared import CopyTo
-from mnpar.functions.divided.halo import SpatialGrid, grid_needed, halo_of
+from mnpar.functions.divided.halo import SpatialGrid, halo_of, require_grid
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.windows import Windows
 from mnpar.plans import Box, Window
@@ -36,16 +36,18 @@ if TYPE_CHECKING:
 
 Local = Callable[[Variable, Box], Variable]
 
+
 WORTH_HIDING = (
     2**16
     # cells, of all channels, that a rank has: with fewer the cutting and joining costs more than
     # the waiting
 )
 
+
 WORTH_PACKING = 2**16  # bytes of parameters at most, whose gradients travel in one message
 
 
-class Pieces(GenericFunction):
+class SplitPieces(GenericFunction):
     """Parts of an array, by slices of its last axes; they may overlap."""
 
     def __init__(self, places: Sequence[Index], infinite: bool = False) -> None:
@@ -59,11 +61,11 @@ class Pieces(GenericFunction):
         given = [i for i, gy in enumerate(gys) if gy is not None]
         if not given:
             return None
-        node = Together([self.places[i] for i in given], shape[-len(self.places[0]) :])
+        node = JoinPieces([self.places[i] for i in given], shape[-len(self.places[0]) :])
         return lambda: node(*[gys[i] for i in given])
 
 
-class Together(GenericFunction):
+class JoinPieces(GenericFunction):
     """An array of zeros with parts added to it; ``full``: they cover it once."""
 
     def __init__(self, places: Sequence[Index], shape: Sequence[int], full: bool = False) -> None:
@@ -86,24 +88,26 @@ class Together(GenericFunction):
         return tuple([lambda place=place: gy[(..., *place)] for place in self.places])
 
 
-def place(box: Box, within: Box) -> Index:
+def slices_within(box: Box, within: Box) -> Index:
     """Where a box lies in the array of another."""
     axes = zip(box.start, box.stop, within.start, strict=True)
     return tuple([slice(a - start, b - start) for a, b, start in axes])
 
 
-def together(parts: Sequence[Variable], boxes: Sequence[Box], whole: Box) -> Variable:
+def join_pieces(parts: Sequence[Variable], boxes: Sequence[Box], whole: Box) -> Variable:
     """The array of a box, of parts that do not overlap; zeros where there is none."""
     full = sum([box.volume for box in boxes]) == whole.volume
-    return Together([place(box, whole) for box in boxes], whole.shape, full).apply(tuple(parts))[0]
+    return JoinPieces([slices_within(box, whole) for box in boxes], whole.shape, full).apply(
+        tuple(parts)
+    )[0]
 
 
-def bare(who: str, size: Sequence[int], window: Window) -> Windows:
+def unpadded_windows(who: str, size: Sequence[int], window: Window) -> Windows:
     """The same windows over a chunk, which has its padding already."""
     return Windows.over(who, tuple(size), window.kernel, window.stride, 0, window.dilation)
 
 
-def outputs(who: str, shape: Sequence[int], window: Window) -> tuple[int, ...]:
+def output_shape(who: str, shape: Sequence[int], window: Window) -> tuple[int, ...]:
     """The shape of all outputs.
 
     Raises:
@@ -127,7 +131,7 @@ def check_block(
     Raises:
         ValueError: it is not the block of an array of that shape.
     """
-    grid_needed(grid, f"{who}(x, grid, shape, …)")
+    require_grid(grid, f"{who}(x, grid, shape, …)")
     x = as_variable(x)
     shape = tuple(map(index, shape))
     n = len(grid.dims)
@@ -143,7 +147,7 @@ def check_block(
     return x, shape
 
 
-def hides(x: Variable, grid: SpatialGrid, hide: bool | None) -> bool:
+def should_hide(x: Variable, grid: SpatialGrid, hide: bool | None) -> bool:
     """Whether to work while the halo is on its way; left open, where ranks are on several hosts and
     have much to do.
     """
@@ -177,19 +181,19 @@ def windowed(
     out = grid.block(window.outputs(shape))
     inner = window.inside(have) & out
     receives = not plan.idle(grid.comm.rank) and bool(plan.route(grid.comm.rank).receives)
-    later = hides(x, grid, hide) and receives and 2 * inner.volume > out.volume
+    later = should_hide(x, grid, hide) and receives and 2 * inner.volume > out.volume
     chunk = halo_of(x, grid, shape, window, fill=fill, later=later)
     if out.empty or not later:
         return empty_block(x, out, nothing) if out.empty else local(chunk, out)
-    (mine,) = Pieces([place(window.reads(inner), have)]).apply((x,))
+    (mine,) = SplitPieces([slices_within(window.reads(inner), have)]).apply((x,))
     boxes = [inner, *out.minus(inner)]
     parts = [local(mine, inner)]
-    strips = Pieces(
-        [place(window.reads(box), window.reads(out)) for box in boxes[1:]],
+    strips = SplitPieces(
+        [slices_within(window.reads(box), window.reads(out)) for box in boxes[1:]],
         infinite=not isfinite(fill),
     )
     parts += [local(part, box) for part, box in zip(strips.apply((chunk,)), boxes[1:], strict=True)]
-    return together(parts, boxes, out)
+    return join_pieces(parts, boxes, out)
 
 
 def transposed(
@@ -223,7 +227,9 @@ def transposed(
     values = window.readers(cells) & Box.whole(shape)
     own = have & values
     receives = not plan.idle(grid.comm.rank) and bool(plan.route(grid.comm.rank).receives)
-    later = hides(as_variable(xs[0]), grid, hide) and receives and 2 * own.volume > values.volume
+    later = (
+        should_hide(as_variable(xs[0]), grid, hide) and receives and 2 * own.volume > values.volume
+    )
     chunks = [(iexchange if later else exchange)(grid.comm, x, plan) for x in xs]
     boxes = [own, *values.minus(own)] if later else [values]
     reached = [window.reads(box) for box in boxes]
@@ -234,12 +240,13 @@ def transposed(
     for box, wide, seen in zip(boxes, reached, shown, strict=True):
         arrays, within = (xs, have) if later and box is own else (chunks, values)
         taken = [
-            x if box == within else Pieces([place(box, within)]).apply((x,))[0] for x in arrays
+            x if box == within else SplitPieces([slices_within(box, within)]).apply((x,))[0]
+            for x in arrays
         ]
-        parts += Pieces([place(seen, wide)]).apply((local(*taken, wide),))
+        parts += SplitPieces([slices_within(seen, wide)]).apply((local(*taken, wide),))
     if len(parts) == 1 and shown == [cells]:
         return parts[0]
-    (y,) = Together([place(box, cells) for box in shown], cells.shape).apply(tuple(parts))
+    (y,) = JoinPieces([slices_within(box, cells) for box in shown], cells.shape).apply(tuple(parts))
     return y
 
 
@@ -249,7 +256,7 @@ def empty_block(x: Variable, box: Box, nothing: tuple[int, Any]) -> Variable:
     return Variable(x.xp.zeros((x.shape[0], channels, *box.shape), dtype), requires_grad=False)
 
 
-def shared(comm: Communicator, *params: Any) -> tuple[Any, ...]:
+def copy_all_to(comm: Communicator, *params: Any) -> tuple[Any, ...]:
     """:func:`copy_to` of several parameters that all ranks hold alike; the gradients of small ones
     are summed in one message.
 

@@ -88,7 +88,7 @@ class SpatialGrid:
         )
 
 
-def grid_needed(grid: Any, call: str) -> None:
+def require_grid(grid: Any, call: str) -> None:
     """Raises TypeError if ``grid`` is no grid, with how ``call`` is written."""
     if not isinstance(grid, SpatialGrid):
         raise TypeError(f"{call}: a SpatialGrid is needed where {described(grid)} was given")
@@ -144,7 +144,7 @@ def halo_exchange(
         >>> mnpar.run(program, ranks=2)
         [[0.0, 0.0, 1.0, 2.0, 3.0], [2.0, 3.0, 4.0, 0.0]]
     """
-    grid_needed(grid, "halo_exchange(x, grid, shape, ksize)")
+    require_grid(grid, "halo_exchange(x, grid, shape, ksize)")
     window = Window.of(len(grid.dims), ksize, stride, pad, dilate, cover_all)
     return halo_of(x, grid, tuple(map(index, shape)), window, mode, fill, later)
 

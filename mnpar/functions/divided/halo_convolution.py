@@ -16,7 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.functions.communication.exchange import Give, Take
 from mnpar.functions.connection.convolution import Convolution, Deconvolution, weight_gradient
-from mnpar.functions.divided.blocks import bare, place
+from mnpar.functions.divided.blocks import slices_within, unpadded_windows
 from mnpar.functions.divided.halo import SpatialGrid, halo_of
 from mnpar.kernels.sums import sum_over
 from mnpar.plans import Box, Plan, Window
@@ -57,9 +57,9 @@ class HaloConvolution(Take):
         self.inner = inner
 
     def _convolved(self, part: Any, W: Any, b: Any) -> Any:
-        return Convolution(bare(self.op, part.shape[2:], self.window), self.groups).forward(
-            part, W, b
-        )
+        return Convolution(
+            unpadded_windows(self.op, part.shape[2:], self.window), self.groups
+        ).forward(part, W, b)
 
     def steps(self, x: Any, W: Any, b: Any = None) -> Steps[Any]:
         self.retain_inputs((1,))
@@ -71,17 +71,17 @@ class HaloConvolution(Take):
             (x.shape[0], W.shape[0], *self.out.shape), np.result_type(x, W)
         )
         reads = self.window.reads
-        mine = x[(..., *place(reads(self.inner), self.have))]
-        y[(..., *place(self.inner, self.out))] = self._convolved(mine, W, b)
+        mine = x[(..., *slices_within(reads(self.inner), self.have))]
+        y[(..., *slices_within(self.inner, self.out))] = self._convolved(mine, W, b)
         (chunk,) = yield from super().steps(x)
         for strip in self.out.minus(self.inner):
-            part = chunk[(..., *place(reads(strip), reads(self.out)))]
-            y[(..., *place(strip, self.out))] = self._convolved(part, W, b)
+            part = chunk[(..., *slices_within(reads(strip), reads(self.out)))]
+            y[(..., *slices_within(strip, self.out))] = self._convolved(part, W, b)
         return y, chunk
 
     def backward(self, gy: Any, g: Any) -> Any:
         (W,), (chunk,) = self.get_retained_inputs(), self.get_retained_outputs()
-        windows = bare(self.op, chunk.shape[2:], self.window)
+        windows = unpadded_windows(self.op, chunk.shape[2:], self.window)
         if gy is not None and (self.asked_by or self.inputs[0].requires_grad):
             gx = Deconvolution(windows, self.groups)(gy, W)
             g = gx if g is None else gx + g
@@ -116,7 +116,9 @@ def halo_convolution(
     out = grid.block(window.outputs(shape))
     if plan.idle(grid.comm.rank):
         chunk = halo_of(x, grid, shape, window, mode)
-        node = Convolution(bare("spatial_convolution_nd", chunk.shape[2:], window), groups)
+        node = Convolution(
+            unpadded_windows("spatial_convolution_nd", chunk.shape[2:], window), groups
+        )
         return node.apply((chunk, W) if b is None else (chunk, W, b))[0]
     inner = window.inside(have) & out
     hide = hide and bool(plan.route(grid.comm.rank).receives) and 2 * inner.volume > out.volume

@@ -158,7 +158,7 @@ def sum_rows(x: Any, rows: Array, slots: Array) -> Any:
     return SumRows(rows, slots).apply((x,))[0]
 
 
-def put_in_order(x: Any, order: Array) -> Any:
+def permute_rows(x: Any, order: Array) -> Any:
     """``x[order]``, where ``order`` names each row once."""
     inverse = np.empty(len(order), np.int64)
     inverse[order] = np.arange(len(order))

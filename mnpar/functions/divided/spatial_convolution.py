@@ -16,18 +16,18 @@ from mnpar.functions.connection.convolution import (
     depthwise_filters,
 )
 from mnpar.functions.divided.blocks import (
-    bare,
     check_block,
+    copy_all_to,
     empty_block,
-    hides,
-    outputs,
-    shared,
+    output_shape,
+    should_hide,
     transposed,
+    unpadded_windows,
 )
 from mnpar.functions.divided.halo import SpatialGrid, halo_of
 from mnpar.functions.divided.halo_convolution import halo_convolution
 from mnpar.functions.math.scale import bias
-from mnpar.kernels.windows import image_of
+from mnpar.kernels.windows import image_shape
 from mnpar.plans import Window
 from mnpar.variable import Variable, as_variable
 
@@ -90,7 +90,7 @@ def spatial_convolution_nd(
     (x, shape), W = check_block(who, x, grid, shape), as_variable(W)
     n = check_filters(who, x, W, b, groups, len(shape))
     window = Window.of(n, W.shape[2:], stride, pad, dilate, cover_all)
-    outputs(who, shape, window)
+    output_shape(who, shape, window)
     if (
         grid.comm.size == 1
         and mode == "constant"
@@ -98,8 +98,8 @@ def spatial_convolution_nd(
     ):
         one = tuple([before for before, _ in window.pad])
         return convolution_nd(x, W, b, window.stride, one, cover_all, window.dilation, groups)
-    W, b = shared(grid.comm, W, b)
-    hide = hides(x, grid, hide)
+    W, b = copy_all_to(grid.comm, W, b)
+    hide = should_hide(x, grid, hide)
     if (out := grid.block(window.outputs(shape))).empty:
         halo_of(x, grid, shape, window, mode)  # others want its cells
         return empty_block(x, out, (W.shape[0], np.result_type(x.dtype, W.dtype)))
@@ -186,11 +186,13 @@ def spatial_deconvolution_nd(
     (x, shape), W = check_block(who, x, grid, shape), as_variable(W)
     n = check_filters(who, x, W, b, groups, len(shape), transposed=True)
     window = Window.of(n, W.shape[2:], stride, pad, dilate)
-    image = image_of(who, window, shape, outsize)
-    W, b = shared(grid.comm, W, b)
+    image = image_shape(who, window, shape, outsize)
+    W, b = copy_all_to(grid.comm, W, b)
 
     def local(chunk: Variable, reached: Any) -> Variable:
-        return Deconvolution(bare(who, reached.shape, window), groups).apply((chunk, W))[0]
+        return Deconvolution(unpadded_windows(who, reached.shape, window), groups).apply(
+            (chunk, W)
+        )[0]
 
     nothing = W.shape[1] * groups, np.result_type(x.dtype, W.dtype)
     y = transposed([x], grid, shape, image, window, local, nothing, hide)

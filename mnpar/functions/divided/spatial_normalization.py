@@ -16,7 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.configuration import config
 from mnpar.functions.array.get_item import get_item
-from mnpar.functions.divided.blocks import check_block, place, shared
+from mnpar.functions.divided.blocks import check_block, copy_all_to, slices_within
 from mnpar.functions.divided.halo import SpatialGrid
 from mnpar.functions.noise import dropout
 from mnpar.functions.normalization.batch_normalization import FixedBatchNormalization
@@ -76,8 +76,8 @@ def spatial_layer_normalization(
             "of the whole, "
             f"{(*x.shape[:2], *shape)}, all spatial ones among them"
         )
-    gamma, beta = shared(grid.comm, gamma, beta)
-    mine = (..., *place(grid.block(shape), Box.whole(shape)))
+    gamma, beta = copy_all_to(grid.comm, gamma, beta)
+    mine = (..., *slices_within(grid.block(shape), Box.whole(shape)))
     y = _normalized(x, grid, math.prod(x.shape[: x.ndim - len(D)]), eps)
     return cast(y * get_item(gamma, mine) + get_item(beta, mine), x.dtype)  # type: ignore[no-any-return]
 
@@ -126,7 +126,7 @@ def spatial_group_normalization(
             f"{who}: {groups} groups must divide the {C} channels, and gamma {gamma.shape} and "
             f"beta {beta.shape} be {(C,)}"
         )
-    gamma, beta = [p.reshape((C, *[1] * len(shape))) for p in shared(grid.comm, gamma, beta)]
+    gamma, beta = [p.reshape((C, *[1] * len(shape))) for p in copy_all_to(grid.comm, gamma, beta)]
     return cast(_normalized(x, grid, x.shape[0] * groups, eps) * gamma + beta, x.dtype)  # type: ignore[no-any-return]
 
 
@@ -173,7 +173,7 @@ def spatial_dropout(
     if not config.train:
         return x  # type: ignore[no-any-return]
     numbers = rng or generator()
-    mine = (slice(None), *place(grid.block(shape), Box.whole(shape)))
+    mine = (slice(None), *slices_within(grid.block(shape), Box.whole(shape)))
     stay = np.empty(x.shape, bool)
     for i in range(len(stay)):  # a sample at a time: no rank ever holds the whole
         stay[i] = numbers.random((x.shape[1], *shape), np.float32)[mine] >= ratio

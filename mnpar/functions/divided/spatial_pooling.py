@@ -12,11 +12,17 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.divided.blocks import bare, check_block, outputs, transposed, windowed
+from mnpar.functions.divided.blocks import (
+    check_block,
+    output_shape,
+    transposed,
+    unpadded_windows,
+    windowed,
+)
 from mnpar.functions.divided.halo import SpatialGrid
 from mnpar.functions.pooling.lp_pooling import LpPooling
 from mnpar.functions.pooling.pooling import MaxPooling, Spread, SumPooling, Unpooling
-from mnpar.kernels.windows import image_of
+from mnpar.kernels.windows import image_shape
 from mnpar.plans import Box, Window
 from mnpar.variable import Variable
 
@@ -25,7 +31,7 @@ def _window(
     who: str, shape: Sequence[int], ksize: Any, stride: Any, pad: Any, cover_all: bool
 ) -> Window:
     window = Window.of(len(shape), ksize, ksize if stride is None else stride, pad, 1, cover_all)
-    outputs(who, shape, window)
+    output_shape(who, shape, window)
     return window
 
 
@@ -85,7 +91,7 @@ def spatial_max_pooling_nd(
     found: list[Array] = []
 
     def local(chunk: Variable, _: Any) -> Variable:
-        node = MaxPooling(bare(who, chunk.shape[2:], window))
+        node = MaxPooling(unpadded_windows(who, chunk.shape[2:], window))
         (y,) = node.apply((chunk,))
         if return_indices:
             found.append(node.places(chunk.array, y.array))
@@ -157,7 +163,7 @@ def spatial_average_pooling_nd(
         scale: Any = 1 / math.prod(window.kernel)
         if pad_value is None and window.pad != ((0, 0),) * len(shape):
             scale = chunk.xp.asarray(1 / _counts(window, shape, out), dtype)
-        return SumPooling(bare(who, chunk.shape[2:], window), scale).apply((chunk,))[0]
+        return SumPooling(unpadded_windows(who, chunk.shape[2:], window), scale).apply((chunk,))[0]
 
     return windowed(x, grid, shape, window, local, (x.shape[1], x.dtype), hide=hide)
 
@@ -215,7 +221,7 @@ def spatial_lp_pooling_nd(
         raise ValueError(f"{who}: p = {p} is less than 1, which is no length")
 
     def local(chunk: Variable, _: Any) -> Variable:
-        return LpPooling(bare(who, chunk.shape[2:], window), p).apply((chunk,))[0]
+        return LpPooling(unpadded_windows(who, chunk.shape[2:], window), p).apply((chunk,))[0]
 
     return windowed(x, grid, shape, window, local, (x.shape[1], x.dtype), hide=hide)
 
@@ -230,7 +236,7 @@ def _unpooled(
     cover_all: bool,
 ) -> tuple[Window, tuple[int, ...]]:
     window = Window.of(len(shape), ksize, ksize if stride is None else stride, pad, 1, cover_all)
-    return window, image_of(who, window, shape, outsize)
+    return window, image_shape(who, window, shape, outsize)
 
 
 def spatial_unpooling_nd(
@@ -274,7 +280,7 @@ def spatial_unpooling_nd(
     window, image = _unpooled(who, shape, ksize, stride, pad, outsize, cover_all)
 
     def local(chunk: Variable, reached: Box) -> Variable:
-        return Unpooling(bare(who, reached.shape, window), 1).apply((chunk,))[0]
+        return Unpooling(unpadded_windows(who, reached.shape, window), 1).apply((chunk,))[0]
 
     return transposed([x], grid, shape, image, window, local, (x.shape[1], x.dtype), hide)
 
@@ -328,6 +334,6 @@ def spatial_upsampling_2d(
     window, image = _unpooled(who, shape, ksize, stride, pad, outsize, cover_all)
 
     def local(chunk: Variable, places: Variable, reached: Box) -> Variable:
-        return Spread(bare(who, reached.shape, window), places.array).apply((chunk,))[0]
+        return Spread(unpadded_windows(who, reached.shape, window), places.array).apply((chunk,))[0]
 
     return transposed([x, indexes], grid, shape, image, window, local, (x.shape[1], x.dtype))

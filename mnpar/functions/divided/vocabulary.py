@@ -19,8 +19,8 @@ from mnpar.communicators.communicator import require_communicator
 from mnpar.functions.communication.base import communication_hook
 from mnpar.functions.communication.shared import reduce_from
 from mnpar.functions.loss.softmax_cross_entropy import (
-    checked_labels,
     label_weights,
+    require_labels,
     softmax_cross_entropy,
     to_rows,
 )
@@ -149,7 +149,7 @@ def vocabulary_parallel_softmax_cross_entropy(
         hook.check_blocks(comm, _NAME, "scores", x)
     rows: Variable = to_rows(x)
     top, sizes = _largest(comm, rows.array)
-    labels, valid = checked_labels(_NAME, array_of(t), sum(sizes), ignore_label)
+    labels, valid = require_labels(_NAME, array_of(t), sum(sizes), ignore_label)
     weight = label_weights(_NAME, labels, valid, class_weight, sum(sizes), top.dtype)
     first = sum(sizes[: comm.rank])
     sums = reduce_from(

@@ -22,6 +22,8 @@ from mnpar.kernels.sums import MODEST, row_sums
 from mnpar.variable import Variable, as_variable
 
 _NAME = "softmax_cross_entropy"
+
+
 _CAST = "t.astype(numpy.int32) makes them so"
 
 
@@ -172,9 +174,9 @@ def softmax_cross_entropy(
         raise ValueError(
             f"softmax_cross_entropy: shapes {show_shapes([x.shape, t.shape])} do not belong "
             "together: for scores (N, C, …) the "
-            f"labels have shape (N, …), here {shape}{remedy(t, x, shape)}"
+            f"labels have shape (N, …), here {shape}{labels_hint(t, x, shape)}"
         )
-    labels, valid = checked_labels(_NAME, t, x.shape[1], ignore_label)
+    labels, valid = require_labels(_NAME, t, x.shape[1], ignore_label)
     mean = None
     if reduce == "mean":
         count = shape[0] if not normalize else labels.size if valid is None else int(valid.sum())
@@ -185,7 +187,7 @@ def softmax_cross_entropy(
     return SoftmaxCrossEntropy(labels, weight, mean, cache_score).apply((x,))[0]
 
 
-def remedy(t: Array, x: Variable, shape: tuple[int, ...]) -> str:
+def labels_hint(t: Array, x: Variable, shape: tuple[int, ...]) -> str:
     """What to do with labels that have another shape than ``shape``."""
     if t.shape == x.shape:
         return (
@@ -198,7 +200,7 @@ def remedy(t: Array, x: Variable, shape: tuple[int, ...]) -> str:
     )
 
 
-def checked_labels(
+def require_labels(
     who: str, t: Array, classes: int, ignore_label: int | None
 ) -> tuple[Array, Array | None]:
     """The labels as a vector, 0 where they are ignored, and where they are not (None: nowhere)."""
@@ -264,7 +266,7 @@ def _soft(
             raise ValueError(
                 f"softmax_cross_entropy: for scores {x.shape} the labels are integers of shape "
                 f"{labels}, not {t.dtype} of "
-                f"shape {t.shape}: {_CAST}{remedy(t, x, labels)}"
+                f"shape {t.shape}: {_CAST}{labels_hint(t, x, labels)}"
             )
         raise ValueError(
             f"softmax_cross_entropy: soft targets of shape {t.shape} must have x's shape "

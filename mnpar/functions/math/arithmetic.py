@@ -15,7 +15,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
-from mnpar.functions.array.broadcast import fit
+from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.get_item import Where
 from mnpar.functions.math.exponential import log
 from mnpar.functions.node import GenericFunction, array_of, check_shapes, elementwise, show_shapes
@@ -54,7 +54,7 @@ class Add(GenericFunction):
 
     def backward(self, gz: Any) -> Any:
         x, y = self.inputs
-        return lambda: fit(gz, x.shape), lambda: fit(gz, y.shape)
+        return lambda: unbroadcast(gz, x.shape), lambda: unbroadcast(gz, y.shape)
 
 
 class AddSeveral(GenericFunction):
@@ -82,7 +82,7 @@ class Sub(GenericFunction):
 
     def backward(self, gz: Any) -> Any:
         x, y = self.inputs
-        return lambda: fit(gz, x.shape), lambda: fit(-gz, y.shape)
+        return lambda: unbroadcast(gz, x.shape), lambda: unbroadcast(-gz, y.shape)
 
 
 class Mul(GenericFunction):
@@ -96,7 +96,7 @@ class Mul(GenericFunction):
 
     def backward(self, gz: Any) -> Any:
         x, y = self.get_retained_inputs()
-        return lambda: fit(gz * y, x.shape), lambda: fit(gz * x, y.shape)
+        return lambda: unbroadcast(gz * y, x.shape), lambda: unbroadcast(gz * x, y.shape)
 
 
 class Div(GenericFunction):
@@ -113,7 +113,7 @@ class Div(GenericFunction):
         (y,), (z,), (a, b) = self.get_retained_inputs(), self.get_retained_outputs(), self.inputs
         part = cache(lambda: gz / y)
         # y · y would underflow in float16
-        return lambda: fit(part(), a.shape), lambda: fit(-(part() * z), b.shape)
+        return lambda: unbroadcast(part(), a.shape), lambda: unbroadcast(-(part() * z), b.shape)
 
 
 class Neg(GenericFunction):
@@ -189,12 +189,12 @@ class Pow(GenericFunction):
 
         def gx() -> Any:
             less = ~((array_of(x) == 0) & (array_of(y) == 0))  # 0 · 0⁻¹ would be NaN
-            return fit(gz * y * x ** (y - less.astype(y.dtype)), x.shape)
+            return unbroadcast(gz * y * x ** (y - less.astype(y.dtype)), x.shape)
 
         def gy() -> Any:
             one = xp.ones((), x.dtype)
             # 0ʸ · log 0 is 0, not NaN
-            return fit(gz * z * log.generic(Where(array_of(x) != 0)(x, one)), y.shape)
+            return unbroadcast(gz * z * log.generic(Where(array_of(x) != 0)(x, one)), y.shape)
 
         return gx, gy
 
@@ -235,7 +235,7 @@ def add(*xs: Any) -> Variable:
     return as_variable(reduce(_add, xs[1:], as_variable(xs[0])))
 
 
-def explain(name: str, x: Any, y: Any, error: ValueError) -> ValueError:
+def broadcast_error(name: str, x: Any, y: Any, error: ValueError) -> ValueError:
     """The error to raise for two operands that do not broadcast; other errors are passed on."""
     try:
         np.broadcast_shapes(x.shape, y.shape)
@@ -288,7 +288,7 @@ def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
     return z
 
 
-class Identity(GenericFunction):
+class PassThrough(GenericFunction):
     """What comes in goes out, as other Variables: they have gradients of their own."""
 
     def forward(self, *xs: Array) -> tuple[Array, ...]:
@@ -312,5 +312,5 @@ def identity(*inputs: Any) -> Any:
         >>> F.identity(np.ones(2)).array
         array([1., 1.])
     """
-    ys = Identity().apply(inputs)
+    ys = PassThrough().apply(inputs)
     return ys[0] if len(ys) == 1 else ys

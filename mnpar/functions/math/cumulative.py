@@ -16,7 +16,7 @@ from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
 from mnpar.functions.array.shape import reshape, transpose
-from mnpar.functions.math.reduction import kept
+from mnpar.functions.math.reduction import kept_shape
 from mnpar.functions.node import GenericFunction, normalize_axes, normalize_axis
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable
@@ -174,4 +174,4 @@ def _in_pairs(x: Variable, axes: list[int]) -> Variable:
         n = y.shape[0]
         even = get_item(y, slice(0, n - n % 2, 2)) * get_item(y, slice(1, n, 2))
         y = concat((even, get_item(y, slice(n - 1, n))), axis=0) if n % 2 else even
-    return reshape(y, kept(x.shape, tuple(axes)))
+    return reshape(y, kept_shape(x.shape, tuple(axes)))

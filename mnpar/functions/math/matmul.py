@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.functions.array.broadcast import fit
+from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.shape import reshape, swapaxes
 from mnpar.functions.node import GenericFunction, show_shapes
 from mnpar.kernels import tuning
-from mnpar.kernels.blas import by_mkl, matrix_transpose, product
+from mnpar.kernels.blas import matrix_transpose, product, uses_mkl
 from mnpar.variable import Variable, as_variable
 
 
@@ -28,7 +28,9 @@ class MatMul(GenericFunction):
 
     def backward(self, gz: Any) -> Any:
         x, y = self.get_retained_inputs()
-        return lambda: fit(product(gz, matrix_transpose(y)), x.shape), lambda: self._right(x, y, gz)
+        return lambda: unbroadcast(product(gz, matrix_transpose(y)), x.shape), lambda: self._right(
+            x, y, gz
+        )
 
     @staticmethod
     def _right(x: Any, y: Any, gz: Any) -> Any:
@@ -39,7 +41,7 @@ class MatMul(GenericFunction):
                 x.reshape((rows, x.shape[-1])),
                 gz.reshape((rows, gz.shape[-1])),
             )
-        return fit(product(matrix_transpose(x), gz), y.shape)
+        return unbroadcast(product(matrix_transpose(x), gz), y.shape)
 
 
 def _by_rows(x: Array, W: Array) -> Array:
@@ -53,7 +55,7 @@ def _by_rows(x: Array, W: Array) -> Array:
     if size <= tuning.DOT_MOST:
         y: Array = x.dot(W.T)
         return y
-    if by_mkl(x, size):
+    if uses_mkl(x, size):
         return product(x, W.T)  # type: ignore[no-any-return]
     if 1 < len(x) <= min(128, len(W) - 1) and x.dtype.char == "f" and W.dtype.char == "f":
         return (W @ x.T).T

@@ -12,7 +12,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.array.broadcast import fit
+from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.node import GenericFunction, as_operand
 from mnpar.variable import Variable
 
@@ -27,7 +27,9 @@ class Maximum(GenericFunction):
 
     def backward(self, gz: Any) -> Any:
         x, y = self.inputs
-        return lambda: fit(gz * self.first, x.shape), lambda: fit(gz * ~self.first, y.shape)
+        return lambda: unbroadcast(gz * self.first, x.shape), lambda: unbroadcast(
+            gz * ~self.first, y.shape
+        )
 
 
 class Minimum(Maximum):

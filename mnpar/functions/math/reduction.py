@@ -17,17 +17,17 @@ from mnpar.functions.array.shape import cast
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.node import GenericFunction, normalize_axes, without_gradient
 from mnpar.kernels.dtypes import as_floating, floating_dtype, upcast_halves
-from mnpar.kernels.sums import add_up
+from mnpar.kernels.sums import sum_array
 from mnpar.variable import Variable, as_variable
 
 Axis = int | tuple[int, ...] | None
 
 
-def kept(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
+def kept_shape(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     """The shape with the reduced axes at length 1.
 
     Example:
-        >>> kept((2, 3, 4), -1)
+        >>> kept_shape((2, 3, 4), -1)
         (2, 3, 1)
     """
     if axis is None:
@@ -45,7 +45,7 @@ class Reduction(GenericFunction):
 
     def lift(self, y: Any) -> Any:
         """An output, or its gradient, with the reduced axes back at length 1."""
-        return y if self.keepdims else y.reshape(kept(self.inputs[0].shape, self.axis))
+        return y if self.keepdims else y.reshape(kept_shape(self.inputs[0].shape, self.axis))
 
     def spread(self, g: Any) -> Any:
         """The same for every element that was reduced."""
@@ -56,7 +56,7 @@ class Sum(Reduction):
     """``y = Σ x``; ``gx = gy`` at every element that was summed."""
 
     def forward(self, x: Array) -> Array:
-        return add_up(x, self.axis, self.keepdims)
+        return sum_array(x, self.axis, self.keepdims)
 
     def backward(self, gy: Any) -> Any:
         return lambda: self.spread(gy)
@@ -66,7 +66,7 @@ class Mean(Reduction):
     """``y = Σ x / n``; ``gx = gy / n`` at every element."""
 
     def forward(self, x: Array) -> Array:
-        y = add_up(upcast_halves(x), self.axis, self.keepdims)
+        y = sum_array(upcast_halves(x), self.axis, self.keepdims)
         self.count = x.size // (y.size or 1) or 1  # of no elements it is 0, as the losses are
         y = y / self.count
         return y.astype(x.dtype) if x.dtype.kind in "fV" else y  # bfloat16 is a V
@@ -109,7 +109,7 @@ class LogSumExp(Reduction):
         peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)
         peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
         with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
-            y = xp.log(add_up(upcast_halves(xp.exp(x - peak)), self.axis, keepdims=True)) + peak
+            y = xp.log(sum_array(upcast_halves(xp.exp(x - peak)), self.axis, keepdims=True)) + peak
         y = y.astype(x.dtype, copy=False)
         return y if self.keepdims else y.squeeze(self.axis)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
-from mnpar.functions.array.broadcast import fit
+from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.node import GenericFunction, as_operand, elementwise
 from mnpar.variable import Variable
 
@@ -77,7 +77,9 @@ class Fmod(GenericFunction):
 
     def backward(self, gy: Any) -> Any:
         x, d = self.inputs
-        return lambda: fit(gy * 1, x.shape), lambda: fit(gy * -self.quotient, d.shape)
+        return lambda: unbroadcast(gy * 1, x.shape), lambda: unbroadcast(
+            gy * -self.quotient, d.shape
+        )
 
 
 def fmod(x: Variable | Array, divisor: Variable | Array) -> Variable:

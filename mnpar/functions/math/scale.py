@@ -15,7 +15,7 @@ class Bias(Add):
     """``z = x + y`` with a y that is the same for all samples and along the last axes."""
 
     def forward(self, x: Array, y: Array) -> Array:
-        return x + _filled(y, x)
+        return x + _repeat_over_sample(y, x)
 
 
 class Scale(Mul):
@@ -23,10 +23,10 @@ class Scale(Mul):
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
-        return x * _filled(y, x)
+        return x * _repeat_over_sample(y, x)
 
 
-def _filled(y: Array, x: Array) -> Array:
+def _repeat_over_sample(y: Array, x: Array) -> Array:
     """y in the shape of a sample, if that is small: numpy takes a third less time for long rows
     than for many short ones.
     """
@@ -43,7 +43,7 @@ def _filled(y: Array, x: Array) -> Array:
     return backend.get_array_module(x).broadcast_to(y, (1, *x.shape[1:])).copy()
 
 
-def _stretched(name: str, x: Variable, y: Variable, axis: int) -> Variable:
+def align_axes(name: str, x: Variable, y: Variable, axis: int) -> Variable:
     """y with axes of length 1 around it, so that its first axis meets x's ``axis``."""
     if not 0 <= axis <= x.ndim - y.ndim or x.shape[axis : axis + y.ndim] != y.shape:
         raise ValueError(f"{name}: shape {y.shape} is not that of x {x.shape} from axis {axis} on")
@@ -69,7 +69,7 @@ def bias(x: Any, y: Any, axis: int = 1) -> Variable:
     """
     x = as_variable(x)
     y = as_variable(y)
-    return Bias().apply((x, _stretched("bias", x, y, axis)))[0]
+    return Bias().apply((x, align_axes("bias", x, y, axis)))[0]
 
 
 def scale(x: Any, y: Any, axis: int = 1) -> Variable:
@@ -91,4 +91,4 @@ def scale(x: Any, y: Any, axis: int = 1) -> Variable:
     """
     x = as_variable(x)
     y = as_variable(y)
-    return Scale().apply((x, _stretched("scale", x, y, axis)))[0]
+    return Scale().apply((x, align_axes("scale", x, y, axis)))[0]

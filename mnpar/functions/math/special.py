@@ -14,7 +14,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
-from mnpar.functions.array.broadcast import fit
+from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.node import GenericFunction, array_of, elementwise
 from mnpar.kernels.dtypes import floating_dtype
@@ -178,7 +178,7 @@ class PolyGamma(GenericFunction):
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
-        return lambda: fit(gy * PolyGamma(self.n + 1)(x), x.shape)
+        return lambda: unbroadcast(gy * PolyGamma(self.n + 1)(x), x.shape)
 
 
 def polygamma(n: Variable | Array, x: Variable | Array) -> Variable:
@@ -209,7 +209,7 @@ class Zeta(GenericFunction):
 
     def backward(self, gy: Any) -> Any:
         (q,) = self.get_retained_inputs()
-        return lambda: fit(gy * Zeta(self.x + 1)(q) * (-self.x).astype(q.dtype), q.shape)
+        return lambda: unbroadcast(gy * Zeta(self.x + 1)(q) * (-self.x).astype(q.dtype), q.shape)
 
 
 def zeta(x: Variable | Array, q: Variable | Array) -> Variable:

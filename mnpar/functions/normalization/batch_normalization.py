@@ -16,7 +16,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.array.broadcast import fit
+from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.shape import transpose
 from mnpar.functions.node import GenericFunction
 from mnpar.functions.normalization.moments import across, cast, centred
@@ -79,10 +79,10 @@ class BatchNormalization(GenericFunction):
     def backward(self, gy: Any) -> Any:
         x, gamma = self.get_retained_inputs()
         if isinstance(gy, Variable):
-            return written_out(
+            return recorded_gradients(
                 x, gamma, gy, self.shape, (self.shape[1], 1), self.shift[:, None], (0, 2), self.eps
             )
-        return in_one_sweep(self._sweep, x, gamma, gy, self.shape)
+        return sweep_once(self._sweep, x, gamma, gy, self.shape)
 
     def _sweep(self, x: Array, gamma: Array, gy: Array, gx: Array | None) -> tuple[Array, Array]:
         """The gradients of γ and β, float64; that of x is written into ``gx`` if there is one."""
@@ -115,7 +115,7 @@ class BatchNormalization(GenericFunction):
         return ggamma, gbeta
 
 
-def in_one_sweep(
+def sweep_once(
     sweep: Callable[..., tuple[Array, Array]],
     x: Array,
     gamma: Array,
@@ -140,7 +140,7 @@ def in_one_sweep(
     return gx, lambda: of_parameter(0), lambda: of_parameter(1)
 
 
-def written_out(
+def recorded_gradients(
     x: Any,
     gamma: Any,
     gy: Any,
@@ -172,9 +172,9 @@ def written_out(
         return ((h - mean(h) - normal * mean(h * normal)) * s).reshape(x.shape)
 
     def ggamma() -> Any:
-        return fit(g * normal, gamma_shape).reshape(gamma.shape)
+        return unbroadcast(g * normal, gamma_shape).reshape(gamma.shape)
 
-    return gx, ggamma, lambda: fit(g, gamma_shape).reshape(gamma.shape)
+    return gx, ggamma, lambda: unbroadcast(g, gamma_shape).reshape(gamma.shape)
 
 
 class FixedBatchNormalization(GenericFunction):
@@ -275,9 +275,9 @@ def batch_normalization(
     Source:
         Ioffe and Szegedy, "Batch normalization: accelerating deep network training …", ICML 2015.
     """
-    x, order, shape = arranged("batch_normalization", x, axis, gamma=gamma, beta=beta)
+    x, order, shape = to_channel_view("batch_normalization", x, axis, gamma=gamma, beta=beta)
     node = BatchNormalization(shape, eps)
-    y = arranged_back(node.apply((x, gamma, beta))[0], order)
+    y = from_channel_view(node.apply((x, gamma, beta))[0], order)
     update_running(running_mean, node.mean, shape[0] * shape[2], decay)
     update_running(running_var, node.var, shape[0] * shape[2], decay, unbiased=True)
     return y
@@ -310,10 +310,10 @@ def fixed_batch_normalization(
         ... )
         array([[1., 3.]])
     """
-    x, order, shape = arranged(
+    x, order, shape = to_channel_view(
         "fixed_batch_normalization", x, axis, gamma=gamma, beta=beta, mean=mean, var=var
     )
-    return arranged_back(
+    return from_channel_view(
         FixedBatchNormalization(shape, eps).apply((x, gamma, beta, mean, var))[0], order
     )
 
@@ -344,7 +344,7 @@ def reduced_axes(ndim: int, kept: int, axis: Axis) -> tuple[int, ...]:
     return axes
 
 
-def arranged(
+def to_channel_view(
     name: str, x: Any, axis: Axis, **params: Any
 ) -> tuple[Variable, tuple[int, ...] | None, ChannelView]:
     """x in the order of axes (None: its own) in which it can be read as (A, C, B), and this
@@ -369,6 +369,6 @@ def arranged(
     return x, order, channel_view(x.shape, len(reduced), x.ndim)
 
 
-def arranged_back(y: Variable, order: tuple[int, ...] | None) -> Variable:
+def from_channel_view(y: Variable, order: tuple[int, ...] | None) -> Variable:
     """An output in the order of axes that the input had."""
     return y if order is None else transpose(y, sorted(range(len(order)), key=order.__getitem__))

@@ -13,9 +13,9 @@ from typing import Any
 from mnpar.backend import Array
 from mnpar.functions.normalization.batch_normalization import (
     BatchNormalization,
-    arranged,
-    arranged_back,
     fixed_batch_normalization,
+    from_channel_view,
+    to_channel_view,
     update_running,
 )
 from mnpar.functions.normalization.moments import Moments
@@ -76,7 +76,7 @@ def batch_renormalization(
         )
     gamma = as_variable(gamma)
     beta = as_variable(beta)
-    x, order, shape = arranged(
+    x, order, shape = to_channel_view(
         "batch_renormalization", x, None, gamma=gamma, beta=beta, mean=running_mean, var=running_var
     )
     count = shape[0] * shape[2]
@@ -89,7 +89,7 @@ def batch_renormalization(
         .astype(gamma.dtype)
         .reshape(gamma.shape)
     )
-    y = arranged_back(
+    y = from_channel_view(
         BatchNormalization(shape, eps).apply((x, gamma * r, beta + gamma * d))[0], order
     )
     if update_statistics:

@@ -17,7 +17,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
 from mnpar.functions.node import GenericFunction
-from mnpar.functions.normalization.batch_normalization import in_one_sweep, written_out
+from mnpar.functions.normalization.batch_normalization import recorded_gradients, sweep_once
 from mnpar.functions.normalization.moments import cast
 from mnpar.kernels import tuning
 from mnpar.kernels.dtypes import compute_dtype
@@ -87,10 +87,10 @@ class GroupNormalization(GenericFunction):
     def backward(self, gy: Any) -> Any:
         x, gamma = self.get_retained_inputs()
         if isinstance(gy, Variable):
-            return written_out(
+            return recorded_gradients(
                 x, gamma, gy, self.shape, (*self.shape[1:3], 1), self.shift, (2, 3), self.eps
             )
-        return in_one_sweep(self._sweep, x, gamma, gy, self.shape)
+        return sweep_once(self._sweep, x, gamma, gy, self.shape)
 
     def _sweep(self, x: Array, gamma: Array, gy: Array, gx: Array | None) -> tuple[Array, Array]:
         """The gradients of γ and β, float64; that of x is written into ``gx`` if there is one."""
@@ -210,7 +210,7 @@ class LayerNormalization(GenericFunction):
     def backward(self, gy: Any) -> Any:
         x, gamma = self.get_retained_inputs()
         if isinstance(gy, Variable):
-            return written_out(
+            return recorded_gradients(
                 x, gamma, gy, self.shape, (1, self.shape[1]), self.shift, (1,), self.eps
             )
         found: list[Array] = []

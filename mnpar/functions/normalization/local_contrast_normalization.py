@@ -21,7 +21,7 @@ from mnpar.functions.divided.halo import SpatialGrid
 from mnpar.functions.node import GenericFunction, array_of
 from mnpar.functions.normalization.moments import cast
 from mnpar.kernels.dtypes import compute_dtype, upcast_halves
-from mnpar.kernels.windows import Numbers, per_axis
+from mnpar.kernels.windows import Numbers, numbers_per_axis
 from mnpar.plans import Window
 from mnpar.variable import Variable, as_variable
 
@@ -79,7 +79,7 @@ def gaussian_weights(ksize: Numbers) -> Weights:
 
 
 def _ksize(who: str, ksize: Any, ndim: int) -> Numbers:
-    numbers = per_axis(f"{who}: ksize", ksize, ndim, 1)
+    numbers = numbers_per_axis(f"{who}: ksize", ksize, ndim, 1)
     if any([k % 2 == 0 for k in numbers]):
         raise ValueError(
             f"{who}: ksize = {ksize}: a window with a place in its middle has an odd length"

@@ -18,7 +18,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.node import GenericFunction, any_axes, array_of, for_axes
 from mnpar.kernels.dtypes import upcast_halves
-from mnpar.kernels.sums import parts
+from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import PerAxis, Windows, check_spatial_axes
 from mnpar.variable import Variable, as_variable
 
@@ -50,7 +50,7 @@ class MaxPooling(GenericFunction):
         the cache.
         """
         gx = backend.get_array_module(x).empty(x.shape, gy.dtype)
-        for n in parts(len(x), backend.block_bytes(x) // 8 // max(1, x[:1].nbytes)):
+        for n in even_slices(len(x), backend.block_bytes(x) // 8 // max(1, x[:1].nbytes)):
             self._spread_part(x[n], y[n], upcast_halves(gy[n]), gx[n])
         return gx
 
@@ -60,7 +60,7 @@ class MaxPooling(GenericFunction):
         times slower.)
         """
         xp, windows = backend.get_array_module(x), self.windows
-        fits = windows.apart and windows.bare and gx.dtype == gy.dtype
+        fits = windows.is_disjoint and windows.is_unpadded and gx.dtype == gy.dtype
         image = gx if fits else windows.zeros(gy, gy.dtype)
         if (fits and windows.stride != windows.K) or math.prod(windows.out) * math.prod(
             windows.K
@@ -76,7 +76,7 @@ class MaxPooling(GenericFunction):
                 xp.multiply(left, copy == y, out=taken)
                 left = xp.subtract(left, taken, out=None if i == 1 else left)
             part = taken if i < len(cells) else left
-            if windows.apart:
+            if windows.is_disjoint:
                 cell[...] = part
             else:
                 cell += part
@@ -158,7 +158,7 @@ class Unpooling(GenericFunction):
         x = self.windows.expand(upcast_halves(y) * self.scale)
         return (
             x
-            if self.windows.bare and x.dtype == y.dtype
+            if self.windows.is_unpadded and x.dtype == y.dtype
             else x[(..., *self.windows.inside)].astype(y.dtype)
         )
 

@@ -19,7 +19,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.array.resize_images import weights_at
 from mnpar.functions.node import GenericFunction
-from mnpar.kernels.windows import Numbers, per_axis
+from mnpar.kernels.windows import Numbers, numbers_per_axis
 from mnpar.variable import Variable, as_variable
 
 
@@ -35,7 +35,7 @@ class Region(NamedTuple):
     B: Array
 
 
-class Pooling(GenericFunction):
+class RegionPooling(GenericFunction):
     """(N, C, H, W) → (R, C, oH, oW): for each region A·x·Bᵀ, of which ``picks`` says the place of
     the candidate that counts.
     """
@@ -71,28 +71,28 @@ class Pooling(GenericFunction):
         result: Array = found.reshape(C, oH, oW, -1)
         return result
 
-    def best(self, x: Array) -> Pooling:
+    def best(self, x: Array) -> RegionPooling:
         """The function that picks the largest of the candidates; those without any weight are
         none.
         """
         xp, picks = backend.get_array_module(x), []
         for region in self.regions:
             ones = xp.ones((1, 1, *x[region.image, 0, region.rows, region.columns].shape), x.dtype)
-            seen = Pooling(
+            seen = RegionPooling(
                 [region._replace(image=0, rows=slice(None), columns=slice(None))], (1, 1), self.out
             )
             counts = seen._candidates(seen.regions[0], ones) > 0
             picks.append(xp.where(counts, self._candidates(region, x), -np.inf).argmax(axis=-1))
-        return Pooling(self.regions, self.shape, self.out, picks)
+        return RegionPooling(self.regions, self.shape, self.out, picks)
 
     def backward(self, gy: Any) -> Any:
-        return lambda: Unpooling(self)(gy)
+        return lambda: RegionUnpooling(self)(gy)
 
 
-class Unpooling(GenericFunction):
+class RegionUnpooling(GenericFunction):
     """The transpose of a Pooling."""
 
-    def __init__(self, of: Pooling) -> None:
+    def __init__(self, of: RegionPooling) -> None:
         self.of = of
 
     def forward(self, y: Array) -> Array:
@@ -110,7 +110,7 @@ class Unpooling(GenericFunction):
 
     def backward(self, gx: Any) -> Any:
         of = self.of
-        return lambda: Pooling(of.regions, of.shape, of.out, of.picks)(gx)
+        return lambda: RegionPooling(of.regions, of.shape, of.out, of.picks)(gx)
 
 
 Matrix = Callable[[float, float, int, int, int], Any]  # edges, cells, length, axis → a matrix
@@ -158,7 +158,7 @@ def _pool(
                 *[backend.to_device_of(M, x.array) for M in (A[:, rows], B[:, columns])],
             )
         )
-    pooling = Pooling(regions, x.shape, out)
+    pooling = RegionPooling(regions, x.shape, out)
     return (pooling.best(x.array) if largest else pooling).apply((x,))[0]
 
 
@@ -220,7 +220,7 @@ def _points(ratio: Any, mean: bool) -> Matrix:
 
 
 def _size(who: str, outsize: Any) -> Numbers:
-    return per_axis(f"{who}: outsize", outsize, 2, 1)
+    return numbers_per_axis(f"{who}: outsize", outsize, 2, 1)
 
 
 def roi_average_pooling_2d(

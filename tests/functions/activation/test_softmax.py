@@ -44,14 +44,14 @@ def test_softmax_in_blocks_of_rows(turned, size, room, dtype, tolerance, monkeyp
 @pytest.mark.parametrize("limit", [2, 3, 1024])
 def test_sums_over_any_axes_are_numpys(limit, order, axis, keepdims, monkeypatch):
     monkeypatch.setattr(tuning, "SUM_LEAST", 1)
-    monkeypatch.setattr(sums, "PIECE", limit)
+    monkeypatch.setattr(sums, "TERMS", limit)
     monkeypatch.setattr(tuning, "ONES_KEPT", limit)
-    monkeypatch.setattr(sums, "piece", sums.piece.__wrapped__)
+    monkeypatch.setattr(sums, "largest_divisor", sums.largest_divisor.__wrapped__)
     for shape in (6, 5, 4, 36), (2, 1, 37, 64):
         x = np.asarray(np.random.default_rng(0).standard_normal(shape), order=order)
         expected = x.sum(axis=axis, keepdims=keepdims)
         np.testing.assert_allclose(
-            sums.add_up(x, axis, keepdims), expected, rtol=1e-12, atol=1e-12, strict=True
+            sums.sum_array(x, axis, keepdims), expected, rtol=1e-12, atol=1e-12, strict=True
         )
 
 
@@ -72,8 +72,8 @@ def test_a_sum_over_no_axis_is_a_copy_and_an_axis_may_be_numpys_integer():
 
 def test_sums_of_no_rows_and_of_empty_rows(monkeypatch):
     monkeypatch.setattr(tuning, "SUM_LEAST", 0)
-    assert sums.add_up(np.ones((0, 3)), 1).shape == (0,)
-    assert sums.add_up(np.ones((2, 0)), -1).tolist() == [0, 0]
+    assert sums.sum_array(np.ones((0, 3)), 1).shape == (0,)
+    assert sums.sum_array(np.ones((2, 0)), -1).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("shape", [(200, 128), (64, 1024), (20, 50_000), (5, 4099), (16384, 3)])

@@ -284,7 +284,7 @@ CASES = [
         ((5, 2),),
     ),
     Case(
-        "put_in_order", (), lambda x: routing.put_in_order(x, ORDER), lambda x: x[ORDER], ((3, 2),)
+        "permute_rows", (), lambda x: routing.permute_rows(x, ORDER), lambda x: x[ORDER], ((3, 2),)
     ),
     Case(
         "transpose_sequence",

@@ -280,7 +280,7 @@ CASES = [
     ),
     Case(
         "roi_average_pooling_2d",
-        (roi_pooling.Pooling, roi_pooling.Unpooling),
+        (roi_pooling.RegionPooling, roi_pooling.RegionUnpooling),
         of_regions("roi_average_pooling_2d"),
         lambda x: pooled(x, np.mean),
         IMAGE,
