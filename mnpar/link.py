@@ -349,6 +349,13 @@ class Link:
         self._local_hooks = {key: other for key, other in self._local_hooks.items() if key != name}
         hook.deleted(self)
 
+    @property
+    def batch_comms(self) -> tuple[Communicator, ...]:
+        """The communicators over whose batches ``forward`` computes something, a mean for example:
+        all of their ranks call it, even without examples.
+        """
+        return ()
+
     def gradient_comms(self) -> GradientComms:
         """Return over which ranks this link's gradients are sums, not counting the links in it.
 

@@ -208,6 +208,11 @@ class MixtureOfExperts(Chain):
             yield name, getattr(self, name)
         yield "ranks", self.comm.size
 
+    @property
+    def batch_comms(self) -> tuple[Communicator, ...]:
+        """The ranks that have the other experts, or other tokens."""
+        return (self.comm,) if self.data_comm is None else (self.comm, self.data_comm)
+
     def gradient_comms(self) -> GradientComms:
         """Add the ranks that have the other experts."""
         return super().gradient_comms().add(self.comm, self.whole_gradients)

@@ -535,6 +535,11 @@ class MultiNodeBatchNormalization(BatchNormalization):
         )
         self.comm = comm
 
+    @property
+    def batch_comms(self) -> tuple[Communicator, ...]:
+        """The ranks that normalize together."""
+        return (self.comm,)
+
     def gradient_comms(self) -> GradientComms:
         """Add the ranks, each of which gets its part of the gradients."""
         return super().gradient_comms().add(self.comm, False)

@@ -27,7 +27,6 @@ from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import is_recording
 from mnpar.functions.communication.base import communication_hook
 from mnpar.link import GradientComms, Link
-from mnpar.links import MixtureOfExperts, MultiNodeBatchNormalization
 from mnpar.parallel.pipeline.layers import Makers, Stage, make_stages
 from mnpar.parallel.pipeline.schedules import Schedule, make_schedule
 from mnpar.parallel.pipeline.shared_weights import (
@@ -45,13 +44,6 @@ from mnpar.reporter import get_current_reporter, report
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-
-
-# layers that may meet ranks with other examples
-_MEETING = (
-    MultiNodeBatchNormalization,
-    MixtureOfExperts,
-)
 
 
 class Pipeline(ChainList):
@@ -149,7 +141,7 @@ class Pipeline(ChainList):
         self._check(comm, stages)
         everyone = comm.split(0, comm.rank)
         assert everyone is not None
-        meets = any([isinstance(link, _MEETING) and _meets(link) for link in self.links()])
+        meets = any([comm.size > 1 for link in self.links() for comm in link.batch_comms])
         self.messages = StageMessages(
             everyone, self.schedule.where, M, skips=not any(everyone.allgather_obj(meets))
         )
@@ -357,11 +349,6 @@ class Pipeline(ChainList):
         ranks call it.
         """
         copy_values(self._tied)
-
-
-def _meets(link: Any) -> bool:
-    others = getattr(link, "data_comm", None)
-    return link.comm.size > 1 or (others is not None and others.size > 1)
 
 
 def _sizes(micro_batches: Any) -> list[int]:
