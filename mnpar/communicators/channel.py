@@ -1,11 +1,11 @@
-"""Collectives, built on a transport: each begins with an *opening*, in which the ranks check that
-their calls match.
+"""Collectives, built on a transport: each begins with a *match*, an exchange in which the ranks check
+that their calls match.
 
-The opening is an allgather of blocks of one size, whatever the collective (``OpeningBuffers``):
-each rank states the operation, its number on this communicator, root, reduction, dtype and shape,
-and the user's source line. So ranks whose calls do not match find out together, before any value is
-delivered, and raise the same table. Small values travel inside the opening; how larger ones follow,
-the ``Algorithm`` of each collective says, by the methods here.
+The match is an allgather of blocks of one size, whatever the collective (matching.py): each rank
+states the operation, its number on this communicator, root, reduction, dtype and shape, and the
+user's source line. So ranks whose calls do not match find out together, before any value is
+delivered, and raise the same table. Small values travel inline, in the blocks; how larger ones
+follow, the ``Algorithm`` of each collective says, by the methods here.
 """
 
 from __future__ import annotations
@@ -22,19 +22,30 @@ from mnpar.communicators.mailbox import Mailbox, is_rendezvous
 from mnpar.communicators.matching import (
     BLOCK,
     EMPTY,
-    Opening,
-    OpeningBuffer,
-    Statement,
-    form_of,
-    forms_of,
+    CallRecord,
+    Match,
+    MatchBuffer,
+    describe_value,
     part,
+    part_forms,
     table,
 )
 from mnpar.communicators.operation import complete
 from mnpar.communicators.reduction import reduce_arrays
-from mnpar.communicators.transport import OPENING, PART, Transport
+from mnpar.communicators.transport import MATCH, PART, Transport
 from mnpar.communicators.waiting import ANY, BACKWARD, Pending, Steps, Waiting
 from mnpar.communicators.wire import ARRAY, FAULT, NOTHING, SIZE, TUPLE, Call
+
+Given: TypeAlias = "tuple[Any, int | None]"
+
+
+class Algorithm(NamedTuple):
+    """How a collective is carried out."""
+
+    inline: Callable[[Match, Any], Any]  # makes the result if all values came in the match
+    transfer: Callable[[Channel, Match, Any], Steps[Any]]  # makes it otherwise
+    # the value for the match, and the number of its parts; None: x itself, which is one
+    given: Callable[[Channel, Any, Call], Given] | None = None
 
 
 def owned(x: Any) -> Any:
@@ -49,15 +60,21 @@ def until_taken(given: Iterable[Pending | None]) -> Steps[None]:
             yield pending
 
 
-class Handshake(Mailbox):
-    """The openings of the collectives of one order on one communicator."""
+class Channel(Mailbox):
+    """All communications of one order of differentiation on one communicator; all ranks start its
+    collectives in one order.
 
-    by_messages = False  # whether openings, too, go by point-to-point messages (adjoint_channel.py)
+    A non-blocking collective (``call.later``) starts with the same match. But its values go as
+    messages, matched by its number, and never by MPI's own collectives: MPI wants these started in
+    one order on all ranks, and each rank notices the end of a match at a moment of its own.
+    """
+
+    by_messages = False  # whether matches, too, go by point-to-point messages (AdjointChannel)
 
     def __init__(self, transport: Transport, order: int) -> None:
         super().__init__(transport, order)
         self._collectives = 0
-        self._buffers = transport.opening_buffers[self.lane]
+        self._buffers = transport.match_buffers[self.lane]
 
     @property
     def next_number(self) -> int:
@@ -68,7 +85,7 @@ class Handshake(Mailbox):
 
     def next_exchange(self) -> int:
         """Take a number for an exchange by a plan (functions/communication/exchange.py), which all
-        ranks call, and which has no opening.
+        ranks call, and which has no match.
         """
         self._collectives += 2
         return self._collectives - 2
@@ -77,25 +94,25 @@ class Handshake(Mailbox):
         """Give the last number back: what it was taken for did not take place."""
         self._collectives = number
 
-    def _open(self, call: Call, x: Any, parts: int | None = None) -> Steps[Opening]:
+    def _match(self, call: Call, x: Any, parts: int | None = None) -> Steps[Match]:
         """Exchange the blocks of all ranks, and check that their calls match."""
         seq = self.next_exchange()
         size = BLOCK if self.by_messages else self._buffers.now.size
-        statement = self._words(call, x, parts, size)
+        record = self._record(call, x, parts, size)
         self.transport.traffic.collectives += 1
-        self.transport.traffic.collective_bytes += statement.sent
-        block = wire.numbered(statement.words, seq).ljust(size, b"\0")
-        waiting = self._waiting_for(call, seq, statement)
+        self.transport.traffic.collective_bytes += record.sent
+        block = wire.numbered(record.head, seq).ljust(size, b"\0")
+        waiting = self._waiting_for(call, seq, record)
         if self.by_messages:
-            raw = yield from self._hear(block, waiting)
+            raw = yield from self._gather_blocks(block, waiting)
         else:
             raw = yield self.transport.exchange(block, self.lane, waiting)
-        opening = Opening(raw, self.transport.size, self.transport.rank, call, statement)
-        opening.seq = seq
-        return opening.agreed()
+        match = Match(raw, self.transport.size, self.transport.rank, call, record)
+        match.seq = seq
+        return match.checked()
 
-    def _open_now(self, call: Call, x: Any, parts: int | None = None, note: bytes = b"") -> Opening:
-        """:meth:`_open`, waited for at once. With a note the calls are not checked yet: the caller
+    def _match_now(self, call: Call, x: Any, parts: int | None = None, note: bytes = b"") -> Match:
+        """:meth:`_match`, waited for at once. With a note the calls are not checked yet: the caller
         looks at the notes first.
         """
         buffers = self._buffers
@@ -104,51 +121,53 @@ class Handshake(Mailbox):
         self._collectives = seq + 2
         buffer, number = buffers.now, seq.to_bytes(8, "little")
         key = (call, x.shape, x.dtype, less) if type(x) is np.ndarray else _key(call, x, parts)
-        statement = buffer.known.get(key) or self._words(
+        record = buffer.known.get(key) or self._record(
             call, x, parts, buffer.size - less, key, buffer
         )
         traffic = self.transport.traffic
         traffic.collectives += 1
-        traffic.collective_bytes += statement.sent
-        buffer.fill(statement, number, x)
+        traffic.collective_bytes += record.sent
+        buffer.fill(record, number, x)
         if note:
             buffer.mine[-less:] = note
         if not buffer.exchange():
-            buffer.wait(self._waiting_for(call, seq, statement))
+            buffer.wait(self._waiting_for(call, seq, record))
         size = self.transport.size
         me = self.transport.rank
-        opening = statement.heard(buffer.whole, number) or Opening(
-            buffer.whole, size, me, call, statement, less
+        match = record.repeated(buffer.whole, number) or Match(
+            buffer.whole, size, me, call, record, less
         )
-        opening.seq = seq
+        match.seq = seq
         # else some may have a note and others none, and choose different buffers
-        if opening.tells and opening.together:
-            buffers.adapt(opening.asks)
-        return opening if note or opening is statement.opening else opening.agreed()
+        if match.resizes and match.same_call:
+            buffers.resize(match.required)
+        return match if note or match is record.match else match.checked()
 
-    def _waiting_for(self, call: Call, seq: int, statement: Statement) -> Waiting:
-        return Waiting(call.name, call.site, None, 0, seq, self.order, statement.words)
+    def _waiting_for(self, call: Call, seq: int, record: CallRecord) -> Waiting:
+        return Waiting(call.name, call.site, None, 0, seq, self.order, record.head)
 
-    def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
+    def _gather_blocks(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
         """The blocks of all ranks, joined in rank order, where they go by messages."""
         raise NotImplementedError
 
-    def _words(
+    def _record(
         self,
         call: Call,
         x: Any,
         parts: int | None,
         size: int,
         key: Any = None,
-        buffer: OpeningBuffer | None = None,
-    ) -> Statement:
+        buffer: MatchBuffer | None = None,
+    ) -> CallRecord:
         """What this rank states of a value, for a block of ``size`` bytes.
 
         With a key it is kept in the buffer, if it will be the same for the next value of this form.
         """
         fault = None
         try:
-            kind, nbytes, shape, dtype, body, on_device = form_of(x, call, parts, size - SIZE)
+            kind, nbytes, shape, dtype, body, on_device = describe_value(
+                x, call, parts, size - SIZE
+            )
         except Exception as error:  # an object can fail to be pickled for any reason
             fault = error
             reason = np.frombuffer(str(error).encode(errors="replace")[: size - SIZE], np.uint8)
@@ -160,43 +179,35 @@ class Handshake(Mailbox):
             on_device = False
         header = wire.pack_header(call, 0, kind, nbytes, shape, dtype, on_device)
         inside = nbytes + SIZE <= size
-        statement = Statement(
+        record = CallRecord(
             header,
             (self.transport.size - 1) * nbytes if inside else 0,
             EMPTY if kind == TUPLE else body,
             fault,
         )
         if buffer is None or key is None or kind not in (ARRAY, TUPLE, NOTHING):
-            statement.words += body.tobytes() if inside else b""
-            return statement
-        statement.body, statement.again = EMPTY, True
+            record.head += body.tobytes() if inside else b""
+            return record
+        record.body, record.repeats = EMPTY, True
         if inside and kind == ARRAY:
-            statement.place = np.ndarray(x.shape, x.dtype, buffer.mine, SIZE)
+            record.place = np.ndarray(x.shape, x.dtype, buffer.mine, SIZE)
         elif inside and kind == TUPLE:
-            text = table(forms_of(x))
-            statement.words += text
-            statement.parts = [
+            text = table(part_forms(x))
+            record.head += text
+            record.parts = [
                 (i, part(buffer.mine, SIZE, text, i)) for i, p in enumerate(x) if p is not None
             ]
-        buffer.keep(key, statement)
-        return statement
+        buffer.keep(key, record)
+        return record
 
-
-class Channel(Handshake):
-    """All communications of one order of differentiation on one communicator; all ranks start its
-    collectives in one order.
-
-    A non-blocking collective (``call.later``) starts with the same opening. But its values go as
-    messages, matched by its number, and never by MPI's own collectives: MPI wants these started in
-    one order on all ranks, and each rank notices the end of an opening at a moment of its own.
-    """
+    # ---- collectives ----
 
     def barrier(self, call: Call) -> Steps[None]:
         """Return when every rank has come."""
         if self.by_messages or call.later:
-            yield from self._open(call, None)
+            yield from self._match(call, None)
         else:
-            self._open_now(call, None)
+            self._match_now(call, None)
 
     def steps(self, algorithm: Algorithm, x: Any, call: Call) -> Steps[tuple[Any, bool]]:
         """Carry a collective out: its result on this rank, and whether any rank wants its
@@ -204,12 +215,12 @@ class Channel(Handshake):
         """
         x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
         if self.by_messages or call.later:
-            opening = yield from self._open(call, x, parts)
+            match = yield from self._match(call, x, parts)
         else:
-            opening = self._open_now(call, x, parts)
-        if opening.inside:
-            return algorithm.inside(opening, x), opening.wants
-        return (yield from algorithm.outside(self, opening, x)), opening.wants
+            match = self._match_now(call, x, parts)
+        if match.inline:
+            return algorithm.inline(match, x), match.wants
+        return (yield from algorithm.transfer(self, match, x)), match.wants
 
     def now(self, algorithm: Algorithm, x: Any, call: Call) -> tuple[Any, bool]:
         """Take :meth:`steps`, and wait; small values, which come with the calls, need no steps
@@ -218,10 +229,10 @@ class Channel(Handshake):
         if self.by_messages or call.later:
             return complete(self.transport, self.steps(algorithm, x, call))
         x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
-        opening = self._open_now(call, x, parts)
-        if opening.inside:
-            return algorithm.inside(opening, x), opening.wants
-        return complete(self.transport, algorithm.outside(self, opening, x)), opening.wants
+        match = self._match_now(call, x, parts)
+        if match.inline:
+            return algorithm.inline(match, x), match.wants
+        return complete(self.transport, algorithm.transfer(self, match, x)), match.wants
 
     def allreduce_noted(
         self, x: Array, call: Call, note: bytes, usual: Callable[[list[bytes]], bool], out: Array
@@ -237,32 +248,32 @@ class Channel(Handshake):
         """
         host = backend.to_host(x)
         into = out if type(out) is np.ndarray else None
-        opening = self._open_now(call, host, None, note)
-        opening.check_identity()
-        raw, block = opening.raw, opening.block
+        match = self._match_now(call, host, None, note)
+        match.check_identity()
+        raw, block = match.raw, match.block
         if not usual(
             [bytes(raw[end - len(note) : end]) for end in range(block, len(raw) + 1, block)]
         ):
             return False
-        if opening.agreed().inside:
-            total = reduce_arrays(opening.arrays, call.reduction, into)
+        if match.checked().inline:
+            total = reduce_arrays(match.arrays, call.reduction, into)
         else:
-            total = complete(self.transport, self.reduced_apart(host, opening, None, into))
+            total = complete(self.transport, self.reduce_large(host, match, None, into))
         if into is None or not np.may_share_memory(total, into):
             backend.copyto(out, total)
         return True
 
     # ---- how larger values follow ----
 
-    def reduced_apart(
-        self, x: Array, opening: Opening, root: int | None, out: Array | None = None
+    def reduce_large(
+        self, x: Array, match: Match, root: int | None, out: Array | None = None
     ) -> Steps[Array]:
         """The reduction of arrays of one form, on ``root`` or on all."""
         flat = np.ascontiguousarray(x).reshape(-1)
-        reduction = opening.call.reduction
-        waiting = self._waiting(opening)
+        reduction = match.call.reduction
+        waiting = self._waiting(match)
         into = None if out is None or not out.flags.c_contiguous else out.reshape(-1)
-        if not opening.call.later:
+        if not match.call.later:
             total = yield from self.transport.reduce(
                 flat, reduction, root, self.lane, waiting, into
             )
@@ -270,24 +281,22 @@ class Channel(Handshake):
             total = yield from self.transport.reduce_in_parts(flat, reduction, waiting, root, into)
         return total.reshape(x.shape)
 
-    def joined(self, body: Array, counts: list[int], opening: Opening) -> Steps[Array]:
+    def allgather_bytes(self, body: Array, counts: list[int], match: Match) -> Steps[Array]:
         """The bytes of all ranks, joined; ``counts[r]`` of them are rank r's."""
-        return (
-            yield from self.transport.allgather(body, counts, self.lane, self._waiting(opening))
-        )
+        return (yield from self.transport.allgather(body, counts, self.lane, self._waiting(match)))
 
-    def spread(self, body: Array, opening: Opening) -> Steps[None]:
+    def bcast_bytes(self, body: Array, match: Match) -> Steps[None]:
         """Fill ``body`` with the root's bytes."""
-        yield from self.transport.bcast(body, opening.call.root, self.lane, self._waiting(opening))
+        yield from self.transport.bcast(body, match.call.root, self.lane, self._waiting(match))
 
-    def traded(
-        self, xs: Any, opening: Opening, own: Callable[[Any], Any] = owned
+    def exchange_parts(
+        self, xs: Any, match: Match, own: Callable[[Any], Any] = owned
     ) -> Steps[tuple[Any, ...]]:
         """Send ``xs[q]`` to each rank q; returns what all sent to this one, in rank order (its own
         part by ``own``).
         """
-        given = [self.post_part(xs[rank], opening, rank) for rank in self.others()]
-        values = yield from self.fetched(opening, own(xs[self.transport.rank]))
+        given = [self.send_part(xs[rank], match, rank) for rank in self.others()]
+        values = yield from self.recv_parts(match, own(xs[self.transport.rank]))
         yield from until_taken(given)
         return tuple(values)
 
@@ -300,11 +309,11 @@ class Channel(Handshake):
             for step in range(1, self.transport.size)
         ]
 
-    def post_part(self, x: Any, opening: Opening, dest: int) -> Pending | None:
+    def send_part(self, x: Any, match: Match, dest: int) -> Pending | None:
         """Start sending a rank its part, a large one without a copy; returns what to wait for
         before the part may change.
         """
-        call, seq = opening.call, opening.seq
+        call, seq = match.call, match.seq
         # all are here, and take it now
         if is_rendezvous(x) and not (call.later or self.by_messages or call.op.endswith("_obj")):
             self.transport.traffic.collective_bytes += x.nbytes
@@ -322,29 +331,27 @@ class Channel(Handshake):
         self.transport.post(frame, dest, self.reply_tag(seq, PART), BACKWARD)
         return None
 
-    def fetched_part(self, opening: Opening, source: int) -> Steps[Any]:
+    def recv_part(self, match: Match, source: int) -> Steps[Any]:
         """Receive the part that a rank sent to this one."""
-        waiting = Waiting(opening.call.name, opening.call.site, source, ANY, order=self.order)
+        waiting = Waiting(match.call.name, match.call.site, source, ANY, order=self.order)
         envelope = yield from self._arrived(
-            source, self.reply_tag(opening.seq, PART), BACKWARD, waiting
+            source, self.reply_tag(match.seq, PART), BACKWARD, waiting
         )
         return wire.decode((yield from self.transport.read(envelope, BACKWARD, waiting)))[0]
 
-    def fetched(self, opening: Opening, mine: Any) -> Steps[list[Any]]:
+    def recv_parts(self, match: Match, mine: Any) -> Steps[list[Any]]:
         """Receive the parts that all ranks sent to this one; in rank order, with ``mine`` in its
         own place.
         """
         values = []
         for rank in range(self.transport.size):
             values.append(
-                mine
-                if rank == self.transport.rank
-                else (yield from self.fetched_part(opening, rank))
+                mine if rank == self.transport.rank else (yield from self.recv_part(match, rank))
             )
         return values
 
-    def _waiting(self, opening: Opening) -> Waiting:
-        call, seq = opening.call, opening.seq
+    def _waiting(self, match: Match) -> Waiting:
+        call, seq = match.call, match.seq
         return Waiting(
             call.name,
             call.site,
@@ -352,7 +359,7 @@ class Channel(Handshake):
             self.reply_tag(seq, PART),
             seq,
             self.order,
-            opening.statement.words,
+            match.record.head,
         )
 
 
@@ -371,9 +378,9 @@ class AdjointChannel(Channel):
         super().__init__(channel.transport, channel.order)
         self._collectives = number | 1
 
-    def _hear(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
+    def _gather_blocks(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
         transport = self.transport
-        tag = self.reply_tag(waiting.seq, OPENING)
+        tag = self.reply_tag(waiting.seq, MATCH)
         blocks = []
         for rank in self.others():
             transport.post(np.frombuffer(block, np.uint8), rank, tag, BACKWARD)
@@ -398,15 +405,3 @@ def _key(call: Call, x: Any, parts: int | None) -> Any:
         return None
     forms = [None if p is None else (p.shape, p.dtype) if type(p) is np.ndarray else 0 for p in x]
     return None if 0 in forms else (call, *forms)
-
-
-Given: TypeAlias = "tuple[Any, int | None]"
-
-
-class Algorithm(NamedTuple):
-    """How a collective is carried out."""
-
-    inside: Callable[[Opening, Any], Any]  # makes the result if all values came in the opening
-    outside: Callable[[Channel, Opening, Any], Steps[Any]]  # makes it otherwise
-    # the value for the opening, and the number of its parts; None: x itself, which is one
-    given: Callable[[Channel, Any, Call], Given] | None = None

@@ -1,4 +1,4 @@
-"""How each collective gets its result: from values that came in the opening, or from larger ones
+"""How each collective gets its result: from values that came in the match, or from larger ones
 that follow it.
 
 Larger values follow by a collective of the transport, or as messages with headers: where each pair
@@ -16,7 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array, as_bytes
 from mnpar.communicators import wire
-from mnpar.communicators.matching import Opening, value_of
+from mnpar.communicators.matching import Match, decode_value
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.waiting import Steps
 from mnpar.communicators.wire import NOTHING, Call
@@ -31,33 +31,33 @@ _PIECE = 2**30  # bytes; more than this is sent part by part
 # ---- reductions: the result on the root alone, or on all ranks ----
 
 
-def _reduced(opening: Opening, x: Any) -> Array | None:
-    if not (opening.here and opening.arrays):
+def _reduce_inline(match: Match, x: Any) -> Array | None:
+    if not (match.has_result and match.arrays):
         return None
-    if opening.lasting:
-        return reduce_arrays(opening.arrays, opening.call.reduction)
-    return _reduced_on_host(opening.arrays, opening.call)
+    if match.reusable:
+        return reduce_arrays(match.arrays, match.call.reduction)
+    return _reduce_on_host(match.arrays, match.call)
 
 
-def _reduced_on_host(arrays: list[Array], call: Call) -> Array:
+def _reduce_on_host(arrays: list[Array], call: Call) -> Array:
     """The reduction of arrays on any devices, where the first of them is."""
     return backend.to_device_of(
         reduce_arrays([backend.to_host(array) for array in arrays], call.reduction), arrays[0]
     )
 
 
-def _reduced_outside(
-    channel: Channel, opening: Opening, x: Any, out: Array | None = None
+def _reduce_transfer(
+    channel: Channel, match: Match, x: Any, out: Array | None = None
 ) -> Steps[Array | None]:
-    root = opening.call.root if opening.call.op == "reduce" else None
-    if opening.alike and type(x) is np.ndarray:  # the common case, without a detour
-        total = yield from channel.reduced_apart(x, opening, root, out)
-        return total if opening.here else None
-    form = next(header for header in opening.forms if header.kind != NOTHING)
+    root = match.call.root if match.call.op == "reduce" else None
+    if match.uniform and type(x) is np.ndarray:  # the common case, without a detour
+        total = yield from channel.reduce_large(x, match, root, out)
+        return total if match.has_result else None
+    form = next(header for header in match.forms if header.kind != NOTHING)
     if x is None:
-        x = np.full(form.shape, 1 if opening.call.reduction == "prod" else 0, form.dtype)
-    total = yield from channel.reduced_apart(backend.to_host(x), opening, root, out)
-    if not opening.here:
+        x = np.full(form.shape, 1 if match.call.reduction == "prod" else 0, form.dtype)
+    total = yield from channel.reduce_large(backend.to_host(x), match, root, out)
+    if not match.has_result:
         return None
     return backend.to_current_gpu(total) if form.flags & wire.ON_DEVICE else total
 
@@ -67,57 +67,57 @@ def allreduce_into(out: Array) -> Algorithm:
     where that can be done.
     """
     return Algorithm(
-        _reduced, lambda channel, opening, x: _reduced_outside(channel, opening, x, out)
+        _reduce_inline, lambda channel, match, x: _reduce_transfer(channel, match, x, out)
     )
 
 
 # ---- every rank's value ----
 
 
-def _gathered(opening: Opening, x: Any) -> tuple[Any, ...] | None:
-    if not opening.here:
+def _gather_inline(match: Match, x: Any) -> tuple[Any, ...] | None:
+    if not match.has_result:
         return None
-    if opening.lasting:
-        return tuple([None if array is None else array.copy() for array in opening.given])
-    return tuple([opening.own(rank) for rank in range(opening.size)])
+    if match.reusable:
+        return tuple([None if array is None else array.copy() for array in match.given])
+    return tuple([match.copy_of(rank) for rank in range(match.size)])
 
 
-def _allgathered_outside(channel: Channel, opening: Opening, x: Any) -> Steps[tuple[Any, ...]]:
-    counts = [header.nbytes for header in opening.forms]
-    if opening.call.later or sum(counts) > _PIECE:
-        return (yield from channel.traded([x] * opening.size, opening))
-    joined = yield from channel.joined(_body(x, opening), counts, opening)
+def _allgather_transfer(channel: Channel, match: Match, x: Any) -> Steps[tuple[Any, ...]]:
+    counts = [header.nbytes for header in match.forms]
+    if match.call.later or sum(counts) > _PIECE:
+        return (yield from channel.exchange_parts([x] * match.size, match))
+    joined = yield from channel.allgather_bytes(_body(x, match), counts, match)
     values, start = [], 0
-    for header in opening.forms:
+    for header in match.forms:
         part = joined[start : start + header.nbytes]
         start += header.nbytes
-        values.append(value_of(part, header))
+        values.append(decode_value(part, header))
     return tuple(values)
 
 
-def _gathered_outside(channel: Channel, opening: Opening, x: Any) -> Steps[tuple[Any, ...] | None]:
-    if opening.here:
-        return tuple((yield from channel.fetched(opening, owned(x))))
-    yield from until_taken([channel.post_part(x, opening, opening.call.root)])
+def _gather_transfer(channel: Channel, match: Match, x: Any) -> Steps[tuple[Any, ...] | None]:
+    if match.has_result:
+        return tuple((yield from channel.recv_parts(match, owned(x))))
+    yield from until_taken([channel.send_part(x, match, match.call.root)])
     return None
 
 
 def _scan(exclusive: bool, up: bool) -> Algorithm:
     """The reduction of the ranks up to this one (or from it on), with or without its own."""
 
-    def scanned(parts: Any, opening: Opening) -> Array | None:
-        me = opening.me
+    def scanned(parts: Any, match: Match) -> Array | None:
+        me = match.me
         some = parts[: me + (not exclusive)] if up else parts[me + exclusive :]
         given = [part for part in some if part is not None]
         if given:
-            return reduce_arrays(given, opening.call.reduction)
+            return reduce_arrays(given, match.call.reduction)
         like = next((part for part in parts if part is not None), None)
-        return None if like is None else np.full_like(like, opening.call.reduction == "prod")
+        return None if like is None else np.full_like(like, match.call.reduction == "prod")
 
-    def outside(channel: Channel, opening: Opening, x: Any) -> Steps[Array | None]:
-        return scanned((yield from _allgathered_outside(channel, opening, x)), opening)
+    def outside(channel: Channel, match: Match, x: Any) -> Steps[Array | None]:
+        return scanned((yield from _allgather_transfer(channel, match, x)), match)
 
-    return Algorithm(lambda opening, x: scanned(opening.given, opening), outside)
+    return Algorithm(lambda match, x: scanned(match.given, match), outside)
 
 
 # ---- the root's value ----
@@ -127,21 +127,21 @@ def _at_root(channel: Channel, x: Any, call: Call) -> Given:
     return (x if channel.transport.rank == call.root else None), None
 
 
-def _broadcast(opening: Opening, x: Any) -> Any:
-    return x if opening.me == opening.call.root else opening.own(opening.call.root)
+def _bcast_inline(match: Match, x: Any) -> Any:
+    return x if match.me == match.call.root else match.copy_of(match.call.root)
 
 
-def _broadcast_outside(channel: Channel, opening: Opening, x: Any) -> Steps[Any]:
-    root = opening.call.root
-    at_root = opening.me == root
-    header = opening.forms[root]
-    if opening.call.later:
+def _bcast_transfer(channel: Channel, match: Match, x: Any) -> Steps[Any]:
+    root = match.call.root
+    at_root = match.me == root
+    header = match.forms[root]
+    if match.call.later:
         for rank in channel.others() if at_root else ():
-            channel.post_part(x, opening, rank)
-        return x if at_root else (yield from channel.fetched_part(opening, root))
-    body = _body(x, opening) if at_root else np.empty(header.nbytes, np.uint8)
-    yield from channel.spread(body, opening)
-    return x if at_root else value_of(body, header)
+            channel.send_part(x, match, rank)
+        return x if at_root else (yield from channel.recv_part(match, root))
+    body = _body(x, match) if at_root else np.empty(header.nbytes, np.uint8)
+    yield from channel.bcast_bytes(body, match)
+    return x if at_root else decode_value(body, header)
 
 
 def _parts_at_root(channel: Channel, xs: Any, call: Call) -> Given:
@@ -152,15 +152,15 @@ def _parts_at_root(channel: Channel, xs: Any, call: Call) -> Given:
     )
 
 
-def _part_of_root(opening: Opening, xs: Any) -> Any:
-    return opening.own(opening.call.root)
+def _scatter_inline(match: Match, xs: Any) -> Any:
+    return match.copy_of(match.call.root)
 
 
-def _scattered_outside(channel: Channel, opening: Opening, xs: Any) -> Steps[Any]:
-    root = opening.call.root
-    if opening.me != root:
-        return (yield from channel.fetched_part(opening, root))
-    given = [channel.post_part(xs[rank], opening, rank) for rank in channel.others()]
+def _scatter_transfer(channel: Channel, match: Match, xs: Any) -> Steps[Any]:
+    root = match.call.root
+    if match.me != root:
+        return (yield from channel.recv_part(match, root))
+    given = [channel.send_part(xs[rank], match, rank) for rank in channel.others()]
     own = owned(xs[root])
     yield from until_taken(given)
     return own
@@ -173,23 +173,25 @@ def _parts(channel: Channel, xs: Any, call: Call) -> Given:
     return listed(xs), channel.transport.size
 
 
-def _traded_outside(channel: Channel, opening: Opening, xs: Any) -> Steps[tuple[Any, ...]]:
-    return (yield from channel.traded(xs, opening))
+def _alltoall_transfer(channel: Channel, match: Match, xs: Any) -> Steps[tuple[Any, ...]]:
+    return (yield from channel.exchange_parts(xs, match))
 
 
-def _reduced_parts_outside(channel: Channel, opening: Opening, xs: Any) -> Steps[Array | None]:
-    parts = yield from channel.traded(xs, opening, own=lambda x: x)
+def _reduce_scatter_transfer(channel: Channel, match: Match, xs: Any) -> Steps[Array | None]:
+    parts = yield from channel.exchange_parts(xs, match, own=lambda x: x)
     given = [part for part in parts if part is not None]
-    return _reduced_on_host(given, opening.call) if given else None
+    return _reduce_on_host(given, match.call) if given else None
 
 
-ALLREDUCE = Algorithm(_reduced, _reduced_outside)  # and reduce: the call's operation tells which
-ALLGATHER = Algorithm(_gathered, _allgathered_outside)
-GATHER = Algorithm(_gathered, _gathered_outside)
-BCAST = Algorithm(_broadcast, _broadcast_outside, _at_root)
-SCATTER = Algorithm(_part_of_root, _scattered_outside, _parts_at_root)
-ALLTOALL = Algorithm(_gathered, _traded_outside, _parts)
-REDUCE_SCATTER = Algorithm(_reduced, _reduced_parts_outside, _parts)
+ALLREDUCE = Algorithm(
+    _reduce_inline, _reduce_transfer
+)  # and reduce: the call's operation tells which
+ALLGATHER = Algorithm(_gather_inline, _allgather_transfer)
+GATHER = Algorithm(_gather_inline, _gather_transfer)
+BCAST = Algorithm(_bcast_inline, _bcast_transfer, _at_root)
+SCATTER = Algorithm(_scatter_inline, _scatter_transfer, _parts_at_root)
+ALLTOALL = Algorithm(_gather_inline, _alltoall_transfer, _parts)
+REDUCE_SCATTER = Algorithm(_reduce_inline, _reduce_scatter_transfer, _parts)
 
 SCANS = {
     (exclusive, up): _scan(exclusive, up) for exclusive in (False, True) for up in (False, True)
@@ -197,7 +199,7 @@ SCANS = {
 
 
 def listed(xs: Any) -> Any:
-    """One part for each rank, as a tuple; an array is cut along its first axis. ``form_of`` refuses
+    """One part for each rank, as a tuple; an array is cut along its first axis. ``describe_value`` refuses
     what has no parts.
     """
     if type(xs) is tuple:
@@ -207,12 +209,12 @@ def listed(xs: Any) -> Any:
     return tuple(xs) if isinstance(xs, Iterable) else xs
 
 
-def _body(x: Any, opening: Opening) -> Array:
+def _body(x: Any, match: Match) -> Array:
     """This rank's own value as bytes; of an array whose form the buffer knows they are made only
     here.
     """
     return (
         as_bytes(x)
-        if type(x) is np.ndarray and not opening.call.op.endswith("_obj")
-        else opening.statement.body
+        if type(x) is np.ndarray and not match.call.op.endswith("_obj")
+        else match.record.body
     )

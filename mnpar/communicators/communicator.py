@@ -151,7 +151,7 @@ class Communicator:
         self.rank = transport.rank
         self.size = transport.size
         self._channels: dict[int, Channel] = {}
-        self._open = True
+        self._match = True
         # what was split from it, with color and key; None: nobody asked for that (``follow``)
         self.parts: list[tuple[int | None, int, Communicator | None]] | None = None
         # how many multi-node optimizers were made on it (parallel/data/update_record.py)
@@ -270,8 +270,8 @@ class Communicator:
 
     def finalize(self) -> None:
         """Free the communicator; all ranks call it, and none uses it afterwards."""
-        if self._open:
-            self._open = False
+        if self._match:
+            self._match = False
             self.transport.finalize()
 
     def __enter__(self) -> Communicator:
@@ -344,7 +344,7 @@ class Communicator:
 
     def channel(self, order: int) -> Channel:
         """The messages of one order of differentiation: 0 forward, 1 its gradients …"""
-        if not self._open:
+        if not self._match:
             remedy = (
                 "let it live until backward has communicated on it"
                 if order

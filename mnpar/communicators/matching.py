@@ -1,20 +1,18 @@
-"""The arrays that a rank gives to an alltoall, reduce_scatter or scatter, if they fit in the
-opening.
+"""Matching: what all ranks state of their calls as a collective begins, and whether the calls match.
 
-In the rank's block stands a table of their dtypes and shapes, and then their bytes, one after the
-other.
+A match is an allgather of blocks of one size. In its block each rank has a ``CallRecord``: the
+header of its call, and its value, if that fits (*inline*). A ``Match`` is made of the blocks of all
+ranks: it raises the error if their calls do not match, and has the values that came with them.
 
-What all ranks have stated in the opening of a collective: whether their calls match, and the
-values that came with them.
+Programs repeat their calls, as loops do. The record of a value is the same bytes for each value of
+one form in a call from one source line, but for the number of the collective and the values
+themselves, which are written to their places in the block. And if all other ranks, too, state what
+they stated last time, the ``Match`` that was made of it holds again. So nothing is packed or
+parsed: bytes are compared, and the views of all ranks' values exist already. ``MatchBuffer`` keeps
+the blocks and the records; ``MatchBuffers`` chooses the size of blocks by the values of late.
 
-The buffers of openings, and a cache of openings that repeat, as those of a program's loops do.
-
-An opening is an allgather of blocks of one size; an ``OpeningBuffer`` holds this rank's block, and
-the blocks of all ranks. What a rank states of a value (``Statement``) is the same bytes for each
-value of one form in a call from one source line, but for the number of the collective and the
-values themselves, which are written to their places in the block. And if all other ranks, too,
-state what they stated last time, the ``Opening`` that was made of it holds again. So nothing is
-packed or parsed: bytes are compared, and the views of all ranks' values exist already.
+An alltoall, reduce_scatter or scatter has a value for each rank: the block then holds a table of
+their dtypes and shapes, and their bytes, one after the other.
 """
 
 from __future__ import annotations
@@ -50,11 +48,455 @@ from mnpar.errors import MismatchError
 if TYPE_CHECKING:
     from mnpar.communicators.waiting import Waiting
 
-APART = (
-    2**40
-    # bytes, stated of parts that never go in an opening (objects, arrays on a GPU): more than any
-    # has room for
-)
+# bytes of a rank's block: a header, and the value itself where it fits
+BLOCK = 512
+# of larger blocks: 1,856, 4,416 and 8,512 bytes of values, which is a page, and two of them with a
+# table
+_SIZES = (BLOCK, 2048, 4608, 8704)
+# with more ranks, blocks stay small: each rank receives as many as there are ranks
+_RANKS = 16
+# after so many matches with space to spare the next blocks are smaller
+CALM_MATCHES = 32
+_REMEMBERED = 1000  # records that a buffer keeps
+# bytes, stated of parts that never travel inline (objects, arrays on a GPU): more than any block has
+NEVER_INLINE = 2**40
+EMPTY = np.empty(0, np.uint8)
+_HEAD = wire.FLAGS + 1  # bytes of a header that are the same on all ranks if their calls match
+_ORDER = "all ranks of a communicator make the same calls in the same order"
+REDUCED = ("allreduce", "reduce", "reduce_from")
+TO_ROOT = ("reduce", "gather", "gather_obj", "reduce_obj")
+
+
+# ---- what a rank states ----
+
+
+class CallRecord:
+    """What this rank states of a call and its value in its block and, if values of this form come
+    again, the match that came of it.
+
+    Args:
+        head: the header, and whatever else in the block is the same for all values of this form.
+        sent: bytes of the value that are sent to other ranks in the block.
+        body: the value as bytes, if this is used once only (``repeats`` is False).
+        fault: why this rank cannot take part, if it cannot; the other ranks get its message.
+    """
+
+    __slots__ = (
+        "_form",
+        "_front",
+        "_others",
+        "body",
+        "fault",
+        "head",
+        "match",
+        "parts",
+        "place",
+        "repeats",
+        "sent",
+    )
+
+    def __init__(self, head: bytes, sent: int, body: Array, fault: Exception | None = None) -> None:
+        self.head = head
+        self.sent = sent
+        self.body = body
+        self.fault = fault
+        self.repeats = False
+        self.place: Any = None  # the view of the block to which an array is written
+        self.parts: Sequence[tuple[int, Any]] = ()  # of several arrays: index and view of each
+        self.match: Match | None = None
+        self._front = head[: NUMBER.start]
+        self._others: list[tuple[int, bytes, int, bytes]] = []
+
+    def remember(self, match: Match) -> None:
+        """Keep the match, and what the other ranks stated in it."""
+        raw, self.match = match.raw, match
+        for rank, table in enumerate(match.tables):
+            if rank != match.me:
+                at = rank * match.block
+                self._others.append(
+                    (at, bytes(raw[at + IDENTITY : at + FLAGS + 1]), at + SIZE, table)
+                )
+
+    def repeated(self, whole: bytearray, number: bytes) -> Match | None:
+        """Return the match of last time, if all ranks state the same for the collective of this
+        number; else None.
+        """
+        identity, begins = self._front + number, whole.startswith
+        for at, form, behind, table in self._others:
+            if not begins(identity + form, at) or (table and not begins(table, behind)):
+                self._others, self.match = [], None
+                return None
+        return self.match
+
+
+def describe_value(
+    x: Any, call: Call, parts: int | None, room: int
+) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
+    """Kind, size in bytes, shape, dtype and bytes of a value, and whether it is on a GPU, for an
+    match with so much room.
+    """
+    if parts is not None and (not isinstance(x, tuple) or len(x) != parts):
+        thing = "object" if call.op.endswith("_obj") else "array"
+        given = len(x) if isinstance(x, tuple) else type(x).__name__
+        raise ValueError(
+            f"{call.name} takes one {thing} for each of the {parts} ranks, not {given}"
+        )
+    if call.op.endswith("_obj"):
+        if x is None and parts is None and call.op in ("bcast_obj", "scatter_obj"):
+            return NOTHING, 0, (), "", EMPTY, False
+        if parts is not None:
+            return OBJECT, NEVER_INLINE, (), "", EMPTY, False
+        body = np.frombuffer(pickle.dumps(x, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
+        return OBJECT, len(body), (), "", body, False
+    if x is None:
+        return NOTHING, 0, (), "", EMPTY, False
+    if parts is not None:
+        return _describe_parts(x, call, room)
+    check_reducible(x, call)
+    x, dtype, on_device = wire.describe(x)
+    return ARRAY, x.nbytes, x.shape, dtype, as_bytes(x), on_device
+
+
+def _describe_parts(
+    xs: tuple[Any, ...], call: Call, room: int
+) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
+    for x in xs:
+        check_reducible(x, call)
+    forms = part_forms(xs)
+    text = table(forms)
+    nbytes = (
+        len(text) + sum([x.nbytes for x in xs if x is not None]) if on_host(xs) else NEVER_INLINE
+    )
+    body = np.frombuffer(join_parts(text, xs), np.uint8) if nbytes <= room else EMPTY
+    # gradients have the forms that were compared forward, and some of them may be missing
+    return (
+        TUPLE,
+        nbytes,
+        (0 if call.order else zlib.crc32(repr(forms).encode()), len(text)),
+        "",
+        body,
+        False,
+    )
+
+
+def decode_value(body: Array, header: Header) -> Any:
+    """The value that followed a match."""
+    if header.kind == NOTHING:
+        return None
+    return pickle.loads(body.data) if header.kind == OBJECT else wire.as_array(body, header)
+
+
+# ---- what all ranks stated ----
+
+
+class Match:
+    """The headers of all ranks, and the values that came inline.
+
+    Args:
+        raw: the blocks of all ranks, in rank order. The next match may use this memory again:
+            results are copies.
+        size: how many ranks.
+        me: this rank.
+        call: of this rank; the attribute ``seq``, the number of the collective, is set by the
+            caller.
+        record: this rank's.
+        less: bytes at the end of each block that are a note, and no value.
+    """
+
+    __slots__ = (
+        "arrays",
+        "block",
+        "call",
+        "forms",
+        "given",
+        "has_result",
+        "inline",
+        "largest",
+        "me",
+        "raw",
+        "record",
+        "required",
+        "resizes",
+        "reusable",
+        "room",
+        "seq",
+        "size",
+        "tables",
+        "uniform",
+        "wants",
+    )
+
+    def __init__(
+        self, raw: Any, size: int, me: int, call: Call, record: CallRecord, less: int = 0
+    ) -> None:
+        self.raw, self.size, self.me = raw, size, me
+        self.call, self.record, self.seq = call, record, 0
+        self.block = block = len(raw) // size
+        head = raw[:_HEAD]
+        # and of one form
+        self.uniform = all([raw.startswith(head, start) for start in range(block, len(raw), block)])
+        self.wants = any([flags & wire.WANTS for flags in self._flags])
+        starts = range(wire.NBYTES.start, len(raw), block)
+        # bytes of the largest value
+        self.largest = max([int.from_bytes(raw[start : start + 8], "little") for start in starts])
+        self.room = block - SIZE - less  # bytes that there are for a rank's value
+        self.inline = self.largest <= self.room
+        self.required = self.largest + less  # bytes that there should have been
+        # whether the size of the next match may change by this one
+        self.resizes = block > BLOCK or self.required > BLOCK - SIZE
+        # whether there is a result on this rank
+        self.has_result = me == call.root or call.op not in TO_ROOT
+        # whether all values are arrays on the host, or nothing: then this can be used again
+        self.reusable = False
+        self.given: list[
+            Any
+            # each rank's array (of parts: the one for this rank), a view of the match; else None
+        ] = []
+        self.arrays: list[Array] = []  # the same without the Nones
+        self.tables = [b""] * size
+        self.forms: list[
+            Header
+            # of each rank; where the match is used again their numbers are those of the first
+            # time
+        ] = []
+
+    @property
+    def all_recording(self) -> bool:
+        """Whether every rank records for backward."""
+        return all([flags & wire.RECORDING for flags in self._flags])
+
+    @property
+    def _flags(self) -> bytes:
+        """The flags of each rank, a byte each."""
+        return self.raw[wire.FLAGS :: self.block]  # type: ignore[no-any-return]
+
+    @property
+    def kinds(self) -> bytes:
+        """The kind of value (``message.KINDS``) of each rank, a byte each."""
+        return self.raw[wire.FORM.start :: self.block]  # type: ignore[no-any-return]
+
+    def header(self, rank: int) -> Header:
+        """A rank's header."""
+        start = rank * self.block
+        return read_header(bytes(self.raw[start : start + SIZE]))
+
+    def headers(self) -> list[Header]:
+        """The headers of all ranks, in rank order."""
+        return [self.header(rank) for rank in range(self.size)]
+
+    def copy_of(self, rank: int) -> Any:
+        """A copy of what a rank gave."""
+        given = self.given[rank]
+        if given is None and self.kinds[rank] == OBJECT:
+            start = rank * self.block + SIZE
+            return pickle.loads(self.raw[start : start + self.header(rank).nbytes])
+        return None if given is None else given.copy()
+
+    def _find_values(self) -> None:
+        """Find the values, after the calls were found to match."""
+        self.forms = headers = self.headers()
+        self.reusable = all([kind in (NOTHING, ARRAY, TUPLE) for kind in self.kinds])
+        self.reusable = self.reusable and not any(
+            [header.flags & wire.ON_DEVICE for header in headers]
+        )
+        if self.inline:
+            self.given = [self._given(rank, header) for rank, header in enumerate(headers)]
+            self.arrays = [array for array in self.given if array is not None]
+
+    def _given(self, rank: int, header: Header) -> Array | None:
+        start = rank * self.block + SIZE
+        if header.kind == TUPLE:
+            self.tables[rank] = text = bytes(self.raw[start : start + header.shape[1]])
+            return part(self.raw, start, text, self.me)
+        if header.kind != ARRAY:
+            return None
+        return wire.as_array(np.frombuffer(self.raw, np.uint8, header.nbytes, start), header)
+
+    def same_form(self) -> bool:
+        """Whether all values have one dtype and shape. (Of a gradient some parts may be missing:
+        their number is compared.)
+        """
+        blocks = [bytes(self.raw[rank * self.block :][: wire.FLAGS]) for rank in range(self.size)]
+        forms = [block[wire.FORM] for block in blocks if block[wire.FORM.start] != NOTHING]
+        if self.call.order and forms and forms[0][0] == TUPLE:
+            return True
+        return all([form == forms[0] for form in forms])
+
+    def checked(self) -> Match:
+        """This match, if the ranks' calls match.
+
+        Raises:
+            MismatchError: they do not.
+            Exception: this rank could not take part.
+        """
+        if self.record.match is self:  # checked last time
+            return self
+        if self.record.fault is not None:
+            raise self.record.fault
+        if not self.uniform:
+            self._check()
+        self._find_values()
+        if self.reusable and self.record.repeats:
+            self.record.remember(self)
+        return self
+
+    @property
+    def same_call(self) -> bool:
+        """Whether the ranks are in the same collective."""
+        starts = () if self.uniform else range(0, len(self.raw), self.block)
+        calls = {bytes(self.raw[start : start + wire.IDENTITY]) for start in starts}
+        return len(calls) <= 1 or self._same_mean()
+
+    def _same_mean(self) -> bool:
+        """Whether the ranks are together in a mean, but for some who have nothing to give, and do
+        not say of which dtype.
+        """
+        ops = {(h.op, h.order, h.later, h.root, h.seq) for h in self.headers()}
+        told = {h.reduction for h in self.headers() if h.kind != NOTHING}
+        blank = {h.reduction for h in self.headers() if h.kind == NOTHING}
+        return len(ops) == len(told) == 1 and told <= set(wire.MEANS) and blank == {"mean"}
+
+    def check_identity(self) -> None:
+        """Raises MismatchError if the ranks are in different collectives."""
+        if not self.same_call:
+            raise self.mismatch("ranks are in different collectives")
+
+    def _check(self) -> None:
+        self.check_identity()
+        raw, call = self.raw, self.call
+        for start in range(0, len(raw), self.block):
+            if raw[start + wire.FORM.start] == FAULT:
+                header = self.header(start // self.block)
+                text = raw[start + SIZE : start + SIZE + header.nbytes].decode(errors="replace")
+                raise MismatchError(
+                    f"rank {start // self.block} could not take part in {header.name} at "
+                    f"{header.site}: {text}"
+                )
+        if call.op in REDUCING and not self.same_form():
+            raise self.mismatch(
+                "ranks reduce values of different dtype or shape",
+                f"these are the same on all ranks; {_ORDER}",
+            )
+        if call.reduction in ("max", "min") and call.op in REDUCED and NOTHING in self.kinds:
+            what = f"some ranks have nothing to give to {call.name} ({call.reduction})"
+            raise self.mismatch(
+                what, "a sum leaves out who has nothing; for this each rank gives an array"
+            )
+        if self.wants and not self.all_recording:
+            if call.order == 0:
+                what = "some ranks record for backward and others do not (no_backprop_mode)"
+                raise self.mismatch(
+                    what, "all ranks of a communicator record what they call together, or none does"
+                )
+            what = "some ranks record this backward and others do not (enable_double_backprop)"
+            remedy = (
+                "all ranks ask alike; a derivative that is one rank's own needs a tape of its "
+                "own: with mnpar.Tape():"
+            )
+            raise self.mismatch(what, remedy)
+
+    def mismatch(self, what: str, remedy: str = _ORDER) -> MismatchError:
+        """An error with a table of who does what."""
+        rows = []
+        for rank, h in enumerate(self.headers()):
+            mode = ", not recording" if self.wants and not h.flags & wire.RECORDING else ""
+            nothing = " of nothing" * (h.kind == NOTHING)
+            rows.append(
+                f"  rank {rank}: collective {h.seq // 2}, {h.said}{nothing}{mode}, at {h.site}"
+            )
+        return MismatchError("\n".join([f"{what}:", *rows, remedy]))
+
+
+# ---- the blocks ----
+
+
+def block_sizes(ranks: int) -> tuple[int, ...]:
+    """The sizes of matches among so many ranks."""
+    return _SIZES if ranks <= _RANKS else _SIZES[:1]
+
+
+class MatchBuffer:
+    """The buffers of the matches of one size on one lane of a transport, and what this rank has
+    stated in them.
+
+    Args:
+        size: of a rank's block, bytes.
+        ranks: how many.
+    """
+
+    def __init__(self, size: int, ranks: int) -> None:
+        self.size = size
+        self.mine = bytearray(size)
+        self.whole = bytearray(size * ranks)
+        self.known: dict[Any, CallRecord] = {}
+        self._last: CallRecord | None = None
+
+    def keep(self, key: Any, record: CallRecord) -> None:
+        """Remember what is stated of values of one form."""
+        if len(self.known) >= _REMEMBERED:
+            self.known.clear()
+        self.known[key] = record
+
+    def fill(self, record: CallRecord, number: bytes, x: Any) -> None:
+        """Fill this rank's block for the collective of this number."""
+        mine = self.mine
+        if record is not self._last:
+            mine[: len(record.head)] = record.head
+            self._last = record
+        mine[NUMBER] = number
+        if record.place is not None:
+            record.place[...] = x
+        for index, place in record.parts:
+            place[...] = x[index]
+
+    def exchange(self) -> bool:
+        """Start the exchange of the blocks; whether it is complete after a short time of
+        polling.
+        """
+        raise NotImplementedError
+
+    def wait(self, waiting: Waiting) -> None:
+        """Return when the exchange is complete."""
+        raise NotImplementedError
+
+
+class MatchBuffers:
+    """Chooses the size of the next match, so that the values of the latest ones would have fit
+    in, up to a limit.
+
+    So a program whose values are small, but do not fit beside a header in 512 bytes, has them in
+    the match too. All ranks of a group see the same matches, so all of them choose the same
+    size.
+    """
+
+    __slots__ = ("_buffers", "_left", "_most", "now")
+
+    def __init__(self, buffers: Sequence[MatchBuffer]) -> None:
+        self._buffers = buffers  # the smallest first
+        self.now = buffers[0]
+        self._left = CALM_MATCHES
+        self._most = 0
+
+    def resize(self, most: int) -> None:
+        """A match in which the largest value had so many bytes."""
+        need = most + SIZE
+        size = self.now.size
+        if need > self._buffers[-1].size:
+            need = 0
+        if need > size:
+            self._go(need)
+        elif size > BLOCK:
+            self._most = max(self._most, need)
+            self._left -= 1
+            if not self._left:
+                self._go(self._most)
+
+    def _go(self, need: int) -> None:
+        self.now = next(buffer for buffer in self._buffers if buffer.size >= need)
+        self._left, self._most = CALM_MATCHES, 0
+
+
+# ---- a value for each rank: a table, and the parts behind it ----
 
 
 class Place(NamedTuple):
@@ -88,7 +530,7 @@ def places(text: bytes) -> tuple[Place | None, ...]:
     return tuple(found)
 
 
-def forms_of(xs: tuple[Any, ...]) -> tuple[Any, ...]:
+def part_forms(xs: tuple[Any, ...]) -> tuple[Any, ...]:
     """The form of each part, (name of dtype, shape); None for a part that does not exist.
 
     Raises:
@@ -97,7 +539,7 @@ def forms_of(xs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([None if x is None else (wire.check(x), x.shape) for x in xs])
 
 
-def together(text: bytes, xs: tuple[Any, ...]) -> bytes:
+def join_parts(text: bytes, xs: tuple[Any, ...]) -> bytes:
     """The table, and then the parts themselves."""
     return b"".join([text, *[x.tobytes() for x in xs if x is not None]])
 
@@ -115,447 +557,3 @@ def part(raw: Any, start: int, text: bytes, index: int) -> Array | None:
         if place is None
         else np.ndarray(place.shape, place.dtype, raw, start + len(text) + place.start)
     )
-
-
-_HEAD = wire.FLAGS + 1  # bytes
-_ORDER = "all ranks of a communicator make the same calls in the same order"
-
-
-class Opening:
-    """The header of each rank, and the values that came in the opening.
-
-    Args:
-        raw: the blocks of all ranks, in rank order. The next opening may use this memory again:
-            results are copies.
-        size: how many ranks.
-        me: this rank.
-        call: of this rank; the attribute ``seq``, the number of the collective, is set by the
-            caller.
-        statement: what this rank stated.
-        less: bytes at the end of each block that are a note, and no value.
-    """
-
-    __slots__ = (
-        "alike",
-        "arrays",
-        "asks",
-        "block",
-        "call",
-        "forms",
-        "given",
-        "here",
-        "inside",
-        "lasting",
-        "me",
-        "most",
-        "raw",
-        "room",
-        "seq",
-        "size",
-        "statement",
-        "tables",
-        "tells",
-        "wants",
-    )
-
-    def __init__(
-        self, raw: Any, size: int, me: int, call: Call, statement: Statement, less: int = 0
-    ) -> None:
-        self.raw, self.size, self.me = raw, size, me
-        self.call, self.statement, self.seq = call, statement, 0
-        self.block = block = len(raw) // size
-        head = raw[:_HEAD]
-        # and of one form
-        self.alike = all([raw.startswith(head, start) for start in range(block, len(raw), block)])
-        self.wants = any([flags & wire.WANTS for flags in self._flags])
-        starts = range(wire.NBYTES.start, len(raw), block)
-        # bytes of the largest value
-        self.most = max([int.from_bytes(raw[start : start + 8], "little") for start in starts])
-        self.room = block - SIZE - less  # bytes that there are for a rank's value
-        self.inside = self.most <= self.room
-        self.asks = self.most + less  # bytes that there should have been
-        # whether the size of the next opening may change by this one
-        self.tells = block > BLOCK or self.asks > BLOCK - SIZE
-        # whether there is a result on this rank
-        self.here = me == call.root or call.op not in TO_ROOT
-        # whether all values are arrays on the host, or nothing: then this can be used again
-        self.lasting = False
-        self.given: list[
-            Any
-            # each rank's array (of parts: the one for this rank), a view of the opening; else None
-        ] = []
-        self.arrays: list[Array] = []  # the same without the Nones
-        self.tables = [b""] * size
-        self.forms: list[
-            Header
-            # of each rank; where the opening is used again their numbers are those of the first
-            # time
-        ] = []
-
-    @property
-    def all_record(self) -> bool:
-        """Whether every rank records for backward."""
-        return all([flags & wire.RECORDING for flags in self._flags])
-
-    @property
-    def _flags(self) -> bytes:
-        """The flags of each rank, a byte each."""
-        return self.raw[wire.FLAGS :: self.block]  # type: ignore[no-any-return]
-
-    @property
-    def kinds(self) -> bytes:
-        """The kind of value (``message.KINDS``) of each rank, a byte each."""
-        return self.raw[wire.FORM.start :: self.block]  # type: ignore[no-any-return]
-
-    def header(self, rank: int) -> Header:
-        """A rank's header."""
-        start = rank * self.block
-        return read_header(bytes(self.raw[start : start + SIZE]))
-
-    def headers(self) -> list[Header]:
-        """The headers of all ranks, in rank order."""
-        return [self.header(rank) for rank in range(self.size)]
-
-    def own(self, rank: int) -> Any:
-        """A copy of what a rank gave."""
-        given = self.given[rank]
-        if given is None and self.kinds[rank] == OBJECT:
-            start = rank * self.block + SIZE
-            return pickle.loads(self.raw[start : start + self.header(rank).nbytes])
-        return None if given is None else given.copy()
-
-    def _look(self) -> None:
-        """Find the values, after the calls were found to match."""
-        self.forms = headers = self.headers()
-        self.lasting = all([kind in (NOTHING, ARRAY, TUPLE) for kind in self.kinds])
-        self.lasting = self.lasting and not any(
-            [header.flags & wire.ON_DEVICE for header in headers]
-        )
-        if self.inside:
-            self.given = [self._given(rank, header) for rank, header in enumerate(headers)]
-            self.arrays = [array for array in self.given if array is not None]
-
-    def _given(self, rank: int, header: Header) -> Array | None:
-        start = rank * self.block + SIZE
-        if header.kind == TUPLE:
-            self.tables[rank] = text = bytes(self.raw[start : start + header.shape[1]])
-            return part(self.raw, start, text, self.me)
-        if header.kind != ARRAY:
-            return None
-        return wire.as_array(np.frombuffer(self.raw, np.uint8, header.nbytes, start), header)
-
-    def same_form(self) -> bool:
-        """Whether all values have one dtype and shape. (Of a gradient some parts may be missing:
-        their number is compared.)
-        """
-        blocks = [bytes(self.raw[rank * self.block :][: wire.FLAGS]) for rank in range(self.size)]
-        forms = [block[wire.FORM] for block in blocks if block[wire.FORM.start] != NOTHING]
-        if self.call.order and forms and forms[0][0] == TUPLE:
-            return True
-        return all([form == forms[0] for form in forms])
-
-    def agreed(self) -> Opening:
-        """This opening, if the ranks' calls match.
-
-        Raises:
-            MismatchError: they do not.
-            Exception: this rank could not take part.
-        """
-        if self.statement.opening is self:  # checked last time
-            return self
-        if self.statement.fault is not None:
-            raise self.statement.fault
-        if not self.alike:
-            self._check()
-        self._look()
-        if self.lasting and self.statement.again:
-            self.statement.remember(self)
-        return self
-
-    @property
-    def together(self) -> bool:
-        """Whether the ranks are in the same collective."""
-        starts = () if self.alike else range(0, len(self.raw), self.block)
-        calls = {bytes(self.raw[start : start + wire.IDENTITY]) for start in starts}
-        return len(calls) <= 1 or self._but_for_nothing()
-
-    def _but_for_nothing(self) -> bool:
-        """Whether the ranks are together in a mean, but for some who have nothing to give, and do
-        not say of which dtype.
-        """
-        ops = {(h.op, h.order, h.later, h.root, h.seq) for h in self.headers()}
-        told = {h.reduction for h in self.headers() if h.kind != NOTHING}
-        blank = {h.reduction for h in self.headers() if h.kind == NOTHING}
-        return len(ops) == len(told) == 1 and told <= set(wire.MEANS) and blank == {"mean"}
-
-    def check_identity(self) -> None:
-        """Raises MismatchError if the ranks are in different collectives."""
-        if not self.together:
-            raise self.mismatch("ranks are in different collectives")
-
-    def _check(self) -> None:
-        self.check_identity()
-        raw, call = self.raw, self.call
-        for start in range(0, len(raw), self.block):
-            if raw[start + wire.FORM.start] == FAULT:
-                header = self.header(start // self.block)
-                text = raw[start + SIZE : start + SIZE + header.nbytes].decode(errors="replace")
-                raise MismatchError(
-                    f"rank {start // self.block} could not take part in {header.name} at "
-                    f"{header.site}: {text}"
-                )
-        if call.op in REDUCING and not self.same_form():
-            raise self.mismatch(
-                "ranks reduce values of different dtype or shape",
-                f"these are the same on all ranks; {_ORDER}",
-            )
-        if call.reduction in ("max", "min") and call.op in REDUCED and NOTHING in self.kinds:
-            what = f"some ranks have nothing to give to {call.name} ({call.reduction})"
-            raise self.mismatch(
-                what, "a sum leaves out who has nothing; for this each rank gives an array"
-            )
-        if self.wants and not self.all_record:
-            if call.order == 0:
-                what = "some ranks record for backward and others do not (no_backprop_mode)"
-                raise self.mismatch(
-                    what, "all ranks of a communicator record what they call together, or none does"
-                )
-            what = "some ranks record this backward and others do not (enable_double_backprop)"
-            remedy = (
-                "all ranks ask alike; a derivative that is one rank's own needs a tape of its "
-                "own: with mnpar.Tape():"
-            )
-            raise self.mismatch(what, remedy)
-
-    def mismatch(self, what: str, remedy: str = _ORDER) -> MismatchError:
-        """An error with a table of who does what."""
-        rows = []
-        for rank, h in enumerate(self.headers()):
-            mode = ", not recording" if self.wants and not h.flags & wire.RECORDING else ""
-            nothing = " of nothing" * (h.kind == NOTHING)
-            rows.append(
-                f"  rank {rank}: collective {h.seq // 2}, {h.said}{nothing}{mode}, at {h.site}"
-            )
-        return MismatchError("\n".join([f"{what}:", *rows, remedy]))
-
-
-REDUCED = ("allreduce", "reduce", "reduce_from")
-TO_ROOT = ("reduce", "gather", "gather_obj", "reduce_obj")
-
-
-def form_of(
-    x: Any, call: Call, parts: int | None, room: int
-) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
-    """Kind, size in bytes, shape, dtype and bytes of a value, and whether it is on a GPU, for an
-    opening with so much room.
-    """
-    if parts is not None and (not isinstance(x, tuple) or len(x) != parts):
-        thing = "object" if call.op.endswith("_obj") else "array"
-        given = len(x) if isinstance(x, tuple) else type(x).__name__
-        raise ValueError(
-            f"{call.name} takes one {thing} for each of the {parts} ranks, not {given}"
-        )
-    if call.op.endswith("_obj"):
-        if x is None and parts is None and call.op in ("bcast_obj", "scatter_obj"):
-            return NOTHING, 0, (), "", EMPTY, False
-        if parts is not None:
-            return OBJECT, APART, (), "", EMPTY, False
-        body = np.frombuffer(pickle.dumps(x, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
-        return OBJECT, len(body), (), "", body, False
-    if x is None:
-        return NOTHING, 0, (), "", EMPTY, False
-    if parts is not None:
-        return _form_of_parts(x, call, room)
-    check_reducible(x, call)
-    x, dtype, on_device = wire.describe(x)
-    return ARRAY, x.nbytes, x.shape, dtype, as_bytes(x), on_device
-
-
-def _form_of_parts(
-    xs: tuple[Any, ...], call: Call, room: int
-) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
-    for x in xs:
-        check_reducible(x, call)
-    forms = forms_of(xs)
-    text = table(forms)
-    nbytes = len(text) + sum([x.nbytes for x in xs if x is not None]) if on_host(xs) else APART
-    body = np.frombuffer(together(text, xs), np.uint8) if nbytes <= room else EMPTY
-    # gradients have the forms that were compared forward, and some of them may be missing
-    return (
-        TUPLE,
-        nbytes,
-        (0 if call.order else zlib.crc32(repr(forms).encode()), len(text)),
-        "",
-        body,
-        False,
-    )
-
-
-def value_of(body: Array, header: Header) -> Any:
-    """The value that followed an opening."""
-    if header.kind == NOTHING:
-        return None
-    return pickle.loads(body.data) if header.kind == OBJECT else wire.as_array(body, header)
-
-
-EMPTY = np.empty(0, np.uint8)
-BLOCK = 512  # bytes of the opening of a collective: a header, and the value itself where it fits
-
-# 1,856, 4,416 and 8,512 bytes of values: a page; two of them with a table
-_SIZES = (
-    BLOCK,
-    2048,
-    4608,
-    8704,
-)
-
-_RANKS = 16  # with more, openings stay small: each rank receives as many blocks as there are ranks
-_MANY = 1000  # entries that a buffer remembers
-CALM = 32  # after so many openings with space to spare the next one is smaller
-
-
-def sizes_for(ranks: int) -> tuple[int, ...]:
-    """The sizes of openings among so many ranks."""
-    return _SIZES if ranks <= _RANKS else _SIZES[:1]
-
-
-class Statement:
-    """What this rank states of a value in its block, and, if values of this form come again, the
-    opening that came of it.
-
-    Args:
-        words: the header, and whatever else in the block is the same for all values of this form.
-        sent: bytes of the value that are sent to other ranks in the block.
-        body: the value as bytes, if this is used once only (``again`` is False).
-        fault: why this rank cannot take part, if it cannot; the other ranks get its message.
-    """
-
-    __slots__ = (
-        "_form",
-        "_front",
-        "_others",
-        "again",
-        "body",
-        "fault",
-        "opening",
-        "parts",
-        "place",
-        "sent",
-        "words",
-    )
-
-    def __init__(
-        self, words: bytes, sent: int, body: Array, fault: Exception | None = None
-    ) -> None:
-        self.words = words
-        self.sent = sent
-        self.body = body
-        self.fault = fault
-        self.again = False
-        self.place: Any = None  # the view of the block to which an array is written
-        self.parts: Sequence[tuple[int, Any]] = ()  # of several arrays: index and view of each
-        self.opening: Opening | None = None
-        self._front = words[: NUMBER.start]
-        self._others: list[tuple[int, bytes, int, bytes]] = []
-
-    def remember(self, opening: Opening) -> None:
-        """Keep the opening, and what the other ranks stated in it."""
-        raw, self.opening = opening.raw, opening
-        for rank, table in enumerate(opening.tables):
-            if rank != opening.me:
-                at = rank * opening.block
-                self._others.append(
-                    (at, bytes(raw[at + IDENTITY : at + FLAGS + 1]), at + SIZE, table)
-                )
-
-    def heard(self, whole: bytearray, number: bytes) -> Opening | None:
-        """The opening of last time, if all ranks state the same for the collective of this number;
-        else None.
-        """
-        identity, begins = self._front + number, whole.startswith
-        for at, form, behind, table in self._others:
-            if not begins(identity + form, at) or (table and not begins(table, behind)):
-                self._others, self.opening = [], None
-                return None
-        return self.opening
-
-
-class OpeningBuffer:
-    """The buffers of the openings of one size on one lane of a transport, and what this rank has
-    stated in them.
-
-    Args:
-        size: of a rank's block, bytes.
-        ranks: how many.
-    """
-
-    def __init__(self, size: int, ranks: int) -> None:
-        self.size = size
-        self.mine = bytearray(size)
-        self.whole = bytearray(size * ranks)
-        self.known: dict[Any, Statement] = {}
-        self._last: Statement | None = None
-
-    def keep(self, key: Any, statement: Statement) -> None:
-        """Remember what is stated of values of one form."""
-        if len(self.known) >= _MANY:
-            self.known.clear()
-        self.known[key] = statement
-
-    def fill(self, statement: Statement, number: bytes, x: Any) -> None:
-        """Fill this rank's block for the collective of this number."""
-        mine = self.mine
-        if statement is not self._last:
-            mine[: len(statement.words)] = statement.words
-            self._last = statement
-        mine[NUMBER] = number
-        if statement.place is not None:
-            statement.place[...] = x
-        for index, place in statement.parts:
-            place[...] = x[index]
-
-    def exchange(self) -> bool:
-        """Start the exchange of the blocks; whether it is complete after a short time of
-        polling.
-        """
-        raise NotImplementedError
-
-    def wait(self, waiting: Waiting) -> None:
-        """Return when the exchange is complete."""
-        raise NotImplementedError
-
-
-class OpeningBuffers:
-    """Chooses the size of the next opening, so that the values of the latest ones would have fit
-    in, up to a limit.
-
-    So a program whose values are small, but do not fit beside a header in 512 bytes, has them in
-    the opening too. All ranks of a group see the same openings, so all of them choose the same
-    size.
-    """
-
-    __slots__ = ("_buffers", "_left", "_most", "now")
-
-    def __init__(self, buffers: Sequence[OpeningBuffer]) -> None:
-        self._buffers = buffers  # the smallest first
-        self.now = buffers[0]
-        self._left = CALM
-        self._most = 0
-
-    def adapt(self, most: int) -> None:
-        """An opening in which the largest value had so many bytes."""
-        need = most + SIZE
-        size = self.now.size
-        if need > self._buffers[-1].size:
-            need = 0
-        if need > size:
-            self._go(need)
-        elif size > BLOCK:
-            self._most = max(self._most, need)
-            self._left -= 1
-            if not self._left:
-                self._go(self._most)
-
-    def _go(self, need: int) -> None:
-        self.now = next(buffer for buffer in self._buffers if buffer.size >= need)
-        self._left, self._most = CALM, 0

@@ -17,9 +17,9 @@ A sum has two halves: ``begin`` publishes this rank's values, ``end`` adds up th
 Whatever a rank does between them, no other rank has to wait for it, and ranks that arrive at
 slightly different times do not wait for each other.
 
-Ranks may be in different collectives by mistake. A rank that waits in the opening of a collective
+Ranks may be in different collectives by mistake. A rank that waits in the match of a collective
 writes the number of that collective to a second word; a rank that waits here sees it, leaves, and
-joins the opening, where all ranks raise the error. Deadlocks are looked for here as in all waits.
+joins the match, where all ranks raise the error. Deadlocks are looked for here as in all waits.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Board:
                 self._leave(channel, seq)
                 return None
             if words[at] != begin + times:
-                self._hear(begin, turn)
+                self._gather_blocks(begin, turn)
                 break
         if not _ORDERED:
             self.memory.sync()
@@ -282,7 +282,7 @@ class Board:
             self._seq = 0
 
     def _leave(self, channel: Channel, seq: int) -> None:
-        """There is no sum here: the caller goes on in an opening of the same number, where all
+        """There is no sum here: the caller goes on in a match of the same number, where all
         ranks learn why.
         """
         self._seq, self._turn = 0, 1 - self._turn  # nobody has used the slot of this turn
@@ -296,7 +296,7 @@ class Board:
         self._times[turn] = (self._times[turn] + 1) % _TIMES
         self._said[turn], self._known[turn] = (form, note), self._nothing_known
 
-    def _hear(self, begin: int, turn: int) -> None:
+    def _gather_blocks(self, begin: int, turn: int) -> None:
         """Read the slots whose form or note may be others than last time; all ranks have written
         them.
         """
@@ -350,7 +350,7 @@ class Board:
         return all([words[at] >= least for at in others])
 
     def elsewhere(self, seq: int) -> None:
-        """Tell the other ranks that this one waits in the opening of the collective of this number,
+        """Tell the other ranks that this one waits in the match of the collective of this number,
         and not here.
         """
         if seq != self._seq:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from mnpar.backend import Array
-from mnpar.communicators.matching import OpeningBuffers
+from mnpar.communicators.matching import MatchBuffers
 from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.waiting import Pending, Steps, Waiting
 
 # What a message on the backward lane is: with its number it makes the tag by which the message is
 # matched (``numbered_tag``).
-REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, OPENING = KINDS = range(6)
+REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, MATCH = KINDS = range(6)
 
 
 def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
@@ -73,8 +73,8 @@ class Transport(Protocol):
     traffic: Traffic
     # the operations that this rank has started and not finished, on all its communicators
     active: list[Any]
-    # the buffers of collectives' openings, for each lane
-    opening_buffers: tuple[OpeningBuffers, OpeningBuffers]
+    # the buffers of collectives' matches, for each lane
+    match_buffers: tuple[MatchBuffers, MatchBuffers]
     board: Any  # a Board, which sums in memory that all ranks share, once one was opened; else None
     adds_up: bool  # whether a board can be opened
 
@@ -120,7 +120,7 @@ class Transport(Protocol):
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
         """An allgather of blocks of one size, in rank order. Other collectives may be started
-        before it is ready. (An opening that is waited for at once goes by the ``opening_buffers``.)
+        before it is ready. (A match that is waited for at once goes by the ``match_buffers``.)
         """
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:

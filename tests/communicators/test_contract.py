@@ -45,7 +45,7 @@ DTYPES = [
     ">i8",
     ">c16",
 ]
-# values of up to 320 bytes travel inside the opening of a collective, larger ones after it
+# values of up to 320 bytes travel inside the match of a collective, larger ones after it
 SHAPES = [(), (0,), (1,), (3, 2), (2, 0, 3), (41,), (17, 5)]
 MEMORY = {
     "contiguous": lambda x: x,

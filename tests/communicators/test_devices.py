@@ -8,7 +8,7 @@ import mnpar.functions as F
 from mnpar.kernels.sums import row_sums
 
 
-@pytest.mark.parametrize("length", [3, 300], ids=["in the opening", "after the opening"])
+@pytest.mark.parametrize("length", [3, 300], ids=["in the match", "after the match"])
 def test_every_communication_gives_back_arrays_of_the_kind_it_was_given(device, length):
     def program(comm):
         x = device.asarray(np.arange(float(length)) + comm.rank)

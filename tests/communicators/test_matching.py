@@ -1,37 +1,37 @@
-"""Openings grow with the values that programs give, and shrink again, on all ranks alike."""
+"""Matches grow with the values that programs give, and shrink again, on all ranks alike."""
 
 import numpy as np
 import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.communicators.matching import BLOCK, CALM, OpeningBuffer, OpeningBuffers, sizes_for
-from mnpar.communicators.mpi.transport import MpiOpeningBuffer
+from mnpar.communicators.matching import BLOCK, CALM_MATCHES, MatchBuffer, MatchBuffers, block_sizes
+from mnpar.communicators.mpi.transport import MpiMatchBuffer
 from mnpar.errors import MismatchError
 
 
 def buffers_of(ranks):
-    return OpeningBuffers([OpeningBuffer(size, ranks) for size in sizes_for(ranks)])
+    return MatchBuffers([MatchBuffer(size, ranks) for size in block_sizes(ranks)])
 
 
 def test_an_opening_is_as_large_as_was_needed_of_late():
     buffers = buffers_of(4)
     seen = []
     for most in (8, 320, 321, 100, 3000, 10**6, 8):
-        buffers.adapt(most)
+        buffers.resize(most)
         seen.append(buffers.now.size)
     assert seen == [512, 512, 2048, 2048, 4608, 4608, 4608]
-    for _ in range(CALM):
-        buffers.adapt(1000)
+    for _ in range(CALM_MATCHES):
+        buffers.resize(1000)
     assert buffers.now.size == 2048
-    for _ in range(2 * CALM):
-        buffers.adapt(10**6)  # what does not fit anyway needs no space
+    for _ in range(2 * CALM_MATCHES):
+        buffers.resize(10**6)  # what does not fit anyway needs no space
     assert buffers.now.size == BLOCK
 
 
 def test_with_many_ranks_it_stays_small():
     buffers = buffers_of(17)
-    buffers.adapt(1000)
+    buffers.resize(1000)
     assert buffers.now.size == BLOCK
 
 
@@ -66,7 +66,7 @@ class Library:
 )
 def test_a_library_whose_persistent_allgather_is_wrong_is_asked_for_another(vendor, calls):
     library = Library(vendor)
-    buffer = MpiOpeningBuffer(library, library, BLOCK)
+    buffer = MpiMatchBuffer(library, library, BLOCK)
     assert buffer.exchange()
     assert buffer.exchange()
     buffer.free()

@@ -11,7 +11,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 
-# numbers, of 8 bytes: more than what travels in openings, and divisible by all numbers of ranks
+# numbers, of 8 bytes: more than what travels in matches, and divisible by all numbers of ranks
 N = 120_000
 
 COLLECTIVES = {  # bytes that all ranks together have to send, of P ranks with n bytes each

@@ -5,8 +5,8 @@ a blocking form (making a group, or shared memory) are made right after an excha
 all their ranks to the same place. (The file is long because the transport is one object of MPI's,
 whose calls share lanes, requests and numbers.)
 
-Openings among processes: a persistent allgather, set up once; before MPI 4, and with Intel MPI,
-a new one for each opening.
+Matches among processes: a persistent allgather, set up once; before MPI 4, and with Intel MPI,
+a new one for each match.
 
 Intel MPI's (2021.18) sends at every start what its buffer held at the first one, between 2, 4, 8, …
 ranks.
@@ -26,7 +26,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators import wire
-from mnpar.communicators.matching import BLOCK, OpeningBuffer, OpeningBuffers, sizes_for
+from mnpar.communicators.matching import BLOCK, MatchBuffer, MatchBuffers, block_sizes
 from mnpar.communicators.mpi.reduction import PIECE, Reductions
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.shared_memory import WindowMemory
@@ -104,12 +104,12 @@ class MpiTransport(Reductions):
             wait(self, Pending(request.Test, nothing, making, self.label))
             self.lanes.append(lane)
         self._all_buffers = [
-            [MpiOpeningBuffer(self, lane, size) for size in sizes_for(self.size)]
+            [MpiMatchBuffer(self, lane, size) for size in block_sizes(self.size)]
             for lane in self.lanes
         ]
-        self.opening_buffers = (
-            OpeningBuffers(self._all_buffers[FORWARD]),
-            OpeningBuffers(self._all_buffers[BACKWARD]),
+        self.match_buffers = (
+            MatchBuffers(self._all_buffers[FORWARD]),
+            MatchBuffers(self._all_buffers[BACKWARD]),
         )
         self._place = len(process.transports)
         # ranks may have made different communicators before: the first rank names it
@@ -465,8 +465,8 @@ _GIVEN_UP = (
 )
 
 
-class MpiOpeningBuffer(OpeningBuffer):
-    """The memory of the openings of one size on one lane of a transport of processes."""
+class MpiMatchBuffer(MatchBuffer):
+    """The memory of the matches of one size on one lane of a transport of processes."""
 
     def __init__(self, transport: Any, lane: Any, size: int) -> None:
         super().__init__(size, transport.size)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.matching import OpeningBuffer, OpeningBuffers, sizes_for
+from mnpar.communicators.matching import MatchBuffer, MatchBuffers, block_sizes
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import OwnMemory, allocate
@@ -29,8 +29,8 @@ from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, 
 from mnpar.errors import DeadlockError, RankFailedError, UnreceivedWarning
 
 
-class ThreadOpeningBuffer(OpeningBuffer):
-    """The openings among thread ranks: each is an ``exchange``."""
+class ThreadMatchBuffer(MatchBuffer):
+    """The matches among thread ranks: each is an ``exchange``."""
 
     def __init__(self, transport: ThreadTransport, lane: int, size: int) -> None:
         super().__init__(size, transport.size)
@@ -59,9 +59,9 @@ class ThreadTransport:
         world.members[group] = members
         self._splits = self._shares = self._musters = 0  # so far
         self.active = world.active[self._me]
-        self.opening_buffers = (
-            OpeningBuffers(self._new_buffers(FORWARD)),
-            OpeningBuffers(self._new_buffers(BACKWARD)),
+        self.match_buffers = (
+            MatchBuffers(self._new_buffers(FORWARD)),
+            MatchBuffers(self._new_buffers(BACKWARD)),
         )
         self.traffic = Traffic()
 
@@ -69,8 +69,8 @@ class ThreadTransport:
     def world_ranks(self) -> list[int]:
         return self._members
 
-    def _new_buffers(self, lane: int) -> list[ThreadOpeningBuffer]:
-        return [ThreadOpeningBuffer(self, lane, size) for size in sizes_for(self.size)]
+    def _new_buffers(self, lane: int) -> list[ThreadMatchBuffer]:
+        return [ThreadMatchBuffer(self, lane, size) for size in block_sizes(self.size)]
 
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
         self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append(
@@ -140,7 +140,7 @@ class ThreadTransport:
         return Pending(lambda: len(meeting) == self.size, value, waiting)
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
-        meeting = self._meet(block, ("opening", waiting.order, waiting.seq), waiting)
+        meeting = self._meet(block, ("match", waiting.order, waiting.seq), waiting)
         return meeting._replace(value=lambda: b"".join(meeting.value()))
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
