@@ -83,20 +83,20 @@ class Channel(Mailbox):
         """
         return self._collectives
 
-    def next_exchange(self) -> int:
+    def take_number(self) -> int:
         """Take a number for an exchange by a plan (functions/communication/exchange.py), which all
         ranks call, and which has no match.
         """
         self._collectives += 2
         return self._collectives - 2
 
-    def give_back(self, number: int) -> None:
+    def return_number(self, number: int) -> None:
         """Give the last number back: what it was taken for did not take place."""
         self._collectives = number
 
     def _match(self, call: Call, x: Any, parts: int | None = None) -> Steps[Match]:
         """Exchange the blocks of all ranks, and check that their calls match."""
-        seq = self.next_exchange()
+        seq = self.take_number()
         size = BLOCK if self.by_messages else self._buffers.now.size
         record = self._record(call, x, parts, size)
         self.transport.traffic.collectives += 1
@@ -111,13 +111,15 @@ class Channel(Mailbox):
         match.seq = seq
         return match.checked()
 
-    def _match_now(self, call: Call, x: Any, parts: int | None = None, note: bytes = b"") -> Match:
-        """:meth:`_match`, waited for at once. With a note the calls are not checked yet: the caller
-        looks at the notes first.
+    def _match_now(
+        self, call: Call, x: Any, parts: int | None = None, piggyback: bytes = b""
+    ) -> Match:
+        """:meth:`_match`, waited for at once. With a piggyback the calls are not checked yet: the caller
+        looks at the piggybacks first.
         """
         buffers = self._buffers
         seq = self._collectives
-        less = len(note)
+        less = len(piggyback)
         self._collectives = seq + 2
         buffer, number = buffers.now, seq.to_bytes(8, "little")
         key = (call, x.shape, x.dtype, less) if type(x) is np.ndarray else _key(call, x, parts)
@@ -128,8 +130,8 @@ class Channel(Mailbox):
         traffic.collectives += 1
         traffic.collective_bytes += record.sent
         buffer.fill(record, number, x)
-        if note:
-            buffer.mine[-less:] = note
+        if piggyback:
+            buffer.mine[-less:] = piggyback
         if not buffer.exchange():
             buffer.wait(self._waiting_for(call, seq, record))
         size = self.transport.size
@@ -138,10 +140,10 @@ class Channel(Mailbox):
             buffer.whole, size, me, call, record, less
         )
         match.seq = seq
-        # else some may have a note and others none, and choose different buffers
+        # else some may have a piggyback and others none, and choose different buffers
         if match.resizes and match.same_call:
             buffers.resize(match.required)
-        return match if note or match is record.match else match.checked()
+        return match if piggyback or match is record.match else match.checked()
 
     def _waiting_for(self, call: Call, seq: int, record: CallRecord) -> Waiting:
         return Waiting(call.name, call.site, None, 0, seq, self.order, record.head)
@@ -234,25 +236,30 @@ class Channel(Mailbox):
             return algorithm.inline(match, x), match.wants
         return complete(self.transport, algorithm.transfer(self, match, x)), match.wants
 
-    def allreduce_noted(
-        self, x: Array, call: Call, note: bytes, usual: Callable[[list[bytes]], bool], out: Array
+    def allreduce_if(
+        self,
+        x: Array,
+        call: Call,
+        piggyback: bytes,
+        accept: Callable[[list[bytes]], bool],
+        out: Array,
     ) -> bool:
-        """Write the sum to ``out`` if the notes that the ranks send with it are as usual; returns
+        """Write the sum to ``out`` if the piggybacks that the ranks send with it are as accept; returns
         whether they are. It waits.
 
-        All ranks get the same notes, so they decide alike: there is a sum on all of them, or on
+        All ranks get the same piggybacks, so they decide alike: there is a sum on all of them, or on
         none. If there is none, the arrays need not have one form.
 
         Raises:
-            MismatchError: some ranks are in another collective, which has no notes.
+            MismatchError: some ranks are in another collective, which has no piggybacks.
         """
         host = backend.to_host(x)
         into = out if type(out) is np.ndarray else None
-        match = self._match_now(call, host, None, note)
+        match = self._match_now(call, host, None, piggyback)
         match.check_identity()
         raw, block = match.raw, match.block
-        if not usual(
-            [bytes(raw[end - len(note) : end]) for end in range(block, len(raw) + 1, block)]
+        if not accept(
+            [bytes(raw[end - len(piggyback) : end]) for end in range(block, len(raw) + 1, block)]
         ):
             return False
         if match.checked().inline:

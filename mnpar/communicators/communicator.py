@@ -719,47 +719,49 @@ class Communicator:
         complete(self.transport, self.channel(0).barrier(self._call("share")))
         return self.transport.share(nbytes)
 
-    def allreduce_noted(
-        self, x: Array, note: bytes, usual: Callable[[list[bytes]], bool], out: Array
+    def allreduce_if(
+        self, x: Array, piggyback: bytes, accept: Callable[[list[bytes]], bool], out: Array
     ) -> bool:
-        """The sum over ranks, written to ``out`` if the notes that the ranks send with it are as
-        usual; returns whether.
+        """Write the sum over ranks to ``out`` if what the ranks send with it is accepted; it waits.
+
+        So ranks agree on whether to sum, and sum, in one message.
 
         Args:
-            x: an array, of one shape and dtype on all ranks unless the notes are unusual.
-            note: this rank's: bytes, as many on all ranks, at most 256.
-            usual: called with the notes in rank order, and returns the same on all ranks: False,
-                and nothing is summed.
+            x: an array, of one shape and dtype on all ranks if ``accept`` returns True.
+            piggyback: this rank's: bytes, as many on all ranks, at most 256.
+            accept: called with the piggybacks in rank order, and returns the same on all ranks:
+                False, and nothing is summed.
             out: an array like ``x``, or ``x`` itself.
 
+        Returns:
+            What ``accept`` returned.
+
         Raises:
-            ValueError: the note is longer.
+            ValueError: the piggyback is longer.
 
         Example:
             >>> import numpy as np, mnpar
             >>> def program(comm):
             ...     x = np.ones(2)
-            ...     comm.allreduce_noted(
-            ...         x, b"no" if comm.rank else b"ok", lambda notes: b"no" not in notes, x
-            ...     )
+            ...     comm.allreduce_if(x, b"no" if comm.rank else b"ok", lambda b: b"no" not in b, x)
             ...     return bool(x[0] > 1)
             >>> mnpar.run(program, ranks=2)
             [False, False]
         """
-        if len(note) > shared_sum.NOTE:
+        if len(piggyback) > shared_sum.PIGGYBACK:
             raise ValueError(
-                f"rank {self.rank}: a note has at most {shared_sum.NOTE} bytes, not {len(note)}"
+                f"rank {self.rank}: a piggyback has at most {shared_sum.PIGGYBACK} bytes, not "
+                f"{len(piggyback)}"
             )
-        board = self.transport.board
-        channel = self.channel(0)
-        if board is not None and out is x and (form := board.form(x)) is not None:
-            board.begin(form, x, note, channel)
-            if (summed := board.end(usual, x, channel)) is not None:
+        shared, channel = self.transport.shared_sum, self.channel(0)
+        if shared is not None and out is x and (form := shared.form(x)) is not None:
+            shared.begin(form, x, piggyback, channel)
+            if (summed := shared.end(accept, x, channel)) is not None:
                 return bool(summed)
-        return channel.allreduce_noted(x, self._call(UPDATE), note, usual, out)
+        return channel.allreduce_if(x, self._call(UPDATE), piggyback, accept, out)
 
-    def open_board(self, wanted: bool = True) -> bool:
-        """Let :meth:`allreduce_noted` sum in shared memory, where all ranks have it in common; all
+    def sum_in_shared_memory(self, wanted: bool = True) -> bool:
+        """Let :meth:`allreduce_if` sum in shared memory, where all ranks have it in common; all
         ranks call it.
 
         Args:
@@ -771,17 +773,19 @@ class Communicator:
             :meth:`share_vectors`.
         """
         transport = self.transport
-        if transport.board is not None and not wanted:
+        if transport.shared_sum is not None and not wanted:
             self.barrier()
-            transport.board.free()
-            transport.board = None
-        elif transport.board is None and wanted and transport.adds_up:
-            memory = self.share(shared_sum.Board.size(self.size))
-            transport.board = shared_sum.Board(cast("shared_sum.Processes", transport), memory)
-        return transport.board is not None
+            transport.shared_sum.free()
+            transport.shared_sum = None
+        elif transport.shared_sum is None and wanted and transport.can_sum_in_memory:
+            memory = self.share(shared_sum.SharedSum.size(self.size))
+            transport.shared_sum = shared_sum.SharedSum(
+                cast("shared_sum.Processes", transport), memory
+            )
+        return transport.shared_sum is not None
 
-    def share_vectors(self, like: Array) -> shared_sum.Vectors | None:
-        """A vector for each rank in shared memory, where :meth:`allreduce_noted` sums them in
+    def share_vectors(self, like: Array) -> shared_sum.SharedVectors | None:
+        """Make a vector for each rank in shared memory, where :meth:`allreduce_if` sums them in
         place.
 
         Args:
@@ -790,11 +794,11 @@ class Communicator:
         Returns:
             None if there is no such memory.
         """
-        if not self.open_board():
+        if not self.sum_in_shared_memory():
             return None
         vectors = shared_sum.share_vectors(self, like, self.channel(0).next_number)
         if vectors is not None:
-            self.transport.board.know(vectors)
+            self.transport.shared_sum.add_vectors(vectors)
         return vectors
 
     # ---- means ----

@@ -221,11 +221,11 @@ class Mailbox:
         )
         return next((envelope for envelope in envelopes if envelope is not None), None)
 
-    def post(self, frame: Array, dest: int, seq: int) -> None:
+    def send_exchange(self, frame: Array, dest: int, seq: int) -> None:
         """Start sending an encoded message of exchange ``seq``."""
         self.transport.post(frame, dest, self.reply_tag(seq, EXCHANGE), BACKWARD)
 
-    def fetch(self, call: Call, source: int, seq: int) -> Steps[tuple[Any, Header]]:
+    def recv_exchange(self, call: Call, source: int, seq: int) -> Steps[tuple[Any, Header]]:
         """A rank's message of exchange ``seq``.
 
         Raises:
@@ -243,12 +243,14 @@ class Mailbox:
             seq,
             call.root,
         ):
-            raise self.misfit(
+            raise self.exchange_mismatch(
                 source, f"exchange {seq} in {call.name} at {call.site}", header, "plans"
             )
         return wire.decode(frame, header)[0], header
 
-    def misfit(self, source: int, wanted: str, header: Header, what: str) -> MismatchError:
+    def exchange_mismatch(
+        self, source: int, wanted: str, header: Header, what: str
+    ) -> MismatchError:
         """The error for a message of another exchange, or of another plan; its sender is told to
         raise it too.
         """

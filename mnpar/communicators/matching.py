@@ -200,7 +200,7 @@ class Match:
         call: of this rank; the attribute ``seq``, the number of the collective, is set by the
             caller.
         record: this rank's.
-        less: bytes at the end of each block that are a note, and no value.
+        less: bytes at the end of each block that are the piggyback, and no value.
     """
 
     __slots__ = (

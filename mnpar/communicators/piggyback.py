@@ -1,7 +1,7 @@
-"""``allreduce_noted`` of the same array again and again, in two halves.
+"""``Communicator.allreduce_if`` of the same array again and again, in two halves.
 
 Between the halves a rank can work, and no other rank waits for it. The multi-node optimizer sums
-its gradients so: what a step of it must agree on travels with them as the note.
+its gradients so: what a step of it must agree on travels with them as the piggyback.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from mnpar.backend import Array
 from mnpar.communicators.communicator import Communicator
-from mnpar.communicators.shared_sum import Board, Form
+from mnpar.communicators.shared_sum import SharedSum, SumForm
 from mnpar.communicators.wire import UPDATE
 
 
-class NotedSum:
-    """:meth:`Communicator.allreduce_noted` of one array: ``begin`` publishes this rank's values
-    where there is a board, ``end`` sums. Between them no other rank waits for this one.
+class PiggybackSum:
+    """:meth:`Communicator.allreduce_if` of one array: ``begin`` publishes this rank's values where
+    ranks sum in shared memory, ``end`` sums. Between them no other rank waits for this one.
 
     Args:
         comm: the ranks.
@@ -26,36 +26,43 @@ class NotedSum:
     """
 
     def __init__(self, comm: Communicator, x: Array) -> None:
-        self._comm, self.x, self._note = comm, x, b""
-        self._board: Board | None = None  # the communicator's, when it was last looked up
-        self._form: Form | None = None  # of the array, on that board
+        self._comm, self.x, self._piggyback = comm, x, b""
+        self._shared: SharedSum | None = None  # the communicator's, when it was last looked up
+        self._form: SumForm | None = None  # of the array, there
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NotedSum:
-        """A sum over the same ranks, of a copy of the array."""
-        return NotedSum(self._comm, copy.deepcopy(self.x, memo))
+    def __deepcopy__(self, memo: dict[int, Any]) -> PiggybackSum:
+        """Return a sum over the same ranks, of a copy of the array."""
+        return PiggybackSum(self._comm, copy.deepcopy(self.x, memo))
 
-    def begin(self, note: bytes) -> None:
-        """The array has this rank's values; the note goes with them."""
-        board, self._note = self._comm.transport.board, note
-        if board is not self._board:
-            self._board, self._channel = board, self._comm.channel(0)
-            self._form = None if board is None else board.form(self.x)
-        if board is not None and self._form is not None:
-            board.begin(self._form, self.x, note, self._channel)
+    def begin(self, piggyback: bytes) -> None:
+        """Publish the array, which has this rank's values, with the piggyback."""
+        shared, self._piggyback = self._comm.transport.shared_sum, piggyback
+        if shared is not self._shared:
+            self._shared, self._channel = shared, self._comm.channel(0)
+            self._form = None if shared is None else shared.form(self.x)
+        if shared is not None and self._form is not None:
+            shared.begin(self._form, self.x, piggyback, self._channel)
 
-    def end(self, usual: Callable[[list[bytes]], bool], later: bool = False) -> bool:
-        """Sum in place if the notes are as usual; returns whether they are. ``later``: the parts of
-        a vector in shared memory that other ranks add up need be there only after :meth:`rest`.
+    def end(self, accept: Callable[[list[bytes]], bool], later: bool = False) -> bool:
+        """Sum in place if ``accept`` returns True for the piggybacks of all ranks.
+
+        Args:
+            accept: as in :meth:`Communicator.allreduce_if`.
+            later: the parts of a vector in shared memory that other ranks add up need be there only
+                after :meth:`wait_for_rest`.
+
+        Returns:
+            Whether it was accepted.
         """
-        comm, board, x = self._comm, self._board, self.x
-        if board is None or self._form is None:
-            return comm.allreduce_noted(x, self._note, usual, x)
-        summed = board.end(usual, x, self._channel, later)
+        comm, shared, x = self._comm, self._shared, self.x
+        if shared is None or self._form is None:
+            return comm.allreduce_if(x, self._piggyback, accept, x)
+        summed = shared.end(accept, x, self._channel, later)
         if summed is not None:
             return summed
-        return self._channel.allreduce_noted(x, comm._call(UPDATE), self._note, usual, x)
+        return self._channel.allreduce_if(x, comm._call(UPDATE), self._piggyback, accept, x)
 
-    def rest(self) -> None:
+    def wait_for_rest(self) -> None:
         """Wait for the parts of the sum that are not there yet."""
-        if self._board is not None:
-            self._board.rest()
+        if self._shared is not None:
+            self._shared.wait_for_rest()

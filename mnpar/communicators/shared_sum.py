@@ -9,7 +9,7 @@ because all ranks have been in the sum between. The last 16 bits of a word count
 has written another form or piggyback to this slot: as long as they stay the same, the others need
 not read these again.
 
-Larger arrays are not copied at all: they live in the shared memory (``Vectors``). Each rank adds up
+Larger arrays are not copied at all: they live in the shared memory (``SharedVectors``). Each rank adds up
 its part of all vectors, writes the sum to all of them, and tells by its word when it is done. So
 each rank reads as many bytes as its vector has, and writes as many.
 
@@ -46,50 +46,40 @@ from mnpar.errors import DeadlockError
 from mnpar.runtime.callsite import call_site
 from mnpar.runtime.deadlock import polling
 
-HEAD, NOTE = 64, 256  # bytes of a slot for the form of the values, and for the note
-_TEXT = HEAD - 2  # bytes of the form; the first two of the head are the length of the note
-
-FEW = (
-    2**15
-    # bytes of values that are copied to a slot: one wait less than with Vectors, and they stay in
-    # the cache
-)
-
+HEAD, PIGGYBACK = 64, 256  # bytes of a slot for the form of the values, and for the piggyback
+_TEXT = HEAD - 2  # bytes of the form; the first two of the head are the length of the piggyback
+# bytes of values that are copied to a slot: one wait less than with SharedVectors, and they stay in
+# the cache
+SLOT_VALUES = 2**15
 _LINE = 64  # bytes of a cache line
-_SLOT = HEAD + NOTE + FEW
+_SLOT = HEAD + PIGGYBACK + SLOT_VALUES
 _ELSEWHERE = 1  # where the second word is, after the first
-
-_TIMES = (
-    2**16
-    # a word is the number of the sum times this, plus how often the slot got another form or note
-    # (modulo this)
-)
-
-_UNKNOWN = -(2**62)  # a count that no word has
-_SHORT = 24  # polls of the words that take as long as one poll of MPI
-
+# a word is the number of the sum times this, plus how often the slot got another form or piggyback
+# (modulo this)
+_COUNTS = 2**16
+_NO_COUNT = -(2**62)  # a count that no word has
+_POLLS = 24  # polls of the words that take as long as one poll of MPI
 _GIVEN_UP = (
-    "rank {}: a sum of gradients, or allreduce_noted, ended in an error, and the other ranks "
-    "may come to it yet, so no other "
-    "one can take place on this communicator: let the error end the job, or create another "
-    "communicator on all ranks"
+    "rank {}: a sum of gradients, or allreduce_if, ended in an error, and the other ranks may come "
+    "to it yet, so no other one can take place on this communicator: let the error end the job, or "
+    "create another communicator on all ranks"
 )
-
 # x86: loads are done in program order, and so are stores
-_ORDERED = platform.machine() in (
-    "x86_64",
-    "AMD64",
-)
+_ORDERED = platform.machine() in ("x86_64", "AMD64")
+_FOLDER = "/dev/shm"
+# bytes that are added up at a time: with the same block of each rank's vector they stay in the
+# cache
+_BLOCK = 2**17
 
 
-class Form:
+class SumForm:
     """How arrays of one form (dtype and shape) are summed here.
 
     Args:
         head: the form, as bytes.
         sent: bytes that this rank is counted to send in each sum (``Traffic``).
         slots: for each of the two turns, the arrays in the slots of all ranks; empty: the arrays
-            are ``Vectors``.
+            are ``SharedVectors``.
         rank: this one.
 
     Attributes:
@@ -124,7 +114,7 @@ class Processes(Transport, Protocol):
         """Let what is under way make progress; return False."""
 
 
-class Board:
+class SharedSum:
     """The slots and words of all ranks.
 
     Args:
@@ -144,56 +134,56 @@ class Board:
         self._turn = 0  # the same on all ranks
         self._seq = 0  # of the sum that this rank is in
         self._form: Any = None  # of its values
-        self._said: list[tuple[Form | None, bytes]] = [
+        self._published: list[tuple[SumForm | None, bytes]] = [
             (None, b"")
-        ] * 2  # the form and note in each slot of this rank
-        self._times = [0, 0]  # how often each of these got another form or note
-        self._nothing_known = [(at, _UNKNOWN) for at in self._others]
-        self._known = [
-            self._nothing_known
+        ] * 2  # the form and piggyback in each slot of this rank
+        self._counts = [0, 0]  # how often each of these got another form or piggyback
+        self._nothing_read = [(at, _NO_COUNT) for at in self._others]
+        self._counts_read = [
+            self._nothing_read
         ] * 2  # the same counts of the other ranks, when their slots were last read,
-        self._heard: list[tuple[bool, list[bytes]]] = [
+        self._last_read: list[tuple[bool, list[bytes]]] = [
             (False, [])
-        ] * 2  # and what was read: whether all forms are equal, notes
-        self._forms: dict[Any, Form] = {}
+        ] * 2  # and what was read: whether all forms are equal, piggybacks
+        self._forms: dict[Any, SumForm] = {}
         # by the id of this rank's
-        self._vectors: WeakValueDictionary[int, Vectors] = WeakValueDictionary()
+        self._vectors: WeakValueDictionary[int, SharedVectors] = WeakValueDictionary()
 
     @classmethod
     def size(cls, ranks: int) -> int:
-        """Bytes of memory that a board of so many ranks takes."""
+        """Bytes of memory that a memory_sum of so many ranks takes."""
         return ranks * (_LINE + 2 * _SLOT)
 
-    def know(self, vectors: Vectors) -> None:
+    def add_vectors(self, vectors: SharedVectors) -> None:
         """Sum these vectors in place from now on; all ranks call it, in the same order."""
         vectors.form = self._form_of(vectors.mine, vectors.number)
         self._vectors[id(vectors.mine)] = vectors
 
-    def form(self, x: Any) -> Form | None:
+    def form(self, x: Any) -> SumForm | None:
         """How an array is summed here; None if it cannot be."""
         if type(x) is not np.ndarray:
             return None
-        if x.nbytes <= FEW:
+        if x.nbytes <= SLOT_VALUES:
             return self._forms.get((x.shape, x.dtype)) or self._form_of(x)
         vectors = self._vectors.get(id(x))
         return vectors.form if vectors is not None and vectors.mine is x else None
 
-    def _form_of(self, x: Array, number: int = 0) -> Form:
+    def _form_of(self, x: Array, number: int = 0) -> SumForm:
         head = f"{number} {x.dtype.str} {x.shape} {x.dtype.name}".encode()[:_TEXT].ljust(
             _TEXT, b" "
         )
         sent = bytes_of_reduction(x, self._rank, self._transport.size, None)
         if number:
-            return Form(head, sent, (), self._rank)
-        starts = [[start + HEAD + NOTE for start in both] for both in self._slots]
+            return SumForm(head, sent, (), self._rank)
+        starts = [[start + HEAD + PIGGYBACK for start in both] for both in self._slots]
         slots = [
             [np.ndarray(x.shape, x.dtype, self._bytes, start) for start in one] for one in starts
         ]
-        form = self._forms[x.shape, x.dtype] = Form(head, sent, slots, self._rank)
+        form = self._forms[x.shape, x.dtype] = SumForm(head, sent, slots, self._rank)
         return form
 
-    def begin(self, form: Form, x: Array, note: bytes, channel: Channel) -> None:
-        """Publish this rank's values and note.
+    def begin(self, form: SumForm, x: Array, piggyback: bytes, channel: Channel) -> None:
+        """Publish this rank's values and piggyback.
 
         Args:
             channel: gives the collective its number, which is even, and larger than any before.
@@ -205,58 +195,58 @@ class Board:
         if self._seq:
             raise DeadlockError(_GIVEN_UP.format(self._rank))
         turn = self._turn = 1 - self._turn
-        self._seq, self._form = channel.next_exchange(), form
+        self._seq, self._form = channel.take_number(), form
         if form.mine:
             form.mine[turn][...] = x
-        said = self._said[turn]
-        if said[1] is not note or said[0] is not form:
-            self._say(form, note, turn)
+        said = self._published[turn]
+        if said[1] is not piggyback or said[0] is not form:
+            self._publish_form(form, piggyback, turn)
         if form.fenced:
             self.memory.sync()
-        self._words[self._mine] = self._seq * _TIMES + self._times[turn]
+        self._words[self._mine] = self._seq * _COUNTS + self._counts[turn]
 
     def end(
         self,
-        usual: Callable[[list[bytes]], bool],
+        accept: Callable[[list[bytes]], bool],
         x: Array,
         channel: Channel,
         later: bool = False,
     ) -> bool | None:
-        """Write the sum to the array, if the notes are as usual.
+        """Write the sum to the array, if the piggybacks are accepted.
 
         Args:
-            usual: as :meth:`Communicator.allreduce_noted` has it.
+            accept: as in :meth:`Communicator.allreduce_if`.
             x: the array that ``begin`` got.
             channel: takes the number back if there is no sum here.
-            later: of ``Vectors``, only this rank's part need be summed on return, the others' after
-                :meth:`rest`.
+            later: of ``SharedVectors``, only this rank's part need be summed on return, the others' after
+                :meth:`wait_for_rest`.
 
         Returns:
-            Whether the notes are as usual; None if there is no sum here, because some rank is in
+            Whether the piggybacks are accepted; None if there is no sum here, because some rank is in
             another collective, or has values of another form.
         """
         words = self._words
         turn = self._turn
         form = self._form
         seq = self._seq
-        begin = seq * _TIMES
-        for at, times in self._known[turn]:
+        begin = seq * _COUNTS
+        for at, times in self._counts_read[turn]:
             if words[at] == begin + times:  # it has come, and says what it said the last time
                 continue
             if not self._wait(begin):
                 self._leave(channel, seq)
                 return None
             if words[at] != begin + times:
-                self._gather_blocks(begin, turn)
+                self._read_forms(begin, turn)
                 break
         if not _ORDERED:
             self.memory.sync()
-        alike, notes = self._heard[turn]
+        alike, piggybacks = self._last_read[turn]
         # all have come: this slot is not written again before all have read it, whatever happens
         # here
         if form.mine:
             self._seq = 0
-        if not usual(notes):
+        if not accept(piggybacks):
             self._seq = 0
             return False
         if not alike:
@@ -270,15 +260,15 @@ class Board:
             return True
         self._vectors[id(x)].add_up()
         self.memory.sync()
-        self._words[self._mine] = begin + _TIMES + self._times[turn]
+        self._words[self._mine] = begin + _COUNTS + self._counts[turn]
         if not later:
-            self.rest()
+            self.wait_for_rest()
         return True
 
-    def rest(self) -> None:
-        """Wait until the other ranks have added up their parts of ``Vectors``."""
+    def wait_for_rest(self) -> None:
+        """Wait until the other ranks have added up their parts of ``SharedVectors``."""
         if self._seq:
-            self._wait((self._seq + 1) * _TIMES)
+            self._wait((self._seq + 1) * _COUNTS)
             self._seq = 0
 
     def _leave(self, channel: Channel, seq: int) -> None:
@@ -286,31 +276,33 @@ class Board:
         ranks learn why.
         """
         self._seq, self._turn = 0, 1 - self._turn  # nobody has used the slot of this turn
-        channel.give_back(seq)
+        channel.return_number(seq)
         self.elsewhere(seq)
 
-    def _say(self, form: Form, note: bytes, turn: int) -> None:
+    def _publish_form(self, form: SumForm, piggyback: bytes, turn: int) -> None:
         start = self._slots[turn][self._rank]
-        text = len(note).to_bytes(2, "little") + form.head + note
+        text = len(piggyback).to_bytes(2, "little") + form.head + piggyback
         self._bytes[start : start + len(text)] = text
-        self._times[turn] = (self._times[turn] + 1) % _TIMES
-        self._said[turn], self._known[turn] = (form, note), self._nothing_known
+        self._counts[turn] = (self._counts[turn] + 1) % _COUNTS
+        self._published[turn], self._counts_read[turn] = (form, piggyback), self._nothing_read
 
-    def _gather_blocks(self, begin: int, turn: int) -> None:
-        """Read the slots whose form or note may be others than last time; all ranks have written
+    def _read_forms(self, begin: int, turn: int) -> None:
+        """Read the slots whose form or piggyback may be others than last time; all ranks have written
         them.
         """
         # a rank in the next sum shows the count of its other slot
         ahead = [self._words[at] - begin for at in self._others]
         known = [
-            (at, n % _TIMES if n < 2 * _TIMES else _UNKNOWN)
+            (at, n % _COUNTS if n < 2 * _COUNTS else _NO_COUNT)
             for at, n in zip(self._others, ahead, strict=True)
         ]
-        if known != self._known[turn] or max(ahead) >= 2 * _TIMES:
-            texts = [bytes(self._bytes[start : start + HEAD + NOTE]) for start in self._slots[turn]]
+        if known != self._counts_read[turn] or max(ahead) >= 2 * _COUNTS:
+            texts = [
+                bytes(self._bytes[start : start + HEAD + PIGGYBACK]) for start in self._slots[turn]
+            ]
             heads = {text[2:HEAD] for text in texts}
-            notes = [text[HEAD : HEAD + int.from_bytes(text[:2], "little")] for text in texts]
-            self._known[turn], self._heard[turn] = known, (len(heads) == 1, notes)
+            piggybacks = [text[HEAD : HEAD + int.from_bytes(text[:2], "little")] for text in texts]
+            self._counts_read[turn], self._last_read[turn] = known, (len(heads) == 1, piggybacks)
 
     def _wait(self, least: int) -> bool:
         """Wait until the words of all other ranks are at least ``least``, or one is in another
@@ -318,7 +310,7 @@ class Board:
         """
         words, transport = self._words, self._transport
         for at in self._others:
-            for _ in range(1 if transport.active else _SHORT * polling.spins):
+            for _ in range(1 if transport.active else _POLLS * polling.spins):
                 if words[at] >= least:
                     break
             else:
@@ -332,7 +324,7 @@ class Board:
 
         def ready() -> bool:
             return all(
-                [words[at] >= least or words[at + _ELSEWHERE] * _TIMES >= least for at in others]
+                [words[at] >= least or words[at + _ELSEWHERE] * _COUNTS >= least for at in others]
             )
 
         what = Waiting(UPDATE, call_site(), None, 0, self._seq)
@@ -366,18 +358,7 @@ class Board:
         self.memory.free()
 
 
-_IN_MEMORY = "/dev/shm"
-
-_BLOCK = (
-    2**17
-    # bytes that are added up at a time: with the same block of each rank's vector they stay in the
-    # cache
-)
-
-_LINE = 64  # bytes of a cache line
-
-
-class Vectors:
+class SharedVectors:
     """The vectors of all ranks, of one dtype and length.
 
     Args:
@@ -403,9 +384,9 @@ class Vectors:
         places = [slice(at, min(at + step, stop)) for at in range(start, stop, step)]
         self._blocks = [[array[place] for array in arrays] for place in places]
         self._rank, self._total = rank, None if rank < 2 else np.empty(step, self.mine.dtype)
-        self.form: Any = None  # how a Board sums them, set by it
+        self.form: Any = None  # how a SharedSum sums them, set by it
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Vectors:
+    def __deepcopy__(self, memo: dict[int, Any]) -> SharedVectors:
         """Itself: a copied model's gradients live elsewhere."""
         return self
 
@@ -435,24 +416,24 @@ class Ranks(Protocol):
         """Return the reduction of the ranks' objects."""
 
 
-def share_vectors(comm: Ranks, like: Array, number: int) -> Vectors | None:
-    """Vectors like ``like``, which is one-dimensional; all ranks call it. None if the memory cannot
+def share_vectors(comm: Ranks, like: Array, number: int) -> SharedVectors | None:
+    """SharedVectors like ``like``, which is one-dimensional; all ranks call it. None if the memory cannot
     be had.
 
     Each rank allocates the pages of its own vector: with several memory nodes (NUMA) they are on
     the one near that rank.
     """
     length = -(-like.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    file = _create(comm.size * length) if comm.rank == 0 else -1
+    file = _unnamed_file(comm.size * length) if comm.rank == 0 else -1
     path, which = comm.bcast_obj(
-        (f"/proc/{os.getpid()}/fd/{file}", _which(file)) if file >= 0 else ("", None)
+        (f"/proc/{os.getpid()}/fd/{file}", _file_identity(file)) if file >= 0 else ("", None)
     )
     mapped: Any = None
     try:
         if (
             path
             and (file := file if comm.rank == 0 else os.open(path, os.O_RDWR)) >= 0
-            and _which(file) == which
+            and _file_identity(file) == which
         ):
             # an error now, and not when it is written
             os.posix_fallocate(file, comm.rank * length, length)
@@ -467,18 +448,18 @@ def share_vectors(comm: Ranks, like: Array, number: int) -> Vectors | None:
     arrays = [
         np.ndarray(like.shape, like.dtype, mapped, rank * length) for rank in range(comm.size)
     ]
-    return Vectors(arrays, comm.rank, number)
+    return SharedVectors(arrays, comm.rank, number)
 
 
-def _create(nbytes: int) -> int:
+def _unnamed_file(nbytes: int) -> int:
     """A file that never has a name, so that nothing is left of it however the job ends; -1: there
     is no room for it.
     """
     try:
-        file = os.open(_IN_MEMORY, os.O_RDWR | os.O_TMPFILE, 0o600)
+        file = os.open(_FOLDER, os.O_RDWR | os.O_TMPFILE, 0o600)
     except (OSError, AttributeError):  # another system
         return -1
-    left = os.statvfs(_IN_MEMORY)
+    left = os.statvfs(_FOLDER)
     if left.f_bavail * left.f_frsize < 2 * nbytes:  # others want some too, MPI among them
         os.close(file)
         return -1
@@ -486,7 +467,7 @@ def _create(nbytes: int) -> int:
     return file
 
 
-def _which(file: int) -> tuple[int, int]:
+def _file_identity(file: int) -> tuple[int, int]:
     """The identity of an open file: in another container the path of a process's descriptor may
     lead to another file.
     """

@@ -29,11 +29,6 @@ def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
     return len(KINDS) * ((8 * seq + order) % (limit // len(KINDS))) + kind
 
 
-"""A communication as a generator: it yields where it has to wait for others, so that it can be
-waited for now or later.
-"""
-
-
 @dataclass
 class Traffic:
     """What a rank has sent so far on a communicator: values and gradients.
@@ -75,8 +70,8 @@ class Transport(Protocol):
     active: list[Any]
     # the buffers of collectives' matches, for each lane
     match_buffers: tuple[MatchBuffers, MatchBuffers]
-    board: Any  # a Board, which sums in memory that all ranks share, once one was opened; else None
-    adds_up: bool  # whether a board can be opened
+    shared_sum: Any  # a SharedSum, once one was made; else None
+    can_sum_in_memory: bool  # whether one can be made
 
     @property
     def world_ranks(self) -> list[int]:

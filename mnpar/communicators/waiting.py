@@ -1,9 +1,7 @@
-"""How bytes get from rank to rank: the small protocol behind every communicator.
+"""Waits: a communication is a generator of them (``Steps``), so it can be waited for now or later.
 
-A transport knows neither Variables nor shapes nor what a gradient is: :class:`Channel` builds all
-communications on these methods, so each of them is written, and proved, once for processes, threads
-and a single rank. Each transport has two lanes, forward and backward: a rank that is still in
-forward can never take a gradient for its data.
+The steps of a communication yield a ``Pending`` where they need something of other ranks.
+``Waiting`` describes what is awaited, for the errors of waits that would last for ever.
 """
 
 from __future__ import annotations

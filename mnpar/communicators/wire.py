@@ -82,7 +82,7 @@ ROOTED = (
     "reduce_obj",
 )
 
-UPDATE = "optimizer.update"  # allreduce_noted: errors name what the user has called
+UPDATE = "optimizer.update"  # allreduce_if: errors name what the user has called
 
 _OTHERS = (
     "barrier",

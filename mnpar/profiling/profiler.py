@@ -145,14 +145,14 @@ _PLACES = (
     _Place(Mailbox, "_read", _spanning("recv", _received)),
     _Place(
         Mailbox,
-        "post",
+        "send_exchange",
         _spanning(
             "send", lambda box, a, _: _message(box, "exchange", a[1], True, a[2], "exchange")
         ),
     ),
     _Place(
         Mailbox,
-        "fetch",
+        "recv_exchange",
         _receiving(lambda box, a, _: _message(box, a[0].name, a[1], False, a[2], "exchange")),
     ),
     _Place(Step, "act", _spanning("stage", lambda step, a, _: (" ".join(map(str, a)), None, ""))),

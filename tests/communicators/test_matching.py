@@ -163,7 +163,7 @@ def test_a_gradient_that_is_missing_on_some_ranks_still_comes_with_the_opening()
 def test_ranks_without_a_note_in_another_collective_choose_the_same_room_afterwards(comm, odd):
     x = np.ones(20)  # fits into the smallest buffer, but not beside a note
     with pytest.raises(MismatchError, match="different collectives"):
-        comm.scan(x) if comm.rank == odd else comm.allreduce_noted(
+        comm.scan(x) if comm.rank == odd else comm.allreduce_if(
             x, b"n" * 200, lambda notes: True, x
         )
     for n in (4, 40, 400):
@@ -171,11 +171,11 @@ def test_ranks_without_a_note_in_another_collective_choose_the_same_room_afterwa
 
 
 @pytest.mark.ranks(1, 2)
-def test_a_note_that_would_cover_values_is_refused(comm):
+def test_a_piggyback_that_would_cover_values_is_refused(comm):
     x = np.ones(3)
-    assert comm.allreduce_noted(x, b"n" * 256, lambda notes: True, x)
-    with pytest.raises(ValueError, match="a note has at most 256 bytes, not 257"):
-        comm.allreduce_noted(x, b"n" * 257, lambda notes: True, x)
+    assert comm.allreduce_if(x, b"n" * 256, lambda notes: True, x)
+    with pytest.raises(ValueError, match="a piggyback has at most 256 bytes, not 257"):
+        comm.allreduce_if(x, b"n" * 257, lambda notes: True, x)
     np.testing.assert_array_equal(x, comm.size)
 
 
@@ -185,14 +185,14 @@ def test_a_note_that_would_cover_values_is_refused(comm):
 def test_a_rank_that_cannot_take_part_in_a_sum_with_notes_spoils_no_number(comm, n, usual):
     def total():
         x, heard = np.full(n, comm.rank + 1.0), []
-        assert comm.allreduce_noted(
+        assert comm.allreduce_if(
             x, b"note %d" % comm.rank, lambda notes: heard.append(notes) is None, x
         )
         assert heard == [[b"note %d" % rank for rank in range(comm.size)]]
         return x.tolist() == [comm.size * (comm.size + 1) / 2] * n
 
     def odd(x):
-        return comm.allreduce_noted(
+        return comm.allreduce_if(
             x, b"note", lambda notes: notes == [b"note"] * comm.size and usual, x
         )
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import mnpar
-from mnpar.communicators.piggyback import NotedSum
-from mnpar.communicators.shared_sum import FEW
+from mnpar.communicators.piggyback import PiggybackSum
+from mnpar.communicators.shared_sum import SLOT_VALUES
 from mnpar.errors import DeadlockError, MismatchError
 from tests.harness.mpi import needs_mpich
 
@@ -27,79 +27,79 @@ def notes_agree(notes):
 def test_sums_are_those_of_messages(comm, dtype):
     mine = comm.split(0, comm.rank)
     rng = np.random.default_rng(comm.rank)
-    assert mine.open_board()
+    assert mine.sum_in_shared_memory()
     for step in range(7):  # more than there are slots
         x = (100 * rng.standard_normal(500)).astype(dtype)
         total = x.copy()
-        assert mine.allreduce_noted(total, b"%d" % step, lambda notes: True, total)
+        assert mine.allreduce_if(total, b"%d" % step, lambda notes: True, total)
         np.testing.assert_array_equal(total, comm.allreduce(x))
     mine.finalize()
 
 
 @PROCESSES
 def test_unusual_notes_leave_values_alone_and_the_next_sum_right(comm):
-    comm.open_board()
+    comm.sum_in_shared_memory()
     for unusual in (False, True, True, False, False):
         x = np.full(10, comm.rank + 1.0)
-        summed = comm.allreduce_noted(x, b"x" if unusual and comm.rank else b"o", notes_agree, x)
+        summed = comm.allreduce_if(x, b"x" if unusual and comm.rank else b"o", notes_agree, x)
         assert summed is not unusual
         np.testing.assert_array_equal(
             x, comm.rank + 1.0 if unusual else comm.size * (comm.size + 1) / 2
         )
-    assert not comm.open_board(False)
+    assert not comm.sum_in_shared_memory(False)
 
 
 @PROCESSES
 def test_values_that_do_not_fit_go_by_messages(comm):
-    comm.open_board()
-    for n in (10, FEW // 8 + 1, 10):
+    comm.sum_in_shared_memory()
+    for n in (10, SLOT_VALUES // 8 + 1, 10):
         x = np.ones(n)
-        assert comm.allreduce_noted(x, b"", lambda notes: True, x)
+        assert comm.allreduce_if(x, b"", lambda notes: True, x)
         np.testing.assert_array_equal(x, comm.size)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @PROCESSES
 def test_values_of_different_forms_are_told_on_all_ranks(comm):
-    comm.open_board()
+    comm.sum_in_shared_memory()
     x = np.ones(10 + comm.rank)
     with pytest.raises(MismatchError, match=r"different dtype or shape"):
-        comm.allreduce_noted(x, b"", lambda notes: True, x)
+        comm.allreduce_if(x, b"", lambda notes: True, x)
     y = np.ones(3)
-    assert comm.allreduce_noted(y, b"", lambda notes: True, y)  # all go on
-    comm.open_board(False)
+    assert comm.allreduce_if(y, b"", lambda notes: True, y)  # all go on
+    comm.sum_in_shared_memory(False)
 
 
 @PROCESSES
 def test_a_rank_in_another_collective_is_told_on_all_ranks(comm):
-    comm.open_board()
+    comm.sum_in_shared_memory()
     for odd in range(comm.size):
         x = np.ones(3)
         with pytest.raises(
             MismatchError, match=r"allgather of float64 \(3,\), at .*test_shared_sum"
         ):
-            comm.allgather(x) if comm.rank == odd else comm.allreduce_noted(
+            comm.allgather(x) if comm.rank == odd else comm.allreduce_if(
                 x, b"", lambda notes: True, x
             )
         z = np.ones(2)
-        assert comm.allreduce_noted(z, b"", lambda notes: True, z)
+        assert comm.allreduce_if(z, b"", lambda notes: True, z)
         np.testing.assert_array_equal(z, comm.size)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @PROCESSES
 def test_ranks_that_are_ahead_do_not_disturb_those_that_still_add(comm):
     """Between sums come exchanges for which some ranks need not wait."""
-    comm.open_board()
+    comm.sum_in_shared_memory()
     for step in range(30):
         x = np.full(50_000 if step % 3 else 5, step + comm.rank + 0.0)
-        assert comm.allreduce_noted(x, b"", lambda notes: True, x)
+        assert comm.allreduce_if(x, b"", lambda notes: True, x)
         assert (x == comm.size * step + comm.size * (comm.size - 1) / 2).all()
         comm.send(np.ones(1), (comm.rank + 1) % comm.size)
         if step % 2:
             comm.iallreduce(np.ones(1)).wait()
         comm.recv((comm.rank - 1) % comm.size)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @needs_mpich
@@ -114,9 +114,9 @@ def test_vectors_are_summed_where_they_live(comm, n, dtype):
     for step in range(5):
         x[...] = (100 * rng.standard_normal(n)).astype(dtype)
         total = comm.allreduce(x)
-        assert comm.allreduce_noted(x, b"%d" % step, lambda notes: True, x)
+        assert comm.allreduce_if(x, b"%d" % step, lambda notes: True, x)
         np.testing.assert_array_equal(x, total)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
     np.testing.assert_array_equal(x, total)  # it stays where somebody has it
 
 
@@ -126,14 +126,14 @@ def test_vectors_keep_their_values_where_notes_are_unusual(comm):
     vectors = comm.share_vectors(np.empty(20_000))
     for unusual in (False, True, True, False):
         vectors.mine[...] = comm.rank + 1.0
-        summed = comm.allreduce_noted(
+        summed = comm.allreduce_if(
             vectors.mine, b"x" if unusual and comm.rank else b"o", notes_agree, vectors.mine
         )
         assert summed is not unusual
         np.testing.assert_array_equal(
             vectors.mine, comm.rank + 1.0 if unusual else comm.size * (comm.size + 1) / 2
         )
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @needs_mpich
@@ -143,9 +143,9 @@ def test_ranks_with_different_vectors_of_one_form_sum_them_by_messages(comm):
     for one, other in (both, [np.ones(20_000), both[0]], both[:1] * 2):
         x = getattr(one if comm.rank else other, "mine", one)
         x[...] = comm.rank
-        assert comm.allreduce_noted(x, b"", lambda notes: True, x)
+        assert comm.allreduce_if(x, b"", lambda notes: True, x)
         np.testing.assert_array_equal(x, comm.size * (comm.size - 1) / 2)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @needs_mpich
@@ -157,12 +157,12 @@ def test_a_rank_in_another_collective_than_a_sum_of_vectors_is_told_on_all_ranks
         with pytest.raises(
             MismatchError, match=r"allgather of float64 \(3,\), at .*test_shared_sum"
         ):
-            comm.allgather(np.ones(3)) if comm.rank == odd else comm.allreduce_noted(
+            comm.allgather(np.ones(3)) if comm.rank == odd else comm.allreduce_if(
                 x, b"", lambda notes: True, x
             )
-        assert comm.allreduce_noted(x, b"", lambda notes: True, x)
+        assert comm.allreduce_if(x, b"", lambda notes: True, x)
         np.testing.assert_array_equal(x, comm.size)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @PROCESSES
@@ -173,7 +173,7 @@ def test_where_there_is_no_memory_for_vectors_nobody_has_them(comm, monkeypatch)
     if comm.rank == comm.size - 1:
         monkeypatch.setattr("os.posix_fallocate", none_left)
     assert comm.share_vectors(np.empty(20_000)) is None
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @needs_mpich
@@ -184,7 +184,7 @@ def test_vectors_leave_half_of_the_memory_to_others(comm, monkeypatch):
     )
     assert comm.share_vectors(np.empty(20_000)) is None
     assert comm.share_vectors(np.empty(10_000)) is not None
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @needs_mpich
@@ -221,13 +221,13 @@ def test_an_optimizer_has_many_gradients_where_they_are_summed(comm, wire_dtype)
     assert np.shares_memory(net[0].W.grad, shared.mine) is (wire_dtype is None)
     grad = net[0].W.grad
     before = net[0].W.grad.copy()
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
     np.testing.assert_array_equal(grad, before)
 
 
 @pytest.mark.ranks(1, 2, on="threads")
 def test_thread_ranks_have_none(comm):
-    assert not comm.open_board()
+    assert not comm.sum_in_shared_memory()
 
 
 @needs_mpich
@@ -244,9 +244,9 @@ def test_an_optimizer_sums_small_gradients_so(comm):
         x = np.arange(6.0 * comm.size).reshape(-1, 3).astype("f4") % (5 + step)
         optimizer.update(lambda x: F.mean(net(x) ** 2), x[2 * comm.rank :][:2])
         other.update(lambda x: F.mean(twin(x) ** 2), x)
-    assert comm.transport.board is not None
+    assert comm.transport.shared_sum is not None
     np.testing.assert_allclose(net.W.array, twin.W.array, rtol=1e-5)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @PROCESSES
@@ -272,7 +272,7 @@ def test_digests_beside_such_sums_tell_of_copies_that_have_drifted_apart(comm, u
         MismatchError, match=r"update 13: the values of /W are not the same on ranks"
     ):
         update()
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @needs_mpich
@@ -288,17 +288,17 @@ def test_vectors_have_no_name_in_any_folder(comm, monkeypatch):
     assert comm.share_vectors(np.empty(20_000)) is not None
     (path,) = seen
     assert path.endswith("(deleted)")
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @PROCESSES
 @pytest.mark.parametrize("n", [7, 20_000])
 def test_a_sum_begins_and_ends_apart(comm, n):
     """Who has begun waits for nobody before the end; what is said may change each time."""
-    comm.open_board()
+    comm.sum_in_shared_memory()
     vectors = comm.share_vectors(np.empty(n)) if n > 7 else None
     x = np.empty(n) if vectors is None else vectors.mine
-    noted = NotedSum(comm, x)
+    noted = PiggybackSum(comm, x)
     for step, note in enumerate([b"0", b"1", b"2", b"3", b"3", b"3", b"3"]):
         x[...] = step + comm.rank
         late, heard = step % comm.size, []
@@ -311,7 +311,7 @@ def test_a_sum_begins_and_ends_apart(comm, n):
         assert noted.end(lambda notes, heard=heard: heard.append(notes) is None)
         assert heard == [[note] * comm.size]
         np.testing.assert_array_equal(x, comm.size * step + comm.size * (comm.size - 1) / 2)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @needs_mpich
@@ -320,9 +320,9 @@ def test_what_a_rank_says_that_is_ahead_by_a_sum_is_heard(comm):
     """Rank 0 ends each sum when the others have begun the next one: their words tell of that, and
     not of what it reads.
     """
-    comm.open_board()
+    comm.sum_in_shared_memory()
     noted, notes = (
-        NotedSum(comm, x := np.empty(7)),
+        PiggybackSum(comm, x := np.empty(7)),
         [b"a", b"a", b"b", b"a", b"c", b"a", b"a", b"d"],
     )
 
@@ -342,14 +342,14 @@ def test_what_a_rank_says_that_is_ahead_by_a_sum_is_heard(comm):
             begin(step + 1)
         if comm.rank:
             comm.send(np.ones(1), 0)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @needs_mpich
 @PROCESSES
 def test_parts_that_others_add_up_may_come_later(comm):
     vectors = comm.share_vectors(np.empty(20_000))
-    noted, x = NotedSum(comm, vectors.mine), vectors.mine
+    noted, x = PiggybackSum(comm, vectors.mine), vectors.mine
     own, *others = vectors.parts
     for step in range(5):
         x[...] = step + comm.rank
@@ -358,28 +358,28 @@ def test_parts_that_others_add_up_may_come_later(comm):
         assert noted.end(lambda notes: True, later=True)
         assert own.stop > own.start
         np.testing.assert_array_equal(x[own], total)
-        noted.rest()
+        noted.wait_for_rest()
         np.testing.assert_array_equal(np.concatenate([x[place] for place in others]), total)
-    comm.open_board(False)
-    assert comm.allreduce_noted(x, b"", lambda notes: True, x)  # by messages
+    comm.sum_in_shared_memory(False)
+    assert comm.allreduce_if(x, b"", lambda notes: True, x)  # by messages
 
 
 @PROCESSES
 def test_a_prepared_sum_goes_by_messages_where_there_is_no_board(comm):
-    noted = NotedSum(comm, x := np.ones(5))
+    noted = PiggybackSum(comm, x := np.ones(5))
     for there in (False, True, False, True):
-        comm.open_board(there)
+        comm.sum_in_shared_memory(there)
         x[...] = 1
         noted.begin(b"")
         assert noted.end(lambda notes: True)
         np.testing.assert_array_equal(x, comm.size)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @PROCESSES
 def test_a_rank_in_another_collective_than_a_sum_that_has_begun_is_told_on_all_ranks(comm):
-    comm.open_board()
-    noted = NotedSum(comm, x := np.ones(5))
+    comm.sum_in_shared_memory()
+    noted = PiggybackSum(comm, x := np.ones(5))
 
     def summed():
         noted.begin(b"")
@@ -393,7 +393,7 @@ def test_a_rank_in_another_collective_than_a_sum_that_has_begun_is_told_on_all_r
             comm.allgather(np.ones(3)) if comm.rank == odd else summed()
         assert summed()
         np.testing.assert_array_equal(x, comm.size)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @needs_mpich
@@ -428,7 +428,7 @@ def test_parts_are_stepped_as_they_come_and_give_the_weights_of_one_rank(comm, m
         mine = taught(optimizer, slice(3 * comm.rank, 3 * comm.rank + 3))
         assert len(optimizer.sync.reducer.parts) == 3
         np.testing.assert_allclose(mine, taught(make(), slice(None)), rtol=1e-9, atol=1e-11)
-    comm.open_board(False)
+    comm.sum_in_shared_memory(False)
 
 
 @needs_mpich
@@ -440,22 +440,22 @@ def test_after_a_sum_that_was_given_up_the_next_one_says_so(comm, monkeypatch):
         raise TimeoutError
 
     mine = comm.split(0, comm.rank)
-    mine.open_board()
+    mine.sum_in_shared_memory()
     x = np.full(5, comm.rank + 1.0)
     if comm.rank == 0:
         with monkeypatch.context() as patch:
             patch.setattr("mnpar.communicators.shared_sum.wait", gives_up)
             with pytest.raises(TimeoutError):
-                mine.allreduce_noted(x, b"", lambda notes: True, x)
+                mine.allreduce_if(x, b"", lambda notes: True, x)
         x[...] = -1
         for _ in range(2):
             with pytest.raises(
                 DeadlockError, match=r"rank 0: .* ended in an error.*create another communicator"
             ):
-                mine.allreduce_noted(x, b"", lambda notes: True, x)
+                mine.allreduce_if(x, b"", lambda notes: True, x)
     comm.barrier()
     if comm.rank:
-        assert mine.allreduce_noted(x, b"", lambda notes: True, x)
+        assert mine.allreduce_if(x, b"", lambda notes: True, x)
         np.testing.assert_array_equal(x, comm.size * (comm.size + 1) / 2)
 
 
@@ -465,10 +465,10 @@ def test_an_error_in_looking_at_the_notes_leaves_the_next_sum_right(comm):
         raise ValueError(f"{len(notes)} notes")
 
     mine = comm.split(0, comm.rank)
-    mine.open_board()
+    mine.sum_in_shared_memory()
     x = np.full(5, comm.rank + 1.0)
     for _ in range(3):  # more than there are slots
         with pytest.raises(ValueError, match=f"{comm.size} notes"):
-            mine.allreduce_noted(x, b"", complains, x)
-    assert mine.allreduce_noted(x, b"", lambda notes: True, x)
+            mine.allreduce_if(x, b"", complains, x)
+    assert mine.allreduce_if(x, b"", lambda notes: True, x)
     np.testing.assert_array_equal(x, comm.size * (comm.size + 1) / 2)

@@ -77,7 +77,7 @@ def test_five_steps_of_uneven_ranks_are_those_of_one_with_one_reduction_each(
             sent.extend([x.size] * bool(x.size)) or original(x, *args, **kwds)
         )
 
-    for link, name in ((channel, "allreduce"), (channel, "iallreduce"), (comm, "allreduce_noted")):
+    for link, name in ((channel, "allreduce"), (channel, "iallreduce"), (comm, "allreduce_if")):
         monkeypatch.setattr(link, name, spy(getattr(link, name)))
     mine = taught(optimizer, 5, lambda step: part(comm, step))
     assert comm.size == 1 or sent == [4 * 3 + 4 + 2 * 4 + 2] * 5

@@ -30,7 +30,7 @@ from mnpar.communicators.matching import BLOCK, MatchBuffer, MatchBuffers, block
 from mnpar.communicators.mpi.reduction import PIECE, Reductions
 from mnpar.communicators.operation import complete, wait
 from mnpar.communicators.shared_memory import WindowMemory
-from mnpar.communicators.shared_sum import Board
+from mnpar.communicators.shared_sum import SharedSum
 from mnpar.communicators.transport import (
     KINDS,
     PIECE_OF_MESSAGE,
@@ -64,7 +64,7 @@ class MpiTransport(Reductions):
     """
 
     name = "mpi"
-    board: Board | None = None
+    shared_sum: SharedSum | None = None
 
     def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
         self.process, self.MPI = process, process.MPI
@@ -91,7 +91,9 @@ class MpiTransport(Reductions):
         self.apart = len(set(self._machines)) > 1
         # Open MPI prints errors where it makes memory for that, and its ranks can go on without
         # lost ones
-        self.adds_up = self.size > 1 and not self.apart and self.MPI.get_vendor()[0] != "Open MPI"
+        self.can_sum_in_memory = (
+            self.size > 1 and not self.apart and self.MPI.get_vendor()[0] != "Open MPI"
+        )
         self._others = tuple([rank for rank in self._world_ranks if rank != process.rank])
         self.lanes: list[Any] = []
         self._outbox: deque[tuple[Any, bytes | Array]] = deque()
@@ -182,8 +184,8 @@ class MpiTransport(Reductions):
     def wait(self, pending: Pending) -> None:
         peer = pending.waiting.peer
         peers = self._others if peer is None or peer == ANY else (self._world_ranks[peer],)
-        if self.board is not None and pending.meeting and pending.waiting.order == 0:
-            self.board.elsewhere(pending.waiting.seq)
+        if self.shared_sum is not None and pending.meeting and pending.waiting.order == 0:
+            self.shared_sum.elsewhere(pending.waiting.seq)
         self.process.deadlocks.until(
             pending.ready,
             pending.waiting,
@@ -395,10 +397,10 @@ class MpiTransport(Reductions):
         return memory
 
     def finalize(self) -> None:
-        if self.board is not None:
+        if self.shared_sum is not None:
             self._all_come()
-            self.board.free()
-            self.board = None
+            self.shared_sum.free()
+            self.shared_sum = None
         self._sweep()
         if not self._outbox:
             for comm, buffers in zip(self.lanes, self._all_buffers, strict=True):

@@ -49,7 +49,7 @@ class ThreadTransport:
     """The transport of thread ranks."""
 
     name = "threads"
-    board, adds_up = None, False
+    shared_sum, can_sum_in_memory = None, False
     tag_limit = 2**31 - 1
 
     def __init__(self, world: World, group: int, members: list[int], rank: int) -> None:
@@ -310,7 +310,7 @@ def claim(thing: Any) -> None:
 
 def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[Any]:
     """Run ``program`` on thread ranks; their results in rank order, or the first rank's error with
-    its number in a note.
+    its number in a piggyback.
     """
     world = World(ranks)
     results: list[Any] = [None] * ranks

@@ -66,7 +66,7 @@ class Carrier(Communication):
         """Send what others want."""
         call = self.call(self.plan.fingerprint)
         if self.order == 0:
-            self.seq = self.channel.next_exchange()
+            self.seq = self.channel.take_number()
         self.asked = list(self.dests) if call.wants else []
         form = form_of(self.plan.have[self.comm.rank], xs, self.label)
         for parcel in [parcel for parcel in self.route.sends if parcel.rank in self.dests]:
@@ -78,9 +78,9 @@ class Carrier(Communication):
         if parcel.rank not in self.sources:
             delivery.put(parcel, None)
             return
-        value, header = yield from self.channel.fetch(call, parcel.rank, self.seq)
+        value, header = yield from self.channel.recv_exchange(call, parcel.rank, self.seq)
         if not delivery.suits(parcel, value):
-            raise self.channel.misfit(
+            raise self.channel.exchange_mismatch(
                 parcel.rank, f"{delivery.expects(parcel)} in {self.label}", header, "arrays"
             )
         self._note(parcel.rank, header)
@@ -96,7 +96,7 @@ class Carrier(Communication):
                 gather_pieces(parcel, xs, form), (*form.lead, parcel.cells), call, self.seq
             )
             traffic.bytes += frame.nbytes - wire.SIZE
-        self.channel.post(frame, parcel.rank, self.seq)
+        self.channel.send_exchange(frame, parcel.rank, self.seq)
 
     def _note(self, rank: int, header: Header) -> None:
         """A rank that wants a gradient gets one in backward or, if there will be none here, word of
@@ -110,7 +110,7 @@ class Carrier(Communication):
         elif header.wants:
             back = self.comm.channel(self.order + 1)
             call = Call(self.op, self.site, root=self.plan.adjoint.fingerprint, order=back.order)
-            back.post(wire.encode_refusal(call, self.seq), rank, self.seq)
+            back.send_exchange(wire.encode_refusal(call, self.seq), rank, self.seq)
 
 
 class Exchange(Carrier):

@@ -190,7 +190,7 @@ class SplitCollective:
         ):  # the adjoint of one that was called where nothing is looked at
             return None
         elif hook.asks(comm):  # (the adjoint's question has a number in any case)
-            self.asked = channel.next_number if question is not None else channel.next_exchange()
+            self.asked = channel.next_number if question is not None else channel.take_number()
         return (
             None
             if question is None

@@ -163,6 +163,6 @@ def halo_of(
     if plan.idle(comm.rank) and getattr(x, "shape", ())[-plan.ndim :] == plan.want[comm.rank].shape:
         comm.channel(
             0
-        ).next_exchange()  # as the others do, who may have something to say to each other
+        ).take_number()  # as the others do, who may have something to say to each other
         return as_variable(x)
     return (iexchange if later else exchange)(comm, x, plan, fill)  # type: ignore[no-any-return]

@@ -66,7 +66,7 @@ class RingAttention(TiledAttention, Communication):
     def forward(self, q: Array, k: Array, v: Array) -> Any:
         found = super().forward(q, k, v)
         # of the hops of backward
-        self.numbers = [self.channel.next_exchange() for _ in range(2 * self.ways.ring.length)]
+        self.numbers = [self.channel.take_number() for _ in range(2 * self.ways.ring.length)]
         return found
 
     def _tell(self, mine: list[int], k: Array, v: Array) -> list[list[int]]:

@@ -22,7 +22,7 @@ from mnpar.optimizers.flat_buffers import Arena
 
 if TYPE_CHECKING:
     from mnpar.communicators.operation import Operation
-    from mnpar.communicators.shared_sum import Vectors
+    from mnpar.communicators.shared_sum import SharedVectors
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING
 
 from mnpar.autograd.graph import GradientHook, GradSlot, VariableNode
 from mnpar.autograd.tape import current_tape
-from mnpar.communicators.piggyback import NotedSum
-from mnpar.communicators.shared_sum import FEW
+from mnpar.communicators.piggyback import PiggybackSum
+from mnpar.communicators.shared_sum import SLOT_VALUES
 from mnpar.optimizers.flat_buffers import Arenas
 from mnpar.optimizers.gradient_method import Pieces
 
@@ -62,7 +62,7 @@ class Bucket:
         self.place = slice(arena.slices[start].start, arena.slices[stop - 1].stop)
         self.grad = arena.grad[self.place]
         # the shared memory in which ``sent`` lives, if there is any
-        self.shared: Vectors | None = None
+        self.shared: SharedVectors | None = None
         # what is reduced: ``grad`` itself, or a buffer of the wire dtype, the same each time
         self.sent: Any = None
         self.operation: Operation | None = None
@@ -78,7 +78,7 @@ class Bucket:
         sent: Array = self.sent
         return sent
 
-    def share(self, vectors: Vectors | None) -> None:
+    def share(self, vectors: SharedVectors | None) -> None:
         """Move the gradients to shared memory; or, if they are sent in another dtype, the buffer
         for that.
         """
@@ -200,7 +200,7 @@ class Reducer:
         self.buckets: list[Bucket] = []
         # the first bucket of parameters that all ranks have copies of
         self._first: Bucket | None = None
-        self._noted: NotedSum | None = None  # the sum of this bucket, with notes
+        self._noted: PiggybackSum | None = None  # the sum of this bucket, with notes
         self.pieces: Pieces = ()  # for a step in one go: each arena whole
         self.parts: Sequence[
             slice
@@ -387,10 +387,10 @@ class Reducer:
             yield bucket
         self._reduce_at_once(arenas, [])
 
-    def noted(self, arenas: Arenas) -> NotedSum:
+    def noted(self, arenas: Arenas) -> PiggybackSum:
         """The sum, with a note, of the first bucket, to be begun and ended by the caller, who then
         calls :meth:`finish` for the others: :meth:`reduce` without ``bucket_bytes``. If the notes
-        are unusual nothing is summed (:meth:`Communicator.allreduce_noted`). It goes by the
+        are unusual nothing is summed (:meth:`Communicator.allreduce_if`). It goes by the
         communicator of the user, so that the error is found at once if one rank is in an update and
         another in some other collective.
         """
@@ -400,7 +400,7 @@ class Reducer:
         if noted is None or first is None or first.grad is not noted.x:
             sent = _NOTHING if first is None else first.pack(self.weight, self.wire)
             if noted is None or noted.x is not sent:
-                self._noted = noted = NotedSum(self.comm, sent)
+                self._noted = noted = PiggybackSum(self.comm, sent)
         return noted
 
     def finish(self, arenas: Arenas) -> None:
@@ -422,7 +422,7 @@ class Reducer:
     def rest(self) -> None:
         """Wait for the parts of a sum in shared memory that other ranks add up."""
         if self._noted is not None:
-            self._noted.rest()
+            self._noted.wait_for_rest()
 
     def prepare(self, arenas: Arenas) -> None:
         """Move gradients to shared memory, to be summed there, where the ranks have any; all ranks
@@ -437,7 +437,11 @@ class Reducer:
         forms = self.comm.allgather_obj((type(grad).__name__, dtype.str, grad.shape, known))
         if type(grad) is not np.ndarray or forms.count(forms[0]) < len(forms):
             return  # by messages: they go from devices too, and say what is not alike
-        if self.comm.open_board() and grad.size * dtype.itemsize > FEW and not known:
+        if (
+            self.comm.sum_in_shared_memory()
+            and grad.size * dtype.itemsize > SLOT_VALUES
+            and not known
+        ):
             bucket.share(self.comm.share_vectors(np.empty(grad.shape, dtype)))
             if (
                 bucket.shared is not None
@@ -453,7 +457,7 @@ class Reducer:
         for bucket in buckets:
             sent = bucket.pack(self.weight, self.wire)
             if bucket is self._first:
-                self.comm.allreduce_noted(sent, b"", lambda notes: True, sent)
+                self.comm.allreduce_if(sent, b"", lambda notes: True, sent)
             else:
                 self.channel_of(bucket.summed).allreduce(sent, out=sent)
             bucket.unpack()

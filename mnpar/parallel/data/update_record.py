@@ -1,6 +1,6 @@
 """The few numbers that ranks which update together tell each other in each update.
 
-They are the note of the sum of the gradients (:meth:`Communicator.allreduce_noted`) and cost
+They are the note of the sum of the gradients (:meth:`Communicator.allreduce_if`) and cost
 nothing, unless a rank has to hear the others before its backward.
 """
 
@@ -66,7 +66,7 @@ def exchange_records(mine: UpdateRecord, comm: Communicator) -> list[UpdateRecor
         records.extend(map(UpdateRecord.unpack, notes))
         return False
 
-    comm.allreduce_noted(_NOTHING, mine.pack(), keep, _NOTHING)
+    comm.allreduce_if(_NOTHING, mine.pack(), keep, _NOTHING)
     return records
 
 
