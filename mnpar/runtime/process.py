@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnpar.errors import DeadlockError, MnparError
-from mnpar.runtime import callsite, cleanup, heartbeat, startup, supervisor
+from mnpar.runtime import callsite, cleanup, exit, heartbeat, startup, supervisor
 from mnpar.runtime.deadlock import DeadlockDetector
 from mnpar.runtime.heartbeat import CARD, Heartbeat, Neighbours, PeerState
 from mnpar.runtime.output import ALIKE, await_reader, speak, speak_at_once
@@ -41,9 +41,6 @@ _CERTAIN = 3  # heartbeats for which a rank is seen to be stopped
 _NAME = 256  # bytes of a machine's name
 _PROMPT = 0.2  # s for the others to answer
 _KILLED = 2.0  # s for a launcher to end a process that has aborted the job
-
-# s to write what went wrong, which nobody may read, and to end the job in MPI's way
-_LAST_WORDS = 5.0
 
 
 class Process:
@@ -145,8 +142,7 @@ class Process:
     def _install(self) -> None:
         if sys.exit == self._on_sys_exit:  # a child of a child has them
             return
-        self._hooks = sys.excepthook, threading.excepthook
-        sys.excepthook, threading.excepthook = self._on_error, self._on_thread_error
+        exit.use(self)
         self._sys_exit, sys.exit = sys.exit, self._on_sys_exit
         os._exit = self._on_os_exit
         self.MPI.Finalize = self._on_finalize
@@ -220,7 +216,7 @@ class Process:
                 f"ends{rows}\n"
             )
             await_reader()
-            startup.hang_up()
+            exit.hang_up()
             self._os_exit(1)  # MPI is in use in another thread
 
     # ---- other processes that are lost ----
@@ -267,7 +263,7 @@ class Process:
             )
             self._abort(where, status or 1)
         if os.getpid() == self._pid:
-            startup.part_from_launcher()
+            exit.part_from_launcher()
             supervisor.note(self.rank, supervisor.ENDED)
         self._os_exit(status)
 
@@ -290,7 +286,7 @@ class Process:
                 f"mnpar: rank {self.rank} of {self.size} failed, and has not come to its end, "
                 "the job ends\n"
             )
-            startup.hang_up()
+            exit.hang_up()
             self._os_exit(self._ends[1])
         if (blocked := self._blocked) is not None:
             self._look_at(*blocked)
@@ -307,14 +303,22 @@ class Process:
             self._os_exit(143)
         return None
 
-    def _on_error(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        # a forked child's errors are its own
-        if os.getpid() != self._pid or self.MPI.Is_finalized():
-            self._hooks[0](kind, error, trace)
-            self._exit = 1, ""
-            return
+    def is_rank(self) -> bool:
+        """Return whether this is the rank, and no forked child, and MPI is not over."""
+        return os.getpid() == self._pid and not self.MPI.Is_finalized()
+
+    def note_error(self) -> None:
+        """Remember the exit code of a forked child that failed."""
+        self._exit = 1, ""
+
+    def end_job(
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+        show: exit.Hook = sys.__excepthook__,
+    ) -> NoReturn:
+        """Show an error and what the others do meanwhile, and abort the job."""
         self._end_soon(1)
         with contextlib.suppress(ValueError):  # a thread that is not the main one
             # launchers pass on the Ctrl-C that the terminal has sent already
@@ -340,17 +344,11 @@ class Process:
             f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}{others}", code
         )
 
-    def _on_thread_error(self, args: Any) -> None:
-        if os.getpid() != self._pid or self.MPI.Is_finalized():
-            self._hooks[1](args)
-        elif args.exc_type is not SystemExit:
-            self._on_error(args.exc_type, args.exc_value, args.exc_traceback)
-
     def _end_soon(self, code: int) -> None:
         """Set a deadline, at which the heartbeat's thread ends the process: to write may block,
         where nobody reads, or fail.
         """
-        self._ends = time.monotonic() + _LAST_WORDS, code
+        self._ends = time.monotonic() + exit.LAST_WORDS, code
 
     def _abort(self, text: str, code: int) -> NoReturn:
         self._end_soon(code)
@@ -401,7 +399,7 @@ class Process:
         except KeyboardInterrupt:
             self._abort("" if self.rank else "mnpar: interrupted\n", 130)
         except MnparError as error:  # its peer complains of what it sent
-            self._on_error(type(error), error, None)
+            self.end_job(type(error), error, None)
 
     def _meet_survivors(self) -> None:
         """Wait for those that are left."""

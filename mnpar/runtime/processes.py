@@ -15,6 +15,7 @@ from mnpar.runtime.heartbeat import stat_of
 from mnpar.runtime.launcher import launched_rank, under_open_mpi
 
 MPICHS = "hydra_pmi_proxy"
+_MPIS_OWN = "MPIR_CVAR_PMI_VERSION"  # set: ranks and launcher speak another protocol
 # the name of a rank that has come to its end without a communicator; of 15 letters at most
 LEAVES = "mnpar leaves"
 
@@ -59,6 +60,11 @@ def name(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     return ""
+
+
+def is_mpichs(launcher: int | None) -> bool:
+    """Return whether a launcher is MPICH's, and its ranks speak its protocol with it."""
+    return launcher is not None and name(launcher) == MPICHS and _MPIS_OWN not in os.environ
 
 
 @functools.cache

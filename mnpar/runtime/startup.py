@@ -2,14 +2,14 @@
 
 ``MPI_Init`` returns when all ranks have called it, and never if one has ended before it did;
 launchers let that happen, as one that leaves without MPI is no failure to them. So an uncaught
-error ends its process in a way that is one (:func:`install`). For all other ends: each rank on a
+error ends its process in a way that is one (:class:`Start`). For all other ends: each rank on a
 machine is a child process of its launcher there, or in a wrapper that is one and lasts as long, and
 the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts those
-children (``mpi.py`` calls MPI without the GIL); if some are missing, it says which, and ends this
-process. Ranks on other machines leave notices for each other at the launcher (notices.py for
+children (mpi/library.py calls MPI without the GIL); if some are missing, it says which, and ends
+this process. Ranks on other machines leave notices for each other at the launcher (pmi.py for
 MPICH's, pmix.py for Open MPI's). Where the launcher or its children cannot be seen (systems without
 ``/proc``, kernels that list no children, containers that hide processes, Slurm), nothing is
-watched. (The file is long because all that can happen until all ranks have met is one thing.)
+watched.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import time
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from mnpar.runtime import callsite, cleanup, pmix, processes
+from mnpar.runtime import callsite, cleanup, exit, pmix, processes
 from mnpar.runtime.launcher import (
     launched_rank,
     launched_ranks,
@@ -41,15 +41,12 @@ if TYPE_CHECKING:
     from mnpar.runtime.rendezvous import Session
 
 
-_LAST_WORDS = 5.0  # s to write what went wrong, which nobody may read
 _PULSE = 0.2  # s
 _LOOK = 1.0  # s in MPI_Init, and again, after which a rank looks for notices of others
 _GRACE = 3.0  # s for a process whose launcher has died
-_ENDING = 1.0  # s in which a launcher that has lost a rank kills the others
 # s without a new rank, after which a launcher starts no more; and as long as this rank has taken to
 # come here
 _STARTING = 1.5
-_MPIS_OWN = "MPIR_CVAR_PMI_VERSION"  # another protocol
 _TURN = 12  # looks by which the lowest rank comes first, to speak for all
 _starter: tuple[int, int | None] | None = None  # the launcher, and when it was started
 
@@ -69,36 +66,42 @@ def install() -> None:
             ).start()
     if launched_ranks() < 2:
         return
-    show = sys.excepthook
-    show_of_thread = threading.excepthook
-    process = os.getpid()
+    exit.use(Start())
+    atexit.register(_leave, _notices())
 
-    def is_rank() -> (
-        bool
-    ):  # a child's errors are its own, and those after MPI's end are no other rank's
+
+class Start:
+    """The way to end the job before all ranks have met: the launcher has to notice (exit.Ending)."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def is_rank(self) -> bool:
+        """Return whether this is the rank, and no child of it, and MPI is not over: errors after
+        MPI's end are no other rank's.
+        """
         MPI = sys.modules.get("mpi4py.MPI")
         return (
-            os.getpid() == process
+            os.getpid() == self._pid
             and not processes.is_helper()
             and (MPI is None or not MPI.Is_finalized())
         )
 
-    def on_error(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        if is_rank():
-            end_job(kind, error, trace)
-        else:
-            show(kind, error, trace)
-
     def end_job(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+        show: exit.Hook,
     ) -> None:
+        """Show the error, and end the job; return if there is no other rank."""
         interrupted = issubclass(kind, KeyboardInterrupt)
         if interrupted and threading.current_thread() is threading.main_thread():
             # launchers pass on the Ctrl-C that the terminal has sent already
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        deadline = threading.Timer(_LAST_WORDS, _end, [processes.launcher()[0], _notices()])
+        deadline = threading.Timer(
+            exit.LAST_WORDS, exit.kill, [processes.launcher()[0], _notices()]
+        )
         deadline.daemon = True
         with contextlib.suppress(RuntimeError):  # to write may block, where nobody reads
             deadline.start()
@@ -117,20 +120,14 @@ def install() -> None:
         await_reader()
         MPI = sys.modules.get("mpi4py.MPI")
         if MPI is None or not MPI.Is_initialized():
-            _end(processes.launcher()[0], _notices())
+            exit.kill(processes.launcher()[0], _notices())
         elif not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1:
-            _tidy(processes.launcher()[0])
+            exit.tidy(processes.launcher()[0])
             MPI.COMM_WORLD.Abort(1)
         deadline.cancel()  # MPI is over, or there is this rank alone: it goes on
 
-    def on_thread_error(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is None or issubclass(args.exc_type, SystemExit) or not is_rank():
-            show_of_thread(args)
-        else:
-            end_job(args.exc_type, args.exc_value, args.exc_traceback)
-
-    sys.excepthook, threading.excepthook = on_error, on_thread_error
-    atexit.register(_leave, _notices())
+    def note_error(self) -> None:
+        """Do nothing: Python's exit code tells."""
 
 
 def _follow(launcher: int, since: int | None) -> None:
@@ -160,7 +157,7 @@ def _remove_if_killed(session: Session | None) -> None:
     global _remover
     launcher = processes.launcher()[0]
     with contextlib.suppress(OSError, KeyError, ValueError):
-        if session is None and not _is_mpichs(launcher):
+        if session is None and not processes.is_mpichs(launcher):
             _remover = cleanup.Remover("")  # _watch tells it names
             return
         notices = Notices(int(os.environ["PMI_FD"]))
@@ -168,35 +165,6 @@ def _remove_if_killed(session: Session | None) -> None:
         _remover = cleanup.Remover(cleanup.job_segments(job))
         for name in notices.machine_file(job) if launcher else ():
             _remover.add(name)
-
-
-def part_from_launcher() -> None:
-    """MPI is over, and this process ends in a way that passes C's ``exit``, in which MPICH tells
-    its launcher that it is over: it would kill the others, who may still write their results, and
-    think nothing of it.
-    """
-    if _is_mpichs(processes.launcher()[0]):
-        with contextlib.suppress(OSError, KeyError, ValueError):
-            Notices(int(os.environ["PMI_FD"])).finalize()
-
-
-def hang_up() -> None:
-    """This process is about to end, as a failure. MPICH's launcher ends the others, who may be
-    stopped, when its line to this one is closed, but not if it sees first that this one has ended:
-    so it is closed now.
-    """
-    if _is_mpichs(processes.launcher()[0]):
-        with contextlib.suppress(OSError, KeyError, ValueError):
-            os.close(int(os.environ["PMI_FD"]))
-
-
-def _is_mpichs(launcher: int | None) -> bool:
-    """Whether a launcher is MPICH's, and its ranks speak its protocol with it."""
-    return (
-        launcher is not None
-        and processes.name(launcher) == processes.MPICHS
-        and _MPIS_OWN not in os.environ
-    )
 
 
 def settled() -> None:
@@ -241,7 +209,9 @@ def _leave(notices: Notices | None) -> None:
         processes.leave()
         return
     if under_open_mpi() and any(processes.has_mpi(pid) for pid in processes.children(launcher)):
-        time.sleep(_ENDING / 2)  # the launcher may take this end for a failure: see _await_others
+        time.sleep(
+            exit.ENDING / 2
+        )  # the launcher may take this end for a failure: see _await_others
     if _some_elsewhere() and under_open_mpi():
         pmix.publish_that_this_one_has_left(launcher)
     if notices is not None and (waits := notices.one_waits(launched_rank() or 0)) is not None:
@@ -251,7 +221,7 @@ def _leave(notices: Notices | None) -> None:
         )
         speak(f"{first}\n  rank {waits}: waits for ever for the start of MPI\n")
         await_reader()
-        _end(launcher, notices)
+        exit.kill(launcher, notices)
 
 
 @contextlib.contextmanager
@@ -270,14 +240,14 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
     if notices is not None and (left := notices.one_has_left(launched_rank() or 0)) is not None:
         speak(_report("the start of MPI", callsite.call_site(), f"rank {left}"))
         await_reader()
-        _end(processes.launcher()[0], notices)
+        exit.kill(processes.launcher()[0], notices)
     if _starter is not None and _has_died(*_starter):  # Open MPI would start alone
         cleanup.remove_session(_starter[0])
-        _end(None)
+        exit.kill(None)
     # before it was seen
     if _starter is None and under_open_mpi() and (killed := pmix.killed_launcher()) is not None:
         cleanup.remove_session(killed)
-        _end(None)
+        exit.kill(None)
     _await_others()
     _remove_if_killed(session)
     main = threading.current_thread() is threading.main_thread()
@@ -330,7 +300,7 @@ def wait_for_all(MPI: Any, request: Any) -> None:
         if seen > (0 if first == launched_rank() else _TURN):
             speak(_report("all ranks", callsite.call_site(), f"rank {', '.join(map(str, gone))}"))
             await_reader()
-            _tidy(launcher)
+            exit.tidy(launcher)
             MPI.COMM_WORLD.Abort(1)
     atexit.unregister(_leave)
 
@@ -340,7 +310,7 @@ def _await_others() -> None:
     connects to it meanwhile.
     """
     launcher, mine = processes.launcher()
-    deadline = time.monotonic() + _ENDING
+    deadline = time.monotonic() + exit.ENDING
     while (
         launcher is not None
         and mine in (there := processes.children(launcher))
@@ -380,14 +350,14 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
                 return
             speak_at_once(_interrupted())
             await_reader()
-            _end(launcher)
+            exit.kill(launcher)
         if session is not None:
-            session.obey(_exit)
+            session.obey(exit.leave_alone)
         if launcher is None or not begun:
             continue
         if _has_died(launcher, begun):
             cleanup.remove_session(launcher)
-            _end(launcher)
+            exit.kill(launcher)
         if time.monotonic() > next_look:
             next_look += _LOOK
             left = pmix.one_has_left()
@@ -397,7 +367,7 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
             ):
                 speak_at_once(_report("the start of MPI", site, f"rank {left}"))
                 await_reader()
-                _end(launcher)
+                exit.kill(launcher)
         there = processes.children(launcher)
         if mine not in there:  # these are not all
             continue
@@ -418,39 +388,12 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
         if looks > (0 if first else _TURN):
             speak_at_once(_report("the start of MPI", site, _missing(expected, ranks)))
             await_reader()
-            _end(launcher)
+            exit.kill(launcher)
 
 
 def _has_died(pid: int, since: int | None) -> bool:
     """Whether a process has ended that was started then; no if it cannot be seen."""
     return bool(since) and processes.begun(pid) not in (since, None)
-
-
-def _end(launcher: int | None, notices: Notices | None = None) -> None:
-    """End this process so that its launcher ends the others, and first what these would leave
-    behind: of a process that leaves by itself the launcher may think nothing.
-    """
-    _tidy(launcher)
-    if notices is not None:
-        notices.end_job()
-        time.sleep(_ENDING)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _exit(code: int) -> NoReturn:
-    """End this process alone."""
-    cleanup.remove(cleanup.segments())
-    os._exit(code)
-
-
-def _tidy(launcher: int | None) -> None:
-    """Remove the files of MPI's shared memory that the ranks here have mapped, which are about to
-    end, and their launcher's.
-    """
-    if launcher is not None:
-        cleanup.remove(cleanup.launchers_file(launcher))
-    for pid in (*(processes.children(launcher) if launcher is not None else ()), os.getpid()):
-        cleanup.remove(cleanup.segments(pid) + cleanup.unfinished(pid))
 
 
 def _missing(expected: int, ranks: list[int | None]) -> str:

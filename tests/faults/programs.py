@@ -50,7 +50,7 @@ if sys.argv[1] == "start_imports":
 
 import mnpar
 import mnpar.functions as F
-from mnpar.runtime import cleanup, process, startup
+from mnpar.runtime import cleanup, exit
 from mnpar.runtime.launcher import launched_rank
 
 if {
@@ -109,7 +109,7 @@ def error_without_streams(comm):
 
 def error_that_nobody_reads(comm):
     if comm.rank == 1:
-        process._LAST_WORDS = 1.0
+        exit.LAST_WORDS = 1.0
         sys.stderr = os.fdopen(os.pipe()[1], "w")
         raise ValueError("boom" * 2**16)
     comm.recv(1)
@@ -681,7 +681,7 @@ def boom():
 
 
 def error_in_a_thread_that_nobody_reads():
-    startup._LAST_WORDS = 1.0
+    exit.LAST_WORDS = 1.0
     sys.stderr = os.fdopen(os.pipe()[1], "w")
     threading.Thread(target=lambda: (_ for _ in ()).throw(ValueError("boom" * 2**16))).start()
     time.sleep(30)

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 import pytest
 
 import mnpar
-from mnpar.runtime import launcher, pmix, startup
+from mnpar.runtime import exit, launcher, pmix, startup
 from mnpar.runtime.mpiexec import clean_environment
 
 WAITS = """
@@ -230,8 +230,8 @@ def test_a_rank_whose_mpi_is_over_goes_on_after_the_error_of_a_thread(monkeypatc
     ends = []
     for where, name, value in (
         (startup, "launched_ranks", lambda: 2),
-        (startup, "_end", lambda *given: ends.append(given)),
-        (startup, "_LAST_WORDS", 0.01),
+        (exit, "kill", lambda *given: ends.append(given)),
+        (exit, "LAST_WORDS", 0.01),
         (startup, "ALIKE", 0),
         (startup, "speak", lambda _="": 0),
         (startup, "await_reader", lambda: 0),
