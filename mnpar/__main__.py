@@ -15,7 +15,7 @@ from mnpar.runtime.mpiexec import start
 
 
 def parser() -> argparse.ArgumentParser:
-    """What reads the command line."""
+    """Return the parser of the command line."""
     whole = argparse.ArgumentParser(prog="python -m mnpar", description="mnpar's commands.")
     commands = whole.add_subparsers(dest="command", required=True)
     commands.add_parser(
@@ -42,8 +42,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """The exit code: the doctor's is 0 if training will work, 1 if it will not; that of ``run`` is
-    the job's.
+    """Return the exit code: the doctor's is 0 if training will work, 1 if it will not; that of
+    ``run`` is the job's.
     """
     whole = parser()
     args = parse_args(whole)

@@ -1,9 +1,8 @@
-"""numpy or CuPy: which library an array belongs to, and on which device it is. The only file that
-knows CuPy.
+"""numpy or CuPy: which library an array belongs to, and on which device it is. No other file knows
+CuPy; ``mnpar.backends.cuda`` has the same under Chainer's names.
 
 CuPy is not imported to find out what an array is: if CuPy is not in ``sys.modules``, no array can
-be CuPy's. (The file is long because all that touches CuPy stands here; ``mnpar.backends.cuda`` has
-it under Chainer's names.)
+be CuPy's.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def _cupy() -> Any:
 
 
 def is_array(x: object) -> bool:
-    """Whether ``x`` is an array that a Variable can hold.
+    """Return whether ``x`` is an array that a Variable can hold.
 
     Example:
         >>> import numpy as np
@@ -85,7 +84,8 @@ def as_plain_ndarray(x: Array) -> Array:
 
 
 def wrap_scalar(x: Array) -> Array:
-    """A numpy scalar, which operations on 0-d arrays return, as an array again; arrays as they are.
+    """Return a numpy scalar, which operations on 0-d arrays return, as an array again; arrays as
+    they are.
 
     Example:
         >>> import numpy as np
@@ -110,8 +110,8 @@ def add_gradients(a: Any, b: Any) -> Any:
 
 
 def check_output(label: str, y: Any) -> Any:
-    """What the forward of a function returned, a numpy scalar as an array; None stays. TypeError
-    for all else.
+    """Return what the forward of a function returned: a numpy scalar as an array, None as None;
+    raise TypeError for all else.
 
     Example:
         >>> check_output("Cube", [1.0])
@@ -131,7 +131,8 @@ def check_output(label: str, y: Any) -> Any:
 
 
 def get_array_module(*args: Any) -> ArrayModule:
-    """The module, numpy or cupy, whose functions work on these arrays (Variables are looked into).
+    """Return the module, numpy or cupy, whose functions work on these arrays (Variables are looked
+    into).
 
     Example:
         >>> import numpy as np
@@ -160,7 +161,7 @@ def special_functions(x: Array) -> Any:
 
 
 def to_host(x: Array) -> Array:
-    """The array in the memory of the host; a numpy array is returned as it is.
+    """Return the array in the memory of the host; a numpy array is returned as it is.
 
     Example:
         >>> import numpy as np
@@ -173,8 +174,8 @@ def to_host(x: Array) -> Array:
 
 
 def as_bytes(x: Array) -> Array:
-    """The bytes of an array on the host, in the order of its elements; a copy only if it is not
-    contiguous.
+    """Return the bytes of an array on the host, in the order of its elements; a copy only if it is
+    not contiguous.
 
     Example:
         >>> import numpy as np
@@ -237,11 +238,11 @@ class Device(str):
             self.device.use()
 
     def create_context(self) -> Any:
-        """A context manager in which the device is current."""
+        """Return a context manager in which the device is current."""
         return using_device(self)
 
     def send(self, arrays: Any) -> Any:
-        """An array, or a tuple, list or dict of them, on this device; None stays None."""
+        """Return an array, or a tuple, list or dict of them, on this device; None stays None."""
         if isinstance(arrays, tuple | list):
             return type(arrays)([self.send(x) for x in arrays])
         if isinstance(arrays, dict):
@@ -249,7 +250,7 @@ class Device(str):
         return None if arrays is None else to_device(self, arrays)
 
     def is_array_supported(self, array: object) -> bool:
-        """Whether the array is on this device."""
+        """Return whether the array is on this device."""
         return is_array(array) and device_of(cast("Array", array)) == self
 
 
@@ -282,7 +283,7 @@ class GpuDevice(Device):
 
     @classmethod
     def from_device_id(cls, device_id: int) -> GpuDevice:
-        """The GPU of a number."""
+        """Return the GPU of a number."""
         return cls(device_id)
 
 
@@ -290,7 +291,7 @@ _HOST = CpuDevice()
 
 
 def get_device(device_spec: Any) -> Device:
-    """The device of a name or a number.
+    """Return the device of a name or a number.
 
     Args:
         device_spec: ``'@numpy'``, ``'@cupy:0'``, ``'@cupy'`` (the current GPU), a GPU's number or
@@ -342,7 +343,7 @@ def using_device(device_spec: Any) -> Iterator[Device]:
 
 
 def to_device(device: int | str | None, x: Array) -> Array:
-    """The array on a device.
+    """Return the array on a device.
 
     Args:
         device: as in :func:`get_device`; None is the host.
@@ -364,13 +365,13 @@ def to_device(device: int | str | None, x: Array) -> Array:
 
 
 def to_current_gpu(x: Array) -> Array:
-    """The array on this rank's current GPU."""
+    """Return the array on this rank's current GPU."""
     y: Array = import_cupy().asarray(x)
     return y
 
 
 def gpu_summary() -> tuple[str, str]:
-    """What CuPy (installed) sees: ``('ok' or 'note', text)``."""
+    """Return what CuPy, if it is installed, sees: ``('ok' or 'note', text)``."""
     cupy = import_cupy()
     try:
         count = cupy.cuda.runtime.getDeviceCount()
@@ -381,7 +382,9 @@ def gpu_summary() -> tuple[str, str]:
 
 
 def to_device_of(x: Array, other: Array) -> Array:
-    """The array ``x``, on whatever device, on the device of ``other`` (an array or a Variable)."""
+    """Return the array ``x``, on whatever device, on the device of ``other`` (an array or a
+    Variable).
+    """
     xp = get_array_module(other)
     if xp is np:
         return to_host(x)
@@ -401,7 +404,7 @@ def synchronize(*arrays: Array) -> None:
 
 
 def device_of(x: Array) -> Device:
-    """The device that an array is on.
+    """Return the device that an array is on.
 
     Example:
         >>> import numpy as np
@@ -413,7 +416,7 @@ def device_of(x: Array) -> Device:
 
 
 def get_device_from_array(*arrays: Any) -> Device:
-    """The GPU of the first array (or Variable) that is on one; the host if none is.
+    """Return the GPU of the first array (or Variable) that is on one; the host if none is.
 
     Example:
         >>> import numpy as np
@@ -501,8 +504,8 @@ def require_float_dtype(label: str, x: Array) -> None:
 
 
 def _unfit(xs: Sequence[Array], fractions: bool) -> str:
-    """Why a function cannot compute with its inputs, arrays or Nones; empty if their dtypes and
-    devices are in order.
+    """Return why a function cannot compute with its inputs, arrays or Nones; empty if their dtypes
+    and devices are in order.
 
     ``fractions``: whether numpy refused to write fractions to an array of integers.
 
@@ -552,7 +555,7 @@ def copyto(dst: Array, src: Array) -> None:
 
 
 def empty_vector_like(size: int, other: Array) -> Array:
-    """An uninitialized vector of this size, of the dtype and on the device of ``other``."""
+    """Return an uninitialized vector of this size, of the dtype and on the device of ``other``."""
     xp = get_array_module(other)
     if xp is np:
         return np.empty(size, other.dtype)
@@ -561,8 +564,8 @@ def empty_vector_like(size: int, other: Array) -> Array:
 
 
 def empty_aligned(shape: tuple[int, ...], dtype: Any, xp: ArrayModule = NUMPY) -> Array:
-    """An uninitialized array that begins at a cache line: numpy's own arrays seldom do, and are
-    slower by up to a half.
+    """Return an uninitialized array that begins at a cache line: numpy's own arrays seldom do, and
+    are slower by up to a half.
 
     Example:
         >>> from mnpar.backend import empty_aligned
@@ -580,7 +583,8 @@ def empty_aligned(shape: tuple[int, ...], dtype: Any, xp: ArrayModule = NUMPY) -
 
 
 def memory_order(x: Array) -> tuple[int, ...]:
-    """The axes in the order in which they lie in memory, the one with the largest stride first.
+    """Return the axes in the order in which they lie in memory, the one with the largest stride
+    first.
 
     Example:
         >>> import numpy as np
@@ -594,7 +598,7 @@ def memory_order(x: Array) -> tuple[int, ...]:
 def empty_in_order(
     shape: tuple[int, ...], dtype: Any, order: tuple[int, ...], xp: ArrayModule = NUMPY
 ) -> Array:
-    """An uninitialized array whose axes lie in memory in this order, without gaps.
+    """Return an uninitialized array whose axes lie in memory in this order, without gaps.
 
     Example:
         >>> from mnpar.backend import empty_in_order
@@ -621,7 +625,7 @@ def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: boo
 
 
 def block_bytes(x: Array) -> int:
-    """How many bytes are best worked on at a time on the device of ``x``: they stay in a core's
-    cache, or keep a GPU busy.
+    """Return how many bytes are best worked on at a time on the device of ``x``: they stay in a
+    core's cache, or keep a GPU busy.
     """
     return 2**21 if get_array_module(x) is np else 2**28

@@ -197,11 +197,11 @@ class ChainList(Link):
         self._changed()
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        """The first place of a link, from ``start`` on and before ``stop``."""
+        """Return the first place of a link, from ``start`` on and before ``stop``."""
         return self._list.index(value, start, len(self._list) if stop is None else stop)
 
     def count(self, value: Any) -> int:
-        """How often a link is in the list."""
+        """Return how often a link is in the list."""
         return self._list.count(value)
 
     def __repr__(self) -> str:
@@ -225,7 +225,7 @@ class ChainList(Link):
 
 
 def _shown(link: Link, layers: Iterable[tuple[Any, Any]]) -> str:
-    """A link's class, and its children on lines of their own."""
+    """Return a link's class, and its children on lines of their own."""
     rows = [
         f"({name}): {layer if isinstance(layer, Link) else layer_type(layer)},"
         for name, layer in layers
@@ -235,7 +235,7 @@ def _shown(link: Link, layers: Iterable[tuple[Any, Any]]) -> str:
 
 
 def one_by_one(given: Any) -> str:
-    """What an error adds where links were given in one list."""
+    """Return what an error adds where links were given in one list."""
     return (
         ": take it apart with a star, as in ChainList(*links)"
         if isinstance(given, list | tuple)
@@ -244,7 +244,7 @@ def one_by_one(given: Any) -> str:
 
 
 def layer_type(layer: Callable[..., Any]) -> str:
-    """The name of a link's class, or of a function."""
+    """Return the name of a link's class, or of a function."""
     return (
         type(layer).__name__
         if isinstance(layer, Link)

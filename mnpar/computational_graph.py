@@ -16,7 +16,7 @@ COMMUNICATION: Style = {"shape": "box", "fillcolor": "#FFA54F", "style": "filled
 
 
 class ComputationalGraph:
-    """What :func:`build_computational_graph` returns.
+    """The graph that :func:`build_computational_graph` returns.
 
     Args:
         nodes: VariableNodes and FunctionNodes.
@@ -46,7 +46,7 @@ class ComputationalGraph:
         self.function_style = _style(function_style, FUNCTION)
 
     def dump(self, format: str = "dot") -> str:
-        """The graph in Graphviz's language: ``dot -Tsvg`` makes a picture of it.
+        """Return the graph in Graphviz's language: ``dot -Tsvg`` makes a picture of it.
 
         Raises:
             NotImplementedError: another format than ``'dot'``.
@@ -72,7 +72,7 @@ class ComputationalGraph:
 
 
 def _communication(function: Any) -> str:
-    """Its label, which names operation, line and rank, and with whom it speaks."""
+    """Return its label, which names operation, line and rank, and with whom it speaks."""
     words = [f"to {function.dest}"] if hasattr(function, "dest") else []
     words += [f"from {function.source}"] if hasattr(function, "source") else []
     words += [f"root {function.root}"] if hasattr(function, "root") else []
@@ -103,7 +103,7 @@ def build_computational_graph(
     *,
     communications: bool = True,
 ) -> ComputationalGraph:
-    """The functions and variables that led to some outputs on this rank.
+    """Return the functions and variables that led to some outputs on this rank.
 
     Communications have a colour of their own and show with whom they speak, under which tag.
 
@@ -168,7 +168,9 @@ def build_computational_graph(
 
 
 def _reached(stack: list[Any]) -> list[Any]:
-    """All functions before these and themselves (or None), in the order in which they ran."""
+    """Return all functions before these and themselves (or None), in the order in which they
+    ran.
+    """
     found: dict[int, Any] = {}
     while stack:
         function = stack.pop()

@@ -72,7 +72,7 @@ mixed16 = Mixed16()
 
 
 def as_dtype(dtype: Any) -> Any:
-    """The numpy dtype of a name or type.
+    """Return the numpy dtype of a name or type.
 
     Raises:
         TypeError: there is no such dtype.
@@ -142,7 +142,7 @@ config = Config()
 
 
 def get_dtype(dtype: Any = None, map_mixed16: Any = None) -> Any:
-    """The dtype to use: ``dtype``, or ``config.dtype`` if it is None; ``mixed16`` becomes
+    """Return the dtype to use: ``dtype``, or ``config.dtype`` if it is None; ``mixed16`` becomes
     ``map_mixed16``, or else float16.
 
     Example:
@@ -187,7 +187,7 @@ def set_debug(debug: bool) -> None:
 
 
 def is_debug() -> bool:
-    """Whether this rank checks outputs and gradients for NaN: ``mnpar.config.debug``.
+    """Return whether this rank checks outputs and gradients for NaN: ``mnpar.config.debug``.
 
     Example:
         >>> import mnpar

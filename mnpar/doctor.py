@@ -1,4 +1,4 @@
-"""What works on this machine: versions, MPI and its launcher, cores, GPUs, shared memory, and how
+"""Examination of this machine: versions, MPI and its launcher, cores, GPUs, shared memory, and how
 fast ranks talk.
 
 Each line is a finding: ``ok``, ``note`` (works, could be better) or ``FAIL`` (training will not
@@ -46,7 +46,7 @@ class Report:
         self.failed = False
 
     def add(self, kind: str, what: str, text: str) -> None:
-        """Note a finding."""
+        """Add a finding."""
         self.failed = self.failed or kind == "FAIL"
         self.lines.append((kind, what, text))
 
@@ -117,7 +117,9 @@ def _versions(report: Report) -> None:
 
 
 def _settings(report: Report) -> bool:
-    """The variables of the environment that are mnpar's; whether their values have a meaning."""
+    """Return the variables of the environment that are mnpar's; whether their values have a
+    meaning.
+    """
     checks: dict[str, Callable[[], object]] = {
         "MNPAR_STALL": environment.seconds,
         "MNPAR_KEEP_MEMORY": lambda: environment.switch("MNPAR_KEEP_MEMORY", True),
@@ -189,7 +191,7 @@ def _gpus(report: Report) -> None:
 
 
 def _mpi(report: Report) -> Any:
-    """The communicator, if there is one."""
+    """Return the communicator, if there is one."""
     missing = importlib.util.find_spec("mpi4py") is None
     kind = "note" if missing and launched_ranks() < 2 else "FAIL"  # one process trains without MPI
     mpiexec = None
@@ -226,8 +228,8 @@ def _mpi(report: Report) -> Any:
 
 
 def _launcher(report: Report, mpiexec: str | None, library: str) -> None:
-    """Whether the mpiexec that is found, and the one that a shell finds, are of the MPI library
-    (empty: unknown).
+    """Report whether the mpiexec that is found, and the one that a shell finds, belong to the MPI
+    library (empty: unknown).
     """
     if mpiexec is None or launched_after_first():
         return
@@ -268,8 +270,8 @@ def _launcher(report: Report, mpiexec: str | None, library: str) -> None:
 
 
 def _abandoned_folders() -> list[str]:
-    """Those of Open MPI's launchers that were killed, and so could not remove them. They bear the
-    numbers of processes: a launcher that gets one of them finds its folder taken.
+    """Return those of Open MPI's launchers that were killed, and so could not remove them. They
+    bear the numbers of processes: a launcher that gets one of them finds its folder taken.
     """
     if not processes.begun(os.getpid()):  # processes cannot be seen
         return []

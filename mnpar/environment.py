@@ -15,7 +15,7 @@ _PATIENCE = 10.0  # s
 
 
 def switch(name: str, otherwise: bool) -> bool:
-    """Whether a variable is 1, or ``otherwise`` if it is not set.
+    """Return whether a variable is 1, or ``otherwise`` if it is not set.
 
     Raises:
         ValueError: it is neither 0 nor 1.
@@ -27,7 +27,7 @@ def switch(name: str, otherwise: bool) -> bool:
 
 
 def seconds(stated: object = None) -> float:
-    """A patience, which is that of MNPAR_STALL if nothing is stated.
+    """Return a patience, which is that of MNPAR_STALL if nothing is stated.
 
     Raises:
         ValueError: it is no number above 0.

@@ -19,11 +19,11 @@ Self = TypeVar("Self", bound="FunctionHook")
 
 
 class FunctionHook:
-    """What to do before and after functions: to be subclassed, with some of these methods.
+    """Base class of hooks, which act before and after functions: define some of these methods.
 
     ``with hook:`` applies it to the functions that run, forward and backward, on the calling rank
     inside the block; ``node.add_hook(hook)`` to one function. Its methods must not change their
-    arguments. Where ranks are threads (``mnpar.run`` inside the block) they share the hook.
+    arguments. Ranks that are threads (``mnpar.run`` inside the block) share the hook.
 
     Example:
         >>> import numpy as np, mnpar
@@ -107,7 +107,7 @@ function_hooks = _hooks.get  # the calling rank's
 
 
 def get_function_hooks() -> dict[str, FunctionHook]:
-    """The hooks, by name, inside whose ``with`` blocks the calling rank is.
+    """Return the hooks, by name, inside whose ``with`` blocks the calling rank is.
 
     Example:
         >>> import mnpar
@@ -119,7 +119,7 @@ def get_function_hooks() -> dict[str, FunctionHook]:
 
 
 def around_forward(function: Any, forward: Callable[..., Any], hooks: Hooks) -> Callable[..., Any]:
-    """A function's forward, with what hooks do before and after."""
+    """Return a function's forward, with what hooks do before and after."""
 
     def watched(*xs: Any) -> Any:
         for hook in hooks.values():
@@ -135,7 +135,7 @@ def around_forward(function: Any, forward: Callable[..., Any], hooks: Hooks) -> 
 def around_vjp(
     function: Any, hooks: Hooks, vjp: Callable[..., None] | None = None
 ) -> Callable[..., None]:
-    """A function's ``vjp``, with what hooks do before and after it."""
+    """Return a function's ``vjp``, with what hooks do before and after it."""
     vjp = function.vjp if vjp is None else vjp
 
     def watched(gys: list[Any], *args: Any) -> None:

@@ -156,7 +156,9 @@ class FunctionNode(Hookable):
         return self.connect(nodes, arrays, ys)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Array]]:
-        """The first half of ``apply``: the inputs' nodes and arrays; sets ``differentiable``."""
+        """Return the first half of ``apply``: the inputs' nodes and arrays; sets
+        ``differentiable``.
+        """
         # an array, whose rows are no inputs
         if self.number or (type(inputs) is not tuple and hasattr(inputs, "dtype")):
             raise hints.misapplied(self, inputs)
@@ -175,7 +177,7 @@ class FunctionNode(Hookable):
     def connect(
         self, places: list[VariableNode], arrays: list[Array], ys: Any
     ) -> tuple[Variable, ...]:
-        """The second half of ``apply``: the outputs as Variables, recorded if a gradient can
+        """Return the second half of ``apply``: the outputs as Variables, recorded if a gradient can
         flow.
         """
         outputs: tuple[Variable, ...]

@@ -35,7 +35,7 @@ def numerical_grad(
     diff_atol: float = 0,
     diff_rtol: float = 1e-2,
 ) -> tuple[Array, ...]:
-    """The gradient by central differences, element by element: two evaluations for each.
+    """Return the gradient by central differences, element by element: two evaluations for each.
 
     Args:
         f: no arguments; computes the outputs, an array or a tuple of them, from ``inputs`` as they
@@ -319,7 +319,7 @@ def _slope(
     atol: float,
     rtol: float,
 ) -> float:
-    """The derivative at 0 of the outputs' product with their gradients."""
+    """Return the derivative at 0 of the outputs' product with their gradients."""
     steps = [-1.0, -0.5, 0.0, 0.5, 1.0] if detect else [-1.0, 1.0]
     values = [[backend.to_host(y) for y in moved(step * eps)] for step in steps]
     if detect:

@@ -267,8 +267,8 @@ PACKAGES = {
 
 
 def hint(words: dict[str, str], name: str) -> str:
-    """The end of an error's first sentence, which tells mnpar's name; empty for a name that is not
-    in ``words``.
+    """Return the end of an error's first sentence, which tells mnpar's name; empty for a name that
+    is not in ``words``.
     """
     return f": mnpar has {words[name]}" if name in words else ""
 
@@ -297,7 +297,7 @@ class ForeignName:
 
 
 def knows(words: dict[str, str]) -> Callable[[type[Class]], type[Class]]:
-    """A class decorator: AttributeErrors for one of these names tell mnpar's name."""
+    """Return a class decorator: AttributeErrors for one of these names tell mnpar's name."""
 
     def listed(self: Any) -> list[str]:
         return [name for name in object.__dir__(self) if name not in words or hasattr(self, name)]
@@ -330,8 +330,8 @@ def refuse_chainers_backward(function: type[Any]) -> None:
 
 
 def misapplied(function: Any, inputs: Any) -> Exception:
-    """What ``apply`` raises: of a function that was applied before, or for an array where the tuple
-    of inputs belongs.
+    """Return what ``apply`` raises if the function was applied before, or if it got an array in place
+    of the tuple of inputs.
     """
     if function.number:
         return RuntimeError(f"{function.label} was applied before: make a new one for each use")
@@ -343,7 +343,7 @@ def misapplied(function: Any, inputs: Any) -> Exception:
 
 
 def unretained(function: Any, error: Exception) -> str:
-    """What the note of a failed backward adds, if it asked for retained arrays and there are
+    """Return what the note of a failed backward adds if it asked for retained arrays and there are
     none.
     """
     if function._kept_input_indexes or function._kept_output_indexes:

@@ -70,7 +70,7 @@ def names(
         return value
 
     def listed() -> list[str]:
-        """The names for ``dir`` and completion, without the package's files."""
+        """Return the names for ``dir`` and completion, without the package's files."""
         return sorted({*public, *(name for name in vars(module) if name.startswith("_"))})
 
     return get, listed, public
@@ -101,8 +101,8 @@ def names_above(module: str, **homes: str) -> Callable[[str], Any]:
 
 
 def _read(package: ModuleType) -> tuple[list[str], dict[str, tuple[str, str]]]:
-    """A package's public names, and the homes of those that are imported later: {name: (the module
-    to import, the name that it has there)}, and (the module, "") of the package's own files.
+    """Return a package's public names, and the homes of those that are imported later: {name: (the
+    module to import, the name that it has there)}, and (the module, "") of the package's own files.
     """
     lines = linecache.getlines(str(package.__file__), vars(package))
     if not lines:

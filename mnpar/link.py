@@ -1,8 +1,7 @@
-"""Link: parameters, and a function of them. Parameters and children are listed in the order in
-which they were defined.
+"""Link: parameters, and a function of them.
 
-That order is the same on every rank (law 5): the i-th parameters of all ranks belong together. The
-file is long because Chainer's Link has many methods; each of them is short.
+Parameters and children are listed in the order in which they were defined. The order is the same on
+every rank (law 5), so the i-th parameters of all ranks belong together.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class Link:
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the link computes; to be defined by each kind of link, here or as ``__call__``."""
+        """Compute the link's outputs; each kind of link defines it, as this method or as ``__call__``."""
         raise TypeError(f"{type(self).__name__} defines neither forward nor __call__")
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -138,10 +137,10 @@ class Link:
 
     @property
     def within_init_scope(self) -> bool:
-        """Whether the program is inside a ``with link.init_scope()``."""
+        """True inside a ``with link.init_scope()``."""
         return self._in_scope
 
-    # ---- what it has ----
+    # ---- parameters, persistent values and links in it ----
 
     def add_param(
         self, name: str, shape: Any = None, dtype: Any = np.float32, initializer: Any = None
@@ -194,11 +193,11 @@ class Link:
         return iter(())
 
     def _filed(self, serializer: Any) -> Iterator[tuple[str, Link]]:
-        """The children under the names that they have in a serializer's files."""
+        """Return the children under the names that they have in a serializer's files."""
         return self._named_children()
 
     def filed_params(self, serializer: Any) -> Iterator[tuple[Parameter, Any]]:
-        """All parameters, each with the part of a serializer that belongs to it.
+        """Return all parameters, each with the part of a serializer that belongs to it.
 
         A shared one comes once, under its first path, except when Chainer's files are written: they
         have it under each.
@@ -217,7 +216,7 @@ class Link:
             yield from child._every_part(serializer[name])
 
     def namedlinks(self, skipself: bool = False) -> Iterator[tuple[str, Link]]:
-        """All links with their paths, itself as ``'/'``, then each child with its own."""
+        """Return all links with their paths, itself as ``'/'``, then each child with its own."""
         if not skipself:
             yield "/", self
         for name, child in self._named_children():
@@ -225,7 +224,7 @@ class Link:
                 yield f"/{name}{path.rstrip('/')}", link
 
     def links(self, skipself: bool = False) -> Iterator[Link]:
-        """All links, itself first."""
+        """Return all links, itself first."""
         found: list[Link] = []
         self._collect_links(found)
         return iter(found[1:] if skipself else found)
@@ -239,12 +238,12 @@ class Link:
         return []
 
     def children(self) -> Iterator[Link]:
-        """The links directly in it."""
+        """Return the links directly in it."""
         return iter(self._child_links())
 
     def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their paths (``'/l1/W'``), in the order of definition; a shared one
-        once, by its first path.
+        """Return all parameters with their paths (``'/l1/W'``), in the order of definition; a
+        shared one once, by its first path.
         """
         seen: set[int] = set()
         for path, param in self._every_path():
@@ -253,13 +252,13 @@ class Link:
                 yield path, param
 
     def _every_path(self) -> Iterator[tuple[str, Parameter]]:
-        """All paths that lead to a parameter: a shared one has several."""
+        """Return all paths that lead to a parameter: a shared one has several."""
         for path, link in self.namedlinks():
             for name, param in link._named_own():
                 yield path.rstrip("/") + name, param
 
     def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
-        """All parameters, in the order of definition, a shared one once."""
+        """Return all parameters, in the order of definition, a shared one once."""
         found: dict[int, Parameter] = {}
         for (
             link
@@ -271,7 +270,7 @@ class Link:
         return iter(found.values())
 
     def namedpersistents(self) -> Iterator[tuple[str, Any]]:
-        """All persistent values with their paths."""
+        """Return all persistent values with their paths."""
         for path, link in self.namedlinks():
             for name in link._persistent:
                 yield f"{path.rstrip('/')}/{name}", getattr(link, name)
@@ -288,13 +287,13 @@ class Link:
 
     @property
     def device(self) -> backend.Device:
-        """Where the parameters are: the device of the first that has an array."""
+        """The device of the first parameter that has an array."""
         return backend.get_device_from_array(
             *[p.array for p in self.params(include_uninit=False)][:1]
         )
 
     def count_params(self) -> int:
-        """The number of elements of all parameters."""
+        """Return the number of elements of all parameters."""
         return sum(param.size for param in self.params(include_uninit=False))
 
     # ---- hooks ----
@@ -367,7 +366,7 @@ class Link:
             comms = comms.add(hook.gradient_comm)
         return comms
 
-    # ---- what is done with it ----
+    # ---- gradients, copies and devices ----
 
     def cleargrads(self) -> None:
         """Set all gradients to None."""
@@ -436,14 +435,14 @@ class Link:
 
     @property
     def update_enabled(self) -> bool:
-        """Whether optimizers change any of the parameters."""
+        """True if optimizers change any of the parameters."""
         return any(
             param.update_rule is not None and param.update_rule.enabled for param in self.params()
         )
 
     def copy(self: Self, mode: str = "share") -> Self:
-        """A link of the same structure, with Parameters of its own; what is shared inside it is
-        shared inside the copy.
+        """Return a link of the same structure, with Parameters of its own; what is shared inside it
+        is shared inside the copy.
 
         Args:
             mode: ``'share'`` the arrays (not the gradients: each copy has its own), ``'copy'``
@@ -494,8 +493,8 @@ class Link:
         return sequential.Sequential(*[self.copy(mode) for _ in range(n_repeat)])
 
     def _shared(self: Self, memo: dict[int, Any]) -> Self:
-        """A copy of the structure around the same arrays; ``memo`` holds the copies by the ids of
-        what they were made from.
+        """Return a copy of the structure around the same arrays; ``memo`` holds the copies by the
+        ids of what they were made from.
         """
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]

@@ -36,7 +36,7 @@ class ForwardPostprocessCallbackArgs(ForwardPreprocessCallbackArgs):
 
 
 class LinkHook:
-    """What to do before and after links: to be subclassed, with some of these methods.
+    """Base class of hooks, which act before and after links: define some of these methods.
 
     ``with hook:`` applies it to all links that the calling rank calls inside the block;
     ``link.add_hook(hook)`` to one.
@@ -106,7 +106,7 @@ link_hooks = _hooks.get  # the calling rank's
 def watched_forward(
     link: Any, hooks: dict[str, LinkHook], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A link's forward, with what hooks do before and after."""
+    """Return a link's forward, with what hooks do before and after."""
     before = ForwardPreprocessCallbackArgs(link, "forward", args, kwargs)
     begun: list[LinkHook] = []
     try:

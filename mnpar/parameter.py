@@ -176,7 +176,7 @@ class Parameter(Variable):
 
     @property
     def is_initialized(self) -> bool:
-        """Whether the parameter has an array."""
+        """True if the parameter has an array."""
         return self.array is not None
 
     def initialize(self, shape: tuple[int, ...]) -> None:

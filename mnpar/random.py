@@ -29,7 +29,7 @@ _KINDS = (
 
 
 def generator() -> np.random.Generator:
-    """The Generator of the calling rank; seeded from the operating system's entropy unless
+    """Return the Generator of the calling rank; seeded from the operating system's entropy unless
     :func:`seed` was called.
 
     Example:
@@ -64,8 +64,8 @@ def seed(value: int | list[int] | None = None) -> None:
 
 
 def spawn(n: int) -> list[np.random.Generator]:
-    """New Generators, independent of the calling rank's and of each other, and reproducible where
-    it is.
+    """Return new Generators, independent of the calling rank's and of each other, and reproducible
+    where it is.
 
     Args:
         n: how many.
@@ -121,8 +121,8 @@ def using(rng: np.random.Generator | None) -> Iterator[None]:
 
 
 def of_path(seed: int | list[int], path: str) -> np.random.Generator:
-    """A Generator that depends on a seed and on a name, such as the path of a parameter, and on
-    nothing else.
+    """Return a Generator that depends on a seed and on a name, such as the path of a parameter, and
+    on nothing else.
 
     Args:
         seed: a number, or several.
@@ -141,7 +141,8 @@ def of_path(seed: int | list[int], path: str) -> np.random.Generator:
 
 
 def get_state() -> dict[str, Any]:
-    """The calling rank's Generator, spawning included, as numbers and strings that JSON can hold.
+    """Return the calling rank's Generator, spawning included, as numbers and strings that JSON can
+    hold.
 
     Example:
         >>> import mnpar.random

@@ -1,5 +1,5 @@
-"""Reporting of values, such as losses, from inside models: ``report`` hands them to this rank's
-current Reporter.
+"""Reporting: models report values such as losses, this rank's current Reporter collects them, and
+summaries average them over iterations.
 """
 
 from __future__ import annotations
@@ -190,11 +190,11 @@ class Summary:
         self._n = self._n + sums[2]
 
     def compute_mean(self) -> float:
-        """The mean; NaN if there were no values."""
+        """Return the mean; NaN if there were no values."""
         return self.make_statistics()[0]
 
     def make_statistics(self) -> tuple[float, float]:
-        """The mean and the standard deviation (of the values as they are: divided by their
+        """Return the mean and the standard deviation (of the values as they are: divided by their
         number).
         """
         x, x2, n = self.sums()
@@ -248,7 +248,7 @@ class DictSummary:
                 self._summaries.setdefault(name, Summary()).add(value, w)
 
     def sums(self) -> dict[str, Sums]:
-        """The sums of each name, see :meth:`Summary.sums`."""
+        """Return the sums of each name, see :meth:`Summary.sums`."""
         return {name: summary.sums() for name, summary in self._summaries.items()}
 
     def merge(self, ranks: Iterable[Mapping[str, Sums]]) -> None:
@@ -260,20 +260,18 @@ class DictSummary:
                 self._summaries.setdefault(name, Summary()).merge(values)
 
     def compute_mean(self) -> dict[str, float]:
-        """The means by name."""
+        """Return the means by name."""
         return {name: summary.compute_mean() for name, summary in self._summaries.items()}
 
     def make_statistics(self) -> dict[str, float]:
-        """The means by name, and the standard deviations by ``name.std``."""
+        """Return the means by name, and the standard deviations by ``name.std``."""
         statistics = {}
         for name, summary in self._summaries.items():
             statistics[name], statistics[f"{name}.std"] = summary.make_statistics()
         return statistics
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the sums; the names are saved as one text, in Chainer's keys. What was not
-        saved is empty.
-        """
+        """Save or load the sums; the names are saved as one text, in Chainer's keys. A summary that was not saved is empty."""
         try:
             names = serializer("_names", json.dumps(list(self._summaries)))
         except KeyError:

@@ -67,11 +67,11 @@ class Sequential(ChainList):
         super().remove(layer)
 
     def index(self, layer: Any, start: int | None = None, end: int | None = None) -> int:
-        """The first place of a layer, from ``start`` on and before ``end``."""
+        """Return the first place of a layer, from ``start`` on and before ``end``."""
         return super().index(layer, start or 0, end)
 
     def count(self, layer: Any) -> int:
-        """How often a layer is in the list."""
+        """Return how often a layer is in the list."""
         return super().count(layer)
 
     def _filed(self, serializer: Any) -> Iterator[tuple[str, Link]]:
@@ -88,14 +88,14 @@ class Sequential(ChainList):
         return Sequential(*self, *other) if isinstance(other, Sequential) else NotImplemented
 
     def forward(self, *xs: Any) -> Any:
-        """The layers, one after another."""
+        """Return the layers, one after another."""
         y: Any = xs
         for layer in self._list:
             y = layer(*y) if isinstance(y, tuple) else layer(y)
         return y[0] if isinstance(y, tuple) and len(y) == 1 else y
 
     def flatten(self) -> Sequential:
-        """The same with Sequentials inside replaced by their layers."""
+        """Return the same with Sequentials inside replaced by their layers."""
         flat = [
             x
             for layer in self._list
@@ -104,7 +104,7 @@ class Sequential(ChainList):
         return Sequential(*flat)
 
     def count_by_layer_type(self, type_name: str) -> int:
-        """How many layers are of the class or function of this name."""
+        """Return how many layers are of the class or function of this name."""
         return sum(layer_type(layer) == type_name for layer in self._list)
 
     def remove_by_layer_type(self, type_name: str) -> None:

@@ -35,7 +35,7 @@ class AbstractSerializer:
     of_chainer = False
 
     def __getitem__(self, key: str) -> AbstractSerializer:
-        """The serializer of the part named ``key``."""
+        """Return the serializer of the part named ``key``."""
         raise NotImplementedError(f"{type(self).__name__} does not define __getitem__(self, key)")
 
     def __call__(self, key: str, value: Any) -> Any:
@@ -49,8 +49,8 @@ class AbstractSerializer:
     def place(
         self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False
     ) -> AbstractSerializer:
-        """The serializer for one parameter and its optimizer states, which are this rank's part of
-        arrays of all ranks.
+        """Return the serializer for one parameter and its optimizer states, which are this rank's
+        part of arrays of all ranks.
 
         Files of one rank's arrays need no places; a checkpoint of all ranks stores each array
         whole.
@@ -66,13 +66,13 @@ class AbstractSerializer:
 
 
 def placed(serializer: Any, parameter: Any) -> Any:
-    """The serializer for a parameter's array, and for what an optimizer keeps for it."""
+    """Return the serializer for a parameter's array, and for what an optimizer keeps for it."""
     place = getattr(serializer, "place", None)
     return serializer if place is None else place(parameter.whole, parameter.box)
 
 
 def persistent(serializer: Any) -> Any:
-    """The serializer for a link's persistent values."""
+    """Return the serializer for a link's persistent values."""
     place = getattr(serializer, "place", None)
     return serializer if place is None else place(None, None, statistic=True)
 

@@ -61,8 +61,8 @@ class Variable(ArrayLike):
 
     @classmethod
     def of(cls, array: Any, node: VariableNode) -> Variable:
-        """A Variable for an existing place in the graph (no checks: it is made for every output of
-        every function).
+        """Return a Variable for an existing place in the graph (no checks: it is made for every
+        output of every function).
         """
         variable = Variable.__new__(Variable)
         variable.array, variable.node = array, node
@@ -271,7 +271,7 @@ def grad(
     *,
     retain_tape: bool = False,
 ) -> list[Variable | None]:
-    """The derivative of the sum of ``outputs`` with respect to each of ``inputs``; no leaf's
+    """Return the derivative of the sum of ``outputs`` with respect to each of ``inputs``; no leaf's
     ``grad`` changes.
 
     Every rank calls it, as :func:`mnpar.backward`; ranks without outputs and inputs call
@@ -332,7 +332,7 @@ def _seeds(
     record: bool,
     ones: bool = False,
 ) -> list[tuple[VariableNode, Gradient]]:
-    """Where backward starts, and the gradients it starts from."""
+    """Return the variables that backward starts from, with their gradients."""
     if isinstance(outputs, Variable):
         raise TypeError(
             "the outputs are a list of Variables: write mnpar.backward([y]) or y.backward()"
@@ -368,7 +368,7 @@ def _seeds(
 def paired(
     name: str, variables: Sequence[Any], gs: Sequence[Any] | None
 ) -> Iterable[tuple[Any, Any]]:
-    """Pairs of a variable and its gradient; None for all gradients if ``gs`` is None.
+    """Return pairs of a variable and its gradient; None for all gradients if ``gs`` is None.
 
     Raises:
         ValueError: there are more or fewer gradients than variables; ``name`` is the argument to

@@ -1,6 +1,4 @@
-"""What a Variable shares with an array: shape, dtype, device and operators; nothing of graphs and
-gradients.
-"""
+"""The interface that a Variable shares with an array: shape, dtype, device and operators, without graphs and gradients."""
 
 from __future__ import annotations
 
@@ -129,7 +127,7 @@ class ArrayLike:
     )
 
     def item(self) -> Any:
-        """The only element, as a Python number."""
+        """Return the only element, as a Python number."""
         return self.array.item()
 
     def copydata(self, var: ArrayLike) -> None:
@@ -139,7 +137,7 @@ class ArrayLike:
         backend.copyto(self.array, var.array)
 
     def summary(self) -> str:
-        """Its name, or its place in memory, in a few letters: ``'<variable x>'``."""
+        """Return its name, or its place in memory, in a few letters: ``'<variable x>'``."""
         return f"<variable {getattr(self, 'name', None) or f'at {id(self):#x}'}>"
 
     def debug_print(self) -> str:
@@ -227,7 +225,7 @@ class ArrayLike:
 
 
 def _unknown(name: str) -> TypeError:
-    """What is raised where one of numpy's functions is given a Variable."""
+    """Return the error for a function of numpy that was given a Variable."""
     ours = _OTHER_NAMES.get(name, name)
     known = hasattr(sys.modules.get("mnpar.functions"), ours)
     use = f"mnpar.functions.{ours}" if known else _FUNCTIONS
@@ -248,7 +246,7 @@ def _described(x: Array | None) -> str:
 
 
 def as_array(obj: Any) -> Array:
-    """The array of a Variable; an array itself.
+    """Return the array of a Variable; an array itself.
 
     Example:
         >>> import numpy as np, mnpar

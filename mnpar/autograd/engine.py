@@ -308,8 +308,8 @@ def depends_on(
     know what a communication depends on.
 
     A communication of another tape, which this backward does not visit, counts only where no target
-    stands between it and the roots; backward raises an error there. It does not count if it is older
-    than all targets, or if its outputs depend on its own inputs alone.
+    stands between it and the roots; backward raises an error there. It does not count if it is
+    older than all targets, or if its outputs depend on its own inputs alone.
 
     Args:
         targets: variables whose gradients are wanted.

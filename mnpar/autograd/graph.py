@@ -25,7 +25,7 @@ tick = itertools.count(1).__next__
 
 
 class Function(Protocol):
-    """What backward needs of a :class:`mnpar.FunctionNode`, whose attributes these are."""
+    """The attributes of a :class:`mnpar.FunctionNode` that backward needs."""
 
     number: int
     communicates: bool
@@ -152,7 +152,9 @@ class GradSlot:
         return self.array
 
     def holds(self, g: Gradient) -> bool:
-        """Return whether a gradient is the array that was reserved, and can be added to in place."""
+        """Return whether a gradient is the array that was reserved, and can be added to in
+        place.
+        """
         return self.reserved and g is self.array
 
     def accumulate(self, node: VariableNode, g: Gradient) -> bool:

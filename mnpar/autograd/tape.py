@@ -38,8 +38,8 @@ class Tape:
         self._tokens: list[Token[Tape | None]] = []
 
     def complete(self) -> Tape:
-        """The tape itself, after completing non-blocking communications: backward visits them, used
-        or not.
+        """Return the tape itself, after completing non-blocking communications: backward visits
+        them, used or not.
         """
         while self.pending:
             self.pending[0]()  # removes itself from the list
@@ -77,7 +77,7 @@ _current: ContextVar[Tape | None] = ContextVar("mnpar.autograd.tape", default=No
 
 
 def current_tape() -> Tape:
-    """The tape on which this rank's communications are recorded now."""
+    """Return the tape on which this rank's communications are recorded now."""
     tape = _current.get()
     if tape is None:
         tape = Tape()

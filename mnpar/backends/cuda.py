@@ -158,7 +158,7 @@ def get_device(*args: Any) -> Any:
 
 
 def to_gpu(array: Any, device: Any = None, stream: Any = None) -> Any:
-    """An array, or a tuple or list of them, on a GPU; None stays None.
+    """Return an array, or a tuple or list of them, on a GPU; None stays None.
 
     Args:
         array: on any device.
@@ -173,7 +173,7 @@ def to_gpu(array: Any, device: Any = None, stream: Any = None) -> Any:
 
 
 def to_cpu(array: Any, stream: Any = None) -> Any:
-    """An array, or a tuple or list of them, on the host; None stays None.
+    """Return an array, or a tuple or list of them, on the host; None stays None.
 
     Args:
         array: on any device.
@@ -192,7 +192,7 @@ def to_cpu(array: Any, stream: Any = None) -> Any:
 def copy(
     array: Array, out: Array | None = None, out_device: Any = None, stream: Any = None
 ) -> Array:
-    """A copy of an array on a GPU.
+    """Return a copy of an array on a GPU.
 
     Args:
         array: on any device.
@@ -216,7 +216,7 @@ def _in(stream: Any) -> Any:
 
 
 def should_use_cudnn(level: str, lowest_version: int = 0) -> bool:
-    """Whether cuDNN is used: never.
+    """Return whether cuDNN is used: never.
 
     Args:
         level, lowest_version: Chainer's; accepted and not needed.

@@ -26,7 +26,7 @@ __all__ = [
 
 
 def force_array(x: Any, dtype: Any = None) -> Array:
-    """The array; a 0-d one of a number. (An operation on 0-d numpy arrays returns a number.)
+    """Return the array; a 0-d one of a number. (An operation on 0-d numpy arrays returns a number.)
 
     Args:
         x: an array or a number.
@@ -44,7 +44,7 @@ def force_array(x: Any, dtype: Any = None) -> Array:
 
 
 def size_of_shape(shape: Sequence[int]) -> int:
-    """The number of elements of an array of that shape.
+    """Return the number of elements of an array of that shape.
 
     Example:
         >>> import mnpar

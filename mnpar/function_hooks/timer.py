@@ -46,7 +46,7 @@ class Timings:
         self._begun.pop(key, None)
 
     def total_time(self) -> float:
-        """The seconds of all calls together; a call inside another one is counted once."""
+        """Return the seconds of all calls together; a call inside another one is counted once."""
         return self._total
 
     def summary(self) -> dict[str, dict[str, Any]]:

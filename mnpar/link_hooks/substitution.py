@@ -28,7 +28,7 @@ class Substitute(Variable):
 
 
 def parameter_of(place: Any) -> Parameter:
-    """The Parameter that a link's attribute is, or that its Substitute stands for."""
+    """Return the Parameter that a link's attribute is, or that its Substitute stands for."""
     parameter: Parameter = place.parameter if isinstance(place, Substitute) else place
     return parameter
 
@@ -74,8 +74,8 @@ class WeightSubstitution(SubstitutionHook):
         self.axis = 1 if isinstance(link, DeconvolutionND) else 0
 
     def matrix(self, W: Any) -> Any:
-        """The weight, an array or a Variable, as a matrix with a row for each output channel: (K,
-        …) → (K, D).
+        """Return the weight, an array or a Variable, as a matrix with a row for each output
+        channel: (K, …) → (K, D).
         """
         if self.axis:
             W = W.transpose((1, 0, *range(2, W.ndim)))
@@ -88,7 +88,9 @@ class WeightSubstitution(SubstitutionHook):
         W.check_whole(self.name, "use a layer that is not divided")
 
     def of(self, link: Any, W: Variable) -> Variable:
-        """The Variable with which the link computes in place of W; to be defined by each hook."""
+        """Return the Variable with which the link computes in place of W; to be defined by each
+        hook.
+        """
         raise NotImplementedError
 
     def forward_preprocess(self, args: ForwardPreprocessCallbackArgs) -> None:

@@ -76,8 +76,8 @@ class WholeGradients(SubstitutionHook):
             owner[name] = param
 
     def _places(self, link: Any) -> Places:
-        """The parameters that are not divided, each with its link's ``__dict__`` and its name
-        there.
+        """Return the parameters that are not divided, each with its link's ``__dict__`` and its
+        name there.
         """
         found: Places = []
         for one in link.links():
@@ -89,8 +89,8 @@ class WholeGradients(SubstitutionHook):
         return found
 
     def _divides(self, link: Any) -> bool:
-        """Whether a link is divided among ranks of the communicator (others, of another axis, have
-        the same part of it).
+        """Return whether a link is divided among ranks of the communicator (others, of another
+        axis, have the same part of it).
         """
         if not isinstance(link, Divided):
             return False

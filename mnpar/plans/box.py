@@ -44,7 +44,7 @@ class Box:
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Box:
-        """All cells of an array."""
+        """Return all cells of an array."""
         return cls((0,) * len(shape), tuple(shape))
 
     @property
@@ -59,7 +59,7 @@ class Box:
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """What picks its cells out of the whole array."""
+        """The index of its cells in the whole array."""
         return tuple([slice(a, b) for a, b in zip(self.start, self.stop, strict=True)])
 
     @property
@@ -69,23 +69,23 @@ class Box:
 
     @property
     def empty(self) -> bool:
-        """Whether it has no cells."""
+        """True if it has no cells."""
         return self.volume == 0
 
     def __and__(self, other: Box) -> Box:
-        """The cells of both."""
+        """Return the cells of both."""
         start = tuple(map(max, self.start, other.start))
         return Box(start, tuple(map(max, start, map(min, self.stop, other.stop))))
 
     def shift(self, steps: Sequence[int]) -> Box:
-        """The box moved along each axis."""
+        """Return the box moved along each axis."""
         return Box(
             tuple([a + s for a, s in zip(self.start, steps, strict=True)]),
             tuple([b + s for b, s in zip(self.stop, steps, strict=True)]),
         )
 
     def minus(self, other: Box) -> list[Box]:
-        """Its cells that are not the other's, as boxes without common cells."""
+        """Return its cells that are not the other's, as boxes without common cells."""
         rest, common = self, self & other
         if common.empty:
             return [] if self.empty else [self]
@@ -110,7 +110,7 @@ def _between(box: Box, axis: int, start: int, stop: int) -> Box:
 
 
 def block(n: int, parts: int, index: int) -> tuple[int, int]:
-    """Where one of ``parts`` blocks of ``n`` cells begins and ends: lengths differ by 1 at most,
+    """Return where one of ``parts`` blocks of ``n`` cells begins and ends: lengths differ by 1 at most,
     the longer ones come first.
 
     Args:
@@ -140,7 +140,7 @@ def block(n: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def blocks(shape: Sequence[int], grid: Sequence[int], ranks: int | None = None) -> tuple[Box, ...]:
-    """The blocks of an array on a grid of ranks, one for each rank, rows of the grid first.
+    """Return the blocks of an array on a grid of ranks, one for each rank, rows of the grid first.
 
     Args:
         shape: of the global array.
@@ -175,7 +175,7 @@ def blocks(shape: Sequence[int], grid: Sequence[int], ranks: int | None = None) 
 
 
 def everywhere(shape: Sequence[int], ranks: int) -> tuple[Box, ...]:
-    """The whole array on every rank.
+    """Return the whole array on every rank.
 
     Example:
         >>> from mnpar.plans import everywhere

@@ -20,7 +20,7 @@ from mnpar.plans.plan import Plan
 
 
 class Window(NamedTuple):
-    """What one output of a convolution or pooling reads, on each axis; :meth:`of` makes one.
+    """The cells that one output of a convolution or pooling reads, on each axis; :meth:`of` makes one.
 
     Example:
         >>> from mnpar.plans import Window
@@ -81,8 +81,8 @@ class Window(NamedTuple):
         return tuple([(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)])
 
     def outputs(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """How many outputs there are on each axis of an array of this shape; none where it does not
-        fit.
+        """Return how many outputs there are on each axis of an array of this shape; none where it
+        does not fit.
         """
         return tuple(
             [
@@ -94,7 +94,7 @@ class Window(NamedTuple):
         )
 
     def image(self, outputs: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the smallest array that has so many outputs."""
+        """Return the shape of the smallest array that has so many outputs."""
         return tuple(
             [
                 s * (n - 1) + span - before - after - (s - 1 if self.cover_all else 0)
@@ -105,7 +105,9 @@ class Window(NamedTuple):
         )
 
     def reads(self, out: Box) -> Box:
-        """The cells that a box of outputs reads; it may reach beyond the array, by the padding."""
+        """Return the cells that a box of outputs reads; it may reach beyond the array, by the
+        padding.
+        """
         axes = list(zip(out.start, out.stop, self.stride, self.pad, self.extent, strict=True))
         start = tuple([a * s - pad for a, _, s, (pad, _), _ in axes])
         return Box(
@@ -119,8 +121,8 @@ class Window(NamedTuple):
         )
 
     def inside(self, cells: Box) -> Box:
-        """The outputs that read these cells only: those that a rank can compute before its halo has
-        arrived.
+        """Return the outputs that read these cells only: those that a rank can compute before its
+        halo has arrived.
         """
         axes = list(zip(cells.start, cells.stop, self.stride, self.pad, self.extent, strict=True))
         start = tuple([-(-(a + pad) // s) for a, _, s, (pad, _), _ in axes])
@@ -128,8 +130,8 @@ class Window(NamedTuple):
         return Box(start, tuple(map(max, start, stop)))
 
     def readers(self, cells: Box) -> Box:
-        """The outputs whose window reaches over some of these cells: what a transposed window reads
-        to compute these.
+        """Return the outputs whose window reaches over some of these cells: what a transposed
+        window reads to compute these.
         """
         axes = list(zip(cells.start, cells.stop, self.stride, self.pad, self.extent, strict=True))
         start = tuple([-(-(a + pad - span + 1) // s) for a, _, s, (pad, _), span in axes])
@@ -141,7 +143,8 @@ class Window(NamedTuple):
 
 
 def reads(out: Box, kernel: Any, stride: Any = 1, pad: Any = 0, dilation: Any = 1) -> Box:
-    """The input cells that a box of outputs reads; beyond the ends of the input they are padding.
+    """Return the input cells that a box of outputs reads; beyond the ends of the input they are
+    padding.
 
     Args:
         out: of the output's cells.
@@ -170,7 +173,7 @@ def output_shape(
     dilation: Any = 1,
     cover_all: bool = False,
 ) -> tuple[int, ...]:
-    """How many outputs a window has on each axis.
+    """Return how many outputs a window has on each axis.
 
     Args:
         shape: of the input.
@@ -198,7 +201,7 @@ def transposed_shape(
     dilation: Any = 1,
     cover_all: bool = False,
 ) -> tuple[int, ...]:
-    """What a transposed convolution or unpooling makes of an array of this shape: the smallest with
+    """Return the shape that a transposed convolution or unpooling makes of this one: the smallest with
     so many windows.
 
     Args:
@@ -221,7 +224,7 @@ def halo_plan(
     window: Window,
     mode: Any = "constant",
 ) -> Plan:
-    """The plan that brings each rank what its outputs read.
+    """Return the plan that brings each rank what its outputs read.
 
     Args:
         have: for each rank the block of the input that it has.
@@ -253,7 +256,9 @@ grid_blocks = lru_cache(maxsize=1000)(blocks)
 def grid_halo(
     grid: tuple[int, ...], ranks: int, shape: tuple[int, ...], window: Window, mode: Any
 ) -> Plan:
-    """The halo plan of an array, and of its outputs, both in even blocks on a grid; remembered."""
+    """Return the halo plan of an array, and of its outputs, both in even blocks on a grid;
+    remembered.
+    """
     have = blocks(shape, grid, ranks)
     outputs = blocks(window.outputs(shape), grid, ranks)
     return halo_plan(have, outputs, shape, window, mode)
@@ -262,8 +267,8 @@ def grid_halo(
 def transposed_plan(
     have: Sequence[Box], cells: Sequence[Box], outputs: Sequence[int], window: Window
 ) -> Plan:
-    """The plan that brings each rank the outputs of a window that reach its block of cells: for
-    transposed convolutions.
+    """Return the plan that brings each rank the outputs of a window that reach its block of cells:
+    for transposed convolutions.
 
     Args:
         have: for each rank the block of outputs (here: what is spread) that it has.
@@ -290,8 +295,8 @@ def grid_transposed(
     shape: tuple[int, ...],
     window: Window,
 ) -> Plan:
-    """The transposed plan of an image and its window's outputs, both in even blocks on a grid;
-    remembered.
+    """Return the transposed plan of an image and its window's outputs, both in even blocks on a
+    grid; remembered.
     """
     return transposed_plan(
         blocks(outputs, grid, ranks), blocks(shape, grid, ranks), outputs, window

@@ -56,7 +56,7 @@ class Part:
     reverse: tuple[bool, ...]
 
     def view(self, cells: Box) -> View:
-        """Where some of its cells are."""
+        """Return where some of its cells are."""
         index = []
         spread = []
         start = []
@@ -81,7 +81,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """A rank's array: its shape, and what of the global array it shows. What no part covers is
+    """A rank's array: its shape, and what of the global array it shows. Cells that no part covers are
     filled.
 
     Args:
@@ -94,7 +94,7 @@ class Layout:
 
     @classmethod
     def of(cls, box: Box) -> Layout:
-        """The cells of a box as they are."""
+        """Return the cells of a box as they are."""
         part = Part(box, Box.whole(box.shape), (False,) * box.ndim)
         return cls(box.shape, () if box.empty else (part,))
 
@@ -113,8 +113,8 @@ class _Segment(NamedTuple):
 
 
 def padded(box: Box, shape: Sequence[int], mode: str | Sequence[str] = "constant") -> Layout:
-    """The array that shows a box which may reach beyond the global array, where it is padded as
-    ``numpy.pad`` does.
+    """Return the array that shows a box which may reach beyond the global array, where it is padded
+    as ``numpy.pad`` does.
 
     Args:
         box: what the rank reads.
@@ -155,7 +155,7 @@ def padded(box: Box, shape: Sequence[int], mode: str | Sequence[str] = "constant
 
 
 def _segments(lo: int, hi: int, n: int, mode: str) -> list[_Segment]:
-    """What an interval shows of an axis of ``n`` cells."""
+    """Return what an interval shows of an axis of ``n`` cells."""
     if n == 0 or hi <= lo:
         return []
     if mode == "constant":
@@ -191,8 +191,8 @@ def _segments(lo: int, hi: int, n: int, mode: str) -> list[_Segment]:
 
 
 def _tiles(lo: int, hi: int, n: int, mode: str) -> list[tuple[int, int, int, int, bool]]:
-    """The copies of an axis that follow each other to the left and right of it, as far as they are
-    seen.
+    """Return the copies of an axis that follow each other to the left and right of it, as far as
+    they are seen.
     """
     if mode == "wrap":
         return [(k * n, k * n + n, 0, n, False) for k in range(lo // n, (hi - 1) // n + 1)]

@@ -2,7 +2,7 @@
 without asking anybody.
 
 Each wanted cell is the sum of those who have it, so a plan says all of a communication, and its
-adjoint is the same plan with the two words exchanged. Who sends what to whom follows from the boxes
+adjoint is the same plan with the two words exchanged. The messages follow from the boxes
 alone, by intersection.
 """
 
@@ -57,7 +57,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Who has what and who wants what, of one global array.
+    """The boxes of one global array that each rank has, and those that each rank wants.
 
     Args:
         have: for each rank the box of cells it has, or a sequence of boxes if it has several
@@ -119,31 +119,31 @@ class Plan:
 
     @cached_property
     def adjoint(self) -> Plan:
-        """The plan with the two words exchanged."""
+        """Return the plan with the two words exchanged."""
         plan = Plan(self.want, self.have, self.replicated, self.replicated and not self.turned)
         plan.__dict__["adjoint"] = self
         return plan
 
     @cached_property
     def fingerprint(self) -> int:
-        """A number that different plans most likely do not share: messages carry it."""
+        """Return a number that different plans most likely do not share: messages carry it."""
         return zlib.crc32(repr((self.have, self.want, self.replicated, self.turned)).encode()) >> 1
 
     def sent(self, rank: int) -> int:
-        """How many cells leave a rank."""
+        """Return how many cells leave a rank."""
         return sum([parcel.cells for parcel in self.route(rank).sends])
 
     def received(self, rank: int) -> int:
-        """How many cells come to a rank."""
+        """Return how many cells come to a rank."""
         return sum([parcel.cells for parcel in self.route(rank).receives])
 
     def idle(self, rank: int) -> bool:
-        """Whether a rank wants just what it has, and nobody else wants or has any of it."""
+        """Return whether a rank wants just what it has, and nobody else wants or has any of it."""
         route = self.route(rank)
         return not route.sends and not route.receives and bool(self.have[rank] == self.want[rank])
 
     def route(self, rank: int) -> Route:
-        """What one rank gives, keeps and takes."""
+        """Return what one rank gives, keeps and takes."""
         if rank not in self._routes:
             others = [(rank + step) % self.size for step in range(1, self.size)]
             sends = [_parcel(other, self._moves(rank, other)) for other in others]
@@ -183,7 +183,7 @@ class Plan:
         ]
 
     def _first_come(self, taker: int) -> dict[int, list[Move]]:
-        """Each wanted cell from one of the ranks that have it."""
+        """Return each wanted cell from one of the ranks that have it."""
         moves: dict[int, list[Move]] = {}
         for to in _parts(self.want[taker]):
             missing = [to[1].cells]
@@ -200,12 +200,12 @@ class Plan:
 
 @lru_cache(maxsize=1000)
 def plan_of_copies(have: tuple[Any, ...], want: tuple[Any, ...]) -> Plan:
-    """The plan with ``replicated=True``; remembered."""
+    """Return the plan with ``replicated=True``; remembered."""
     return Plan(have, want, replicated=True)
 
 
 def several(entry: Layouts) -> tuple[Layout, ...]:
-    """A rank's arrays as a tuple."""
+    """Return a rank's arrays as a tuple."""
     return entry if isinstance(entry, tuple) else (entry,)
 
 
@@ -224,7 +224,9 @@ def _parts(entry: Layouts) -> list[tuple[int, Part]]:
 
 
 def _meet(given: tuple[int, Part], wanted: tuple[int, Part], among: Box) -> Iterator[Move]:
-    """The move of the cells of a box that two parts have in common; nothing if there are none."""
+    """Return the move of the cells of a box that two parts have in common; nothing if there are
+    none.
+    """
     cells = given[1].cells & among
     if not cells.empty:
         yield Move(given[0], given[1].view(cells), wanted[0], wanted[1].view(cells), cells.shape)
@@ -235,7 +237,7 @@ def _parcel(rank: int, moves: list[Move]) -> Parcel:
 
 
 def _no_overlap(boxes: list[Box]) -> bool:
-    """Whether no two boxes have a common cell."""
+    """Return whether no two boxes have a common cell."""
     if len(boxes) < 2:
         return True
     start = np.array([box.start for box in boxes])

@@ -29,7 +29,7 @@ Cut: TypeAlias = tuple[tuple[Stretch, ...], ...]
 
 
 def in_order(lengths: Sequence[int]) -> Cut:
-    """The cut in which the ranks have these lengths of the sequence, one after the other.
+    """Return the cut in which the ranks have these lengths of the sequence, one after the other.
 
     Example:
         >>> from mnpar.plans import in_order
@@ -40,8 +40,8 @@ def in_order(lengths: Sequence[int]) -> Cut:
 
 
 def zigzag(n: int, ranks: int) -> Cut:
-    """The cut for causal attention: of 2P blocks, rank r has block r and block 2P - 1 - r, which
-    together see as much as any.
+    """Return the cut for causal attention: of 2P blocks, rank r has block r and block 2P - 1 - r,
+    which together see as much as any.
 
     Args:
         n: length of the sequence.
@@ -65,7 +65,7 @@ def zigzag(n: int, ranks: int) -> Cut:
 
 
 def rows_of(stretches: Sequence[Stretch]) -> tuple[slice, ...]:
-    """Where in the array of a rank each of its stretches is.
+    """Return where in the array of a rank each of its stretches is.
 
     Example:
         >>> from mnpar.plans import rows_of
@@ -78,7 +78,7 @@ def rows_of(stretches: Sequence[Stretch]) -> tuple[slice, ...]:
 
 
 def positions(stretches: Sequence[Stretch]) -> Any:
-    """Where in the sequence the rows of a rank's array are: to take them out of data, or for an
+    """Return where in the sequence the rows of a rank's array are: to take them out of data, or for an
     embedding of positions.
 
     Returns:
@@ -93,7 +93,7 @@ def positions(stretches: Sequence[Stretch]) -> Any:
 
 
 def finer(cut: Cut, length: int = 128, most: int = 16) -> Cut:
-    """The same cut in shorter stretches.
+    """Return the same cut in shorter stretches.
 
     Args:
         cut: for each rank its stretches.
@@ -141,8 +141,8 @@ def check_cut(who: str, cut: Cut, ranks: int) -> None:
 
 
 def layouts(cut: Cut, *axes: int) -> tuple[Layout, ...]:
-    """The arrays of a cut, for :func:`mnpar.functions.repartition` and plans: the sequence, then
-    ``axes``, whole.
+    """Return the arrays of a cut, for :func:`mnpar.functions.repartition` and plans: the sequence,
+    then ``axes``, whole.
 
     Args:
         cut: for each rank its stretches.
@@ -178,7 +178,7 @@ class Tile(NamedTuple):
 
 
 class Ring:
-    """Who computes what, and what travels how far.
+    """A plan of which rank computes what, and how far blocks travel.
 
     Args:
         queries, keys: how the two sequences are cut.
@@ -209,8 +209,8 @@ class Ring:
         self.size = len(keys)
 
     def look(self, rank: int, queries: Stretch, keys: Stretch) -> tuple[bool, bool]:
-        """Whether one of the rank's queries in a stretch looks at one of the keys; and whether each
-        of them looks at all.
+        """Return whether one of the rank's queries in a stretch looks at one of the keys; and
+        whether each of them looks at all.
         """
         (a, b), (c, d), ahead = queries, keys, self.ahead
         if a == b or c == d:
@@ -220,7 +220,7 @@ class Ring:
         return c <= b - 1 + ahead or self.thorough[rank], d - 1 <= a + ahead
 
     def needs(self, rank: int, keys: Stretch) -> bool:
-        """Whether any of a rank's queries looks at one of these keys."""
+        """Return whether any of a rank's queries looks at one of these keys."""
         return any([self.look(rank, queries, keys)[0] for queries in self.queries[rank]])
 
     def _reach(self, step: int) -> list[list[int]]:
@@ -238,7 +238,7 @@ class Ring:
 
     @cached_property
     def way(self) -> tuple[int, list[list[int]]]:
-        """The direction in which less is sent, 1 or -1, and the hops."""
+        """Return the direction in which less is sent, 1 or -1, and the hops."""
         return min(
             [(step, self._reach(step)) for step in (1, -1)], key=lambda found: self._cells(found[1])
         )
@@ -263,7 +263,7 @@ class Ring:
         return (rank - self.way[0] * hops) % self.size
 
     def held(self, rank: int, hops: int) -> tuple[Stretch, ...]:
-        """The stretches that are on a rank after so many hops."""
+        """Return the stretches that are on a rank after so many hops."""
         owner = self.owner(rank, hops)
         return tuple(
             [
@@ -274,11 +274,13 @@ class Ring:
         )
 
     def ended(self, rank: int, hops: int) -> tuple[int, ...]:
-        """The indexes of the rank's own stretches that travel exactly this number of hops."""
+        """Return the indexes of the rank's own stretches that travel exactly this number of
+        hops.
+        """
         return tuple([i for i, way in enumerate(self.way[1][rank]) if way == hops])
 
     def tiles(self, rank: int, hops: int) -> Iterator[Tile]:
-        """What a rank computes after so many hops."""
+        """Return what a rank computes after so many hops."""
         keys = self.held(rank, hops)
         for queries, rows in zip(self.queries[rank], rows_of(self.queries[rank]), strict=True):
             for seen, columns in zip(keys, rows_of(keys), strict=True):
@@ -287,16 +289,16 @@ class Ring:
                     yield Tile(rows, columns, queries, seen, not every)
 
     def onward(self, hops: int, width: int) -> Plan:
-        """The plan of the hop after ``hops`` hops: stretches needed further on go to the next rank.
-        ``width``: of the rows.
+        """Return the plan of the hop after ``hops`` hops: stretches needed further on go to the
+        next rank. ``width``: of the rows.
         """
         have = [self.held(rank, hops) for rank in range(self.size)]
         want = [self.held(rank, hops + 1) for rank in range(self.size)]
         return Plan(layouts(tuple(have), width), layouts(tuple(want), width))
 
     def homeward(self, hops: int, width: int) -> Plan:
-        """The plan of sums for keys after ``hops`` hops: they go on with their keys; to the owner
-        if the keys go no further.
+        """Return the plan of sums for keys after ``hops`` hops: they go on with their keys; to the
+        owner if the keys go no further.
         """
         have = [self.held(rank, hops) for rank in range(self.size)]
         on = [self.held(rank, hops + 1) for rank in range(self.size)]
@@ -319,7 +321,7 @@ class Ways(NamedTuple):
 def ways(
     queries: Cut, keys: Cut, ahead: int | None, thorough: tuple[bool, ...], width: int
 ) -> Ways:
-    """The plans of a ring, remembered: the same object for the same cuts."""
+    """Return the plans of a ring, remembered: the same object for the same cuts."""
     ring = Ring(queries, keys, ahead, thorough)
     hops = range(ring.length)
     return Ways(

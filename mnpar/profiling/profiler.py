@@ -57,8 +57,8 @@ Described = tuple[str, int | None, str]  # name, peer, detail
 
 
 def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any], Any]:
-    """A wrapper that records when a method began and ended; ``describe`` gets the object, the
-    arguments and the result.
+    """Return a wrapper that records when a method began and ended; ``describe`` gets the object,
+    the arguments and the result.
     """
 
     def around(old: Any) -> Any:
@@ -77,8 +77,8 @@ def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Call
 
 
 def _receiving(describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any], Any]:
-    """A wrapper of a method that receives in steps: it records the moment in which the message is
-    there.
+    """Return a wrapper of a method that receives in steps: it records the moment in which the
+    message is there.
     """
 
     def around(old: Any) -> Any:
@@ -112,7 +112,7 @@ def _waited(transport: Any, args: Any, result: None) -> Described:
 
 
 def _message(box: Mailbox, name: str, peer: int, out: bool, *identity: Any) -> Described:
-    """A message, with a text that is the same at both ends."""
+    """Return a message, with a text that is the same at both ends."""
     ranks = box.transport.world_ranks
     ends = (
         (ranks[box.transport.rank], ranks[peer])
@@ -190,7 +190,7 @@ def _uninstall() -> None:
 
 
 def clock_offset(comm: Communicator, clock: Clock) -> tuple[float, float]:
-    """How far this rank's clock is ahead of rank 0's; all ranks call it.
+    """Return how far this rank's clock is ahead of rank 0's; all ranks call it.
 
     Rank 0 asks each rank for its time, many times, and takes the answer with the shortest round
     trip: the clock was read in the middle of that, give or take half of it. An offset below this
@@ -222,7 +222,7 @@ def clock_offset(comm: Communicator, clock: Clock) -> tuple[float, float]:
 def _corrected(
     events: list[Event], before: tuple[float, float], after: tuple[float, float]
 ) -> list[Event]:
-    """The events by rank 0's clock: the offset is taken to change steadily between the two
+    """Return the events by rank 0's clock: the offset is taken to change steadily between the two
     measurements.
     """
     drift = (after[1] - before[1]) / max(after[0] - before[0], 1e-9)

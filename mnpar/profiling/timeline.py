@@ -75,7 +75,9 @@ class Timeline:
         return max((event.end for events in self.events for event in events), default=0.0)
 
     def waits(self, rank: int) -> dict[int | None, float]:
-        """The seconds that a rank waited for each other one; under None for several at once."""
+        """Return the seconds that a rank waited for each other one; under None for several at
+        once.
+        """
         found: dict[int | None, float] = defaultdict(float)
         for event in self.events[rank]:
             if event.kind == "wait":
@@ -83,11 +85,13 @@ class Timeline:
         return dict(found)
 
     def busy(self, rank: int) -> float:
-        """The seconds in functions and updates, without those of waits inside them."""
+        """Return the seconds in functions and updates, without those of waits inside them."""
         return sum(end - start for start, end, _ in self._work(rank))
 
     def _work(self, rank: int) -> list[tuple[float, float, str]]:
-        """The outermost functions and updates, cut where the rank waits: start, end, kind."""
+        """Return the outermost functions and updates, cut where the rank waits: start, end,
+        kind.
+        """
         waits = sorted(
             (event.start, event.end) for event in self.events[rank] if event.kind == "wait"
         )
@@ -123,7 +127,7 @@ class Timeline:
         return sorted(found, key=lambda message: message[1])
 
     def text(self) -> str:
-        """How long each rank computed and waited, and for whom."""
+        """Return how long each rank computed and waited, and for whom."""
         whole = self.duration or 1.0
         lines = [f"{self.duration:.3f} s on {len(self.events)} ranks"]
         for rank in range(len(self.events)):
@@ -142,8 +146,8 @@ class Timeline:
         return "\n".join(lines)
 
     def trace(self) -> dict[str, Any]:
-        """The trace event format that Perfetto and Chrome read: one process a rank, arrows for
-        messages; microseconds.
+        """Return the trace event format that Perfetto and Chrome read: one process a rank, arrows
+        for messages; microseconds.
         """
         events: list[dict[str, Any]] = []
         for rank, some in enumerate(self.events):

@@ -171,7 +171,9 @@ CASES = [
     Case(
         "together: side by side",
         (),
-        lambda x, y: blocks.JoinPieces([(slice(0, 2),), (slice(2, 5),)], (5,), True).apply((x, y))[0],
+        lambda x, y: blocks.JoinPieces([(slice(0, 2),), (slice(2, 5),)], (5,), True).apply((x, y))[
+            0
+        ],
         lambda x, y: np.concatenate([x, y], axis=-1),
         ((N, 2), (N, 3)),
     ),
