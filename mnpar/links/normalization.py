@@ -342,10 +342,10 @@ class _Normalization(Link):
 
     def __init__(
         self,
-        size: int | tuple[int, ...] | None,
-        eps: float,
-        initial_gamma: InitialValue,
-        initial_beta: InitialValue,
+        size: int | tuple[int, ...] | None = None,
+        eps: float = 1e-6,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
     ) -> None:
         super().__init__()
         self.eps = eps
@@ -386,15 +386,6 @@ class LayerNormalization(_Normalization):
         >>> L.LayerNormalization()(np.array([[1.0, 3.0]])).array.round(3)
         array([[-1.,  1.]])
     """
-
-    def __init__(
-        self,
-        size: int | tuple[int, ...] | None = None,
-        eps: float = 1e-6,
-        initial_gamma: InitialValue = None,
-        initial_beta: InitialValue = None,
-    ) -> None:
-        super().__init__(size, eps, initial_gamma, initial_beta)
 
     @property
     def printable_specs(self) -> Iterator[tuple[str, Any]]:

@@ -70,11 +70,11 @@ class _Gates(Chain):
     def __init__(
         self,
         in_size: int | None,
-        out_size: int | None,
-        lateral_init: InitialValue,
-        upward_init: InitialValue,
-        bias_init: InitialValue,
-        forget_bias_init: InitialValue,
+        out_size: int | None = None,
+        lateral_init: InitialValue = None,
+        upward_init: InitialValue = None,
+        bias_init: InitialValue = None,
+        forget_bias_init: InitialValue = None,
     ) -> None:
         super().__init__()
         if out_size is None:
@@ -121,17 +121,6 @@ class StatelessLSTM(_Gates):
         >>> c.shape, h.shape
         ((4, 2), (4, 2))
     """
-
-    def __init__(
-        self,
-        in_size: int | None,
-        out_size: int | None = None,
-        lateral_init: InitialValue = None,
-        upward_init: InitialValue = None,
-        bias_init: InitialValue = None,
-        forget_bias_init: InitialValue = None,
-    ) -> None:
-        super().__init__(in_size, out_size, lateral_init, upward_init, bias_init, forget_bias_init)
 
     def forward(
         self, c: Variable | Array | None, h: Variable | Array | None, x: Variable | Array
@@ -228,8 +217,8 @@ class Stateful(Chain):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("h",)
-    c: Any
-    h: Any
+    c: Any = None
+    h: Any = None
 
     def reset_state(self) -> None:
         """Set the state to None, as before the first call."""
@@ -278,18 +267,6 @@ class LSTM(Stateful, _Gates):
 
     state_names = ("c", "h")
 
-    def __init__(
-        self,
-        in_size: int | None,
-        out_size: int | None = None,
-        lateral_init: InitialValue = None,
-        upward_init: InitialValue = None,
-        bias_init: InitialValue = None,
-        forget_bias_init: InitialValue = None,
-    ) -> None:
-        super().__init__(in_size, out_size, lateral_init, upward_init, bias_init, forget_bias_init)
-        self.reset_state()
-
     def set_state(self, c: Any, h: Any) -> None:
         """Set the state: both (N, H)."""
         self.c = as_variable(c)
@@ -330,7 +307,6 @@ class GRU(Stateful, StatelessGRU):
     ) -> None:
         super().__init__(in_size, out_size, init, inner_init, bias_init)
         self.state_size = out_size
-        self.reset_state()
 
     def set_state(self, h: Any) -> None:
         """Set the state h, (N, H)."""
@@ -411,7 +387,6 @@ class StatefulPeepholeLSTM(Stateful):
         self.peep_i = Linear(out_size, out_size, nobias=True)
         self.peep_f = Linear(out_size, out_size, nobias=True)
         self.peep_o = Linear(out_size, out_size, nobias=True)
-        self.reset_state()
 
     def forward(self, x: Variable | Array) -> Variable:
         """(N, D) → (N, H); N stays the same until ``reset_state``."""
@@ -441,10 +416,6 @@ class StatefulMGU(Stateful, StatelessMGU):
         >>> L.StatefulMGU(3, 2)(np.ones((4, 3), "f4")).shape
         (4, 2)
     """
-
-    def __init__(self, in_size: int, out_size: int) -> None:
-        super().__init__(in_size, out_size)
-        self.reset_state()
 
     def set_state(self, h: Any) -> None:
         """Set the state h, (N, H)."""

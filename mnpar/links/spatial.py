@@ -554,22 +554,6 @@ class SpatialLocalConvolution2D(_SpatialLocalLayer, LocalConvolution2D):
         [((2, 4, 3, 6), (4, 3, 6, 1, 3, 3)), ((2, 4, 3, 6), (4, 3, 6, 1, 3, 3))]
     """
 
-    def __init__(
-        self,
-        grid: SpatialGrid,
-        in_channels: int | None,
-        out_channels: int,
-        in_size: PerAxis | None = None,
-        ksize: PerAxis | None = None,
-        stride: PerAxis = 1,
-        nobias: bool = False,
-        initialW: InitialValue = None,
-        initial_bias: InitialValue = None,
-    ) -> None:
-        super().__init__(
-            grid, in_channels, out_channels, in_size, ksize, stride, nobias, initialW, initial_bias
-        )
-
     def _decoder(self, nobias: bool) -> SpatialLocalDeconvolution2D:
         sizes = self.filters, self.channels, self.in_size, self.ksize, self.stride
         return SpatialLocalDeconvolution2D(self.grid, *sizes, nobias, initialW=0)
