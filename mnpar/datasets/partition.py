@@ -76,13 +76,13 @@ def dynamic_partition_by_round_robin(
     """
     _check(len(lengths), rank, size, 1)
     if not budget > 0:
-        raise ValueError(f"the budget of a batch is positive, not {budget}")
+        raise ValueError(f"the budget of a batch must be positive, not {budget}")
     batches: list[list[int]] = []
     longest = 0.0
     for i, length in enumerate(lengths):
         if not length >= 0:
             raise ValueError(
-                f"the length of an example is 0 or more, that of example {i} is {length}"
+                f"the length of an example must be 0 or more, that of example {i} is {length}"
             )
         longest = max(longest, length)
         if batches and (len(batches[-1]) + 1) * longest <= budget:

@@ -66,7 +66,7 @@ def get_photograph_patches(
     """
     stride = size if stride is None else stride
     if size < 1 or stride < 1:
-        raise ValueError(f"size = {size}, stride = {stride}: both are at least 1")
+        raise ValueError(f"size = {size}, stride = {stride}: both must be at least 1")
     train = []
     test = []
     photographs = [read_image(path, np.uint8) for path in _find(source)]

@@ -40,7 +40,8 @@ class PrefetchDataset(DatasetMixin):
     def __init__(self, dataset: Any, n_threads: int = 1, n_prefetch: int = 2) -> None:
         if n_threads < 0 or n_prefetch < 0:
             raise ValueError(
-                f"{n_threads} threads cannot read {n_prefetch} examples ahead: both are 0 or more"
+                f"{n_threads} threads cannot read {n_prefetch} examples ahead: both must be 0 or "
+                "more"
             )
         check_dataset(dataset)
         self.dataset, self.n_prefetch, self._n_threads = dataset, n_prefetch, n_threads

@@ -263,7 +263,7 @@ class ResampleDataset(DatasetMixin):
             self._order: Any = order
             self._n = length if n is None else n
             if not isinstance(self._n, int | np.integer) or self._n < 0:
-                raise ValueError(f"n is a number of examples, not {n}")
+                raise ValueError(f"n must be a number of examples, not {n}")
             return
         indices = np.asarray(order, dtype=None if len(order) else np.intp)
         if indices.ndim != 1 or indices.dtype.kind not in "iu":

@@ -112,7 +112,7 @@ class MultiprocessIterator(ReadAheadIterator):
                 raise ValueError(f"{name} = {number}: it must be positive, or None")
         for name, number in {"n_processes": n_processes or 1, "n_prefetch": n_prefetch}.items():
             if not isinstance(number, int | np.integer):
-                raise ValueError(f"{name} = {number}: it is a whole number")
+                raise ValueError(f"{name} = {number}: it must be a whole number")
         self.n_processes = n_processes or len(own_cores())
         self.shared_mem = shared_mem
         self.dataset_timeout = dataset_timeout

@@ -112,7 +112,7 @@ class Maxout(Chain):
     ) -> None:
         super().__init__()
         if out_size < 1 or pool_size < 1:
-            raise ValueError(f"Maxout({in_size}, {out_size}, {pool_size}): sizes are 1 or more")
+            raise ValueError(f"Maxout({in_size}, {out_size}, {pool_size}): sizes must be 1 or more")
         self.out_size, self.pool_size = out_size, pool_size
         rows = out_size * pool_size
         initialW = _flat(initialW, (rows, -1))

@@ -53,7 +53,7 @@ class _ConvolutionLayer(Link):
             or (in_channels is not None and in_channels < 1)
         ):
             raise ValueError(
-                f"{name}: channels and ksize are 1 or more, not {in_channels}, {out_channels} "
+                f"{name}: channels and ksize must be 1 or more, not {in_channels}, {out_channels} "
                 f"and {ksize}"
             )
         if groups < 1 or out_channels % groups or (in_channels or 0) % groups:

@@ -119,7 +119,7 @@ class VocabularyParallelEmbedID(Divided):
         super().__init__()
         if in_size < 1 or out_size < 1:
             raise ValueError(
-                f"VocabularyParallelEmbedID({in_size}, {out_size}): sizes are 1 or more"
+                f"VocabularyParallelEmbedID({in_size}, {out_size}): sizes must be 1 or more"
             )
         self.comm = comm
         self.in_size = in_size
@@ -150,11 +150,7 @@ class VocabularyParallelEmbedID(Divided):
         if hook is not None:
             hook.check_arguments(self.comm, "VocabularyParallelEmbedID", {"x": as_variable(x)})
         y = self._own(x)
-        axis = (
-            None
-            if self.sequence_axis is None
-            else require_batch_axis(self, self.sequence_axis, y.ndim - 1)
-        )
+        axis = require_batch_axis(self, self.sequence_axis, y.ndim - 1)
         if self.comm.size == 1:
             return y
         return (

@@ -167,7 +167,7 @@ class MixtureOfExperts(Chain):
             raise ValueError(
                 f"a mixture of {n_experts} experts for {in_size} features with k = {k}, "
                 f"capacity_factor = {capacity_factor}: "
-                "sizes are 1 or more, k is from 1 to the number of experts, a capacity is positive"
+                "sizes must be 1 or more, k from 1 to the number of experts, a capacity positive"
             )
         if not (whole_gradients or input_is_parallel):
             raise ValueError(

@@ -56,7 +56,7 @@ class Linear(Link):
         if out_size is None:
             in_size, out_size = None, in_size
         if out_size is None or out_size < 1 or (in_size is not None and in_size < 1):
-            raise ValueError(f"Linear({in_size}, {out_size}): sizes are 1 or more")
+            raise ValueError(f"Linear({in_size}, {out_size}): sizes must be 1 or more")
         self.in_size, self.out_size = in_size, out_size
         self.W = Parameter(initializers._get_initializer(initialW))
         self.b: Parameter | None = None

@@ -54,6 +54,7 @@ from mnpar.functions import (
 from mnpar.functions.communication.shared import ScatterTo, add_once
 from mnpar.initializers.initializer import InitialValue
 from mnpar.kernels.windows import PerAxis
+from mnpar.link import Link
 from mnpar.links.convolution import Convolution2D
 from mnpar.links.linear import Linear
 from mnpar.plans import Box, block
@@ -147,11 +148,7 @@ class ColumnParallelLinear(Divided, Linear):
             ValueError: x has other features than ``in_size``, or ``sequence_axis`` is not a batch
                 axis.
         """
-        axis = (
-            None
-            if self.sequence_axis is None
-            else require_batch_axis(self, self.sequence_axis, n_batch_axes)
-        )
+        axis = require_batch_axis(self, self.sequence_axis, n_batch_axes)
         if self.comm.size == 1:
             return super().forward(x, n_batch_axes)
         x = copy_to(self.comm, x) if axis is None else allgather(self.comm, x, axis)
@@ -254,11 +251,7 @@ class RowParallelLinear(Divided, Linear):
                 sum(self.comm.allgather_obj(features)) if self.input_is_parallel else features
             )
         self._check(features)
-        axis = (
-            None
-            if self.sequence_axis is None
-            else require_batch_axis(self, self.sequence_axis, n_batch_axes)
-        )
+        axis = require_batch_axis(self, self.sequence_axis, n_batch_axes)
         if self.comm.size == 1:
             return linear(x, self.W, self.b, n_batch_axes)
         part = x if self.input_is_parallel else scatter_to(self.comm, x)
@@ -285,13 +278,13 @@ class RowParallelLinear(Divided, Linear):
             )
 
 
-def require_batch_axis(layer: Any, axis: int, n_batch_axes: int) -> int:
-    """Return the axis of the sequence.
+def require_batch_axis(layer: Link, axis: int | None, n_batch_axes: int) -> int | None:
+    """Return the axis of the sequence, or None if the sequence is not divided.
 
     Raises:
         ValueError: it is not one of the ``n_batch_axes`` first axes.
     """
-    if not 0 <= axis < n_batch_axes:
+    if axis is not None and not 0 <= axis < n_batch_axes:
         raise ValueError(
             f"{layer}: sequence_axis {axis} is not among the {n_batch_axes} axes that count "
             "examples: call it with "
@@ -300,9 +293,9 @@ def require_batch_axis(layer: Any, axis: int, n_batch_axes: int) -> int:
     return axis
 
 
-class _Parallel(Divided, Convolution2D):
-    """The base of both: sizes, which may come from the first batch, and the check of the input's
-    channels.
+class _ParallelConvolution(Divided, Convolution2D):
+    """The base of parallel convolutions: sizes, which may come from the first batch, and the check
+    of the input's channels.
     """
 
     def _channels(self, rank: int) -> tuple[int, int]:
@@ -335,7 +328,7 @@ class _Parallel(Divided, Convolution2D):
             )
 
 
-class FilterParallelConvolution2D(_Parallel):
+class FilterParallelConvolution2D(_ParallelConvolution):
     """A Convolution2D of which each rank computes a block of the output channels.
 
     Args:
@@ -488,7 +481,7 @@ class FilterParallelConvolution2D(_Parallel):
         return gather_from(self.comm, y, axis=1) if self.gather_output else y
 
 
-class ChannelParallelConvolution2D(_Parallel):
+class ChannelParallelConvolution2D(_ParallelConvolution):
     """A Convolution2D of which each rank computes the contribution of a block of the input
     channels; they are summed.
 

@@ -80,7 +80,9 @@ class _Gates(Chain):
         if out_size is None:
             in_size, out_size = None, in_size
         if out_size is None or out_size < 1:
-            raise ValueError(f"{type(self).__name__}({in_size}, {out_size}): sizes are 1 or more")
+            raise ValueError(
+                f"{type(self).__name__}({in_size}, {out_size}): sizes must be 1 or more"
+            )
         self.state_size = out_size
         self.upward = Linear(
             in_size,

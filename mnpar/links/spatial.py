@@ -401,7 +401,7 @@ class SpatialLinear(Link):
         ):
             raise ValueError(
                 f"SpatialLinear({in_size}, {out_size}): in_size is (C, …) or None, all sizes "
-                "are 1 or more"
+                "must be 1 or more"
             )
         self.grid, self.out_size = grid, out_size
         self.in_size: tuple[int, ...] | None = None

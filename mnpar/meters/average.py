@@ -53,9 +53,9 @@ class AverageValueMeter:
         """
         x = on_host(value)
         if not weight >= 0:
-            raise ValueError(f"a weight is 0 or more, not {weight}")
+            raise ValueError(f"a weight must be 0 or more, not {weight}")
         if x.dtype.kind not in "biufV":
-            raise TypeError(f"an average is one of real numbers, not of {x.dtype}")
+            raise TypeError(f"an average must be one of real numbers, not of {x.dtype}")
         if weight and x.size:
             x = x.astype(np.float64)
             with np.errstate(invalid="ignore"):  # of infinite values: their variance is NaN

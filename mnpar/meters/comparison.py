@@ -200,7 +200,7 @@ class TopKMeter(SumMeter):
 
     def __init__(self, k: int) -> None:
         if k < 1:
-            raise ValueError(f"the best k are 1 or more, not {k}")
+            raise ValueError(f"k must be 1 or more, not {k}")
         self.k = k
         super().__init__()
 

@@ -153,8 +153,8 @@ def test_small_networks_and_branches_are_made_of_convolutions():
 
 
 BAD = {
-    "no filters": (lambda: L.Convolution2D(3, 0, 3), "channels and ksize are 1 or more"),
-    "no ksize": (lambda: L.Convolution2D(3, None), "channels and ksize are 1 or more"),
+    "no filters": (lambda: L.Convolution2D(3, 0, 3), "channels and ksize must be 1 or more"),
+    "no ksize": (lambda: L.Convolution2D(3, None), "channels and ksize must be 1 or more"),
     "groups": (
         lambda: L.Convolution2D(3, 4, 3, groups=2),
         "3 and 4 channels cannot be divided into 2 groups",

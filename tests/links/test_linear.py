@@ -78,7 +78,7 @@ def test_a_first_batch_without_features_leaves_the_layer_lazy(shape, axes):
 
 @pytest.mark.parametrize("sizes", [(0,), (3, 0), (0, 3), (-1, 2), (None, None), (None, 0)], ids=str)
 def test_sizes_are_one_or_more(sizes):
-    with pytest.raises(ValueError, match=r"Linear\(.*\): sizes are 1 or more"):
+    with pytest.raises(ValueError, match=r"Linear\(.*\): sizes must be 1 or more"):
         L.Linear(*sizes)
 
 

@@ -120,5 +120,7 @@ def test_a_word_that_is_not_in_the_table_is_named(words, message):
 
 
 def test_a_size_below_one_is_named():
-    with pytest.raises(ValueError, match=r"VocabularyParallelEmbedID\(0, 2\): sizes are 1 or more"):
+    with pytest.raises(
+        ValueError, match=r"VocabularyParallelEmbedID\(0, 2\): sizes must be 1 or more"
+    ):
         L.VocabularyParallelEmbedID(mnpar.create_communicator("self"), 0, 2)

@@ -215,7 +215,7 @@ BAD = {
         "do not all name one of 3 rows",
     ),
     "floats": (lambda: L.EmbedID(3, 2)(np.array([1.0])), ValueError, "names rows by integers"),
-    "sizes": (lambda: L.LSTM(0), ValueError, "sizes are 1 or more"),
+    "sizes": (lambda: L.LSTM(0), ValueError, "sizes must be 1 or more"),
     "gates": (
         lambda: F.lstm(np.ones((2, 3)), np.ones((2, 3))),
         ValueError,

@@ -212,7 +212,7 @@ class TimeTrigger:
 
     def __init__(self, period: float, *, comm: Communicator | None = None) -> None:
         if not period >= 0:
-            raise ValueError(f"the period of a trigger is a number of seconds, not {period!r}")
+            raise ValueError(f"the period of a trigger must be a number of seconds, not {period!r}")
         self._period, self._next_time, self.comm = period, period, comm
 
     def __call__(self, trainer: Any) -> bool:
