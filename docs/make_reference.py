@@ -130,7 +130,8 @@ def page(name):
             + "\n"
         )
     if elsewhere:
-        text += f"Also here: {', '.join(f':obj:`{home}.{one}`' for one, home in elsewhere.items())}.\n\n"
+        links = ", ".join(f":obj:`{home}.{one}`" for one, home in elsewhere.items())
+        text += f"Also here: {links}.\n\n"
     text += (
         f".. automodule:: {name}\n   :members:\n   :inherited-members: {', '.join(ends(name))}\n"
     )

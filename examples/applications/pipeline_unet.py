@@ -13,8 +13,7 @@ smaller goes to stage 2 beside the pipeline's own message, what stage 0 had goes
 stage 3: ``send_to_stage``, ``recv_from_stage``. The first stage's rank has the noisy patches, the
 last one's the clean ones; ranks between have an empty data set. The patches are of scikit-learn's
 two photographs (where they can be read; else of a scene that is made here), grey, with noise added.
-At the end the same network is trained on one rank and compared, and noisy, cleaned and clean
-patches are drawn.
+The weights are those of one rank. At the end noisy, cleaned and clean patches are drawn.
 """
 
 import importlib.util
@@ -127,26 +126,14 @@ class Stage(mnpar.Chain):
         return y if clean is None else F.mean_squared_error(y, clean)
 
 
-class Whole(mnpar.ChainList):
-    """All parts on one rank."""
-
-    def __init__(self, width):
-        super().__init__(*[part(number, width) for number in range(STAGES)])
-
-    def __call__(self, x, clean):
-        outer, h = self[0](x)
-        inner, h = self[1](h)
-        return F.mean_squared_error(self[3](self[2](h, inner), outer), clean)
-
-
-def train(args, model, data, losses):
+def train(args, model, data, say=True):
     """Some steps of Adam; the model is called with what this rank has of a batch."""
     optimizer = mnpar.optimizers.Adam(3e-3).setup(model)
     batches = mnpar.iterators.SerialIterator(data, args.batchsize, shuffle=False)
     for step in range(args.steps):
         optimizer.update(model, *mnpar.dataset.concat_examples(next(batches)))
         loss = getattr(model, "loss", None)
-        if losses and loss is not None and (step + 1) % max(args.steps // 5, 1) == 0:
+        if say and loss is not None and (step + 1) % max(args.steps // 5, 1) == 0:
             print(
                 f"step {step + 1:4}  squared error {float(loss):.5f}, of the noise "
                 f"{args.noise**2:.5f}"
@@ -190,45 +177,26 @@ def read(schedule, ranks, micro_batches):
 
 
 def main(comm, args):
+    """Train, and draw; returns the pipeline."""
     pictures, source = photographs()
     noisy, clean = patches(pictures, 10 * args.batchsize, args.noise)
     schedule = read(args.schedule, comm.size, args.micro_batches)
     first = comm.rank == schedule.where[0]
     last = comm.rank == schedule.where[-1]
-    with mnpar.using_config("dtype", np.dtype("f8")):
-        stages = [Stage(number, args.width) for number in schedule.stages_of(comm.rank)]
-        pipeline = Pipeline(comm, stages, schedule, args.micro_batches, recompute=args.recompute)
-        mine = [noisy] * first + [clean] * last  # nothing on ranks between
-        data = mnpar.datasets.TupleDataset(*mine) if mine else mnpar.create_empty_dataset(noisy)
-        train(args, pipeline, data, losses=True)
-        cleaner = Pipeline(comm, stages, schedule, args.micro_batches, labels=0)
-        with mnpar.no_backprop_mode():
-            # where there is most to see
-            shown = np.argsort(-clean.std(axis=(1, 2, 3)), kind="stable")[:8]
-            cleaned = cleaner(*[noisy[shown]] * first)
-        if last:
-            rows = {"noisy": noisy[shown], "cleaned": cleaned.array, "clean": clean[shown]}
-            print(f"patches of {source}, {draw(Path(args.out) / 'pipeline_unet.png', rows)}")
-        weights = comm.gather_obj([p.array for p in pipeline.params()])
-        if comm.is_root:
-            whole = Whole(args.width)
-            train(args, whole, mnpar.datasets.TupleDataset(noisy, clean), losses=False)
-            compare(whole, schedule, weights)
-
-
-def compare(whole, schedule, weights):
-    """How far the pipeline's weights are from those of one rank."""
-    # as the ranks have them
-    numbers = [number for rank in range(schedule.ranks) for number in schedule.stages_of(rank)]
-    truth = [p.array for number in numbers for p in whole[number].params()]
-    found = [array for some in weights for array in some]
-    difference = max(abs(a - b).max() for a, b in zip(found, truth, strict=True))
-    print(
-        f"trained on {schedule.ranks} ranks and on one, the weights differ by {difference:.1e} "
-        "at most"
-    )
-    if not difference < 1e-8:
-        raise SystemExit("the two runs do not agree")
+    stages = [Stage(number, args.width) for number in schedule.stages_of(comm.rank)]
+    pipeline = Pipeline(comm, stages, schedule, args.micro_batches, recompute=args.recompute)
+    mine = [noisy] * first + [clean] * last  # nothing on ranks between
+    data = mnpar.datasets.TupleDataset(*mine) if mine else mnpar.create_empty_dataset(noisy)
+    train(args, pipeline, data)
+    cleaner = Pipeline(comm, stages, schedule, args.micro_batches, labels=0)
+    with mnpar.no_backprop_mode():
+        # where there is most to see
+        shown = np.argsort(-clean.std(axis=(1, 2, 3)), kind="stable")[:8]
+        cleaned = cleaner(*[noisy[shown]] * first)
+    if last:
+        rows = {"noisy": noisy[shown], "cleaned": cleaned.array, "clean": clean[shown]}
+        print(f"patches of {source}, {draw(Path(args.out) / 'pipeline_unet.png', rows)}")
+    return pipeline
 
 
 def check(parser, args):
@@ -245,7 +213,8 @@ def check(parser, args):
         parser.error(f"--schedule: {error}")
 
 
-if __name__ == "__main__":
+def flags():
+    """Return the parser of the command line."""
     parser = mnpar.launch.Parser(__doc__, exactly=True, check=check)
     parser.flag(
         "--schedule", str, "1f1b, gpipe or zb1p for 4 ranks, zbv or interleaved for 2 (1f1b, zbv)"
@@ -257,4 +226,8 @@ if __name__ == "__main__":
     parser.flag("--noise", 0.1, "standard deviation of the noise")
     parser.flag("--recompute", False, "keep what stages receive, and compute the rest again")
     parser.flag("--out -o", mnpar.launch.folder, "folder of the picture", default="result")
-    mnpar.launch.script(main, parser)
+    return parser
+
+
+if __name__ == "__main__":
+    mnpar.launch.script(main, flags())

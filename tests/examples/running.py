@@ -12,12 +12,13 @@ NOWHERE = f"{__file__}/nowhere"  # nobody can make a folder in a file
 PNG = b"\x89PNG\r\n"
 
 
-def run(ranks, example, flags=(), bare_mpiexec=False, fresh=False, timeout=120):
+def run(ranks, example, flags=(), bare_mpiexec=False, fresh=False, compared=False, timeout=120):
     """Run ``mpiexec -n ranks python examples/example.py flags``; plain python for 0 ranks.
 
     Args:
         bare_mpiexec: leave ``-n`` out.
         fresh: really start Python, where a fork does otherwise.
+        compared: train in one process too, and print the difference (one_process.py).
     """
     command, environment = mpiexec_command(ranks or 1)
     if bare_mpiexec:
@@ -28,6 +29,10 @@ def run(ranks, example, flags=(), bare_mpiexec=False, fresh=False, timeout=120):
     if "--threads" in flags:
         environment["OMP_NUM_THREADS"] = "1"
     path = EXAMPLES / f"{example}.py"
+    if compared:
+        environment["EXAMPLE"] = example
+        environment["PYTHONPATH"] = str(EXAMPLES.parent)
+        path = Path(__file__).with_name("one_process.py")
     if not fresh:
         return run_script(path, flags, environment, EXAMPLES.parent, command, timeout)
     return subprocess.run(
