@@ -40,13 +40,13 @@ class Fingerprint(NamedTuple):
     plain: float
     eps: float
 
-    def differs_from(self, other: Fingerprint) -> bool:
-        """Return whether the arrays differ by more than rounding."""
+    def differs_from(self, other: Fingerprint, slack: float = 0.0) -> bool:
+        """Return whether the arrays differ by more than rounding, and more than ``slack``."""
         if self.size != other.size:
             return True
         tolerance = 7 * min(max(self.eps, other.eps) ** 0.5, 0.05)
         with np.errstate(invalid="ignore", over="ignore"):
-            allowed = tolerance * max(self.magnitude, other.magnitude)
+            allowed = tolerance * max(self.magnitude, other.magnitude) + slack
             return bool((np.abs(np.subtract(self[:3], other[:3])) > allowed).any())
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.checks.fingerprint import Fingerprint, fingerprint
 from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError
 from mnpar.link import Link
@@ -207,34 +208,33 @@ def compare_parts(placement: Placement, model: Link, update: int) -> None:
         MismatchError: they differ by more than rounding; on all of these ranks.
     """
     mesh, tables = placement.mesh, placement.tables
-    named = [
-        (path, param)
+    mine = [
+        [*fingerprint(param.array), *fingerprint(param.grad), _is_updated(param)]
         for path, param in model.namedparams(include_uninit=False)
         if path in placement.kinds
     ]
-    mine = np.array([_row(param) for _, param in named]).reshape(len(named), 9)
     ranks = mesh.line(placement.others, mesh.comm.rank)
-    rows = dict(zip(ranks, placement.copy.allgather(mine), strict=True))
-    index = {rank: {path: i for i, path in enumerate(tables[rank].params)} for rank in ranks}
+    given = placement.copy.allgather(np.array(mine).reshape(len(mine), 2 * _FIELDS + 1))
+    rows = dict(zip(ranks, given, strict=True))
+    places = {rank: {path: i for i, path in enumerate(tables[rank].params)} for rank in ranks}
     for path in placement.kinds:
-        holders = {rank: tables[rank].params[path] for rank in ranks if path in tables[rank].params}
-        updated = {bool(rows[rank][index[rank][path]][8]): rank for rank in holders}
+        holders = {rank: tables[rank].params[path] for rank in ranks if path in places[rank]}
+        updated = {bool(rows[rank][places[rank][path], -1]): rank for rank in holders}
         if len(updated) > 1:
             raise MismatchError(
                 _DISABLED.format(update + 1, path, mesh, updated[True], updated[False])
             )
-        for same in placement.copies(holders).values():
-            for rank in same[1:]:
-                one, other = (rows[r][index[r][path]] for r in (same[0], rank))
-                if found := _difference(one, other, np.dtype(holders[rank].dtype), rows[rank]):
-                    what, a, b = found
-                    axes = " and ".join(map(repr, mesh.differ([same[0], rank])))
-                    raise MismatchError(
-                        f"update {update + 1}: the {what}s of {path} are not the same on ranks "
-                        f"{[same[0], rank]} of {mesh!s}, "
-                        f"which have the same of it and differ along {axes}: they add up to "
-                        f"{a:.6g} and {b:.6g}. " + _REMEDY[what]
-                    )
+        for first, *others in placement.copies(holders).values():
+            for rank in others:
+                for what, place in (("gradient", slice(_FIELDS, -1)), ("value", slice(_FIELDS))):
+                    one, other = [rows[r][places[r][path], place] for r in (first, rank)]
+                    if found := _difference(one, other, rows[rank][:, place]):
+                        axes = " and ".join(map(repr, mesh.differ([first, rank])))
+                        raise MismatchError(
+                            f"update {update + 1}: the {what}s of {path} are not the same on ranks "
+                            f"{[first, rank]} of {mesh!s}, which have the same of it and differ "
+                            f"along {axes}: {found}. {_REMEDY[what]}"
+                        )
 
 
 def compare_copies(comm: Communicator, model: Link, update: int) -> None:
@@ -248,73 +248,46 @@ def compare_copies(comm: Communicator, model: Link, update: int) -> None:
         for path, param in model.namedparams(include_uninit=False)
         if param.summed is None
     ]
-    mine = np.array([[*_signature(param.array)] for _, param in named]).reshape(len(named), 4)
+    mine = np.array([fingerprint(param.array) for _, param in named]).reshape(len(named), _FIELDS)
     first, *others = comm.allgather(mine)
     for rank, rows in enumerate(others, start=1):
-        for (path, param), one, other in zip(named, first, rows, strict=True):
-            if found := _difference(one, other, np.dtype(param.dtype), rows):
+        for (path, _), one, other in zip(named, first, rows, strict=True):
+            if found := _difference(one, other, rows):
                 raise MismatchError(
                     f"update {update + 1}: the values of {path} are not the same on ranks "
-                    f"{[0, rank]}, copies of each other: "
-                    f"they add up to {found[1]:.6g} and {found[2]:.6g}. {_REMEDY['value']}"
+                    f"{[0, rank]}, copies of each other: {found}. {_REMEDY['value']}"
                 )
 
 
-def _difference(
-    one: Array, other: Array, dtype: np.dtype, rows: Array
-) -> tuple[str, float, float] | None:
-    """What of a parameter differs on two ranks by more than rounding can, and its sums there;
-    ``rows``: of all parameters.
+def _difference(one: Array, other: Array, rows: Array) -> str:
+    """Return in which way the fingerprints of a parameter on two ranks differ by more than rounding
+    can; ``rows``: of all parameters.
     """
-    eps = float(np.finfo(dtype).eps) if dtype.kind in "fc" else 1e-3
-    for what, start in (("gradient", 4), ("value", 0))[-(len(one) // 4) :]:
-        a = one[start : start + 4]
-        b = other[start : start + 4]
-        # the largest mean size
-        typical = np.fmax.reduce(rows[:, start + 2] / np.maximum(rows[:, start + 3], 1))
-        with np.errstate(**_UNSOUND):
-            allowed = min(eps**0.5, 0.05) * max(a[2], b[2]) * 7 + 100 * eps * typical * b[3]
-            differ = abs(a[:3] - b[:3]) > allowed
-        if differ.any():
-            return what, float(a[0]), float(b[0])
-    return None
+    a, b = Fingerprint(*one), Fingerprint(*other)
+    # sums may cancel: they are as exact as the largest elements allow
+    sizes = rows[:, Fingerprint._fields.index("magnitude")] / np.maximum(
+        rows[:, Fingerprint._fields.index("size")], 1
+    )
+    slack = 100 * b.eps * float(np.fmax.reduce(sizes)) * b.size
+    return f"they add up to {a.total:.6g} and {b.total:.6g}" if a.differs_from(b, slack) else ""
 
 
-def _row(param: Parameter) -> list[float]:
-    """Signatures of values and gradient, and whether updates change it."""
-    rule = param.update_rule
-    return [*_signature(param.array), *_signature(param.grad), rule is None or rule.enabled]
+def _is_updated(param: Parameter) -> bool:
+    return param.update_rule is None or bool(param.update_rule.enabled)
 
 
-def _signature(x: Array) -> Iterator[float]:
-    """A few numbers that differ where arrays do: sums with two patterns of weights, the size of the
-    elements, their number.
-    """
-    if x is None:
-        return iter((0.0,) * 4)
-    xp = backend.get_array_module(x)
-    flat = x.reshape(-1)
-    flat = (flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat).astype(np.float64)
-    weights = xp.arange(flat.size) % 13 - 6.0
-    with np.errstate(**_UNSOUND):
-        return iter(
-            [float(flat.sum()), float(flat.dot(weights)), float(abs(flat).sum()), float(flat.size)]
-        )
-
-
-_UNSOUND: Any = {"invalid": "ignore", "over": "ignore"}  # infinities and NaN are another's business
+_FIELDS = len(Fingerprint._fields)
 
 _DISABLED = (
     "update {}: {} is one parameter of {!s}, and rank {} updates it, but on rank {} its update "
-    "is disabled: call "
-    "disable_update and enable_update alike on all ranks that have it or a part of it"
+    "is disabled: call disable_update and enable_update alike on all ranks that have it or a part "
+    "of it"
 )
 
 _REMEDY = {
     "gradient": "So each has the gradient of its own use of it only: use a layer that takes the "
-    "communicator of this axis, or "
-    "let the parameter pass F.copy_to(comm, parameter) before it is used",
+    "communicator of this axis, or let the parameter pass F.copy_to(comm, parameter) before it is "
+    "used",
     "value": "They have drifted apart: something is different on these ranks that should not be, "
-    "such as random numbers, "
-    "hyperparameters, hooks, or a parameter that was changed by hand",
+    "such as random numbers, hyperparameters, hooks, or a parameter that was changed by hand",
 }
