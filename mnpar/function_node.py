@@ -132,7 +132,7 @@ class FunctionNode(Hookable):
         )
 
     def gradient_out(self, i: int, like: Array) -> Array | None:
-        """Called in ``backward``: where in an arena to compute the gradient of input i, an array
+        """Called in ``backward``: where in a flat buffer to compute the gradient of input i, an array
         like ``like``; or None.
         """
         x = self.inputs[i]

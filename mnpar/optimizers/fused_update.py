@@ -1,9 +1,9 @@
-"""Updates of whole arenas: if all parameters of an arena have the same elementwise rule, it is
-applied to the arena's vector.
+"""Updates of whole flat buffers: if all parameters of a buffer have the same elementwise rule, it is
+applied to the buffer's vector.
 
 The rules' states become views of vectors, too, so programs see no difference. If a parameter of the
-arena differs (its own hyperparameters or hooks, no gradient, a rule that is not elementwise), the
-arena's parameters are updated one by one.
+buffer differs (its own hyperparameters or hooks, no gradient, a rule that is not elementwise), the
+buffer's parameters are updated one by one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from mnpar.backend import Array
-from mnpar.optimizers.flat_buffers import Arena
+from mnpar.optimizers.flat_buffers import FlatBuffer
 from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter, structure
 from mnpar.variable import Variable
@@ -21,54 +21,67 @@ from mnpar.variable import Variable
 _set = object.__setattr__  # a count is no change of a rule
 
 
-class Whole:
-    """An arena's vector as one parameter, with a rule for it.
+class CommonRules(NamedTuple):
+    """The rules of a buffer's parameters if one rule for the vector can replace them.
 
     Args:
-        arena: of parameters whose rules are alike.
+        seen: they are valid as long as ``structure.now`` is this object.
+        rules: none: each parameter is updated alone.
     """
 
-    def __init__(self, arena: Arena) -> None:
+    seen: object
+    rules: list[UpdateRule]
+
+
+class FusedUpdate:
+    """A buffer's vector as one parameter, with a rule for it.
+
+    Args:
+        buffer: of parameters whose rules are alike.
+    """
+
+    def __init__(self, buffer: FlatBuffer) -> None:
         # no Parameter, so that setting its array does not change ``structure``
-        self.param: Any = Variable(arena.data)
-        self.data, self.grad = arena.data, arena.grad
-        self.rule = copy.copy(arena.params[0].update_rule)
+        self.param: Any = Variable(buffer.data)
+        self.data = buffer.data
+        self.grad = buffer.grad
+        self.rule = copy.copy(buffer.params[0].update_rule)
         self.rule.state = {}
         self.rule.prepare(self.param)
         self._views: dict[str, list[Array]] = {
             name: [
                 vector[place].reshape(param.array.shape)
-                for param, place in zip(arena.params, arena.slices, strict=True)
+                for param, place in zip(buffer.params, buffer.slices, strict=True)
             ]
             for name, vector in self.rule.state.items()
         }
-        self.gather(arena)
+        self.gather(buffer)
 
-    def gather(self, arena: Arena) -> bool:
-        """Make the rules' states views of the vectors; False if a rule has lost its state since the
-        last time.
+    def gather(self, buffer: FlatBuffer) -> bool:
+        """Make the rules' states views of the vectors; return False if a rule has lost its state
+        since the last time.
         """
         for name, views in self._views.items():
-            for param, view in zip(arena.params, views, strict=True):
+            for param, view in zip(buffer.params, views, strict=True):
                 state = param.update_rule.state
                 if state.get(name) is not view:
                     if name in state:
                         view[...] = state[name]
-                    elif arena.whole is self:
+                    elif buffer.fused_update is self:
                         return False
                     state[name] = view
         return True
 
-    def begin(self, arena: Arena) -> None:
-        """Prepare a step."""
-        self.grad = arena.grad
-        _set(self.rule, "t", arena.joint.rules[0].t + 1)
+    def begin(self, buffer: FlatBuffer, t: int) -> None:
+        """Prepare the step after ``t`` steps."""
+        self.grad = buffer.grad
+        _set(self.rule, "t", t + 1)
 
     def step(self, place: slice | None = None) -> None:
         """Update a slice of the values, or all of them, by their gradients."""
         param = self.param
         rule = self.rule
-        state = self.rule.state
+        state = rule.state
         grad = self.grad
         if place is not None:
             param.array = self.data[place]
@@ -82,74 +95,63 @@ class Whole:
             if place is not None:
                 param.array, rule.state = self.data, state
 
-    def end(self, arena: Arena) -> None:
+    def end(self, buffer: FlatBuffer) -> None:
         """Finish a step, after all slices: count it in the parameters' rules."""
         t = self.rule.t
-        for rule in arena.joint.rules:
-            _set(rule, "t", t)
+        for param in buffer.params:
+            _set(param.update_rule, "t", t)
 
 
-def begins(arena: Arena) -> bool:
-    """Whether the parameters of an arena can be updated together; if so, ``arena.whole`` is
-    prepared for the step.
+def prepare(buffer: FlatBuffer) -> FusedUpdate | None:
+    """Return what updates the parameters of a buffer together, prepared for the step; None if they
+    cannot be updated so.
     """
-    if not is_whole(arena):
-        return False
-    if arena.whole is None or not arena.whole.gather(arena):
-        arena.whole = None
-        arena.whole = Whole(arena)
-    arena.whole.begin(arena)
-    return True
+    rules = _common_rules(buffer)
+    if not (rules and buffer.is_filled()):
+        return None
+    t = rules[0].t
+    for rule in rules:  # noqa: SIM110 - a call less, in each step
+        if rule.t != t:
+            return None
+    fused: FusedUpdate | None = buffer.fused_update
+    if fused is None or not fused.gather(buffer):
+        buffer.fused_update = None
+        buffer.fused_update = fused = FusedUpdate(buffer)
+    fused.begin(buffer, t)
+    return fused
 
 
-def update(params: list[Parameter], arenas: Iterable[Arena]) -> None:
-    """Update parameters, those of an arena together where possible."""
-    together = [arena for arena in arenas if begins(arena)]
+def update(params: list[Parameter], buffers: Iterable[FlatBuffer]) -> None:
+    """Update parameters, those of a buffer together where possible."""
+    fused = [(buffer, one) for buffer in buffers if (one := prepare(buffer)) is not None]
     alone = len(params)
-    for arena in together:
-        arena.whole.step()
-        arena.whole.end(arena)
-        alone -= len(arena.params)
+    for buffer, one in fused:
+        one.step()
+        one.end(buffer)
+        alone -= len(buffer.params)
     if alone > 0:
-        done = {id(param) for arena in together for param in arena.params}
+        done = {id(param) for buffer, _ in fused for param in buffer.params}
         for param in params:
             if id(param) not in done:
                 param.update()
 
 
-class Joint(NamedTuple):
-    """The rules of an arena's parameters if one rule for the vector can replace them, valid while
-    the structure is ``seen``.
+def _common_rules(buffer: FlatBuffer) -> list[UpdateRule]:
+    """Return the rules of a buffer's parameters if one for the vector can replace them, else
+    none.
     """
-
-    seen: object
-    rules: list[UpdateRule]  # none: each parameter is updated alone
-
-
-def is_whole(arena: Arena) -> bool:
-    """Whether updating the arena's vector is the same as updating each parameter: equal rules,
-    counts, and all gradients.
-    """
-    joint = arena.joint
-    if joint is None or joint.seen is not structure.now:
-        arena.joint = joint = Joint(structure.now, _joined(arena))
-        if (
-            arena.whole is not None
-            and joint.rules
-            and not arena.whole.rule.stands_with(joint.rules[0])
-        ):
-            arena.whole = None  # the parameters have got other rules since
-    if not (joint.rules and arena.gradients_at_home()):
-        return False
-    t = joint.rules[0].t
-    for rule in joint.rules:  # noqa: SIM110 - a call less, in each step
-        if rule.t != t:
-            return False
-    return True
+    common = buffer.common_rules
+    if common is None or common.seen is not structure.now:
+        buffer.common_rules = common = CommonRules(structure.now, _find_common_rules(buffer))
+        fused = buffer.fused_update
+        if fused is not None and common.rules and not fused.rule.stands_with(common.rules[0]):
+            buffer.fused_update = None  # the parameters have got other rules since
+    rules: list[UpdateRule] = common.rules
+    return rules
 
 
-def _joined(arena: Arena) -> list[UpdateRule]:
-    first: Any = arena.params[0].update_rule
+def _find_common_rules(buffer: FlatBuffer) -> list[UpdateRule]:
+    first: Any = buffer.params[0].update_rule
     kind = type(first)
     if (
         first is None
@@ -158,9 +160,9 @@ def _joined(arena: Arena) -> list[UpdateRule]:
         or kind._update is not UpdateRule._update
     ):
         return []
-    if len(arena.params) == 1:
+    if len(buffer.params) == 1:
         return []  # nothing to join
-    for param, view, _ in arena.members:
+    for param, view, _ in buffer.members:
         rule = param.update_rule
         if (
             rule is None
@@ -169,4 +171,4 @@ def _joined(arena: Arena) -> list[UpdateRule]:
             or param.array is not view
         ):
             return []
-    return [param.update_rule for param in arena.params]
+    return [param.update_rule for param in buffer.params]

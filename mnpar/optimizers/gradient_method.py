@@ -15,7 +15,7 @@ from mnpar.communicators.threads.transport import claimant
 from mnpar.errors import MnparError
 from mnpar.link import Link
 from mnpar.optimizers import fused_update
-from mnpar.optimizers.flat_buffers import Arena, Arenas
+from mnpar.optimizers.flat_buffers import FlatBuffer, FlatBuffers
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.parameter_cache import ParameterCache
@@ -25,8 +25,8 @@ from mnpar.parameter import Parameter
 from mnpar.variable import backward
 
 _ALONE = nullcontext()
-# of gradients, as they arrive; None: all of an arena
-Pieces: TypeAlias = Iterable[tuple[Arena, slice | None, list[Parameter]]]
+# of gradients, as they arrive; None: all of a buffer
+Pieces: TypeAlias = Iterable[tuple[FlatBuffer, slice | None, list[Parameter]]]
 
 
 class Synchronizer(Protocol):
@@ -93,7 +93,7 @@ class GradientMethod(Optimizer):
     def __init__(self) -> None:
         super().__init__()
         self.hyperparam = Hyperparameter()
-        self.arenas = Arenas()
+        self.buffers = FlatBuffers()
         self.owned = ParameterCache()  # the parameters of its target
         self._ruled: list[Parameter] = []  # those that have rules
         self._narrow: list[Parameter] = []  # those of them whose rules use float32 updates
@@ -114,7 +114,7 @@ class GradientMethod(Optimizer):
         super().setup(link)
         for param in link.params():
             param.update_rule = self._new_rule()
-        self.arenas.gather(self.members())
+        self.buffers.gather(self.members())
         return self
 
     def members(self) -> list[Parameter]:
@@ -197,7 +197,7 @@ class GradientMethod(Optimizer):
         params = self.members()
         if params is not self._ruled:
             params = self._give_rules(params)
-        self.arenas.gather(params)
+        self.buffers.gather(params)
         if self.sync is None and not self._narrow:
             self._change(params)
             return
@@ -238,23 +238,23 @@ class GradientMethod(Optimizer):
         return params
 
     def _takes_pieces(self) -> bool:
-        """Whether parts of the arenas can be updated as their gradients arrive; if so, prepare the
-        arenas for it.
+        """Whether parts of the buffers can be updated as their gradients arrive; if so, prepare the
+        buffers for it.
         """
         hooked = self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()])
-        hindered = hooked or self._scaling is not None or self.arenas.strays
-        return not hindered and all(map(fused_update.begins, self.arenas.learning))
+        hindered = hooked or self._scaling is not None or self.buffers.aliased
+        return not hindered and all(map(fused_update.prepare, self.buffers.learning))
 
     def _change_by(self, pieces: Pieces) -> None:
         """A step with gradients that are still arriving."""
         self.t += 1
-        for arena, place, params in pieces:
+        for buffer, place, params in pieces:
             for param in params:
                 if param.node.loss_scale is not None:
                     unscale(param)
-            arena.whole.step(place)
-        for arena in self.arenas.learning:
-            arena.whole.end(arena)
+            buffer.fused_update.step(place)
+        for buffer in self.buffers.learning:
+            buffer.fused_update.end(buffer)
         if self._hooks:
             self.call_hooks("post")
 
@@ -276,7 +276,7 @@ class GradientMethod(Optimizer):
         if self._hooks:
             self.call_hooks("pre")
         self.t += 1
-        fused_update.update(params, self.arenas)
+        fused_update.update(params, self.buffers)
         if self._hooks and not self.in_pieces:
             self.call_hooks("post")
 

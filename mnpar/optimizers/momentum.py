@@ -3,7 +3,7 @@ optimizer.
 
 :func:`apply_momentum` derives classes: the optimizer's own rule with one more state, the velocity.
 So all that is done with rules and their states (float32 updates, shards, meshes, snapshots, whole
-arenas) is done with these as with any other.
+buffers) is done with these as with any other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Update rules: how one parameter is updated, with hyperparameters of its own or of its optimizer.
 
 A rule changes ``param.array`` in place and never replaces it: parameters and gradients may be views
-of an arena's vectors.
+of a buffer's vectors.
 """
 
 from __future__ import annotations

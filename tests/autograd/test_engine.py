@@ -334,7 +334,7 @@ def test_gradients_are_arrays_of_the_dtype_and_shape_of_their_variable(dtype, sh
 )
 def test_gradients_of_a_half_that_is_used_often_are_added_up_in_32_bits(dtype, uses, shape):
     """One by one they would stay at 2048, and at 256: of a leaf, of what a function made, and of a
-    parameter in an arena.
+    parameter in a flat buffer.
     """
     x = mnpar.Variable(np.ones(shape, dtype))
     model = mnpar.Link()

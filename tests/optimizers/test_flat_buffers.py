@@ -11,7 +11,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.optimizers.flat_buffers import Arena, Arenas
+from mnpar.optimizers.flat_buffers import FlatBuffer, FlatBuffers
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -37,7 +37,7 @@ def step(optimizer, x=X):
 
 def expected_step(net, x=X):
     """What the parameters should become, from their values and gradients found by
-    :func:`mnpar.grad`, away from all arenas.
+    :func:`mnpar.grad`, away from all buffers.
     """
     params = list(net.params())
     grads = mnpar.grad([F.sum(net(x) ** 2)], params)
@@ -53,15 +53,15 @@ def check_step(optimizer):
 
 
 def lies_in_order(optimizer):
-    arenas = list(optimizer.arenas)
-    inside = [param for arena in arenas for param in arena.params]
+    buffers = list(optimizer.buffers)
+    inside = [param for buffer in buffers for param in buffer.params]
     assert [id(p) for p in inside] == [id(p) for p in optimizer.target.params()]
-    for arena in arenas:
-        for param, place in zip(arena.params, arena.slices, strict=True):
-            assert np.shares_memory(param.array, arena.data[place]) or not param.array.size
-            np.testing.assert_array_equal(param.array.ravel(), arena.data[place])
+    for buffer in buffers:
+        for param, place in zip(buffer.params, buffer.slices, strict=True):
+            assert np.shares_memory(param.array, buffer.data[place]) or not param.array.size
+            np.testing.assert_array_equal(param.array.ravel(), buffer.data[place])
             if param.grad is not None:
-                assert np.shares_memory(param.grad, arena.grad[place]) or not param.array.size
+                assert np.shares_memory(param.grad, buffer.grad[place]) or not param.array.size
 
 
 def made(net=None):
@@ -70,9 +70,9 @@ def made(net=None):
 
 def test_views_lie_in_the_order_of_definition():
     optimizer = made()
-    (arena,) = optimizer.arenas
+    (buffer,) = optimizer.buffers
     np.testing.assert_array_equal(
-        arena.data, np.concatenate([p.array.ravel() for p in optimizer.target.params()])
+        buffer.data, np.concatenate([p.array.ravel() for p in optimizer.target.params()])
     )
     check_step(optimizer)
 
@@ -89,7 +89,7 @@ def test_one_parameter_in_two_links_has_one_place():
     net.forward = lambda x: net.b(net.a(x))
     optimizer = made(net)
     check_step(optimizer)
-    assert sum(arena.data.size for arena in optimizer.arenas) == 9 + 3 + 3
+    assert sum(buffer.data.size for buffer in optimizer.buffers) == 9 + 3 + 3
 
 
 def test_two_parameters_of_one_array_keep_sharing_it():
@@ -113,7 +113,7 @@ def test_a_copy_that_shares_arrays_goes_on_sharing_them(when):
     optimizer = made(net)
     shared = shared or net.copy()
     check_step(optimizer)
-    net.c = L.Linear(1, 1, nobias=True)  # all move to a larger arena
+    net.c = L.Linear(1, 1, nobias=True)  # all move to a larger buffer
     net.forward = lambda x: net.b(net.a(x)) + F.sum(net.c.W)
     check_step(optimizer)
     for param, other in zip(shared.params(), net.params(), strict=False):
@@ -272,8 +272,11 @@ def test_scalars_and_empty_parameters_have_places(shape):
 def test_dtypes_have_arenas_of_their_own():
     link = mnpar.Link()
     link.p, link.q, link.r = (mnpar.Parameter(np.ones(2, dtype)) for dtype in ("f4", "f8", "f4"))
-    arenas = Arenas().gather(link.params())
-    assert [(arena.data.dtype.str, arena.data.size) for arena in arenas] == [("<f4", 4), ("<f8", 2)]
+    buffers = FlatBuffers().gather(link.params())
+    assert [(buffer.data.dtype.str, buffer.data.size) for buffer in buffers] == [
+        ("<f4", 4),
+        ("<f8", 2),
+    ]
 
 
 def test_the_gradient_of_a_matrix_is_computed_in_its_place():
@@ -281,9 +284,9 @@ def test_the_gradient_of_a_matrix_is_computed_in_its_place():
     step.
     """
     link = L.Linear(3, 2, nobias=True)
-    arena = Arena(list(link.params()))
+    buffer = FlatBuffer(list(link.params()))
     seen = []
-    link.W.register_hook(lambda g: seen.append(np.shares_memory(g, arena.grad)))
+    link.W.register_hook(lambda g: seen.append(np.shares_memory(g, buffer.grad)))
     F.sum(link(X)).backward()
     link.cleargrads()
     F.sum(link(X) + link(X)).backward()  # the second product is added to the first, there
@@ -315,9 +318,9 @@ def test_a_whole_arena_is_updated_as_each_parameter_would_be(make):
     for _ in range(4):
         for optimizer in (together, each):
             step(optimizer)
-    (one,), (other,) = together.arenas, each.arenas
-    assert one.whole is not None
-    assert other.whole is None
+    (one,), (other,) = together.buffers, each.buffers
+    assert one.fused_update is not None
+    assert other.fused_update is None
     for param, twin in zip(together.target.params(), each.target.params(), strict=True):
         np.testing.assert_array_equal(param.array, twin.array)
         assert param.update_rule.t == twin.update_rule.t == 4
@@ -427,8 +430,8 @@ def test_a_weight_that_is_used_often_has_its_gradients_added_up_at_home():
     for _ in range(2):
         layer.cleargrads()
         F.sum(layer(layer(layer(X)))).backward()
-        (arena,) = optimizer.arenas.gather(list(layer.params()))
-        assert arena.gradients_at_home()
+        (buffer,) = optimizer.buffers.gather(list(layer.params()))
+        assert buffer.is_filled()
         optimizer.update()
 
 
@@ -436,15 +439,15 @@ def test_a_weight_that_is_used_often_has_its_gradients_added_up_at_home():
 def test_a_step_that_is_interrupted_leaves_the_next_one_right(place, monkeypatch):
     optimizer = mnpar.optimizers.Adam(0.1).setup(Net())
     step(optimizer)
-    (arena,), twin = optimizer.arenas, copy.deepcopy(optimizer)
-    rule = type(arena.whole.rule)
+    (buffer,), twin = optimizer.buffers, copy.deepcopy(optimizer)
+    rule = type(buffer.fused_update.rule)
 
     def interrupted(*args):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(rule, "update_core", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        arena.whole.step(place)
+        buffer.fused_update.step(place)
     monkeypatch.undo()
     for one in (optimizer, twin):
         step(one)

@@ -284,7 +284,7 @@ def five_steps(optimizer, start, gs, changes=()):
         link.p.grad = g.copy()
         optimizer.update()
         hs.append(SimpleNamespace(**optimizer.hyperparam.get_dict()))
-    assert link.p.array is array  # changed in place: it is a view of an arena
+    assert link.p.array is array  # changed in place: it is a view of a flat buffer
     return link.p, hs
 
 

@@ -198,19 +198,19 @@ class ParameterServer:
                 workers -= 1
                 continue
             params = list(optimizer.target.params())
-            optimizer.arenas.gather(params)
-            arenas = optimizer.arenas.learning
-            vectors = [arena.data for arena in arenas]
+            optimizer.buffers.gather(params)
+            buffers = optimizer.buffers.learning
+            vectors = [buffer.data for buffer in buffers]
             self._check(worker, given, vectors)
             if request == self._PULL:
                 vectors = [vector.copy() for vector in vectors]
-            for arena, x in zip(arenas, given, strict=bool(given)):
+            for buffer, x in zip(buffers, given, strict=bool(given)):
                 if request == self._STEP:
-                    backend.copyto(arena.grad, x)
+                    backend.copyto(buffer.grad, x)
                 else:
-                    arena.data += alpha * (backend.to_device_of(x, arena.data) - arena.data)
+                    buffer.data += alpha * (backend.to_device_of(x, buffer.data) - buffer.data)
             if request == self._STEP:
-                optimizer.arenas.adopt()
+                optimizer.buffers.adopt()
                 optimizer.update()
             self.comm.send(tuple(vectors), worker)
 
@@ -233,10 +233,10 @@ class ParameterServer:
         """Hand in the gradients that are there, and take the parameters after the server's step by
         them.
         """
-        arenas = optimizer.arenas
-        arenas.gather(optimizer.target.params())
-        arenas.fill()
-        grads = [arena.grad for arena in arenas.learning]
+        buffers = optimizer.buffers
+        buffers.gather(optimizer.target.params())
+        buffers.fill()
+        grads = [buffer.grad for buffer in buffers.learning]
         for x, c in zip(_vectors(optimizer), self._ask(self._STEP, grads), strict=True):
             backend.copyto(x, c)
 
@@ -263,8 +263,8 @@ class ParameterServer:
 
 def _vectors(optimizer: GradientMethod) -> list[Array]:
     """The parameters that learn, as the vectors in which they live."""
-    optimizer.arenas.gather(optimizer.target.params())
-    return [arena.data for arena in optimizer.arenas.learning]
+    optimizer.buffers.gather(optimizer.target.params())
+    return [buffer.data for buffer in optimizer.buffers.learning]
 
 
 def _positive(every: int) -> int:

@@ -21,7 +21,7 @@ from mnpar.configuration import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.later import Phase
 from mnpar.link import GradientComms, Link
-from mnpar.optimizers.flat_buffers import Arenas
+from mnpar.optimizers.flat_buffers import FlatBuffers
 from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.parallel.data.reducer import Reducer, choose_bucket_bytes
 from mnpar.parallel.data.replicas import ReplicaSet, have_common_parameters
@@ -178,7 +178,7 @@ class DistributedDataParallel(Chain):
         self._by_samples = reduce == "weighted"
         self._samples = samples
         self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]  # by hooks always: End comes before backward's end
-        self._arenas = Arenas()
+        self._buffers = FlatBuffers()
         self._replicas = ReplicaSet(comm)
         self._members = ParameterCache()
         self._end: End | None = None
@@ -202,10 +202,10 @@ class DistributedDataParallel(Chain):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own result; recorded so that backward ends with the reduction."""
         if not self._replicas.ever_equal:
-            self._replicas.make_equal(self.module, self._arenas)
+            self._replicas.make_equal(self.module, self._buffers)
         if self._end is not None and not self._end.waits(self._end.tape):  # its backward failed
             self._end, self._count, self._pending = None, 0.0, []
-            self._reducer.give_up(self._arenas)
+            self._reducer.give_up(self._buffers)
         if not is_recording() or self._alone:
             self._count += self._weight(args, kwargs) if is_recording() else 0
             return self.module(*args, **kwargs)
@@ -217,7 +217,7 @@ class DistributedDataParallel(Chain):
         records = current_tape().records[before:]
         counts, stale, talked, within = self._meet(samples, records)
         if stale:
-            self._replicas.make_equal(self.module, self._arenas)
+            self._replicas.make_equal(self.module, self._buffers)
             if talked:
                 raise RuntimeError(
                     f"rank {self._comm.rank}: parameters appeared in a forward that "
@@ -229,8 +229,8 @@ class DistributedDataParallel(Chain):
             raise RuntimeError(_UNEVEN.format(self._uneven))
         total = counts.sum()
         self._reducer.weight = float(counts[self._comm.rank] / total) if total else 0.0
-        self._arenas.gather(self._members.of(self.module))
-        self._reducer.listen(self._arenas)
+        self._buffers.gather(self._members.of(self.module))
+        self._reducer.listen(self._buffers)
         result = Result.of(result, self._end, samples)
         if samples.held and not records:
             self._pending.append(ref(samples))
@@ -276,9 +276,9 @@ class DistributedDataParallel(Chain):
             ):
                 raise RuntimeError(_UNEVEN.format(self._uneven))
         self._end, self._count, self._pending = None, 0.0, []
-        self._arenas.gather(self._members.of(self.module))
-        self._arenas.fill()
-        self._reducer.reduce(self._arenas)
+        self._buffers.gather(self._members.of(self.module))
+        self._buffers.fill()
+        self._reducer.reduce(self._buffers)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

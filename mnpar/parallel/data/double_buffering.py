@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.optimizers.flat_buffers import Arenas
+from mnpar.optimizers.flat_buffers import FlatBuffers
 from mnpar.parallel.data.reducer import Reducer
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ class DoubleBuffering:
         """A copy without the gradients that are under way: its first update takes no step."""
         return DoubleBuffering(copy.deepcopy(self._reducer, memo))
 
-    def reduce(self, arenas: Arenas, factor: float, loss_scale: float) -> bool:
+    def reduce(self, buffers: FlatBuffers, factor: float, loss_scale: float) -> bool:
         """Start to reduce these gradients, and replace them by those of the update before; False if
         there are none.
 
         The latter are brought to this update's loss scale, by which the caller will divide: their
         own may have been another.
         """
-        places = [(arena.summed, arena.grad) for arena in arenas.learning]
-        places += [(param.summed, param.grad) for param in arenas.strays]
+        places = [(buffer.summed, buffer.grad) for buffer in buffers.learning]
+        places += [(param.summed, param.grad) for param in buffers.aliased]
         channels = [self._reducer.channel_of(summed) for summed, _ in places]
         grads = [grad for _, grad in places]
         copies = [grad.copy() for grad in grads]

@@ -1,12 +1,12 @@
-"""A stretch of an arena's gradients, which is sent in one message, or summed in shared memory.
+"""A stretch of a buffer's gradients, which is sent in one message, or summed in shared memory.
 
 Whether gradients are reduced in buckets during backward, or after it: whichever a measurement
 shows to be faster here.
 
-Sums of gradients over ranks, in place in the arenas: one message for each arena, or buckets that
+Sums of gradients over ranks, in place in the buffers: one message for each buffer, or buckets that
 leave during backward.
 
-A bucket is a slice of an arena. Backward finds gradients roughly in the reverse of the order of
+A bucket is a slice of a buffer. Backward finds gradients roughly in the reverse of the order of
 definition, so buckets are cut from the end; each leaves when all its gradients are final, but never
 before the one cut before it: the order is the same on all ranks, whatever their backward does. What
 some rank has no gradient for counts as zeros there.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mnpar.backend import Array
-from mnpar.optimizers.flat_buffers import Arena
+from mnpar.optimizers.flat_buffers import FlatBuffer
 
 if TYPE_CHECKING:
     from mnpar.communicators.operation import Operation
@@ -35,9 +35,15 @@ from typing import TYPE_CHECKING
 
 from mnpar.autograd.graph import GradientHook, GradSlot, VariableNode
 from mnpar.autograd.tape import current_tape
+<<<<<<< HEAD
 from mnpar.communicators.piggyback import PiggybackSum
 from mnpar.communicators.shared_sum import SLOT_VALUES
 from mnpar.optimizers.flat_buffers import Arenas
+=======
+from mnpar.communicators.piggyback import NotedSum
+from mnpar.communicators.shared_sum import FEW
+from mnpar.optimizers.flat_buffers import FlatBuffers
+>>>>>>> adbcabb (Call the vectors of parameters flat buffers, and what updates them at once a fused update)
 from mnpar.optimizers.gradient_method import Pieces
 
 if TYPE_CHECKING:
@@ -46,21 +52,21 @@ if TYPE_CHECKING:
 
 
 class Bucket:
-    """A stretch of an arena's gradients.
+    """A stretch of a buffer's gradients.
 
     Args:
-        arena: where they live.
-        start, stop: which of the arena's parameters are in it: from ``start`` up to, and without,
+        buffer: where they live.
+        start, stop: which of the buffer's parameters are in it: from ``start`` up to, and without,
             ``stop``.
     """
 
-    def __init__(self, arena: Arena, start: int, stop: int) -> None:
-        self.params = arena.params[start:stop]
-        self.slots = arena.slots[start:stop]
-        self.summed = arena.summed
-        self.arena = arena
-        self.place = slice(arena.slices[start].start, arena.slices[stop - 1].stop)
-        self.grad = arena.grad[self.place]
+    def __init__(self, buffer: FlatBuffer, start: int, stop: int) -> None:
+        self.params = buffer.params[start:stop]
+        self.slots = buffer.slots[start:stop]
+        self.summed = buffer.summed
+        self.buffer = buffer
+        self.place = slice(buffer.slices[start].start, buffer.slices[stop - 1].stop)
+        self.grad = buffer.grad[self.place]
         # the shared memory in which ``sent`` lives, if there is any
         self.shared: SharedVectors | None = None
         # what is reduced: ``grad`` itself, or a buffer of the wire dtype, the same each time
@@ -86,7 +92,7 @@ class Bucket:
         if vectors is not None:
             self.sent = vectors.mine
             if self.sent.dtype == self.grad.dtype:
-                self.arena.house(self.sent)
+                self.buffer.rebind(self.sent)
                 self.grad = self.sent
 
     def unpack(self) -> None:
@@ -164,7 +170,7 @@ class Reducer:
         comm: the ranks that hold copies of the parameters; the reducer makes a duplicate of it for
             itself.
         bucket_bytes: how much leaves at once during backward; None: everything after it, by one
-            message for each arena.
+            message for each buffer.
         wire_dtype: the dtype in which wider floating-point gradients travel; sums are made in 32
             bits at least.
         among: for parameters of which only some of the ranks have copies (``param.summed``): which
@@ -193,15 +199,20 @@ class Reducer:
             )
         self._among = among
         self._channels: dict[tuple[str, ...] | None, Communicator] = {}
-        self._arenas: list[Arena] = []
+        self._buffers: list[FlatBuffer] = []
         # the same, as the list object of the last call, to tell quickly
-        self._attached: list[Arena] | None = None
-        self._strays: list[VariableNode] = []
+        self._attached: list[FlatBuffer] | None = None
+        self._aliased: list[VariableNode] = []
         self.buckets: list[Bucket] = []
         # the first bucket of parameters that all ranks have copies of
         self._first: Bucket | None = None
+<<<<<<< HEAD
         self._noted: PiggybackSum | None = None  # the sum of this bucket, with notes
         self.pieces: Pieces = ()  # for a step in one go: each arena whole
+=======
+        self._noted: NotedSum | None = None  # the sum of this bucket, with notes
+        self.pieces: Pieces = ()  # for a step in one go: each buffer whole
+>>>>>>> adbcabb (Call the vectors of parameters flat buffers, and what updates them at once a fused update)
         self.parts: Sequence[
             slice
             # if the only bucket is summed in shared memory: what this rank adds up, then the rest
@@ -242,24 +253,24 @@ class Reducer:
         out[...] = grad
         return out
 
-    def attach(self, arenas: Arenas) -> None:
-        """Take these arenas' gradients in hand; called before each backward, it does little if they
+    def attach(self, buffers: FlatBuffers) -> None:
+        """Take these buffers' gradients in hand; called before each backward, it does little if they
         are the same as before.
 
         Raises:
             RuntimeError: they changed while gradients were on their way.
         """
-        if arenas.learning is self._attached and not self._given_up:
+        if buffers.learning is self._attached and not self._given_up:
             return
         self._forget()
-        self._attached = now = arenas.learning
-        for arena in now:
-            self.channel_of(arena.summed)  # all ranks make it together here
-        strays = [param.node for param in arenas.strays]
+        self._attached = now = buffers.learning
+        for buffer in now:
+            self.channel_of(buffer.summed)  # all ranks make it together here
+        aliased = [param.node for param in buffers.aliased]
         if (
-            strays == self._strays
-            and len(now) == len(self._arenas)
-            and all([a is b for a, b in zip(now, self._arenas, strict=True)])
+            aliased == self._aliased
+            and len(now) == len(self._buffers)
+            and all([a is b for a, b in zip(now, self._buffers, strict=True)])
         ):
             return
         if self.left:
@@ -269,10 +280,10 @@ class Reducer:
             )
         for off in self._off:
             off()
-        self._arenas = now
-        self._strays = strays
-        self.pieces = [(arena, None, arena.params) for arena in now]
-        self.buckets = [bucket for arena in reversed(now) for bucket in self._cut(arena)]
+        self._buffers = now
+        self._aliased = aliased
+        self.pieces = [(buffer, None, buffer.params) for buffer in now]
+        self.buckets = [bucket for buffer in reversed(now) for bucket in self._cut(buffer)]
         self.parts = ()
         self._first = next((bucket for bucket in self.buckets if bucket.summed is None), None)
         self._off = []
@@ -282,28 +293,28 @@ class Reducer:
             for param, slot in zip(bucket.params, bucket.slots, strict=True):
                 self._off.append(param.register_hook(self._when_final(bucket, slot), after=True))
         # with a hook the gradient is kept as soon as it is final, and not after backward
-        for node in strays:
+        for node in aliased:
             self._off.append(node.add_hook(GradientHook(lambda node: None, after=True)))
 
-    def _cut(self, arena: Arena) -> Iterator[Bucket]:
-        """An arena's buckets, from its end."""
-        sizes = [param.array.nbytes for param in arena.params]
+    def _cut(self, buffer: FlatBuffer) -> Iterator[Bucket]:
+        """An buffer's buckets, from its end."""
+        sizes = [param.array.nbytes for param in buffer.params]
         stop = len(sizes)
-        room = arena.grad.nbytes if self.bucket_bytes is None else self.bucket_bytes
+        room = buffer.grad.nbytes if self.bucket_bytes is None else self.bucket_bytes
         while stop:
             start = stop - 1
             size = sizes[stop - 1]
             while start and size + sizes[start - 1] <= room:
                 start -= 1
                 size += sizes[start]
-            yield Bucket(arena, start, stop)
+            yield Bucket(buffer, start, stop)
             stop = start
 
     def _when_final(self, bucket: Bucket, slot: GradSlot) -> Callable[[VariableNode], None]:
         def final(node: VariableNode) -> None:
             if not self._listening:
                 return
-            # a recorded backward's, a Variable; or it lived in another optimizer's arena
+            # a recorded backward's, a Variable; or it lived in another optimizer's buffer
             if node.gradient is not slot.array:
                 slot.array[...] = getattr(node.gradient, "array", node.gradient)
                 node.gradient, node.grad_slot, slot.reserved = slot.array, slot, False
@@ -325,12 +336,12 @@ class Reducer:
             (meanwhile.append if listening else meanwhile.remove)(self.go_on)
         self._listening = listening
 
-    def give_up(self, arenas: Arenas) -> None:
-        """A backward failed, on all ranks: the arenas get new vectors, so that sums under way end
+    def give_up(self, buffers: FlatBuffers) -> None:
+        """A backward failed, on all ranks: the buffers get new vectors, so that sums under way end
         in the old ones, unused.
         """
         if self._listening:
-            arenas.renew()
+            buffers.renew()
             self._given_up = True
             self._hear(False)
 
@@ -351,32 +362,32 @@ class Reducer:
         bucket.operation = self.channel_of(bucket.summed).iallreduce(sent, out=sent)
         self.left += 1
 
-    def listen(self, arenas: Arenas) -> None:
+    def listen(self, buffers: FlatBuffers) -> None:
         """From now on buckets are sent during backward, until :meth:`reduce`, which all ranks
         call.
         """
         if self.bucket_bytes is not None:
-            self.attach(arenas)
+            self.attach(buffers)
             for bucket in self.buckets:
                 bucket.awaited = len(bucket.params)
             # made now by all ranks together: in backward none waits
             self._hear(self.channel is not None)
 
-    def reduce(self, arenas: Arenas) -> None:
+    def reduce(self, buffers: FlatBuffers) -> None:
         """Sum the gradients over ranks, in place; all ranks call it, with every parameter's
-        gradient in its arena.
+        gradient in its buffer.
         """
-        for _ in self.arrivals(arenas):
+        for _ in self.arrivals(buffers):
             pass
 
-    def arrivals(self, arenas: Arenas) -> Iterator[Bucket]:
+    def arrivals(self, buffers: FlatBuffers) -> Iterator[Bucket]:
         """:meth:`reduce`, bucket by bucket: later ones may still be under way. The iterator has to
         be exhausted.
         """
         self._hear(False)
-        self.attach(arenas)
+        self.attach(buffers)
         if self.bucket_bytes is None:
-            self._reduce_at_once(arenas, self.buckets)
+            self._reduce_at_once(buffers, self.buckets)
             yield from self.buckets
             return
         while self.left < len(self.buckets):
@@ -385,17 +396,21 @@ class Reducer:
         for bucket in self.buckets:
             bucket.unpack()
             yield bucket
-        self._reduce_at_once(arenas, [])
+        self._reduce_at_once(buffers, [])
 
+<<<<<<< HEAD
     def noted(self, arenas: Arenas) -> PiggybackSum:
+=======
+    def noted(self, buffers: FlatBuffers) -> NotedSum:
+>>>>>>> adbcabb (Call the vectors of parameters flat buffers, and what updates them at once a fused update)
         """The sum, with a note, of the first bucket, to be begun and ended by the caller, who then
         calls :meth:`finish` for the others: :meth:`reduce` without ``bucket_bytes``. If the notes
         are unusual nothing is summed (:meth:`Communicator.allreduce_if`). It goes by the
         communicator of the user, so that the error is found at once if one rank is in an update and
         another in some other collective.
         """
-        if arenas.learning is not self._attached:
-            self.attach(arenas)
+        if buffers.learning is not self._attached:
+            self.attach(buffers)
         first, noted = self._first, self._noted
         if noted is None or first is None or first.grad is not noted.x:
             sent = _NOTHING if first is None else first.pack(self.weight, self.wire)
@@ -403,17 +418,19 @@ class Reducer:
                 self._noted = noted = PiggybackSum(self.comm, sent)
         return noted
 
-    def finish(self, arenas: Arenas) -> None:
+    def finish(self, buffers: FlatBuffers) -> None:
         """After the sum of the first bucket: sum the others."""
         first = self._first
         if first is not None and first.sent is not first.grad:
             first.unpack()
-        if len(self.buckets) != 1 or first is None or arenas.strays:
-            self._reduce_at_once(arenas, [bucket for bucket in self.buckets if bucket is not first])
+        if len(self.buckets) != 1 or first is None or buffers.aliased:
+            self._reduce_at_once(
+                buffers, [bucket for bucket in self.buckets if bucket is not first]
+            )
 
-    def nowhere(self, arenas: Arenas) -> list[Parameter]:
+    def nowhere(self, buffers: FlatBuffers) -> list[Parameter]:
         """The parameters that have a gradient on no rank; all ranks call it."""
-        params = [param for arena in arenas for param in arena.params] + arenas.strays
+        params = [param for buffer in buffers for param in buffer.params] + buffers.aliased
         anywhere = self.comm.allreduce(
             np.array([param.grad is not None for param in params], np.uint8), "max"
         )
@@ -424,11 +441,11 @@ class Reducer:
         if self._noted is not None:
             self._noted.wait_for_rest()
 
-    def prepare(self, arenas: Arenas) -> None:
+    def prepare(self, buffers: FlatBuffers) -> None:
         """Move gradients to shared memory, to be summed there, where the ranks have any; all ranks
         call it.
         """
-        self.attach(arenas)
+        self.attach(buffers)
         bucket = self._first
         if self.comm.size == 1 or bucket is None or self.bucket_bytes is not None:
             return
@@ -450,9 +467,9 @@ class Reducer:
             ):
                 self.parts = bucket.shared.parts
 
-    def _reduce_at_once(self, arenas: Arenas, buckets: list[Bucket]) -> None:
+    def _reduce_at_once(self, buffers: FlatBuffers, buckets: list[Bucket]) -> None:
         """Sum buckets one after the other, and then the gradients of parameters that are in no
-        arena.
+        buffer.
         """
         for bucket in buckets:
             sent = bucket.pack(self.weight, self.wire)
@@ -461,6 +478,6 @@ class Reducer:
             else:
                 self.channel_of(bucket.summed).allreduce(sent, out=sent)
             bucket.unpack()
-        for param in arenas.strays:
+        for param in buffers.aliased:
             param.grad *= self.weight
             self.channel_of(param.summed).allreduce(param.grad, out=param.grad)

@@ -12,7 +12,7 @@ from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import is_debugging
 from mnpar.errors import MismatchError
 from mnpar.link import Link
-from mnpar.optimizers.flat_buffers import Arenas
+from mnpar.optimizers.flat_buffers import FlatBuffers
 from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.parallel.data.consistency import (
     NO_DIGEST,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def broadcast_model(
-    model: Link, comm: Communicator, arenas: Arenas | None = None, among: Among | None = None
+    model: Link, comm: Communicator, buffers: FlatBuffers | None = None, among: Among | None = None
 ) -> None:
     """Give all ranks rank 0's parameters and persistent values.
 
@@ -41,7 +41,7 @@ def broadcast_model(
     Args:
         model: of the same structure on all ranks.
         comm: the ranks that hold copies of the model; all of them call this.
-        arenas: where the parameters live, if they do.
+        buffers: where the parameters live, if they do.
         among: for parameters of which only some of the ranks have copies (``param.summed``): which
             ranks those are.
 
@@ -78,9 +78,9 @@ def broadcast_model(
         if len(known) < comm.size:
             _give(comm, param, known[0][0], *known[0][1])
     initialized = [param for _, param in params if param.array is not None]
-    arenas = Arenas() if arenas is None else arenas
-    places = [(arena.data, arena.summed) for arena in arenas.gather(initialized)]
-    for values, summed in [*places, *[(param.array, param.summed) for param in arenas.strays]]:
+    buffers = FlatBuffers() if buffers is None else buffers
+    places = [(buffer.data, buffer.summed) for buffer in buffers.gather(initialized)]
+    for values, summed in [*places, *[(param.array, param.summed) for param in buffers.aliased]]:
         copies = comm if summed is None or among is None else among(summed)
         backend.copyto(values, copies.bcast(values, root=0))
     _broadcast_persistents(comm, model)
@@ -140,7 +140,7 @@ class ReplicaSet:
         self._altered = 0  # how often any rank's values were altered between steps
         self._suspicious = False  # they were, and are to be compared in this update
 
-    def make_equal(self, model: Link, arenas: Arenas, equal: bool = False) -> None:
+    def make_equal(self, model: Link, buffers: FlatBuffers, equal: bool = False) -> None:
         """Give all ranks rank 0's values; all ranks call it. ``equal``: the parameters are the same
         already.
         """
@@ -148,7 +148,7 @@ class ReplicaSet:
             _broadcast_persistents(self.comm, model)
         else:
             among = None if self.placement is None else self.placement.among
-            broadcast_model(model, self.comm, arenas, among)
+            broadcast_model(model, self.comm, buffers, among)
         self.take_as_equal(model)
 
     def take_as_equal(self, model: Link) -> None:

@@ -168,7 +168,7 @@ class GradientSync:
             if placement is None
             else placement.settle(model, values=False)
         )
-        self.replicas.make_equal(model, self.optimizer.arenas, equal)
+        self.replicas.make_equal(model, self.optimizer.buffers, equal)
         self._prepare()
         return not equal
 
@@ -177,8 +177,8 @@ class GradientSync:
         have copies call it.
         """
         if not (self._double_buffering or self._shards):
-            self.optimizer.arenas.gather(self.optimizer.members())
-            self.reducer.prepare(self.optimizer.arenas)
+            self.optimizer.buffers.gather(self.optimizer.members())
+            self.reducer.prepare(self.optimizer.buffers)
 
     # ---- before backward ----
 
@@ -378,8 +378,8 @@ class GradientSync:
             or (self._update is not None and self._update.skips)
         ):
             # another optimizer may have moved shared ones
-            self.optimizer.arenas.gather(self.optimizer.members())
-            self.reducer.listen(self.optimizer.arenas)
+            self.optimizer.buffers.gather(self.optimizer.members())
+            self.reducer.listen(self.optimizer.buffers)
 
     def give_up(self) -> None:
         """Drop what belongs to this update, whose backward failed."""
@@ -389,7 +389,7 @@ class GradientSync:
         self._others.settle()
         self._held -= self._added
         self._added = 0.0
-        self.reducer.give_up(self.optimizer.arenas)
+        self.reducer.give_up(self.optimizer.buffers)
 
     def interrupt(self) -> None:
         """Note an error that came after the other ranks may have had this rank's gradients: it may
@@ -402,7 +402,7 @@ class GradientSync:
     def reduce(self, by_pieces: Callable[[], bool]) -> bool | Pieces | None:
         """Add the gradients of all ranks up. Return whether to step; None if the step is to begin
         anew, with other gradients. If they arrive one after the other and ``by_pieces()``: return
-        them as arena, place in its vectors and parameters.
+        them as buffer, place in its vectors and parameters.
         """
         if self._alone:
             return False
@@ -429,7 +429,7 @@ class GradientSync:
         """Sum gradients in one message with the records. Between its two halves the rank does what
         it can while others arrive.
         """
-        arenas, reducer = self.optimizer.arenas, self.reducer
+        buffers, reducer = self.optimizer.buffers, self.reducer
         records: list[UpdateRecord] | None = None
 
         def accept(notes: list[bytes]) -> bool:
@@ -439,28 +439,28 @@ class GradientSync:
             records = [UpdateRecord.unpack(note) for note in notes]
             return _can_be_summed(records)
 
-        if not arenas.filled:
-            arenas.fill(self.optimizer.loss_scale)
-        noted = reducer.noted(arenas)
+        if not buffers.filled:
+            buffers.fill(self.optimizer.loss_scale)
+        noted = reducer.noted(buffers)
         noted.begin(self._pack(update.record))
         at_once = self._placement is None and by_pieces()
         # of parts all but the first are there after reducer.rest() only
         parts = reducer.parts if at_once else ()
         if parts and any(
-            [param.node.loss_scale is not None for param in arenas.learning[0].params]
+            [param.node.loss_scale is not None for param in buffers.learning[0].params]
         ):
             parts = ()  # whole gradients are divided by it
         added = noted.end(accept, bool(parts))
         if not added:
             return self._begin_anew(update, records or [])
-        reducer.finish(arenas)
+        reducer.finish(buffers)
         factor = 1.0
         if records is not None:
             reducer.rest()
             parts = ()
             self.replicas.compare(records, self.optimizer.target, self.optimizer.t)
             factor = self._factor_after(records)
-            arenas.multiply(factor)
+            buffers.multiply(factor)
         self._others.settle(factor)
         if self._holding or self._held:
             self._forget_held()
@@ -504,26 +504,26 @@ class GradientSync:
                     self.optimizer.differentiate(self._weigh(update, None))
             else:
                 correction = update.started / started if started else 1.0
-                self.optimizer.arenas.multiply(correction)
+                self.optimizer.buffers.multiply(correction)
                 self._others.settle(correction * update.factor)
         self._update = update
         return None
 
     def _sum(self, factor: float, by_pieces: Callable[[], bool]) -> bool | Pieces:
         """Sum gradients when all ranks know all records."""
-        arenas, steps = self.optimizer.arenas, True
-        nowhere = [] if self._zero_fill else self.reducer.nowhere(arenas)
-        arenas.fill(self.optimizer.loss_scale)
+        buffers, steps = self.optimizer.buffers, True
+        nowhere = [] if self._zero_fill else self.reducer.nowhere(buffers)
+        buffers.fill(self.optimizer.loss_scale)
         model, t = self.optimizer.target, self.optimizer.t
         # what is compared is not summed yet, or is used later
         late = self._double_buffering is not None or self._shards is not None
         if late:
             self.replicas.compare_parts(model, t)
         if self._double_buffering is not None:
-            steps = self._double_buffering.reduce(arenas, factor, self.optimizer.loss_scale or 1.0)
+            steps = self._double_buffering.reduce(buffers, factor, self.optimizer.loss_scale or 1.0)
             nowhere, self._nowhere = self._nowhere, nowhere
         elif self._shards is not None:
-            self._shards.reduce(arenas, factor)
+            self._shards.reduce(buffers, factor)
         elif (
             self.reducer.bucket_bytes is not None
             and not (nowhere or self.replicas.compares(t))
@@ -532,8 +532,8 @@ class GradientSync:
             self._count_once()
             return self._in_buckets(factor)
         else:
-            self.reducer.reduce(arenas)
-            arenas.multiply(factor)
+            self.reducer.reduce(buffers)
+            buffers.multiply(factor)
         if not late:
             self.replicas.compare_parts(model, t)
         for param in nowhere:
@@ -544,20 +544,20 @@ class GradientSync:
         """Yield the pieces of a vector that is still being summed: first what this rank has added
         up, then the other ranks' parts.
         """
-        arena = self.optimizer.arenas.learning[0]
+        buffer = self.optimizer.buffers.learning[0]
         try:
-            yield arena, own, arena.params
+            yield buffer, own, buffer.params
         finally:
             self.reducer.rest()
         for place in others:
             if place.start < place.stop:
-                yield arena, place, []
+                yield buffer, place, []
 
     def _in_buckets(self, factor: float) -> Pieces:
-        for bucket in self.reducer.arrivals(self.optimizer.arenas):
+        for bucket in self.reducer.arrivals(self.optimizer.buffers):
             if factor != 1:
                 bucket.grad *= factor
-            yield bucket.arena, bucket.place, bucket.params
+            yield bucket.buffer, bucket.place, bucket.params
 
     def _in_own_scale(self) -> None:
         """Bring gradients of another's backward, which only some ranks may have, to this
@@ -594,7 +594,7 @@ class GradientSync:
             for param in self.optimizer.members():
                 param.update_rule.call_post_hooks(param)
             self.optimizer.call_hooks("post")
-        shards.leave(self.optimizer.arenas)
+        shards.leave(self.optimizer.buffers)
 
     def stepping(self) -> AbstractContextManager[None]:
         """Return a context around a step."""

@@ -1,4 +1,4 @@
-"""Optimizer states in shards: each rank sums, and steps with, its own stretch of each arena; then
+"""Optimizer states in shards: each rank sums, and steps with, its own stretch of each buffer; then
 all gather the values.
 
 During a step a parameter *is* its piece: the part that this rank's stretch has of it, possibly of
@@ -18,7 +18,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.optimizers import GradientMethod
-from mnpar.optimizers.flat_buffers import Arena, Arenas
+from mnpar.optimizers.flat_buffers import FlatBuffer, FlatBuffers
 from mnpar.parallel.data.reducer import Reducer
 from mnpar.parameter import Parameter
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Shards:
-    """This rank's stretches of the arenas.
+    """This rank's stretches of the buffers.
 
     Args:
         reducer: its ranks hold copies of the parameters.
@@ -37,31 +37,31 @@ class Shards:
     def __init__(self, reducer: Reducer) -> None:
         self._reducer = reducer
         self._layout: list[tuple[int, slice]] = []  # by which states were cut
-        self._places: list[Array] = []  # a few of each parameter, in each arena
+        self._places: list[Array] = []  # a few of each parameter, in each buffer
         self._left: list[
-            tuple[Arena, bytes]
-        ] = []  # the arenas that the last step left, and what was at these places
+            tuple[FlatBuffer, bytes]
+        ] = []  # the buffers that the last step left, and what was at these places
 
-    def reduce(self, arenas: Arenas, factor: float) -> None:
+    def reduce(self, buffers: FlatBuffers, factor: float) -> None:
         """The gradients of all ranks added up, each rank's stretch on that rank; the rest is left
         as it was.
 
         Raises:
             ValueError: two parameters share an array.
         """
-        if arenas.strays:
+        if buffers.aliased:
             raise ValueError(
                 "parameters that share one array cannot be updated in shards: let links share "
                 "one parameter"
             )
-        for arena in arenas.learning:
-            sent = self._reducer.wire(arena.grad)
-            mine = self._channel(arena).reduce_scatter([sent[cut] for cut in self._cuts(arena)])
-            arena.grad[self._own(arena)] = mine if factor == 1 else mine * factor
+        for buffer in buffers.learning:
+            sent = self._reducer.wire(buffer.grad)
+            mine = self._channel(buffer).reduce_scatter([sent[cut] for cut in self._cuts(buffer)])
+            buffer.grad[self._own(buffer)] = mine if factor == 1 else mine * factor
 
-    def leave(self, arenas: Arenas) -> None:
+    def leave(self, buffers: FlatBuffers) -> None:
         """The values are those that a step leaves."""
-        self._left = self._look(arenas.learning)
+        self._left = self._look(buffers.learning)
 
     def altered(self) -> bool:
         """Whether values are others than the last step left, as far as a few of each parameter
@@ -72,27 +72,31 @@ class Shards:
         afterwards.
         """
         if any(
-            [param.array is not view for arena, _ in self._left for param, view, _ in arena.members]
+            [
+                param.array is not view
+                for buffer, _ in self._left
+                for param, view, _ in buffer.members
+            ]
         ):
             return True
-        return self._left != self._look([arena for arena, _ in self._left])
+        return self._left != self._look([buffer for buffer, _ in self._left])
 
-    def _look(self, arenas: Iterable[Arena]) -> list[tuple[Arena, bytes]]:
-        pairs = zip(arenas, self._places, strict=True)
+    def _look(self, buffers: Iterable[FlatBuffer]) -> list[tuple[FlatBuffer, bytes]]:
+        pairs = zip(buffers, self._places, strict=True)
         return [
             (a, a.data[few].tobytes() if type(a.data) is np.ndarray else b"") for a, few in pairs
         ]
 
-    def _channel(self, arena: Arena) -> Communicator:
-        return self._reducer.channel_of(arena.summed)
+    def _channel(self, buffer: FlatBuffer) -> Communicator:
+        return self._reducer.channel_of(buffer.summed)
 
-    def _cuts(self, arena: Arena) -> list[slice]:
-        size = arena.grad.size
-        n = self._channel(arena).size
+    def _cuts(self, buffer: FlatBuffer) -> list[slice]:
+        size = buffer.grad.size
+        n = self._channel(buffer).size
         return [slice(size * r // n, size * (r + 1) // n) for r in range(n)]
 
-    def _own(self, arena: Arena) -> slice:
-        return self._cuts(arena)[self._channel(arena).rank]
+    def _own(self, buffer: FlatBuffer) -> slice:
+        return self._cuts(buffer)[self._channel(buffer).rank]
 
     def total(self, values: Array) -> Array:
         """Numbers added up over the pieces of all ranks, which all call it."""
@@ -105,17 +109,17 @@ class Shards:
         """
         layout = [
             (id(p), place)
-            for arena in optimizer.arenas.learning
-            for p, place in zip(arena.params, arena.slices, strict=True)
+            for buffer in optimizer.buffers.learning
+            for p, place in zip(buffer.params, buffer.slices, strict=True)
         ]
         if layout != self._layout:
             self._join(optimizer)  # parameters have come or gone: stretches begin elsewhere
             self._layout = layout
-            self._places = [_few(arena.slices) for arena in optimizer.arenas.learning]
+            self._places = [_few(buffer.slices) for buffer in optimizer.buffers.learning]
         wholes = [
-            (param, param.array, param.grad, self._piece(arena, i))
-            for arena in optimizer.arenas.learning
-            for i, param in enumerate(arena.params)
+            (param, param.array, param.grad, self._piece(buffer, i))
+            for buffer in optimizer.buffers.learning
+            for i, param in enumerate(buffer.params)
             if param.grad is not None
         ]
         for param, whole, _, (values, gradients, inside) in wholes:
@@ -131,25 +135,25 @@ class Shards:
             for param, values, gradients, _ in wholes:
                 param.update_rule.piece = None
                 _be(param, values, None if param.grad is None else gradients)
-        for arena in optimizer.arenas.learning:
+        for buffer in optimizer.buffers.learning:
             for cut, part in zip(
-                self._cuts(arena),
-                self._channel(arena).allgather(arena.data[self._own(arena)]),
+                self._cuts(buffer),
+                self._channel(buffer).allgather(buffer.data[self._own(buffer)]),
                 strict=True,
             ):
-                arena.data[cut] = part
+                buffer.data[cut] = part
 
-    def _piece(self, arena: Arena, i: int) -> tuple[Array, Array, slice]:
+    def _piece(self, buffer: FlatBuffer, i: int) -> tuple[Array, Array, slice]:
         """What this rank has of a parameter's values and gradient, and which of its elements these
         are.
         """
-        place = arena.slices[i]
-        own = self._own(arena)
+        place = buffer.slices[i]
+        own = self._own(buffer)
         start = min(max(own.start, place.start), place.stop)
         stop = max(min(own.stop, place.stop), start)
         return (
-            arena.data[start:stop],
-            arena.grad[start:stop],
+            buffer.data[start:stop],
+            buffer.grad[start:stop],
             slice(start - place.start, stop - place.start),
         )
 
@@ -163,14 +167,14 @@ class Shards:
 
     def _join(self, optimizer: GradientMethod) -> None:
         """States that are in pieces become whole."""
-        for arena in optimizer.arenas.learning:
-            for param in arena.params:
+        for buffer in optimizer.buffers.learning:
+            for param in buffer.params:
                 rule = param.update_rule
                 if rule is None or not rule.in_pieces:
                     continue
                 for name in [name for name in rule.state if name not in rule.scalars]:
                     rule.state[name] = _joined(
-                        self._channel(arena).allgather(rule.state[name])
+                        self._channel(buffer).allgather(rule.state[name])
                     ).reshape(param.shape)
                 rule.in_pieces = False
 
