@@ -11,7 +11,7 @@ from mnpar.optimizers.hooks import (
     Lasso,
     WeightDecay,
 )
-from mnpar.optimizers.update_rule import hyperparameter as HyperparameterProxy
+from mnpar.optimizers.hyperparameter import HyperparameterProxy
 
 __all__ = [
     "GradientClipping",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         GradientMethod as GradientMethod,
         Synchronizer as Synchronizer,
     )
+    from mnpar.optimizers.hyperparameter import Hyperparameter as Hyperparameter, hyper as hyper
     from mnpar.optimizers.loss_scaling import LossScaling as LossScaling
     from mnpar.optimizers.moments import (
         LAMB as LAMB,
@@ -37,10 +38,7 @@ if TYPE_CHECKING:
     )
     from mnpar.optimizers.optimizer import Optimizer as Optimizer
     from mnpar.optimizers.sgd import SGD as SGD, MomentumSGD as MomentumSGD
-    from mnpar.optimizers.update_rule import (
-        Hyperparameter as Hyperparameter,
-        UpdateRule as UpdateRule,
-    )
+    from mnpar.optimizers.update_rule import UpdateRule as UpdateRule
 else:
     __getattr__, __dir__, __all__ = lazy.names(
         __name__, create_multi_node_optimizer="mnpar.parallel.data.multi_node_optimizer"

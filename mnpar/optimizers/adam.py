@@ -9,7 +9,8 @@ import math
 from mnpar import backend
 from mnpar.optimizers.blocks import blocks, widened
 from mnpar.optimizers.gradient_method import GradientMethod
-from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, hyperparameter, zeros_like
+from mnpar.optimizers.hyperparameter import Hyperparameter, hyper
+from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 
 
@@ -102,37 +103,16 @@ class Adam(GradientMethod):
     """
 
     rule = AdamRule
-    alpha = hyperparameter("alpha")
-    beta1 = hyperparameter("beta1")
-    beta2 = hyperparameter("beta2")
-    eps = hyperparameter("eps")
-    eta = hyperparameter("eta")
-    weight_decay_rate = hyperparameter("weight_decay_rate")
-    amsgrad = hyperparameter("amsgrad")
-    adabound = hyperparameter("adabound")
-    final_lr = hyperparameter("final_lr")
-    gamma = hyperparameter("gamma")
-
-    def __init__(
-        self,
-        alpha: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-        eta: float = 1.0,
-        weight_decay_rate: float = 0.0,
-        amsgrad: bool = False,
-        adabound: bool = False,
-        final_lr: float = 0.1,
-        gamma: float = 1e-3,
-    ) -> None:
-        super().__init__()
-        self.alpha = alpha
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.eps = eps
-        self.eta, self.weight_decay_rate, self.amsgrad = eta, weight_decay_rate, amsgrad
-        self.adabound, self.final_lr, self.gamma = adabound, final_lr, gamma
+    alpha: float = hyper(default=0.001)
+    beta1: float = hyper(default=0.9)
+    beta2: float = hyper(default=0.999)
+    eps: float = hyper(default=1e-8)
+    eta: float = hyper(default=1.0)
+    weight_decay_rate: float = hyper(default=0.0)
+    amsgrad: bool = hyper(default=False)
+    adabound: bool = hyper(default=False)
+    final_lr: float = hyper(default=0.1)
+    gamma: float = hyper(default=1e-3)
 
     @property
     def alpha_t(self) -> float:

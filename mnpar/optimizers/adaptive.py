@@ -7,7 +7,8 @@ from __future__ import annotations
 from mnpar import backend
 from mnpar.optimizers.blocks import blend, blocks
 from mnpar.optimizers.gradient_method import GradientMethod
-from mnpar.optimizers.update_rule import UpdateRule, hyperparameter
+from mnpar.optimizers.hyperparameter import hyper
+from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
 
 
@@ -42,13 +43,9 @@ class AdaGrad(GradientMethod):
     """
 
     rule = AdaGradRule
-    lr = hyperparameter("lr")
-    eps = hyperparameter("eps")
-    eps_inside_sqrt = hyperparameter("eps_inside_sqrt")
-
-    def __init__(self, lr: float = 0.001, eps: float = 1e-8, eps_inside_sqrt: bool = False) -> None:
-        super().__init__()
-        self.lr, self.eps, self.eps_inside_sqrt = lr, eps, eps_inside_sqrt
+    lr: float = hyper(default=0.001)
+    eps: float = hyper(default=1e-8)
+    eps_inside_sqrt: bool = hyper(default=False)
 
 
 class AdaDeltaRule(UpdateRule):
@@ -82,12 +79,8 @@ class AdaDelta(GradientMethod):
     """
 
     rule = AdaDeltaRule
-    rho = hyperparameter("rho")
-    eps = hyperparameter("eps")
-
-    def __init__(self, rho: float = 0.95, eps: float = 1e-6) -> None:
-        super().__init__()
-        self.rho, self.eps = rho, eps
+    rho: float = hyper(default=0.95)
+    eps: float = hyper(default=1e-6)
 
 
 class RMSpropRule(UpdateRule):
@@ -124,23 +117,10 @@ class RMSprop(GradientMethod):
     """
 
     rule = RMSpropRule
-    lr = hyperparameter("lr")
-    alpha = hyperparameter("alpha")
-    eps = hyperparameter("eps")
-    eps_inside_sqrt = hyperparameter("eps_inside_sqrt")
-
-    def __init__(
-        self,
-        lr: float = 0.01,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        eps_inside_sqrt: bool = False,
-    ) -> None:
-        super().__init__()
-        self.lr = lr
-        self.alpha = alpha
-        self.eps = eps
-        self.eps_inside_sqrt = eps_inside_sqrt
+    lr: float = hyper(default=0.01)
+    alpha: float = hyper(default=0.99)
+    eps: float = hyper(default=1e-8)
+    eps_inside_sqrt: bool = hyper(default=False)
 
 
 class RMSpropGravesRule(UpdateRule):
@@ -182,19 +162,10 @@ class RMSpropGraves(GradientMethod):
     """
 
     rule = RMSpropGravesRule
-    lr = hyperparameter("lr")
-    alpha = hyperparameter("alpha")
-    momentum = hyperparameter("momentum")
-    eps = hyperparameter("eps")
-
-    def __init__(
-        self, lr: float = 1e-4, alpha: float = 0.95, momentum: float = 0.9, eps: float = 1e-4
-    ) -> None:
-        super().__init__()
-        self.lr = lr
-        self.alpha = alpha
-        self.momentum = momentum
-        self.eps = eps
+    lr: float = hyper(default=1e-4)
+    alpha: float = hyper(default=0.95)
+    momentum: float = hyper(default=0.9)
+    eps: float = hyper(default=1e-4)
 
 
 class SMORMS3Rule(UpdateRule):
@@ -238,9 +209,5 @@ class SMORMS3(GradientMethod):
     """
 
     rule = SMORMS3Rule
-    lr = hyperparameter("lr")
-    eps = hyperparameter("eps")
-
-    def __init__(self, lr: float = 0.001, eps: float = 1e-16) -> None:
-        super().__init__()
-        self.lr, self.eps = lr, eps
+    lr: float = hyper(default=0.001)
+    eps: float = hyper(default=1e-16)

@@ -1,4 +1,4 @@
-"""Updates of whole flat buffers: if all parameters of a buffer have the same elementwise rule, it is
+"""Updates of whole flat buffers: if all parameters of a buffer have one elementwise rule, it is
 applied to the buffer's vector.
 
 The rules' states become views of vectors, too, so programs see no difference. If a parameter of the
@@ -110,7 +110,7 @@ def prepare(buffer: FlatBuffer) -> FusedUpdate | None:
     if not (rules and buffer.is_filled()):
         return None
     t = rules[0].t
-    for rule in rules:  # noqa: SIM110 - a call less, in each step
+    for rule in rules:  # a call less than by all()
         if rule.t != t:
             return None
     fused: FusedUpdate | None = buffer.fused_update

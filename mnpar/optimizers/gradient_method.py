@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, dataclass_transform
 
 from mnpar.communicators.threads.transport import claimant
 from mnpar.errors import MnparError
 from mnpar.link import Link
 from mnpar.optimizers import fused_update
 from mnpar.optimizers.flat_buffers import FlatBuffer, FlatBuffers
+from mnpar.optimizers.hyperparameter import Hyperparameter, hyper, signature_of, signature_of_init
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.optimizers.unregistered import warn_of_lists
-from mnpar.optimizers.update_rule import Hyperparameter, UpdateRule, in_float32, unscale
+from mnpar.optimizers.update_rule import UpdateRule, in_float32, unscale
 from mnpar.parameter import Parameter
 from mnpar.variable import backward
 
@@ -74,25 +75,38 @@ class Synchronizer(Protocol):
         """Take part in the updates of the ranks that still have samples."""
 
 
+@dataclass_transform(field_specifiers=(hyper,))
 class GradientMethod(Optimizer):
-    """A gradient-based optimizer; subclasses define ``rule``, the class of each parameter's rule.
+    """A gradient-based optimizer; subclasses define ``rule``, the class of each parameter's rule,
+    and declare hyperparameters, which are then their arguments.
 
     Example:
         >>> import mnpar
         >>> class SignRule(mnpar.UpdateRule):
         ...     def update_core(self, param):
-        ...         param.array -= 0.1 * param.xp.sign(param.grad)
+        ...         param.array -= self.hyperparam.lr * param.xp.sign(param.grad)
         >>> class SignSGD(mnpar.GradientMethod):
         ...     rule = SignRule
-        >>> SignSGD().setup(mnpar.links.Linear(2, 1)).t
-        0
+        ...     lr: float = mnpar.optimizers.hyper(default=0.1)
+        >>> SignSGD(lr=0.2).setup(mnpar.links.Linear(2, 1)).lr
+        0.2
     """
 
-    rule: type[UpdateRule] | None = None
+    rule: ClassVar[type[UpdateRule] | None] = None
+    __signature__: ClassVar[Any]
 
-    def __init__(self) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        declared = cls.__init__ is GradientMethod.__init__
+        cls.__signature__ = signature_of(cls) if declared else signature_of_init(cls)
+
+    def __init__(self, *args: Any, **kwds: Any) -> None:
         super().__init__()
         self.hyperparam = Hyperparameter()
+        given = signature_of(type(self)).bind(*args, **kwds)
+        given.apply_defaults()
+        for name, value in given.arguments.items():
+            setattr(self.hyperparam, name, value)
         self.buffers = FlatBuffers()
         self.owned = ParameterCache()  # the parameters of its target
         self._ruled: list[Parameter] = []  # those that have rules

@@ -7,7 +7,8 @@ import math
 from mnpar import backend
 from mnpar.optimizers.blocks import blend, blocks, widened
 from mnpar.optimizers.gradient_method import GradientMethod
-from mnpar.optimizers.update_rule import UpdateRule, hyperparameter
+from mnpar.optimizers.hyperparameter import hyper
+from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
 
 
@@ -47,19 +48,10 @@ class AdaMax(GradientMethod):
     """
 
     rule = AdaMaxRule
-    alpha = hyperparameter("alpha")
-    beta1 = hyperparameter("beta1")
-    beta2 = hyperparameter("beta2")
-    eps = hyperparameter("eps")
-
-    def __init__(
-        self, alpha: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
-    ) -> None:
-        super().__init__()
-        self.alpha = alpha
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.eps = eps
+    alpha: float = hyper(default=0.002)
+    beta1: float = hyper(default=0.9)
+    beta2: float = hyper(default=0.999)
+    eps: float = hyper(default=1e-8)
 
 
 class MSVAGRule(UpdateRule):
@@ -111,19 +103,10 @@ class MSVAG(GradientMethod):
     """
 
     rule = MSVAGRule
-    lr = hyperparameter("lr")
-    beta = hyperparameter("beta")
-    eta = hyperparameter("eta")
-    weight_decay_rate = hyperparameter("weight_decay_rate")
-
-    def __init__(
-        self, lr: float = 0.1, beta: float = 0.9, eta: float = 1.0, weight_decay_rate: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.lr = lr
-        self.beta = beta
-        self.eta = eta
-        self.weight_decay_rate = weight_decay_rate
+    lr: float = hyper(default=0.1)
+    beta: float = hyper(default=0.9)
+    eta: float = hyper(default=1.0)
+    weight_decay_rate: float = hyper(default=0.0)
 
 
 class NovogradRule(UpdateRule):
@@ -171,26 +154,11 @@ class Novograd(GradientMethod):
     """
 
     rule = NovogradRule
-    lr = hyperparameter("lr")
-    beta1 = hyperparameter("beta1")
-    beta2 = hyperparameter("beta2")
-    eps = hyperparameter("eps")
-    weight_decay_rate = hyperparameter("weight_decay_rate")
-
-    def __init__(
-        self,
-        lr: float = 0.01,
-        beta1: float = 0.95,
-        beta2: float = 0.98,
-        eps: float = 1e-8,
-        weight_decay_rate: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.lr = lr
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.eps = eps
-        self.weight_decay_rate = weight_decay_rate
+    lr: float = hyper(default=0.01)
+    beta1: float = hyper(default=0.95)
+    beta2: float = hyper(default=0.98)
+    eps: float = hyper(default=1e-8)
+    weight_decay_rate: float = hyper(default=0.0)
 
 
 class LAMBRule(UpdateRule):
@@ -243,23 +211,8 @@ class LAMB(GradientMethod):
     """
 
     rule = LAMBRule
-    alpha = hyperparameter("alpha")
-    beta1 = hyperparameter("beta1")
-    beta2 = hyperparameter("beta2")
-    eps = hyperparameter("eps")
-    weight_decay_rate = hyperparameter("weight_decay_rate")
-
-    def __init__(
-        self,
-        alpha: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-6,
-        weight_decay_rate: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.alpha = alpha
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.eps = eps
-        self.weight_decay_rate = weight_decay_rate
+    alpha: float = hyper(default=0.001)
+    beta1: float = hyper(default=0.9)
+    beta2: float = hyper(default=0.999)
+    eps: float = hyper(default=1e-6)
+    weight_decay_rate: float = hyper(default=0.0)

@@ -15,7 +15,8 @@ import numpy as np
 
 from mnpar.optimizers.blocks import blocks
 from mnpar.optimizers.gradient_method import GradientMethod
-from mnpar.optimizers.update_rule import UpdateRule, hyperparameter, zeros_like
+from mnpar.optimizers.hyperparameter import HyperparameterProxy, hyper
+from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 
 
@@ -49,12 +50,8 @@ class CorrectedMomentumSGD(GradientMethod):
     """
 
     rule = CorrectedMomentumSGDRule
-    lr = hyperparameter("lr")
-    momentum = hyperparameter("momentum")
-
-    def __init__(self, lr: float = 0.01, momentum: float = 0.9) -> None:
-        super().__init__()
-        self.lr, self.momentum = lr, momentum
+    lr: float = hyper(default=0.01)
+    momentum: float = hyper(default=0.9)
 
 
 class NesterovAGRule(UpdateRule):
@@ -91,12 +88,8 @@ class NesterovAG(GradientMethod):
     """
 
     rule = NesterovAGRule
-    lr = hyperparameter("lr")
-    momentum = hyperparameter("momentum")
-
-    def __init__(self, lr: float = 0.01, momentum: float = 0.9) -> None:
-        super().__init__()
-        self.lr, self.momentum = lr, momentum
+    lr: float = hyper(default=0.01)
+    momentum: float = hyper(default=0.9)
 
 
 class _Derived:
@@ -141,8 +134,8 @@ class RuleWithMomentum(_Derived, UpdateRule):
 class WithMomentum(_Derived, GradientMethod):
     """What :func:`apply_momentum` adds to an optimizer."""
 
-    momentum = hyperparameter("momentum")
-    nesterov = hyperparameter("nesterov")
+    momentum = HyperparameterProxy("momentum")
+    nesterov = HyperparameterProxy("nesterov")
 
     def create_update_rule(self) -> UpdateRule:
         """The rule for one parameter."""

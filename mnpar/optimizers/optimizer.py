@@ -13,8 +13,8 @@ from mnpar import hints
 from mnpar.backend import Array
 from mnpar.communicators.threads.transport import claim, claimant
 from mnpar.link import Link
+from mnpar.optimizers.hyperparameter import check_arguments
 from mnpar.optimizers.loss_scaling import LossScaling
-from mnpar.optimizers.settings import check_settings
 from mnpar.optimizers.update_rule import add_hook
 from mnpar.parameter import structure
 from mnpar.serializer import placed
@@ -35,7 +35,7 @@ class Optimizer:
 
     def __new__(cls, *args: Any, **kwds: Any) -> Any:
         """A name that ``__init__`` does not take is answered with those that it takes."""
-        check_settings(cls, kwds)
+        check_arguments(cls, kwds)
         return super().__new__(cls)
 
     def __init__(self) -> None:

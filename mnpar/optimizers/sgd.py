@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mnpar.optimizers.blocks import blocks
 from mnpar.optimizers.gradient_method import GradientMethod
-from mnpar.optimizers.update_rule import UpdateRule, hyperparameter
+from mnpar.optimizers.hyperparameter import hyper
+from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
 
 
@@ -32,11 +33,7 @@ class SGD(GradientMethod):
     """
 
     rule = SGDRule
-    lr = hyperparameter("lr")
-
-    def __init__(self, lr: float = 0.01) -> None:
-        super().__init__()
-        self.lr = lr
+    lr: float = hyper(default=0.01)
 
 
 class MomentumSGDRule(UpdateRule):
@@ -68,9 +65,5 @@ class MomentumSGD(GradientMethod):
     """
 
     rule = MomentumSGDRule
-    lr = hyperparameter("lr")
-    momentum = hyperparameter("momentum")
-
-    def __init__(self, lr: float = 0.01, momentum: float = 0.9) -> None:
-        super().__init__()
-        self.lr, self.momentum = lr, momentum
+    lr: float = hyper(default=0.01)
+    momentum: float = hyper(default=0.9)

@@ -16,6 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
+from mnpar.optimizers.hyperparameter import Hyperparameter
 from mnpar.parameter import Parameter, structure
 from mnpar.serializer import Deserializer
 
@@ -23,82 +24,6 @@ if TYPE_CHECKING:
     pass
 
 WITH_MESH = "give create_multi_node_optimizer a mesh, so that its norm is that of all parts"
-
-
-class Hyperparameter:
-    """The hyperparameters of an update rule or an optimizer; a rule inherits those that it does not
-    set from the optimizer.
-
-    Args:
-        parent: the optimizer's, from which missing values are taken; None: there is none.
-
-    Example:
-        >>> from mnpar.optimizers import Hyperparameter
-        >>> general = Hyperparameter()
-        >>> general.lr = 0.1
-        >>> own = Hyperparameter(general)
-        >>> own.lr
-        0.1
-    """
-
-    def __init__(self, parent: Hyperparameter | None = None) -> None:
-        self.parent = parent
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # parameters, or a link
-        if isinstance(value, Iterator | list | tuple) or hasattr(value, "params"):
-            given = type(value).__name__
-            raise TypeError(
-                f"{name} is a number, not {given}: an optimizer gets a model's parameters by "
-                "setup(model)"
-            )
-        object.__setattr__(self, name, value)
-        if self.parent is not None:  # a rule's own; the optimizer's are the same for all rules
-            structure.change()
-        else:
-            structure.tune()
-
-    def __delattr__(self, name: str) -> None:
-        object.__delattr__(self, name)
-        structure.change()
-
-    def get(self, name: str) -> Any:
-        """The value here, or else the parent's.
-
-        Raises:
-            AttributeError: neither has one.
-        """
-        here: Hyperparameter | None = self
-        while here is not None:
-            if name in here.__dict__:
-                return here.__dict__[name]
-            here = here.parent
-        raise AttributeError(f"no hyperparameter {name!r} was set")
-
-    def __getattr__(self, name: str) -> Any:  # only where the attribute is not set here
-        if name.startswith("_") or name == "parent":
-            raise AttributeError(name)  # asked by copy and pickle, before there is a parent
-        return self.get(name)
-
-    def get_dict(self) -> dict[str, Any]:
-        """All values, those from the parent included."""
-        inherited = {} if self.parent is None else self.parent.get_dict()
-        return {**inherited, **{k: v for k, v in self.__dict__.items() if k != "parent"}}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in sorted(self.get_dict().items()))})"
-
-
-def hyperparameter(attr_name: str) -> Any:
-    """A property of an optimizer that stands for one of its hyperparameters."""
-
-    def read(optimizer: Any) -> Any:
-        return optimizer.hyperparam.get(attr_name)
-
-    def write(optimizer: Any, value: Any) -> None:
-        setattr(optimizer.hyperparam, attr_name, value)
-
-    return property(read, write, doc=f"The hyperparameter {attr_name}.")
 
 
 class UpdateRule:

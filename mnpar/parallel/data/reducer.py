@@ -254,7 +254,7 @@ class Reducer:
         return out
 
     def attach(self, buffers: FlatBuffers) -> None:
-        """Take these buffers' gradients in hand; called before each backward, it does little if they
+        """Take hold of these buffers; called before each backward, it does little if they
         are the same as before.
 
         Raises:

@@ -327,7 +327,7 @@ class GradientSync:
 
     def _skip(self, update: _Update, why: str) -> None:
         update.skips = True
-        warn_user(f"no step was taken: {why}", self.comm.rank)
+        warn_user(why, self.comm.rank)
 
     def _share(self, records: list[UpdateRecord]) -> tuple[float, float]:
         """Return what this rank's loss counts, and the factor of the sum of the gradients."""
@@ -667,12 +667,12 @@ _TWICE = (
 )
 
 _EQUALIZED = (
-    "this update only made the parameters equal on all ranks, those of rank 0. The first update of "
-    "an optimizer does so, of one that was copied before it made one too, and the first with new "
-    "parameters: {}"
+    "this update only made the parameters equal on all ranks, those of rank 0, and no step was "
+    "taken. The first update of an optimizer does so, of one that was copied before it made one "
+    "too, and the first with new parameters: {}"
 )
 
-_MIXED = "some ranks brought gradients, and others a loss function"
+_MIXED = "no step was taken: some ranks brought gradients, and others a loss function"
 
 _MANUAL = (
     "gradients that were there already are of other values; update(lossfun, ...) computes them "
