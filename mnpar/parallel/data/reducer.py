@@ -35,15 +35,9 @@ from typing import TYPE_CHECKING
 
 from mnpar.autograd.graph import GradientHook, GradSlot, VariableNode
 from mnpar.autograd.tape import current_tape
-<<<<<<< HEAD
 from mnpar.communicators.piggyback import PiggybackSum
 from mnpar.communicators.shared_sum import SLOT_VALUES
-from mnpar.optimizers.flat_buffers import Arenas
-=======
-from mnpar.communicators.piggyback import NotedSum
-from mnpar.communicators.shared_sum import FEW
 from mnpar.optimizers.flat_buffers import FlatBuffers
->>>>>>> adbcabb (Call the vectors of parameters flat buffers, and what updates them at once a fused update)
 from mnpar.optimizers.gradient_method import Pieces
 
 if TYPE_CHECKING:
@@ -206,13 +200,8 @@ class Reducer:
         self.buckets: list[Bucket] = []
         # the first bucket of parameters that all ranks have copies of
         self._first: Bucket | None = None
-<<<<<<< HEAD
         self._noted: PiggybackSum | None = None  # the sum of this bucket, with notes
-        self.pieces: Pieces = ()  # for a step in one go: each arena whole
-=======
-        self._noted: NotedSum | None = None  # the sum of this bucket, with notes
         self.pieces: Pieces = ()  # for a step in one go: each buffer whole
->>>>>>> adbcabb (Call the vectors of parameters flat buffers, and what updates them at once a fused update)
         self.parts: Sequence[
             slice
             # if the only bucket is summed in shared memory: what this rank adds up, then the rest
@@ -398,11 +387,7 @@ class Reducer:
             yield bucket
         self._reduce_at_once(buffers, [])
 
-<<<<<<< HEAD
-    def noted(self, arenas: Arenas) -> PiggybackSum:
-=======
-    def noted(self, buffers: FlatBuffers) -> NotedSum:
->>>>>>> adbcabb (Call the vectors of parameters flat buffers, and what updates them at once a fused update)
+    def noted(self, buffers: FlatBuffers) -> PiggybackSum:
         """The sum, with a note, of the first bucket, to be begun and ended by the caller, who then
         calls :meth:`finish` for the others: :meth:`reduce` without ``bucket_bytes``. If the notes
         are unusual nothing is summed (:meth:`Communicator.allreduce_if`). It goes by the
