@@ -447,9 +447,9 @@ def require_array(x: Any) -> Array:
         TypeError: no Variable can hold it; the message says what may have been meant.
 
     Example:
-        >>> require_array(None)
+        >>> require_array(None)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        TypeError: a Variable holds a numpy or cupy array, not None: did a model or a function forget to return something?
+        TypeError: a Variable holds a numpy or cupy array, not None: did a model or a function ...
     """
     if is_array(x):
         return as_plain_ndarray(x)
@@ -491,13 +491,13 @@ def translate_error(label: str, error: Exception, xs: Sequence[Array]) -> None:
 
 
 def require_float_dtype(label: str, x: Array) -> None:
-    """Raise TypeError if what comes of a function's input is to have its dtype, and that holds no
+    """Raise TypeError if a function's output is to have its input's dtype, and that holds no
     fractions.
 
     Example:
-        >>> require_float_dtype("dropout", np.array([1, 2]))
+        >>> require_float_dtype("dropout", np.array([1, 2]))  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        TypeError: dropout: input 0 is of dtype int64, and what comes of it has fractions: give astype a floating-point dtype
+        TypeError: dropout: input 0 is of dtype int64, and what comes of it has fractions: ...
     """
     if (x is None or x.dtype.kind not in "fcV") and (reason := _unfit([x], True)):
         raise TypeError(f"{label}: {reason}")
@@ -511,8 +511,8 @@ def _unfit(xs: Sequence[Array], fractions: bool) -> str:
 
     Example:
         >>> import numpy as np
-        >>> _unfit([np.ones(2), np.array([{}])], False)
-        'input 1 is of dtype object, and functions compute with numbers: give astype a dtype of numbers'
+        >>> _unfit([np.ones(2), np.array([{}])], False).partition(":")[0]
+        'input 1 is of dtype object, and functions compute with numbers'
     """
     for i, x in enumerate(xs):
         if x is None:

@@ -48,43 +48,42 @@ class FunctionNode(Hookable):
         (12.0, 12.0)
     """
 
+    # ---- what kind of function it is: attributes of classes, mostly ----
+
+    # backward uses only what arrays and Variables share (operators, sum, reshape …): a backward
+    # that is not recorded runs it on plain arrays, without making Variables
     generic: ClassVar[bool] = False
-    """Its ``backward`` uses only what arrays and Variables share (operators, ``sum``, ``reshape``
-    …), so a backward that is not recorded runs it on plain arrays, without making Variables. All
-    functions of mnpar are generic.
-    """
+    # it exchanges messages with other ranks: it is recorded on the tape, and every backward visits
+    # it (law 4)
     communicates: bool = False
-    """It exchanges messages with other ranks: recorded on the tape, and visited by every backward
-    (law 4).
-    """
-    # it exchanges them in backward only: its outputs depend on its own inputs alone
+    # it communicates in backward only: its outputs depend on its own inputs alone
     silent_forward: bool = False
-    # the inputs that are added up in the output: all of a sum, the bias of a layer
-    summands: slice = slice(0)
-    is_product: bool = False  # of its inputs
-    opaque: bool = False  # what its inputs were computed from is not all in this graph
-    on_tape: bool = False  # it is on a tape: a backward has still to visit it
     # one computation gives all of its gradients: one alone takes as long as all
     joint_vjp: bool = False
-    # its outputs may be infinite on purpose (padding of a maximum): debug mode then looks for NaN
-    # only
+    # the inputs that are added up in the output: all of a sum, the bias of a layer
+    summands: slice = slice(0)
+    # the output is a product of the inputs
+    is_product: bool = False
+    # what its inputs were computed from is not all in this graph
+    opaque: bool = False
+    # its outputs may be infinite on purpose (padding of a maximum): debug mode looks for NaN only
     infinite: bool = False
+
+    # ---- its place in the graph, set when it is applied ----
+
+    number: int = 0  # its place in time; 0 until it is recorded
+    on_tape: bool = False  # a backward has still to visit it
     inputs: tuple[VariableNode, ...] = ()
-    extra_inputs: tuple[
-        VariableNode, ...
-    ] = ()  # dependencies that get no gradients here (a delegate): only ``unchain`` follows them
+    # dependencies that get no gradients here (a delegate): only ``unchain`` follows them
+    extra_inputs: tuple[VariableNode, ...] = ()
     outputs: tuple[ReferenceType[VariableNode], ...] = ()
     # while forward runs: does a gradient flow through? A communication agrees on it with its peers.
-    differentiable = False
-    _kept_input_indexes: tuple[int, ...] = ()  # of the inputs that retain_inputs has named
+    differentiable: bool = False
+    _kept_input_indexes: tuple[int, ...] = ()
     _kept_output_indexes: tuple[int, ...] = ()
-    _kept_inputs: tuple[Array, ...] = ()  # their arrays
+    _kept_inputs: tuple[Array, ...] = ()
     _kept_outputs: tuple[Array, ...] = ()
-    # its place in time, 0 until it is recorded; whether backward runs on plain arrays
-    number, _on_arrays = (
-        0,
-        False,
-    )
+    _on_arrays: bool = False  # its backward runs on plain arrays
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -106,15 +105,15 @@ class FunctionNode(Hookable):
         return (None,) * len(self.inputs)
 
     def retain_inputs(self, indexes: tuple[int, ...]) -> None:
-        """Called in ``forward``: keep these inputs for ``backward``."""
+        """Keep these inputs for ``backward``; called in ``forward``."""
         self._kept_input_indexes = indexes
 
     def retain_outputs(self, indexes: tuple[int, ...]) -> None:
-        """Called in ``forward``: keep these outputs for ``backward``."""
+        """Keep these outputs for ``backward``; called in ``forward``."""
         self._kept_output_indexes = indexes
 
     def get_retained_inputs(self) -> tuple[Any, ...]:
-        """Called in ``backward``: the inputs that were kept, connected to the graph."""
+        """Return the inputs that were kept, connected to the graph; called in ``backward``."""
         if self._on_arrays:
             return self._kept_inputs
         return tuple(
@@ -123,7 +122,7 @@ class FunctionNode(Hookable):
         )
 
     def get_retained_outputs(self) -> tuple[Any, ...]:
-        """Called in ``backward``: the outputs that were kept, connected to the graph."""
+        """Return the outputs that were kept, connected to the graph; called in ``backward``."""
         if self._on_arrays:
             return self._kept_outputs
         pairs = zip(self._kept_output_indexes, self._kept_outputs, strict=True)
@@ -132,19 +131,17 @@ class FunctionNode(Hookable):
         )
 
     def gradient_out(self, i: int, like: Array) -> Array | None:
-        """Called in ``backward``: where in a flat buffer to compute the gradient of input i, an array
-        like ``like``; or None.
+        """Return the array of a flat buffer to compute the gradient of input i into, if there is
+        one and it is like ``like``; called in ``backward``.
         """
         x = self.inputs[i]
-        return (
-            x.grad_slot.reserve(like)
-            if x.grad_slot is not None and x.gradient is None and self._on_arrays
-            else None
-        )
+        if x.grad_slot is None or x.gradient is not None or not self._on_arrays:
+            return None
+        return x.grad_slot.reserve(like)
 
     def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
-        """Run forward on Variables (or arrays) and record it, if a gradient can flow; the outputs,
-        always a tuple.
+        """Run forward on Variables (or arrays), and record it if a gradient can flow; return the
+        outputs, always a tuple.
         """
         (nodes, arrays), hooks = self.prepare(inputs), function_hooks()
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
@@ -156,7 +153,7 @@ class FunctionNode(Hookable):
         return self.connect(nodes, arrays, ys)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Array]]:
-        """Return the first half of ``apply``: the inputs' nodes and arrays; sets
+        """Do the first half of ``apply``: the inputs' nodes and arrays; sets
         ``differentiable``.
         """
         # an array, whose rows are no inputs
@@ -177,7 +174,7 @@ class FunctionNode(Hookable):
     def connect(
         self, places: list[VariableNode], arrays: list[Array], ys: Any
     ) -> tuple[Variable, ...]:
-        """Return the second half of ``apply``: the outputs as Variables, recorded if a gradient can
+        """Do the second half of ``apply``: the outputs as Variables, recorded if a gradient can
         flow.
         """
         outputs: tuple[Variable, ...]

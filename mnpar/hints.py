@@ -228,11 +228,15 @@ PACKAGES = {
     },
     "mnpar.iterators": {
         "DaliIterator": "mnpar.iterators.MultiprocessIterator",
-        "DataLoader": "mnpar.iterators.SerialIterator, MultithreadIterator and MultiprocessIterator",
+        "DataLoader": (
+            "mnpar.iterators.SerialIterator, MultithreadIterator and MultiprocessIterator"
+        ),
     },
     "mnpar.optimizers": {
-        "lr_scheduler": "mnpar.training.extensions.ExponentialShift and its like; or change optimizer.lr, "
-        "optimizer.alpha",
+        "lr_scheduler": (
+            "mnpar.training.extensions.ExponentialShift and its like; or change optimizer.lr, "
+            "optimizer.alpha"
+        ),
     },
     "mnpar.links": {
         **dict.fromkeys(_FUNCTIONS.split(), "a function of this name in mnpar.functions"),
@@ -330,8 +334,8 @@ def refuse_chainers_backward(function: type[Any]) -> None:
 
 
 def misapplied(function: Any, inputs: Any) -> Exception:
-    """Return what ``apply`` raises if the function was applied before, or if it got an array in place
-    of the tuple of inputs.
+    """Return what ``apply`` raises if the function was applied before, or if it got an array in
+    place of the tuple of inputs.
     """
     if function.number:
         return RuntimeError(f"{function.label} was applied before: make a new one for each use")

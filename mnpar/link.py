@@ -94,7 +94,9 @@ class Link:
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the link's outputs; each kind of link defines it, as this method or as ``__call__``."""
+        """Compute the link's outputs; each kind of link defines it, as this method or as
+        ``__call__``.
+        """
         raise TypeError(f"{type(self).__name__} defines neither forward nor __call__")
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -557,7 +559,8 @@ class Link:
         return True
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.printable_specs)})"
+        specs = ", ".join([f"{name}={value}" for name, value in self.printable_specs])
+        return f"{type(self).__name__}({specs})"
 
 
 def _of_path(others: dict[str, Any], path: str, what: str) -> Any:

@@ -271,7 +271,9 @@ class DictSummary:
         return statistics
 
     def serialize(self, serializer: Any) -> None:
-        """Save or load the sums; the names are saved as one text, in Chainer's keys. A summary that was not saved is empty."""
+        """Save or load the sums; the names are saved as one text, in Chainer's keys. A summary that
+        was not saved is empty.
+        """
         try:
             names = serializer("_names", json.dumps(list(self._summaries)))
         except KeyError:

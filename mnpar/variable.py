@@ -196,7 +196,9 @@ class Variable(ArrayLike):
             self.node.gradient = backend.to_device(device, self.grad)
 
     def __repr__(self) -> str:
-        return f"variable{f' {self.name}' if self.name else ''}({'None' if self.array is None else repr(self.array)[6:-1]})"
+        name = f" {self.name}" if self.name else ""
+        values = "None" if self.array is None else repr(self.array)[6:-1]  # without array(…)
+        return f"variable{name}({values})"
 
 
 def as_variable(obj: Any, requires_grad: bool = False) -> Variable:

@@ -1,4 +1,6 @@
-"""The interface that a Variable shares with an array: shape, dtype, device and operators, without graphs and gradients."""
+"""The interface that a Variable shares with an array: shape, dtype, device and operators, but no
+graph and no gradient.
+"""
 
 from __future__ import annotations
 

@@ -28,18 +28,16 @@ class Tape:
     LONG = 100_000
 
     def __init__(self) -> None:
-        self.records: list[Any] = []  # FunctionNodes; this file is below them
-        self.pending: list[
-            Callable[[], Any]
-        ] = []  # complete non-blocking communications that were not waited for yet
-        self.transfers: list[
-            Callable[[], None]
-        ] = []  # advance transfers during a backward; called after each function
+        self.records: list[Any] = []  # FunctionNodes; this file is below theirs
+        # complete non-blocking communications that nobody has waited for yet
+        self.pending: list[Callable[[], Any]] = []
+        # advance transfers during a backward; called after each function
+        self.transfers: list[Callable[[], None]] = []
         self._tokens: list[Token[Tape | None]] = []
 
     def complete(self) -> Tape:
-        """Return the tape itself, after completing non-blocking communications: backward visits
-        them, used or not.
+        """Complete non-blocking communications, which backward visits whether their results were
+        used or not; return the tape.
         """
         while self.pending:
             self.pending[0]()  # removes itself from the list

@@ -110,8 +110,8 @@ def _between(box: Box, axis: int, start: int, stop: int) -> Box:
 
 
 def block(n: int, parts: int, index: int) -> tuple[int, int]:
-    """Return where one of ``parts`` blocks of ``n`` cells begins and ends: lengths differ by 1 at most,
-    the longer ones come first.
+    """Return where one of ``parts`` blocks of ``n`` cells begins and ends: lengths differ by 1 at
+    most, the longer ones come first.
 
     Args:
         n: cells, 0 or more.

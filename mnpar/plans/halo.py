@@ -20,7 +20,8 @@ from mnpar.plans.plan import Plan
 
 
 class Window(NamedTuple):
-    """The cells that one output of a convolution or pooling reads, on each axis; :meth:`of` makes one.
+    """The cells that one output of a convolution or pooling reads, on each axis; :meth:`of` makes
+    one.
 
     Example:
         >>> from mnpar.plans import Window
@@ -201,8 +202,8 @@ def transposed_shape(
     dilation: Any = 1,
     cover_all: bool = False,
 ) -> tuple[int, ...]:
-    """Return the shape that a transposed convolution or unpooling makes of this one: the smallest with
-    so many windows.
+    """Return the shape that a transposed convolution or unpooling makes of this one: the smallest
+    with so many windows.
 
     Args:
         shape: of the array, a value for each window.

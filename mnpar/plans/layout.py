@@ -81,8 +81,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """A rank's array: its shape, and what of the global array it shows. Cells that no part covers are
-    filled.
+    """A rank's array: its shape, and what of the global array it shows. Cells that no part covers
+    are filled.
 
     Args:
         shape: of the rank's array.

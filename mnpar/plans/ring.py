@@ -78,8 +78,8 @@ def rows_of(stretches: Sequence[Stretch]) -> tuple[slice, ...]:
 
 
 def positions(stretches: Sequence[Stretch]) -> Any:
-    """Return where in the sequence the rows of a rank's array are: to take them out of data, or for an
-    embedding of positions.
+    """Return where in the sequence the rows of a rank's array are: to take them out of data, or for
+    an embedding of positions.
 
     Returns:
         (T,) int64.
