@@ -74,8 +74,10 @@ LATE = {
 ONLY = {"cupy": "backend.py", "mpi4py": "communicators/mpi/"}
 
 _BLOCKING = """
-    Send Ssend Bsend Rsend Recv Sendrecv Sendrecv_replace Bcast Reduce Allreduce Allgather Allgatherv Gather Gatherv Scatter
-    Scatterv Alltoall Alltoallv Alltoallw Reduce_scatter Reduce_scatter_block Scan Exscan Barrier Wait Waitall
+    Send Ssend Bsend Rsend Recv Sendrecv Sendrecv_replace Bcast Reduce Allreduce Allgather
+    Allgatherv Gather Gatherv Scatter
+    Scatterv Alltoall Alltoallv Alltoallw Reduce_scatter Reduce_scatter_block Scan Exscan Barrier
+    Wait Waitall
     Waitany Waitsome Probe Mprobe Dup Spawn Connect Accept
 """
 
@@ -117,7 +119,9 @@ MODULES = {module(path) for path in FILES}
 
 @functools.cache
 def imports(tree):
-    """[(what, whether inside a function)], for each import; 'mnpar.configuration' of a name in it."""
+    """Return (what, whether inside a function) for each import; 'mnpar.configuration' for a name
+    in it.
+    """
 
     def visit(node, inside):
         for child in ast.iter_child_nodes(node):

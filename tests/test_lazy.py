@@ -121,7 +121,8 @@ def ask(mine, order):
 threads = [threading.Thread(target=ask, args=(mine, (-1) ** i)) for i, mine in enumerate(found)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-print(all(a == found[0] for a in found[::2]), all(a == found[1] for a in found[1::2]), len(found[0]) == len(found[1]) > 400)
+even, odd = all(a == found[0] for a in found[::2]), all(a == found[1] for a in found[1::2])
+print(even, odd, len(found[0]) == len(found[1]) > 400)
 """
     assert fresh(code) == ["True", "True", "True"]
 
@@ -151,7 +152,8 @@ def package(tmp_path, monkeypatch):
         (tmp_path / "tried" / "__init__.py").write_text(
             "from typing import TYPE_CHECKING\nfrom mnpar import lazy\nif TYPE_CHECKING:\n"
             "    from tried import file as file\n    from tried.file import thing as thing\n"
-            "else:\n    __getattr__, __dir__, __all__ = lazy.names(__name__, parent='mnpar.links')\n"
+            "else:\n"
+            "    __getattr__, __dir__, __all__ = lazy.names(__name__, parent='mnpar.links')\n"
         )
         (tmp_path / "tried" / "file.py").write_text(text)
         return importlib.import_module("tried")

@@ -222,7 +222,7 @@ def test_sends_that_wait_get_stuck_on_programs_that_relied_on_buffers():
     assert not can_stick(head_on, both_received_last, sends_wait=False)
 
 
-def test_collectives_in_two_halves_never_get_stuck_though_ranks_start_the_adjoints_in_different_orders():
+def test_collectives_in_two_halves_never_get_stuck_though_adjoints_start_in_different_orders():
     assert len(LATER) > 2000
     stuck = [program for program in LATER if can_stick(program, reversed_order)]
     assert not stuck

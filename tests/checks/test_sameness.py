@@ -399,67 +399,120 @@ def a_loss_that_is_sent(mesh):
 
 
 WRONG = {
-    other_samples: r"copy_to at .*: its input is 24 numbers, .* on rank 0 and .* on rank 1 of .*the same "
-    r"samples",
-    other_labels: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on "
-    r"rank 1",
+    other_samples: (
+        r"copy_to at .*: its input is 24 numbers, .* on rank 0 and .* on rank 1 of .*the same "
+        r"samples"
+    ),
+    other_labels: (
+        r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on rank "
+        r"1"
+    ),
     another_gradient_of_what_was_gathered: r"gather_from at .*: the gradient of its output",
-    other_words: r"VocabularyParallelEmbedID at .*: its argument x is 4 numbers, 3 in all, on rank 0",
+    other_words: (
+        r"VocabularyParallelEmbedID at .*: its argument x is 4 numbers, 3 in all, on rank 0"
+    ),
     other_words_in_a_cut_sequence: r"VocabularyParallelEmbedID at .*: its argument x",
-    other_labels_of_a_vocabulary: r"vocabulary_parallel_softmax_cross_entropy at .*: its argument t",
+    other_labels_of_a_vocabulary: (
+        r"vocabulary_parallel_softmax_cross_entropy at .*: its argument t"
+    ),
     other_batches_in_the_stages: r"Pipeline at .*: its argument 0 is 24 numbers",
     other_micro_batches: r"copy_to at .*: its input is 12 numbers, .* on rank 0 and 6 numbers, ",
     other_masks_before: r"copy_to at .*: its input is .*random numbers",
-    other_masks_after: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on "
-    r"rank 1",
-    other_weights_drawn: r"ranks \[0, 2\] of .*along 'model', have drawn their parts of /wide/W from different "
-    r"whole arrays",
-    other_scales: r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on "
-    r"rank 1",
-    cut_along_another_axis: r"gather_from at .*: each of 2 ranks has the same part: cut and join along the same "
-    r"axis",
+    other_masks_after: (
+        r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on rank "
+        r"1"
+    ),
+    other_weights_drawn: (
+        r"ranks \[0, 2\] of .*along 'model', have drawn their parts of /wide/W from different "
+        r"whole arrays"
+    ),
+    other_scales: (
+        r"reduce_from at .*: the gradient of its output is 24 numbers, .* on rank 0 and .* on rank "
+        r"1"
+    ),
+    cut_along_another_axis: (
+        r"gather_from at .*: each of 2 ranks has the same part: cut and join along the same axis"
+    ),
     joined_along_another_axis: r"gather_from at .*: each of 2 ranks has the same part",
-    summed_along_another_axis: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times",
+    summed_along_another_axis: (
+        r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times"
+    ),
     cut_among_other_samples: r"scatter_to at .* has ranks with samples of their own",
     joined_with_other_samples: r"gather_from at .* has ranks with samples of their own",
     summed_with_other_samples: r"reduce_from at .* has ranks with samples of their own",
-    layers_of_other_axes: r"the gradients of /wide/W are not the same on ranks .0, 2. of model=2,space=2",
-    words_and_scores_of_other_axes: r"cross_entropy at .*: each of 2 ranks has the same scores, and not a block",
-    copied_twice: r"copy_to at .*: each of 2 ranks has the same gradient of its result, so that it would "
-    r"count 2 times",
-    copied_twice_in_what_is_forgotten: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
-    copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
-    a_weight_copied_for_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
-    whole_gradients_of_the_whole_work: r"copy_to at .*: each of 2 ranks has the same gradient of its result",
-    not_copied_behind_a_sum: r"reduce_from at .*: the gradient of its output is .*copy_to or scatter_to",
+    layers_of_other_axes: (
+        r"the gradients of /wide/W are not the same on ranks .0, 2. of model=2,space=2"
+    ),
+    words_and_scores_of_other_axes: (
+        r"cross_entropy at .*: each of 2 ranks has the same scores, and not a block"
+    ),
+    copied_twice: (
+        r"copy_to at .*: each of 2 ranks has the same gradient of its result, so that it would "
+        r"count 2 times"
+    ),
+    copied_twice_in_what_is_forgotten: (
+        r"copy_to at .*: each of 2 ranks has the same gradient of its result"
+    ),
+    copied_for_the_whole_work: (
+        r"copy_to at .*: each of 2 ranks has the same gradient of its result"
+    ),
+    a_weight_copied_for_the_whole_work: (
+        r"copy_to at .*: each of 2 ranks has the same gradient of its result"
+    ),
+    whole_gradients_of_the_whole_work: (
+        r"copy_to at .*: each of 2 ranks has the same gradient of its result"
+    ),
+    not_copied_behind_a_sum: (
+        r"reduce_from at .*: the gradient of its output is .*copy_to or scatter_to"
+    ),
     not_copied_behind_a_layer: r"the gradients of /before/W are not the same",
     scores_of_what_is_not_copied: r"reduce_from at .*: the gradient of its output is",
-    a_whole_loss_summed: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it "
-    r"should be",
-    summed_twice: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it "
-    r"should be",
-    copies_summed: r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it "
-    r"should be",
+    a_whole_loss_summed: (
+        r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it "
+        r"should be"
+    ),
+    summed_twice: (
+        r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it "
+        r"should be"
+    ),
+    copies_summed: (
+        r"reduce_from at .*: each of 2 ranks has the same, so that the sum is 2 times what it "
+        r"should be"
+    ),
     not_summed_before_a_layer: r"copy_to at .*: its input is",
-    a_mean_where_a_loss_follows: r"allreduce at .*: each of 2 ranks has the same gradient .*for a mean divide",
-    an_allreduce_where_a_loss_follows: r"allreduce at .*: each of 2 ranks has the same gradient .*take reduce_from",
-    an_allgather_where_a_loss_follows: r"allgather at .*: each of 2 ranks has the same gradient .*take gather_from",
+    a_mean_where_a_loss_follows: (
+        r"allreduce at .*: each of 2 ranks has the same gradient .*for a mean divide"
+    ),
+    an_allreduce_where_a_loss_follows: (
+        r"allreduce at .*: each of 2 ranks has the same gradient .*take reduce_from"
+    ),
+    an_allgather_where_a_loss_follows: (
+        r"allgather at .*: each of 2 ranks has the same gradient .*take gather_from"
+    ),
     a_weight_inside_and_outside: r"the gradients of /W are not the same",
     statistics_of_a_part: r"the gradients of /gamma are not the same",
-    scores_that_were_gathered: r"cross_entropy at .*: each of 2 ranks has the same scores, .*gather_output=False",
-    a_bias_in_each_part: r"reduce_from at .*: each of 2 ranks adds the same /out/b to its part, so that the sum "
-    r"has it 2 times",
+    scores_that_were_gathered: (
+        r"cross_entropy at .*: each of 2 ranks has the same scores, .*gather_output=False"
+    ),
+    a_bias_in_each_part: (
+        r"reduce_from at .*: each of 2 ranks adds the same /out/b to its part, so that the sum has "
+        r"it 2 times"
+    ),
     a_fraction_of_the_bias_in_each_part: r"reduce_from at .*: each of 2 ranks adds the same /out/b",
     a_bias_in_each_part_of_a_layer: r"reduce_from at .*: each of 2 ranks adds the same /out/b",
-    a_bias_in_each_part_of_a_cut_sequence: r"reduce_scatter at .*: each of 2 ranks adds the same /out/b",
+    a_bias_in_each_part_of_a_cut_sequence: (
+        r"reduce_scatter at .*: each of 2 ranks adds the same /out/b"
+    ),
     a_penalty_in_each_part: r"reduce_from at .*: each of 2 ranks adds the same /before/W",
     an_allreduce_that_is_awaited_later: r"allreduce at .*: each of 2 ranks has the same gradient",
     a_mean_that_is_awaited_later: r"allreduce at .*: each of 2 ranks has the same gradient",
     an_allgather_that_is_awaited_later: r"allgather at .*: each of 2 ranks has the same gradient",
     a_broadcast_where_a_loss_follows: r"bcast at .*: each of 2 ranks has the same gradient",
     a_broadcast_that_is_awaited_later: r"bcast at .*: each of 2 ranks has the same gradient",
-    a_sum_that_is_the_loss: r"allreduce at .*: each of 2 ranks has the same loss, of which it is a term, and so "
-    r"the gradient",
+    a_sum_that_is_the_loss: (
+        r"allreduce at .*: each of 2 ranks has the same loss, of which it is a term, and so the "
+        r"gradient"
+    ),
     a_later_sum_that_is_the_loss: r"allreduce at .*: each of 2 ranks has the same loss",
     a_sum_in_the_loss: r"allreduce at .*: each of 2 ranks has the same loss",
     a_loss_that_is_sent: r"bcast at .*: each of 2 ranks has the same loss",

@@ -129,7 +129,8 @@ import os, mnpar
 os.environ["{rank}"] = str(2 - int(os.environ["PMI_RANK"])) if "{good}" else "0"
 os.environ["{size}"] = "3"
 comm = mnpar.create_communicator("env")
-print(f"{comm.allgather_obj(os.environ['{rank}'])} {comm.rank == int(os.environ['{rank}'])};", end="", flush=True)
+same = comm.rank == int(os.environ['{rank}'])
+print(f"{comm.allgather_obj(os.environ['{rank}'])} {same};", end="", flush=True)
 """
 
 
@@ -205,7 +206,8 @@ if hasattr(library, "mallopt"):
     assert malloc.keep_memory()
     for mib in (1, 33, 256, 400):
         x = np.empty(mib << 20, np.uint8)
-        assert not ctypes.c_size_t.from_address(x.ctypes.data - 8).value & 2, mib  # it was not mapped for itself alone
+        # it was not mapped for itself alone
+        assert not ctypes.c_size_t.from_address(x.ctypes.data - 8).value & 2, mib
 """
 LARGE_PAGES = """
 import os

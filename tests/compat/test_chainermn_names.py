@@ -19,25 +19,36 @@ from mnpar import backend, optimizer, testing
 from mnpar.backends import cuda
 
 NAMES = """
-: Chain ChainList CommunicatorBase DataSizeError Deserializer DictSummary FunctionHook FunctionNode GradientMethod Initializer
-: Link LinkHook MultiNodeChainList Optimizer Parameter Reporter Sequential Serializer Summary UpdateRule Variable as_array
-: as_variable backward config create_communicator create_multi_node_checkpointer create_multi_node_evaluator cuda
-: create_multi_node_optimizer force_backprop_mode get_current_reporter get_device get_dtype get_function_hooks global_config
-: grad is_debug mixed16 no_backprop_mode print_runtime_info report report_scope scatter_dataset scatter_index set_debug
+: Chain ChainList CommunicatorBase DataSizeError Deserializer DictSummary FunctionHook FunctionNode
+: GradientMethod Initializer
+: Link LinkHook MultiNodeChainList Optimizer Parameter Reporter Sequential Serializer Summary
+: UpdateRule Variable as_array
+: as_variable backward config create_communicator create_multi_node_checkpointer
+: create_multi_node_evaluator cuda
+: create_multi_node_optimizer force_backprop_mode get_current_reporter get_device get_dtype
+: get_function_hooks global_config
+: grad is_debug mixed16 no_backprop_mode print_runtime_info report report_scope scatter_dataset
+: scatter_index set_debug
 : using_config using_device
-backend: CpuDevice Device GpuDevice copyto get_array_module get_device get_device_from_array using_device
-backends.cuda: Device DummyDevice Event GpuDevice Stream available check_cuda_available copy cudnn_enabled cupy elementwise
-backends.cuda: get_array_module get_device get_device_from_array get_device_from_id ndarray reduce to_cpu to_gpu
+backend: CpuDevice Device GpuDevice copyto get_array_module get_device get_device_from_array
+backend: using_device
+backends.cuda: Device DummyDevice Event GpuDevice Stream available check_cuda_available copy
+backends.cuda: cudnn_enabled cupy elementwise
+backends.cuda: get_array_module get_device get_device_from_array get_device_from_id ndarray reduce
+backends.cuda: to_cpu to_gpu
 communicators: CommunicatorBase create_communicator
 configuration: config global_config using_config
 cuda: available cupy get_array_module get_device_from_id to_cpu to_gpu
 dataset: ConcatWithAsyncTransfer Converter DatasetMixin Iterator concat_examples converter to_device
 dataset.convert: concat_examples converter to_device
-datasets: SubDataset TransformDataset TupleDataset create_empty_dataset scatter_dataset scatter_index split_dataset
-datasets: ConcatenatedDataset DictDataset ImageDataset LabeledImageDataset TextDataset get_cross_validation_datasets
+datasets: SubDataset TransformDataset TupleDataset create_empty_dataset scatter_dataset
+datasets: scatter_index split_dataset
+datasets: ConcatenatedDataset DictDataset ImageDataset LabeledImageDataset TextDataset
+datasets: get_cross_validation_datasets
 datasets: split_dataset_n split_dataset_n_random get_cross_validation_datasets_random get_ptb_words
 datasets: get_cifar10 get_cifar100 get_fashion_mnist get_mnist split_dataset_random DataSizeError
-extensions: AllreducePersistent GenericMultiNodeEvaluator MultiNodeEarlyStoppingTrigger ObservationAggregator
+extensions: AllreducePersistent GenericMultiNodeEvaluator MultiNodeEarlyStoppingTrigger
+extensions: ObservationAggregator
 extensions: create_multi_node_checkpointer create_multi_node_evaluator multi_node_snapshot
 function: FunctionHook force_backprop_mode no_backprop_mode
 function_node: FunctionNode grad
@@ -45,14 +56,17 @@ functions: allgather alltoall bcast gather pseudo_connect recv scatter send iden
 global_except_hook: add_hook
 initializer: Initializer get_fans
 iterators: MultiprocessIterator MultithreadIterator
-iterators: SerialIterator ShuffleOrderSampler create_multi_node_iterator create_synchronized_iterator
+iterators: SerialIterator ShuffleOrderSampler create_multi_node_iterator
+iterators: create_synchronized_iterator
 link: Chain ChainList Link Sequential
 links: MultiNodeBatchNormalization MultiNodeChainList create_mnbn_model create_multi_node_n_step_rnn
-optimizer: GradientClipping GradientHardClipping GradientLARS GradientMethod GradientNoise Hyperparameter Lasso Optimizer
+optimizer: GradientClipping GradientHardClipping GradientLARS GradientMethod GradientNoise
+optimizer: Hyperparameter Lasso Optimizer
 optimizer: HyperparameterProxy UpdateRule WeightDecay
 optimizers: SGD Adam create_multi_node_optimizer
 testing: assert_allclose get_device product product_dict
-training: Extension IntervalTrigger ParallelUpdater StandardUpdater Trainer Updater extension extensions get_trigger
+training: Extension IntervalTrigger ParallelUpdater StandardUpdater Trainer Updater extension
+training: extensions get_trigger
 training: make_extension trigger triggers updater updaters
 training.extension: Extension PRIORITY_EDITOR PRIORITY_READER PRIORITY_WRITER make_extension
 training.trigger: IntervalTrigger get_trigger

@@ -1,7 +1,7 @@
 """Start and end jobs, in every way in which a job can end, and find what they leave: files in
 shared memory and temporary folders, processes.
 
-    python -m tests.faults.soak 200        the long version; tests/faults/test_faults.py looks at what its
+    python -m tests.faults.soak 200        the long version; test_faults.py looks at what its
     jobs leave
 """
 

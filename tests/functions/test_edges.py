@@ -651,7 +651,7 @@ def test_sums_of_no_products_are_0_whatever_is_in_memory():
     np.testing.assert_array_equal(channel_sums(x, y), np.zeros(2))
 
 
-def test_a_gradient_of_complex_numbers_gives_the_change_of_the_loss_as_the_real_part_of_its_product():
+def test_a_complex_gradient_gives_the_change_of_the_loss_as_the_real_part_of_its_product():
     loss = lambda z: F.sum(F.absolute(z * z + F.exp(z)))
     z = np.array([1 + 2j, 0.5 - 1j])
     dz = np.array([3 - 1j, 2 + 4j])
@@ -692,7 +692,7 @@ def test_a_complex_number_beside_a_variable_is_not_cut(dtype, wide, number):
         np.testing.assert_allclose(y.array, e, rtol=1e-6)
 
 
-def test_what_was_cast_to_complex_numbers_gets_the_real_part_of_its_gradient_when_it_is_recorded_too():
+def test_what_was_cast_to_complex_gets_the_real_part_of_its_gradient_when_recorded_too():
     x = Variable(np.array([1.0, 2.0]))
     for record in (False, True):
         z = F.cast(x, "c16")

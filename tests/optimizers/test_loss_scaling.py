@@ -33,7 +33,7 @@ def test_a_scaled_loss_gives_the_same_step():
     np.testing.assert_array_equal(plain.p.array, scaled.p.array)
 
 
-def test_the_scale_is_doubled_until_it_overflows_then_halved_at_each_overflow_and_doubled_after_each_interval():
+def test_the_scale_is_halved_at_each_overflow_and_doubled_after_each_interval():
     model = model_of("e")
     optimizer = opt.SGD(1.0).setup(model)
     optimizer.loss_scaling(interval=2)

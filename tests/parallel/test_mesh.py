@@ -268,15 +268,27 @@ def attention_over_the_samples_of_others(mesh):
 
 
 COMBINATIONS = {
-    plain_normalization_of_a_part: r"of /norm/gamma are not the same on ranks \[[02], [13]\] .*along 'model'.*copy_to",
-    whole_weights_of_a_part: r"the gradients of /l/W are not the same on ranks \[[02], [13]\] of data=2,model=2",
-    other_values: r"/l/W is not the same on ranks \[0, 1\] of data=2,model=2, which differ along 'model'",
+    plain_normalization_of_a_part: (
+        r"of /norm/gamma are not the same on ranks \[[02], [13]\] .*along 'model'.*copy_to"
+    ),
+    whole_weights_of_a_part: (
+        r"the gradients of /l/W are not the same on ranks \[[02], [13]\] of data=2,model=2"
+    ),
+    other_values: (
+        r"/l/W is not the same on ranks \[0, 1\] of data=2,model=2, which differ along 'model'"
+    ),
     a_layer_over_all_ranks: r"/l, ColumnParallelLinear: it is divided among ranks along \['data'\]",
     a_layer_over_other_ranks: r"/l, RowParallelLinear: it is divided among ranks along \['data'\]",
     a_grid_over_data: r"/l, SpatialConvolution1D: it is divided among ranks along \['data'\]",
-    statistics_that_nobody_sums: r"MultiNodeBatchNormalization: it is over ranks along \['model'\], .*along \['data'\]",
-    attention_whose_shares_nobody_sums: r"MultiHeadAttention: it is over ranks along \['model'\], .*along \['data'\]",
-    attention_over_the_samples_of_others: r"MultiHeadAttention: it is divided among ranks along \['data'\]",
+    statistics_that_nobody_sums: (
+        r"MultiNodeBatchNormalization: it is over ranks along \['model'\], .*along \['data'\]"
+    ),
+    attention_whose_shares_nobody_sums: (
+        r"MultiHeadAttention: it is over ranks along \['model'\], .*along \['data'\]"
+    ),
+    attention_over_the_samples_of_others: (
+        r"MultiHeadAttention: it is divided among ranks along \['data'\]"
+    ),
     a_gap: r"/l/W: its parts have 4 of the 6 cells",
     an_overlap: r"/l/W: the parts \[0:4\] and \[2:6\] overlap",
     a_part_that_is_missing: r"the parameters of ranks 0 and 1 differ: only rank 1 has",
@@ -423,7 +435,7 @@ def shared_by_stages(comm, rule, sharded=True, **axes):
 
 
 @pytest.mark.parametrize("rule", [mnpar.optimizers.LAMB, mnpar.optimizers.Adam])
-def test_a_shared_weight_that_is_disabled_in_one_stage_only_is_told_when_it_is_looked_at_and_nobody_waits_for_it(
+def test_a_shared_weight_that_is_disabled_in_one_stage_is_told_and_nobody_waits_for_it(
     rule,
 ):
     steps = []

@@ -202,7 +202,7 @@ def test_what_a_rank_has_said_once_is_no_deadlock():
         (PeerState("gone", "its process was killed by SIGKILL"), 1e9),
     ],
 )
-def test_a_rank_that_is_stopped_is_not_waited_for_after_the_patience_and_one_that_is_gone_not_even_so_long(
+def test_a_stopped_rank_is_waited_for_until_patience_ends_and_one_that_is_gone_less_long(
     look, patience
 ):
     with pytest.raises(DeadlockError, match=f"rank 1: is .*{look.detail}"):

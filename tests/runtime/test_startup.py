@@ -40,7 +40,8 @@ from types import SimpleNamespace
 from mnpar.communicators import startup
 parent, until = os.getppid(), time.monotonic() + 1
 os.write(1, b"waits\\n")
-world, request = SimpleNamespace(Abort=os._exit), SimpleNamespace(Test=lambda: time.monotonic() > until)
+world = SimpleNamespace(Abort=os._exit)
+request = SimpleNamespace(Test=lambda: time.monotonic() > until)
 startup.wait_for_all(SimpleNamespace(COMM_WORLD=world), request)
 print(*sys.argv[1:], os.getppid() == parent)
 """
@@ -56,7 +57,8 @@ LEFT += "open(f'{sys.argv[0]}.done', 'w').close()"
 HELPER = """
 import subprocess, sys
 import mnpar
-done = subprocess.run([sys.executable, "-c", "import mnpar, threading\\n" + sys.argv[1]], stderr=subprocess.PIPE, text=True)
+code = "import mnpar, threading\\n" + sys.argv[1]
+done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
 print(done.returncode, done.stderr.splitlines()[0])
 """
 

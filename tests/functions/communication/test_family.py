@@ -16,7 +16,8 @@ import mnpar
 import mnpar.functions as F
 
 OPERATIONS = """
-    send recv sendrecv shift bcast reduce gather scatter allgather reduce_scatter allreduce alltoall scan exscan barrier
+    send recv sendrecv shift bcast reduce gather scatter allgather reduce_scatter allreduce alltoall
+    scan exscan barrier
 """.split()  # noqa: SIM905
 REDUCE = {
     "sum": lambda parts: functools.reduce(operator.add, parts),

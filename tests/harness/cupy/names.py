@@ -5,6 +5,8 @@ Made by ``make_names.py`` beside it from the wheel cupy-cuda13x, by inspection o
 not edited by hand.
 """
 
+# ruff: noqa: E501
+
 VERSION = "14.2.0"
 
 FUNCTIONS = """

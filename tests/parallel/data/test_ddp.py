@@ -438,7 +438,7 @@ def test_gradients_from_no_sync_are_part_of_the_mean_where_the_backward_is_anoth
 
 
 @RANKS
-def test_gradients_from_no_sync_are_part_of_the_mean_where_the_other_optimizer_has_not_met_the_model_yet(
+def test_gradients_from_no_sync_are_part_of_the_mean_before_the_optimizer_has_met_the_model(
     comm,
 ):
     """Its ranks have met with their gradients so far, and learn only from these that this backward

@@ -264,7 +264,8 @@ finalize = MPI.Finalize
 MPI.Finalize = lambda: (os.write(1, b"finalized\\n"), finalize())
 how, each = sys.argv[1], int(sys.argv[2])
 comm = mnpar.create_communicator()
-ensemble = mnpar.Ensemble(comm, lambda group, i: L.ColumnParallelLinear(group, 4, 4, initialW=i + 1), comm.size // each)
+make = lambda group, i: L.ColumnParallelLinear(group, 4, 4, initialW=i + 1)
+ensemble = mnpar.Ensemble(comm, make, comm.size // each)
 optimizer = mnpar.optimizers.SGD(0.001).setup(ensemble.member)
 x, number = np.ones((2, 4), "f4"), 0
 
@@ -280,7 +281,8 @@ while ensemble.alive and number < 3:
     number += ensemble.attempt(work, optimizer)
 if ensemble.alive:
     y = ensemble(x).array[0, 0]
-    sys.stdout.write(f"rank {comm.rank} goes on: lost {ensemble.lost}, of {ensemble.comm.size} ranks, y = {y:.3f}\\n")
+    of = f"of {ensemble.comm.size} ranks, y = {y:.3f}"
+    sys.stdout.write(f"rank {comm.rank} goes on: lost {ensemble.lost}, {of}\\n")
 else:
     sys.stdout.write(f"rank {comm.rank} is lost: {type(ensemble.error).__name__}\\n")
 """
