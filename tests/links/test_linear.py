@@ -8,6 +8,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar import gradient_check
 from mnpar.initializers import Normal, One
+from tests.harness.parts import paths
 
 RNG = np.random.default_rng(0)
 
@@ -130,3 +131,61 @@ def test_a_lazy_layer_learns_from_its_first_batch():
     optimizer.update(lambda: F.sum(layer(np.ones((1, 2), "f4"))))
     np.testing.assert_array_equal(layer.b.array, [-1.0])
     assert layer.W.update_rule.t == 1
+
+
+X = RNG.standard_normal((5, 3))
+
+
+def drawn(link):
+    """The link with parameters of float64 that are all different."""
+    for param in link.params():
+        param.array = RNG.standard_normal(param.shape)
+    return {name: param.array for name, param in link.namedparams()}
+
+
+def test_a_bilinear_layer_is_its_formula():
+    layer = L.Bilinear(3, 2, 4)
+    assert paths(layer) == ["/W", "/V1", "/V2", "/b"]
+    p = drawn(layer)
+    y = RNG.standard_normal((5, 2))
+    expected = np.einsum("nj,nk,jkl->nl", X, y, p["/W"]) + X @ p["/V1"] + y @ p["/V2"] + p["/b"]
+    np.testing.assert_allclose(layer(X, y).array, expected)
+    assert paths(L.Bilinear(3, 2, 4, nobias=True)) == ["/W"]
+    np.testing.assert_array_equal(
+        L.Bilinear(1, 1, 2, initial_bias=(1, 2, np.array([3.0, 4.0]))).b.array, [3, 4]
+    )
+
+
+def test_initial_biases_of_a_bilinear_layer_are_three():
+    with pytest.raises(ValueError, match="V1, V2 and b"):
+        L.Bilinear(3, 2, 4, initial_bias=0)
+
+
+def test_weights_are_dropped_while_training_and_only_then():
+    mnpar.random.seed(0)
+    layer = L.SimplifiedDropconnect(None, 2, 0.25)
+    layer(X)
+    p = drawn(layer)
+    mask = np.array([[1.0, 0, 1], [0, 1, 1]])
+    np.testing.assert_allclose(layer(X, mask=mask).array, X @ (p["/W"] * mask / 0.75).T + p["/b"])
+    plain = X @ p["/W"].T + p["/b"]
+    np.testing.assert_allclose(layer(X, train=False).array, plain)
+    with mnpar.using_config("train", False):
+        np.testing.assert_allclose(layer(X).array, plain)
+    many = layer(np.repeat(X[:1], 20000, 0)).array
+    np.testing.assert_allclose(many.mean(0), plain[0], atol=0.05)
+    assert np.unique(
+        layer(np.repeat(X[:1], 50, 0), use_batchwise_mask=False).array, axis=0
+    ).shape == (1, 2)
+    assert np.unique(layer(np.repeat(X[:1], 50, 0)).array, axis=0).shape[0] > 1
+
+
+def test_a_highway_is_rather_closed_at_first():
+    x = RNG.standard_normal((5, 4))
+    layer = L.Highway(4, activate=F.tanh)
+    W = layer.plain.W.array
+    V = layer.transform.W.array
+    t = 1 / (1 + np.exp(1 - x @ V.T))
+    np.testing.assert_allclose(layer(x).array, np.tanh(x @ W.T) * t + x * (1 - t), rtol=1e-6)
+    assert paths(layer) == ["/plain/W", "/plain/b", "/transform/W", "/transform/b"]
+    assert paths(L.Highway(4, nobias=True)) == ["/plain/W", "/transform/W"]

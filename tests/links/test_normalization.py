@@ -1,6 +1,4 @@
-"""Layers that normalize, on one rank and over several; and the small layers with parameters of
-their own.
-"""
+"""Layers that normalize, on one rank and over several."""
 
 import numpy as np
 import pytest
@@ -258,3 +256,50 @@ def test_what_does_not_belong_together_is_told(name):
     call, match = BAD[name]
     with pytest.raises(ValueError, match=match):
         call()
+
+
+X = RNG.standard_normal((5, 4))
+
+
+@pytest.mark.parametrize(
+    ("size", "shape"),
+    [(4, (5, 4)), (None, (5, 4)), (None, (2, 5, 4)), ((3, 4), (5, 3, 4))],
+    ids=str,
+)
+def test_layer_normalization_is_over_the_features(size, shape):
+    layer = L.LayerNormalization(size, initial_gamma=2, initial_beta=1)
+    x = RNG.standard_normal(shape)
+    axis = tuple(
+        range(x.ndim - layer.gamma.ndim if layer.gamma.is_initialized else x.ndim - 1, x.ndim)
+    )
+    d = x - x.mean(axis=axis, keepdims=True)
+    np.testing.assert_allclose(
+        layer(x).array,
+        2 * d / np.sqrt((d * d).mean(axis=axis, keepdims=True) + 1e-6) + 1,
+        rtol=1e-6,
+    )
+    assert layer.gamma.shape == layer.beta.shape == shape[axis[0] :]
+
+
+@pytest.mark.parametrize("size", [4, None], ids=str)
+def test_group_normalization_is_over_groups_of_channels(size):
+    layer = L.GroupNormalization(2, size)
+    x = RNG.standard_normal((3, 4, 2, 2))
+    cut = x.reshape(3, 2, 8)
+    d = cut - cut.mean(axis=2, keepdims=True)
+    expected = (d / np.sqrt((d * d).mean(axis=2, keepdims=True) + 1e-5)).reshape(x.shape)
+    np.testing.assert_allclose(layer(x).array, expected, rtol=1e-6)
+    assert layer.gamma.shape == (4,)
+    assert repr(layer) == "GroupNormalization(groups=2, size=4, eps=1e-05)"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda s: L.LayerNormalization(s), lambda s: L.GroupNormalization(1, s)],
+    ids=["layer", "group"],
+)
+def test_normalization_without_features_is_refused(make):
+    with pytest.raises(ValueError, match="not 1 or more"):
+        make(0)
+    with pytest.raises(ValueError, match="no batch and channels"):
+        make(None)(np.ones(3))

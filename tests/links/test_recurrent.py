@@ -283,3 +283,67 @@ def test_many_cells_in_blocks_are_what_each_sample_is_alone(dtype, room, monkeyp
     for found, parts in zip(step(slice(None)), zip(*alone, strict=True), strict=True):
         tolerance = 1e-5 if dtype == "f4" else 1e-13
         np.testing.assert_allclose(found, np.concatenate(parts), rtol=tolerance, atol=tolerance)
+
+
+X = RNG.standard_normal((5, 3))
+
+
+def drawn(link):
+    """The link with parameters of float64 that are all different."""
+    for param in link.params():
+        param.array = RNG.standard_normal(param.shape)
+    return {name: param.array for name, param in link.namedparams()}
+
+
+def test_a_peephole_lstm_is_its_formula():
+    layer = L.StatefulPeepholeLSTM(3, 2)
+    xs = RNG.standard_normal((3, 5, 3))
+    p = drawn(layer)
+    c = np.zeros((5, 2))
+    h = np.zeros((5, 2))
+    for x in xs:
+        gates = x @ p["/upward/W"].T + p["/upward/b"] + h @ p["/lateral/W"].T
+        a, i, f, o = np.moveaxis(gates.reshape(5, 2, 4), 2, 0)
+        new = np.tanh(a) * sig(i + c @ p["/peep_i/W"].T) + sig(f + c @ p["/peep_f/W"].T) * c
+        c, h = new, sig(o + new @ p["/peep_o/W"].T) * np.tanh(new)
+        np.testing.assert_allclose(layer(x).array, h)
+    np.testing.assert_allclose(layer.c.array, c)
+    layer.reset_state()
+    assert layer.c is layer.h is None
+
+
+def test_a_zoneout_lstm_is_an_lstm_while_testing_and_keeps_while_training():
+    layer = L.StatefulZoneoutLSTM(3, 2, 0.25, 0.5)
+    xs = RNG.standard_normal((3, 5, 3))
+    drawn(layer)
+    twin = L.StatelessLSTM(3, 2)
+    drawn(twin)
+    twin.copyparams(layer)
+    c = np.zeros((5, 2))
+    h = np.zeros((5, 2))
+    with mnpar.using_config("train", False):
+        for x in xs:
+            new_c, new_h = twin(c, h, x)
+            c, h = new_c.array, new_h.array
+            np.testing.assert_allclose(layer(x).array, h)
+    layer.reset_state()
+    mnpar.random.seed(1)
+    new_c, new_h = twin(np.zeros((5, 2)), None, xs[0])
+    y = layer(xs[0]).array
+    assert ((y == 0) | np.isclose(y, new_h.array)).all()
+    assert 0 < (y == 0).sum() < y.size
+    with pytest.raises(ValueError, match="a batch of 4 after one of 5"):
+        layer(xs[0][:4])
+
+
+def test_a_minimal_gated_unit_is_its_formula():
+    layer = L.StatefulMGU(3, 2)
+    xs = RNG.standard_normal((3, 5, 3))
+    p = drawn(layer)
+    h = np.zeros((5, 2))
+    for x in xs:
+        f = sig(np.hstack([h, x]) @ p["/W_f/W"].T + p["/W_f/b"])
+        h = f * np.tanh(np.hstack([f * h, x]) @ p["/W_h/W"].T + p["/W_h/b"]) + (1 - f) * h
+        np.testing.assert_allclose(layer(x).array, h)
+    layer.reset_state()
+    assert layer.h is None

@@ -247,3 +247,23 @@ def test_a_report_of_a_stranger_is_an_error_and_without_a_reporter_nothing_happe
     mnpar.report({"x": 1}, object())
     with mnpar.Reporter(), pytest.raises(KeyError, match="was not added"):
         mnpar.report({"x": 1}, object())
+
+
+X = np.random.default_rng(0).standard_normal((5, 4))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        L.LayerNormalization,
+        lambda: L.GroupNormalization(2),
+        lambda: L.Maxout(None, 2, 2),
+        L.BatchNormalization,
+    ],
+    ids=["layer", "group", "maxout", "batch"],
+)
+def test_lazy_links_learn_from_their_first_batch(make):
+    layer = make()
+    optimizer = mnpar.optimizers.SGD(1.0).setup(layer)
+    optimizer.update(lambda: F.sum(layer(X.astype("f4"))))
+    assert all(p.is_initialized and p.update_rule.t == 1 for p in layer.params())
