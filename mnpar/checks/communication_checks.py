@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from mnpar.checks import double_count_checks, replication_checks
-from mnpar.functions.communication.base import in_debug_mode, using_communication_hook
+from mnpar.functions.communication.base import set_debug_hook, using_communication_hook
 
 if TYPE_CHECKING:
     from mnpar.backend import Array
@@ -76,4 +76,4 @@ def checking(update: MeshUpdate) -> AbstractContextManager[None]:
     return using_communication_hook(CommunicationChecks(update))
 
 
-in_debug_mode(CommunicationChecks())
+set_debug_hook(CommunicationChecks())

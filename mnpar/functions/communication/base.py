@@ -51,31 +51,38 @@ def as_variables(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class CommunicationHook(Protocol):
-    """What communications show to who looks at them; mnpar/checks has one, which raises errors."""
+    """A hook that checks what communications carry; mnpar/checks has one, which raises errors.
+
+    Functions know no check: they call the hook, if there is one.
+    """
 
     def check_inputs(self, function: Communication, xs: tuple[Any, ...]) -> None:
-        """Called before a communication carries arrays (None: a missing gradient)."""
+        """Check arrays that a communication is about to carry; None: a missing gradient."""
 
     def asks(self, comm: Communicator) -> bool:
-        """Return whether collectives that are awaited later ask, on all ranks alike."""
+        """Return whether collectives that are awaited later exchange questions; the same on all
+        ranks.
+        """
 
     def question(self, function: Communication, xs: tuple[Any, ...]) -> tuple[Any, Call] | None:
-        """Return what to tell all ranks where a collective starts, and the message's header."""
+        """Return what to send to all ranks where such a collective starts, and the header of the
+        message; None: nothing.
+        """
 
     def judge(self, function: Communication, answers: tuple[Any, ...]) -> None:
-        """Called with what all ranks told, where the collective is awaited."""
+        """Check what all ranks sent, where such a collective is awaited."""
 
     def check_arguments(self, comm: Communicator, who: str, given: Mapping[str, Any]) -> None:
-        """Called with arguments of ``who``, by names, that should be the same on all ranks."""
+        """Check arguments of ``who``, by names, that must be the same on all ranks."""
 
     def check_blocks(self, comm: Communicator, who: str, what: str, x: Variable) -> None:
-        """Called with a rank's block of what all ranks have together."""
+        """Check a rank's block of an array that the ranks have together."""
 
     def check_terms(self, comm: Communicator, who: str, x: Any) -> None:
-        """Called with a rank's part of a sum."""
+        """Check a rank's part of a sum."""
 
     def check_loss(self, comm: Communicator, loss: Any) -> None:
-        """Called with a loss that the ranks have in common, before it is differentiated."""
+        """Check a loss that the ranks have in common, before it is differentiated."""
 
 
 _hook: ContextVar[CommunicationHook | None] = ContextVar("mnpar.communication_hook", default=None)
@@ -83,14 +90,14 @@ _DEBUG_HOOKS: list[CommunicationHook] = []
 
 
 def communication_hook() -> CommunicationHook | None:
-    """Return the hook that looks at communications here; None if nobody does."""
+    """Return the hook that checks this rank's communications now, or None."""
     hook = _hook.get()
     return _DEBUG_HOOKS[0] if hook is None and is_debugging() else hook
 
 
 @contextmanager
 def using_communication_hook(hook: CommunicationHook) -> Iterator[None]:
-    """Let a hook look at this rank's communications inside a ``with`` block."""
+    """Let a hook check this rank's communications inside a ``with`` block."""
     token = _hook.set(hook)
     try:
         yield
@@ -98,8 +105,8 @@ def using_communication_hook(hook: CommunicationHook) -> Iterator[None]:
         _hook.reset(token)
 
 
-def in_debug_mode(hook: CommunicationHook) -> None:
-    """Let a hook look at communications of all ranks that are in debug mode."""
+def set_debug_hook(hook: CommunicationHook) -> None:
+    """Let a hook check the communications of all ranks that are in debug mode."""
     _DEBUG_HOOKS[:] = [hook]
 
 
@@ -267,7 +274,7 @@ class Communication(FunctionNode):
         back.refuse(Call("send", self.site, order=order), source, back.reply_tag(number))
 
     def check_inputs(self, *xs: Any) -> None:
-        """Let the hook, if there is one, look at the arrays that this is about to carry."""
+        """Let the hook, if there is one, check the arrays that this is about to carry."""
         hook = communication_hook()
         if hook is not None:
             hook.check_inputs(self, xs)

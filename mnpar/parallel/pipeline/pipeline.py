@@ -1,18 +1,17 @@
-"""A network cut into stages on ranks, and a batch cut into micro-batches that follow each other
-through them.
+"""Pipeline: a network cut into stages on ranks, and a batch cut into micro-batches that pass
+through the stages one after another.
 
 Every micro-batch in every stage has a tape of its own (stage.py), so a schedule is an order of
 forwards and backwards and nothing more, and the gradients are those of one process whatever the
 order is.
 
-Why no schedule that was accepted can deadlock: an action waits only to receive, never to send,
-since a send keeps a copy and returns. What a forward receives was sent by forwards of lower stages
-on the same micro-batch, what a backward receives by the backwards of the (higher) stages to which
-its forward sent. The simulation has carried out all actions in an order in which every rank follows
-its list and each action comes after the same micro-batch's action in the neighbouring stage, hence
-after those in all stages on that side. In that order whatever an action waits for has been sent
-before; so at any time the first action in it that is not done can be done, and the ranks go on
-until all are.
+No accepted schedule can deadlock. An action waits only to receive, never to send, since a send
+keeps a copy and returns. A forward receives from forwards of lower stages on the same micro-batch,
+a backward from backwards of the higher stages to which its forward sent. The simulation carried out
+all actions in an order in which every rank follows its list, and each action comes after the same
+micro-batch's action in the neighbouring stage, hence after those in all stages on that side. In
+that order, all messages for which an action waits are sent before it. So at any time the first
+action that is not done can be done, until all are.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ class Pipeline(ChainList):
     it together.
 
     Each stage is called with what the stage before it returned (one argument, or several if that
-    was a tuple; the first stage: none) and then with the rank's own piece of the batch. Usually the
+    was a tuple; the first stage: none) and then with the rank's own part of the batch. Usually the
     first stage's rank has the inputs, the last one's the labels, and its stage returns the loss, a
     mean over the micro-batch; ranks between are called without arguments
-    (:func:`mnpar.create_empty_dataset`). Stages may also speak to any other by
+    (:func:`mnpar.create_empty_dataset`). A stage may also send to any later one, by
     :func:`mnpar.parallel.send_to_stage`.
 
     It is a link, for an optimizer: ``optimizer.update(pipeline, x, t)`` runs the schedule.
