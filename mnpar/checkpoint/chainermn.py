@@ -18,7 +18,7 @@ from mnpar.checkpoint.background import BackgroundSave
 from mnpar.checkpoint.loading import load
 from mnpar.checkpoint.preemption import SIGNALS, Notice
 from mnpar.checkpoint.retention import collect_garbage
-from mnpar.checkpoint.saving import begin as begin_saving, save
+from mnpar.checkpoint.saving import Objects, begin as begin_saving, save
 from mnpar.checkpoint.store import lock_folder
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import run_on_all
@@ -169,7 +169,7 @@ class MultiNodeCheckpointer:
             background.finish()
             self._saved(folder)
 
-    def save(self, target: Any, iteration: int) -> str | None:
+    def save(self, target: Objects, iteration: int) -> str | None:
         """Save an object that has ``serialize``, or a dict of such objects; remove old checkpoints
         every ``gc_interval`` times. Collective.
 
@@ -228,7 +228,7 @@ class MultiNodeCheckpointer:
                 warnings.warn(f"an old checkpoint could not be removed: {error}", stacklevel=2)
 
     def maybe_load(
-        self, trainer: Any, optimizer: Any = None, path: str | None = None
+        self, trainer: Objects, optimizer: Any = None, path: str | None = None
     ) -> int | None:
         """Continue from the newest good checkpoint, if there is one. Collective.
 
@@ -261,7 +261,7 @@ class MultiNodeCheckpointer:
             f"max={max(self._seconds):f}"
         )
 
-    def _folder(self, target: Any) -> str:
+    def _folder(self, target: Objects) -> str:
         path = self.path if self.path is not None else getattr(target, "out", None)
         if path is None:
             raise ValueError(

@@ -19,7 +19,7 @@ from mnpar.backend import Array, is_array
 from mnpar.checkpoint import store
 from mnpar.checkpoint.manifest import ArrayPart, Record, divided
 from mnpar.checkpoint.reader import CheckpointReader, open_first_good, open_newest
-from mnpar.checkpoint.saving import RANDOM, by_name, part
+from mnpar.checkpoint.saving import RANDOM, Objects, by_name, part
 from mnpar.checkpoint.store import agree_on_folder
 from mnpar.communicators import create_communicator
 from mnpar.communicators.communicator import require_communicator
@@ -70,7 +70,7 @@ class CheckpointDeserializer(Deserializer):
         return part
 
     def place(
-        self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False
+        self, whole: tuple[int, ...] | None, box: Box | None, statistic: bool = False
     ) -> CheckpointDeserializer:
         """Return the deserializer of a parameter that is a part of an array."""
         part = copy.copy(self)
@@ -174,7 +174,7 @@ def _one_matrix(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 def load(
     directory: str | os.PathLike[str],
-    objects: Any,
+    objects: Objects,
     comm: Communicator,
     step: int | None = None,
     strict: bool = True,
@@ -221,7 +221,7 @@ def load(
 
 def load_folder(
     path: str | os.PathLike[str],
-    objects: Any,
+    objects: Objects,
     comm: Communicator | None = None,
     strict: bool = True,
 ) -> int:
@@ -254,7 +254,7 @@ def load_folder(
 def load_newest(
     directory: str,
     names: Callable[[], Sequence[str]],
-    objects: Any,
+    objects: Objects,
     comm: Communicator,
     strict: bool = True,
 ) -> int | None:
@@ -268,7 +268,7 @@ def load_newest(
     return None if checkpoint is None else _fill(checkpoint, objects, comm, strict)
 
 
-def _fill(checkpoint: CheckpointReader, objects: Any, comm: Communicator, strict: bool) -> int:
+def _fill(checkpoint: CheckpointReader, objects: Objects, comm: Communicator, strict: bool) -> int:
     """Read objects from a checkpoint, close it, warn of values of single ranks, and return its
     step. Collective.
     """
@@ -330,7 +330,7 @@ def _check_stages(
         )
 
 
-def _read(deserializer: CheckpointDeserializer, objects: Any) -> None:
+def _read(deserializer: CheckpointDeserializer, objects: Objects) -> None:
     for name, thing in by_name(objects).items():
         thing.serialize(part(deserializer, name))
     checkpoint = deserializer.checkpoint

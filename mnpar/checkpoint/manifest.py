@@ -89,7 +89,7 @@ class EntryRecorder(Serializer):
         return part
 
     def place(
-        self, whole: tuple[int, ...] | None, box: Any, statistic: bool = False
+        self, whole: tuple[int, ...] | None, box: Box | None, statistic: bool = False
     ) -> EntryRecorder:
         """Return the serializer of a parameter that is a part of an array."""
         if (whole is None) != (box is None) or (box is not None and len(whole or ()) != box.ndim):

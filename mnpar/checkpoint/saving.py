@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,16 +21,25 @@ from mnpar.checkpoint.store import agree_on_folder
 from mnpar.communicators import create_communicator
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import run_on_all
+from mnpar.serializer import AbstractSerializer
 from mnpar.serializers.safetensors import NAMES, write_safetensors
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
 
 
+class Serializable(Protocol):
+    """An object that a checkpoint can have: a link, an optimizer, an iterator, a Trainer."""
+
+    def serialize(self, serializer: Any) -> Any:
+        """Save or load the object's values."""
+
+
+Objects: TypeAlias = Serializable | Mapping[str, Serializable]  # one object, or several by name
 RANDOM = "mnpar.random"  # the key of the state of the ranks' generators
 
 
-def save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, step: int) -> str:
+def save(directory: str | os.PathLike[str], objects: Objects, comm: Communicator, step: int) -> str:
     """Write a checkpoint of the objects of all ranks; it is there whole or, whatever happens
     meanwhile, not at all. Collective.
 
@@ -73,7 +82,7 @@ def save(directory: str | os.PathLike[str], objects: Any, comm: Communicator, st
 
 
 def save_folder(
-    path: str | os.PathLike[str], objects: Any, comm: Communicator | None = None, step: int = 0
+    path: str | os.PathLike[str], objects: Objects, comm: Communicator | None = None, step: int = 0
 ) -> str:
     """Write one checkpoint under a name of your own, as :func:`save` writes those of a directory.
     Collective.
@@ -110,7 +119,7 @@ def save_folder(
 
 def _save(
     directory: str | os.PathLike[str],
-    objects: Any,
+    objects: Objects,
     comm: Communicator,
     step: int,
     name: str | None = None,
@@ -143,7 +152,7 @@ class Draft:
 
 def begin(
     directory: str | os.PathLike[str],
-    objects: Any,
+    objects: Objects,
     comm: Communicator,
     step: int,
     name: str | None = None,
@@ -189,7 +198,7 @@ def complete(draft: Draft, shards: Sequence[store.Shard | None]) -> str:
     return store.finish(draft.directory, draft.hidden, draft.name, content)
 
 
-def by_name(objects: Any) -> Mapping[str, Any]:
+def by_name(objects: Objects) -> Mapping[str, Serializable]:
     """Return the objects of a checkpoint by name; a single object has the name ``""``.
 
     Raises:
@@ -207,12 +216,12 @@ def by_name(objects: Any) -> Mapping[str, Any]:
     return named
 
 
-def part(serializer: Any, name: str) -> Any:
+def part(serializer: AbstractSerializer, name: str) -> AbstractSerializer:
     """Return the serializer of one of the objects."""
     return serializer[name] if name else serializer
 
 
-def _record(recorder: EntryRecorder, objects: Any, step: int) -> list[ManifestEntry]:
+def _record(recorder: EntryRecorder, objects: Objects, step: int) -> list[ManifestEntry]:
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
         raise ValueError(f"step = {step!r}: a checkpoint has the number of an iteration, 0 or more")
     for name, thing in by_name(objects).items():

@@ -21,6 +21,7 @@ from mnpar.training.updaters.standard_updater import Converter, call
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
+    from mnpar.training.trainer import Trainer
 
 
 def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicator) -> Any:
@@ -192,7 +193,7 @@ class GenericMultiNodeEvaluator(Extension):
         self.converter = converter
         self._progress_hook = progress_hook
 
-    def __call__(self, trainer: Any) -> Any:
+    def __call__(self, trainer: Trainer) -> Any:
         """Evaluate; return the result of ``aggregate`` on the root, and None on other ranks."""
         if hasattr(self.iterator, "reset"):
             self.iterator.reset()

@@ -18,6 +18,7 @@ from mnpar.training.extensions.snapshots import read, snapshots
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
+    from mnpar.training.trainer import Trainer
 
 
 def multi_node_snapshot(
@@ -111,14 +112,14 @@ class _MultiNodeSnapshot(Extension):
         """Whether the last snapshot is loaded before training."""
         return bool(self.snapshot.autoload)
 
-    def initialize(self, trainer: Any) -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Load the last snapshot that all sets have, if ``autoload``."""
         if self.autoload:
             self._load(trainer)
         if self.is_master:
             self.snapshot.retain(trainer.out)
 
-    def _load(self, trainer: Any) -> None:
+    def _load(self, trainer: Trainer) -> None:
         found = dict(snapshots(self.snapshot.filename, trainer.out)) if self.is_master else {}
         everyone = self.comm.allgather_obj(list(found) if self.is_master else None)
         sets = [fields for fields in everyone if fields is not None]
@@ -127,7 +128,7 @@ class _MultiNodeSnapshot(Extension):
             if all(fields in one for one in sets) and self._load_on_all(trainer, found.get(fields)):
                 return
 
-    def _load_on_all(self, trainer: Any, path: str | None) -> bool:
+    def _load_on_all(self, trainer: Trainer, path: str | None) -> bool:
         """Load a snapshot on all ranks, from the masters' files; return False if one is damaged."""
         content = None if path is None else read(path)
         if not all(self.comm.allgather_obj(content is not None or not self.is_master)):
@@ -142,11 +143,11 @@ class _MultiNodeSnapshot(Extension):
             copies.take_as_given()
         return True
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         if self.is_master:
             self.snapshot(trainer)
 
-    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
+    def on_error(self, trainer: Trainer, exc: Exception, tb: TracebackType | None) -> None:
         """Write a snapshot, if the snapshot extension does so after errors."""
         if self.is_master:
             self.snapshot.on_error(trainer, exc, tb)

@@ -14,7 +14,7 @@ from mnpar import backend
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import run_on_root
 from mnpar.link import Link
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, keep, keep_part
 from mnpar.training.triggers import EarlyStoppingTrigger
 from mnpar.training.triggers.interval import get_trigger
@@ -22,6 +22,7 @@ from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
+    from mnpar.training.trainer import Trainer
 
 
 class ObservationAggregator(Extension):
@@ -69,7 +70,7 @@ class ObservationAggregator(Extension):
         self.aggregator = aggregator or _mean
         self.observation_history: list[Any] = []
 
-    def compute_summary(self, trainer: Any) -> Any:
+    def compute_summary(self, trainer: Trainer) -> Any:
         """Collect this iteration's value; return the result when ``comm_trigger`` fires, else
         None.
         """
@@ -85,12 +86,12 @@ class ObservationAggregator(Extension):
         # an error on rank 0 is raised on all ranks
         return run_on_root(self.comm, 0, lambda: self.aggregator(histories or []))
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         summary = self.compute_summary(trainer)
         if summary is not None:
             trainer.observation[self.aggregated_key] = summary
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the values collected so far (numbers), and the state of ``comm_trigger``."""
         keep_part(serializer, "comm_trigger", self.comm_trigger)
         pairs = [value if _is_pair(value) else (value,) for value in self.observation_history]
@@ -155,7 +156,7 @@ class AllreducePersistent(Extension):
         require_communicator(comm, "AllreducePersistent(model, comm)")
         self.model, self.comm = model, comm
 
-    def __call__(self, trainer: Any = None) -> None:
+    def __call__(self, trainer: Trainer | None = None) -> None:
         for _, value in self.model.namedpersistents():
             if backend.is_array(value) and value.dtype.kind == "f":
                 wide = value.astype(np.promote_types(value.dtype, np.float32), copy=False)
@@ -214,7 +215,7 @@ class MultiNodeEarlyStoppingTrigger:
             comm, monitor, aggregated, comm_trigger=check_trigger
         )
 
-    def __call__(self, trainer: Any) -> bool:
+    def __call__(self, trainer: Trainer) -> bool:
         self.aggregator(trainer)
         return self.actual_trigger(trainer)
 
@@ -222,7 +223,7 @@ class MultiNodeEarlyStoppingTrigger:
         """Return the longest possible training, as a period and its unit."""
         return self.actual_trigger.get_training_length()
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the best value and the checks since."""
         self.aggregator.serialize(serializer["aggregator"])
         self.actual_trigger.serialize(serializer["actual_trigger"])

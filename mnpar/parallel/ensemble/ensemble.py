@@ -7,7 +7,7 @@ all answers, and tournaments carry the weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,10 @@ from mnpar.functions import gather_from, stack
 from mnpar.link import Link
 from mnpar.parallel.ensemble.answers import Answers
 from mnpar.parallel.ensemble.tournament import (
+    Member,
+    Optimizers,
     Round,
+    Scores,
     copy_winners,
     decide,
     gather_scores,
@@ -193,8 +196,8 @@ class Ensemble(Chain):
 
     def tournament(
         self,
-        score: Any,
-        optimizer: Any = None,
+        score: Scores,
+        optimizer: Optimizers = None,
         perturb: Callable[[Any, np.random.Generator], None] | None = None,
         *,
         how: str = "pairs",
@@ -263,16 +266,18 @@ class Ensemble(Chain):
         self.rounds += 1
         return round
 
-    def _with_optimizers(self, optimizer: Any) -> dict[int, tuple[Link, Any]]:
+    def _with_optimizers(self, optimizer: Optimizers) -> dict[int, Member]:
         """Return this rank's members by number, each with its optimizer."""
         optimizers = (
-            list(optimizer)
-            if isinstance(optimizer, list | tuple)
-            else [optimizer] * len(self.numbers)
+            list(optimizer) if isinstance(optimizer, Sequence) else [optimizer] * len(self.numbers)
         )
         return dict(zip(self.numbers, zip(self.members, optimizers, strict=True), strict=True))
 
-    def attempt(self, work: Callable[[], Any], optimizer: Any = None) -> bool:
+    def attempt(
+        self,
+        work: Callable[[], Any],
+        optimizer: Optimizers = None,
+    ) -> bool:
         """Do work in which members may be lost; all ranks call it, and all get the same answer.
 
         If every rank ends ``work()`` without an error, the answer is True. Otherwise a member is

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,15 @@ from mnpar.serializers import DictionarySerializer, NpzDeserializer
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+    from mnpar.optimizers import GradientMethod
+
+
+Scores = float | None | Sequence[float | None]  # of a rank's member, or of its members
+Member: TypeAlias = tuple[Link, "GradientMethod | None"]  # with its optimizer
+# of a rank's member, or of its members; None: only weights are copied
+Optimizers: TypeAlias = "GradientMethod | Sequence[GradientMethod | None] | None"
+# arrays by name (None: a value without an array), and hyperparameters
+State = tuple[dict[str, Array | None], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class Round:
 
 
 def gather_scores(
-    comm: Communicator, numbers: Sequence[int], score: Any, size: int, living: Sequence[int]
+    comm: Communicator, numbers: Sequence[int], score: Scores, size: int, living: Sequence[int]
 ) -> list[float]:
     """Return all members' scores, each from the lowest rank that knows it; NaN for members that are
     lost.
@@ -52,7 +61,7 @@ def gather_scores(
     Raises:
         ValueError: no rank knows the score of a member.
     """
-    scores = list(score) if isinstance(score, list | tuple) else [score] * len(numbers)
+    scores = list(score) if isinstance(score, Sequence) else [score] * len(numbers)
     mine = [(i, None if s is None else float(s)) for i, s in zip(numbers, scores, strict=True)]
     known: dict[int, float] = {}
     for pairs in comm.allgather_obj(mine):
@@ -119,7 +128,7 @@ def copy_winners(
     peers: Communicator,
     winners: Sequence[int],
     where: Mapping[int, int],
-    mine: Mapping[int, tuple[Link, Any]],
+    mine: Mapping[int, Member],
 ) -> None:
     """Copy the winners' state to the losers; no winner is also a loser.
 
@@ -157,7 +166,7 @@ class _StateDeserializer(NpzDeserializer):
     knows_places = True
 
 
-def _state(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[str, Any]]:
+def _state(link: Link, optimizer: GradientMethod | None) -> State:
     """Return arrays by name, and hyperparameters."""
     serializer = _StateSerializer()
     link.serialize(serializer["link"])
@@ -167,7 +176,7 @@ def _state(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[st
     return arrays, {} if optimizer is None else optimizer.hyperparam.get_dict()
 
 
-def snapshot(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[str, Any]]:
+def snapshot(link: Link, optimizer: GradientMethod | None) -> State:
     """Return copies for :func:`restore`: parameters, persistent values, the optimizer's state and
     hyperparameters.
     """
@@ -176,7 +185,10 @@ def snapshot(link: Link, optimizer: Any) -> tuple[dict[str, Array | None], dict[
 
 
 def restore(
-    link: Link, optimizer: Any, state: Mapping[str, Array | None], numbers: Mapping[str, Any]
+    link: Link,
+    optimizer: GradientMethod | None,
+    state: Mapping[str, Array | None],
+    numbers: Mapping[str, Any],
 ) -> None:
     """Set a member, and its optimizer, to a state from :func:`snapshot` or from another member."""
     _StateDeserializer(state, "link/").load(link)
