@@ -26,7 +26,7 @@ from mnpar.runtime.mpiexec import clean_environment
 
 WAITS = """
 import os, signal, subprocess, sys, time
-from mnpar.communicators import startup
+from mnpar.runtime import startup
 startup._STARTING = -1e9  # the launcher starts no more
 parent = os.getppid()
 with startup.watched("a library", None):
@@ -37,7 +37,7 @@ print(*sys.argv[1:], os.getppid() == parent)
 FOR_ALL = """
 import os, sys, time
 from types import SimpleNamespace
-from mnpar.communicators import startup
+from mnpar.runtime import startup
 parent, until = os.getppid(), time.monotonic() + 1
 os.write(1, b"waits\\n")
 world = SimpleNamespace(Abort=os._exit)
@@ -159,7 +159,7 @@ def test_a_rank_without_a_communicator_ends_if_open_mpis_launcher_is_killed(tmp_
     told = {"OMPI_COMM_WORLD_SIZE": size, "OMPI_COMM_WORLD_RANK": "0"}
     program = """
 import sys, time
-from mnpar.communicators import startup
+from mnpar.runtime import startup
 open(f"{sys.argv[0]}.begun", "w").close()
 time.sleep(20)
 print("is an orphan")
