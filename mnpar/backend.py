@@ -395,7 +395,7 @@ def to_device_of(x: Array, other: Array) -> Array:
         return xp.asarray(to_host(x))
 
 
-def synchronize(*arrays: Array) -> None:
+def synchronize(*arrays: Array | None) -> None:
     """Wait until the GPU's current stream is done, if one of the arrays is on a GPU: for measuring
     times.
     """

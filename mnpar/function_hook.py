@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import ReferenceType, ref
 
+from mnpar.backend import Array
+
 Self = TypeVar("Self", bound="FunctionHook")
 
 
@@ -65,7 +67,7 @@ class FunctionHook:
     def deleted(self, function: Any) -> None:
         """Called when the hook is no longer in use."""
 
-    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+    def forward_preprocess(self, function: Any, in_data: tuple[Array | None, ...]) -> None:
         """Before ``function.forward``.
 
         Args:
@@ -73,13 +75,13 @@ class FunctionHook:
             in_data: the arrays that go in.
         """
 
-    def forward_postprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+    def forward_postprocess(self, function: Any, in_data: tuple[Array | None, ...]) -> None:
         """After ``function.forward``; arguments as :meth:`forward_preprocess`. Not called if it
         raised.
         """
 
     def backward_preprocess(
-        self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]
+        self, function: Any, in_data: tuple[Array | None, ...], out_grad: tuple[Array | None, ...]
     ) -> None:
         """Before the gradients of a function's inputs are computed.
 
@@ -90,7 +92,7 @@ class FunctionHook:
         """
 
     def backward_postprocess(
-        self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]
+        self, function: Any, in_data: tuple[Array | None, ...], out_grad: tuple[Array | None, ...]
     ) -> None:
         """After the gradients were computed; arguments as :meth:`backward_preprocess`. Not called
         if backward raised.

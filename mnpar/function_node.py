@@ -139,7 +139,7 @@ class FunctionNode(Hookable):
             return None
         return x.grad_slot.reserve(like)
 
-    def apply(self, inputs: tuple[Any, ...]) -> tuple[Variable, ...]:
+    def apply(self, inputs: tuple[Array | Variable, ...]) -> tuple[Variable, ...]:
         """Run forward on Variables (or arrays), and record it if a gradient can flow; return the
         outputs, always a tuple.
         """
@@ -152,7 +152,9 @@ class FunctionNode(Hookable):
             raise
         return self.connect(nodes, arrays, ys)
 
-    def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Array]]:
+    def prepare(
+        self, inputs: tuple[Array | Variable, ...]
+    ) -> tuple[list[VariableNode], list[Array]]:
         """Do the first half of ``apply``: the inputs' nodes and arrays; sets
         ``differentiable``.
         """

@@ -201,7 +201,7 @@ class Variable(ArrayLike):
         return f"variable{name}({values})"
 
 
-def as_variable(obj: Any, requires_grad: bool = False) -> Variable:
+def as_variable(obj: Array | Variable, requires_grad: bool = False) -> Variable:
     """``obj`` itself if it is a Variable, else a Variable of the array ``obj``, by default one that
     needs no gradient.
     """

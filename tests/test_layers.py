@@ -20,8 +20,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 PACKAGES = """
     environment errors hints
     configuration lazy random serializer
-    backend function_hook
-    backends
+    backend
+    backends function_hook
     plans runtime
     autograd
     communicators kernels

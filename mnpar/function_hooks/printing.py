@@ -6,6 +6,7 @@ import sys
 from typing import Any, TextIO
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.function_hook import FunctionHook
 
 
@@ -52,13 +53,13 @@ class PrintHook(FunctionHook):
         for x in arrays:
             self._print(_described(x))
 
-    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+    def forward_preprocess(self, function: Any, in_data: tuple[Array | None, ...]) -> None:
         self._print("function", function.label)
         self._print("input data")
         self._show(in_data)
 
     def backward_preprocess(
-        self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]
+        self, function: Any, in_data: tuple[Array | None, ...], out_grad: tuple[Array | None, ...]
     ) -> None:
         self._print("function", function.label)
         self._print("kept input data")

@@ -7,6 +7,7 @@ import time
 from typing import Any, TextIO
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.function_hook import FunctionHook
 
 UNITS = {"sec": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
@@ -113,22 +114,22 @@ class TimerHook(Timings, FunctionHook):
     def deleted(self, function: Any) -> None:
         self._begun.clear()  # of functions that raised
 
-    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+    def forward_preprocess(self, function: Any, in_data: tuple[Array | None, ...]) -> None:
         backend.synchronize(*in_data)
         self._begin((id(function), "forward"))
 
-    def forward_postprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+    def forward_postprocess(self, function: Any, in_data: tuple[Array | None, ...]) -> None:
         backend.synchronize(*in_data)
         self._end((id(function), "forward"), type(function).__name__)
 
     def backward_preprocess(
-        self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]
+        self, function: Any, in_data: tuple[Array | None, ...], out_grad: tuple[Array | None, ...]
     ) -> None:
         backend.synchronize(*in_data, *out_grad)
         self._begin((id(function), "backward"))
 
     def backward_postprocess(
-        self, function: Any, in_data: tuple[Any, ...], out_grad: tuple[Any, ...]
+        self, function: Any, in_data: tuple[Array | None, ...], out_grad: tuple[Array | None, ...]
     ) -> None:
         backend.synchronize(*in_data, *out_grad)
         self._end((id(function), "backward"), type(function).__name__)

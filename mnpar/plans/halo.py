@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from mnpar.plans.box import Box, blocks
 from mnpar.plans.layout import padded
 from mnpar.plans.plan import Plan
+
+PerAxis: TypeAlias = int | Sequence[int]  # one number for all axes, or one for each
 
 
 class Window(NamedTuple):
@@ -40,10 +42,10 @@ class Window(NamedTuple):
     def of(
         cls,
         ndim: int,
-        kernel: Any,
-        stride: Any = 1,
-        pad: Any = 0,
-        dilation: Any = 1,
+        kernel: PerAxis,
+        stride: PerAxis = 1,
+        pad: PerAxis = 0,
+        dilation: PerAxis = 1,
         cover_all: bool = False,
     ) -> Window:
         """From numbers for all axes, or one for each; a pad may also be a pair (before, after) for
@@ -143,7 +145,9 @@ class Window(NamedTuple):
         return Box(start, tuple(map(max, start, stop)))
 
 
-def reads(out: Box, kernel: Any, stride: Any = 1, pad: Any = 0, dilation: Any = 1) -> Box:
+def reads(
+    out: Box, kernel: PerAxis, stride: PerAxis = 1, pad: PerAxis = 0, dilation: PerAxis = 1
+) -> Box:
     """Return the input cells that a box of outputs reads; beyond the ends of the input they are
     padding.
 
@@ -168,10 +172,10 @@ def reads(out: Box, kernel: Any, stride: Any = 1, pad: Any = 0, dilation: Any = 
 
 def output_shape(
     shape: Sequence[int],
-    kernel: Any,
-    stride: Any = 1,
-    pad: Any = 0,
-    dilation: Any = 1,
+    kernel: PerAxis,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
+    dilation: PerAxis = 1,
     cover_all: bool = False,
 ) -> tuple[int, ...]:
     """Return how many outputs a window has on each axis.
@@ -196,10 +200,10 @@ def output_shape(
 
 def transposed_shape(
     shape: Sequence[int],
-    kernel: Any,
-    stride: Any = 1,
-    pad: Any = 0,
-    dilation: Any = 1,
+    kernel: PerAxis,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
+    dilation: PerAxis = 1,
     cover_all: bool = False,
 ) -> tuple[int, ...]:
     """Return the shape that a transposed convolution or unpooling makes of this one: the smallest
@@ -223,7 +227,7 @@ def halo_plan(
     outputs: Sequence[Box],
     shape: Sequence[int],
     window: Window,
-    mode: Any = "constant",
+    mode: str | Sequence[str] = "constant",
 ) -> Plan:
     """Return the plan that brings each rank what its outputs read.
 
@@ -255,7 +259,11 @@ grid_blocks = lru_cache(maxsize=1000)(blocks)
 
 @lru_cache(maxsize=1000)
 def grid_halo(
-    grid: tuple[int, ...], ranks: int, shape: tuple[int, ...], window: Window, mode: Any
+    grid: tuple[int, ...],
+    ranks: int,
+    shape: tuple[int, ...],
+    window: Window,
+    mode: str | Sequence[str],
 ) -> Plan:
     """Return the halo plan of an array, and of its outputs, both in even blocks on a grid;
     remembered.

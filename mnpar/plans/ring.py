@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from mnpar.backend import Array
 from mnpar.plans.box import Box, block
 from mnpar.plans.layout import Layout, Part
 from mnpar.plans.plan import Plan
@@ -77,7 +78,7 @@ def rows_of(stretches: Sequence[Stretch]) -> tuple[slice, ...]:
     )
 
 
-def positions(stretches: Sequence[Stretch]) -> Any:
+def positions(stretches: Sequence[Stretch]) -> Array:
     """Return where in the sequence the rows of a rank's array are: to take them out of data, or for
     an embedding of positions.
 

@@ -11,7 +11,6 @@ gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,7 +170,7 @@ def _composed(x: Variable, states: States) -> Variable:
 
 
 def connectionist_temporal_classification(
-    x: Sequence[Any] | Any,
+    x: Any,
     t: Any,
     blank_symbol: int,
     input_length: Any = None,
