@@ -8,18 +8,13 @@ stage of a pipeline). So nobody has to declare anything twice, and what was mean
 copies that differ, boxes that do not make a whole, layers over ranks that have different samples,
 gradients that are parts.
 
-What the sums over ranks count follows from the same table: each element of the model once, however
-often it is held.
-
-The description of a rank's parameters that placement.py sends to all ranks.
-
-Sums of numbers, such as squares of norms, over the ranks that have pieces or parts of a
-parameter: for placement.py.
+Sums over ranks, such as squares of norms, count each element of the model once, however often it is
+held: that follows from the same table.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,11 +32,29 @@ from mnpar.parallel.pipeline.pipeline import Pipeline
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
 
-if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
+
+class Description(NamedTuple):
+    """A rank's part of a parameter."""
+
+    whole: tuple[int, ...]  # the shape of the whole parameter
+    box: Box  # the part of it that the rank has
+    dtype: str
+    divided: bool  # whether the parameter itself names a box
+    tied: bool  # a pipeline sums its gradients over stages
+    alone: tuple[str, ...]  # the axes along which one rank of each line has it, as experts are
+    digest: bytes  # of its values
+    # of the values of the whole parameter, if the rank's are still those that were drawn
+    drawn: bytes
 
 
-# over their ``comm``, unless ``whole_gradients``
+class Table(NamedTuple):
+    """What a rank tells the others of its model."""
+
+    params: dict[str, Description]  # by path
+    staged: tuple[str, ...]  # the axes along which its pipelines run
+    wrong: str  # the error that it has found without the others; empty if there is none
+
+
 class Placement:
     """Where a model's parameters lie on a mesh.
 
@@ -60,29 +73,26 @@ class Placement:
     def __init__(self, mesh: Mesh, summed: tuple[str, ...] = ("data",)) -> None:
         if not isinstance(mesh, Mesh):
             raise TypeError(f"Placement(mesh): a Mesh is needed where {described(mesh)} was given")
-        self.mesh, self.summed = mesh, mesh.span(summed)
+        self.mesh = mesh
+        self.summed = mesh.span(summed)
         self.others = tuple(
             [name for name in mesh.span(tuple(mesh.axes)) if name not in self.summed]
         )
-        # ranks of equal parts; ranks that have the model together
-        self.data, self.copy = (
-            mesh[self.summed],
-            mesh[self.others],
-        )
+        self.data = mesh[self.summed]  # ranks of equal parts
+        self.copy = mesh[self.others]  # ranks that have the model together
         self.among: Among = mesh.__getitem__
         self.kinds: dict[str, dict[str, str]] = {}
         self._sums: dict[str, tuple[float, Total]] = {}
-        self._tied: list[
-            tuple[Communicator, Parameter]
-        ] = []  # weights that stages share, in one order on all ranks
+        # weights that stages share, in one order on all ranks
+        self._tied: list[tuple[Communicator, Parameter]] = []
         self._uneven: tuple[str, ...] = ()  # axes along which ranks have parts of other sizes
         self.tables: list[Table] = []
         self._known: list[tuple[Parameter, tuple[int, ...]]] | None = None
         # the hooks, and the rules of tied weights, of the last step
         self._stepped_by: list[Any] | None = None
 
-    def stale(self, model: Link) -> bool:
-        """Whether the model has other parameters than when they were looked at."""
+    def is_stale(self, model: Link) -> bool:
+        """Return whether the model has other parameters than when they were looked at."""
         now = [(param, param.node.shape) for param in model.params()]
         known = self._known
         same = known is not None and len(known) == len(now)
@@ -137,15 +147,15 @@ class Placement:
         return equal
 
     def sums(self, path: str) -> tuple[str, ...]:
-        """The axes along which the gradients of a parameter are parts: all summed ones along which
-        there are copies.
+        """Return the axes along which the gradients of a parameter are parts: all summed ones along
+        which there are copies.
         """
         return tuple(
             [axis for axis in self.summed if self.kinds[path][axis] not in ("divided", "alone")]
         )
 
     def _counted(self) -> tuple[str, ...]:
-        """The axes along which ranks have different parameters, or parts."""
+        """Return the axes along which ranks have different parameters, or parts."""
         divide = [
             axis
             for kinds in self.kinds.values()
@@ -155,14 +165,16 @@ class Placement:
         return self.mesh.span((*self.others, *divide))
 
     def _are_equal(self, path: str, holders: dict[int, Description]) -> bool:
-        """Whether ranks along the summed axes have equal copies, and all of them have one."""
+        """Return whether ranks along the summed axes have equal copies, and all of them have
+        one.
+        """
         if any([self.kinds[path][axis] == "some" for axis in self.summed]):
             return False
         lines = {tuple(self.mesh.line(self.sums(path), rank)): None for rank in holders}
         return all([len({holders[rank].digest for rank in line}) == 1 for line in lines])
 
     def divides(self, path: str) -> tuple[str, ...]:
-        """The axes that divide a parameter."""
+        """Return the axes that divide a parameter."""
         return tuple([axis for axis, kind in self.kinds[path].items() if kind == "divided"])
 
     def _is_uneven(self, axis: str) -> bool:
@@ -173,9 +185,9 @@ class Placement:
         )
 
     def _apart(self, path: str) -> tuple[str, ...]:
-        """The axes that divide a parameter, or along which its copies are cut into other pieces:
-        sums over these are rounded in other ways, and the copies would drift apart by the last
-        digit.
+        """Return the axes that divide a parameter, or along which its copies are cut into other
+        pieces: sums over these are rounded in other ways, and the copies would drift apart by the
+        last digit.
         """
         kinds = self.kinds[path].items()
         return tuple(
@@ -204,13 +216,13 @@ class Placement:
                 wrong = wrong or f"{path}, {type(link).__name__}: {error}"
         named = model.namedparams(include_uninit=False)
         params = {
-            path: look_at(param, id(param) in tied, alone.get(id(param), ()))
+            path: describe(param, id(param) in tied, alone.get(id(param), ()))
             for path, param in named
         }
         return Table(params, tuple(dict.fromkeys(staged)), wrong)
 
     def _wrong(self, path: str, link: Link) -> str:
-        """Whether a layer is over ranks that it should not be over."""
+        """Return what is wrong if a layer is over ranks that it should not be over."""
         comms = link.gradient_comms()
         inside, over = (
             [axis for comm in some for axis in self.mesh.axes_of(comm)]
@@ -250,8 +262,8 @@ class Placement:
             raise MismatchError(f"{self.mesh!s}: {error}") from None
 
     def _kind(self, path: str, axis: str, holders: dict[int, Description], there: bool) -> str:
-        """How an axis places a parameter (see ``kinds``). ``there``: whether each rank that should
-        have it has it by now.
+        """Return how an axis places a parameter (see ``kinds``). ``there``: whether each rank that
+        should have it has it by now.
         """
         kinds: dict[str, list[int]] = {}
         for rank in holders:
@@ -313,7 +325,7 @@ class Placement:
                     )
 
     def copies(self, holders: dict[int, Description]) -> dict[Box, list[int]]:
-        """The ranks that have each box."""
+        """Return the ranks that have each box."""
         found: dict[Box, list[int]] = {}
         for rank, held in holders.items():
             found.setdefault(held.box, []).append(rank)
@@ -342,8 +354,8 @@ class Placement:
             (rule.share, rule.total), rule.spread, rule.path = self._sums[path], True, path
 
     def asks(self, optimizer: Any) -> bool:
-        """Whether this rank's next step with pieces may sum norms of tied weights: one has, or new
-        rules or hooks are there.
+        """Return whether this rank's next step with pieces may sum norms of tied weights: one has,
+        or new rules or hooks are there.
         """
         totals = [getattr(param.update_rule, "total", None) for _, param in self._tied]
         return self._steps_by(optimizer) != self._stepped_by or any(
@@ -359,8 +371,8 @@ class Placement:
         ]
 
     def agree(self, optimizer: Any, asked: bool) -> None:
-        """After a step with pieces: stages that share a weight have cut it elsewhere, and rounded
-        its norms in other ways.
+        """Make weights that stages share equal after a step with pieces: stages have cut them
+        elsewhere, and rounded their norms in other ways.
 
         ``asked``: whether any rank's step sums such norms; all ranks of the mesh have the same.
         """
@@ -369,12 +381,55 @@ class Placement:
         self._stepped_by = self._steps_by(optimizer)
 
     def _share(self, path: str, axes: tuple[str, ...]) -> float:
-        """One over the number of ranks, of those that differ on some axes only, that have what this
-        one has of a parameter.
+        """Return one over the number of ranks, of those that differ on some axes only, that have
+        what this one has of a parameter.
         """
         mine = self.tables[self.mesh.comm.rank].params[path].box
         tables = [self.tables[rank].params for rank in self.mesh.line(axes, self.mesh.comm.rank)]
         return 1 / sum([path in params and params[path].box == mine for params in tables])
+
+
+def describe(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Description:
+    """Describe this rank's part of a parameter; ``tied`` and ``alone`` as :class:`Description` has
+    them.
+    """
+    digest, first = digest_of(param.array), param.initializer
+    drawn = first.whole_of(digest) if isinstance(first, BoxInitializer) else b""
+    whole, box = (
+        (param.shape, Box.whole(param.shape))
+        if param.box is None or param.whole is None
+        else (param.whole, param.box)
+    )
+    return Description(
+        tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest, drawn
+    )
+
+
+class Total:
+    """A sum of numbers over the ranks that have pieces, then over those that have parts, each of
+    which gives its share.
+
+    Args:
+        pieces: the ranks that have pieces of this rank's part; None: it is in one piece.
+        comm: the ranks that have parts.
+        share: the weight of this rank's part: less than 1 if others have the same.
+    """
+
+    def __init__(self, pieces: Communicator | None, comm: Communicator, share: float) -> None:
+        self._pieces = pieces
+        self._comm = comm
+        self._share = share
+        self.asked = False
+
+    def __call__(self, values: Array) -> Array:
+        self.asked, values = True, np.asarray(values, np.float64)
+        if self._pieces is not None:
+            values = self._pieces.allreduce(values)
+        return (
+            values
+            if self._comm.size == 1
+            else self._comm.allreduce(np.asarray(values * self._share))
+        )
 
 
 _SHARES = (
@@ -411,64 +466,3 @@ _DIFFER = (
     "initialize_by_path, or after "
     "mnpar.random.seed with one seed on these ranks; a part of a parameter has whole and box"
 )
-
-
-class Description(NamedTuple):
-    """What a rank has of a parameter."""
-
-    whole: tuple[int, ...]  # the shape of the whole parameter
-    box: Box  # the part of it that the rank has
-    dtype: str
-    divided: bool  # whether the parameter itself names a box
-    tied: bool  # a pipeline sums its gradients over stages
-    alone: tuple[str, ...]  # the axes along which one rank of each line has it, as experts are
-    digest: bytes  # of its values
-    drawn: (
-        bytes  # of the values of the whole parameter, if the rank's are still those that were drawn
-    )
-
-
-class Table(NamedTuple):
-    """All that a rank sends."""
-
-    params: dict[str, Description]  # by path
-    staged: tuple[str, ...]  # the axes along which its pipelines run
-    wrong: str  # the error that it has found without the others; empty if there is none
-
-
-def look_at(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Description:
-    """The description of this rank's part of a parameter; ``tied`` and ``alone`` as
-    :class:`Description` has them.
-    """
-    digest, first = digest_of(param.array), param.initializer
-    drawn = first.whole_of(digest) if isinstance(first, BoxInitializer) else b""
-    whole, box = (
-        (param.shape, Box.whole(param.shape))
-        if param.box is None or param.whole is None
-        else (param.whole, param.box)
-    )
-    return Description(
-        tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest, drawn
-    )
-
-
-class Total:
-    """Adds numbers up over the ranks that have pieces, then over those that have parts, of which
-    each gives its share.
-    """
-
-    def __init__(self, pieces: Communicator | None, comm: Communicator, share: float) -> None:
-        self._pieces = pieces
-        self._comm = comm
-        self._share = share
-        self.asked = False
-
-    def __call__(self, values: Array) -> Array:
-        self.asked, values = True, np.asarray(values, np.float64)
-        if self._pieces is not None:
-            values = self._pieces.allreduce(values)
-        return (
-            values
-            if self._comm.size == 1
-            else self._comm.allreduce(np.asarray(values * self._share))
-        )

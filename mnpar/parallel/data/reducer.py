@@ -1,48 +1,39 @@
-"""A stretch of a buffer's gradients, which is sent in one message, or summed in shared memory.
-
-Whether gradients are reduced in buckets during backward, or after it: whichever a measurement
-shows to be faster here.
-
-Sums of gradients over ranks, in place in the buffers: one message for each buffer, or buckets that
-leave during backward.
+"""Sums of gradients over ranks, in place in the flat buffers: one message for each buffer, or
+buckets that leave during backward.
 
 A bucket is a slice of a buffer. Backward finds gradients roughly in the reverse of the order of
-definition, so buckets are cut from the end; each leaves when all its gradients are final, but never
-before the one cut before it: the order is the same on all ranks, whatever their backward does. What
-some rank has no gradient for counts as zeros there.
+definition, so buckets are cut from the end. Each leaves when all its gradients are final, but never
+before the one cut before it: the order is the same on all ranks, whatever their backward does. A
+gradient that some rank does not have counts as zeros there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from mnpar.backend import Array
-from mnpar.optimizers.flat_buffers import FlatBuffer
-
-if TYPE_CHECKING:
-    from mnpar.communicators.operation import Operation
-    from mnpar.communicators.shared_sum import SharedVectors
 import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from mnpar.communicators.communicator import Communicator
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
-
 from mnpar.autograd.graph import GradientHook, GradSlot, VariableNode
 from mnpar.autograd.tape import current_tape
+from mnpar.backend import Array
 from mnpar.communicators.piggyback import PiggybackSum
 from mnpar.communicators.shared_sum import SLOT_VALUES
-from mnpar.optimizers.flat_buffers import FlatBuffers
+from mnpar.optimizers.flat_buffers import FlatBuffer, FlatBuffers
 from mnpar.optimizers.gradient_method import Pieces
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+    from mnpar.communicators.operation import Operation
+    from mnpar.communicators.shared_sum import SharedVectors
     from mnpar.parameter import Parameter
+
+BUCKET = 2**20  # bytes: latency matters little on any network, and a bucket is soon full
+_NOTHING = np.empty(0, np.float32)
+
+# the ranks that have copies of parameters with this ``param.summed``
+Among = Callable[[tuple[str, ...]], "Communicator"]
 
 
 class Bucket:
@@ -63,13 +54,13 @@ class Bucket:
         self.grad = buffer.grad[self.place]
         # the shared memory in which ``sent`` lives, if there is any
         self.shared: SharedVectors | None = None
-        # what is reduced: ``grad`` itself, or a buffer of the wire dtype, the same each time
+        # what is reduced: ``grad`` itself, or an array of the wire dtype, the same each time
         self.sent: Any = None
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
 
     def pack(self, weight: float, wire: Callable[[Array, Array], Array]) -> Array:
-        """Apply the weight, and convert to the wire dtype; returns what is sent, which may be the
+        """Apply the weight, and convert to the wire dtype; return what is sent, which may be the
         gradients themselves.
         """
         if weight != 1:
@@ -79,8 +70,8 @@ class Bucket:
         return sent
 
     def share(self, vectors: SharedVectors | None) -> None:
-        """Move the gradients to shared memory; or, if they are sent in another dtype, the buffer
-        for that.
+        """Move the gradients to shared memory; or, if they are sent in another dtype, what is
+        sent.
         """
         self.shared = vectors
         if vectors is not None:
@@ -90,71 +81,12 @@ class Bucket:
                 self.grad = self.sent
 
     def unpack(self) -> None:
-        """Wait for the sum, and have it in the gradients."""
+        """Wait for the sum, and write it to the gradients."""
         if self.operation is not None:
             self.operation.wait()
             self.operation = None
         if self.sent is not self.grad:
             self.grad[...] = self.sent
-
-
-BUCKET = (
-    2**20
-    # bytes: so many that latency matters little on any network, and so few that a bucket is soon
-    # full
-)
-
-
-def choose_bucket_bytes(comm: Communicator) -> int | None:
-    """The size of buckets that leave during backward; None if everything is to leave after it. All
-    ranks call it, and agree.
-
-    On one machine it is None: the cores that would move a message are computing. Between machines
-    the network may transfer a message meanwhile. That is measured, with as much computing as the
-    message takes: the message at the same time, or after it.
-    """
-    if comm.inter_size == 1:
-        return None
-    x = np.ones(BUCKET // 4, np.float32)
-    a = np.ones((128, 128), np.float32)
-
-    def compute(times: int, meanwhile: Callable[[], None]) -> None:
-        for _ in range(times):
-            a @ a
-            meanwhile()
-
-    def early(times: int) -> None:
-        operation = comm.iallreduce(x)
-        compute(times, operation.step)
-        operation.wait()
-
-    def late(times: int) -> None:
-        compute(times, lambda: None)
-        comm.allreduce(x)
-
-    message = _slowest(comm, lambda: comm.allreduce(x))
-    product = _slowest(comm, lambda: compute(10, lambda: None)) / 10
-    times = max(1, round(message / product))
-    return (
-        BUCKET
-        if _slowest(comm, lambda: early(times)) < 0.9 * _slowest(comm, lambda: late(times))
-        else None
-    )
-
-
-def _slowest(comm: Communicator, work: Callable[[], Any]) -> float:
-    """The median seconds of some work, on the rank where that is largest."""
-    seconds = []
-    for _ in range(5):
-        comm.barrier()
-        begin = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - begin)
-    return float(comm.allreduce(np.array(np.median(seconds)), "max"))
-
-
-_NOTHING = np.empty(0, np.float32)
-Among = Callable[[tuple[str, ...]], "Communicator"]
 
 
 class Reducer:
@@ -202,10 +134,8 @@ class Reducer:
         self._first: Bucket | None = None
         self._noted: PiggybackSum | None = None  # the sum of this bucket, with notes
         self.pieces: Pieces = ()  # for a step in one go: each buffer whole
-        self.parts: Sequence[
-            slice
-            # if the only bucket is summed in shared memory: what this rank adds up, then the rest
-        ] = ()
+        # if the only bucket is summed in shared memory: what this rank adds up, then the rest
+        self.parts: Sequence[slice] = ()
         self.left = 0  # how many buckets have been sent
         self._off: list[Callable[[], None]] = []  # what removes the hooks from the parameters
         self._listening = False
@@ -220,8 +150,8 @@ class Reducer:
         return self.channel_of(None)
 
     def channel_of(self, summed: tuple[str, ...] | None) -> Communicator:
-        """The same for the ranks that have copies of parameters with this ``param.summed``.
-        Collective the first time.
+        """Return such a communicator of the ranks that have copies of parameters with this
+        ``param.summed``. Collective the first time.
         """
         if summed not in self._channels:
             comm = self.comm if summed is None or self._among is None else self._among(summed)
@@ -231,8 +161,8 @@ class Reducer:
         return self._channels[summed]
 
     def wire(self, grad: Array, out: Array | None = None) -> Array:
-        """Gradients in the dtype in which they travel, in ``out`` if it is given; themselves, if
-        they travel as they are.
+        """Return gradients in the dtype in which they travel, in ``out`` if it is given;
+        themselves, if they travel as they are.
         """
         dtype = self._wire_dtype
         if dtype is None or grad.dtype.kind != "f" or grad.dtype.itemsize <= dtype.itemsize:
@@ -243,8 +173,8 @@ class Reducer:
         return out
 
     def attach(self, buffers: FlatBuffers) -> None:
-        """Take hold of these buffers; called before each backward, it does little if they
-        are the same as before.
+        """Reduce the gradients of these buffers from now on. Called before each backward, it does
+        little if they are the same as before.
 
         Raises:
             RuntimeError: they changed while gradients were on their way.
@@ -286,7 +216,7 @@ class Reducer:
             self._off.append(node.add_hook(GradientHook(lambda node: None, after=True)))
 
     def _cut(self, buffer: FlatBuffer) -> Iterator[Bucket]:
-        """An buffer's buckets, from its end."""
+        """Yield a buffer's buckets, from its end."""
         sizes = [param.array.nbytes for param in buffer.params]
         stop = len(sizes)
         room = buffer.grad.nbytes if self.bucket_bytes is None else self.bucket_bytes
@@ -326,8 +256,8 @@ class Reducer:
         self._listening = listening
 
     def give_up(self, buffers: FlatBuffers) -> None:
-        """A backward failed, on all ranks: the buffers get new vectors, so that sums under way end
-        in the old ones, unused.
+        """Drop a backward that failed on all ranks: the buffers get new vectors, so that sums under
+        way end in the old ones, unused.
         """
         if self._listening:
             buffers.renew()
@@ -335,7 +265,7 @@ class Reducer:
             self._hear(False)
 
     def _forget(self) -> None:
-        """After :meth:`give_up`: send the other buckets, too, as ranks may have sent different
+        """Send the other buckets too after :meth:`give_up`, as ranks may have sent different
         numbers, and drop all.
         """
         if self._given_up:
@@ -352,9 +282,7 @@ class Reducer:
         self.left += 1
 
     def listen(self, buffers: FlatBuffers) -> None:
-        """From now on buckets are sent during backward, until :meth:`reduce`, which all ranks
-        call.
-        """
+        """Send buckets during backward from now on, until :meth:`reduce`, which all ranks call."""
         if self.bucket_bytes is not None:
             self.attach(buffers)
             for bucket in self.buckets:
@@ -370,8 +298,8 @@ class Reducer:
             pass
 
     def arrivals(self, buffers: FlatBuffers) -> Iterator[Bucket]:
-        """:meth:`reduce`, bucket by bucket: later ones may still be under way. The iterator has to
-        be exhausted.
+        """Do what :meth:`reduce` does, bucket by bucket: later ones may still be under way. The
+        iterator must be exhausted.
         """
         self._hear(False)
         self.attach(buffers)
@@ -388,7 +316,7 @@ class Reducer:
         self._reduce_at_once(buffers, [])
 
     def noted(self, buffers: FlatBuffers) -> PiggybackSum:
-        """The sum, with a note, of the first bucket, to be begun and ended by the caller, who then
+        """Return the sum, with a note, of the first bucket. The caller begins and ends it, and then
         calls :meth:`finish` for the others: :meth:`reduce` without ``bucket_bytes``. If the notes
         are unusual nothing is summed (:meth:`Communicator.allreduce_if`). It goes by the
         communicator of the user, so that the error is found at once if one rank is in an update and
@@ -404,7 +332,7 @@ class Reducer:
         return noted
 
     def finish(self, buffers: FlatBuffers) -> None:
-        """After the sum of the first bucket: sum the others."""
+        """Sum the other buckets after the first."""
         first = self._first
         if first is not None and first.sent is not first.grad:
             first.unpack()
@@ -414,7 +342,7 @@ class Reducer:
             )
 
     def nowhere(self, buffers: FlatBuffers) -> list[Parameter]:
-        """The parameters that have a gradient on no rank; all ranks call it."""
+        """Return the parameters that have a gradient on no rank; all ranks call it."""
         params = [param for buffer in buffers for param in buffer.params] + buffers.aliased
         anywhere = self.comm.allreduce(
             np.array([param.grad is not None for param in params], np.uint8), "max"
@@ -466,3 +394,51 @@ class Reducer:
         for param in buffers.aliased:
             param.grad *= self.weight
             self.channel_of(param.summed).allreduce(param.grad, out=param.grad)
+
+
+def choose_bucket_bytes(comm: Communicator) -> int | None:
+    """Return the size of buckets that leave during backward; None if everything must leave after
+    it. All ranks call it, and agree.
+
+    On one machine it is None: the cores that would move a message are computing. Between machines
+    the network may transfer a message meanwhile. That is measured, with as much computing as the
+    message takes: the message at the same time, or after it.
+    """
+    if comm.inter_size == 1:
+        return None
+    x = np.ones(BUCKET // 4, np.float32)
+    a = np.ones((128, 128), np.float32)
+
+    def compute(times: int, meanwhile: Callable[[], None]) -> None:
+        for _ in range(times):
+            a @ a
+            meanwhile()
+
+    def early(times: int) -> None:
+        operation = comm.iallreduce(x)
+        compute(times, operation.step)
+        operation.wait()
+
+    def late(times: int) -> None:
+        compute(times, lambda: None)
+        comm.allreduce(x)
+
+    message = _slowest(comm, lambda: comm.allreduce(x))
+    product = _slowest(comm, lambda: compute(10, lambda: None)) / 10
+    times = max(1, round(message / product))
+    return (
+        BUCKET
+        if _slowest(comm, lambda: early(times)) < 0.9 * _slowest(comm, lambda: late(times))
+        else None
+    )
+
+
+def _slowest(comm: Communicator, work: Callable[[], Any]) -> float:
+    """Return the median seconds of some work, on the rank where that is largest."""
+    seconds = []
+    for _ in range(5):
+        comm.barrier()
+        begin = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - begin)
+    return float(comm.allreduce(np.array(np.median(seconds)), "max"))

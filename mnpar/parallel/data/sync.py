@@ -269,7 +269,7 @@ class GradientSync:
         self._tuned = structure.tuned
         unsettled = asks = altered = False
         if self._placement is not None:
-            unsettled = self._placement.stale(model)
+            unsettled = self._placement.is_stale(model)
             asks = self._shards is not None and self._placement.asks(self.optimizer)
         if self._shards is not None:
             altered = self._shards.altered()
