@@ -8,9 +8,8 @@ at the next snapshot or at the end of training.
 from __future__ import annotations
 
 import os
-import queue
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,6 @@ from mnpar.backend import to_host
 from mnpar.serializers import save_npz
 from mnpar.serializers.atomic import replacing_path
 
-__all__ = [
-    "ProcessQueueWriter",
-    "ProcessWriter",
-    "SimpleWriter",
-    "ThreadQueueWriter",
-    "ThreadWriter",
-    "Writer",
-]
 Save = Callable[..., Any]
 
 
@@ -97,31 +88,30 @@ class ThreadWriter(Writer):
 
     def __init__(self, savefun: Save = save_npz, **kwds: Any) -> None:
         super().__init__(savefun, **kwds)
-        self._worker: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self._writing: list[Future[None]] = []
 
     def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
         self.finalize()
-        copied = copied_of(target)
-        self._worker = threading.Thread(
-            target=self._work, args=(filename, outdir, copied), name="mnpar-snapshot"
-        )
-        self._worker.start()
+        self._begin(filename, outdir, target)
 
-    def _work(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
-        try:
-            self.save(filename, outdir, target, self._savefun, **self._kwds)
-        except BaseException as error:
-            self._error = error
+    def _begin(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, "mnpar-snapshot")
+        self._writing.append(
+            self._executor.submit(
+                self.save, filename, outdir, copied_of(target), self._savefun, **self._kwds
+            )
+        )
 
     def finalize(self) -> None:
-        """Wait until all is written."""
-        if self._worker is not None:
-            self._worker.join()
-            self._worker = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        """Wait until all is written, and end the thread."""
+        executor, self._executor = self._executor, None
+        writing, self._writing = self._writing, []
+        if executor is not None:
+            executor.shutdown()
+        for one in writing:
+            one.result()
 
 
 class ThreadQueueWriter(ThreadWriter):
@@ -137,28 +127,11 @@ class ThreadQueueWriter(ThreadWriter):
         >>> writer = snapshot_writers.ThreadQueueWriter()
     """
 
-    def __init__(self, savefun: Save = save_npz, **kwds: Any) -> None:
-        super().__init__(savefun, **kwds)
-        self._queue: queue.Queue[Any] = queue.Queue()
-
     def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
-        if self._error is not None:
-            self.finalize()
-        self._queue.put((filename, outdir, copied_of(target)))
-        if self._worker is None:
-            self._worker = threading.Thread(target=self._consume, name="mnpar-snapshot")
-            self._worker.start()
-
-    def _consume(self) -> None:
-        while (task := self._queue.get()) is not None:
-            if self._error is None:
-                self._work(*task)
-
-    def finalize(self) -> None:
-        """Wait until all is written."""
-        if self._worker is not None:
-            self._queue.put(None)
-        super().finalize()
+        self._writing = [one for one in self._writing if not one.done() or one.exception()]
+        if self._writing and self._writing[0].done():
+            self.finalize()  # raises the error
+        self._begin(filename, outdir, target)
 
 
 class ProcessWriter(ThreadWriter):
@@ -183,5 +156,5 @@ class ProcessQueueWriter(ThreadQueueWriter):
 
 
 def copied_of(target: dict[str, Any]) -> dict[str, Any]:
-    """Return the arrays as they are now: training changes them in place."""
+    """Return copies of the arrays on the host, as training changes them in place."""
     return {name: np.array(to_host(value)) for name, value in target.items()}
