@@ -50,9 +50,6 @@ from mnpar.function_hook import (
 from mnpar.function_node import FunctionNode as FunctionNode
 from mnpar.link import Link as Link
 from mnpar.link_hook import LinkHook as LinkHook
-from mnpar.parallel.data import (
-    communicator_methods,  # noqa: F401 - gives communicators methods that take models
-)
 from mnpar.parameter import Parameter as Parameter
 from mnpar.sequential import Sequential as Sequential
 from mnpar.variable import (

@@ -28,7 +28,7 @@ import functools
 import operator
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
+from typing import Any, Concatenate, ParamSpec, cast
 
 import numpy as np
 
@@ -49,12 +49,18 @@ from mnpar.communicators.collectives import (
     listed,
 )
 from mnpar.communicators.operation import Operation, complete, no_steps
+from mnpar.communicators.replication import (
+    Model,
+    allreduce_gradients,
+    broadcast_persistents,
+    initialize_alike,
+)
 from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.transport import Traffic, Transport
 from mnpar.communicators.twins import present
 from mnpar.communicators.waiting import ANY, Steps, T
 from mnpar.communicators.wire import REDUCTIONS, UPDATE, Call, mean_of
-from mnpar.configuration import config
+from mnpar.configuration import config, is_debugging
 from mnpar.runtime.callsite import call_site
 
 ANY_SOURCE = ANY
@@ -138,13 +144,6 @@ class Communicator:
         >>> mnpar.run(program, ranks=3)[0]
         array([3, 3])
     """
-
-    # methods that work on models: parallel/data/communicator_methods.py adds them to this class
-    if TYPE_CHECKING:
-        bcast_data: Callable[..., None]
-        broadcast_data: Callable[..., None]
-        multi_node_mean_grad: Callable[..., None]
-        allreduce_grad: Callable[..., None]
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -709,6 +708,71 @@ class Communicator:
         return _folded(objs[: self.rank], op) if self.rank else None
 
     exscan_obj, iexscan_obj = twins(_exscan_obj)
+
+    # ---- models of which each rank has a copy: ChainerMN's methods ----
+
+    def bcast_data(self, model: Model) -> None:
+        """Give all ranks rank 0's parameters and persistent values; all call it.
+
+        A parameter that has no array yet on rank 0 gets that of the first rank where it has one.
+
+        Args:
+            model: a link, of the same structure on all ranks.
+
+        Raises:
+            MismatchError: the models differ, with the first difference.
+
+        Example:
+            >>> import mnpar, mnpar.links as L
+            >>> def program(comm):
+            ...     model = L.Linear(1, 1, initialW=comm.rank + 5)
+            ...     comm.bcast_data(model)
+            ...     return float(model.W.array[0, 0])
+            >>> mnpar.run(program, ranks=3)
+            [5.0, 5.0, 5.0]
+        """
+        initialize_alike(self, list(model.namedparams()))
+        for param in model.params(include_uninit=False):
+            backend.copyto(param.array, self.bcast(param.array))
+        broadcast_persistents(self, model)
+
+    broadcast_data = bcast_data
+
+    def multi_node_mean_grad(self, model: Model, zero_fill: bool = False) -> None:
+        """Turn gradients into their means over ranks, each rank counted alike; all call it.
+
+        A gradient that some ranks do not have counts as zeros there. (The multi-node optimizer
+        weighs by samples instead.)
+
+        Args:
+            model: a link, of the same structure on all ranks.
+            zero_fill: a gradient that no rank has becomes zeros, too; else it stays None.
+
+        Raises:
+            ValueError: with ``mnpar.config.debug``: a mean is not finite.
+
+        Example:
+            >>> import mnpar, mnpar.functions as F, mnpar.links as L
+            >>> def program(comm):
+            ...     model = L.Linear(1, 1, nobias=True)
+            ...     F.sum(model.W * comm.rank).backward()
+            ...     comm.multi_node_mean_grad(model)
+            ...     return float(model.W.grad[0, 0])
+            >>> mnpar.run(program, ranks=3)
+            [1.0, 1.0, 1.0]
+        """
+        for param in model.params(include_uninit=False) if zero_fill else ():
+            if param.grad is None and param.requires_grad:
+                param.zerograd()
+        allreduce_gradients(self, model, 1 / self.size)
+        for path, param in model.namedparams(include_uninit=False) if is_debugging() else ():
+            grad = param.grad
+            if grad is not None and not backend.get_array_module(grad).isfinite(grad).all():
+                raise ValueError(
+                    f"training has diverged: the mean gradient of {path} has NaN or infinity"
+                )
+
+    allreduce_grad = multi_node_mean_grad
 
     # ---- memory that ranks of one machine share ----
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from mnpar import backend
 from mnpar.autograd.graph import VariableNode
 from mnpar.backend import Array
+from mnpar.communicators import replication
 from mnpar.communicators.communicator import require_communicator
+from mnpar.communicators.replication import BUCKET
 from mnpar.link import Link
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-
-
-BUCKET = 20 * 2**20  # bytes
 
 
 def allreduce_multiple(
@@ -46,43 +42,7 @@ def allreduce_multiple(
         array([12., 12.])
     """
     require_communicator(comm, "allreduce_multiple(comm, arrays)")
-    groups: dict[str, list[Array]] = {}
-    for array in arrays:
-        groups.setdefault(array.dtype.str, []).append(array)
-    for group in groups.values():
-        for bucket in _buckets(group, bucket_bytes):
-            _reduce_together(comm, bucket, scale)
-
-
-def _buckets(arrays: Sequence[Array], room: int) -> Iterable[list[Array]]:
-    bucket: list[Array] = []
-    size = 0
-    for array in arrays:
-        if bucket and size + array.nbytes > room:
-            yield bucket
-            bucket, size = [], 0
-        bucket.append(array)
-        size += array.nbytes
-    if bucket:
-        yield bucket
-
-
-def _reduce_together(comm: Communicator, arrays: list[Array], scale: float) -> None:
-    xp = backend.get_array_module(*arrays)
-    alone = len(arrays) == 1 and arrays[0].flags.c_contiguous
-    vector = arrays[0] if alone else xp.concatenate([array.ravel() for array in arrays])
-    vector = comm.allreduce(vector, out=vector)
-    if scale != 1:
-        xp.multiply(
-            vector,
-            scale,
-            out=vector,
-            casting="unsafe" if vector.dtype.kind in "iu" else "same_kind",
-        )
-    start = 0
-    for array in () if alone else arrays:
-        array[...] = vector[start : start + array.size].reshape(array.shape)
-        start += array.size
+    replication.allreduce_many(comm, arrays, scale, bucket_bytes)
 
 
 def allreduce_parameters(model: Link, comm: Communicator) -> None:
@@ -129,14 +89,7 @@ def allreduce_gradients(model: Link, comm: Communicator, scale: float = 1.0) -> 
         [3.0, 3.0, 3.0]
     """
     require_communicator(comm, "allreduce_gradients(model, comm)")
-    params = [param for param in model.params(include_uninit=False) if param.requires_grad]
-    here = np.array([param.grad is not None for param in params], np.uint8)
-    anywhere = comm.allreduce(here, "max") if len(params) else here
-    used = [param for param, there in zip(params, anywhere, strict=True) if there]
-    for param in used:
-        if param.grad is None:
-            param.zerograd()
-    allreduce_multiple(comm, [param.grad for param in used], scale)
+    replication.allreduce_gradients(comm, model, scale)
 
 
 class InlineReducer:

@@ -20,6 +20,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.checks.fingerprint import Fingerprint, fingerprint
 from mnpar.communicators.communicator import require_communicator
+from mnpar.communicators.replication import check_paths
 from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.optimizers import GradientMethod
@@ -179,20 +180,6 @@ def _distance(a: Any, b: Any) -> float:
     different = ~((a == b) | ((a != a) & (b != b)))  # NaN is like NaN
     distance = abs(a[different] - b[different])
     return float(np.where(np.isnan(distance), np.inf, distance).max(initial=0.0))
-
-
-def check_paths(lists: list[list[str]], what: str) -> None:
-    """Raise MismatchError if a rank's list of paths differs from rank 0's."""
-    for rank, paths in enumerate(lists):
-        if paths != lists[0]:
-            here = [p for p in paths if p not in lists[0]]
-            there = [p for p in lists[0] if p not in paths]
-            difference = (
-                f"only rank {rank} has {here}, only rank 0 has {there}"
-                if here or there
-                else "in another order"
-            )
-            raise MismatchError(f"the {what} of ranks 0 and {rank} differ: {difference}")
 
 
 def compare_parts(placement: Placement, model: Link, update: int) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mnpar import backend
 from mnpar.communicators.communicator import require_communicator
+from mnpar.communicators.replication import broadcast_persistents, initialize_alike
 from mnpar.configuration import is_debugging
-from mnpar.errors import MismatchError
 from mnpar.link import Link
 from mnpar.optimizers.flat_buffers import FlatBuffers
 from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.parallel.data.consistency import (
     NO_DIGEST,
-    check_paths,
     compare_copies,
     compare_parts,
     digest_of_copy,
@@ -60,30 +57,14 @@ def broadcast_model(
     """
     require_communicator(comm, "broadcast_model(model, comm)")
     params = list(model.namedparams())
-    forms = comm.allgather_obj(
-        [(path, None if p.array is None else (p.shape, p.dtype.str)) for path, p in params]
-    )
-    check_paths([[path for path, _ in form] for form in forms], "parameters")
-    for i, (path, param) in enumerate(params):
-        known = [(rank, form[i][1]) for rank, form in enumerate(forms) if form[i][1] is not None]
-        if not known or param.summed is not None:
-            continue
-        for rank, form in known:
-            if form != known[0][1]:
-                raise MismatchError(
-                    f"{path} is {known[0][1]} on rank {known[0][0]} and {form} on rank {rank}: "
-                    "copies of one model have the "
-                    "same shapes and dtypes on all ranks"
-                )
-        if len(known) < comm.size:
-            _give(comm, param, known[0][0], *known[0][1])
+    initialize_alike(comm, params)
     initialized = [param for _, param in params if param.array is not None]
     buffers = FlatBuffers() if buffers is None else buffers
     places = [(buffer.data, buffer.summed) for buffer in buffers.gather(initialized)]
     for values, summed in [*places, *[(param.array, param.summed) for param in buffers.aliased]]:
         copies = comm if summed is None or among is None else among(summed)
         backend.copyto(values, copies.bcast(values, root=0))
-    _broadcast_persistents(comm, model)
+    broadcast_persistents(comm, model)
 
 
 Persistent = tuple[Link, str, Any]
@@ -145,7 +126,7 @@ class ReplicaSet:
         already.
         """
         if equal:
-            _broadcast_persistents(self.comm, model)
+            broadcast_persistents(self.comm, model)
         else:
             among = None if self.placement is None else self.placement.among
             broadcast_model(model, self.comm, buffers, among)
@@ -238,35 +219,3 @@ class ReplicaSet:
         """
         if self.placement is not None and self.placement.others and self.compares(t):
             compare_parts(self.placement, model, t)
-
-
-def _give(
-    comm: Communicator, param: Parameter, root: int, shape: tuple[int, ...], dtype: str
-) -> None:
-    """Broadcast a parameter to the ranks where it has no array yet."""
-    value = comm.bcast(param.array, root=root)
-    if param.array is None:
-        param.initialize(shape)
-        if param.dtype.str != dtype:
-            raise MismatchError(
-                f"rank {comm.rank}: parameter {param.name} is initialized as {param.dtype}, "
-                f"and on rank {root} as "
-                f"{np.dtype(dtype)}: set mnpar.config.dtype alike on all ranks"
-            )
-        backend.copyto(param.array, value)
-
-
-def _broadcast_persistents(comm: Communicator, model: Link) -> None:
-    owners = [
-        (f"{path.rstrip('/')}/{name}", link, name)
-        for path, link in model.namedlinks()
-        for name in link._persistent
-    ]
-    check_paths(comm.allgather_obj([path for path, _, _ in owners]), "persistent values")
-    values = [getattr(link, name) for _, link, name in owners]
-    others = comm.bcast_obj([None if backend.is_array(value) else value for value in values])
-    for (_, link, name), value, other in zip(owners, values, others, strict=True):
-        if backend.is_array(value):
-            backend.copyto(value, comm.bcast(value, root=0))
-        else:
-            setattr(link, name, other)
