@@ -4,7 +4,7 @@ Each case of the reliability study is a row of test_faults.py, or has its tests 
 
  7  a killed rank, and a resumption  checkpoint/test_protocol.py, checkpoint/test_background.py,
                                      training/test_parallel_training.py, examples/
-13  SIGTERM                          checkpoint/test_notice.py
+13  SIGTERM                          checkpoint/test_preemption.py
 34  two jobs on one folder           checkpoint/test_checkpointer.py, checkpoint/test_protocol.py
 35  a full or closed disk            checkpoint/test_damage.py, checkpoint/test_background.py,
                                      serializers/test_npz.py, training/test_snapshots.py

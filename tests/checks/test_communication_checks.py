@@ -931,7 +931,9 @@ def test_in_debug_mode_it_is_told_without_a_mesh():
             layer = L.ColumnParallelLinear(comm, 6, 8)
             layer(X + comm.rank)
 
-    with pytest.raises(MismatchError, match=r"copy_to at .*test_sameness.py:\d+: its input"):
+    with pytest.raises(
+        MismatchError, match=r"copy_to at .*test_communication_checks.py:\d+: its input"
+    ):
         mnpar.run(program, ranks=2)
 
 
