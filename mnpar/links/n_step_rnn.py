@@ -7,7 +7,7 @@ another rank, and send its own final states on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -45,6 +45,7 @@ class NStepRNNBase(ChainList):
     n_weights: ClassVar[int]
     n_cells: ClassVar[int] = 1  # how many states a layer has: LSTMs have two
     use_bi_direction: ClassVar[bool] = False
+    function: ClassVar[Callable[..., tuple[Any, ...]] | None] = None
 
     def __init__(
         self,
@@ -101,7 +102,9 @@ class NStepRNNBase(ChainList):
         """Compute the layers: (initial states, steps) → (final states …, outputs of each step),
         longest sequences first.
         """
-        raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
+        if self.function is None:
+            raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
+        return self.function(self.n_layers, self.dropout, *states, self.ws, self.bs, xs)
 
     def _run(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
         if not isinstance(xs, list | tuple):
@@ -154,6 +157,7 @@ class NStepLSTM(NStepRNNBase):
 
     n_weights = 8
     n_cells = 2
+    function = staticmethod(F.n_step_lstm)
 
     def forward(  # type: ignore[override]
         self, hx: Variable | Array | None, cx: Variable | Array | None, xs: Sequence[Any]
@@ -162,11 +166,6 @@ class NStepLSTM(NStepRNNBase):
         outputs (T_i, H).
         """
         return self._run([hx, cx], xs)
-
-    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
-        return F.n_step_lstm(
-            self.n_layers, self.dropout, states[0], states[1], self.ws, self.bs, xs
-        )
 
 
 class NStepBiLSTM(NStepLSTM):
@@ -179,11 +178,7 @@ class NStepBiLSTM(NStepLSTM):
     """
 
     use_bi_direction = True
-
-    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
-        return F.n_step_bilstm(
-            self.n_layers, self.dropout, states[0], states[1], self.ws, self.bs, xs
-        )
+    function = staticmethod(F.n_step_bilstm)
 
 
 class NStepGRU(NStepRNNBase):
@@ -197,9 +192,7 @@ class NStepGRU(NStepRNNBase):
     """
 
     n_weights = 6
-
-    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
-        return F.n_step_gru(self.n_layers, self.dropout, states[0], self.ws, self.bs, xs)
+    function = staticmethod(F.n_step_gru)
 
 
 class NStepBiGRU(NStepGRU):
@@ -212,9 +205,7 @@ class NStepBiGRU(NStepGRU):
     """
 
     use_bi_direction = True
-
-    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
-        return F.n_step_bigru(self.n_layers, self.dropout, states[0], self.ws, self.bs, xs)
+    function = staticmethod(F.n_step_bigru)
 
 
 class NStepRNNTanh(NStepRNNBase):

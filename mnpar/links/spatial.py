@@ -138,10 +138,9 @@ class SpatialConvolutionND(_SpatialConvolution, ConvolutionND):
     """:class:`ConvolutionND` of an image that is cut into blocks.
 
     Args:
-        grid: all ranks of its communicator make the layer, and call it. ndim, in_channels,
-        out_channels, ksize, stride, pad, …: as :class:`ConvolutionND` has them; a pad may also be a
-        pair
-            (before, after) for each axis.
+        grid: all ranks of its communicator make the layer, and call it.
+        ndim, in_channels, out_channels, ksize, stride, pad, …: as :class:`ConvolutionND` has them;
+            a pad may also be a pair (before, after) for each axis.
         mode: (by name) how the image is padded, as in :func:`mnpar.functions.halo_exchange`; zeros
             by default.
 
@@ -236,8 +235,9 @@ class SpatialDeconvolutionND(_SpatialDeconvolution, DeconvolutionND):
     """:class:`DeconvolutionND` to an image that is cut into blocks, from values that are.
 
     Args:
-        grid: all ranks of its communicator make the layer, and call it. ndim, in_channels,
-        out_channels, ksize, stride, pad, …: as :class:`DeconvolutionND` has them.
+        grid: all ranks of its communicator make the layer, and call it.
+        ndim, in_channels, out_channels, ksize, stride, pad, …: as :class:`DeconvolutionND` has
+            them.
 
     The layer is called with the block of the values and the shape of all of them.
 
