@@ -1,8 +1,9 @@
 """A mixture of experts over ranks: a gate chooses k experts for each token, and tokens are sent to
 the ranks of their experts.
 
-    p = softmax(W x)        w = the k largest of p, divided by their sum        y = Σ w_e
-    expert_e(x)
+    p = softmax(W x)
+    w = the k largest of p, divided by their sum
+    y = Σ w_e expert_e(x)
 
 Experts are divided among ranks in blocks. The ranks first exchange how many tokens they have for
 each expert; then one alltoall of uneven parts sends the tokens, and another one the results back.
