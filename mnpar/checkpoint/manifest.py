@@ -178,8 +178,8 @@ class Record:
 
 
 def combine(ranks: Sequence[Sequence[ManifestEntry]]) -> dict[str, Record]:
-    """Return the records of a checkpoint, from the entries of each rank. Of the ranks that have a
-    piece, the one that has the least to write so far writes it.
+    """Return the records of a checkpoint, from the entries of each rank. A piece is written by that
+    rank, among those that have it, which has the least to write so far.
 
     Raises:
         ValueError: parts of an array do not cover it, overlap, or belong to wholes of different

@@ -7,8 +7,8 @@
                                    common have the same gradient, which then counts P times
 
 The gradient of the loss is then P times, or a P-th of, what it should be, on all ranks alike, so
-nothing else shows it. What may be right is let pass: sums that nothing is differentiated through,
-equal parts that are plain, a single number whose gradient is the same.
+nothing else shows it. Checks let pass what may be right: sums that nothing is differentiated
+through, equal parts that are plain, a single number whose gradient is the same.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _BFLOAT16_EPS = 2.0**-7
 
 
 class Fingerprint(NamedTuple):
-    """What a rank tells the others of an array.
+    """A few numbers that describe an array.
 
     Args:
         total: Σ x.

@@ -39,8 +39,8 @@ class MeshUpdate:
     def depends_on_parameter(self, function: Communication) -> bool:
         """Return whether this rank's inputs of a function may depend on a parameter of the model.
 
-        A gradient of data updates nothing. What came from another rank, or was computed outside
-        the graph, may depend on a parameter.
+        A gradient of data updates nothing. A value that came from another rank, or was computed
+        outside the graph, may depend on a parameter.
         """
         params = {param.node for param in self.model.params(include_uninit=False)}
         nodes = [*function.inputs]

@@ -7,8 +7,9 @@ Other samples on ranks that share samples, other dropout masks, a missing or sup
 reduce_from: each gives every rank a wrong number, which shows nowhere later, because sums make the
 wrong values equal on all ranks. So the ranks compare fingerprints where the value passes.
 
-An error stops a run, so what may be meant is let pass: losses that differ (they add up: penalties
-of divided weights, a task for each rank), and values that nothing is differentiated through.
+An error stops a run, so checks let pass what may be meant: losses that differ (they add up:
+penalties of divided weights, a task for each rank), and values that nothing is differentiated
+through.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
 
     Shards may be of any length, empty ones included, and ranks may report different values (a rank
     in the middle of a model-parallel network none at all): each mean is over the examples of the
-    ranks that report the value, and equals the mean that one process would report. That holds for
+    ranks that report the value, and equals the mean that one process would report. This holds for
     ``scatter_dataset(data, comm)`` too, which by default gives some examples to two ranks: each
     counts once, while all ranks make equally many batches. (Where the iterator shuffles, or the
     Evaluator has an ``evaluate`` of its own, the iterator gets a data set without the repeated

@@ -171,20 +171,20 @@ class Pipeline(ChainList):
         inputs: int = 1,
         **options: Any,
     ) -> Pipeline:
-        """A pipeline of a model that is a list of named layers, cut into as many stages as there
-        are, one on a single rank.
+        """Return the pipeline of a model that is a list of named layers.
 
-        It is called as the model would be, ``pipeline(x, t)``, on every rank: x goes to the first
-        layer, t to the last one; what a rank does not need may be None there. Each layer is made on
+        The layers are cut into the schedule's stages; on a single rank there may be one. Every rank
+        calls the pipeline like the model, ``pipeline(x, t)``: x goes to the first layer, t to the
+        last one; a rank may give None for an argument that it does not need. Each layer is made on
         the rank that has it, and its parameters have the paths of the whole model: so checkpoints
         fit any number of stages, and :func:`mnpar.initializers.initialize_by_path` gives all of
         them the same weights.
 
         Args:
             comm, schedule, micro_batches, options: as the class has them.
-            layers: functions that make the layers, by name. Each layer is called with what the one
-                before returned (several arguments, if that was a tuple); the last one with the
-                labels too.
+            layers: functions that make the layers, by name. Each layer is called with the result of
+                the one before (several arguments, if it is a tuple); the last one with the labels
+                too.
             sizes: how many layers each stage has; None: as equal as can be.
                 (:func:`mnpar.parallel.balance` gives them.)
             tied: weights that are those of an earlier layer, path by path: ``{"/head/W":

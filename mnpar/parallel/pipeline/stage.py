@@ -331,7 +331,7 @@ def _current_micro_batch(caller: str, tag: int) -> MicroBatch:
 def send_to_stage(x: Any, stage: int, tag: int = 0) -> None:
     """Send something to a later stage, from a stage's forward: a skip connection.
 
-    The gradient comes back from there. What a stage returns goes to the next stage anyway.
+    The gradient comes back from there. A stage's result goes to the next stage anyway.
 
     Args:
         x: a Variable or array, or a tuple or list of them.

@@ -58,7 +58,7 @@ class SharedVariable:
         """Set the array on every rank to the root's value; every rank calls it.
 
         Args:
-            value: on the root; None: the root's array. Those of other ranks are not read.
+            value: on the root; None: the root's array. Other ranks' values are not read.
             root: the rank that gives the value.
         """
         if self.comm.rank == root and value is not None:
