@@ -1,5 +1,5 @@
-"""Collectives, built on a transport: each begins with a *match*, an exchange in which the ranks check
-that their calls match.
+"""Collectives, built on a transport: each begins with a *match*, an exchange in which the ranks
+check that their calls match.
 
 The match is an allgather of blocks of one size, whatever the collective (matching.py): each rank
 states the operation, its number on this communicator, root, reduction, dtype and shape, and the
@@ -114,8 +114,8 @@ class Channel(Mailbox):
     def _match_now(
         self, call: Call, x: Any, parts: int | None = None, piggyback: bytes = b""
     ) -> Match:
-        """:meth:`_match`, waited for at once. With a piggyback the calls are not checked yet: the caller
-        looks at the piggybacks first.
+        """:meth:`_match`, waited for at once. With a piggyback the calls are not checked yet: the
+        caller looks at the piggybacks first.
         """
         buffers = self._buffers
         seq = self._collectives
@@ -244,11 +244,11 @@ class Channel(Mailbox):
         accept: Callable[[list[bytes]], bool],
         out: Array,
     ) -> bool:
-        """Write the sum to ``out`` if the piggybacks that the ranks send with it are as accept; returns
-        whether they are. It waits.
+        """Write the sum to ``out`` if the piggybacks that the ranks send with it are as accept;
+        returns whether they are. It waits.
 
-        All ranks get the same piggybacks, so they decide alike: there is a sum on all of them, or on
-        none. If there is none, the arrays need not have one form.
+        All ranks get the same piggybacks, so they decide alike: there is a sum on all of them, or
+        on none. If there is none, the arrays need not have one form.
 
         Raises:
             MismatchError: some ranks are in another collective, which has no piggybacks.

@@ -199,8 +199,8 @@ SCANS = {
 
 
 def listed(xs: Any) -> Any:
-    """One part for each rank, as a tuple; an array is cut along its first axis. ``describe_value`` refuses
-    what has no parts.
+    """One part for each rank, as a tuple; an array is cut along its first axis. ``describe_value``
+    refuses what has no parts.
     """
     if type(xs) is tuple:
         return xs

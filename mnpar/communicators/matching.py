@@ -1,4 +1,5 @@
-"""Matching: what all ranks state of their calls as a collective begins, and whether the calls match.
+"""Matching: what all ranks state of their calls as a collective begins, and whether the calls
+match.
 
 A match is an allgather of blocks of one size. In its block each rank has a ``CallRecord``: the
 header of its call, and its value, if that fits (*inline*). A ``Match`` is made of the blocks of all
@@ -58,7 +59,8 @@ _RANKS = 16
 # after so many matches with space to spare the next blocks are smaller
 CALM_MATCHES = 32
 _REMEMBERED = 1000  # records that a buffer keeps
-# bytes, stated of parts that never travel inline (objects, arrays on a GPU): more than any block has
+# bytes, stated of parts that never travel inline (objects, arrays on a GPU): more than any block
+# has
 NEVER_INLINE = 2**40
 EMPTY = np.empty(0, np.uint8)
 _HEAD = wire.FLAGS + 1  # bytes of a header that are the same on all ranks if their calls match

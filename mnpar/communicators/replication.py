@@ -1,5 +1,5 @@
-"""Copies of one model on several ranks, as a communicator sees them: parameters and persistent values
-from rank 0, and sums of gradients, by few messages.
+"""Copies of one model on several ranks, as a communicator sees them: parameters and persistent
+values from rank 0, and sums of gradients, by few messages.
 
 A communicator knows arrays and no models, so what it needs of one is a protocol here.
 """

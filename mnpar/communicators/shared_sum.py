@@ -9,9 +9,9 @@ because all ranks have been in the sum between. The last 16 bits of a word count
 has written another form or piggyback to this slot: as long as they stay the same, the others need
 not read these again.
 
-Larger arrays are not copied at all: they live in the shared memory (``SharedVectors``). Each rank adds up
-its part of all vectors, writes the sum to all of them, and tells by its word when it is done. So
-each rank reads as many bytes as its vector has, and writes as many.
+Larger arrays are not copied at all: they live in the shared memory (``SharedVectors``). Each rank
+adds up its part of all vectors, writes the sum to all of them, and tells by its word when it is
+done. So each rank reads as many bytes as its vector has, and writes as many.
 
 A sum has two halves: ``begin`` publishes this rank's values, ``end`` adds up those of all ranks.
 Whatever a rank does between them, no other rank has to wait for it, and ranks that arrive at
@@ -218,12 +218,12 @@ class SharedSum:
             accept: as in :meth:`Communicator.allreduce_if`.
             x: the array that ``begin`` got.
             channel: takes the number back if there is no sum here.
-            later: of ``SharedVectors``, only this rank's part need be summed on return, the others' after
-                :meth:`wait_for_rest`.
+            later: of ``SharedVectors``, only this rank's part need be summed on return, the others'
+                after :meth:`wait_for_rest`.
 
         Returns:
-            Whether the piggybacks are accepted; None if there is no sum here, because some rank is in
-            another collective, or has values of another form.
+            Whether the piggybacks are accepted; None if there is no sum here, because some rank is
+            in another collective, or has values of another form.
         """
         words = self._words
         turn = self._turn
@@ -287,8 +287,8 @@ class SharedSum:
         self._published[turn], self._counts_read[turn] = (form, piggyback), self._nothing_read
 
     def _read_forms(self, begin: int, turn: int) -> None:
-        """Read the slots whose form or piggyback may be others than last time; all ranks have written
-        them.
+        """Read the slots whose form or piggyback may be others than last time; all ranks have
+        written them.
         """
         # a rank in the next sum shows the count of its other slot
         ahead = [self._words[at] - begin for at in self._others]
@@ -417,8 +417,8 @@ class Ranks(Protocol):
 
 
 def share_vectors(comm: Ranks, like: Array, number: int) -> SharedVectors | None:
-    """SharedVectors like ``like``, which is one-dimensional; all ranks call it. None if the memory cannot
-    be had.
+    """SharedVectors like ``like``, which is one-dimensional; all ranks call it. None if the memory
+    cannot be had.
 
     Each rank allocates the pages of its own vector: with several memory nodes (NUMA) they are on
     the one near that rank.

@@ -117,8 +117,8 @@ def tidy(launcher: int | None) -> None:
 
 def part_from_launcher() -> None:
     """Tell MPICH's launcher that this process is over: MPI is, and the process ends in a way that
-    passes C's ``exit``, in which MPICH would tell. The launcher would kill the others, who may still
-    write their results, and think nothing of it.
+    passes C's ``exit``, in which MPICH would tell. The launcher would kill the others, who may
+    still write their results, and think nothing of it.
     """
     if processes.is_mpichs(processes.launcher()[0]):
         with contextlib.suppress(OSError, KeyError, ValueError):

@@ -71,7 +71,9 @@ def install() -> None:
 
 
 class Start:
-    """The way to end the job before all ranks have met: the launcher has to notice (exit.Ending)."""
+    """The way to end the job before all ranks have met: the launcher has to notice
+    (exit.Ending).
+    """
 
     def __init__(self) -> None:
         self._pid = os.getpid()

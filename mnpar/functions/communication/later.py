@@ -1,5 +1,5 @@
-"""The two ways to run a collective: wait for it at once (:func:`blocking`), or start it now and wait
-where its results are first used (:func:`later`).
+"""The two ways to run a collective: wait for it at once (:func:`blocking`), or start it now and
+wait where its results are first used (:func:`later`).
 
 A collective that is awaited later is two functions on the tape, one where it starts and one where
 its result is first used. Each has its own number in time, and each is the other's adjoint: backward

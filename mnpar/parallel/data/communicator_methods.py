@@ -25,7 +25,8 @@ def bcast_data(comm: Communicator, model: Link) -> None:
 
 
 def multi_node_mean_grad(comm: Communicator, model: Link, zero_fill: bool = False) -> None:
-    """Call ``comm.multi_node_mean_grad(model, zero_fill)``: gradients become their means over ranks.
+    """Call ``comm.multi_node_mean_grad(model, zero_fill)``: gradients become their means over
+    ranks.
 
     Args:
         comm: the ranks that hold copies of the model; all call this.
