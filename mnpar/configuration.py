@@ -164,6 +164,7 @@ is_recording = Config.__dict__[
 ].variable.get  # for every function: four times as fast as the attribute
 
 is_debugging = Config.__dict__["debug"].variable.get
+is_recomputing = Config.__dict__["in_recomputing"].variable.get
 _recording = Config.__dict__["enable_backprop"].variable
 
 

@@ -60,7 +60,7 @@ from mnpar.communicators.transport import Traffic, Transport
 from mnpar.communicators.twins import present
 from mnpar.communicators.waiting import ANY, Steps, T
 from mnpar.communicators.wire import REDUCTIONS, UPDATE, Call, mean_of
-from mnpar.configuration import config, is_debugging
+from mnpar.configuration import is_debugging, is_recomputing
 from mnpar.runtime.callsite import call_site
 
 ANY_SOURCE = ANY
@@ -375,11 +375,8 @@ class Communicator:
         backward, is none of these.
         """
         if isinstance(tag, _INTEGERS) and (0 <= tag <= self.transport.tag_limit or tag == wildcard):
-            return (
-                self.transport.tag_limit - int(tag)
-                if config.in_recomputing and tag != wildcard
-                else int(tag)
-            )
+            again = is_recomputing() and tag != wildcard
+            return self.transport.tag_limit - int(tag) if again else int(tag)
         raise ValueError(
             f"rank {self.rank}: a tag is a number from 0 to {self.transport.tag_limit}, not {tag!r}"
         )

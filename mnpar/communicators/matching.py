@@ -250,17 +250,12 @@ class Match:
         self.has_result = me == call.root or call.op not in TO_ROOT
         # whether all values are arrays on the host, or nothing: then this can be used again
         self.reusable = False
-        self.given: list[
-            Any
-            # each rank's array (of parts: the one for this rank), a view of the match; else None
-        ] = []
+        # each rank's array (of parts: the one for this rank), a view of the match; else None
+        self.given: list[Any] = []
         self.arrays: list[Array] = []  # the same without the Nones
         self.tables = [b""] * size
-        self.forms: list[
-            Header
-            # of each rank; where the match is used again their numbers are those of the first
-            # time
-        ] = []
+        # of each rank; where the match is used again their numbers are those of the first time
+        self.forms: list[Header] = []
 
     @property
     def all_recording(self) -> bool:

@@ -20,11 +20,8 @@ UFUNCS = {
     "min": np.minimum,
     "prod": np.multiply,
 }
-GATHERED = (
-    2**15
-    # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in
-    # parts
-)
+# bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
+GATHERED = 2**15
 REDUCING = ("allreduce", UPDATE, "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
 
 

@@ -134,17 +134,14 @@ class SharedSum:
         self._turn = 0  # the same on all ranks
         self._seq = 0  # of the sum that this rank is in
         self._form: Any = None  # of its values
-        self._published: list[tuple[SumForm | None, bytes]] = [
-            (None, b"")
-        ] * 2  # the form and piggyback in each slot of this rank
-        self._counts = [0, 0]  # how often each of these got another form or piggyback
+        # the form and piggyback in each slot of this rank, and how often each got another one
+        self._published: list[tuple[SumForm | None, bytes]] = [(None, b"")] * 2
+        self._counts = [0, 0]
+        # the counts of the other ranks when their slots were last read, and what was read: whether
+        # all forms are equal, and the piggybacks
         self._nothing_read = [(at, _NO_COUNT) for at in self._others]
-        self._counts_read = [
-            self._nothing_read
-        ] * 2  # the same counts of the other ranks, when their slots were last read,
-        self._last_read: list[tuple[bool, list[bytes]]] = [
-            (False, [])
-        ] * 2  # and what was read: whether all forms are equal, piggybacks
+        self._counts_read = [self._nothing_read] * 2
+        self._last_read: list[tuple[bool, list[bytes]]] = [(False, [])] * 2
         self._forms: dict[Any, SumForm] = {}
         # by the id of this rank's
         self._vectors: WeakValueDictionary[int, SharedVectors] = WeakValueDictionary()

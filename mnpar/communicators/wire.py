@@ -4,8 +4,7 @@ arrays.
 A receive call states neither shape nor dtype: these, the operation, the sequence number and the
 sender's source line arrive in the header. So a message that does not match is an error that names
 both sides, and never a wrong number. Arrays are sent as they are in memory; only objects
-(``send_obj`` and its like) are pickled, and only between the ranks of one job. (The file is long
-because the code that writes a format and the code that reads it stand in one place.)
+(``send_obj`` and its like) are pickled, and only between the ranks of one job.
 """
 
 from __future__ import annotations
@@ -203,9 +202,8 @@ class Header(NamedTuple):
         return f"{order}{dtype.name} {self.shape}"
 
 
-_TEMPLATES: dict[
-    Any, bytes
-] = {}  # packed headers, by all but their number: a program sends the same ones again and again
+# packed headers, by all but their number: a program sends the same ones again and again
+_TEMPLATES: dict[Any, bytes] = {}
 
 
 def pack_header(
@@ -328,14 +326,16 @@ def check(x: Array) -> str:
     Raises:
         TypeError: it cannot be sent.
     """
-    if not backend.is_array(x):
-        instead = "use the _obj methods for objects"
-        if np.isscalar(x):
-            instead += ", numpy.asarray for a number"
-        if hasattr(x, "node"):
-            instead = "mnpar.functions has the same for Variables, with their gradients"
-        raise TypeError(f"a numpy or cupy array is sent here, not {type(x).__name__}: {instead}")
     if type(x) is not np.ndarray:
+        if not backend.is_array(x):
+            instead = "use the _obj methods for objects"
+            if np.isscalar(x):
+                instead += ", numpy.asarray for a number"
+            if hasattr(x, "node"):
+                instead = "mnpar.functions has the same for Variables, with their gradients"
+            raise TypeError(
+                f"a numpy or cupy array is sent here, not {type(x).__name__}: {instead}"
+            )
         backend.as_plain_ndarray(x)  # refuses masked arrays
     if x.ndim > MAX_NDIM:
         raise TypeError(

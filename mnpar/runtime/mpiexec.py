@@ -1,8 +1,5 @@
 """Starting ranks: find the mpiexec that belongs to this Python, and start the running script again
 under it.
-
-The file is long because it also parses the flags of scripts, and looks after the files that they
-name: what is wrong there is wrong on all ranks, and one of them reports it.
 """
 
 from __future__ import annotations

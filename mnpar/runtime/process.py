@@ -1,12 +1,11 @@
-"""A process of an MPI job: the control messages by which ranks find deadlocks (deadlock.py), its
-hooks for errors, and its end.
+"""A process of an MPI job: the control messages by which ranks find deadlocks (deadlock.py), and
+its end.
 
-Unless it is told otherwise, MPI lets the other ranks hang for ever when one of them fails; so the
-first communicator installs hooks: an uncaught error on any rank, in any thread, shows its traceback
-and ends the job. ``os._exit`` does too (mpiexec may take it for success), and ``sys.exit`` notes
-its code for those who wait for this rank. In forked children all hooks are off. (The file is long
-because all ways to the end meet here: the rank's own, and those of its launcher and of other
-ranks.)
+Unless it is told otherwise, MPI lets the other ranks hang for ever when one of them fails. So from
+the first communicator on, an uncaught error on any rank aborts the job (exit.py). ``os._exit`` does
+too (mpiexec may take it for success), and ``sys.exit`` notes its code for those who wait for this
+rank. In forked children all hooks are off. All ways to the end meet here: the rank's own, and those
+of its launcher and of other ranks.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ _KILLED = 2.0  # s for a launcher to end a process that has aborted the job
 
 
 class Process:
-    """This process among all of the job: its watch, its hooks and its end. There is one, made by
-    the first communicator.
+    """This process among all of the job, and the way to end the job (exit.Ending). There is one,
+    made by the first communicator.
     """
 
     _one: Process | None = None
@@ -68,13 +67,11 @@ class Process:
 
     def __init__(self, MPI: Any, patience: float) -> None:
         self.MPI = MPI
-        self.transports: list[
-            Any
-        ] = []  # kept until finalized: MPI goes on reading what a forgotten communicator has sent
+        # kept until finalized: MPI goes on reading what a forgotten communicator has sent
+        self.transports: list[Any] = []
         self.active: list[Any] = []  # operations under way, in the order of their start
-        self.operations: dict[
-            Any, Any
-        ] = {}  # MPI operations of our own, by dtype and reduction: MPI has room for few
+        # MPI operations of our own, by dtype and reduction: MPI has room for few
+        self.operations: dict[Any, Any] = {}
         self._control, request = MPI.COMM_WORLD.Idup()
         startup.wait_for_all(MPI, request)
         self.rank, self.size, self._pid = (
@@ -359,11 +356,8 @@ class Process:
             await_reader()
         else:
             self.MPI.COMM_WORLD.Abort(code)
-            time.sleep(
-                _KILLED
-                # MPICH's returns. One that ends by itself would be gone without a word, to the
-                # others
-            )
+            # MPICH's returns. One that ends by itself would be gone without a word, to the others
+            time.sleep(_KILLED)
         self._os_exit(code)
 
     def _leave(self) -> None:

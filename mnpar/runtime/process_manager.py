@@ -12,8 +12,7 @@ says ``{"rank": 1, "size": 4, …}``, and is told, as JSON, who is missing, what
 job begins. Then it opens a second line, for MPI, which speaks PMI there. As any launcher does, this
 one ends all ranks if one fails or leaves: it writes ``cmd=mnpar_end`` on the first lines, where
 ranks look four times a second, and after a while it kills those on its own machine. It ends with
-the last line. It imports nothing of mnpar. (The file is long: as a script of its own it holds all
-that the protocol is.)
+the last line. It imports nothing of mnpar.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Rank 0 starts a process manager (process_manager.py) and publishes in the file where it listens; the
 others connect to it, each when it comes, and nobody starts MPI before all are there. Every wait is
 polled and has an end. The file is there only while ranks are missing, and one that an earlier job
-has left is replaced by rank 0, as nobody answers where it leads. (The file is long because a
-meeting is one thing, with all that can go wrong there.)
+has left is replaced by rank 0, as nobody answers where it leads.
 """
 
 from __future__ import annotations

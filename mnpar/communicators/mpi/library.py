@@ -1,4 +1,4 @@
-"""The MPI library, found by mpi4py and started: the only file that knows mpi4py."""
+"""The MPI library, found by mpi4py and started."""
 
 from __future__ import annotations
 

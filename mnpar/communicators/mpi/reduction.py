@@ -19,11 +19,9 @@ from mnpar.runtime.process import Process
 
 PIECE = 2**30  # bytes: no MPI library is asked for more at once
 
-_SHORT = (
-    2**20
-    # bytes: so much in all is sent from each rank to each, which starts sooner than the library's
-    # allgather
-)
+# bytes: so much in all is sent from each rank to each, which starts sooner than the library's
+# allgather
+_SHORT = 2**20
 
 # bytes of a message between machines: UCX over TCP moves a larger one, often, one way at a time
 _WIRE = 2**20

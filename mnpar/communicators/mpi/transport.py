@@ -2,14 +2,11 @@
 
 No call here blocks: each is posted and polled (``DeadlockDetector``). Calls that MPI offers only in
 a blocking form (making a group, or shared memory) are made right after an exchange that has brought
-all their ranks to the same place. (The file is long because the transport is one object of MPI's,
-whose calls share lanes, requests and numbers.)
+all their ranks to the same place.
 
-Matches among processes: a persistent allgather, set up once; before MPI 4, and with Intel MPI,
-a new one for each match.
-
-Intel MPI's (2021.18) sends at every start what its buffer held at the first one, between 2, 4, 8, …
-ranks.
+Matches of collectives are a persistent allgather, set up once; before MPI 4, and with Intel MPI, a
+new one each time. (Intel MPI's persistent one (2021.18) sends at every start what its buffer held
+at the first one, between 2, 4, 8, … ranks.)
 """
 
 from __future__ import annotations

@@ -23,18 +23,15 @@ class World:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.mail: dict[
-            tuple[int, int, int, int], deque[tuple[int, Array]]
-        ] = {}  # (group, lane, source, dest) -> (tag, bytes)
-        self.meetings: dict[
-            Any, dict[int, Any]
-        ] = {}  # (group, what, number) -> what each rank brought
+        # (group, lane, source, dest) -> (tag, bytes)
+        self.mail: dict[tuple[int, int, int, int], deque[tuple[int, Array]]] = {}
+        # (group, what, number) -> what each rank brought
+        self.meetings: dict[Any, dict[int, Any]] = {}
         self.active: list[list[Any]] = [[] for _ in range(size)]  # each rank's operations under way
         self.groups = 1
         self.members: dict[int, list[int]] = {}  # of each group
-        self.successors: dict[
-            tuple[int, int], int
-        ] = {}  # (group, number of its muster) -> the group of the survivors
+        # (group, number of its muster) -> the group of the survivors
+        self.successors: dict[tuple[int, int], int] = {}
         self.revoked: set[int] = set()  # groups in which nobody waits any more
         self.failure: tuple[int, BaseException] | None = None
         self.complaints: dict[int, str] = {}
