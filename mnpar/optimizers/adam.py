@@ -29,7 +29,7 @@ class AdamRule(UpdateRule):
         self.initial_alpha = None if parent_hyperparam is None else self.hyperparam.get("alpha")
 
     def init_state(self, param: Parameter) -> None:
-        """For AMSGrad, the largest v, too."""
+        """Make the moments, and for AMSGrad the largest v."""
         super().init_state(param)
         if self.hyperparam.get("amsgrad"):
             self.state["vhat"] = zeros_like(param)

@@ -176,7 +176,7 @@ class SMORMS3Rule(UpdateRule):
     states = ("mem", "g", "g2")  # the memory, and both running means
 
     def init_state(self, param: Parameter) -> None:
-        """The memory is 1 at first."""
+        """Make the memory, 1 at first."""
         super().init_state(param)
         self.state["mem"] += 1
 

@@ -19,8 +19,8 @@ ELEMENTS = 2**17
 
 
 def blocks(param: Parameter, *state: Array) -> Iterable[Sequence[Array]]:
-    """The parameter's array, its gradient (of at least 32 bits) and its state, in flat views of
-    matching blocks.
+    """Yield the parameter's array, its gradient (of at least 32 bits) and its state, in flat views
+    of matching blocks.
 
     Small arrays, arrays on a device and those that do not lie in order are one block, of their own
     shape.
@@ -46,7 +46,7 @@ def _cut(flat: list[Array], size: int) -> Iterator[Sequence[Array]]:
 
 
 def widened(g: Array) -> Array:
-    """An array, of at least 32 bits: squares of float16 vanish in float16."""
+    """Return an array of at least 32 bits: squares of float16 vanish in float16."""
     return g if g.dtype.itemsize >= 4 else g.astype(np.promote_types(g.dtype, np.float32))
 
 

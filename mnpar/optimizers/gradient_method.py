@@ -116,7 +116,7 @@ class GradientMethod(Optimizer):
         self._in_fp32 = False
 
     def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter: made of ``rule``, unless a subclass defines it otherwise."""
+        """Make the rule for one parameter, of ``rule`` unless a subclass defines it otherwise."""
         if self.rule is None:
             raise TypeError(
                 f"{type(self).__name__} does not define rule, the class of its update rules"
@@ -132,8 +132,8 @@ class GradientMethod(Optimizer):
         return self
 
     def members(self) -> list[Parameter]:
-        """The parameters of its target; the same list object as long as no parameter or array has
-        been replaced.
+        """Return the parameters of its target; the same list object as long as no parameter or
+        array has been replaced.
         """
         return self.owned.of(self.target)
 
@@ -171,7 +171,7 @@ class GradientMethod(Optimizer):
         """Chainer's; without effect, as gradients are always cleared before backward."""
 
     def update(self, lossfun: Callable[..., Any] | None = None, *args: Any, **kwds: Any) -> None:
-        """One step.
+        """Take one step.
 
         Args:
             lossfun: called with the other arguments; its loss is differentiated first. A rank that
@@ -204,7 +204,7 @@ class GradientMethod(Optimizer):
         self.step()
 
     def step(self) -> None:
-        """The second half of an update: change the parameters by their gradients."""
+        """Change the parameters by their gradients: the second half of an update."""
         self._require_target("step")
         if self._claimed != claimant.get():
             self._claim()
@@ -227,8 +227,8 @@ class GradientMethod(Optimizer):
             self.step()
 
     def _step_together(self, params: list[Parameter]) -> bool | Pieces | None:
-        """A step with the gradients of all ranks, or with float32 copies of parameters; None: the
-        step has to start again.
+        """Take a step with the gradients of all ranks, or with float32 copies of parameters. Return
+        None if the step must start again.
         """
         steps = True if self.sync is None else self.sync.reduce(self._takes_pieces)
         if steps is True:
@@ -239,8 +239,8 @@ class GradientMethod(Optimizer):
         return steps
 
     def _give_rules(self, params: list[Parameter]) -> list[Parameter]:
-        """Rules for the parameters that came since setup; the list of all, which is a new one if
-        any did.
+        """Give rules to the parameters that came since setup. Return the list of all, which is a
+        new one if any did.
         """
         for param in params:
             if param.update_rule is None:
@@ -252,15 +252,15 @@ class GradientMethod(Optimizer):
         return params
 
     def _takes_pieces(self) -> bool:
-        """Whether parts of the buffers can be updated as their gradients arrive; if so, prepare the
-        buffers for it.
+        """Return whether parts of the buffers can be updated as their gradients arrive; if so,
+        prepare the buffers for it.
         """
         hooked = self._hooks and any([timing == "pre" for timing, _ in self._hooks.values()])
         hindered = hooked or self._scaling is not None or self.buffers.aliased
         return not hindered and all(map(fused_update.prepare, self.buffers.learning))
 
     def _change_by(self, pieces: Pieces) -> None:
-        """A step with gradients that are still arriving."""
+        """Take a step with gradients that are still arriving."""
         self.t += 1
         for buffer, place, params in pieces:
             for param in params:
@@ -273,7 +273,7 @@ class GradientMethod(Optimizer):
             self.call_hooks("post")
 
     def _accepted(self, scaling: LossScaling) -> bool:
-        """Whether loss scaling lets the step be taken."""
+        """Return whether loss scaling lets the step be taken."""
         accepted = scaling.accept(self._gradients(), self.total)
         self._scale_by(scaling.scale)
         return accepted
@@ -307,7 +307,7 @@ class GradientMethod(Optimizer):
             self.sync.serialize(serializer)
 
     def differentiate(self, loss: Any) -> None:
-        """The first half of an update: backward from a loss; None on ranks without one."""
+        """Backpropagate from a loss, None on ranks without one: the first half of an update."""
         if self.sync is None or not self.sync.keeps:
             self.owned.cleargrads(self.target)
         if not (loss is None or hasattr(loss, "backward")):
@@ -331,7 +331,7 @@ class GradientMethod(Optimizer):
         return self._require_sync("no_sync").no_sync()
 
     def join(self) -> None:
-        """After this rank's last update: take part in those of ranks that have more samples; all
+        """Take part in the updates of ranks that have more samples, after this rank's last one; all
         ranks call it in the end.
 
         Raises:

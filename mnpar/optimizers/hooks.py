@@ -164,7 +164,9 @@ class GradientClipping:
                 param.grad *= self.threshold / norm
 
     def _own(self, optimizer: Optimizer, named: list[tuple[str, Parameter]]) -> float:
-        """The square of the norm of the gradients that this rank has, or on a mesh of all."""
+        """Return the square of the norm of the gradients that this rank has, or on a mesh of
+        all.
+        """
         for _, param in [] if optimizer.spread else named:
             param.check_whole(self.name, WITH_MESH)
         squares = [
@@ -176,8 +178,8 @@ class GradientClipping:
     def _common(
         self, optimizer: Optimizer, named: list[tuple[str, Parameter]], comm: Communicator
     ) -> float:
-        """The square of the norm over ranks; if layers are divided among them, what several ranks
-        hold alike counts once.
+        """Return the square of the norm over ranks; if layers are divided among them, what several
+        ranks hold alike counts once.
         """
         squares = [[float(_square(p.grad)), float(_square(p.array))] for _, p in named]
         parts = [[crc32(f"{path} {p.box}".encode()), p.box is not None] for path, p in named]
@@ -204,8 +206,8 @@ class GradientClipping:
 
 
 def _alike(a: float, b: float) -> bool:
-    """Whether they are numbers of the same thing: what ranks compute alike may have other last
-    digits on another processor.
+    """Return whether they are numbers of the same thing: what ranks compute alike may have other
+    last digits on another processor.
     """
     return math.isclose(a, b, rel_tol=1e-4)
 
@@ -356,8 +358,8 @@ class GradientNoise:
             self.seed = int(serializer("seed", self.seed))
 
     def _alike(self, param: Parameter, g: Array, t: int) -> np.random.Generator | None:
-        """A generator that is the same wherever a parameter has this part, gradient and value;
-        None: the rank's own.
+        """Return a generator that is the same wherever a parameter has this part, gradient and
+        value; None: the rank's own.
         """
         if self.seed is None:
             return None

@@ -63,7 +63,8 @@ class LossScaling:
     def accept(
         self, gradients: Iterable[Array], total: Callable[[Array], Array] = np.asarray
     ) -> bool:
-        """Whether the step can be taken; changes the scale. With ``comm`` all its ranks call it.
+        """Return whether the step can be taken; change the scale. With ``comm`` all its ranks call
+        it.
 
         ``total`` adds up numbers over the ranks that have pieces of the gradients.
         """

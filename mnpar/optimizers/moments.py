@@ -116,7 +116,7 @@ class NovogradRule(UpdateRule):
     scalars = ("v",)
 
     def init_state(self, param: Parameter) -> None:
-        """The square of the gradient's norm is one number."""
+        """Make the states; the square of the gradient's norm is one number."""
         super().init_state(param)
         self.state["v"] = backend.get_array_module(param.array).zeros((), "d")
 

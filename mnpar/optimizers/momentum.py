@@ -93,7 +93,7 @@ class NesterovAG(GradientMethod):
 
 
 class _Derived:
-    """Of a class that :func:`_derived` makes: it has no name to be found by, so copies and pickles
+    """A class that :func:`_derived` makes: it has no name to be found by, so copies and pickles
     make it again.
     """
 
@@ -107,7 +107,7 @@ class RuleWithMomentum(_Derived, UpdateRule):
     """
 
     def init_state(self, param: Parameter) -> None:
-        """The other rule's state, and the velocity, 0 at first."""
+        """Make the other rule's state, and the velocity, 0 at first."""
         super().init_state(param)
         self.state["velocity"] = zeros_like(param)
 
@@ -132,13 +132,13 @@ class RuleWithMomentum(_Derived, UpdateRule):
 
 
 class WithMomentum(_Derived, GradientMethod):
-    """What :func:`apply_momentum` adds to an optimizer."""
+    """The part that :func:`apply_momentum` adds to an optimizer."""
 
     momentum = HyperparameterProxy("momentum")
     nesterov = HyperparameterProxy("nesterov")
 
     def create_update_rule(self) -> UpdateRule:
-        """The rule for one parameter."""
+        """Make the rule for one parameter."""
         rule = super().create_update_rule()
         _mix(RuleWithMomentum, rule)
         return rule

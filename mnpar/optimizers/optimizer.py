@@ -34,7 +34,7 @@ class Optimizer:
     """
 
     def __new__(cls, *args: Any, **kwds: Any) -> Any:
-        """A name that ``__init__`` does not take is answered with those that it takes."""
+        """Answer a name that ``__init__`` does not take with those that it takes."""
         check_arguments(cls, kwds)
         return super().__new__(cls)
 
@@ -97,7 +97,7 @@ class Optimizer:
             )
 
     def update(self, lossfun: Callable[..., Any] | None = None, *args: Any, **kwds: Any) -> None:
-        """One step, to be defined by each kind of optimizer."""
+        """Take one step; each kind of optimizer defines it."""
         raise TypeError(f"{type(self).__name__} does not define update")
 
     def new_epoch(self, auto: bool = False) -> None:
@@ -163,7 +163,7 @@ class Optimizer:
         self._scale_by(self._scaling.scale)
 
     def is_safe_to_update(self) -> bool:
-        """Whether all gradients of this rank are finite."""
+        """Return whether all gradients of this rank are finite."""
         return LossScaling(0, 1.0).accept(self._gradients())
 
     def _gradients(self) -> list[Any]:

@@ -47,7 +47,7 @@ class ParameterCache:
             node.gradient = None
 
     def of(self, link: Link) -> list[Parameter]:
-        """All parameters, in the order of definition; not to be changed."""
+        """Return all parameters, in the order of definition, in a list that nobody may change."""
         if self.seen is not structure.now or self._link is not link:
             now = structure.now
             self._params, self._link = list(link.params()), link
@@ -63,7 +63,7 @@ class ParameterCache:
 
 
 def _says_all(link: Link) -> bool:
-    """Whether ``structure.now`` changes whenever the links' parameters do: not if users have
+    """Return whether ``structure.now`` changes whenever the links' parameters do: not if users have
     overridden the methods below.
     """
     kinds = {type(one) for one in link.links()}

@@ -158,8 +158,8 @@ class UpdateRule:
             call_hooks(self._hooks, "post", self, param)
 
     def stands_with(self, other: UpdateRule) -> bool:
-        """Whether it has another rule's class and hyperparameters, and no hooks or settings of its
-        own.
+        """Return whether it has another rule's class and hyperparameters, and no hooks or settings
+        of its own.
         """
         if (
             type(self) is not type(other)
@@ -173,12 +173,12 @@ class UpdateRule:
         return len(own) == 1 and own["parent"] is other.hyperparam.__dict__["parent"]
 
     def update_core(self, param: Parameter) -> None:
-        """The rule itself, in place on ``param.array``."""
+        """Apply the rule, in place on ``param.array``."""
         raise TypeError(f"{type(self).__name__} does not define update_core(self, param)")
 
     def norms(self, param: Parameter, *xs: Array) -> list[float]:
-        """The L2 norms of arrays like the parameter, of all its pieces together if it is cut over
-        ranks.
+        """Return the L2 norms of arrays like the parameter, of all its pieces together if it is cut
+        over ranks.
 
         Raises:
             ValueError: the other pieces are not known: the optimizer has no mesh.
@@ -304,7 +304,7 @@ def _widened(wide: list[Parameter]) -> Iterator[None]:
 
 
 def wants_float32(rule: UpdateRule | None, param: Parameter) -> bool:
-    """Whether the parameter is of float16 now, and its rule updates it in float32."""
+    """Return whether the parameter is of float16 now, and its rule updates it in float32."""
     return (
         rule is not None
         and rule.in_fp32
@@ -314,8 +314,8 @@ def wants_float32(rule: UpdateRule | None, param: Parameter) -> bool:
 
 
 def _copy(rule: UpdateRule, param: Parameter) -> Array:
-    """The float32 values of the parameter: those that the rule keeps, unless somebody else has
-    changed the parameter.
+    """Return the float32 values of the parameter: those that the rule keeps, unless somebody else
+    has changed the parameter.
     """
     rule.prepare(param)
     copy: Array = rule.state["fp32"]

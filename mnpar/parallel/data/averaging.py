@@ -66,8 +66,8 @@ class ParameterAveraging:
 
 
 class ElasticAveraging:
-    """Every so many updates each rank's parameters x and a centre c, the same on all ranks, move
-    towards each other.
+    """Elastic averaging: every so many updates each rank's parameters x and a centre c, the same on
+    all ranks, move towards each other.
 
     x_r ← x_r − α (x_r − c),  c ← c + α Σ_r (x_r − c).  The centre starts as the mean of the ranks'
     parameters.
@@ -262,7 +262,7 @@ class ParameterServer:
 
 
 def _vectors(optimizer: GradientMethod) -> list[Array]:
-    """The parameters that learn, as the vectors in which they live."""
+    """Return the parameters that learn, as the vectors in which they live."""
     optimizer.buffers.gather(optimizer.target.params())
     return [buffer.data for buffer in optimizer.buffers.learning]
 

@@ -46,7 +46,8 @@ def allreduce_multiple(
 
 
 def allreduce_parameters(model: Link, comm: Communicator) -> None:
-    """The mean over ranks of each parameter, on all of them (flashlight's allReduceParameters).
+    """Replace each parameter by its mean over ranks, on all of them (flashlight's
+    allReduceParameters).
 
     Args:
         model: of the same structure on all ranks.
@@ -69,7 +70,7 @@ def allreduce_parameters(model: Link, comm: Communicator) -> None:
 
 
 def allreduce_gradients(model: Link, comm: Communicator, scale: float = 1.0) -> None:
-    """The sum over ranks of each parameter's gradient, scaled; one that some ranks do not have
+    """Sum each parameter's gradient over ranks, and scale it; one that some ranks do not have
     counts as zeros there.
 
     Args:
@@ -119,7 +120,7 @@ class InlineReducer:
         allreduce_multiple(self.comm, [gradient], self.scale)
 
     def finalize(self) -> None:
-        """Everything is reduced already."""
+        """Do nothing: everything is reduced already."""
 
 
 class CoalescingReducer:

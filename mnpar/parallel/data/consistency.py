@@ -36,8 +36,8 @@ NO_DIGEST = bytes(16)
 def check_parameter_closeness(
     model: Link, comm: Communicator, tolerance: float = 0.0, persistents: bool = False
 ) -> bool:
-    """Whether all ranks hold the same parameters; where not, rank 0 warns and names ranks and
-    parameters.
+    """Return whether all ranks hold the same parameters; where not, rank 0 warns and names ranks
+    and parameters.
 
     Args:
         model: of the same structure on all ranks.
@@ -97,7 +97,7 @@ def digest_of_copy(model: Link, rank: int) -> bytes:
 
 
 def _differences(model: Link, comm: Communicator, tolerance: float, persistents: bool) -> str:
-    """What differs, on every rank; empty if nothing does."""
+    """Return what differs, on every rank; empty if nothing does."""
     if are_equal(model, comm, persistents):
         return ""
     values = list(_values(model, persistents))

@@ -58,7 +58,7 @@ class End(FunctionNode):
         return [param.node for param in self.module.params()]
 
     def waits(self, tape: Tape) -> bool:
-        """Whether a backward of this tape will visit this function."""
+        """Return whether a backward of this tape will visit this function."""
         return any([record is self for record in tape.records])
 
     def vjp(
@@ -73,8 +73,8 @@ class End(FunctionNode):
 
 
 def ends() -> list[End]:
-    """Those that the next backward of the current tape will visit: an optimizer asks what else
-    reduces gradients then.
+    """Return those that the next backward of the current tape will visit: an optimizer asks what
+    else reduces gradients then.
     """
     return [record for record in current_tape().records if isinstance(record, End)]
 
@@ -113,7 +113,7 @@ class Result(FunctionNode):
 
     @classmethod
     def of(cls, value: Any, end: End, samples: Samples) -> Any:
-        """What the model returned, with each Variable in it replaced by the output of such a
+        """Return what the model returned, with each Variable in it replaced by the output of such a
         function.
         """
         if isinstance(value, Variable):
@@ -200,7 +200,7 @@ class DistributedDataParallel(Chain):
         return GradientComms(averaged=(self._comm,))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own result; recorded so that backward ends with the reduction."""
+        """Return the model's own result, recorded so that backward ends with the reduction."""
         if not self._replicas.ever_equal:
             self._replicas.make_equal(self.module, self._buffers)
         if self._end is not None and not self._end.waits(self._end.tape):  # its backward failed
@@ -239,7 +239,7 @@ class DistributedDataParallel(Chain):
         return result
 
     def _meet(self, samples: Samples, records: list[Any]) -> tuple[Array, bool, bool, bool]:
-        """What the ranks tell each other after a forward.
+        """Exchange what the ranks tell each other after a forward.
 
         Returns:
             The samples of each rank since the last reduction; whether on any rank parameters have
@@ -267,7 +267,7 @@ class DistributedDataParallel(Chain):
         return count if self._by_samples and count >= 0 else float(count != 0)
 
     def _finish(self) -> None:
-        """At the end of backward."""
+        """Reduce the gradients, at the end of backward."""
         if self._uneven and self._end is not None:
             records = self._end.tape.records
             # a loss, for example
@@ -300,7 +300,7 @@ class DistributedDataParallel(Chain):
 
 
 def _within(record: Any, comm: Communicator) -> bool:
-    """Whether a function on the tape speaks to ranks of this communicator."""
+    """Return whether a function on the tape communicates with ranks of this communicator."""
     return getattr(record, "comm", None) is comm or (
         isinstance(record, Phase) and record.whole.what.comm is comm
     )

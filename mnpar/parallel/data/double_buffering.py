@@ -29,7 +29,7 @@ class DoubleBuffering:
         self._factor = 1.0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DoubleBuffering:
-        """A copy without the gradients that are under way: its first update takes no step."""
+        """Return a copy without the gradients under way: its first update takes no step."""
         return DoubleBuffering(copy.deepcopy(self._reducer, memo))
 
     def reduce(self, buffers: FlatBuffers, factor: float, loss_scale: float) -> bool:

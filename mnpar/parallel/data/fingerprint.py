@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class OptimizerFingerprint:
-    """What tells an optimizer from others on the same ranks, and from its like on other ranks.
+    """A distinction of an optimizer from others on the same ranks, and from its like on other
+    ranks.
 
     Args:
         optimizer: of this rank.

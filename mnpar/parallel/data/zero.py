@@ -43,7 +43,7 @@ class Shards:
         ] = []  # the buffers that the last step left, and what was at these places
 
     def reduce(self, buffers: FlatBuffers, factor: float) -> None:
-        """The gradients of all ranks added up, each rank's stretch on that rank; the rest is left
+        """Add up the gradients of all ranks, each rank's stretch on that rank; the rest is left
         as it was.
 
         Raises:
@@ -60,12 +60,12 @@ class Shards:
             buffer.grad[self._own(buffer)] = mine if factor == 1 else mine * factor
 
     def leave(self, buffers: FlatBuffers) -> None:
-        """The values are those that a step leaves."""
+        """Note the values that a step leaves."""
         self._left = self._look(buffers.learning)
 
     def altered(self) -> bool:
-        """Whether values are others than the last step left, as far as a few of each parameter
-        tell.
+        """Return whether values are others than the last step left, as far as a few of each
+        parameter tell.
 
         A step makes values alike, each rank's stretch those of its rank: what was changed by hand
         on one rank only would be half lost, and not be found by comparing what ranks have
@@ -99,13 +99,13 @@ class Shards:
         return self._cuts(buffer)[self._channel(buffer).rank]
 
     def total(self, values: Array) -> Array:
-        """Numbers added up over the pieces of all ranks, which all call it."""
+        """Add numbers up over the pieces of all ranks, which all call it."""
         return self._reducer.channel.allreduce(np.asarray(values, np.float64))
 
     @contextmanager
     def pieces(self, optimizer: GradientMethod) -> Iterator[None]:
-        """Around a step: parameters are their pieces inside, and have the values of all ranks
-        afterwards.
+        """Let parameters be their pieces inside a ``with`` block, around a step; afterwards they
+        have the values of all ranks.
         """
         layout = [
             (id(p), place)
@@ -144,8 +144,8 @@ class Shards:
                 buffer.data[cut] = part
 
     def _piece(self, buffer: FlatBuffer, i: int) -> tuple[Array, Array, slice]:
-        """What this rank has of a parameter's values and gradient, and which of its elements these
-        are.
+        """Return what this rank has of a parameter's values and gradient, and which of its elements
+        these are.
         """
         place = buffer.slices[i]
         own = self._own(buffer)
@@ -159,14 +159,14 @@ class Shards:
 
     @contextmanager
     def whole(self, optimizer: GradientMethod) -> Iterator[None]:
-        """Around saving: states have all their elements, on every rank; all call it. The next step
+        """Give states all their elements, on every rank, around saving; all call it. The next step
         cuts what is loaded.
         """
         self._join(optimizer)
         yield
 
     def _join(self, optimizer: GradientMethod) -> None:
-        """States that are in pieces become whole."""
+        """Make states that are in pieces whole."""
         for buffer in optimizer.buffers.learning:
             for param in buffer.params:
                 rule = param.update_rule
@@ -198,7 +198,7 @@ def _be(param: Parameter, values: Array, gradients: Array | None) -> None:
 
 
 def _cut_state(rule: UpdateRule, inside: slice) -> None:
-    """States that are whole (loaded, or from before) become those of the piece."""
+    """Cut states that are whole (loaded, or from before) to those of the piece."""
     if not rule.in_pieces:
         for name in [name for name in rule.state if name not in rule.scalars]:
             rule.state[name] = rule.state[name].reshape(-1)[inside].copy()
