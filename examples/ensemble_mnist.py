@@ -7,9 +7,8 @@ members.
 
 Every member draws its own sample of the training images (bagging). At evaluation the members'
 outputs go through one allgather, and are averaged. With ``--joint`` that happens in training too:
-one loss of the averaged output, whose gradients flow back to all ranks, and at the end the same
-ensemble is trained on one rank and compared. With ``--groups G`` each member is itself divided over
-G ranks, which pass its activations on by ``send`` and ``recv``.
+one loss of the averaged output, whose gradients flow back to all ranks. With ``--groups G`` each
+member is itself divided over G ranks, which pass its activations on by ``send`` and ``recv``.
 
 The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``,
 or where MNPAR_DATA says.
@@ -101,15 +100,18 @@ def load(args):
     )
 
 
+def sizes(train, args):
+    """The widths of a member's layers, one or more on each of its ranks."""
+    return [train[0][0].size] + [args.unit] * max(1, args.groups - 1) + [10]
+
+
 def main(comm, args):
-    """Train and evaluate; returns the last accuracies of the members and of the ensemble."""
-    if args.joint:
-        mnpar.config.dtype = np.dtype("f8")  # to compare with one rank, digit for digit
+    """Train and evaluate; returns this rank's part of the ensemble."""
     with mnpar.launch.reading(comm):
         train, test, data = load(args)
-    sizes = [train[0][0].size] + [args.unit] * max(1, args.groups - 1) + [10]
+    widths = sizes(train, args)
     model = mnpar.Ensemble(
-        comm, lambda group, i: Stage(group, sizes, (args.seed, i)), comm.size // args.groups
+        comm, lambda group, i: Stage(group, widths, (args.seed, i)), comm.size // args.groups
     )
     number = model.numbers[0]
     answer = model if args.joint else model.member
@@ -150,38 +152,7 @@ def main(comm, args):
                 )
     if comm.is_root:
         draw(history, Path(args.out) / "ensemble_mnist.png", data)
-    if args.joint:
-        compare(model, train, sizes, comm, args)
-    return history[-1]
-
-
-def compare(model, train, sizes, comm, args):
-    """Train the joint ensemble once more on one rank, and show that the weights are the same."""
-    weights = comm.gather_obj([p.array for p in model.params()])
-    if not comm.is_root:
-        return
-    alone = mnpar.create_communicator("self")
-    members = mnpar.ChainList(
-        *(Stage(alone, sizes, (args.seed, i)) for i in range(comm.size // args.groups))
-    )
-
-    def loss(x, t):
-        return F.softmax_cross_entropy(
-            F.average(F.stack([member(x) for member in members], axis=0), axis=0), t
-        )
-
-    optimizer = mnpar.optimizers.MomentumSGD(lr=0.1).setup(members)
-    iterator = batches(train, args, 0, alone, alone)
-    while iterator.epoch < args.epoch:
-        optimizer.update(loss, *mnpar.dataset.concat_examples(next(iterator)))
-    spread = [w for rank in weights for w in rank]
-    difference = max(abs(w - p.array).max() for w, p in zip(spread, members.params(), strict=True))
-    print(
-        f"the same ensemble trained on one rank: the weights differ by {difference:.1e} at most",
-        flush=True,
-    )
-    if not difference < 1e-10:
-        raise SystemExit("the two runs do not agree")
+    return model
 
 
 def draw(history, path, data):
@@ -248,7 +219,8 @@ def check(parser, args):
         )
 
 
-if __name__ == "__main__":
+def flags():
+    """Return the parser of the command line."""
     parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
     parser.flag("--epoch -e", 30, "epochs")
     parser.flag("--batchsize -b", 16, "examples per step")
@@ -260,4 +232,8 @@ if __name__ == "__main__":
         "--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files, raw or .gz"
     )
     parser.flag("--out -o", mnpar.launch.folder, "for the plot", default="result")
-    mnpar.launch.script(main, parser)
+    return parser
+
+
+if __name__ == "__main__":
+    mnpar.launch.script(main, flags())

@@ -46,14 +46,6 @@ def test_every_file_that_the_readme_names_is_there():
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 
 
-def test_every_file_that_contributing_names_is_there():
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    paths = set(re.findall(r"\b(?:benchmarks|docs|examples|mnpar|tests)/[\w/.]*\w/?", text))
-    paths = {path for path in paths if not re.search(r"NAME|_build", path)}
-    assert {"mnpar/checkpoint/", "tests/functions/test_cases.py"} <= paths
-    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
-
-
 def test_every_name_of_mnpar_that_the_readme_uses_is_there():
     names = re.findall(r"`(mnpar\.[\w.]+)", README)
     assert "mnpar.backward" in names

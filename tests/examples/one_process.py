@@ -148,6 +148,42 @@ def parallel_convolution(example, comm, args):
     return None
 
 
+def mixture_of_experts(example, comm, args):
+    net = example.main(comm, args)
+    every = comm.gather_obj({path: param.array for path, param in net.namedparams()})
+    if comm.is_root:
+        found = {path: array for some in every for path, array in some.items()}
+        alone = mnpar.create_communicator("self")
+        whole = example.mixture(alone, args)
+        example.train(alone, whole, example.load(args.seed), args)
+        assert dict(whole.namedparams()).keys() == found.keys()
+        return largest([found[path] for path, _ in whole.namedparams()], weights(whole))
+    return None
+
+
+def ensemble_mnist(example, comm, args):
+    model = example.main(comm, args)
+    found = on_root(comm, weights(model))
+    if comm.is_root:
+        train, _, _ = example.load(args)
+        alone = mnpar.create_communicator("self")
+        sizes = example.sizes(train, args)
+        members = mnpar.ChainList(
+            *[example.Stage(alone, sizes, (args.seed, i)) for i in range(comm.size // args.groups)]
+        )
+
+        def loss(x, t):
+            mean = F.average(F.stack([member(x) for member in members], axis=0), axis=0)
+            return F.softmax_cross_entropy(mean, t)
+
+        optimizer = mnpar.optimizers.MomentumSGD(lr=0.1).setup(members)
+        iterator = example.batches(train, args, 0, alone, alone)
+        while iterator.epoch < args.epoch:
+            optimizer.update(loss, *mnpar.dataset.concat_examples(next(iterator)))
+        return largest(found, weights(members))
+    return None
+
+
 def main(program, example, comm, args):
     mnpar.config.dtype = np.dtype("f8")
     difference = program(example, comm, args)
@@ -158,6 +194,8 @@ def main(program, example, comm, args):
 PROGRAMS = {
     "mlp_model_parallel": mlp_model_parallel,
     "pipeline_mlp": pipeline_mlp,
+    "mixture_of_experts": mixture_of_experts,
+    "ensemble_mnist": ensemble_mnist,
     "parallel_convolution": parallel_convolution,
     "ensemble_tournament": ensemble_tournament,
     "applications/pipeline_seq2seq": pipeline_seq2seq,

@@ -200,6 +200,8 @@ WAYS += [
     Way("mlp_model_parallel", 2, "--unit 20", {r"^step +(?:1|50)   loss [\d.]+$": 2}),
     tournament(0, "--threads 2", 2)._replace(differs=0),
     convolution(2, "", 2)._replace(differs=0),
+    mixture(2, "", 2)._replace(differs=0),
+    ensemble(2, "--joint", 2)._replace(differs=0),
     pipeline(2, "", 2)._replace(differs=0),
     u_net(2)._replace(differs=0),
     translator(2)._replace(differs=0),
