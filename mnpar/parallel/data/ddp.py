@@ -46,9 +46,7 @@ class End(FunctionNode):
         self.act = act
         self.module = module
         self.tape = current_tape()
-        self.averages_over = (
-            comm  # not ``comm``, as functions of the model have it that communicate
-        )
+        self.averages_over = comm  # not ``comm``, as functions of the model that communicate
         self.number = -tick()
         self.tape.append(self)
 
@@ -177,18 +175,17 @@ class DistributedDataParallel(Chain):
         self._comm = comm
         self._by_samples = reduce == "weighted"
         self._samples = samples
-        self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]  # by hooks always: End comes before backward's end
+        # in buckets always, which hooks send: End comes before backward's end
+        self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]
         self._buffers = FlatBuffers()
         self._replicas = ReplicaSet(comm)
         self._members = ParameterCache()
         self._end: End | None = None
         self._count = 0.0  # the samples of forwards since the last reduction that count in any case
-        self._pending: list[
-            ref[Samples]
-        ] = []  # those of forwards that count as long as a result keeps them
-        self._uneven: list[
-            float
-        ] = []  # the ranks' samples if they differ: weights come too late for what communicates
+        # those of forwards that count as long as a result keeps them
+        self._pending: list[ref[Samples]] = []
+        # the ranks' samples if they differ: weights come too late for what communicates
+        self._uneven: list[float] = []
         self._alone = False
 
     def take_as_given(self) -> None:

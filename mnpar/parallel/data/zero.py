@@ -38,9 +38,8 @@ class Shards:
         self._reducer = reducer
         self._layout: list[tuple[int, slice]] = []  # by which states were cut
         self._places: list[Array] = []  # a few of each parameter, in each buffer
-        self._left: list[
-            tuple[FlatBuffer, bytes]
-        ] = []  # the buffers that the last step left, and what was at these places
+        # the buffers that the last step left, and what was at these places
+        self._left: list[tuple[FlatBuffer, bytes]] = []
 
     def reduce(self, buffers: FlatBuffers, factor: float) -> None:
         """Add up the gradients of all ranks, each rank's stretch on that rank; the rest is left
