@@ -161,7 +161,7 @@ class Channel(Mailbox):
         key: Any = None,
         buffer: MatchBuffer | None = None,
     ) -> CallRecord:
-        """What this rank states of a value, for a block of ``size`` bytes.
+        """Make the record of this rank's call and value, for a block of ``size`` bytes.
 
         With a key it is kept in the buffer, if it will be the same for the next value of this form.
         """
@@ -225,11 +225,9 @@ class Channel(Mailbox):
         return (yield from algorithm.transfer(self, match, x)), match.wants
 
     def now(self, algorithm: Algorithm, x: Any, call: Call) -> tuple[Any, bool]:
-        """Take :meth:`steps`, and wait; small values, which come with the calls, need no steps
-        (that is a twentieth of a small allreduce).
+        """Take :meth:`steps` of a call that is not awaited later, and wait; small values, which
+        come with the calls, need no steps (that is a twentieth of a small allreduce).
         """
-        if self.by_messages or call.later:
-            return complete(self.transport, self.steps(algorithm, x, call))
         x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
         match = self._match_now(call, x, parts)
         if match.inline:

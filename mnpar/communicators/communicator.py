@@ -161,7 +161,7 @@ class Communicator:
 
     @property
     def name(self) -> str:
-        """What carries the messages: 'mpi' or 'threads'."""
+        """The name of what carries the messages: 'mpi' or 'threads'."""
         return self.transport.name
 
     @property
@@ -200,7 +200,7 @@ class Communicator:
 
     @property
     def is_root(self) -> bool:
-        """Whether this is rank 0, the one that prints."""
+        """Return whether this is rank 0, the one that prints."""
         return self.rank == 0
 
     def split(self, color: int | None, key: int) -> Communicator | None:
@@ -307,7 +307,7 @@ class Communicator:
 
     @property
     def traffic(self) -> Traffic:
-        """What this rank has sent so far."""
+        """The counts of what this rank has sent so far."""
         return self.transport.traffic
 
     def follow(self) -> None:
@@ -890,8 +890,8 @@ def _like(x: Any, given: Any) -> Any:
 
 
 def _widened(x: Any, call: Call) -> tuple[Any, Call]:
-    """What is summed for a mean: as in numpy, 8-bit integers do not overflow on the way, nor 16-bit
-    floats; what is told.
+    """Return the array that is summed for a mean, and the call that is told: as in numpy, 8-bit
+    integers do not overflow on the way, nor 16-bit floats.
     """
     if (
         call.reduction[:4] != "mean"

@@ -47,8 +47,8 @@ def run_on_root(comm: Communicator, root: int, work: Callable[[], T]) -> T:
 
 
 def run_on_all(comm: Communicator, work: Callable[[], T]) -> list[T]:
-    """What ``work()`` returned on each rank; if it raised on some, its error on the first of them,
-    on all ranks.
+    """Call ``work()`` on each rank, and return the results of all; if it raised on some, raise its
+    error on the first of them, on all ranks.
 
     Args:
         comm: all its ranks call this.

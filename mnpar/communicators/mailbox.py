@@ -19,8 +19,8 @@ EAGER_LIMIT = 2**17  # bytes: smaller arrays travel in one message with their he
 
 
 def is_rendezvous(x: Any) -> bool:
-    """Whether a value is sent from where it is, without a copy, after a message with its header: a
-    large contiguous array.
+    """Return whether a value is sent from where it is, without a copy, after a message with its
+    header: a large contiguous array.
     """
     return type(x) is np.ndarray and x.nbytes >= EAGER_LIMIT and x.flags.c_contiguous
 
@@ -37,7 +37,7 @@ class PostedReceive:
         self.envelope: Envelope | None = None
 
     def matches(self, envelope: Envelope, lane: int) -> bool:
-        """Whether this receive is open, and matches the message."""
+        """Return whether this receive is open, and matches the message."""
         free = self.envelope is None and self.lane == lane
         return free and self.source in (ANY, envelope.source) and self.tag in (ANY, envelope.tag)
 

@@ -73,8 +73,8 @@ TO_ROOT = ("reduce", "gather", "gather_obj", "reduce_obj")
 
 
 class CallRecord:
-    """What this rank states of a call and its value in its block and, if values of this form come
-    again, the match that came of it.
+    """The bytes in a rank's block that describe its call and value and, if values of this form come
+    again, the match that came of them.
 
     Args:
         head: the header, and whatever else in the block is the same for all values of this form.
@@ -259,7 +259,7 @@ class Match:
 
     @property
     def all_recording(self) -> bool:
-        """Whether every rank records for backward."""
+        """Return whether every rank records for backward."""
         return all([flags & wire.RECORDING for flags in self._flags])
 
     @property
@@ -310,8 +310,8 @@ class Match:
         return wire.as_array(np.frombuffer(self.raw, np.uint8, header.nbytes, start), header)
 
     def same_form(self) -> bool:
-        """Whether all values have one dtype and shape. (Of a gradient some parts may be missing:
-        their number is compared.)
+        """Return whether all values have one dtype and shape. (Of a gradient some parts may be
+        missing: their number is compared.)
         """
         blocks = [bytes(self.raw[rank * self.block :][: wire.FLAGS]) for rank in range(self.size)]
         forms = [block[wire.FORM] for block in blocks if block[wire.FORM.start] != NOTHING]
@@ -339,14 +339,14 @@ class Match:
 
     @property
     def same_call(self) -> bool:
-        """Whether the ranks are in the same collective."""
+        """Return whether the ranks are in the same collective."""
         starts = () if self.uniform else range(0, len(self.raw), self.block)
         calls = {bytes(self.raw[start : start + wire.IDENTITY]) for start in starts}
         return len(calls) <= 1 or self._same_mean()
 
     def _same_mean(self) -> bool:
-        """Whether the ranks are together in a mean, but for some who have nothing to give, and do
-        not say of which dtype.
+        """Return whether the ranks are together in a mean, but for some who have nothing to give,
+        and do not say of which dtype.
         """
         ops = {(h.op, h.order, h.later, h.root, h.seq) for h in self.headers()}
         told = {h.reduction for h in self.headers() if h.kind != NOTHING}
@@ -513,7 +513,7 @@ def table(forms: tuple[Any, ...]) -> bytes:
 
 @functools.lru_cache(1000)
 def places(text: bytes) -> tuple[Place | None, ...]:
-    """Where each part is, by the table; None for a part that does not exist."""
+    """Return where each part is, by the table; None for a part that does not exist."""
     found: list[Place | None] = []
     start = 0
     for form in json.loads(text):
@@ -542,7 +542,7 @@ def join_parts(text: bytes, xs: tuple[Any, ...]) -> bytes:
 
 
 def on_host(xs: tuple[Any, ...]) -> bool:
-    """Whether all parts are numpy arrays."""
+    """Return whether all parts are numpy arrays."""
     return all([x is None or type(x) is np.ndarray for x in xs])
 
 

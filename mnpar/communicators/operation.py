@@ -77,16 +77,16 @@ class Operation:
             transport.active.append(self)
 
     def belongs_to(self, transport: Transport) -> bool:
-        """Whether this transport carries the operation."""
+        """Return whether this transport carries the operation."""
         return self._transport is transport
 
     @property
     def waiting(self) -> Waiting | None:
-        """What it waits for; None if it is done."""
+        """The description of what it waits for; None if it is done."""
         return None if self._pending is None else self._pending.waiting
 
     def ready(self) -> bool:
-        """Whether the next step can be taken."""
+        """Return whether the next step can be taken."""
         return self._pending is not None and self._pending.ready()
 
     def step(self) -> None:
@@ -109,14 +109,14 @@ class Operation:
                 self._transport.active.remove(self)
 
     def test(self) -> bool:
-        """Whether it is done; takes what steps it can."""
+        """Return whether it is done; takes what steps it can."""
         self.step()
         if not self.done:
             self._transport.pause()
         return self.done
 
     def wait(self) -> Any:
-        """What the communication returns, as soon as it is there.
+        """Wait, and return the result of the communication.
 
         Raises:
             MismatchError, DeadlockError: as the communication's blocking form does.

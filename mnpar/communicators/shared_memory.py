@@ -16,7 +16,7 @@ class SharedMemory(Protocol):
     array: Array  # (nbytes,) uint8
 
     def in_use(self) -> bool:
-        """Whether other arrays of this rank refer to the memory."""
+        """Return whether other arrays of this rank refer to the memory."""
 
     def sync(self) -> None:
         """A memory barrier: to be called before and after the ranks meet, so that each sees what
@@ -44,7 +44,7 @@ class MemoryArray:
         return sys.getrefcount(self.array)
 
     def in_use(self) -> bool:
-        """Whether other arrays of this rank refer to the memory."""
+        """Return whether other arrays of this rank refer to the memory."""
         return self._references() > self._alone
 
 

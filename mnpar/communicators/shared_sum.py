@@ -401,7 +401,7 @@ class SharedVectors:
 
 
 class Ranks(Protocol):
-    """What a communicator does for ``share_vectors``."""
+    """The calls of a communicator that ``share_vectors`` needs."""
 
     rank: int
     size: int

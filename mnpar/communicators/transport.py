@@ -31,7 +31,7 @@ def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
 
 @dataclass
 class Traffic:
-    """What a rank has sent so far on a communicator: values and gradients.
+    """Counts of what a rank has sent so far on a communicator: values and gradients.
 
     ``messages`` and ``bytes``: the messages of exchanges (:func:`mnpar.functions.exchange`), and
     the bytes of the arrays in them. ``collectives`` and ``collective_bytes``: the collectives in
@@ -171,7 +171,7 @@ class Transport(Protocol):
 
     @property
     def survives(self) -> bool:
-        """Whether ranks can go on when others of them have ended."""
+        """Return whether ranks can go on when others of them have ended."""
 
     def revoke(self) -> None:
         """Have every rank that waits in this group, now or later, fail: what it waits for may never
@@ -179,11 +179,11 @@ class Transport(Protocol):
         """
 
     def lost(self, error: BaseException) -> bool:
-        """Whether an error says that another rank was lost, and nothing of this one."""
+        """Return whether an error says that another rank was lost, and nothing of this one."""
 
     def agree(self, well: bool) -> bool:
-        """Whether all ranks are there, and all are well: the same on all of them. It waits, for
-        those that are there.
+        """Return whether all ranks are there, and all are well: the same on all of them. It waits,
+        for those that are there.
         """
 
     def survivors(self, well: bool) -> Transport | None:

@@ -43,7 +43,7 @@ def unfinished(rank: int, text: str) -> str:
 
 
 class Waiting(NamedTuple):
-    """What a rank waits for; shown when it waits too long."""
+    """A description of what a rank waits for, shown when it waits too long."""
 
     what: str  # "recv", "gradient of allreduce"
     site: str
@@ -55,12 +55,12 @@ class Waiting(NamedTuple):
 
     @property
     def from_any(self) -> bool:
-        """Whether it waits for a message from any rank."""
+        """Return whether it waits for a message from any rank."""
         return self.peer == ANY
 
     def advice(self, finished: bool, rows: str) -> str:
-        """What to do about ranks that have finished instead, or that all receive, as the rows of a
-        table say.
+        """Return the remedy where ranks have finished instead, or where all receive, as the rows
+        of a table say.
         """
         if finished:
             return (

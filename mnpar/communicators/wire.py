@@ -160,7 +160,7 @@ class Header(NamedTuple):
 
     @property
     def wants(self) -> bool:
-        """Whether a gradient flows through the sender's part."""
+        """Return whether a gradient flows through the sender's part."""
         return bool(self.flags & WANTS)
 
     @property
@@ -379,8 +379,8 @@ def encode_refusal(call: Call, seq: int) -> Array:
 
 
 def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
-    """Of a header that is sent by itself: whether it is of a send, its order, its number, and how
-    many bytes follow it.
+    """Read a header that is sent by itself: whether it is of a send, its order, its number, and
+    how many bytes follow it.
     """
     op, order, seq, nbytes = _FOLLOWS.unpack_from(head)  # type: ignore[arg-type]  # a buffer, for numpy from Python 3.12 on
     return OPS[op] in POINT_TO_POINT, order, seq, nbytes

@@ -20,7 +20,7 @@ _SITES: dict[tuple[str, int], str] = {}
 
 
 def is_internal(filename: str) -> bool:
-    """Whether a source file is mnpar's own."""
+    """Return whether a source file is mnpar's own."""
     return filename.startswith(_PACKAGE)
 
 

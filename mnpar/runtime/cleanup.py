@@ -68,7 +68,7 @@ def launchers_file(launcher: int) -> list[str]:
 
 
 def is_launchers(name: str) -> bool:
-    """Whether a file has the name of such a one."""
+    """Return whether a file has the name of such a one."""
     return Path(name).name.startswith("hydra_hwloc_xmlfile_")
 
 

@@ -58,14 +58,14 @@ class Awaited(Protocol):
 
     @property
     def from_any(self) -> bool:
-        """Whether one of the ranks is enough, whichever it is."""
+        """Return whether one of the ranks is enough, whichever it is."""
 
     def advice(self, finished: bool, rows: str) -> str:
         """The remedy; ``finished``: some ranks have finished instead; ``rows``: what each does."""
 
 
 class ControlChannel(Protocol):
-    """What carries the questions and answers, apart from the data."""
+    """The messages with questions and answers, apart from the data."""
 
     rank: int
     size: int
@@ -184,8 +184,8 @@ class DeadlockDetector:
             time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
 
     def meanwhile(self, seconds: float) -> str:
-        """What others wait for, a line for each wait: this rank has failed, and has ``seconds`` to
-        hear from them.
+        """Describe what others wait for, a line for each wait: this rank has failed, and has
+        ``seconds`` to hear from them.
         """
         self._questions += 1
         for rank in [
@@ -352,8 +352,8 @@ class DeadlockDetector:
         return [rank for rank in sorted(states) if not free[rank]]
 
     def _crossed(self, states: dict[int, dict[str, Any]]) -> bool:
-        """Whether ranks are in the same collective, but this one waits for it at once and another
-        later: they never meet.
+        """Return whether ranks are in the same collective, but this one waits for it at once and
+        another later: they never meet.
         """
         name, _, mine = states[self._control.rank]["meeting"].rpartition(", ")
         others = [state.get("meeting", "").rpartition(", ") for state in states.values()]
@@ -397,7 +397,7 @@ class DeadlockDetector:
         return "\n".join(filter(None, [first, rows, wait.waiting.advice(finished, rows)]))
 
     def _rows(self, states: dict[int, dict[str, Any]]) -> str:
-        """What each rank does."""
+        """Describe what each rank does."""
         rows = []
         for rank in [rank for rank in range(self._control.size) if rank not in self.lost]:
             seen = self._peer_states.get(

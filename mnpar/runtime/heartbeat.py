@@ -84,9 +84,9 @@ def boot() -> str:
 
 
 def card(heart: Heartbeat) -> bytes:
-    """What others need to see this process, in ``CARD`` bytes: its place (machine and namespace of
-    process ids; empty if processes cannot be seen), its id, when it was started, and the descriptor
-    of its heartbeat's file.
+    """Return what others need to see this process, in ``CARD`` bytes: its place (machine and
+    namespace of process ids; empty if processes cannot be seen), its id, when it was started, and
+    the descriptor of its heartbeat's file.
     """
     try:
         place = boot() + os.readlink("/proc/self/ns/pid")
@@ -129,7 +129,7 @@ class Neighbours:
 
     @staticmethod
     def _note(pid: int, fd: int) -> tuple[float, str]:
-        """What the process last noted of itself: when, and its source line."""
+        """Return what the process last noted of itself: when, and its source line."""
         with contextlib.suppress(OSError, struct.error):
             other = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY)
             try:

@@ -48,15 +48,15 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:
 
 
 def launched_after_first() -> bool:
-    """Whether the launcher says that this is not rank 0: known before MPI starts, and where it
-    cannot start.
+    """Return whether the launcher says that this is not rank 0: known before MPI starts, and where
+    it cannot start.
     """
     return any(os.environ.get(name, "0") != "0" for name in _WORLD_RANKS)
 
 
 def under_launcher() -> bool:
-    """Whether an MPI launcher started this process, or the program has started MPI with several
-    ranks.
+    """Return whether an MPI launcher started this process, or the program has started MPI with
+    several ranks.
     """
     loaded = sys.modules.get("mpi4py.MPI")
     if (
@@ -81,7 +81,7 @@ def told_by_environment() -> tuple[int, int, str] | None:
 
 
 def under_open_mpi() -> bool:
-    """Whether Open MPI's launcher started this process, and nobody has told MPICH to speak with
-    it.
+    """Return whether Open MPI's launcher started this process, and nobody has told MPICH to speak
+    with it.
     """
     return "OMPI_COMM_WORLD_SIZE" in os.environ and "MPIR_CVAR_PMI_VERSION" not in os.environ

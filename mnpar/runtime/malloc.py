@@ -53,8 +53,8 @@ def keep_memory() -> bool:
 
 
 def _addresses_are_limited() -> bool:
-    """Whether this process may have only so many addresses, or all processes so many together, used
-    or not.
+    """Return whether this process may have only so many addresses, or all processes so many
+    together, used or not.
     """
     import resource  # not on Windows
 

@@ -98,13 +98,13 @@ def killed_launcher() -> int | None:
 
 
 def _key() -> bytes:
-    """Of a notice: jobs that this one has spawned have the same launcher."""
+    """Return the key of a notice: jobs that this one has spawned have the same launcher."""
     return b"mnpar left " + os.fsencode(os.environ.get("PMIX_NAMESPACE", ""))
 
 
 def _library(process: int | str) -> ctypes.CDLL | None:
-    """That of PMIx which a process has loaded; None if it has none, or one whose functions have
-    other names.
+    """Load the PMIx library which a process has loaded; None if it has none, or one whose functions
+    have other names.
     """
     with contextlib.suppress(OSError):
         for line in (

@@ -50,7 +50,7 @@ _KILLED = 1  # the exit code of ranks that end because another one has left
 
 
 def end_line(code: int, text: str) -> bytes:
-    """What ends all ranks, with this exit code, after they have said this text."""
+    """Return the line that ends all ranks, with this exit code, after they have said this text."""
     return f"{END} code={code} text={urllib.parse.quote(text)[: _LONGEST // 2]}\n".encode()
 
 
@@ -61,7 +61,9 @@ def end_of(line: str) -> tuple[int, str]:
 
 
 def proof(token: str, who: str, *said: str) -> str:
-    """What only one who knows the token can say, after these words of both ends."""
+    """Return the proof that only one who knows the token can give, after these words of both
+    ends.
+    """
     return hmac.new(token.encode(), "\n".join([who, *said]).encode(), "sha256").hexdigest()
 
 
@@ -234,7 +236,7 @@ class Manager:
         return [rank for rank in range(self._size) if rank not in self._ranks]
 
     def _hear(self, line: Line, text: str) -> None:
-        """Who it is, once it has proved that it knows the file."""
+        """Return who it is, once it has proved that it knows the file."""
         if line.challenge is None:
             line.challenge = text, os.urandom(16).hex()
             return line.write(

@@ -56,7 +56,7 @@ def launcher() -> tuple[int | None, int]:
 
 
 def name(pid: int) -> str:
-    """That of a process's program; empty if it cannot be seen."""
+    """Return the name of a process's program; empty if it cannot be seen."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     return ""
@@ -69,9 +69,9 @@ def is_mpichs(launcher: int | None) -> bool:
 
 @functools.cache
 def reaches_terminal(file: int) -> bool:
-    """Whether what a rank writes to its standard output (1) or error (2), a terminal, is seen on
-    one: Open MPI's launcher gives ranks terminals of their own, and passes on what they write to
-    where its own output goes.
+    """Return whether what a rank writes to its standard output (1) or error (2), a terminal, is
+    seen on one: Open MPI's launcher gives ranks terminals of their own, and passes on what they
+    write to where its own output goes.
     """
     if not under_open_mpi() or file not in (1, 2):
         return True
@@ -89,8 +89,8 @@ def leave() -> None:
 
 
 def is_helper() -> bool:
-    """Whether a rank has started this process, which has its variables: another Python above it has
-    them too.
+    """Return whether a rank has started this process, which has its variables: another Python above
+    it has them too.
     """
     with contextlib.suppress(OSError):
         own = os.readlink("/proc/self/exe")
@@ -121,8 +121,8 @@ def children(parent: int) -> dict[int, int]:
 
 
 def _is_a_way_out(pid: int) -> bool:
-    """Whether it is the ``ssh`` by which Open MPI's launcher reaches another machine: it has no
-    rank among its variables.
+    """Return whether it is the ``ssh`` by which Open MPI's launcher reaches another machine: it has
+    no rank among its variables.
     """
     return (
         under_open_mpi() and bool(variables := _variables(pid)) and launched_rank(variables) is None
@@ -155,7 +155,7 @@ def rank_of(pid: int) -> int | None:
 
 
 def _variables(pid: int) -> dict[str, str]:
-    """Those with which a process was started; empty if they cannot be seen."""
+    """Return the variables with which a process was started; empty if they cannot be seen."""
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
         return dict([variable.split("=", 1) for variable in text.split("\0") if "=" in variable])
@@ -163,7 +163,9 @@ def _variables(pid: int) -> dict[str, str]:
 
 
 def has_mpi(pid: int) -> bool:
-    """Whether a process has loaded an MPI library, and so may have a connection to the launcher."""
+    """Return whether a process has loaded an MPI library, and so may have a connection to the
+    launcher.
+    """
     with contextlib.suppress(OSError):
         return "/libmpi" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     return False

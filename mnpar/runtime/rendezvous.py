@@ -206,7 +206,7 @@ class _Meeting:
     # ---- the file ----
 
     def _read(self) -> dict[str, Any] | None:
-        """What the file says; None if there is none, or it is empty."""
+        """Return what the file says; None if there is none, or it is empty."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 text = file.read(2**16)

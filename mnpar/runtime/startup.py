@@ -179,7 +179,7 @@ def settled() -> None:
 
 
 def _some_elsewhere() -> bool:
-    """Whether ranks of this job are on other machines."""
+    """Return whether ranks of this job are on other machines."""
     return launched_ranks_here() != launched_ranks()
 
 
@@ -394,7 +394,7 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
 
 
 def _has_died(pid: int, since: int | None) -> bool:
-    """Whether a process has ended that was started then; no if it cannot be seen."""
+    """Return whether a process has ended that was started then; no if it cannot be seen."""
     return bool(since) and processes.begun(pid) not in (since, None)
 
 

@@ -349,8 +349,8 @@ class MpiTransport(Reductions):
 
     @property
     def _group(self) -> Any:
-        """What groups are made from: nothing else goes on there, unless it is the user's, who may
-        have freed it.
+        """The communicator that groups are made from: nothing else goes on there, unless it is the
+        user's, who may have freed it.
         """
         return self.mpi_comm or self.lanes[FORWARD]
 

@@ -166,7 +166,7 @@ class World:
         return "has finished" if self.done[rank] else "has not started"
 
     def _beside(self, rank: int) -> str:
-        """Of the messages that have come to a rank, and are not what it waits for, the first."""
+        """Describe the first message that has come to a rank and is not awaited there."""
         for (group, lane, source, dest), queue in self.mail.items():
             if lane == FORWARD and queue and self.members[group][dest] == rank:
                 (tag, frame), whom = queue[0], self.members[group][source]

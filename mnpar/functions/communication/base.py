@@ -115,8 +115,8 @@ Keys = tuple[str, ...] | None  # of the arrays in a message, if they are a dict
 
 
 def arrays_of(x: Any) -> tuple[tuple[Any, ...], bool, Keys]:
-    """What a message is to hold: its arrays, whether these are several (in a tuple, list or dict),
-    and their keys.
+    """Return what a message is to hold: its arrays, whether these are several (in a tuple, list or
+    dict), and their keys.
     """
     if isinstance(x, dict):
         return tuple(x.values()), True, tuple(x)
@@ -197,7 +197,7 @@ class Communication(FunctionNode):
         return inputs
 
     def steps(self, *xs: Any) -> Steps[Any]:
-        """What ``forward`` does, in steps."""
+        """Do what ``forward`` does, in steps."""
         raise TypeError(f"{self.label} does not define steps(self, *xs)")
 
     def forward(self, *xs: Any) -> Any:
@@ -239,7 +239,7 @@ class Communication(FunctionNode):
         return self
 
     def call(self, root: int = 0, tag: int = 0) -> Call:
-        """What this rank's messages say of the communication."""
+        """Return what this rank's messages say of the communication."""
         self.recording = recording = is_recording()
         wants = self.differentiable and recording
         return call_of(
@@ -284,7 +284,7 @@ class Communication(FunctionNode):
         raise TypeError(f"{self.label} does not define mirror(self)")
 
     def given(self, gys: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Those of the outputs' gradients that the adjoint takes as its inputs on this rank."""
+        """Return the outputs' gradients that the adjoint takes as its inputs on this rank."""
         return gys
 
     def backward(self, *gys: Any) -> Any:
@@ -306,10 +306,11 @@ class Collective(Communication):
     root = 0
 
     def forward(self, *xs: Any) -> Any:
-        if (hook := communication_hook()) is not None:
-            hook.check_inputs(self, xs)
+        if _hook.get() is not None or is_debugging():
+            self.check_inputs(*xs)
         x = xs if self.several else xs[0] if xs else None
-        return self.agreed(*self.channel.now(self.algorithm, x, self.call(self.root)))
+        channel = self.comm.channel(self.order)
+        return self.agreed(*channel.now(self.algorithm, x, self.call(self.root)))
 
     def steps(self, *xs: Any) -> Steps[Any]:
         x = xs if self.several else xs[0] if xs else None

@@ -17,7 +17,9 @@ from mnpar.plans.plan import Layouts, Parcel, Route, several
 
 
 class Form(NamedTuple):
-    """What all arrays of an exchange have in common: dtype, device and leading axes."""
+    """The properties that all arrays of an exchange have in common: dtype, device and leading
+    axes.
+    """
 
     lead: tuple[int, ...]  # the axes before those of the plan
     dtype: Any
@@ -100,7 +102,7 @@ class Delivery:
         self._missing: list[Parcel] = []  # of which nothing came
 
     def suits(self, parcel: Parcel, value: Any) -> bool:
-        """Whether a message has what is expected from its sender."""
+        """Return whether a message has what is expected from its sender."""
         if value is None:
             return True
         if not backend.is_array(value) or value.ndim == 0 or value.shape[-1] != parcel.cells:
@@ -111,7 +113,7 @@ class Delivery:
         )
 
     def expects(self, parcel: Parcel) -> str:
-        """What is expected from a sender, in words."""
+        """Describe what is expected from a sender."""
         form = self.form
         return (
             f"{parcel.cells} cells"
@@ -120,8 +122,8 @@ class Delivery:
         )
 
     def in_order(self) -> list[Parcel]:
-        """What comes here: by rank where it is added up; else the rank's own first, while that of
-        others is on its way.
+        """Return the parcels that come here: by rank where it is added up; else the rank's own
+        first, while that of others is on its way.
         """
         parcels = [self.route.own, *self.route.receives]
         return parcels if all(self.route.apart) else sorted(parcels, key=lambda parcel: parcel.rank)
@@ -154,8 +156,8 @@ class Delivery:
                 y[index] += backend.to_device_of(piece, y)
 
     def arrays(self, always: bool) -> tuple[Array | None, ...]:
-        """What the rank wants; if nothing at all came, None for each array, or filled ones
-        (``always``).
+        """Return the arrays that the rank wants; if nothing at all came, None for each array, or
+        filled ones (``always``).
         """
         if not self._arrays and not always:
             return (None,) * len(self.layouts)

@@ -91,7 +91,7 @@ class Recv(Communication):
         return self.taken(*(yield from receiving))
 
     def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
-        """What came."""
+        """Note where a message came from and whether it wants a gradient; return its arrays."""
         self.source, self.tag, self.seq = source, tag, header.seq
         if type(value) is dict:
             self.keys = tuple(value)
@@ -116,7 +116,7 @@ class Recv(Communication):
 
 
 class Connected(tuple[Variable, ...]):
-    """What :func:`pseudo_connect` returns: a tuple of Variables that can itself be returned as a
+    """The result of :func:`pseudo_connect`: a tuple of Variables that can itself be returned as a
     loss.
     """
 
@@ -400,7 +400,7 @@ class SendRecv(Communication):
         return value
 
     def gift(self) -> Call:
-        """What the message that it sends says."""
+        """Return the call that the message which it sends tells."""
         self.recording = on = is_recording()
         self.wants = wants = self.differentiable and on
         return call_of(
@@ -408,13 +408,13 @@ class SendRecv(Communication):
         )
 
     def receipt(self) -> Call:
-        """What a message that it waits for too long will hear."""
+        """Return the call that errors tell of the message which it awaits."""
         return call_of(
             ("recv", self.site, self.wants, self.recording, 0, "sum", self.order, 0, False)
         )
 
     def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
-        """What came."""
+        """Note where a message came from and whether it wants a gradient; return its arrays."""
         wanted = header.flags & WANTS
         if type(value) is dict:
             self.of_keys = tuple(value)
