@@ -821,6 +821,8 @@ class Communicator:
                 return bool(summed)
         return channel.allreduce_if(x, self._call(UPDATE), piggyback, accept, out)
 
+    allreduce_noted = allreduce_if  # its earlier name
+
     def sum_in_shared_memory(self, wanted: bool = True) -> bool:
         """Let :meth:`allreduce_if` sum in shared memory, where all ranks have it in common; all
         ranks call it.
@@ -844,6 +846,8 @@ class Communicator:
                 cast("shared_sum.Processes", transport), memory
             )
         return transport.shared_sum is not None
+
+    open_board = sum_in_shared_memory  # its earlier name
 
     def share_vectors(self, like: Array) -> shared_sum.SharedVectors | None:
         """Make a vector for each rank in shared memory, where :meth:`allreduce_if` sums them in
