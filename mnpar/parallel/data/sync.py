@@ -223,9 +223,10 @@ class GradientSync:
             update.reruns = False
             restore_persistents(update.before)
             loss = update.forward()  # the first was of other parameters
-        hook = communication_hook()
-        if hook is not None and self.on_mesh and self._placement is not None:
-            hook.check_loss(self._placement.copy, loss)
+        if self.on_mesh and self._placement is not None:
+            hook = communication_hook()
+            if hook is not None:
+                hook.check_loss(self._placement.copy, loss)
         others = None if update.factor == 1 else self._others
         if others is not None and current_tape().records:
             for end in ends():
@@ -292,7 +293,7 @@ class GradientSync:
         """Begin an update, in which this rank tells its record now, or with its gradients."""
         if self._update is not None:  # ended by an error
             self._others.forget()
-        self._update = None
+            self._update = None
         if update.record.first:
             records = self.replicas.exchange(update.record)
             self._meet(update, records)
@@ -469,9 +470,12 @@ class GradientSync:
         return reducer.pieces if at_once else True
 
     def _pack(self, record: UpdateRecord) -> bytes:
-        if record != self._packed[0]:
-            self._packed = record, record.pack()
-        return self._packed[1]  # the same object costs nothing
+        before, note = self._packed
+        if record is before or record == before:
+            return note  # the same object costs nothing
+        note = record.pack()
+        self._packed = record, note
+        return note
 
     def _factor_after(self, records: list[UpdateRecord]) -> float:
         """Return the factor of a sum whose weights were divided by the base."""
