@@ -33,9 +33,8 @@ class Stage(mnpar.ChainList):
         # which of all layers are here
         self.layers = np.array_split(np.arange(len(sizes) - 1), group.size)[group.rank]
         self.last = len(sizes) - 2
-        for (
-            i
-        ) in self.layers:  # first weights depend on member and layer, not on the rank they are on
+        # first weights depend on member and layer, not on the rank they are on
+        for i in self.layers:
             weights = mnpar.initializers.LeCunNormal(rng=np.random.default_rng([*seed, i]))
             self.append(L.Linear(sizes[i], sizes[i + 1], initialW=weights))
 

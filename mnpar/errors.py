@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class MnparError(RuntimeError):
-    """Whatever goes wrong between ranks; the base of the errors below."""
+    """The base of all errors between ranks."""
 
 
 class MismatchError(MnparError):

@@ -1,4 +1,4 @@
-"""What scripts need to run on several ranks: :func:`script`, which starts a whole one, its flags,
+"""Run scripts on several ranks: :func:`script`, which starts a whole one, its flags,
 the files that these name, and thread ranks.
 
 What is wrong with a command line is wrong on all ranks, and one of them reports it. Starting

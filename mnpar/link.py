@@ -262,9 +262,8 @@ class Link:
     def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
         """Return all parameters, in the order of definition, a shared one once."""
         found: dict[int, Parameter] = {}
-        for (
-            link
-        ) in self.links():  # not by namedparams: each update asks several times, and needs no paths
+        # not by namedparams: each update asks several times, and needs no paths
+        for link in self.links():
             for name in link._params:
                 param = link.__dict__[name]
                 if include_uninit or param.array is not None:

@@ -1,4 +1,4 @@
-"""Where communicators come from: the launcher's processes, thread ranks, or this process alone."""
+"""Make communicators: of the launcher's processes, thread ranks, or this process alone."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class _MultiNodeSnapshot(Extension):
 
     @property
     def is_master(self) -> bool:
-        """Whether this rank writes for its set."""
+        """Return whether this rank writes for its set."""
         return self.master == self.comm.rank
 
     @property
@@ -109,7 +109,7 @@ class _MultiNodeSnapshot(Extension):
 
     @property
     def autoload(self) -> bool:
-        """Whether the last snapshot is loaded before training."""
+        """Return whether the last snapshot is loaded before training."""
         return bool(self.snapshot.autoload)
 
     def initialize(self, trainer: Trainer) -> None:

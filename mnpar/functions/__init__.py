@@ -1,7 +1,6 @@
 """Differentiable functions, under Chainer's names: ``import mnpar.functions as F``.
 
-Importing this package also gives Variable its operators. The file is long because it lists every
-name twice.
+Importing this package also gives Variable its operators.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,5 @@
-"""What functions are made of: the base of their nodes, :func:`elementwise`, and helpers that read
-and check arguments.
+"""The parts that functions are made of: the base of their nodes, :func:`elementwise`, and helpers
+that read and check arguments.
 
 mnpar's functions are *generic*: their backward is written once, in terms that arrays and Variables
 share (operators, ``sum``, ``reshape``, ``transpose``, indexing, other generic functions), and runs
@@ -46,7 +46,7 @@ class GenericFunction(FunctionNode):
 
 
 class Elementwise(Protocol):
-    """What :func:`elementwise` returns."""
+    """The type of the functions that :func:`elementwise` returns."""
 
     node: type[GenericFunction]
     """The class that records the function in the graph."""
@@ -206,7 +206,7 @@ def array_of(x: Any) -> Array:
 
 
 def without_gradient(name: str, compute: Callable[[Array], Array], x: Any) -> Variable:
-    """What a function computes that has no derivative, or the derivative 0: nothing flows back."""
+    """Return the result of a function without a derivative, or with the derivative 0."""
     array = as_variable(x).array
     try:
         return Variable(backend.wrap_scalar(compute(array)), requires_grad=False)

@@ -175,9 +175,8 @@ class ReadAheadIterator(SerialIterator):
             self._pending, pending = deque(), self._pending
             for one in pending:
                 self._running_readers().cancel(one.ticket)
-        elif (
-            here is not None and ahead is not None
-        ):  # the state was saved: the batches read ahead stay valid
+        elif here is not None and ahead is not None:
+            # the state was saved: the batches read ahead stay valid
             ahead.restore()
 
     def _where(self) -> tuple[Any, ...]:

@@ -33,7 +33,7 @@ class Hidden(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """What a rank's queries may not look at.
+    """The keys that a rank's queries may not look at.
 
     Args:
         shown: boolean (…, T or 1, n or 1), of the rank's rows and of all keys of the sequence;
@@ -47,7 +47,7 @@ class Masks(NamedTuple):
     ahead: int | None
 
     def hidden(self, tile: Tile, xp: ArrayModule) -> Hidden | None:
-        """What is hidden in a tile."""
+        """The entries that are hidden in a tile."""
         where = None
         if tile.in_part and self.ahead is not None:
             where = xp.arange(*tile.keys) > xp.arange(*tile.queries)[:, None] + self.ahead
@@ -102,7 +102,7 @@ def scores(q: Array, k: Array, hidden: Hidden | None) -> Array:
 
 
 class OnlineSoftmax:
-    """What some queries have seen so far.
+    """The sums over the keys that some queries have seen so far.
 
     Args:
         q: (…, T, D), scaled.

@@ -107,8 +107,8 @@ def matrix_transpose(x: Any) -> Any:
 
 
 def uses_mkl(x: Array, size: int) -> bool:
-    """Whether a product of ``size`` multiplications with x is computed by MKL, whose speed does not
-    depend on memory order.
+    """Return whether a product of ``size`` multiplications with x is computed by MKL, whose speed
+    does not depend on memory order.
     """
     return (
         size >= tuning.MKL_LEAST
@@ -133,7 +133,7 @@ def compute_by_mkl(name: str, x: Array, y: Array) -> bool:
 
 
 def can_compute_by_mkl(name: str, x: Array) -> bool:
-    """Whether :func:`compute_by_mkl` can compute this function of x."""
+    """Return whether :func:`compute_by_mkl` can compute this function of x."""
     return _of(name, x) is not None
 
 

@@ -201,7 +201,7 @@ def _flat(y: Array, x: Array) -> Array:
 
 
 def _shaped(flat: Array, x: Array) -> Array:
-    """What was computed for x so, as x is."""
+    """Return the result in the shape and the memory order of x."""
     order = backend.memory_order(x)
     shape = [x.shape[axis] for axis in order]
     places = sorted(range(x.ndim), key=order.__getitem__)

@@ -25,7 +25,9 @@ TERMS = 1024
 
 
 def is_rowwise(x: Array, axis: int) -> bool:
-    """Whether it is the last axis of an array of float32 or float64 that is worth cutting."""
+    """Return whether it is the last axis of an array of float32 or float64 that is worth
+    cutting.
+    """
     return (
         x.dtype.char in "fd"
         and x.size >= tuning.SUM_LEAST

@@ -12,16 +12,14 @@ ONES_KEPT = 2**14  # the longest vector of ones that is kept
 # Statistics of normalizations: benchmark "functions" (batch, group and layer normalization).
 # elements of a block, 0.8 MB of float32: its input, output and gradient fit a core's second cache
 MOMENTS_BLOCK = 200_000
-MOMENTS_CHANNELS = (
-    8  # channels of a block, at least: shorter runs of memory cost more than they save
-)
+# channels of a block, at least: shorter runs of memory cost more than they save
+MOMENTS_CHANNELS = 8
 MOMENTS_FEW = 8  # numbers of a channel: fewer are shifted without a look at their mean
 LAYER_BLOCK = 2**16  # elements of a block of rows
 
 # Windows as columns of a matrix: benchmark "conv_net".
-COLUMNS_LARGE = (
-    500  # outputs of a sample that is a block by itself: its outputs are a matrix already
-)
+# outputs of a sample that is a block by itself: its outputs are a matrix already
+COLUMNS_LARGE = 500
 COLUMNS_LEAST_BYTES = 2**16  # of the columns of such a sample
 COLUMNS_SAME = 128  # outputs of a sample whose columns are the sample itself
 COLUMNS_SHORT = 12  # outputs in a row of an image, at most, so that samples come last in memory

@@ -203,7 +203,7 @@ class Windows:
 
     @property
     def inside(self) -> Index:
-        """Where the image lies in its padding."""
+        """Return where the image lies in its padding."""
         return tuple([slice(p, p + a) for p, a in zip(self.pad, self.size, strict=True)])
 
     @property
@@ -220,15 +220,15 @@ class Windows:
 
     @property
     def is_reversible(self) -> bool:
-        """Whether what the windows give back can be gathered by windows again: at stride 1, with
-        less padding than kernel.
+        """Return whether what the windows give back can be gathered by windows again: at stride 1,
+        with less padding than kernel.
         """
         axes = zip(self.K, self.stride, self.pad, self.dilate, strict=True)
         return self.ends_with_padding and all([s == 1 and p <= (k - 1) * d for k, s, p, d in axes])
 
     @property
     def ends_with_padding(self) -> bool:
-        """Whether the windows end where the padded image ends."""
+        """Return whether the windows end where the padded image ends."""
         return all(
             [a + 2 * p == n for a, p, n in zip(self.size, self.pad, self.padded, strict=True)]
         )
@@ -262,7 +262,7 @@ class Windows:
         return xp.zeros((*like.shape[:2], *self.padded), dtype)
 
     def _slices(self, axis: int) -> list[tuple[Any, ...]]:
-        """Where the cells of all windows are along one axis: a slice for each offset."""
+        """Return where the cells of all windows are along one axis: a slice for each offset."""
         after = [slice(None)] * (len(self.K) - 1 - axis)
         K, s, d, o = self.K[axis], self.stride[axis], self.dilate[axis], self.out[axis]
         return [(..., slice(i * d, i * d + (o - 1) * s + 1, s), *after) for i in range(K)]

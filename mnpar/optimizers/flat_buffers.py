@@ -115,7 +115,7 @@ class FlatBuffer:
 
     @property
     def learns(self) -> bool:
-        """Whether its parameters can have gradients: integers and booleans cannot."""
+        """Return whether its parameters can have gradients: integers and booleans cannot."""
         return self.data.dtype.kind not in VariableNode.WITHOUT_GRADIENT
 
     def fill(self, loss_scale: float | None = None) -> None:

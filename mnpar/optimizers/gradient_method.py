@@ -31,7 +31,9 @@ Pieces: TypeAlias = Iterable[tuple[FlatBuffer, slice | None, list[Parameter]]]
 
 
 class Synchronizer(Protocol):
-    """What an optimizer asks of the ranks that update with it: mnpar/parallel/data/sync.py."""
+    """The protocol between an optimizer and the ranks that update with it:
+    mnpar/parallel/data/sync.py.
+    """
 
     comm: Any
     on_mesh: bool  # whether the model is on several ranks of a mesh

@@ -3,8 +3,7 @@
 
 Those that go parameter by parameter (``call_for_each_param``) may also be added to one parameter's
 rule alone: ``param.update_rule.add_hook(…)``. They change ``param.grad`` in place, and leave
-parameters without a gradient alone. Gradients arrive with the loss scale divided out. (The file is
-long because it is a list.)
+parameters without a gradient alone. Gradients arrive with the loss scale divided out.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What an MPI job must neither leave behind (files in shared memory) nor hand on to child processes
-(the launcher's variables).
+"""Remove all that an MPI job must neither leave behind (files in shared memory) nor hand on to
+child processes (the launcher's variables).
 
 MPI libraries keep shared memory as files in ``/dev/shm``, and remove them only at a regular end: a
 job that is aborted leaves megabytes there for ever. But a file that all ranks have mapped, or read,

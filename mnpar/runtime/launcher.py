@@ -1,4 +1,6 @@
-"""What the launcher has told this process: how many ranks it has started, and which one this is."""
+"""The facts that the launcher has told this process: how many ranks it has started, and which one
+this is.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process writes to the user, above all before it ends the job, and the time until that has
+"""Write to the user, above all before a process ends the job, and the time until that has
 been read.
 
 A launcher passes on what its ranks write to pipes. MPICH's closes them when a rank aborts the job:

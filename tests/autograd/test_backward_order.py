@@ -138,9 +138,8 @@ def steps(program, plans, state, sends_wait, adjoints_wait):
                 if (other - rank) % len(event[1]) in (1, len(event[1]) - 1)
             ):
                 yield advance(state, rank)
-        elif (
-            role == "received"
-        ):  # the gradient is posted; under the rule of waiting sends, handed over
+        elif role == "received":
+            # the gradient is posted; under the rule of waiting sends, handed over
             if not sends_wait:
                 yield advance(state, rank)
             elif heads[event[1]] == (number, "sent"):

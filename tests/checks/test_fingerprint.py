@@ -1,4 +1,6 @@
-"""Fingerprints tell values that differ by rounding from others, and equal values from plain ones."""
+"""Fingerprints tell values that differ by rounding from others, and equal values from plain
+ones.
+"""
 
 import numpy as np
 import pytest

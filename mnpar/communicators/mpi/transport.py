@@ -499,9 +499,8 @@ class MpiMatchBuffer(MatchBuffer):
                 self._transport,
                 Pending(self._test, nothing, waiting, self._transport.meeting(waiting)),
             )
-        except (
-            BaseException
-        ):  # the allgather goes on in these buffers: no other one may start there
+        except BaseException:
+            # the allgather goes on in these buffers: no other one may start there
             self._start = partial(self._refuse, waiting)
             raise
 

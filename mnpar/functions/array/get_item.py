@@ -52,8 +52,8 @@ class ScatterAdd(GenericFunction):
         return y.astype(dtype, copy=False)
 
     def _add_rows(self, xp: ArrayModule, y: Array, x: Array) -> None:
-        """Those named for the first time are put down; the rest are added, by elements: far faster
-        than by rows.
+        """Write the first occurrence of each place and add repeated ones, by elements: far
+        faster than by rows.
         """
         rows = xp.asarray(self.index).astype("i8").reshape(-1) % max(len(y), 1)
         x = x.reshape(len(rows), y.shape[1])
@@ -106,7 +106,7 @@ def _may_repeat(index: Any) -> bool:
 
 
 def get_item(x: Any, slices: Any) -> Variable:
-    """What ``x[slices]`` calls; an element that is picked twice gets both gradients.
+    """Return ``x[slices]``; an element that is picked twice gets both gradients.
 
     Args:
         x: an array or Variable.

@@ -1,4 +1,4 @@
-"""What each window of an image sees, as channels, and its transpose."""
+"""``im2col``, the cells of each window of an image as channels, and its transpose."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mnpar.variable import Variable, as_variable
 
 
 class Im2Col(GenericFunction):
-    """What each window sees, as channels."""
+    """The cells that each window sees, as channels."""
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
@@ -52,7 +52,7 @@ class Col2Im(GenericFunction):
 def im2col(
     x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1
 ) -> Variable:
-    """What each window of an image sees, as channels.
+    """Return the cells that each window of an image sees, as channels.
 
     Args:
         x: ``(N, C, H, W)`` (or with any other spatial axes).

@@ -158,7 +158,7 @@ def band(at: Array, size: int) -> list[Interpolation]:
 
 
 def places(size: int, out: int, mode: str, align_corners: bool) -> Any:
-    """Where each of ``out`` cells lies among ``size`` cells."""
+    """Return where each of ``out`` cells lies among ``size`` cells."""
     cells = np.arange(out)
     if mode == "nearest":
         return cells * size // out
@@ -168,5 +168,5 @@ def places(size: int, out: int, mode: str, align_corners: bool) -> Any:
 
 
 def weights_at(at: Any, cells: Any) -> Any:
-    """What some cells give to places among them: (places, cells)."""
+    """Return the weights of cells in places among them: (places, cells)."""
     return np.maximum(0, 1 - abs(at[:, None] - cells))

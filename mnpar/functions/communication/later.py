@@ -185,9 +185,8 @@ class SplitCollective:
         channel = comm.channel(what.order)
         if self.asked is not None:
             channel = AdjointChannel(channel, self.asked)
-        elif (
-            self.number is not None
-        ):  # the adjoint of one that was called where nothing is looked at
+        elif self.number is not None:
+            # the adjoint of one that was called where nothing is looked at
             return None
         elif hook.asks(comm):  # (the adjoint's question has a number in any case)
             self.asked = channel.next_number if question is not None else channel.take_number()

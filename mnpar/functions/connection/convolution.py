@@ -33,13 +33,13 @@ from mnpar.variable import Variable, as_variable
 
 
 class Convolving(GenericFunction):
-    """What the three share: x (N, C, *size), W (K, C / groups, *kernel), y (N, K, *out)."""
+    """The base of the three: x (N, C, *size), W (K, C / groups, *kernel), y (N, K, *out)."""
 
     def __init__(self, windows: Windows, groups: int) -> None:
         self.windows, self.groups = windows, groups
 
     def by_tiles(self, x: Array, W: Numbers) -> bool:
-        """Whether Winograd's method is the faster one, for filters of shape ``W``."""
+        """Return whether Winograd's method is the faster one, for filters of shape ``W``."""
         filters = (W[0] // self.groups, *W[1:])
         gradient = isinstance(self, WeightGradient)
         return x.dtype.kind in "fc" and winograd.is_faster(
@@ -135,8 +135,8 @@ class Deconvolution(Convolving):
         return _plus(b, x)
 
     def _turns(self, y: Array, W: Array) -> bool:
-        """Whether turning the filters is less work than adding up windows: few of them, and not too
-        many channels of y.
+        """Return whether turning the filters is less work than adding up windows: few of them, and
+        not too many channels of y.
         """
         windows = y.shape[0] * math.prod(self.windows.out)
         return bool(W.shape[0] <= min(2 * W.shape[1] * self.groups, windows))

@@ -74,8 +74,8 @@ def deformable_convolution_2d_sampler(
 
 
 def _places(offset: Variable, windows: Windows) -> Variable:
-    """Where the cells of the windows lie: (N, 2, kH kW, oH oW), −1 to 1 from the first to the last
-    cell of the padded image.
+    """Return where the cells of the windows lie: (N, 2, kH kW, oH oW), −1 to 1 from the first to
+    the last cell of the padded image.
     """
     N, cells, (oH, oW), (kH, kW) = offset.shape[0], offset.shape[1] // 2, windows.out, windows.K
     rows, columns, i, j = np.ogrid[:kH, :kW, :oH, :oW]

@@ -38,7 +38,7 @@ from mnpar.variable import Variable, as_variable
 
 
 class LocallyConvolving(GenericFunction):
-    """What the three share: x (N, C, H, W), W (K, OH, OW, C, kH, kW), y (N, K, OH, OW)."""
+    """The base of the three: x (N, C, H, W), W (K, OH, OW, C, kH, kW), y (N, K, OH, OW)."""
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows

@@ -34,7 +34,7 @@ class ShiftChannels(GenericFunction):
 
 
 def _overlap(step: int) -> tuple[slice, slice]:
-    """Where, along an axis, what moves so far arrives, and from where it comes."""
+    """Return where, along an axis, what moves so far arrives, and from where it comes."""
     first = slice(abs(step), None)
     last = slice(None, -abs(step) or None)
     return (first, last) if step > 0 else (last, first)

@@ -118,7 +118,7 @@ def tile_gradients(
 
 
 class QueryRows(NamedTuple):
-    """What backward needs of a stretch of queries."""
+    """The values of a stretch of queries that backward needs."""
 
     q: Any  # scaled
     lse: Any
@@ -196,8 +196,8 @@ class TiledAttention(GenericFunction):
         )
 
     def _tell(self, mine: list[int], k: Array, v: Array) -> list[list[int]]:
-        """What each rank has: how many queries and keys, and by how much the first key shown to a
-        query comes after it.
+        """Return what each rank has: how many queries and keys, and by how much the first key shown
+        to a query comes after it.
         """
         return [mine]
 
@@ -259,8 +259,8 @@ class TiledAttention(GenericFunction):
     def _look(
         self, h: int, keys: Any, values: Any, mine: dict[Any, QueryRows], gqs: dict[Any, Any]
     ) -> list[Any]:
-        """What this rank's queries add to the gradients of the keys and values that are here now,
-        and these to theirs.
+        """Return what this rank's queries add to the gradients of the keys and values that are here
+        now, and these to theirs.
         """
         found: dict[Any, Any] = {}
         for tile in self.ways.ring.tiles(self.rank, h) if mine else ():

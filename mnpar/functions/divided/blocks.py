@@ -89,7 +89,7 @@ class JoinPieces(GenericFunction):
 
 
 def slices_within(box: Box, within: Box) -> Index:
-    """Where a box lies in the array of another."""
+    """Return where a box lies in the array of another."""
     axes = zip(box.start, box.stop, within.start, strict=True)
     return tuple([slice(a - start, b - start) for a, b, start in axes])
 
@@ -148,8 +148,8 @@ def check_block(
 
 
 def should_hide(x: Variable, grid: SpatialGrid, hide: bool | None) -> bool:
-    """Whether to work while the halo is on its way; left open, where ranks are on several hosts and
-    have much to do.
+    """Return whether to work while the halo is on its way; left open, where ranks are on several
+    hosts and have much to do.
     """
     # (all ranks ask: no short way)
     return grid.comm.inter_size > 1 and x.size >= WORTH_HIDING if hide is None else hide

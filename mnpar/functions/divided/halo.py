@@ -107,8 +107,8 @@ def halo_exchange(
     fill: float = 0,
     later: bool = False,
 ) -> Variable:
-    """What this rank's block of the outputs of a window reads: its own cells, those of others, and
-    the padding.
+    """Return what this rank's block of the outputs of a window reads: its own cells, those of
+    others, and the padding.
 
     A convolution or pooling of the result with the same kernel, stride and dilation, and *no*
     padding, gives exactly this rank's block of the outputs of the whole array. In backward the

@@ -142,8 +142,8 @@ class RingAttention(TiledAttention, Communication):
         )
 
     def _landed(self, hops: int, own: list[Any]) -> Any:
-        """What comes with the keys that are here now; what comes home is added to this rank's
-        own.
+        """Return what comes with the keys that are here now; what comes home is added to this
+        rank's own.
         """
         if self._landing is None:
             return None

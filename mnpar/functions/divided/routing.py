@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Routes:
-    """Where the choices of this rank's n tokens go.
+    """The ranks and places to which the choices of this rank's n tokens go.
 
     Attributes:
         choices: (S,) the choice that each slot stands for: token · k + number of the choice.

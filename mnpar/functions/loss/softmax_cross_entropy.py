@@ -188,7 +188,7 @@ def softmax_cross_entropy(
 
 
 def labels_hint(t: Array, x: Variable, shape: tuple[int, ...]) -> str:
-    """What to do with labels that have another shape than ``shape``."""
+    """Return what to do with labels that have another shape than ``shape``."""
     if t.shape == x.shape:
         return (
             ": t.argmax(axis=1) makes labels of one-hot vectors, and t.astype(x.dtype) soft targets"
@@ -235,7 +235,7 @@ def label_weights(
     classes: int,
     dtype: Any,
 ) -> Array | None:
-    """What each sample's loss is multiplied by; None stands for 1."""
+    """Return what each sample's loss is multiplied by; None stands for 1."""
     _check_class_weight(who, class_weight, classes)
     if class_weight is None:
         return None if valid is None else valid.astype(dtype)

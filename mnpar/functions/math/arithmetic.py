@@ -289,7 +289,7 @@ def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
 
 
 class PassThrough(GenericFunction):
-    """What comes in goes out, as other Variables: they have gradients of their own."""
+    """The identity: the outputs are the inputs, as other Variables with gradients of their own."""
 
     def forward(self, *xs: Array) -> tuple[Array, ...]:
         return xs

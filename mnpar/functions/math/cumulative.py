@@ -78,8 +78,8 @@ class Prod(GenericFunction):
 
 
 def _divisible(y: Variable) -> bool:
-    """Whether the derivative of a product, or of each of many, is a quotient; or nobody will ask
-    for it.
+    """Return whether the derivative of a product, or of each of many, is a quotient; or nobody will
+    ask for it.
     """
     return y.creator is None or bool((y.xp.isfinite(y.array) & (y.array != 0)).all())
 

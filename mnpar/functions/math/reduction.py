@@ -37,7 +37,7 @@ def kept_shape(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
 
 
 class Reduction(GenericFunction):
-    """What has an axis and may keep it at length 1."""
+    """The base of functions that reduce axes, and may keep them at length 1."""
 
     def __init__(self, axis: Axis = None, keepdims: bool = False) -> None:
         self.axis = tuple(axis) if isinstance(axis, list) else axis

@@ -140,7 +140,7 @@ def to_coo(x: Array, ldnz: int | None = None, requires_grad: bool = False) -> Co
 
 
 def get_order(row: Array, col: Array) -> str:
-    """Whether entries are sorted by rows and within them by columns (``'C'``), the reverse
+    """Return whether entries are sorted by rows and within them by columns (``'C'``), the reverse
     (``'F'``), or neither (``'other'``).
 
     Example:

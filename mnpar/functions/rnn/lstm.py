@@ -22,7 +22,7 @@ class LSTMCell(GenericFunction):
         self.mixed = mixed
 
     def _gates(self, gates: Any) -> list[Any]:
-        """Those of i, f, a and o, (N, H) each."""
+        """Return the values of i, f, a and o, (N, H) each."""
         H = gates.shape[1] // 4
         if self.mixed:
             return [gates[:, k::4] for k in (1, 2, 0, 3)]

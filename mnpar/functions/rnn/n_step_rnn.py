@@ -3,7 +3,7 @@ lengths.
 
 Sequences come as a list, the longer first; they run side by side, and at each step only those that
 are that long. What a layer computes of its inputs alone is one matrix product over all steps of all
-sequences. The file is long because there are three kinds of layers.
+sequences.
 """
 
 from __future__ import annotations

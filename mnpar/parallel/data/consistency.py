@@ -1,5 +1,5 @@
-"""Whether ranks that hold copies of one model still have the same values, and on a mesh the same
-gradients.
+"""Check whether ranks that hold copies of one model still have the same values, and on a mesh the
+same gradients.
 
 A gradient that is only a rank's share, where it should be whole, is no error by itself: the copies
 drift apart, and the loss falls a little less. So ranks compare sums, some tens of bytes for each

@@ -1,4 +1,4 @@
-"""Where the parameters of a model lie on a mesh, and whether that fits together: a wrong
+"""The places of a model's parameters on a mesh, and whether that fits together: a wrong
 combination is an error.
 
 Each rank says what it has: paths, shapes, boxes, digests. From that alone all ranks know, of each
@@ -48,7 +48,7 @@ class Description(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What a rank tells the others of its model."""
+    """The description of its model that a rank tells the others."""
 
     params: dict[str, Description]  # by path
     staged: tuple[str, ...]  # the axes along which its pipelines run
@@ -56,7 +56,7 @@ class Table(NamedTuple):
 
 
 class Placement:
-    """Where a model's parameters lie on a mesh.
+    """The places of a model's parameters on a mesh.
 
     Args:
         mesh: all its ranks make this, and call its methods.

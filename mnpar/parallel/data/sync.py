@@ -92,7 +92,7 @@ class _Update:
 
 
 class GradientSync:
-    """What an optimizer does together with those of other ranks;
+    """The part of an optimizer that sums gradients over ranks;
     :func:`create_multi_node_optimizer` explains the arguments.
     """
 

@@ -21,7 +21,7 @@ _NOTHING = np.empty(0, np.float32)
 
 
 class UpdateRecord(NamedTuple):
-    """What a rank tells the others, once in each update."""
+    """The message of a rank to the others, once in each update."""
 
     # what its loss counts: its samples, or 1; 0: it has no loss; -1: it has one of nobody knows how
     # many samples

@@ -48,7 +48,7 @@ class LocalStages:
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """What this rank does, in order."""
+        """Return what this rank does, in order."""
         return self.schedule.actions[self.messages.comm.rank]
 
     @property
