@@ -46,8 +46,8 @@ def spatial_transformer_grid(theta: Any, output_shape: tuple[int, int]) -> Varia
 
 
 def spatial_transformer_sampler(x: Any, grid: Any) -> Variable:
-    """Return the values at given places of an image, by bilinear interpolation; around the image are
-    zeros.
+    """Return the values at given places of an image, by bilinear interpolation; around the image
+    are zeros.
 
     Args:
         x: ``(N, C, H, W)``.
