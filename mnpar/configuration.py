@@ -104,7 +104,7 @@ class Config:
 
     train = Setting(True)  # dropout drops, batch normalization uses the statistics of the batch
     enable_backprop = Setting(True)  # functions record themselves for backward
-    # of parameters and data sets made without a dtype argument
+    # the dtype of parameters and data sets made without a dtype argument
     dtype = DtypeSetting(np.dtype(np.float32))
     # check every output and gradient for NaN
     debug = Setting(environment.switch("MNPAR_DEBUG", False))

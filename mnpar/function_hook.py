@@ -123,7 +123,7 @@ def get_function_hooks() -> dict[str, FunctionHook]:
 def around_forward(function: Any, forward: Callable[..., Any], hooks: Hooks) -> Callable[..., Any]:
     """Return a function's forward, with what hooks do before and after."""
 
-    def watched(*xs: Any) -> Any:
+    def hooked(*xs: Any) -> Any:
         for hook in hooks.values():
             hook.forward_preprocess(function, xs)
         ys = forward(*xs)
@@ -131,7 +131,7 @@ def around_forward(function: Any, forward: Callable[..., Any], hooks: Hooks) -> 
             hook.forward_postprocess(function, xs)
         return ys
 
-    return watched
+    return hooked
 
 
 def around_vjp(
@@ -140,7 +140,7 @@ def around_vjp(
     """Return a function's ``vjp``, with what hooks do before and after it."""
     vjp = function.vjp if vjp is None else vjp
 
-    def watched(gys: list[Any], *args: Any) -> None:
+    def hooked(gys: list[Any], *args: Any) -> None:
         kept = dict(zip(function._kept_input_indexes, function._kept_inputs, strict=True))
         in_data = tuple([kept.get(i) for i in range(len(function.inputs))])
         out_grad = tuple([getattr(gy, "array", gy) for gy in gys])
@@ -150,7 +150,7 @@ def around_vjp(
         for hook in hooks.values():
             hook.backward_postprocess(function, in_data, out_grad)
 
-    return watched
+    return hooked
 
 
 class Hookable:

@@ -18,7 +18,7 @@ from mnpar.function_hook import Hookable, around_forward, function_hooks
 from mnpar.variable import Variable, as_variable
 
 
-@hints.knows(hints.FUNCTION)
+@hints.with_hints(hints.FUNCTION)
 class FunctionNode(Hookable):
     """A differentiable function; to write your own, define ``forward`` and ``backward``.
 
@@ -64,7 +64,7 @@ class FunctionNode(Hookable):
     summands: slice = slice(0)
     # the output is a product of the inputs
     is_product: bool = False
-    # what its inputs were computed from is not all in this graph
+    # this graph lacks a part of the history of its inputs
     opaque: bool = False
     # its outputs may be infinite on purpose (padding of a maximum): debug mode looks for NaN only
     infinite: bool = False
@@ -160,7 +160,7 @@ class FunctionNode(Hookable):
         """
         # an array, whose rows are no inputs
         if self.number or (type(inputs) is not tuple and hasattr(inputs, "dtype")):
-            raise hints.misapplied(self, inputs)
+            raise hints.apply_error(self, inputs)
         nodes, arrays, wanted = [], [], False
         for x in inputs:
             x = x if isinstance(x, Variable) else as_variable(x)
@@ -262,7 +262,7 @@ class FunctionNode(Hookable):
                 if gx is not None:
                     add_gradient(x, gx)
         except Exception as error:
-            error.add_note(f"in the backward of {self.label}{hints.unretained(self, error)}")
+            error.add_note(f"in the backward of {self.label}{hints.retain_hint(self, error)}")
             raise
 
     def _checked(self, x: VariableNode, gx: Any, record: bool) -> Gradient | None:

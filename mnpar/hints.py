@@ -300,7 +300,7 @@ class ForeignName:
         )
 
 
-def knows(words: dict[str, str]) -> Callable[[type[Class]], type[Class]]:
+def with_hints(words: dict[str, str]) -> Callable[[type[Class]], type[Class]]:
     """Return a class decorator: AttributeErrors for one of these names tell mnpar's name."""
 
     def listed(self: Any) -> list[str]:
@@ -333,7 +333,7 @@ def refuse_chainers_backward(function: type[Any]) -> None:
         )
 
 
-def misapplied(function: Any, inputs: Any) -> Exception:
+def apply_error(function: Any, inputs: Any) -> Exception:
     """Return what ``apply`` raises if the function was applied before, or if it got an array in
     place of the tuple of inputs.
     """
@@ -346,7 +346,7 @@ def misapplied(function: Any, inputs: Any) -> Exception:
     )
 
 
-def unretained(function: Any, error: Exception) -> str:
+def retain_hint(function: Any, error: Exception) -> str:
     """Return what the note of a failed backward adds if it asked for retained arrays and there are
     none.
     """

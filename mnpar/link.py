@@ -17,7 +17,7 @@ import numpy as np
 
 from mnpar import backend, hints, lazy
 from mnpar.initializers import Constant
-from mnpar.link_hook import LinkHook, link_hooks, watched_forward
+from mnpar.link_hook import LinkHook, hooked_forward, link_hooks
 from mnpar.parameter import Parameter, structure
 from mnpar.serializer import Deserializer, persistent, placed
 from mnpar.variable import Variable
@@ -50,7 +50,7 @@ class GradientComms(NamedTuple):
         return self._replace(partial=(*self.partial, comm))
 
 
-@hints.knows(hints.LINK)
+@hints.with_hints(hints.LINK)
 class Link:
     """Parameters and a ``forward`` that uses them; an attribute that is a Parameter registers
     itself.
@@ -90,7 +90,7 @@ class Link:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if link_hooks() or self._local_hooks:
-            return watched_forward(self, {**link_hooks(), **self._local_hooks}, args, kwargs)
+            return hooked_forward(self, {**link_hooks(), **self._local_hooks}, args, kwargs)
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

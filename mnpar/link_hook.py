@@ -70,7 +70,7 @@ class LinkHook:
         _hooks.set({name: hook for name, hook in link_hooks().items() if name != self.name})
         self.deleted(None)
 
-    # of a hook that sums the gradients of its link: over which ranks
+    # the ranks over which the hook sums the gradients of its link
     gradient_comm: Communicator | None = None
 
     def added(self, link: Any) -> None:
@@ -103,7 +103,7 @@ _hooks: ContextVar[Hooks] = ContextVar("mnpar.link_hooks", default=MappingProxyT
 link_hooks = _hooks.get  # the calling rank's
 
 
-def watched_forward(
+def hooked_forward(
     link: Any, hooks: dict[str, LinkHook], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Return a link's forward, with what hooks do before and after."""

@@ -69,7 +69,7 @@ class Parameter(Variable):
         self._sharers: list[
             weakref.ref[Parameter]
         ] = []  # Parameters with the same array, itself included; empty: no others
-        # where to put what is initialized later; None: the host
+        # the device of an array that is initialized later; None: the host
         self._device: int | str | None = None
         if shape is not None:
             self.initialize(tuple(shape) if np.iterable(shape) else (int(shape),))

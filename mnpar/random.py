@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 _generator: ContextVar[np.random.Generator | None] = ContextVar("mnpar.random", default=None)
-# of bit generators; numpy loads them when they are asked for
+# names of bit generators, which numpy loads when they are asked for
 _KINDS = (
     "PCG64",
     "PCG64DXSM",

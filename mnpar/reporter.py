@@ -173,7 +173,7 @@ class Summary:
             weight: how often it counts; the batch size, for a mean over examples.
         """
         here = isinstance(value, np.ndarray) or not backend.is_array(value)
-        # of what is on a GPU nothing is waited for
+        # do not wait for a GPU
         x: Any = float(value) if here else value.astype("d")
         self._x = self._x + weight * x
         self._x2 = self._x2 + weight * x * x

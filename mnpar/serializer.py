@@ -28,9 +28,9 @@ class AbstractSerializer:
         b (2,)
     """
 
-    # whether it stores the parts that ranks have of one array as parts: see place
+    # True if it stores ranks' parts of one array as parts: see placed
     knows_places = False
-    # whether its files are Chainer's, where the links of a Sequential have other numbers: see
+    # True if its files are Chainer's, where the links of a Sequential have other numbers: see
     # chain.py
     of_chainer = False
 

@@ -82,7 +82,7 @@ _NO_ADDING = (
 )
 
 
-@hints.knows(hints.VARIABLE)
+@hints.with_hints(hints.VARIABLE)
 class ArrayLike:
     """The interface of an array, for a class that holds one in its attribute ``array``."""
 
@@ -243,7 +243,7 @@ def _label(x: Array | None) -> str:
 def _described(x: Array | None) -> str:
     if x is None or not x.size:
         return _label(x)
-    # of halves too, which soon exceed 65504
+    # in float64: the sum of halves soon exceeds 65504
     return f"{_label(x)}: mean={x.mean(dtype='d'):.8f}, std={x.std(dtype='d'):.8f}"
 
 

@@ -120,7 +120,7 @@ def described(given: Any) -> str:
     return "None" if given is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
-@hints.knows(hints.COMMUNICATOR)
+@hints.with_hints(hints.COMMUNICATOR)
 class Communicator:
     """A group of ranks; :func:`mnpar.create_communicator` makes one.
 

@@ -20,7 +20,7 @@ from mnpar.parameter import structure
 from mnpar.serializer import placed
 
 
-@hints.knows(hints.OPTIMIZER)
+@hints.with_hints(hints.OPTIMIZER)
 class Optimizer:
     """Changes the parameters of a link by their gradients.
 

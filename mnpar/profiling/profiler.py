@@ -1,10 +1,10 @@
 """The profiler: records what each rank computes and sends, and for whom it waits.
 
-While ``mnpar.profile`` runs, the methods through which every function, message and wait goes are
-replaced by methods that also record times; afterwards the original ones are put back. So programs
-that are not profiled are not slowed down at all. Each rank records times of its own clock; the
-offsets of the clocks are measured by short messages before and after (Cristian 1989), and the times
-are corrected by them.
+Patching methods is the one way that costs nothing while nobody profiles. While ``mnpar.profile``
+runs, the methods through which every function, message and wait goes are replaced by methods that
+also record times; afterwards the original ones are put back. Each rank records times of its own
+clock; the offsets of the clocks are measured by short messages before and after (Cristian 1989),
+and the times are corrected by them.
 """
 
 from __future__ import annotations
