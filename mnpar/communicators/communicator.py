@@ -843,7 +843,7 @@ class Communicator:
         elif transport.shared_sum is None and wanted and transport.can_sum_in_memory:
             memory = self.share(shared_sum.SharedSum.size(self.size))
             transport.shared_sum = shared_sum.SharedSum(
-                cast("shared_sum.Processes", transport), memory
+                cast("shared_sum.ProcessTransport", transport), memory
             )
         return transport.shared_sum is not None
 

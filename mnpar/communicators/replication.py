@@ -18,7 +18,7 @@ from mnpar.errors import MismatchError
 BUCKET = 20 * 2**20  # bytes
 
 
-class Ranks(Protocol):
+class ReplicatingCommunicator(Protocol):
     """The calls of a communicator that are needed here."""
 
     rank: int
@@ -50,7 +50,7 @@ class Model(Protocol):
         """Iterate over (path, link)."""
 
 
-def initialize_alike(comm: Ranks, params: Sequence[tuple[str, Any]]) -> None:
+def initialize_alike(comm: ReplicatingCommunicator, params: Sequence[tuple[str, Any]]) -> None:
     """Initialize parameters that have no array yet on some ranks, with the values of the first rank
     where they have; what has none anywhere keeps none. All ranks call it.
 
@@ -81,7 +81,7 @@ def initialize_alike(comm: Ranks, params: Sequence[tuple[str, Any]]) -> None:
 
 
 def _broadcast_missing(
-    comm: Ranks, param: Any, root: int, shape: tuple[int, ...], dtype: str
+    comm: ReplicatingCommunicator, param: Any, root: int, shape: tuple[int, ...], dtype: str
 ) -> None:
     """Broadcast a parameter to the ranks where it has no array yet."""
     missing = param.array is None
@@ -97,7 +97,7 @@ def _broadcast_missing(
         backend.copyto(param.array, value)
 
 
-def broadcast_persistents(comm: Ranks, model: Model) -> None:
+def broadcast_persistents(comm: ReplicatingCommunicator, model: Model) -> None:
     """Give all ranks rank 0's persistent values; all ranks call it."""
     owners = [
         (f"{path.rstrip('/')}/{name}", link, name)
@@ -128,7 +128,7 @@ def check_paths(lists: list[list[str]], what: str) -> None:
             raise MismatchError(f"the {what} of ranks 0 and {rank} differ: {difference}")
 
 
-def allreduce_gradients(comm: Ranks, model: Model, scale: float) -> None:
+def allreduce_gradients(comm: ReplicatingCommunicator, model: Model, scale: float) -> None:
     """Sum each parameter's gradient over ranks and scale it; one that some ranks do not have counts
     as zeros there. All ranks call it.
     """
@@ -143,7 +143,10 @@ def allreduce_gradients(comm: Ranks, model: Model, scale: float) -> None:
 
 
 def allreduce_many(
-    comm: Ranks, arrays: Iterable[Array], scale: float = 1.0, bucket_bytes: int = BUCKET
+    comm: ReplicatingCommunicator,
+    arrays: Iterable[Array],
+    scale: float = 1.0,
+    bucket_bytes: int = BUCKET,
 ) -> None:
     """Sum each of several arrays over ranks and scale it, in place; arrays of one dtype travel
     together. All ranks call it with arrays of the same shapes and dtypes, in the same order.
@@ -169,7 +172,7 @@ def _buckets(arrays: Sequence[Array], room: int) -> Iterable[list[Array]]:
         yield bucket
 
 
-def _reduce_together(comm: Ranks, arrays: list[Array], scale: float) -> None:
+def _reduce_together(comm: ReplicatingCommunicator, arrays: list[Array], scale: float) -> None:
     xp = backend.get_array_module(*arrays)
     alone = len(arrays) == 1 and arrays[0].flags.c_contiguous
     vector = arrays[0] if alone else xp.concatenate([array.ravel() for array in arrays])

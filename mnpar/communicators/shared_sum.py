@@ -104,7 +104,7 @@ def _adder(arrays: list[Array]) -> Callable[[Array], Any]:
     return partial(np.add, *arrays) if two else partial(reduce_arrays, arrays, "sum")
 
 
-class Processes(Transport, Protocol):
+class ProcessTransport(Transport, Protocol):
     """A transport of processes."""
 
     def meeting(self, waiting: Waiting, what: str = "") -> tuple[str, int, int, str]:
@@ -122,7 +122,7 @@ class SharedSum:
         memory: of ``size(ranks)`` bytes.
     """
 
-    def __init__(self, transport: Processes, memory: SharedMemory) -> None:
+    def __init__(self, transport: ProcessTransport, memory: SharedMemory) -> None:
         self._transport, self._rank, self.memory = transport, transport.rank, memory
         starts = range(0, self.size(transport.size), self.size(1))
         self._bytes = memory.array.data[: self.size(transport.size)]
@@ -400,7 +400,7 @@ class SharedVectors:
                     array[...] = total
 
 
-class Ranks(Protocol):
+class ObjectCommunicator(Protocol):
     """The calls of a communicator that ``share_vectors`` needs."""
 
     rank: int
@@ -413,7 +413,7 @@ class Ranks(Protocol):
         """Return the reduction of the ranks' objects."""
 
 
-def share_vectors(comm: Ranks, like: Array, number: int) -> SharedVectors | None:
+def share_vectors(comm: ObjectCommunicator, like: Array, number: int) -> SharedVectors | None:
     """SharedVectors like ``like``, which is one-dimensional; all ranks call it. None if the memory
     cannot be had.
 

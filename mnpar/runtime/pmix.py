@@ -32,12 +32,12 @@ class _Info(ctypes.Structure):
     _fields_ = [("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", _Value)]
 
 
-class _Process(ctypes.Structure):
+class _PmixProcess(ctypes.Structure):
     _fields_ = [("namespace", ctypes.c_char * 256), ("rank", ctypes.c_uint32)]
 
 
 class _Found(ctypes.Structure):
-    _fields_ = [("process", _Process), ("key", ctypes.c_char * 512), ("value", _Value)]
+    _fields_ = [("process", _PmixProcess), ("key", ctypes.c_char * 512), ("value", _Value)]
 
 
 _NONE = (None, ctypes.c_size_t(0))  # of an array
@@ -57,7 +57,7 @@ def publish_that_this_one_has_left(launcher: int) -> None:
 
 def _publish(launcher: int) -> None:
     library = _library(launcher)
-    if library is None or library.PMIx_Init(ctypes.byref(_Process()), *_NONE):
+    if library is None or library.PMIx_Init(ctypes.byref(_PmixProcess()), *_NONE):
         return
     left = _Info(key=_key(), value=_Value(type=_STRING, string=b""))
     library.PMIx_Publish(ctypes.byref(left), ctypes.c_size_t(1))

@@ -2,11 +2,11 @@
 
 ``MPI_Init`` returns when all ranks have called it, and never if one has ended before it did;
 launchers let that happen, as one that leaves without MPI is no failure to them. So an uncaught
-error ends its process in a way that is one (:class:`Start`). For all other ends: each rank on a
-machine is a child process of its launcher there, or in a wrapper that is one and lasts as long, and
-the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts those
-children (mpi/library.py calls MPI without the GIL); if some are missing, it says which, and ends
-this process. Ranks on other machines leave notices for each other at the launcher (pmi.py for
+error ends its process in a way that is one (:class:`EndBeforeMeeting`). For all other ends: each
+rank on a machine is a child process of its launcher there, or in a wrapper that is one and lasts as
+long, and the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts
+those children (mpi/library.py calls MPI without the GIL); if some are missing, it says which, and
+ends this process. Ranks on other machines leave notices for each other at the launcher (pmi.py for
 MPICH's, pmix.py for Open MPI's). Where the launcher or its children cannot be seen (systems without
 ``/proc``, kernels that list no children, containers that hide processes, Slurm), nothing is
 watched.
@@ -66,11 +66,11 @@ def install() -> None:
             ).start()
     if launched_ranks() < 2:
         return
-    exit.use(Start())
+    exit.use(EndBeforeMeeting())
     atexit.register(_leave, _notices())
 
 
-class Start:
+class EndBeforeMeeting:
     """The way to end the job before all ranks have met: the launcher has to notice
     (exit.Ending).
     """

@@ -21,14 +21,14 @@ from mnpar.communicators.communicator import Communicator
 from mnpar.launch import run
 from mnpar.testing import forks, grids
 from mnpar.testing.pool import WORKER, Pool
-from mnpar.testing.processes import Processes
+from mnpar.testing.processes import ProcessRunner
 from mnpar.testing.worker import check_received, ranks_of
 
 _POOL = pytest.StashKey["Pool | None"]()
 _FORKS = pytest.StashKey[forks.Forks | None]()
 
 
-class Ranks(NamedTuple):
+class RankCase(NamedTuple):
     """The kind and the number of ranks on which a test runs."""
 
     on: str
@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.stash[_POOL] = config.stash[_FORKS] = None
     config.pluginmanager.register(
-        Processes(config.getoption("--processes"), lambda kill: _close_pool(config, kill))
+        ProcessRunner(config.getoption("--processes"), lambda kill: _close_pool(config, kill))
     )
 
 
@@ -89,7 +89,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     )
     kinds = (kinds,) if isinstance(kinds, str) else kinds
     chosen = metafunc.config.getoption("--ranks-on")
-    cases = [Ranks(on, size) for on in kinds for size in sizes if chosen in (on, "both")]
+    cases = [RankCase(on, size) for on in kinds for size in sizes if chosen in (on, "both")]
     metafunc.parametrize(
         "comm", cases, ids=[f"{case.on}-{case.size}" for case in cases], indirect=True
     )
@@ -133,7 +133,7 @@ def comm(request: pytest.FixtureRequest) -> Any:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     __tracebackhide__ = True
     ranks = pyfuncitem.funcargs.get("comm")
-    if not isinstance(ranks, Ranks):
+    if not isinstance(ranks, RankCase):
         return None
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
@@ -169,7 +169,7 @@ def _pool(session: pytest.Session) -> Pool:
 def _mpi_size(item: pytest.Item) -> int:
     callspec = getattr(item, "callspec", None)
     ranks = callspec.params.get("comm") if callspec is not None else None
-    return ranks.size if isinstance(ranks, Ranks) and ranks.on == "mpi" else 0
+    return ranks.size if isinstance(ranks, RankCase) and ranks.on == "mpi" else 0
 
 
 def _close_pool(config: pytest.Config, kill: bool = False) -> None:

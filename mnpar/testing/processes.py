@@ -41,7 +41,7 @@ _GRACE = 10.0  # s for a process to tidy up
 File = list[int]  # the numbers of its tests in the session
 
 
-class Processes:
+class ProcessRunner:
     """The pytest plugin that runs a session's tests in so many processes."""
 
     def __init__(self, number: int, close: Callable[[bool], None]) -> None:
@@ -101,7 +101,7 @@ class _Shares:
             os.close(line)
             _Share(self._session, tell, self._close).run(self._tests(rest))
         os.close(tell)
-        self._selector.register(line, selectors.EVENT_READ, _Process(pid, line))
+        self._selector.register(line, selectors.EVENT_READ, _RunnerProcess(pid, line))
 
     def _tests(self, rest: File) -> Iterator[File]:
         """Yield, in a process, what is left of a file in which another died, then the files of the
@@ -112,7 +112,7 @@ class _Shares:
         while taken := os.read(self._queue, 4):
             yield self._file[int.from_bytes(taken)]
 
-    def _hear(self, process: _Process) -> None:
+    def _hear(self, process: _RunnerProcess) -> None:
         """Read what a process reports, or note that it has ended."""
         text = os.read(process.line, 1 << 16)
         *lines, process.text = (process.text + text).split(b"\n")
@@ -133,7 +133,7 @@ class _Shares:
             self._show(process)
             self._ended(process, os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1]))
 
-    def _show(self, process: _Process) -> None:
+    def _show(self, process: _RunnerProcess) -> None:
         """Report to pytest what the process has reported, a file at a time: the lines of two
         processes must not mix.
         """
@@ -165,7 +165,7 @@ class _Shares:
                 hook.pytest_warning_recorded.call_historic(kwargs=told)
         process.held.clear()
 
-    def _ended(self, process: _Process, status: int) -> None:
+    def _ended(self, process: _RunnerProcess, status: int) -> None:
         """Fail the test of a process that died, and start another for the rest of its file."""
         if status == 0:
             return
@@ -189,7 +189,7 @@ class _Shares:
         self._start(rest)
 
 
-class _Process:
+class _RunnerProcess:
     """A process, as the session knows it."""
 
     def __init__(self, pid: int, line: int) -> None:

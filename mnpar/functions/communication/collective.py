@@ -169,7 +169,7 @@ class AllReduce(Collective):
         return type(self)(self.comm, of=self)
 
 
-class Mean(AllReduce):
+class AllReduceMean(AllReduce):
     """The sum divided by P: its own adjoint too."""
 
     reduction = "mean"
@@ -503,7 +503,7 @@ def allreduce(comm: Communicator, x: Any, op: str = "sum") -> Prepared[Variable]
         return AllReduce(comm), (x,), first
     check_op("allreduce", op)
     return (
-        averaged(Mean(comm), (x,), 1)
+        averaged(AllReduceMean(comm), (x,), 1)
         if op == "mean"
         else folded(AllGather(comm), "allreduce", op, (x,))
     )
