@@ -74,7 +74,8 @@ class BackgroundSave:
             if failed:
                 raise CheckpointError(f"{draft.hidden}: {'; '.join(failed)}")
             done_markers.remove_markers(draft.hidden)
-            self._path = complete(draft, [shards[rank] for rank in range(draft.size)])  # type: ignore[misc]
+            written = [shards[rank] for rank in range(draft.size)]
+            self._path = complete(draft, written)  # type: ignore[arg-type]
         except Exception as error:
             self._failure = error
             store.discard(draft.hidden)

@@ -382,7 +382,8 @@ def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
     """Read a header that is sent by itself: whether it is of a send, its order, its number, and
     how many bytes follow it.
     """
-    op, order, seq, nbytes = _FOLLOWS.unpack_from(head)  # type: ignore[arg-type]  # a buffer, for numpy from Python 3.12 on
+    # an array is a buffer, which type checkers know from Python 3.12 on
+    op, order, seq, nbytes = _FOLLOWS.unpack_from(head)  # type: ignore[arg-type]
     return OPS[op] in POINT_TO_POINT, order, seq, nbytes
 
 

@@ -124,7 +124,8 @@ class FileBlobDataset(_BlobDataset):
     def __init__(self, path: str | os.PathLike[str], create: bool = False) -> None:
         self._name = os.fspath(path)
         writable = create or os.access(path, os.W_OK)
-        file = open(path, "w+b" if create else "r+b" if writable else "rb")  # noqa: SIM115  # close is the user's
+        mode = "w+b" if create else "r+b" if writable else "rb"
+        file = open(path, mode)  # noqa: SIM115 - the user closes it
         try:
             super().__init__(file, *(([], 0) if create else self._read_index(file)))
         except BaseException:

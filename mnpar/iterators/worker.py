@@ -148,7 +148,8 @@ def _read(dataset: Any, request: Request, memory: int) -> Reply:
 
 def _write_error(memory: int, error: BaseException, slot: int) -> int:
     ordinary = isinstance(error, Exception) and not isinstance(error, StopIteration)
-    dumped = dump_error(error if ordinary else RuntimeError(f"{type(error).__name__}: {error}"))  # type: ignore[arg-type]
+    told = error if ordinary else RuntimeError(f"{type(error).__name__}: {error}")
+    dumped = dump_error(told)  # type: ignore[arg-type]
     message = pickle.dumps(
         (dumped, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
     )

@@ -57,7 +57,8 @@ def sum_array(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = Fal
     given: Any = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = [a % x.ndim for a in given if type(a) is int and -x.ndim <= a < x.ndim]
     if not axes or len(set(axes)) < len(given):
-        return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]  # a copy, or numpy's error
+        # a copy, or numpy's error
+        return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
     # all axes before the one, and from the other on, are summed over
     first = 0
     last = x.ndim

@@ -559,7 +559,9 @@ class DeformableConvolution2DSampler(Convolution2D):
             initial_bias,
         )
 
-    def forward(self, x: Variable | Array, offset: Variable | Array) -> Variable:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, x: Variable | Array, offset: Variable | Array
+    ) -> Variable:
         """(N, C, H, W), (N, 2 kH kW, oH, oW) → (N, out_channels, oH, oW)."""
         if not self.W.is_initialized:
             self._initialize_params(x.shape[1])

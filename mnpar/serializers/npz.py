@@ -30,8 +30,9 @@ from mnpar.serializers.restore import IgnoreNames, is_ignored, restore_value
 # The pickle of numpy.asarray(None), under the older name of numpy's module, which every version
 # understands.
 _NONE = (
-    b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85c_codecs\nencode\nX\x01\x00\x00\x00b"
-    b"X\x06\x00\x00\x00latin1\x86R\x87R(K\x01)cnumpy\ndtype\nX\x02\x00\x00\x00O8\x89\x88\x87R(K\x03X\x01\x00\x00\x00|"
+    b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85"
+    b"c_codecs\nencode\nX\x01\x00\x00\x00bX\x06\x00\x00\x00latin1\x86R\x87R"
+    b"(K\x01)cnumpy\ndtype\nX\x02\x00\x00\x00O8\x89\x88\x87R(K\x03X\x01\x00\x00\x00|"
     b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb\x89]Natb."
 )
 
@@ -356,7 +357,8 @@ def _read_array(member: Any, size: int) -> Array | None:
         )
     array = np.empty(shape, dtype, "F" if fortran else "C")
     if left:
-        _fill(member, memoryview(array.reshape(-1, order="A").view(np.uint8)))  # type: ignore[arg-type]
+        raw = array.reshape(-1, order="A").view(np.uint8)
+        _fill(member, memoryview(raw))  # type: ignore[arg-type]
     else:
         _fill(member, memoryview(b""))
     return array

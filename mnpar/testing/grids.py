@@ -61,6 +61,7 @@ def covering(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pyte
             grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left = set[pytest.Item]()
     for grid in grids.values():
-        values = [[id(value) for value in item.callspec.params.values()] for item in grid]  # type: ignore[attr-defined]
+        calls = [item.callspec for item in grid]  # type: ignore[attr-defined]
+        values = [[id(value) for value in call.params.values()] for call in calls]
         left |= set(grid) - {grid[number] for number in cover(values)}
     return [item for item in items if item not in left], [item for item in items if item in left]

@@ -182,7 +182,9 @@ def _main(folder, listener):
 
 if __name__ == "__main__":
     import matplotlib.pyplot  # noqa: F401 - for the scripts
-    import pytest  # noqa: F401 - and so is what follows it; not scikit-learn, whose multiprocessing would keep this __main__
+    import pytest  # noqa: F401 - for the scripts
+
+    # and so is what follows; not scikit-learn, whose multiprocessing would keep this __main__
     import threadpoolctl
     from _pytest.config import default_plugins
 

@@ -416,7 +416,8 @@ class MpiTransport(Reductions):
 
     @property
     def survives(self) -> bool:
-        told = os.environ.get("OMPI_MCA_mpi_ft_enable", "0")  # noqa: SIM112 - what mpiexec --with-ft ulfm sets
+        # mpiexec --with-ft ulfm sets it
+        told = os.environ.get("OMPI_MCA_mpi_ft_enable", "0")  # noqa: SIM112
         return told.lower() in ("1", "true") and hasattr(self.mpi_comm, "Shrink")
 
     def revoke(self) -> None:

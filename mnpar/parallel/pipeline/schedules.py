@@ -326,7 +326,8 @@ class _GreedySearch:
         return lists
 
     def _choose(self, rank: int) -> Action | None:
-        F, I, last = self.done["F"], self.done["I"], len(self.where) - 1  # noqa: E741 - the actions' letters
+        F, I = self.done["F"], self.done["I"]  # noqa: E741 - the actions' letters
+        last = len(self.where) - 1
         mine = [stage for stage in range(last + 1) if self.where[stage] == rank]
         back = [s for s in mine if I[s] < F[s] and (s == last or I[s] < I[s + 1])]
         if back:
