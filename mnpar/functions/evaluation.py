@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.functions.node import check_option, check_shapes, show_shapes
 from mnpar.kernels.dtypes import floating_dtype
 from mnpar.variable import Variable, as_variable
 
 
-def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
+def accuracy(y: Variable | Array, t: Variable | Array, ignore_label: int | None = None) -> Variable:
     """The fraction of samples whose largest score is that of the right class.
 
     Args:
@@ -57,7 +58,7 @@ def accuracy(y: Any, t: Any, ignore_label: int | None = None) -> Variable:
     return _share((right & counted).sum(), counted.sum(), y)
 
 
-def binary_accuracy(y: Any, t: Any) -> Variable:
+def binary_accuracy(y: Variable | Array, t: Variable | Array) -> Variable:
     """The fraction of scores with the right sign: not negative for 1, negative for 0; where ``t``
     is -1 nothing is counted.
 
@@ -84,7 +85,11 @@ def binary_accuracy(y: Any, t: Any) -> Variable:
 
 
 def classification_summary(
-    y: Any, t: Any, label_num: int | None = None, beta: float = 1.0, ignore_label: int = -1
+    y: Variable | Array,
+    t: Variable | Array,
+    label_num: int | None = None,
+    beta: float = 1.0,
+    ignore_label: int = -1,
 ) -> tuple[Variable, Variable, Variable, Variable]:
     """Precision, recall, F-beta score and support (how many samples there are) of each class.
 
@@ -146,7 +151,7 @@ def classification_summary(
 
 
 def precision(
-    y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1
+    y: Variable | Array, t: Variable | Array, label_num: int | None = None, ignore_label: int = -1
 ) -> tuple[Variable, Variable]:
     """Precision (the share of those found that are right) and support of each class: see
     :func:`classification_summary`.
@@ -162,7 +167,7 @@ def precision(
 
 
 def recall(
-    y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1
+    y: Variable | Array, t: Variable | Array, label_num: int | None = None, ignore_label: int = -1
 ) -> tuple[Variable, Variable]:
     """Recall (the share of the right ones that are found) and support of each class: see
     :func:`classification_summary`.
@@ -178,7 +183,7 @@ def recall(
 
 
 def f1_score(
-    y: Any, t: Any, label_num: int | None = None, ignore_label: int = -1
+    y: Variable | Array, t: Variable | Array, label_num: int | None = None, ignore_label: int = -1
 ) -> tuple[Variable, Variable]:
     """F1 score (the harmonic mean of precision and recall) and support of each class: see
     :func:`classification_summary`.

@@ -181,7 +181,7 @@ def gumbel_softmax(
 
 
 def rrelu(
-    x: Any,
+    x: Variable | Array,
     l: float = 1 / 8,  # noqa: E741 - Chainer's name
     u: float = 1 / 3,
     *,
@@ -230,9 +230,9 @@ def rrelu(
 
 
 def simplified_dropconnect(
-    x: Any,
-    W: Any,
-    b: Any = None,
+    x: Variable | Array,
+    W: Variable | Array,
+    b: Variable | Array | None = None,
     ratio: float = 0.5,
     train: bool = True,
     mask: Array | None = None,

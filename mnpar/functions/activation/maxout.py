@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from mnpar.backend import Array
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.math.reduction import max as _max
 from mnpar.variable import Variable, as_variable
 
 
-def maxout(x: Any, pool_size: int, axis: int = 1) -> Variable:
+def maxout(x: Variable | Array, pool_size: int, axis: int = 1) -> Variable:
     """The largest of each ``pool_size`` neighbours along an axis; equally large ones all get the
     gradient.
 

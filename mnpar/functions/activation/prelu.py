@@ -35,7 +35,7 @@ class PReLU(GenericFunction):
         return lambda: gy * (negative * W + (1 - negative)), gW
 
 
-def prelu(x: Any, W: Any) -> Variable:
+def prelu(x: Variable | Array, W: Variable | Array) -> Variable:
     """``x`` where it is positive, ``W * x`` elsewhere, with a slope ``W`` that is learnt; the
     gradient at 0 is 1.
 

@@ -38,7 +38,7 @@ class ReLU(GenericFunction):
         return positive
 
 
-def relu(x: Any) -> Variable:
+def relu(x: Variable | Array) -> Variable:
     """``max(x, 0)``; the gradient at 0 is 0.
 
     Example:
@@ -91,7 +91,7 @@ class ELU(GenericFunction):
         return gx
 
 
-def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
+def leaky_relu(x: Variable | Array, slope: float = 0.2) -> Variable:
     """``x`` where it is positive, ``slope * x`` elsewhere; the gradient at 0 is ``slope``.
 
     Args:
@@ -106,7 +106,7 @@ def leaky_relu(x: Any, slope: float = 0.2) -> Variable:
     return LeakyReLU(slope).apply((x,))[0]
 
 
-def elu(x: Any, alpha: float = 1.0) -> Variable:
+def elu(x: Variable | Array, alpha: float = 1.0) -> Variable:
     """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere (Clevert et al., 2016); the
     gradient at 0 is ``alpha``.
 
@@ -122,7 +122,7 @@ def elu(x: Any, alpha: float = 1.0) -> Variable:
     return ELU(alpha).apply((x,))[0]
 
 
-def clipped_relu(x: Any, z: float = 20.0) -> Variable:
+def clipped_relu(x: Variable | Array, z: float = 20.0) -> Variable:
     """``min(max(x, 0), z)``; the gradient at 0 and at z is 0.
 
     Args:
@@ -139,7 +139,7 @@ def clipped_relu(x: Any, z: float = 20.0) -> Variable:
     return Clip(0.0, float(z), ends=False).apply((x,))[0]
 
 
-def relu6(x: Any) -> Variable:
+def relu6(x: Variable | Array) -> Variable:
     """``min(max(x, 0), 6)``; the gradient at 0 and at 6 is 0.
 
     Example:
@@ -150,7 +150,9 @@ def relu6(x: Any) -> Variable:
     return Clip(0.0, 6.0, ends=False).apply((x,))[0]
 
 
-def selu(x: Any, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805) -> Variable:
+def selu(
+    x: Variable | Array, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805
+) -> Variable:
     """A scaled :func:`elu` that keeps mean 0 and variance 1 (Klambauer et al. 2017, arXiv
     1706.02515).
 
@@ -167,7 +169,7 @@ def selu(x: Any, alpha: float = 1.6732632423543772, scale: float = 1.05070098735
     return y
 
 
-def crelu(x: Any, axis: int = 1) -> Variable:
+def crelu(x: Variable | Array, axis: int = 1) -> Variable:
     """Both signs: relu of ``x`` and of ``-x``, side by side (Shang et al. 2016, arXiv 1603.05201).
 
     Args:

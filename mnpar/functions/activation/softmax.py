@@ -79,7 +79,7 @@ class LogSoftmax(GenericFunction):
         return lambda: gy - exp.generic(y) * sum_over(gy, self.axis, keepdims=True)
 
 
-def softmax(x: Any, axis: int = 1) -> Variable:
+def softmax(x: Variable | Array, axis: int = 1) -> Variable:
     """``exp(x) / Σ exp(x)``, with the sum along an axis.
 
     Args:
@@ -94,7 +94,7 @@ def softmax(x: Any, axis: int = 1) -> Variable:
     return Softmax(axis).apply((x,))[0]
 
 
-def log_softmax(x: Any, axis: int = 1) -> Variable:
+def log_softmax(x: Variable | Array, axis: int = 1) -> Variable:
     """The logarithm of ``softmax(x)``, finite where the softmax itself would round to 0.
 
     Args:

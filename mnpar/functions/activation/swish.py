@@ -94,7 +94,7 @@ def _one_and_exp(xp: ArrayModule, x: Array, slope: Array, z: Array) -> Array:
     return z
 
 
-def swish(x: Any, beta: Any) -> Variable:
+def swish(x: Variable | Array, beta: Variable | Array) -> Variable:
     """``x · sigmoid(beta · x)`` (Ramachandran, Zoph and Le 2017, arXiv 1710.05941).
 
     Args:

@@ -60,7 +60,7 @@ def unbroadcast(g: Any, shape: Shape) -> Any:
     return g if g.shape == shape else SumTo(shape)(g)
 
 
-def broadcast_to(x: Any, shape: Sequence[int]) -> Variable:
+def broadcast_to(x: Variable | Array, shape: Sequence[int]) -> Variable:
     """Repeat along new axes and along those of length 1; backward sums over the repetitions.
 
     Args:
@@ -87,7 +87,7 @@ def broadcast_to(x: Any, shape: Sequence[int]) -> Variable:
     return BroadcastTo(new).apply((v,))[0]
 
 
-def sum_to(x: Any, shape: Sequence[int]) -> Variable:
+def sum_to(x: Variable | Array, shape: Sequence[int]) -> Variable:
     """Sum over repetitions until the shape is reached: the transpose of ``broadcast_to``.
 
     Args:

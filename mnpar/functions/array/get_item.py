@@ -105,7 +105,7 @@ def _may_repeat(index: Any) -> bool:
     )
 
 
-def get_item(x: Any, slices: Any) -> Variable:
+def get_item(x: Variable | Array, slices: Any) -> Variable:
     """Return ``x[slices]``; an element that is picked twice gets both gradients.
 
     Args:
@@ -129,7 +129,10 @@ def get_item(x: Any, slices: Any) -> Variable:
 
 
 def as_strided(
-    x: Any, shape: Sequence[int], strides: Sequence[int], storage_offset: int | None = None
+    x: Variable | Array,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    storage_offset: int | None = None,
 ) -> Variable:
     """The elements that so many steps lead to: y[i, j, …] is element offset + i strides[0] + j
     strides[1] + … of x.
@@ -175,7 +178,7 @@ def as_strided(
     return get_item(x.reshape((x.size,)), places)
 
 
-def select_item(x: Any, t: Any) -> Variable:
+def select_item(x: Variable | Array, t: Variable | Array) -> Variable:
     """One element of each row.
 
     Args:
@@ -203,7 +206,11 @@ def select_item(x: Any, t: Any) -> Variable:
     return get_item(x, (x.xp.arange(len(labels)), labels))
 
 
-def where(condition: Any, x: Any, y: Any) -> Variable:
+def where(
+    condition: Variable | Array | bool,
+    x: Variable | Array | float,
+    y: Variable | Array | float,
+) -> Variable:
     """``x`` where the condition holds, ``y`` elsewhere; each gets the gradient of its places only.
 
     Args:

@@ -50,7 +50,12 @@ class Col2Im(GenericFunction):
 
 
 def im2col(
-    x: Any, ksize: Any, stride: Any = 1, pad: Any = 0, cover_all: bool = False, dilate: Any = 1
+    x: Variable | Array,
+    ksize: Any,
+    stride: Any = 1,
+    pad: Any = 0,
+    cover_all: bool = False,
+    dilate: Any = 1,
 ) -> Variable:
     """Return the cells that each window of an image sees, as channels.
 

@@ -214,7 +214,10 @@ def dstack(xs: Sequence[Any]) -> Variable:
 
 
 def split_axis(
-    x: Any, indices_or_sections: int | Sequence[int], axis: int, force_tuple: bool = True
+    x: Variable | Array,
+    indices_or_sections: int | Sequence[int],
+    axis: int,
+    force_tuple: bool = True,
 ) -> tuple[Variable, ...] | Variable:
     """Cut along an axis; parts from which no gradient comes back count as zeros.
 
@@ -258,7 +261,7 @@ def _cuts(length: int, parts: Any) -> list[int]:
     return cuts
 
 
-def separate(x: Any, axis: int = 0) -> tuple[Variable, ...]:
+def separate(x: Variable | Array, axis: int = 0) -> tuple[Variable, ...]:
     """Take an axis apart: the inverse of ``stack``.
 
     Args:

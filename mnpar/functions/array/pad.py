@@ -50,7 +50,9 @@ class Pad(GenericFunction):
         return lambda: gy[self._inside(self.inputs[0].shape)]
 
 
-def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Variable:
+def pad(
+    x: Variable | Array, pad_width: Any, mode: str = "constant", constant_values: Any = 0
+) -> Variable:
     """Pad an array, as ``numpy.pad`` does.
 
     Args:

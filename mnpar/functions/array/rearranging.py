@@ -76,7 +76,7 @@ class OnDiagonal(GenericFunction):
         return lambda: Diagonal(self.offset)(gx)
 
 
-def flip(x: Any, axis: int) -> Variable:
+def flip(x: Variable | Array, axis: int) -> Variable:
     """The elements in reverse order along an axis.
 
     Raises:
@@ -91,7 +91,7 @@ def flip(x: Any, axis: int) -> Variable:
     return Flip(normalize_axis("flip", x, axis)).apply((x,))[0]
 
 
-def flipud(a: Any) -> Variable:
+def flipud(a: Variable | Array) -> Variable:
     """The rows in reverse order.
 
     Example:
@@ -103,7 +103,7 @@ def flipud(a: Any) -> Variable:
     return flip(a, 0)
 
 
-def fliplr(a: Any) -> Variable:
+def fliplr(a: Variable | Array) -> Variable:
     """The columns in reverse order.
 
     Example:
@@ -115,7 +115,7 @@ def fliplr(a: Any) -> Variable:
     return flip(a, 1)
 
 
-def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
+def rollaxis(x: Variable | Array, axis: int, start: int = 0) -> Variable:
     """Move an axis to before another.
 
     Args:
@@ -144,7 +144,7 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Variable:
     return transpose(x, tuple(axes))
 
 
-def permutate(x: Any, indices: Array, axis: int = 0, inv: bool = False) -> Variable:
+def permutate(x: Variable | Array, indices: Array, axis: int = 0, inv: bool = False) -> Variable:
     """The places along an axis in another order.
 
     Args:
@@ -210,7 +210,7 @@ def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
     return split_axis(rows, [int(n) for n in np.cumsum(counts)[:-1]], 0, force_tuple=True)  # type: ignore[return-value]
 
 
-def scatter_add(a: Any, slices: Any, b: Any) -> Variable:
+def scatter_add(a: Variable | Array, slices: Any, b: Variable | Array) -> Variable:
     """``a`` with ``b`` added at an index; where the index names an element twice, both are added.
 
     Args:
@@ -234,7 +234,7 @@ def scatter_add(a: Any, slices: Any, b: Any) -> Variable:
     return y
 
 
-def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
+def diagonal(x: Variable | Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
     """The elements along the diagonal of two axes, which become one, the last.
 
     Args:

@@ -55,7 +55,7 @@ class AddRepeats(GenericFunction):
         return lambda: Repeat(self.n, self.axis)(gx)
 
 
-def tile(x: Any, reps: Any) -> Variable:
+def tile(x: Variable | Array, reps: Any) -> Variable:
     """Copies of an array side by side.
 
     Args:
@@ -86,7 +86,7 @@ def tile(x: Any, reps: Any) -> Variable:
     )
 
 
-def repeat(x: Any, repeats: Any, axis: int | None = None) -> Variable:
+def repeat(x: Variable | Array, repeats: Any, axis: int | None = None) -> Variable:
     """Each element several times, one after the other.
 
     Args:

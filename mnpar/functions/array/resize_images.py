@@ -102,7 +102,7 @@ MODES = ("bilinear", "nearest")
 
 
 def resize_images(
-    x: Any, output_shape: Any, mode: str = "bilinear", align_corners: bool = True
+    x: Variable | Array, output_shape: Any, mode: str = "bilinear", align_corners: bool = True
 ) -> Variable:
     """Resize images by interpolation.
 

@@ -76,7 +76,7 @@ class Copy(GenericFunction):
         return lambda: Copy(self.origin)(gy)
 
 
-def reshape(x: Any, shape: int | Sequence[int]) -> Variable:
+def reshape(x: Variable | Array, shape: int | Sequence[int]) -> Variable:
     """Read the elements, in their order, in another shape.
 
     Args:
@@ -106,7 +106,7 @@ def reshape(x: Any, shape: int | Sequence[int]) -> Variable:
         ) from None
 
 
-def transpose(x: Any, axes: Sequence[int] | None = None) -> Variable:
+def transpose(x: Variable | Array, axes: Sequence[int] | None = None) -> Variable:
     """Put the axes in another order.
 
     Args:
@@ -136,7 +136,7 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Variable:
     return Transpose(order).apply((x,))[0]
 
 
-def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
+def swapaxes(x: Variable | Array, axis1: int, axis2: int) -> Variable:
     """Exchange two axes.
 
     Args:
@@ -159,7 +159,9 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Variable:
     return transpose(x, axes)
 
 
-def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Variable:
+def moveaxis(
+    x: Variable | Array, source: int | Sequence[int], destination: int | Sequence[int]
+) -> Variable:
     """Move axes to new places; the others keep their order.
 
     Args:
@@ -184,7 +186,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
     return transpose(x, axes)
 
 
-def expand_dims(x: Any, axis: int) -> Variable:
+def expand_dims(x: Variable | Array, axis: int) -> Variable:
     """Put in a new axis of length 1.
 
     Args:
@@ -209,7 +211,7 @@ def expand_dims(x: Any, axis: int) -> Variable:
     return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
 
 
-def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Variable:
+def squeeze(x: Variable | Array, axis: int | Sequence[int] | None = None) -> Variable:
     """Leave out axes of length 1.
 
     Args:
@@ -237,7 +239,7 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Variable:
     return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in axes))
 
 
-def flatten(x: Any) -> Variable:
+def flatten(x: Variable | Array) -> Variable:
     """All elements in one axis.
 
     Args:
@@ -252,7 +254,7 @@ def flatten(x: Any) -> Variable:
     return reshape(x, (math.prod(x.shape),))
 
 
-def cast(x: Any, typ: Any) -> Variable:
+def cast(x: Variable | Array, typ: Any) -> Variable:
     """Convert to another dtype; the gradient comes back in the old one.
 
     Args:
@@ -269,7 +271,7 @@ def cast(x: Any, typ: Any) -> Variable:
     return x if x.dtype == dtype else Cast(dtype).apply((x,))[0]
 
 
-def copy(x: Any, dst: Any) -> Variable:
+def copy(x: Variable | Array, dst: Any) -> Variable:
     """The same values on another device; the gradient goes back to where ``x`` is.
 
     Args:

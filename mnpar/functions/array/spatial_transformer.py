@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mnpar.backend import Array
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.pad import pad
 from mnpar.functions.array.shape import reshape, transpose
@@ -15,7 +16,7 @@ from mnpar.functions.node import array_of, show_shapes
 from mnpar.variable import Variable, as_variable
 
 
-def spatial_transformer_grid(theta: Any, output_shape: tuple[int, int]) -> Variable:
+def spatial_transformer_grid(theta: Variable | Array, output_shape: tuple[int, int]) -> Variable:
     """Places in an image, -1 to 1, that an affine map makes of an even grid.
 
     Args:
@@ -45,7 +46,7 @@ def spatial_transformer_grid(theta: Any, output_shape: tuple[int, int]) -> Varia
     return reshape(matmul(theta, even.reshape(3, H * W)), (theta.shape[0], 2, H, W))
 
 
-def spatial_transformer_sampler(x: Any, grid: Any) -> Variable:
+def spatial_transformer_sampler(x: Variable | Array, grid: Any) -> Variable:
     """Return the values at given places of an image, by bilinear interpolation; around the image
     are zeros.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mnpar.backend import Array
 from mnpar.functions.array.joining import concat
 from mnpar.functions.array.pad import pad as padded
 from mnpar.functions.array.shape import reshape
@@ -18,7 +19,12 @@ from mnpar.variable import Variable, as_variable
 
 
 def deformable_convolution_2d_sampler(
-    x: Any, offset: Any, W: Any, b: Any = None, stride: Any = 1, pad: Any = 0
+    x: Variable | Array,
+    offset: Variable | Array,
+    W: Variable | Array,
+    b: Variable | Array | None = None,
+    stride: Any = 1,
+    pad: Any = 0,
 ) -> Variable:
     """:func:`convolution_2d` in which each cell of each window is sampled at an offset, by bilinear
     interpolation.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from mnpar.backend import Array
 from mnpar.functions.array.get_item import get_item, where
 from mnpar.variable import Variable, as_variable
 
 
-def embed_id(x: Any, W: Any, ignore_label: int | None = None) -> Variable:
+def embed_id(x: Variable | Array, W: Variable | Array, ignore_label: int | None = None) -> Variable:
     """Rows of a table, looked up by their numbers: an embedding.
 
     Args:

@@ -167,7 +167,9 @@ def local_windows(who: str, size: Numbers, ksize: Numbers, stride: Any) -> Windo
     return Windows(size, ksize, stride, (0, 0), (1, 1), out)
 
 
-def local_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1) -> Variable:
+def local_convolution_2d(
+    x: Variable | Array, W: Variable | Array, b: Variable | Array | None = None, stride: Any = 1
+) -> Variable:
     """A convolution with its own filters and biases at each position of the output.
 
     Args:
@@ -209,7 +211,11 @@ def local_convolution_2d(x: Any, W: Any, b: Any = None, stride: Any = 1) -> Vari
 
 
 def local_deconvolution_2d(
-    x: Any, W: Any, b: Any = None, stride: Any = 1, outsize: Any = None
+    x: Variable | Array,
+    W: Variable | Array,
+    b: Variable | Array | None = None,
+    stride: Any = 1,
+    outsize: Any = None,
 ) -> Variable:
     """The transpose of :func:`local_convolution_2d`: each place adds its values, by its own
     filters, to its window.

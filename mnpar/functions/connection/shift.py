@@ -41,7 +41,7 @@ def _overlap(step: int) -> tuple[slice, slice]:
 
 
 def shift_channels(
-    x: Any, ksize: int | tuple[int, int] = 3, dilate: int | tuple[int, int] = 1
+    x: Variable | Array, ksize: int | tuple[int, int] = 3, dilate: int | tuple[int, int] = 1
 ) -> Variable:
     """Shift groups of channels, each by another offset within a window: Chainer's ``shift``.
 

@@ -74,12 +74,12 @@ def mask_gradient(gs: Any, hidden: Hidden | None) -> Any:
     return gs * (~hidden.where).astype(gs.dtype)
 
 
-def batched_product(a: Any, b: Any) -> Any:
+def batched_product(a: Variable | Array, b: Variable | Array) -> Any:
     """The product, of arrays in pieces of a size that BLAS likes, of Variables as a function."""
     return a @ b if isinstance(a, Variable) or isinstance(b, Variable) else batched_matmul(a, b)
 
 
-def product_with_transpose(a: Any, b: Any) -> Any:
+def product_with_transpose(a: Variable | Array, b: Variable | Array) -> Any:
     """a bᵀ, for which small arrays are turned round first."""
     b = matrix_transpose(b)
     return batched_product(

@@ -124,7 +124,7 @@ def output_shape(who: str, shape: Sequence[int], window: Window) -> tuple[int, .
 
 
 def check_block(
-    who: str, x: Any, grid: SpatialGrid, shape: Sequence[int]
+    who: str, x: Variable | Array, grid: SpatialGrid, shape: Sequence[int]
 ) -> tuple[Variable, tuple[int, ...]]:
     """This rank's block as a Variable (N, C, …), and the shape of the whole as a tuple.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar.backend import Array
 from mnpar.communicators.communicator import described, require_communicator
 from mnpar.functions.communication.exchange import exchange, iexchange
 from mnpar.plans import Box, Plan, Window
@@ -95,7 +96,7 @@ def require_grid(grid: Any, call: str) -> None:
 
 
 def halo_exchange(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
     ksize: Any,
@@ -150,7 +151,7 @@ def halo_exchange(
 
 
 def halo_of(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
     window: Window,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.functions.communication.exchange import Give, Take
 from mnpar.functions.connection.convolution import Convolution, Deconvolution, weight_gradient
 from mnpar.functions.divided.blocks import slices_within, unpadded_windows
@@ -97,8 +98,8 @@ def halo_convolution(
     grid: SpatialGrid,
     shape: tuple[int, ...],
     window: Window,
-    W: Any,
-    b: Any,
+    W: Variable | Array,
+    b: Variable | Array,
     groups: int,
     mode: Any,
     hide: bool,

@@ -157,10 +157,10 @@ class RingAttention(TiledAttention, Communication):
 
 def ring_attention(
     comm: Communicator,
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any = None,
+    q: Variable | Array,
+    k: Variable | Array,
+    v: Variable | Array,
+    mask: Variable | Array | None = None,
     causal: bool = False,
     scale: float | None = None,
     cut: Cut | None = None,

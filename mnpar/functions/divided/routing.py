@@ -16,6 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.node import GenericFunction
+from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -131,7 +132,7 @@ class SumRows(GenericFunction):
         return lambda: PickRows(self.rows, self.slots)(gy)
 
 
-def pick_rows(x: Any, rows: Array, slots: Array) -> Any:
+def pick_rows(x: Variable | Array, rows: Array, slots: Array) -> Any:
     """``x[rows]``.
 
     Args:
@@ -145,7 +146,7 @@ def pick_rows(x: Any, rows: Array, slots: Array) -> Any:
     return PickRows(rows, slots).apply((x,))[0]
 
 
-def sum_rows(x: Any, rows: Array, slots: Array) -> Any:
+def sum_rows(x: Variable | Array, rows: Array, slots: Array) -> Any:
     """The sums over k of ``x[slots[:, k]]``, of which those outside x are zeros.
 
     Args:
@@ -158,7 +159,7 @@ def sum_rows(x: Any, rows: Array, slots: Array) -> Any:
     return SumRows(rows, slots).apply((x,))[0]
 
 
-def permute_rows(x: Any, order: Array) -> Any:
+def permute_rows(x: Variable | Array, order: Array) -> Any:
     """``x[order]``, where ``order`` names each row once."""
     inverse = np.empty(len(order), np.int64)
     inverse[order] = np.arange(len(order))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 
-def recut(comm: Communicator, x: Any, have: Cut, want: Cut, axis: int = -2) -> Variable:
+def recut(
+    comm: Communicator, x: Variable | Array, have: Cut, want: Cut, axis: int = -2
+) -> Variable:
     """Divide a sequence among the ranks in another way: contiguous blocks to
     :func:`mnpar.plans.zigzag`, or back.
 
@@ -87,10 +89,10 @@ def _layout(heads: Stretch, stretches: Sequence[Stretch], width: int) -> Layout:
 
 def all_to_all_attention(
     comm: Communicator,
-    q: Any,
-    k: Any,
-    v: Any,
-    mask: Any = None,
+    q: Variable | Array,
+    k: Variable | Array,
+    v: Variable | Array,
+    mask: Variable | Array | None = None,
     causal: bool = False,
     scale: float | None = None,
     cut: Cut | None = None,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mnpar.backend import Array
 from mnpar.functions.connection.convolution import (
     Deconvolution,
     check_filters,
@@ -33,11 +34,11 @@ from mnpar.variable import Variable, as_variable
 
 
 def spatial_convolution_nd(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
-    W: Any,
-    b: Any = None,
+    W: Variable | Array,
+    b: Variable | Array | None = None,
     stride: Any = 1,
     pad: Any = 0,
     cover_all: bool = False,
@@ -107,11 +108,11 @@ def spatial_convolution_nd(
 
 
 def spatial_depthwise_convolution_2d(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
-    W: Any,
-    b: Any = None,
+    W: Variable | Array,
+    b: Variable | Array | None = None,
     stride: Any = 1,
     pad: Any = 0,
 ) -> Variable:
@@ -140,11 +141,11 @@ def spatial_depthwise_convolution_2d(
 
 
 def spatial_deconvolution_nd(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
-    W: Any,
-    b: Any = None,
+    W: Variable | Array,
+    b: Variable | Array | None = None,
     stride: Any = 1,
     pad: Any = 0,
     outsize: Any = None,

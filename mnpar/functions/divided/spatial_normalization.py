@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.configuration import config
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.divided.blocks import check_block, copy_all_to, slices_within
@@ -37,7 +38,12 @@ def _normalized(x: Variable, grid: SpatialGrid, groups: int, eps: float) -> Vari
 
 
 def spatial_layer_normalization(
-    x: Any, grid: SpatialGrid, shape: Sequence[int], gamma: Any, beta: Any, eps: float = 1e-5
+    x: Variable | Array,
+    grid: SpatialGrid,
+    shape: Sequence[int],
+    gamma: Variable | Array,
+    beta: Variable | Array,
+    eps: float = 1e-5,
 ) -> Variable:
     """:func:`layer_normalization` of samples that are cut into blocks.
 
@@ -83,12 +89,12 @@ def spatial_layer_normalization(
 
 
 def spatial_group_normalization(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
     groups: int,
-    gamma: Any,
-    beta: Any,
+    gamma: Variable | Array,
+    beta: Variable | Array,
     eps: float = 1e-5,
 ) -> Variable:
     """:func:`group_normalization` of samples that are cut into blocks.

@@ -36,7 +36,7 @@ def _window(
 
 
 def spatial_max_pooling_nd(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
     ksize: Any,
@@ -114,7 +114,7 @@ def spatial_max_pooling_nd(
 
 
 def spatial_average_pooling_nd(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
     ksize: Any,
@@ -180,7 +180,7 @@ def _counts(window: Window, shape: Sequence[int], out: Box) -> Any:
 
 
 def spatial_lp_pooling_nd(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
     ksize: Any,
@@ -240,7 +240,7 @@ def _unpooled(
 
 
 def spatial_unpooling_nd(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
     ksize: Any,
@@ -286,7 +286,7 @@ def spatial_unpooling_nd(
 
 
 def spatial_upsampling_2d(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
     indexes: Array,

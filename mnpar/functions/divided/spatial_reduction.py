@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mnpar.backend import Array
 from mnpar.functions.array.get_item import get_item, where
 from mnpar.functions.communication.shared import reduce_from
 from mnpar.functions.connection.linear import linear
@@ -22,7 +23,9 @@ from mnpar.plans import Box
 from mnpar.variable import Variable, as_variable
 
 
-def spatial_global_average_pooling(x: Any, grid: SpatialGrid, shape: Sequence[int]) -> Variable:
+def spatial_global_average_pooling(
+    x: Variable | Array, grid: SpatialGrid, shape: Sequence[int]
+) -> Variable:
     """The mean of each channel over the whole image.
 
     Args:
@@ -53,7 +56,9 @@ def spatial_global_average_pooling(x: Any, grid: SpatialGrid, shape: Sequence[in
     )
 
 
-def spatial_global_max_pooling(x: Any, grid: SpatialGrid, shape: Sequence[int]) -> Variable:
+def spatial_global_max_pooling(
+    x: Variable | Array, grid: SpatialGrid, shape: Sequence[int]
+) -> Variable:
     """The largest number of each channel in the whole image; its gradient goes to where it is, the
     first place of several.
 
@@ -102,7 +107,11 @@ def spatial_global_max_pooling(x: Any, grid: SpatialGrid, shape: Sequence[int]) 
 
 
 def spatial_linear(
-    x: Any, grid: SpatialGrid, shape: Sequence[int], W: Any, b: Any = None
+    x: Variable | Array,
+    grid: SpatialGrid,
+    shape: Sequence[int],
+    W: Variable | Array,
+    b: Variable | Array | None = None,
 ) -> Variable:
     """:func:`linear` of whole images that are cut into blocks: each rank multiplies its block with
     its columns of the matrix.

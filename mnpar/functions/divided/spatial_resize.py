@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mnpar.backend import Array
 from mnpar.functions.array.resize_images import MODES, places, weights_at
 from mnpar.functions.array.shape import swapaxes
 from mnpar.functions.communication.exchange import exchange
@@ -46,7 +47,7 @@ def _plan(
 
 
 def spatial_resize_images(
-    x: Any,
+    x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
     output_shape: Any,

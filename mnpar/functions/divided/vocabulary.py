@@ -83,8 +83,8 @@ class ShiftedScores(GenericFunction):
 
 def vocabulary_parallel_softmax_cross_entropy(
     comm: Communicator,
-    x: Any,
-    t: Any,
+    x: Variable | Array,
+    t: Variable | Array,
     normalize: bool = True,
     cache_score: bool = True,
     class_weight: Array | None = None,

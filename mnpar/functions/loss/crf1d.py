@@ -20,7 +20,9 @@ from mnpar.functions.node import array_of, check_option, show_shapes
 from mnpar.variable import Variable, as_variable
 
 
-def crf1d(cost: Any, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean") -> Variable:
+def crf1d(
+    cost: Variable | Array, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean"
+) -> Variable:
     """The negative logarithm of the probability of label sequences in a linear-chain conditional
     random field.
 
@@ -75,7 +77,7 @@ def crf1d(cost: Any, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean")
     return loss if reduce == "no" else mean(loss)
 
 
-def argmax_crf1d(cost: Any, xs: Sequence[Any]) -> tuple[Variable, list[Array]]:
+def argmax_crf1d(cost: Variable | Array, xs: Sequence[Any]) -> tuple[Variable, list[Array]]:
     """The likeliest label sequences in a linear-chain conditional random field (Viterbi's
     algorithm).
 

@@ -171,7 +171,7 @@ def _composed(x: Variable, states: States) -> Variable:
 
 def connectionist_temporal_classification(
     x: Any,
-    t: Any,
+    t: Variable | Array,
     blank_symbol: int,
     input_length: Any = None,
     label_length: Any = None,

@@ -32,7 +32,9 @@ class Hinge(GenericFunction):
         return lambda: gy * Hinge(self.sign, False)(x) * (self.sign * 2)
 
 
-def hinge(x: Any, t: Any, norm: str = "L1", reduce: str = "mean") -> Variable:
+def hinge(
+    x: Variable | Array, t: Variable | Array, norm: str = "L1", reduce: str = "mean"
+) -> Variable:
     """The one-against-all hinge loss: Σ over classes of max(0, 1 - s x), with s = 1 for the right
     class, else -1.
 

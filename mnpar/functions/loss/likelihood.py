@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.functions.activation.softplus import softplus
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.math.reduction import mean as mean_of, sum as sum_of
@@ -35,7 +36,9 @@ def _alike(who: str, *xs: Any) -> list[Variable]:
     return found
 
 
-def gaussian_kl_divergence(mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
+def gaussian_kl_divergence(
+    mean: Variable | Array, ln_var: Variable | Array, reduce: str = "sum"
+) -> Variable:
     """The Kullback-Leibler divergence of N(μ, σ²) from N(0, 1): Σ (μ² + σ² − ln σ² − 1) / 2.
 
     Args:
@@ -53,7 +56,9 @@ def gaussian_kl_divergence(mean: Any, ln_var: Any, reduce: str = "sum") -> Varia
     )
 
 
-def gaussian_nll(x: Any, mean: Any, ln_var: Any, reduce: str = "sum") -> Variable:
+def gaussian_nll(
+    x: Variable | Array, mean: Variable | Array, ln_var: Variable | Array, reduce: str = "sum"
+) -> Variable:
     """The negative log-likelihood of normal distributions: (ln σ² + ln 2π + (x − μ)² / σ²) / 2.
 
     Args:
@@ -73,7 +78,7 @@ def gaussian_nll(x: Any, mean: Any, ln_var: Any, reduce: str = "sum") -> Variabl
     )
 
 
-def bernoulli_nll(x: Any, y: Any, reduce: str = "sum") -> Variable:
+def bernoulli_nll(x: Variable | Array, y: Variable | Array, reduce: str = "sum") -> Variable:
     """The negative log-likelihood of Bernoulli distributions: ln(1 + e^y) − x y.
 
     Args:
@@ -91,8 +96,8 @@ def bernoulli_nll(x: Any, y: Any, reduce: str = "sum") -> Variable:
 
 
 def gaussian(
-    mean: Any,
-    ln_var: Any,
+    mean: Variable | Array,
+    ln_var: Variable | Array,
     *,
     eps: Any = None,
     return_eps: bool = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.functions.activation.relu import relu
 from mnpar.functions.array.get_item import where
 from mnpar.functions.array.shape import transpose
@@ -37,7 +38,13 @@ def _root(squares: Variable) -> Variable:
     return where(apart, sqrt(where(apart, squares, 1)), 0)
 
 
-def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1, reduce: str = "mean") -> Variable:
+def contrastive(
+    x0: Variable | Array,
+    x1: Variable | Array,
+    y: Variable | Array,
+    margin: float = 1,
+    reduce: str = "mean",
+) -> Variable:
     """The contrastive loss: pulls pairs of one class together, and pushes others until they are
     ``margin`` apart.
 
@@ -84,7 +91,11 @@ def contrastive(x0: Any, x1: Any, y: Any, margin: float = 1, reduce: str = "mean
 
 
 def triplet(
-    anchor: Any, positive: Any, negative: Any, margin: float = 0.2, reduce: str = "mean"
+    anchor: Variable | Array,
+    positive: Variable | Array,
+    negative: Variable | Array,
+    margin: float = 0.2,
+    reduce: str = "mean",
 ) -> Variable:
     """The triplet loss, max(‖a - p‖² - ‖a - n‖² + margin, 0), of anchor a, positive p and negative
     n.
@@ -119,8 +130,8 @@ def triplet(
 
 
 def discriminative_margin_based_clustering_loss(
-    embeddings: Any,
-    labels: Any,
+    embeddings: Variable | Array,
+    labels: Variable | Array,
     delta_v: float,
     delta_d: float,
     max_embedding_dim: int,
@@ -210,7 +221,9 @@ def _half_squares(name: str, loss: Variable, reduce: str) -> Variable:
     return y
 
 
-def cross_covariance(y: Any, z: Any, reduce: str = "half_squared_sum") -> Variable:
+def cross_covariance(
+    y: Variable | Array, z: Variable | Array, reduce: str = "half_squared_sum"
+) -> Variable:
     """The cross-covariance penalty of the features of ``y`` and ``z``: C = (y - ȳ)ᵀ (z - z̄) / N.
 
     Args:
@@ -243,7 +256,7 @@ def cross_covariance(y: Any, z: Any, reduce: str = "half_squared_sum") -> Variab
     return _half_squares("cross_covariance", covariance, reduce)
 
 
-def decov(h: Any, reduce: str = "half_squared_sum") -> Variable:
+def decov(h: Variable | Array, reduce: str = "half_squared_sum") -> Variable:
     """The DeCov penalty: the covariance of the features of ``h`` with each other, without the
     diagonal.
 

@@ -54,7 +54,7 @@ class MeanAbsoluteError(GenericFunction):
         return lambda: g * sign, lambda: -g * sign
 
 
-def mean_squared_error(x0: Any, x1: Any) -> Variable:
+def mean_squared_error(x0: Variable | Array, x1: Variable | Array) -> Variable:
     """The mean of ``(x0 - x1)²`` over all elements.
 
     Args:
@@ -77,7 +77,7 @@ def mean_squared_error(x0: Any, x1: Any) -> Variable:
     return MeanSquaredError().apply((x0, x1))[0]
 
 
-def mean_absolute_error(x0: Any, x1: Any) -> Variable:
+def mean_absolute_error(x0: Variable | Array, x1: Variable | Array) -> Variable:
     """The mean of ``|x0 - x1|`` over all elements; the gradient where they are equal is 0.
 
     Args:
@@ -100,7 +100,7 @@ def mean_absolute_error(x0: Any, x1: Any) -> Variable:
     return MeanAbsoluteError().apply((x0, x1))[0]
 
 
-def squared_error(x0: Any, x1: Any) -> Variable:
+def squared_error(x0: Variable | Array, x1: Variable | Array) -> Variable:
     """The squared difference of each element.
 
     Args:
@@ -122,7 +122,7 @@ def squared_error(x0: Any, x1: Any) -> Variable:
     return y
 
 
-def absolute_error(x0: Any, x1: Any) -> Variable:
+def absolute_error(x0: Variable | Array, x1: Variable | Array) -> Variable:
     """The absolute difference of each element; arguments, shape and errors as in
     :func:`squared_error`.
 
@@ -155,7 +155,9 @@ class HuberLoss(GenericFunction):
         return lambda: gy * c(), lambda: gy * -c()
 
 
-def huber_loss(x: Any, t: Any, delta: float, reduce: str = "sum_along_second_axis") -> Variable:
+def huber_loss(
+    x: Variable | Array, t: Variable | Array, delta: float, reduce: str = "sum_along_second_axis"
+) -> Variable:
     """The Huber loss: squared for errors up to ``delta``, linear for larger ones (Huber 1964).
 
     Args:

@@ -100,9 +100,9 @@ def _checked(who: str, x: Any, t: Any, W: Any, lowest: int) -> tuple[Variable, A
 
 
 def negative_sampling(
-    x: Any,
-    t: Any,
-    W: Any,
+    x: Variable | Array,
+    t: Variable | Array,
+    W: Variable | Array,
     sampler: Callable[[tuple[int, int]], Array],
     sample_size: int,
     reduce: str = "sum",
@@ -157,7 +157,13 @@ def negative_sampling(
     return (loss, samples) if return_samples else loss
 
 
-def black_out(x: Any, t: Any, W: Any, samples: Any, reduce: str = "mean") -> Variable:
+def black_out(
+    x: Variable | Array,
+    t: Variable | Array,
+    W: Variable | Array,
+    samples: Any,
+    reduce: str = "mean",
+) -> Variable:
     """-log p_t - Σ log(1 - p_s), where p is the softmax over the right word and the drawn ones s
     alone.
 

@@ -49,7 +49,9 @@ class SigmoidCrossEntropy(GenericFunction):
         return Where(self.counted)(x, backend.get_array_module(x).zeros((), x.dtype))
 
 
-def sigmoid_cross_entropy(x: Any, t: Any, normalize: bool = True, reduce: str = "mean") -> Variable:
+def sigmoid_cross_entropy(
+    x: Variable | Array, t: Variable | Array, normalize: bool = True, reduce: str = "mean"
+) -> Variable:
     """The binary cross entropy of labels and ``sigmoid(x)``, in nats.
 
     Args:

@@ -97,7 +97,7 @@ class SoftmaxCrossEntropy(GenericFunction):
         return from_rows(gx.astype(x.dtype), x.shape)
 
 
-def to_rows(x: Any) -> Any:
+def to_rows(x: Variable | Array) -> Any:
     """(N, C, d₁, …) → (N·d₁·…, C), of an array or a Variable."""
     if x.ndim == 2:
         return x
@@ -117,8 +117,8 @@ def from_rows(rows: Any, shape: tuple[int, ...]) -> Any:
 
 
 def softmax_cross_entropy(
-    x: Any,
-    t: Any,
+    x: Variable | Array,
+    t: Variable | Array,
     normalize: bool = True,
     cache_score: bool = True,
     class_weight: Array | None = None,

@@ -199,7 +199,7 @@ class Pow(GenericFunction):
         return gx, gy
 
 
-def floor_divide(x: Any, y: Any) -> Variable:
+def floor_divide(x: Variable | Array | float, y: Variable | Array | float) -> Variable:
     """``x // y``; its derivative is 0 wherever it has one, so nothing flows back.
 
     Example:
@@ -210,7 +210,7 @@ def floor_divide(x: Any, y: Any) -> Variable:
     return Variable(backend.wrap_scalar(array_of(x) // array_of(y)), requires_grad=False)
 
 
-def add(*xs: Any) -> Variable:
+def add(*xs: Variable | Array | float) -> Variable:
     """The sum of arrays.
 
     Args:
@@ -235,7 +235,9 @@ def add(*xs: Any) -> Variable:
     return as_variable(reduce(_add, xs[1:], as_variable(xs[0])))
 
 
-def broadcast_error(name: str, x: Any, y: Any, error: ValueError) -> ValueError:
+def broadcast_error(
+    name: str, x: Variable | Array, y: Variable | Array, error: ValueError
+) -> ValueError:
     """The error to raise for two operands that do not broadcast; other errors are passed on."""
     try:
         np.broadcast_shapes(x.shape, y.shape)
@@ -248,7 +250,7 @@ def broadcast_error(name: str, x: Any, y: Any, error: ValueError) -> ValueError:
     return error
 
 
-def squared_difference(x1: Any, x2: Any) -> Variable:
+def squared_difference(x1: Variable | Array, x2: Variable | Array) -> Variable:
     """``(x1 - x2)²`` of two arrays of one shape.
 
     Raises:

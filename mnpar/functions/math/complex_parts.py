@@ -43,7 +43,7 @@ class Conj(GenericFunction):
         return lambda: gy.conj()
 
 
-def real(x: Any) -> Variable:
+def real(x: Variable | Array) -> Variable:
     """The real part of each element; of real numbers themselves. A Variable has it as ``x.real``
     too.
 
@@ -60,7 +60,7 @@ def real(x: Any) -> Variable:
     return Real().apply((x,))[0] if x.dtype.kind == "c" else x
 
 
-def imag(x: Any) -> Variable:
+def imag(x: Variable | Array) -> Variable:
     """The imaginary part of each element, a real number; of real numbers 0; also ``x.imag``. See
     :func:`real`.
 
@@ -77,7 +77,7 @@ def imag(x: Any) -> Variable:
     )
 
 
-def conj(x: Any) -> Variable:
+def conj(x: Variable | Array) -> Variable:
     """The complex conjugate of each element; real numbers are their own. As ``x.conj()`` too; see
     :func:`real`.
 

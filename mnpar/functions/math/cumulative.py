@@ -84,7 +84,7 @@ def _divisible(y: Variable) -> bool:
     return y.creator is None or bool((y.xp.isfinite(y.array) & (y.array != 0)).all())
 
 
-def cumsum(x: Any, axis: int | None = None) -> Variable:
+def cumsum(x: Variable | Array, axis: int | None = None) -> Variable:
     """The sums of the elements up to each one.
 
     Args:
@@ -103,7 +103,7 @@ def cumsum(x: Any, axis: int | None = None) -> Variable:
     return CumSum(axis).apply((x,))[0]
 
 
-def cumprod(x: Any, axis: int | None = None) -> Variable:
+def cumprod(x: Variable | Array, axis: int | None = None) -> Variable:
     """The products of the elements up to each one; its gradients are right where there are zeros,
     too.
 
@@ -143,7 +143,7 @@ def _running_products(x: Variable, axis: int) -> Variable:
     return y
 
 
-def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Variable:
+def prod(x: Variable | Array, axis: Any = None, keepdims: bool = False) -> Variable:
     """The product over some axes, with the product rule for its derivative: right where there are
     zeros, too.
 

@@ -120,7 +120,7 @@ def einsum(*operands: Any) -> Variable:
     return Einsum(tuple(names), output).apply(tuple(xs))[0]
 
 
-def tensordot(a: Any, b: Any, axes: Any = 2) -> Variable:
+def tensordot(a: Variable | Array, b: Variable | Array, axes: Any = 2) -> Variable:
     """The product of two arrays, summed over axes of both.
 
     Args:

@@ -91,7 +91,7 @@ def _square(name: str, x: Any, form: str) -> Variable:
     return a
 
 
-def batch_inv(a: Any) -> Variable:
+def batch_inv(a: Variable | Array) -> Variable:
     """The inverse of each matrix of a batch.
 
     Args:
@@ -111,7 +111,7 @@ def batch_inv(a: Any) -> Variable:
     return Inv().apply((_square("batch_inv", a, "(N, D, D)"),))[0]
 
 
-def inv(a: Any) -> Variable:
+def inv(a: Variable | Array) -> Variable:
     """The inverse of a matrix.
 
     Args:
@@ -133,7 +133,7 @@ def inv(a: Any) -> Variable:
     return reshape(batch_inv(reshape(a, (1, *a.shape))), a.shape)
 
 
-def batch_det(a: Any) -> Variable:
+def batch_det(a: Variable | Array) -> Variable:
     """The determinant of each matrix of a batch; where one is 0, backward raises ValueError.
 
     Args:
@@ -153,7 +153,7 @@ def batch_det(a: Any) -> Variable:
     return Det().apply((_square("batch_det", a, "(N, D, D)"),))[0]
 
 
-def det(a: Any) -> Variable:
+def det(a: Variable | Array) -> Variable:
     """The determinant of a matrix; where it is 0, backward raises ValueError.
 
     Args:
@@ -174,7 +174,7 @@ def det(a: Any) -> Variable:
     return reshape(batch_det(reshape(a, (1, *a.shape))), ())
 
 
-def cholesky(a: Any) -> Variable:
+def cholesky(a: Variable | Array) -> Variable:
     """The lower triangular matrix L with L Lᵀ = a.
 
     Args:
@@ -196,7 +196,9 @@ def cholesky(a: Any) -> Variable:
     return Cholesky().apply((_square("cholesky", a, "(D, D)"),))[0]
 
 
-def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:
+def batch_matmul(
+    a: Variable | Array, b: Variable | Array, transa: bool = False, transb: bool = False
+) -> Variable:
     """A product of matrices for each sample. Chainer's older form of :func:`matmul`, with vectors
     as columns.
 
@@ -226,7 +228,7 @@ def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> 
     return matmul(a, b, transa, transb)
 
 
-def batch_l2_norm_squared(x: Any) -> Variable:
+def batch_l2_norm_squared(x: Variable | Array) -> Variable:
     """The sum of squares of each sample.
 
     Args:

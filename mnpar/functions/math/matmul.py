@@ -71,7 +71,9 @@ def _back_by_rows(gy: Any, W: Any, x: Any) -> Any:
     return product(gy, W)
 
 
-def matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:
+def matmul(
+    a: Variable | Array, b: Variable | Array, transa: bool = False, transb: bool = False
+) -> Variable:
     """The product of two matrices, of stacks of them, or of vectors with them, as ``a @ b`` has it.
 
     Args:

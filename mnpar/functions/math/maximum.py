@@ -65,7 +65,11 @@ class Clip(GenericFunction):
         return lambda: gy * self.inside
 
 
-def maximum(x1: Any, x2: Any, *xs: Any) -> Variable:
+def maximum(
+    x1: Variable | Array | float,
+    x2: Variable | Array | float,
+    *xs: Variable | Array | float,
+) -> Variable:
     """The largest of several arrays at each place; where two are equal, the earlier one gets the
     gradient.
 
@@ -80,7 +84,11 @@ def maximum(x1: Any, x2: Any, *xs: Any) -> Variable:
     return _of_all(Maximum, x1, x2, *xs)
 
 
-def minimum(x1: Any, x2: Any, *xs: Any) -> Variable:
+def minimum(
+    x1: Variable | Array | float,
+    x2: Variable | Array | float,
+    *xs: Variable | Array | float,
+) -> Variable:
     """The smallest of several arrays at each place; where two are equal, the earlier one gets the
     gradient.
 
@@ -100,7 +108,7 @@ def _of_all(function: type[Maximum], *xs: Any) -> Variable:
     return z
 
 
-def clip(x: Any, x_min: float | None, x_max: float | None) -> Variable:
+def clip(x: Variable | Array, x_min: float | None, x_max: float | None) -> Variable:
     """Limit elements to an interval, ``min(max(x, x_min), x_max)``; the gradient passes inside,
     ends included.
 

@@ -118,7 +118,7 @@ class LogSumExp(Reduction):
         return lambda: self.lift(gy) * exp.generic(x - self.lift(y))
 
 
-def sum(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
+def sum(x: Variable | Array, axis: Axis = None, keepdims: bool = False) -> Variable:
     """The sum over some axes.
 
     Args:
@@ -134,7 +134,9 @@ def sum(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
     return Sum(axis, keepdims).apply((x,))[0]
 
 
-def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = False) -> Variable:
+def average(
+    x: Variable | Array, axis: Axis = None, weights: Any = None, keepdims: bool = False
+) -> Variable:
     """The mean over some axes, weighted or not; ``mean`` is another name of it.
 
     On one rank: the mean of all ranks' elements is not the mean of the ranks' means where their
@@ -181,7 +183,7 @@ def average(x: Any, axis: Axis = None, weights: Any = None, keepdims: bool = Fal
 mean = average
 
 
-def max(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
+def max(x: Variable | Array, axis: Axis = None, keepdims: bool = False) -> Variable:
     """The largest element over some axes; each of several equally large ones gets the whole
     gradient, as in Chainer.
 
@@ -201,7 +203,7 @@ def max(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
     return Max(axis, keepdims).apply((x,))[0]
 
 
-def min(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
+def min(x: Variable | Array, axis: Axis = None, keepdims: bool = False) -> Variable:
     """The smallest element over some axes; each of several equally small ones gets the whole
     gradient, as in Chainer.
 
@@ -221,7 +223,7 @@ def min(x: Any, axis: Axis = None, keepdims: bool = False) -> Variable:
     return Min(axis, keepdims).apply((x,))[0]
 
 
-def argmax(x: Any, axis: int | None = None) -> Variable:
+def argmax(x: Variable | Array, axis: int | None = None) -> Variable:
     """The place of the largest element, the first one if there are several; nothing flows back.
 
     Args:
@@ -241,7 +243,7 @@ def argmax(x: Any, axis: int | None = None) -> Variable:
     )
 
 
-def argmin(x: Any, axis: int | None = None) -> Variable:
+def argmin(x: Variable | Array, axis: int | None = None) -> Variable:
     """The place of the smallest element, the first one if there are several; nothing flows back.
 
     Args:
@@ -261,7 +263,7 @@ def argmin(x: Any, axis: int | None = None) -> Variable:
     )
 
 
-def logsumexp(x: Any, axis: Axis = None) -> Variable:
+def logsumexp(x: Variable | Array, axis: Axis = None) -> Variable:
     """``log(sum(exp(x)))`` without overflow: the largest element is taken out first; of no elements
     it is -∞.
 

@@ -82,7 +82,7 @@ class Fmod(GenericFunction):
         )
 
 
-def fmod(x: Variable | Array, divisor: Variable | Array) -> Variable:
+def fmod(x: Variable | Array | float, divisor: Variable | Array | float) -> Variable:
     """Return the remainder of the division of each element; it has the sign of ``x``.
 
     Args:

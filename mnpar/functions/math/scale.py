@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.array.shape import reshape
@@ -50,7 +48,7 @@ def align_axes(name: str, x: Variable, y: Variable, axis: int) -> Variable:
     return reshape(y, (1,) * axis + y.shape + (1,) * (x.ndim - axis - y.ndim))
 
 
-def bias(x: Any, y: Any, axis: int = 1) -> Variable:
+def bias(x: Variable | Array, y: Variable | Array, axis: int = 1) -> Variable:
     """``x + y``, where the axes of ``y`` are those of ``x`` from ``axis`` on.
 
     Args:
@@ -72,7 +70,7 @@ def bias(x: Any, y: Any, axis: int = 1) -> Variable:
     return Bias().apply((x, align_axes("bias", x, y, axis)))[0]
 
 
-def scale(x: Any, y: Any, axis: int = 1) -> Variable:
+def scale(x: Variable | Array, y: Variable | Array, axis: int = 1) -> Variable:
     """``x * y``, where the axes of ``y`` are those of ``x`` from ``axis`` on.
 
     Args:

@@ -195,7 +195,9 @@ def _transposed(a: CooMatrix) -> CooMatrix:
     return CooMatrix(a.data, a.col, a.row, (a.shape[1], a.shape[0]), order)
 
 
-def sparse_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:
+def sparse_matmul(
+    a: Variable | Array, b: Variable | Array, transa: bool = False, transb: bool = False
+) -> Variable:
     """The product of a sparse matrix and a dense one, or of a dense one and a sparse one, or of
     batches of them.
 

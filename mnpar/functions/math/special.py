@@ -181,7 +181,7 @@ class PolyGamma(GenericFunction):
         return lambda: unbroadcast(gy * PolyGamma(self.n + 1)(x), x.shape)
 
 
-def polygamma(n: Variable | Array, x: Variable | Array) -> Variable:
+def polygamma(n: Variable | Array | float, x: Variable | Array) -> Variable:
     """Return the n-th derivative of :func:`digamma`.
 
     Args:
@@ -212,7 +212,7 @@ class Zeta(GenericFunction):
         return lambda: unbroadcast(gy * Zeta(self.x + 1)(q) * (-self.x).astype(q.dtype), q.shape)
 
 
-def zeta(x: Variable | Array, q: Variable | Array) -> Variable:
+def zeta(x: Variable | Array | float, q: Variable | Array) -> Variable:
     """Return Hurwitz' zeta function, the sum of (q + k)^(−x) over k = 0, 1, 2, …
 
     Args:

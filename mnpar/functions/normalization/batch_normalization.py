@@ -141,8 +141,8 @@ def sweep_once(
 
 
 def recorded_gradients(
-    x: Any,
-    gamma: Any,
+    x: Variable | Array,
+    gamma: Variable | Array,
     gy: Any,
     shape: tuple[int, ...],
     gamma_shape: tuple[int, ...],
@@ -235,9 +235,9 @@ class FixedBatchNormalization(GenericFunction):
 
 
 def batch_normalization(
-    x: Any,
-    gamma: Any,
-    beta: Any,
+    x: Variable | Array,
+    gamma: Variable | Array,
+    beta: Variable | Array,
     eps: float = 2e-5,
     running_mean: Array | None = None,
     running_var: Array | None = None,
@@ -284,7 +284,13 @@ def batch_normalization(
 
 
 def fixed_batch_normalization(
-    x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float = 2e-5, axis: Axis = None
+    x: Variable | Array,
+    gamma: Variable | Array,
+    beta: Variable | Array,
+    mean: Variable | Array,
+    var: Variable | Array,
+    eps: float = 2e-5,
+    axis: Axis = None,
 ) -> Variable:
     """Batch normalization by given means and variances, element by element.
 
@@ -345,7 +351,7 @@ def reduced_axes(ndim: int, kept: int, axis: Axis) -> tuple[int, ...]:
 
 
 def to_channel_view(
-    name: str, x: Any, axis: Axis, **params: Any
+    name: str, x: Variable | Array, axis: Axis, **params: Any
 ) -> tuple[Variable, tuple[int, ...] | None, ChannelView]:
     """x in the order of axes (None: its own) in which it can be read as (A, C, B), and this
     shape.

@@ -8,8 +8,6 @@ batch normalization with γ·r and β + γ·d.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar.backend import Array
 from mnpar.functions.normalization.batch_normalization import (
     BatchNormalization,
@@ -23,9 +21,9 @@ from mnpar.variable import Variable, as_variable
 
 
 def batch_renormalization(
-    x: Any,
-    gamma: Any,
-    beta: Any,
+    x: Variable | Array,
+    gamma: Variable | Array,
+    beta: Variable | Array,
     rmax: float,
     dmax: float,
     eps: float = 2e-5,
@@ -99,7 +97,12 @@ def batch_renormalization(
 
 
 def fixed_batch_renormalization(
-    x: Any, gamma: Any, beta: Any, mean: Any, var: Any, eps: float = 2e-5
+    x: Variable | Array,
+    gamma: Variable | Array,
+    beta: Variable | Array,
+    mean: Variable | Array,
+    var: Variable | Array,
+    eps: float = 2e-5,
 ) -> Variable:
     """:func:`fixed_batch_normalization` by another name: while testing there is nothing to correct.
 

@@ -61,7 +61,7 @@ class Lyapunov(GenericFunction):
 
 
 def decorrelated_batch_normalization(
-    x: Any,
+    x: Variable | Array,
     *,
     groups: int = 16,
     eps: float = 2e-5,
@@ -115,7 +115,7 @@ def decorrelated_batch_normalization(
 
 
 def fixed_decorrelated_batch_normalization(
-    x: Any, mean: Any, projection: Any, groups: int = 16
+    x: Variable | Array, mean: Variable | Array, projection: Any, groups: int = 16
 ) -> Variable:
     """Whiten channels by a mean and a projection that are given.
 

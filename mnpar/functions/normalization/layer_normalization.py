@@ -254,7 +254,9 @@ class LayerNormalization(GenericFunction):
         return gx, *[z.astype(gamma.dtype).reshape(gamma.shape) for z in channel_sums]
 
 
-def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
+def layer_normalization(
+    x: Variable | Array, gamma: Variable | Array, beta: Variable | Array, eps: float = 1e-5
+) -> Variable:
     """Normalize each sample to mean 0 and standard deviation 1 over its features, then γ·x + β.
 
     Args:
@@ -296,7 +298,13 @@ def layer_normalization(x: Any, gamma: Any, beta: Any, eps: float = 1e-5) -> Var
     return LayerNormalization(shape, eps).apply((x, gamma, beta))[0]
 
 
-def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, eps: float = 1e-5) -> Variable:
+def group_normalization(
+    x: Variable | Array,
+    groups: int,
+    gamma: Variable | Array,
+    beta: Variable | Array,
+    eps: float = 1e-5,
+) -> Variable:
     """Normalize each group of channels of each sample to mean 0 and standard deviation 1, then γ·x
     + β for each channel.
 

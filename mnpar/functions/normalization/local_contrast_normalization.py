@@ -100,7 +100,7 @@ def _normalized(x: Variable, blur: Callable[[Variable], Variable]) -> Variable:
     return cast(v / (squares + none) ** 0.5, dtype)  # type: ignore[no-any-return]
 
 
-def local_contrast_normalization(x: Any, ksize: Any) -> Variable:
+def local_contrast_normalization(x: Variable | Array, ksize: Any) -> Variable:
     """Subtract from each place the mean around it, and divide by the root mean square of what is
     left around it.
 
@@ -143,7 +143,7 @@ def local_contrast_normalization(x: Any, ksize: Any) -> Variable:
 
 
 def spatial_local_contrast_normalization(
-    x: Any, grid: SpatialGrid, shape: Sequence[int], ksize: Any
+    x: Variable | Array, grid: SpatialGrid, shape: Sequence[int], ksize: Any
 ) -> Variable:
     """:func:`local_contrast_normalization` of an image that is cut into blocks.
 

@@ -112,7 +112,7 @@ class Normalize(GenericFunction):
 
 
 def local_response_normalization(
-    x: Any, n: int = 5, k: float = 2, alpha: float = 1e-4, beta: float = 0.75
+    x: Variable | Array, n: int = 5, k: float = 2, alpha: float = 1e-4, beta: float = 0.75
 ) -> Variable:
     """Divide each element by ``(k + alpha * s) ** beta``, where s sums the squares of ``n``
     channels around it.
@@ -148,7 +148,7 @@ def local_response_normalization(
     return LocalResponseNormalization(n // 2, k, alpha, beta).apply((x,))[0]
 
 
-def normalize(x: Any, eps: float = 1e-5, axis: int | tuple[int, ...] = 1) -> Variable:
+def normalize(x: Variable | Array, eps: float = 1e-5, axis: int | tuple[int, ...] = 1) -> Variable:
     """Divide vectors by their length (the root of the sum of squares) plus ``eps``; zero vectors
     stay 0.
 

@@ -73,17 +73,17 @@ class Moments(GenericFunction):
         return g.reshape(x.shape)
 
 
-def cast(x: Any, dtype: Any) -> Any:
+def cast(x: Variable | Array, dtype: Any) -> Any:
     """An array or Variable in a dtype, itself if it has that dtype."""
     return x if x.dtype == dtype else x.astype(dtype)
 
 
-def across(a: Any, dtype: Any) -> Any:
+def across(a: Variable | Array, dtype: Any) -> Any:
     """An array or Variable (C,) as (C, 1), to meet an (A, C, B)."""
     return cast(a, dtype).reshape((a.size, 1))
 
 
-def centred(x: Any, mean: Any) -> Any:
+def centred(x: Variable | Array, mean: Variable | Array) -> Any:
     """x - mean for arrays and Variables (A, C, B) and (C,): the leading digits of the mean go
     first, as a constant.
     """

@@ -59,7 +59,12 @@ class LpPooling(GenericFunction):
 
 
 def lp_pooling_nd(
-    x: Any, ksize: Any, stride: Any = None, pad: Any = 0, cover_all: bool = False, p: float = 2
+    x: Variable | Array,
+    ksize: Any,
+    stride: Any = None,
+    pad: Any = 0,
+    cover_all: bool = False,
+    p: float = 2,
 ) -> Variable:
     """The p-norm of each window, ``(Σ |x|ᵖ)^(1/p)``: for p = 2 the root of the sum of squares (L2
     pooling).

@@ -224,7 +224,11 @@ def _size(who: str, outsize: Any) -> Numbers:
 
 
 def roi_average_pooling_2d(
-    x: Any, rois: Any, roi_indices: Any, outsize: Any, spatial_scale: float
+    x: Variable | Array,
+    rois: Variable | Array,
+    roi_indices: Any,
+    outsize: Any,
+    spatial_scale: float,
 ) -> Variable:
     """The means of the bins of regions, whose edges are rounded to cells.
 
@@ -259,7 +263,11 @@ def roi_average_pooling_2d(
 
 
 def roi_max_pooling_2d(
-    x: Any, rois: Any, roi_indices: Any, outsize: Any, spatial_scale: float
+    x: Variable | Array,
+    rois: Variable | Array,
+    roi_indices: Any,
+    outsize: Any,
+    spatial_scale: float,
 ) -> Variable:
     """The largest cells of the bins of regions; arguments and result as in
     :func:`roi_average_pooling_2d`.
@@ -288,7 +296,9 @@ def roi_max_pooling_2d(
     )
 
 
-def roi_pooling_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float) -> Variable:
+def roi_pooling_2d(
+    x: Variable | Array, rois: Variable | Array, outh: int, outw: int, spatial_scale: float
+) -> Variable:
     """:func:`roi_max_pooling_2d` with an older form of regions, whose last cells are part of them.
 
     Args:
@@ -330,8 +340,8 @@ def roi_pooling_2d(x: Any, rois: Any, outh: int, outw: int, spatial_scale: float
 
 
 def roi_average_align_2d(
-    x: Any,
-    rois: Any,
+    x: Variable | Array,
+    rois: Variable | Array,
     roi_indices: Any,
     outsize: Any,
     spatial_scale: float,
@@ -369,8 +379,8 @@ def roi_average_align_2d(
 
 
 def roi_max_align_2d(
-    x: Any,
-    rois: Any,
+    x: Variable | Array,
+    rois: Variable | Array,
     roi_indices: Any,
     outsize: Any,
     spatial_scale: float,

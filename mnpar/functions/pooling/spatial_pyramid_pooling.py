@@ -5,15 +5,17 @@ of fixed size.
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from mnpar.backend import Array
 from mnpar.functions.array.joining import concat
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.pooling.pooling import max_pooling_2d
 from mnpar.variable import Variable, as_variable
 
 
-def spatial_pyramid_pooling_2d(x: Any, pyramid_height: int, pooling: str = "max") -> Variable:
+def spatial_pyramid_pooling_2d(
+    x: Variable | Array, pyramid_height: int, pooling: str = "max"
+) -> Variable:
     """Maxima over the whole image, over 2 x 2 parts of it, 4 x 4 parts …: a vector whose size
     depends on C only.
 

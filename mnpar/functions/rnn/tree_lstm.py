@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mnpar.backend import Array
 from mnpar.functions.activation.sigmoid import sigmoid, tanh
 from mnpar.functions.array.joining import separate
 from mnpar.functions.array.shape import reshape
@@ -11,7 +12,9 @@ from mnpar.functions.node import show_shapes
 from mnpar.variable import Variable, as_variable
 
 
-def slstm(c_prev1: Any, c_prev2: Any, x1: Any, x2: Any) -> tuple[Variable, Variable]:
+def slstm(
+    c_prev1: Variable | Array, c_prev2: Variable | Array, x1: Variable | Array, x2: Variable | Array
+) -> tuple[Variable, Variable]:
     """Two memories joined into one, each with gates of its own: c = Σ_k σ(f_k) c_k + σ(i_k)
     tanh(a_k), h = σ(o₁ + o₂) tanh(c).
 

@@ -185,7 +185,9 @@ def _listed(ys: Any) -> list[Variable]:
     return [as_variable(y) for y in (ys if isinstance(ys, tuple | list) else (ys,))]
 
 
-def forget(func: Callable[..., Any], *xs: Any, comm: Communicator | None = None) -> Any:
+def forget(
+    func: Callable[..., Any], *xs: Variable | Array, comm: Communicator | None = None
+) -> Any:
     """``func(*xs)`` without keeping what it computes on the way: backward calls it again. Time for
     memory.
 
