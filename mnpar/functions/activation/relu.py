@@ -66,6 +66,21 @@ class LeakyReLU(GenericFunction):
         return lambda: gy * self.factor
 
 
+def leaky_relu(x: Variable | Array, slope: float = 0.2) -> Variable:
+    """``x`` where it is positive, ``slope * x`` elsewhere; the gradient at 0 is ``slope``.
+
+    Args:
+        x: an array or Variable.
+        slope: of the negative side.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.leaky_relu(np.array([-1.0, 2.0])).array
+        array([-0.2,  2. ])
+    """
+    return LeakyReLU(slope).apply((x,))[0]
+
+
 class ELU(GenericFunction):
     """``y = x`` where ``x > 0``, else ``α (eˣ - 1)``; ``gx = gy`` where ``x > 0``, else ``α eˣ
     gy``.
@@ -89,21 +104,6 @@ class ELU(GenericFunction):
             return gy * (slope * self.negative + ~self.negative)
 
         return gx
-
-
-def leaky_relu(x: Variable | Array, slope: float = 0.2) -> Variable:
-    """``x`` where it is positive, ``slope * x`` elsewhere; the gradient at 0 is ``slope``.
-
-    Args:
-        x: an array or Variable.
-        slope: of the negative side.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.leaky_relu(np.array([-1.0, 2.0])).array
-        array([-0.2,  2. ])
-    """
-    return LeakyReLU(slope).apply((x,))[0]
 
 
 def elu(x: Variable | Array, alpha: float = 1.0) -> Variable:

@@ -58,6 +58,21 @@ class Softmax(GenericFunction):
         return gx
 
 
+def softmax(x: Variable | Array, axis: int = 1) -> Variable:
+    """``exp(x) / Σ exp(x)``, with the sum along an axis.
+
+    Args:
+        x: an array or Variable, ``(N, C, …)``.
+        axis: of the sum; by default 1, the classes.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.softmax(np.array([[1000.0, 1000.0]])).array
+        array([[0.5, 0.5]])
+    """
+    return Softmax(axis).apply((x,))[0]
+
+
 class LogSoftmax(GenericFunction):
     """``y = x - log Σ eˣ`` along an axis; ``gx = gy - eʸ Σ gy``."""
 
@@ -77,21 +92,6 @@ class LogSoftmax(GenericFunction):
     def backward(self, gy: Any) -> Any:
         (y,) = self.get_retained_outputs()
         return lambda: gy - exp.generic(y) * sum_over(gy, self.axis, keepdims=True)
-
-
-def softmax(x: Variable | Array, axis: int = 1) -> Variable:
-    """``exp(x) / Σ exp(x)``, with the sum along an axis.
-
-    Args:
-        x: an array or Variable, ``(N, C, …)``.
-        axis: of the sum; by default 1, the classes.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.softmax(np.array([[1000.0, 1000.0]])).array
-        array([[0.5, 0.5]])
-    """
-    return Softmax(axis).apply((x,))[0]
 
 
 def log_softmax(x: Variable | Array, axis: int = 1) -> Variable:

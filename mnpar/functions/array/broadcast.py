@@ -110,15 +110,6 @@ def sum_to(x: Variable | Array, shape: Sequence[int]) -> Variable:
     return SumTo(new).apply((v,))[0]
 
 
-def _check_broadcast(name: str, small: Shape, large: Shape) -> None:
-    ends = zip(reversed(small), reversed(large), strict=False)
-    if len(small) > len(large) or any(a not in (1, b) for a, b in ends):
-        raise ValueError(
-            f"{name}: shape {small} does not broadcast to {large}: from the right, lengths "
-            "must be equal or 1"
-        )
-
-
 def broadcast(*args: Any) -> Any:
     """Give all arguments the one shape that numpy's broadcasting finds for them.
 
@@ -146,3 +137,12 @@ def broadcast(*args: Any) -> Any:
         ) from None
     results = tuple([broadcast_to(x, shape) for x in args])
     return results[0] if len(results) == 1 else results
+
+
+def _check_broadcast(name: str, small: Shape, large: Shape) -> None:
+    ends = zip(reversed(small), reversed(large), strict=False)
+    if len(small) > len(large) or any(a not in (1, b) for a, b in ends):
+        raise ValueError(
+            f"{name}: shape {small} does not broadcast to {large}: from the right, lengths "
+            "must be equal or 1"
+        )

@@ -69,26 +69,6 @@ class ScatterAdd(GenericFunction):
         return lambda: gy[self.index]
 
 
-class Where(GenericFunction):
-    """``z = x`` where the condition holds, else ``y``; ``gx = gz`` where it holds, ``gy = gz``
-    where not, else 0.
-    """
-
-    def __init__(self, condition: Array) -> None:
-        self.condition = condition
-
-    def forward(self, x: Array, y: Array) -> Array:
-        return backend.get_array_module(self.condition).where(self.condition, x, y)
-
-    def backward(self, gz: Any) -> Any:
-        x, y = self.inputs
-        zero = backend.get_array_module(gz).zeros((), gz.dtype)  # not a product: ∞ · 0 is NaN
-        return (
-            lambda: unbroadcast(Where(self.condition)(gz, zero), x.shape),
-            lambda: unbroadcast(Where(self.condition)(zero, gz), y.shape),
-        )
-
-
 def _rows(index: Any) -> bool:
     """The index is an array of numbers of rows."""
     return backend.is_array(index) and index.dtype.kind in "iu" and index.ndim > 0
@@ -204,6 +184,26 @@ def select_item(x: Variable | Array, t: Variable | Array) -> Variable:
         )
     check_labels("select_item", labels, x.shape[1])
     return get_item(x, (x.xp.arange(len(labels)), labels))
+
+
+class Where(GenericFunction):
+    """``z = x`` where the condition holds, else ``y``; ``gx = gz`` where it holds, ``gy = gz``
+    where not, else 0.
+    """
+
+    def __init__(self, condition: Array) -> None:
+        self.condition = condition
+
+    def forward(self, x: Array, y: Array) -> Array:
+        return backend.get_array_module(self.condition).where(self.condition, x, y)
+
+    def backward(self, gz: Any) -> Any:
+        x, y = self.inputs
+        zero = backend.get_array_module(gz).zeros((), gz.dtype)  # not a product: ∞ · 0 is NaN
+        return (
+            lambda: unbroadcast(Where(self.condition)(gz, zero), x.shape),
+            lambda: unbroadcast(Where(self.condition)(zero, gz), y.shape),
+        )
 
 
 def where(

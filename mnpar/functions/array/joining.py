@@ -56,55 +56,6 @@ class SplitAxis(GenericFunction):
         return lambda: Concat(self.axis)(*_filled(gys, self.shapes, self.inputs[0].dtype))
 
 
-class Stack(GenericFunction):
-    """Along a new axis; ``order``: of the result's axes in memory."""
-
-    def __init__(self, axis: int, order: tuple[int, ...] | None = None) -> None:
-        self.axis, self.order = axis, order
-
-    def forward(self, *xs: Array) -> Array:
-        xp = backend.get_array_module(*xs)
-        if self.order is None:
-            return xp.stack(xs, self.axis)
-        shape = list(xs[0].shape)
-        shape.insert(self.axis, len(xs))
-        y = backend.empty_in_order(tuple(shape), xp.result_type(*xs), self.order, xp)
-        for i, x in enumerate(xs):
-            y[at(self.axis, i)] = x
-        return y
-
-    def backward(self, gy: Any) -> Any:
-        axis = self.axis % gy.ndim
-        return tuple([lambda i=i: gy[at(axis, i)] for i in range(len(self.inputs))])
-
-
-class Separate(GenericFunction):
-    """The slices along an axis, without it; ``gx`` is the ``gys`` stacked: the transpose of
-    Stack.
-    """
-
-    def __init__(self, axis: int) -> None:
-        self.axis = axis
-
-    def forward(self, x: Array) -> tuple[Array, ...]:
-        xp = backend.get_array_module(x)
-        self.order = backend.memory_order(x)
-        return tuple([xp.asarray(x[at(self.axis, i)]) for i in range(x.shape[self.axis])])
-
-    def backward(self, *gys: Any) -> Any:
-        x = self.inputs[0]
-        shape = x.shape[: self.axis] + x.shape[self.axis + 1 :]
-        return lambda: Stack(self.axis, self.order)(*_filled(gys, [shape] * len(gys), x.dtype))
-
-
-def _filled(gys: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
-    """Zeros for the parts from which no gradient came."""
-    xp = backend.get_array_module(*gys)
-    return [
-        xp.zeros(shape, dtype) if gy is None else gy for gy, shape in zip(gys, shapes, strict=True)
-    ]
-
-
 def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
     """Join arrays along an existing axis.
 
@@ -125,92 +76,6 @@ def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
         return Concat(axis).apply(tuple(xs))[0]
     except (ValueError, TypeError) as error:
         raise _explain("concat", xs, axis, error) from None
-
-
-def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
-    """Join arrays of one shape along a new axis.
-
-    Args:
-        xs: arrays or Variables of one shape.
-        axis: where the new axis stands in the result.
-
-    Raises:
-        ValueError: there is nothing to join, or the shapes differ.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.stack([np.zeros(2), np.ones(2)], axis=1).array
-        array([[0., 1.],
-               [0., 1.]])
-    """
-    try:
-        return Stack(axis).apply(tuple(xs))[0]
-    except (ValueError, TypeError) as error:
-        raise _explain("stack", xs, axis, error) from None
-
-
-def _explain(name: str, xs: Sequence[Any], axis: Any, error: Exception) -> Exception:
-    if getattr(axis, "shape", ()):  # concat(a, b)
-        return TypeError(
-            f"{name}: the axis is an integer, not an array: the arrays come in one tuple, as "
-            f"in F.{name}((a, b))"
-        )
-    if isinstance(error, TypeError):
-        return error
-    rule = (
-        "all lengths but that axis's must agree"
-        if name == "concat"
-        else "all shapes must be the same"
-    )
-    return ValueError(
-        f"{name}: shapes {[x.shape for x in xs]} do not join along axis {axis}, {rule} ({error})"
-    )
-
-
-def _at_least_1d(xs: Sequence[Any]) -> Sequence[Any]:
-    return [as_variable(x).reshape(1) for x in xs] if xs[0].ndim == 0 else xs
-
-
-def hstack(xs: Sequence[Any]) -> Variable:
-    """Side by side: along axis 1, or along the only axis of vectors.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.hstack([np.zeros(1), np.ones(2)]).array
-        array([0., 1., 1.])
-    """
-    rows = _at_least_1d(xs)
-    return concat(rows, axis=0 if rows[0].ndim == 1 else 1)
-
-
-def vstack(xs: Sequence[Any]) -> Variable:
-    """On top of each other: along axis 0; vectors are rows.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.vstack([np.zeros(2), np.ones(2)]).array
-        array([[0., 0.],
-               [1., 1.]])
-    """
-    rows = _at_least_1d(xs)
-    return stack(rows) if rows[0].ndim == 1 else concat(rows, axis=0)
-
-
-def dstack(xs: Sequence[Any]) -> Variable:
-    """Join arrays along the third axis.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.dstack([np.array([1, 2]), np.array([3, 4])]).array
-        array([[[1, 3],
-                [2, 4]]])
-    """
-    deep = []
-    for x in xs:
-        x = as_variable(x)
-        shape = ((1, 1, 1), (1, *x.shape, 1), (*x.shape, 1))[x.ndim] if x.ndim < 3 else x.shape
-        deep.append(x.reshape(shape))
-    return concat(deep, axis=2)
 
 
 def split_axis(
@@ -261,6 +126,69 @@ def _cuts(length: int, parts: Any) -> list[int]:
     return cuts
 
 
+class Stack(GenericFunction):
+    """Along a new axis; ``order``: of the result's axes in memory."""
+
+    def __init__(self, axis: int, order: tuple[int, ...] | None = None) -> None:
+        self.axis, self.order = axis, order
+
+    def forward(self, *xs: Array) -> Array:
+        xp = backend.get_array_module(*xs)
+        if self.order is None:
+            return xp.stack(xs, self.axis)
+        shape = list(xs[0].shape)
+        shape.insert(self.axis, len(xs))
+        y = backend.empty_in_order(tuple(shape), xp.result_type(*xs), self.order, xp)
+        for i, x in enumerate(xs):
+            y[at(self.axis, i)] = x
+        return y
+
+    def backward(self, gy: Any) -> Any:
+        axis = self.axis % gy.ndim
+        return tuple([lambda i=i: gy[at(axis, i)] for i in range(len(self.inputs))])
+
+
+class Separate(GenericFunction):
+    """The slices along an axis, without it; ``gx`` is the ``gys`` stacked: the transpose of
+    Stack.
+    """
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: Array) -> tuple[Array, ...]:
+        xp = backend.get_array_module(x)
+        self.order = backend.memory_order(x)
+        return tuple([xp.asarray(x[at(self.axis, i)]) for i in range(x.shape[self.axis])])
+
+    def backward(self, *gys: Any) -> Any:
+        x = self.inputs[0]
+        shape = x.shape[: self.axis] + x.shape[self.axis + 1 :]
+        return lambda: Stack(self.axis, self.order)(*_filled(gys, [shape] * len(gys), x.dtype))
+
+
+def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
+    """Join arrays of one shape along a new axis.
+
+    Args:
+        xs: arrays or Variables of one shape.
+        axis: where the new axis stands in the result.
+
+    Raises:
+        ValueError: there is nothing to join, or the shapes differ.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.stack([np.zeros(2), np.ones(2)], axis=1).array
+        array([[0., 1.],
+               [0., 1.]])
+    """
+    try:
+        return Stack(axis).apply(tuple(xs))[0]
+    except (ValueError, TypeError) as error:
+        raise _explain("stack", xs, axis, error) from None
+
+
 def separate(x: Variable | Array, axis: int = 0) -> tuple[Variable, ...]:
     """Take an axis apart: the inverse of ``stack``.
 
@@ -278,3 +206,75 @@ def separate(x: Variable | Array, axis: int = 0) -> tuple[Variable, ...]:
     """
     x = as_variable(x)
     return Separate(normalize_axis("separate", x, axis)).apply((x,))
+
+
+def _filled(gys: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
+    """Zeros for the parts from which no gradient came."""
+    xp = backend.get_array_module(*gys)
+    return [
+        xp.zeros(shape, dtype) if gy is None else gy for gy, shape in zip(gys, shapes, strict=True)
+    ]
+
+
+def _explain(name: str, xs: Sequence[Any], axis: Any, error: Exception) -> Exception:
+    if getattr(axis, "shape", ()):  # concat(a, b)
+        return TypeError(
+            f"{name}: the axis is an integer, not an array: the arrays come in one tuple, as "
+            f"in F.{name}((a, b))"
+        )
+    if isinstance(error, TypeError):
+        return error
+    rule = (
+        "all lengths but that axis's must agree"
+        if name == "concat"
+        else "all shapes must be the same"
+    )
+    return ValueError(
+        f"{name}: shapes {[x.shape for x in xs]} do not join along axis {axis}, {rule} ({error})"
+    )
+
+
+def hstack(xs: Sequence[Any]) -> Variable:
+    """Side by side: along axis 1, or along the only axis of vectors.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.hstack([np.zeros(1), np.ones(2)]).array
+        array([0., 1., 1.])
+    """
+    rows = _at_least_1d(xs)
+    return concat(rows, axis=0 if rows[0].ndim == 1 else 1)
+
+
+def vstack(xs: Sequence[Any]) -> Variable:
+    """On top of each other: along axis 0; vectors are rows.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.vstack([np.zeros(2), np.ones(2)]).array
+        array([[0., 0.],
+               [1., 1.]])
+    """
+    rows = _at_least_1d(xs)
+    return stack(rows) if rows[0].ndim == 1 else concat(rows, axis=0)
+
+
+def dstack(xs: Sequence[Any]) -> Variable:
+    """Join arrays along the third axis.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.dstack([np.array([1, 2]), np.array([3, 4])]).array
+        array([[[1, 3],
+                [2, 4]]])
+    """
+    deep = []
+    for x in xs:
+        x = as_variable(x)
+        shape = ((1, 1, 1), (1, *x.shape, 1), (*x.shape, 1))[x.ndim] if x.ndim < 3 else x.shape
+        deep.append(x.reshape(shape))
+    return concat(deep, axis=2)
+
+
+def _at_least_1d(xs: Sequence[Any]) -> Sequence[Any]:
+    return [as_variable(x).reshape(1) for x in xs] if xs[0].ndim == 0 else xs

@@ -29,53 +29,6 @@ class Flip(GenericFunction):
         return lambda: Flip(self.axis)(gy)
 
 
-class Permutate(GenericFunction):
-    """Places along an axis in an order that names each once, so that backward need not add: it is
-    the opposite order.
-    """
-
-    def __init__(self, places: Array, opposite: Array, axis: int) -> None:
-        self.places, self.opposite, self.axis = places, opposite, axis
-
-    def forward(self, x: Array) -> Array:
-        return x.take(self.places, axis=self.axis)
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: Permutate(self.opposite, self.places, self.axis)(gy)
-
-
-class Diagonal(GenericFunction):
-    """The places i, i + offset of the last two axes."""
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-
-    def forward(self, x: Array) -> Array:
-        return x.diagonal(self.offset, -2, -1)  # a view that must not be written to
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: OnDiagonal(self.offset, self.inputs[0].shape)(gy)
-
-
-class OnDiagonal(GenericFunction):
-    """Zeros of a shape with the input on the diagonal of the last two axes: the transpose of
-    Diagonal.
-    """
-
-    def __init__(self, offset: int, shape: tuple[int, ...]) -> None:
-        self.offset, self.shape = offset, shape
-
-    def forward(self, y: Array) -> Array:
-        *lead, H, W = self.shape
-        x = backend.get_array_module(y).zeros((*lead, H * W), y.dtype)
-        first = max(self.offset, -self.offset * W)
-        x[..., first : first + y.shape[-1] * (W + 1) : W + 1] = y
-        return x.reshape(self.shape)
-
-    def backward(self, gx: Any) -> Any:
-        return lambda: Diagonal(self.offset)(gx)
-
-
 def flip(x: Variable | Array, axis: int) -> Variable:
     """The elements in reverse order along an axis.
 
@@ -142,6 +95,21 @@ def rollaxis(x: Variable | Array, axis: int, start: int = 0) -> Variable:
     axes.remove(axis)
     axes.insert(start - 1 if axis < start else start, axis)
     return transpose(x, tuple(axes))
+
+
+class Permutate(GenericFunction):
+    """Places along an axis in an order that names each once, so that backward need not add: it is
+    the opposite order.
+    """
+
+    def __init__(self, places: Array, opposite: Array, axis: int) -> None:
+        self.places, self.opposite, self.axis = places, opposite, axis
+
+    def forward(self, x: Array) -> Array:
+        return x.take(self.places, axis=self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: Permutate(self.opposite, self.places, self.axis)(gy)
 
 
 def permutate(x: Variable | Array, indices: Array, axis: int = 0, inv: bool = False) -> Variable:
@@ -232,6 +200,38 @@ def scatter_add(a: Variable | Array, slices: Any, b: Variable | Array) -> Variab
         )
     y: Variable = a + ScatterAdd(slices, a.shape).apply((b,))[0]
     return y
+
+
+class Diagonal(GenericFunction):
+    """The places i, i + offset of the last two axes."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def forward(self, x: Array) -> Array:
+        return x.diagonal(self.offset, -2, -1)  # a view that must not be written to
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: OnDiagonal(self.offset, self.inputs[0].shape)(gy)
+
+
+class OnDiagonal(GenericFunction):
+    """Zeros of a shape with the input on the diagonal of the last two axes: the transpose of
+    Diagonal.
+    """
+
+    def __init__(self, offset: int, shape: tuple[int, ...]) -> None:
+        self.offset, self.shape = offset, shape
+
+    def forward(self, y: Array) -> Array:
+        *lead, H, W = self.shape
+        x = backend.get_array_module(y).zeros((*lead, H * W), y.dtype)
+        first = max(self.offset, -self.offset * W)
+        x[..., first : first + y.shape[-1] * (W + 1) : W + 1] = y
+        return x.reshape(self.shape)
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: Diagonal(self.offset)(gx)
 
 
 def diagonal(x: Variable | Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:

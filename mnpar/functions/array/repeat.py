@@ -19,6 +19,37 @@ from mnpar.variable import Variable, as_variable
 FEW = 8  # slices that are added one by one
 
 
+def tile(x: Variable | Array, reps: Any) -> Variable:
+    """Copies of an array side by side.
+
+    Args:
+        x: an array or Variable.
+        reps: how many along each axis; a number is for the last one.
+
+    Raises:
+        ValueError: a negative number.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.tile(np.array([1, 2]), (2, 2)).array
+        array([[1, 2, 1, 2],
+               [1, 2, 1, 2]])
+    """
+    x = as_variable(x)
+    counts = tuple(reps) if isinstance(reps, tuple | list) else (reps,)
+    if any(n < 0 for n in counts):
+        raise ValueError(f"tile: reps {reps} are 0 or more")
+    n = max(len(counts), x.ndim)
+    counts = (1,) * (n - len(counts)) + counts
+    shape = (1,) * (n - x.ndim) + x.shape
+    apart = [m for length in shape for m in (1, length)]
+    spread = [m for pair in zip(counts, shape, strict=True) for m in pair]
+    return reshape(
+        broadcast_to(reshape(x, tuple(apart)), tuple(spread)),
+        tuple([a * b for a, b in zip(counts, shape, strict=True)]),
+    )
+
+
 class Repeat(GenericFunction):
     """Each place along an axis n times."""
 
@@ -53,37 +84,6 @@ class AddRepeats(GenericFunction):
 
     def backward(self, gx: Any) -> Any:
         return lambda: Repeat(self.n, self.axis)(gx)
-
-
-def tile(x: Variable | Array, reps: Any) -> Variable:
-    """Copies of an array side by side.
-
-    Args:
-        x: an array or Variable.
-        reps: how many along each axis; a number is for the last one.
-
-    Raises:
-        ValueError: a negative number.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.tile(np.array([1, 2]), (2, 2)).array
-        array([[1, 2, 1, 2],
-               [1, 2, 1, 2]])
-    """
-    x = as_variable(x)
-    counts = tuple(reps) if isinstance(reps, tuple | list) else (reps,)
-    if any(n < 0 for n in counts):
-        raise ValueError(f"tile: reps {reps} are 0 or more")
-    n = max(len(counts), x.ndim)
-    counts = (1,) * (n - len(counts)) + counts
-    shape = (1,) * (n - x.ndim) + x.shape
-    apart = [m for length in shape for m in (1, length)]
-    spread = [m for pair in zip(counts, shape, strict=True) for m in pair]
-    return reshape(
-        broadcast_to(reshape(x, tuple(apart)), tuple(spread)),
-        tuple([a * b for a, b in zip(counts, shape, strict=True)]),
-    )
 
 
 def repeat(x: Variable | Array, repeats: Any, axis: int | None = None) -> Variable:

@@ -29,53 +29,6 @@ class Reshape(GenericFunction):
         return lambda: gy.reshape(self.inputs[0].shape)
 
 
-class Transpose(GenericFunction):
-    """The axes in another order, reversed if it is None; ``gx`` is ``gy`` with the axes in the
-    opposite order.
-    """
-
-    def __init__(self, axes: Shape | None) -> None:
-        self.axes = axes
-
-    def forward(self, x: Array) -> Array:
-        return x.transpose(self.axes)
-
-    def backward(self, gy: Any) -> Any:
-        if self.axes is None:
-            return lambda: gy.transpose()
-        inverse = sorted(
-            range(len(self.axes)), key=[axis % len(self.axes) for axis in self.axes].__getitem__
-        )
-        return lambda: gy.transpose(inverse)
-
-
-class Cast(GenericFunction):
-    """The elements in another dtype; ``gx`` is ``gy`` in the dtype of ``x``."""
-
-    def __init__(self, dtype: Any) -> None:
-        self.dtype = dtype
-
-    def forward(self, x: Array) -> Array:
-        return x.astype(self.dtype)
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: backend.cast_gradient(gy, self.inputs[0].dtype)
-
-
-class Copy(GenericFunction):
-    """The same elements on a device; ``gx`` is ``gy`` on the device of ``x``."""
-
-    def __init__(self, device: Any) -> None:
-        self.device = device
-
-    def forward(self, x: Array) -> Array:
-        self.origin = backend.device_of(x)
-        return backend.to_device(self.device, x)
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: Copy(self.origin)(gy)
-
-
 def reshape(x: Variable | Array, shape: int | Sequence[int]) -> Variable:
     """Read the elements, in their order, in another shape.
 
@@ -104,6 +57,26 @@ def reshape(x: Variable | Array, shape: int | Sequence[int]) -> Variable:
         raise ValueError(
             f"reshape: the {v.size} elements of shape {v.shape} do not fill the shape {new}"
         ) from None
+
+
+class Transpose(GenericFunction):
+    """The axes in another order, reversed if it is None; ``gx`` is ``gy`` with the axes in the
+    opposite order.
+    """
+
+    def __init__(self, axes: Shape | None) -> None:
+        self.axes = axes
+
+    def forward(self, x: Array) -> Array:
+        return x.transpose(self.axes)
+
+    def backward(self, gy: Any) -> Any:
+        if self.axes is None:
+            return lambda: gy.transpose()
+        inverse = sorted(
+            range(len(self.axes)), key=[axis % len(self.axes) for axis in self.axes].__getitem__
+        )
+        return lambda: gy.transpose(inverse)
 
 
 def transpose(x: Variable | Array, axes: Sequence[int] | None = None) -> Variable:
@@ -254,6 +227,19 @@ def flatten(x: Variable | Array) -> Variable:
     return reshape(x, (math.prod(x.shape),))
 
 
+class Cast(GenericFunction):
+    """The elements in another dtype; ``gx`` is ``gy`` in the dtype of ``x``."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+
+    def forward(self, x: Array) -> Array:
+        return x.astype(self.dtype)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: backend.cast_gradient(gy, self.inputs[0].dtype)
+
+
 def cast(x: Variable | Array, typ: Any) -> Variable:
     """Convert to another dtype; the gradient comes back in the old one.
 
@@ -269,6 +255,20 @@ def cast(x: Variable | Array, typ: Any) -> Variable:
     x = as_variable(x)
     dtype = as_dtype(typ)
     return x if x.dtype == dtype else Cast(dtype).apply((x,))[0]
+
+
+class Copy(GenericFunction):
+    """The same elements on a device; ``gx`` is ``gy`` on the device of ``x``."""
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+
+    def forward(self, x: Array) -> Array:
+        self.origin = backend.device_of(x)
+        return backend.to_device(self.device, x)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: Copy(self.origin)(gy)
 
 
 def copy(x: Variable | Array, dst: Any) -> Variable:

@@ -39,21 +39,6 @@ class MeanSquaredError(GenericFunction):
         return lambda: (x - y) * g, lambda: (y - x) * g
 
 
-class MeanAbsoluteError(GenericFunction):
-    """``z = Σ |x - y| / n``; ``gx = sign(x - y) gz / n`` and ``gy = -gx``."""
-
-    def forward(self, x: Array, y: Array) -> Array:
-        xp = backend.get_array_module(x)
-        d = x - y
-        self.difference, self.scale = d, 1 / max(d.size, 1)
-        return xp.asarray(upcast_halves(abs(d)).sum() * self.scale, floating_dtype(d.dtype))
-
-    def backward(self, gz: Any) -> Any:
-        sign = backend.get_array_module(self.difference).sign(self.difference)
-        g = gz * self.scale
-        return lambda: g * sign, lambda: -g * sign
-
-
 def mean_squared_error(x0: Variable | Array, x1: Variable | Array) -> Variable:
     """The mean of ``(x0 - x1)²`` over all elements.
 
@@ -75,6 +60,21 @@ def mean_squared_error(x0: Variable | Array, x1: Variable | Array) -> Variable:
     x1 = as_variable(x1)
     check_shapes("mean_squared_error", x0, x1)
     return MeanSquaredError().apply((x0, x1))[0]
+
+
+class MeanAbsoluteError(GenericFunction):
+    """``z = Σ |x - y| / n``; ``gx = sign(x - y) gz / n`` and ``gy = -gx``."""
+
+    def forward(self, x: Array, y: Array) -> Array:
+        xp = backend.get_array_module(x)
+        d = x - y
+        self.difference, self.scale = d, 1 / max(d.size, 1)
+        return xp.asarray(upcast_halves(abs(d)).sum() * self.scale, floating_dtype(d.dtype))
+
+    def backward(self, gz: Any) -> Any:
+        sign = backend.get_array_module(self.difference).sign(self.difference)
+        g = gz * self.scale
+        return lambda: g * sign, lambda: -g * sign
 
 
 def mean_absolute_error(x0: Variable | Array, x1: Variable | Array) -> Variable:

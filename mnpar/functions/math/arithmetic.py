@@ -22,26 +22,6 @@ from mnpar.functions.node import GenericFunction, array_of, check_shapes, elemen
 from mnpar.variable import Variable, as_variable
 
 
-def _absolute_gradient(gy: Any, x: Any) -> Any:
-    """``gx = gy sign(x)``, which is 0 where ``x = 0``; of complex x the conjugate of x / |x|."""
-    if array_of(x).dtype.kind != "c":
-        return gy * backend.get_array_module(x).sign(array_of(x))
-    size = absolute.generic(x)
-    return gy / (size + (array_of(size) == 0)) * x.conj()
-
-
-@elementwise(_absolute_gradient)
-def absolute(xp: ArrayModule, x: Array) -> Array:
-    """Return the distance of each element from 0; the gradient at 0 is 0.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.absolute(np.array([-2.0, 3.0])).array
-        array([2., 3.])
-    """
-    return abs(x)
-
-
 class Add(GenericFunction):
     """``z = x + y``; ``gx = gz`` and ``gy = gz``, each summed over the axes along which its operand
     was repeated.
@@ -55,23 +35,6 @@ class Add(GenericFunction):
     def backward(self, gz: Any) -> Any:
         x, y = self.inputs
         return lambda: unbroadcast(gz, x.shape), lambda: unbroadcast(gz, y.shape)
-
-
-class AddSeveral(GenericFunction):
-    """``z = x₀ + x₁ + …`` of arrays of one shape and dtype, without an array for each partial sum;
-    each gradient is ``gz``.
-    """
-
-    summands = slice(None)
-
-    def forward(self, x: Array, y: Array, *others: Array) -> Array:
-        z = x + y
-        for other in others:
-            z += other
-        return z
-
-    def backward(self, gz: Any) -> Any:
-        return (gz,) * len(self.inputs)
 
 
 class Sub(GenericFunction):
@@ -199,15 +162,36 @@ class Pow(GenericFunction):
         return gx, gy
 
 
-def floor_divide(x: Variable | Array | float, y: Variable | Array | float) -> Variable:
-    """``x // y``; its derivative is 0 wherever it has one, so nothing flows back.
+def broadcast_error(
+    name: str, x: Variable | Array, y: Variable | Array, error: ValueError
+) -> ValueError:
+    """The error to raise for two operands that do not broadcast; other errors are passed on."""
+    try:
+        np.broadcast_shapes(x.shape, y.shape)
+    except ValueError:
+        return ValueError(
+            f"{name}: shapes {show_shapes([x.shape, y.shape])} do not broadcast: from the right, "
+            "lengths must be equal or 1; "
+            "reshape, expand_dims or transpose one of the operands"
+        )
+    return error
 
-    Example:
-        >>> import numpy as np, mnpar
-        >>> (mnpar.Variable(np.array([7.0, -7.0])) // 2).array
-        array([ 3., -4.])
+
+class AddSeveral(GenericFunction):
+    """``z = x₀ + x₁ + …`` of arrays of one shape and dtype, without an array for each partial sum;
+    each gradient is ``gz``.
     """
-    return Variable(backend.wrap_scalar(array_of(x) // array_of(y)), requires_grad=False)
+
+    summands = slice(None)
+
+    def forward(self, x: Array, y: Array, *others: Array) -> Array:
+        z = x + y
+        for other in others:
+            z += other
+        return z
+
+    def backward(self, gz: Any) -> Any:
+        return (gz,) * len(self.inputs)
 
 
 def add(*xs: Variable | Array | float) -> Variable:
@@ -235,19 +219,15 @@ def add(*xs: Variable | Array | float) -> Variable:
     return as_variable(reduce(_add, xs[1:], as_variable(xs[0])))
 
 
-def broadcast_error(
-    name: str, x: Variable | Array, y: Variable | Array, error: ValueError
-) -> ValueError:
-    """The error to raise for two operands that do not broadcast; other errors are passed on."""
-    try:
-        np.broadcast_shapes(x.shape, y.shape)
-    except ValueError:
-        return ValueError(
-            f"{name}: shapes {show_shapes([x.shape, y.shape])} do not broadcast: from the right, "
-            "lengths must be equal or 1; "
-            "reshape, expand_dims or transpose one of the operands"
-        )
-    return error
+def floor_divide(x: Variable | Array | float, y: Variable | Array | float) -> Variable:
+    """``x // y``; its derivative is 0 wherever it has one, so nothing flows back.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> (mnpar.Variable(np.array([7.0, -7.0])) // 2).array
+        array([ 3., -4.])
+    """
+    return Variable(backend.wrap_scalar(array_of(x) // array_of(y)), requires_grad=False)
 
 
 def squared_difference(x1: Variable | Array, x2: Variable | Array) -> Variable:
@@ -288,6 +268,26 @@ def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
     check_shapes("linear_interpolate", p, x, y)
     z: Variable = y + (x - y) * p
     return z
+
+
+def _absolute_gradient(gy: Any, x: Any) -> Any:
+    """``gx = gy sign(x)``, which is 0 where ``x = 0``; of complex x the conjugate of x / |x|."""
+    if array_of(x).dtype.kind != "c":
+        return gy * backend.get_array_module(x).sign(array_of(x))
+    size = absolute.generic(x)
+    return gy / (size + (array_of(size) == 0)) * x.conj()
+
+
+@elementwise(_absolute_gradient)
+def absolute(xp: ArrayModule, x: Array) -> Array:
+    """Return the distance of each element from 0; the gradient at 0 is 0.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.absolute(np.array([-2.0, 3.0])).array
+        array([2., 3.])
+    """
+    return abs(x)
 
 
 class PassThrough(GenericFunction):

@@ -23,26 +23,6 @@ class Real(GenericFunction):
         return lambda: gy.astype(self.inputs[0].dtype)
 
 
-class Imag(GenericFunction):
-    """``y = Im z``; ``gz = -i gy``: Re(-i gy dz) = gy Im(dz)."""
-
-    def forward(self, z: Array) -> Array:
-        return z.imag.copy()
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: gy.astype(self.inputs[0].dtype) * -1j
-
-
-class Conj(GenericFunction):
-    """``y = z*``; ``gz = gy*``: Re(gy dz*) = Re(gy* dz)."""
-
-    def forward(self, z: Array) -> Array:
-        return z.conj()
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: gy.conj()
-
-
 def real(x: Variable | Array) -> Variable:
     """The real part of each element; of real numbers themselves. A Variable has it as ``x.real``
     too.
@@ -60,6 +40,16 @@ def real(x: Variable | Array) -> Variable:
     return Real().apply((x,))[0] if x.dtype.kind == "c" else x
 
 
+class Imag(GenericFunction):
+    """``y = Im z``; ``gz = -i gy``: Re(-i gy dz) = gy Im(dz)."""
+
+    def forward(self, z: Array) -> Array:
+        return z.imag.copy()
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: gy.astype(self.inputs[0].dtype) * -1j
+
+
 def imag(x: Variable | Array) -> Variable:
     """The imaginary part of each element, a real number; of real numbers 0; also ``x.imag``. See
     :func:`real`.
@@ -75,6 +65,16 @@ def imag(x: Variable | Array) -> Variable:
         if x.dtype.kind == "c"
         else without_gradient("imag", get_array_module(x.array).zeros_like, x)
     )
+
+
+class Conj(GenericFunction):
+    """``y = z*``; ``gz = gy*``: Re(gy dz*) = Re(gy* dz)."""
+
+    def forward(self, z: Array) -> Array:
+        return z.conj()
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: gy.conj()
 
 
 def conj(x: Variable | Array) -> Variable:

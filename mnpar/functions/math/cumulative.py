@@ -41,49 +41,6 @@ class CumSum(GenericFunction):
         return lambda: CumSum(self.axis, not self.backwards)(gy)
 
 
-class CumProd(GenericFunction):
-    """``y_i = x_0 x_1 … x_i``; ``gx_i`` is the sum of ``gy y`` from i on, over ``x_i``. No x may be
-    0.
-    """
-
-    def __init__(self, axis: int) -> None:
-        self.axis = axis
-
-    def forward(self, x: Array) -> Array:
-        self.retain_inputs((0,))
-        self.retain_outputs((0,))
-        return x.cumprod(axis=self.axis)
-
-    def backward(self, gy: Any) -> Any:
-        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
-        return lambda: CumSum(self.axis, backwards=True)(gy * y) / x
-
-
-class Prod(GenericFunction):
-    """``y = Π x`` over some axes, which stay with length 1; ``gx = gy y / x``. No x may be 0."""
-
-    def __init__(self, axes: tuple[int, ...]) -> None:
-        self.axes = axes
-
-    def forward(self, x: Array) -> Array:
-        self.retain_inputs((0,))
-        self.retain_outputs((0,))
-        wide = upcast_halves(x)
-        y: Array = wide.prod(axis=self.axes, keepdims=True, dtype=wide.dtype)
-        return y.astype(x.dtype, copy=False)
-
-    def backward(self, gy: Any) -> Any:
-        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
-        return lambda: BroadcastTo(x.shape)(gy * y) / x
-
-
-def _divisible(y: Variable) -> bool:
-    """Return whether the derivative of a product, or of each of many, is a quotient; or nobody will
-    ask for it.
-    """
-    return y.creator is None or bool((y.xp.isfinite(y.array) & (y.array != 0)).all())
-
-
 def cumsum(x: Variable | Array, axis: int | None = None) -> Variable:
     """The sums of the elements up to each one.
 
@@ -101,6 +58,24 @@ def cumsum(x: Variable | Array, axis: int | None = None) -> Variable:
     """
     x, axis = _along("cumsum", x, axis)
     return CumSum(axis).apply((x,))[0]
+
+
+class CumProd(GenericFunction):
+    """``y_i = x_0 x_1 … x_i``; ``gx_i`` is the sum of ``gy y`` from i on, over ``x_i``. No x may be
+    0.
+    """
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        return x.cumprod(axis=self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        return lambda: CumSum(self.axis, backwards=True)(gy * y) / x
 
 
 def cumprod(x: Variable | Array, axis: int | None = None) -> Variable:
@@ -123,14 +98,6 @@ def cumprod(x: Variable | Array, axis: int | None = None) -> Variable:
     return y if _divisible(last) else _running_products(x, axis)
 
 
-def _along(name: str, x: Any, axis: int | None) -> tuple[Variable, int]:
-    """The Variable and its axis, counted from 0; flattened, if there is none."""
-    x = as_variable(x)
-    if axis is None:
-        return reshape(x, (x.size,)), 0
-    return x, normalize_axis(name, x, axis)
-
-
 def _running_products(x: Variable, axis: int) -> Variable:
     y = x
     lead = [slice(None)] * axis
@@ -141,6 +108,24 @@ def _running_products(x: Variable, axis: int) -> Variable:
         y = concat((get_item(y, (*lead, slice(0, step))), more), axis=axis)
         step = 2 * step
     return y
+
+
+class Prod(GenericFunction):
+    """``y = Π x`` over some axes, which stay with length 1; ``gx = gy y / x``. No x may be 0."""
+
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        self.axes = axes
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        wide = upcast_halves(x)
+        y: Array = wide.prod(axis=self.axes, keepdims=True, dtype=wide.dtype)
+        return y.astype(x.dtype, copy=False)
+
+    def backward(self, gy: Any) -> Any:
+        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        return lambda: BroadcastTo(x.shape)(gy * y) / x
 
 
 def prod(x: Variable | Array, axis: Any = None, keepdims: bool = False) -> Variable:
@@ -175,3 +160,18 @@ def _in_pairs(x: Variable, axes: list[int]) -> Variable:
         even = get_item(y, slice(0, n - n % 2, 2)) * get_item(y, slice(1, n, 2))
         y = concat((even, get_item(y, slice(n - 1, n))), axis=0) if n % 2 else even
     return reshape(y, kept_shape(x.shape, tuple(axes)))
+
+
+def _divisible(y: Variable) -> bool:
+    """Return whether the derivative of a product, or of each of many, is a quotient; or nobody will
+    ask for it.
+    """
+    return y.creator is None or bool((y.xp.isfinite(y.array) & (y.array != 0)).all())
+
+
+def _along(name: str, x: Any, axis: int | None) -> tuple[Variable, int]:
+    """The Variable and its axis, counted from 0; flattened, if there is none."""
+    x = as_variable(x)
+    if axis is None:
+        return reshape(x, (x.size,)), 0
+    return x, normalize_axis(name, x, axis)

@@ -39,58 +39,6 @@ class Inv(GenericFunction):
         return lambda: turned @ -gy @ turned
 
 
-class Det(GenericFunction):
-    """|X| of a batch (N, D, D); its derivative is |X| X⁻ᵀ."""
-
-    def forward(self, x: Array) -> Array:
-        self.retain_inputs((0,))
-        self.retain_outputs((0,))
-        y: Array = backend.get_array_module(x).linalg.det(upcast_halves(x))
-        return y.astype(floating_dtype(x.dtype), copy=False)
-
-    def backward(self, gy: Any) -> Any:
-        ((x,), (y,)) = self.get_retained_inputs(), self.get_retained_outputs()
-        return lambda: (gy * y).reshape((x.shape[0], 1, 1)) * Inv()(x).transpose((0, 2, 1))
-
-
-class Cholesky(GenericFunction):
-    """L of a matrix L Lᵀ; dL = L Φ(L⁻¹ dA L⁻ᵀ), where Φ keeps what is below the diagonal, and half
-    of that.
-    """
-
-    def forward(self, a: Array) -> Array:
-        self.retain_outputs((0,))
-        xp = backend.get_array_module(a)
-        try:
-            result: Array = xp.linalg.cholesky(upcast_halves(a)).astype(a.dtype, copy=False)
-            return result
-        except np.linalg.LinAlgError:
-            what = f"cholesky: a matrix of x, of shape {a.shape}, is not positive definite"
-            raise ValueError(
-                f"{what}: add a small multiple of the identity, if it should be"
-            ) from None
-
-    def backward(self, gL: Any) -> Any:
-        (L,) = self.get_retained_outputs()
-
-        def ga() -> Any:
-            xp = backend.get_array_module(gL)
-            n = L.shape[0]
-            kept = (xp.tri(n) - xp.eye(n) / 2).astype(L.dtype)
-            inverse = Inv()(L.reshape((1, n, n))).reshape((n, n))
-            g = inverse.transpose() @ ((L.transpose() @ gL) * kept) @ inverse
-            return (g + g.transpose()) * 0.5
-
-        return ga
-
-
-def _square(name: str, x: Any, form: str) -> Variable:
-    a = as_variable(x)
-    if a.ndim != len(form.split(",")) or a.shape[-1] != a.shape[-2]:
-        raise ValueError(f"{name}: a of shape {a.shape} is not {form}")
-    return a
-
-
 def batch_inv(a: Variable | Array) -> Variable:
     """The inverse of each matrix of a batch.
 
@@ -133,6 +81,20 @@ def inv(a: Variable | Array) -> Variable:
     return reshape(batch_inv(reshape(a, (1, *a.shape))), a.shape)
 
 
+class Det(GenericFunction):
+    """|X| of a batch (N, D, D); its derivative is |X| X⁻ᵀ."""
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        y: Array = backend.get_array_module(x).linalg.det(upcast_halves(x))
+        return y.astype(floating_dtype(x.dtype), copy=False)
+
+    def backward(self, gy: Any) -> Any:
+        ((x,), (y,)) = self.get_retained_inputs(), self.get_retained_outputs()
+        return lambda: (gy * y).reshape((x.shape[0], 1, 1)) * Inv()(x).transpose((0, 2, 1))
+
+
 def batch_det(a: Variable | Array) -> Variable:
     """The determinant of each matrix of a batch; where one is 0, backward raises ValueError.
 
@@ -172,6 +134,37 @@ def det(a: Variable | Array) -> Variable:
     """
     a = _square("det", a, "(D, D)")
     return reshape(batch_det(reshape(a, (1, *a.shape))), ())
+
+
+class Cholesky(GenericFunction):
+    """L of a matrix L Lᵀ; dL = L Φ(L⁻¹ dA L⁻ᵀ), where Φ keeps what is below the diagonal, and half
+    of that.
+    """
+
+    def forward(self, a: Array) -> Array:
+        self.retain_outputs((0,))
+        xp = backend.get_array_module(a)
+        try:
+            result: Array = xp.linalg.cholesky(upcast_halves(a)).astype(a.dtype, copy=False)
+            return result
+        except np.linalg.LinAlgError:
+            what = f"cholesky: a matrix of x, of shape {a.shape}, is not positive definite"
+            raise ValueError(
+                f"{what}: add a small multiple of the identity, if it should be"
+            ) from None
+
+    def backward(self, gL: Any) -> Any:
+        (L,) = self.get_retained_outputs()
+
+        def ga() -> Any:
+            xp = backend.get_array_module(gL)
+            n = L.shape[0]
+            kept = (xp.tri(n) - xp.eye(n) / 2).astype(L.dtype)
+            inverse = Inv()(L.reshape((1, n, n))).reshape((n, n))
+            g = inverse.transpose() @ ((L.transpose() @ gL) * kept) @ inverse
+            return (g + g.transpose()) * 0.5
+
+        return ga
 
 
 def cholesky(a: Variable | Array) -> Variable:
@@ -249,3 +242,10 @@ def batch_l2_norm_squared(x: Variable | Array) -> Variable:
     if x.ndim < 1:
         raise ValueError("batch_l2_norm_squared: x has shape (); its first axis is the batch")
     return sum_of(x * x, axis=tuple(range(1, x.ndim)))
+
+
+def _square(name: str, x: Any, form: str) -> Variable:
+    a = as_variable(x)
+    if a.ndim != len(form.split(",")) or a.shape[-1] != a.shape[-2]:
+        raise ValueError(f"{name}: a of shape {a.shape} is not {form}")
+    return a

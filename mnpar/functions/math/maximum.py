@@ -32,6 +32,25 @@ class Maximum(GenericFunction):
         )
 
 
+def maximum(
+    x1: Variable | Array | float,
+    x2: Variable | Array | float,
+    *xs: Variable | Array | float,
+) -> Variable:
+    """The largest of several arrays at each place; where two are equal, the earlier one gets the
+    gradient.
+
+    Args:
+        x1, x2, xs: arrays, Variables or numbers that broadcast.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.maximum(np.array([1.0, 4.0]), np.array([2.0, 3.0])).array
+        array([2., 4.])
+    """
+    return _of_all(Maximum, x1, x2, *xs)
+
+
 class Minimum(Maximum):
     """``z = min(x, y)``; where ``x ≤ y``, ``gx = gz`` and ``gy = 0``, elsewhere the reverse:
     backward is the same.
@@ -41,6 +60,25 @@ class Minimum(Maximum):
         if self.differentiable:
             self.first = x <= y
         return backend.get_array_module(x, y).minimum(x, y)
+
+
+def minimum(
+    x1: Variable | Array | float,
+    x2: Variable | Array | float,
+    *xs: Variable | Array | float,
+) -> Variable:
+    """The smallest of several arrays at each place; where two are equal, the earlier one gets the
+    gradient.
+
+    Args:
+        x1, x2, xs: arrays, Variables or numbers that broadcast.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> F.minimum(np.array([1.0, 4.0]), np.array([2.0, 3.0])).array
+        array([1., 3.])
+    """
+    return _of_all(Minimum, x1, x2, *xs)
 
 
 class Clip(GenericFunction):
@@ -65,49 +103,6 @@ class Clip(GenericFunction):
         return lambda: gy * self.inside
 
 
-def maximum(
-    x1: Variable | Array | float,
-    x2: Variable | Array | float,
-    *xs: Variable | Array | float,
-) -> Variable:
-    """The largest of several arrays at each place; where two are equal, the earlier one gets the
-    gradient.
-
-    Args:
-        x1, x2, xs: arrays, Variables or numbers that broadcast.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.maximum(np.array([1.0, 4.0]), np.array([2.0, 3.0])).array
-        array([2., 4.])
-    """
-    return _of_all(Maximum, x1, x2, *xs)
-
-
-def minimum(
-    x1: Variable | Array | float,
-    x2: Variable | Array | float,
-    *xs: Variable | Array | float,
-) -> Variable:
-    """The smallest of several arrays at each place; where two are equal, the earlier one gets the
-    gradient.
-
-    Args:
-        x1, x2, xs: arrays, Variables or numbers that broadcast.
-
-    Example:
-        >>> import numpy as np, mnpar.functions as F
-        >>> F.minimum(np.array([1.0, 4.0]), np.array([2.0, 3.0])).array
-        array([1., 3.])
-    """
-    return _of_all(Minimum, x1, x2, *xs)
-
-
-def _of_all(function: type[Maximum], *xs: Any) -> Variable:
-    z: Variable = reduce(lambda x, y: function().apply((as_operand(x, y), as_operand(y, x)))[0], xs)
-    return z
-
-
 def clip(x: Variable | Array, x_min: float | None, x_max: float | None) -> Variable:
     """Limit elements to an interval, ``min(max(x, x_min), x_max)``; the gradient passes inside,
     ends included.
@@ -127,3 +122,8 @@ def clip(x: Variable | Array, x_min: float | None, x_max: float | None) -> Varia
     if x_min is not None and x_max is not None and x_min > x_max:
         raise ValueError(f"clip: x_min = {x_min} is larger than x_max = {x_max}")
     return Clip(x_min, x_max).apply((x,))[0]
+
+
+def _of_all(function: type[Maximum], *xs: Any) -> Variable:
+    z: Variable = reduce(lambda x, y: function().apply((as_operand(x, y), as_operand(y, x)))[0], xs)
+    return z

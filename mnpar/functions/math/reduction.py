@@ -62,62 +62,6 @@ class Sum(Reduction):
         return lambda: self.spread(gy)
 
 
-class Mean(Reduction):
-    """``y = Σ x / n``; ``gx = gy / n`` at every element."""
-
-    def forward(self, x: Array) -> Array:
-        y = sum_array(upcast_halves(x), self.axis, self.keepdims)
-        self.count = x.size // (y.size or 1) or 1  # of no elements it is 0, as the losses are
-        y = y / self.count
-        return y.astype(x.dtype) if x.dtype.kind in "fV" else y  # bfloat16 is a V
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: self.spread(gy * (1 / self.count))
-
-
-class Max(Reduction):
-    """``y = max x``; ``gx = gy`` at every element that equals the maximum, 0 elsewhere."""
-
-    extremum = "max"
-
-    def forward(self, x: Array) -> Array:
-        y = getattr(x, self.extremum)(axis=self.axis, keepdims=True)
-        if self.differentiable:
-            self.chosen = x == y
-        result: Array = y if self.keepdims else y.squeeze(self.axis)
-        return result
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: self.lift(gy) * self.chosen
-
-
-class Min(Max):
-    """``y = min x``; ``gx = gy`` at every element that equals the minimum, 0 elsewhere."""
-
-    extremum = "min"
-
-
-class LogSumExp(Reduction):
-    """``y = log Σ eˣ``, without overflow; ``gx = gy e^(x - y)``, the softmax times ``gy``."""
-
-    def forward(self, x: Array) -> Array:
-        self.retain_inputs((0,))
-        self.retain_outputs((0,))
-        xp = backend.get_array_module(x)
-        x = as_floating(x)
-        # of no elements there is no maximum
-        peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)
-        peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
-        with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
-            y = xp.log(sum_array(upcast_halves(xp.exp(x - peak)), self.axis, keepdims=True)) + peak
-        y = y.astype(x.dtype, copy=False)
-        return y if self.keepdims else y.squeeze(self.axis)
-
-    def backward(self, gy: Any) -> Any:
-        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
-        return lambda: self.lift(gy) * exp.generic(x - self.lift(y))
-
-
 def sum(x: Variable | Array, axis: Axis = None, keepdims: bool = False) -> Variable:
     """The sum over some axes.
 
@@ -132,6 +76,19 @@ def sum(x: Variable | Array, axis: Axis = None, keepdims: bool = False) -> Varia
         array([3., 7.])
     """
     return Sum(axis, keepdims).apply((x,))[0]
+
+
+class Mean(Reduction):
+    """``y = Σ x / n``; ``gx = gy / n`` at every element."""
+
+    def forward(self, x: Array) -> Array:
+        y = sum_array(upcast_halves(x), self.axis, self.keepdims)
+        self.count = x.size // (y.size or 1) or 1  # of no elements it is 0, as the losses are
+        y = y / self.count
+        return y.astype(x.dtype) if x.dtype.kind in "fV" else y  # bfloat16 is a V
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: self.spread(gy * (1 / self.count))
 
 
 def average(
@@ -183,6 +140,22 @@ def average(
 mean = average
 
 
+class Max(Reduction):
+    """``y = max x``; ``gx = gy`` at every element that equals the maximum, 0 elsewhere."""
+
+    extremum = "max"
+
+    def forward(self, x: Array) -> Array:
+        y = getattr(x, self.extremum)(axis=self.axis, keepdims=True)
+        if self.differentiable:
+            self.chosen = x == y
+        result: Array = y if self.keepdims else y.squeeze(self.axis)
+        return result
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: self.lift(gy) * self.chosen
+
+
 def max(x: Variable | Array, axis: Axis = None, keepdims: bool = False) -> Variable:
     """The largest element over some axes; each of several equally large ones gets the whole
     gradient, as in Chainer.
@@ -201,6 +174,12 @@ def max(x: Variable | Array, axis: Axis = None, keepdims: bool = False) -> Varia
         array([2., 4.])
     """
     return Max(axis, keepdims).apply((x,))[0]
+
+
+class Min(Max):
+    """``y = min x``; ``gx = gy`` at every element that equals the minimum, 0 elsewhere."""
+
+    extremum = "min"
 
 
 def min(x: Variable | Array, axis: Axis = None, keepdims: bool = False) -> Variable:
@@ -261,6 +240,27 @@ def argmin(x: Variable | Array, axis: int | None = None) -> Variable:
     return without_gradient(
         "argmin", lambda x: backend.get_array_module(x).asarray(x.argmin(axis=axis), "i4"), x
     )
+
+
+class LogSumExp(Reduction):
+    """``y = log Σ eˣ``, without overflow; ``gx = gy e^(x - y)``, the softmax times ``gy``."""
+
+    def forward(self, x: Array) -> Array:
+        self.retain_inputs((0,))
+        self.retain_outputs((0,))
+        xp = backend.get_array_module(x)
+        x = as_floating(x)
+        # of no elements there is no maximum
+        peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)
+        peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
+        with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
+            y = xp.log(sum_array(upcast_halves(xp.exp(x - peak)), self.axis, keepdims=True)) + peak
+        y = y.astype(x.dtype, copy=False)
+        return y if self.keepdims else y.squeeze(self.axis)
+
+    def backward(self, gy: Any) -> Any:
+        (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
+        return lambda: self.lift(gy) * exp.generic(x - self.lift(y))
 
 
 def logsumexp(x: Variable | Array, axis: Axis = None) -> Variable:

@@ -9,43 +9,18 @@ from mnpar.functions.math.arithmetic import Add, Mul
 from mnpar.variable import Variable, as_variable
 
 
-class Bias(Add):
-    """``z = x + y`` with a y that is the same for all samples and along the last axes."""
-
-    def forward(self, x: Array, y: Array) -> Array:
-        return x + _repeat_over_sample(y, x)
-
-
-class Scale(Mul):
-    """``z = x y`` with a y that is the same for all samples and along the last axes."""
-
-    def forward(self, x: Array, y: Array) -> Array:
-        self.retain_inputs((0, 1))
-        return x * _repeat_over_sample(y, x)
-
-
-def _repeat_over_sample(y: Array, x: Array) -> Array:
-    """y in the shape of a sample, if that is small: numpy takes a third less time for long rows
-    than for many short ones.
-    """
-    if (
-        x.nbytes <= backend.block_bytes(x) // 8
-        or len(x) < 4
-        or len(y) > 1
-        or y.shape[-1] > 1
-        or not x.flags.c_contiguous
-    ):
-        return y
-    if x[:1].nbytes > backend.block_bytes(x) // 4:
-        return y
-    return backend.get_array_module(x).broadcast_to(y, (1, *x.shape[1:])).copy()
-
-
 def align_axes(name: str, x: Variable, y: Variable, axis: int) -> Variable:
     """y with axes of length 1 around it, so that its first axis meets x's ``axis``."""
     if not 0 <= axis <= x.ndim - y.ndim or x.shape[axis : axis + y.ndim] != y.shape:
         raise ValueError(f"{name}: shape {y.shape} is not that of x {x.shape} from axis {axis} on")
     return reshape(y, (1,) * axis + y.shape + (1,) * (x.ndim - axis - y.ndim))
+
+
+class Bias(Add):
+    """``z = x + y`` with a y that is the same for all samples and along the last axes."""
+
+    def forward(self, x: Array, y: Array) -> Array:
+        return x + _repeat_over_sample(y, x)
 
 
 def bias(x: Variable | Array, y: Variable | Array, axis: int = 1) -> Variable:
@@ -70,6 +45,14 @@ def bias(x: Variable | Array, y: Variable | Array, axis: int = 1) -> Variable:
     return Bias().apply((x, align_axes("bias", x, y, axis)))[0]
 
 
+class Scale(Mul):
+    """``z = x y`` with a y that is the same for all samples and along the last axes."""
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.retain_inputs((0, 1))
+        return x * _repeat_over_sample(y, x)
+
+
 def scale(x: Variable | Array, y: Variable | Array, axis: int = 1) -> Variable:
     """``x * y``, where the axes of ``y`` are those of ``x`` from ``axis`` on.
 
@@ -90,3 +73,20 @@ def scale(x: Variable | Array, y: Variable | Array, axis: int = 1) -> Variable:
     x = as_variable(x)
     y = as_variable(y)
     return Scale().apply((x, align_axes("scale", x, y, axis)))[0]
+
+
+def _repeat_over_sample(y: Array, x: Array) -> Array:
+    """y in the shape of a sample, if that is small: numpy takes a third less time for long rows
+    than for many short ones.
+    """
+    if (
+        x.nbytes <= backend.block_bytes(x) // 8
+        or len(x) < 4
+        or len(y) > 1
+        or y.shape[-1] > 1
+        or not x.flags.c_contiguous
+    ):
+        return y
+    if x[:1].nbytes > backend.block_bytes(x) // 4:
+        return y
+    return backend.get_array_module(x).broadcast_to(y, (1, *x.shape[1:])).copy()

@@ -25,109 +25,6 @@ from mnpar.kernels.moments import centre, channel_sums
 from mnpar.variable import Variable, as_variable
 
 
-class GroupNormalization(GenericFunction):
-    """y = γ·(x - μ)·s + β with s = (σ² + ε)^-½ over K and B; in backward, x̂ = (x - μ)·s and h =
-    γ·g for a gradient g of y.
-    """
-
-    joint_vjp = True
-
-    def __init__(self, shape: tuple[int, int, int, int], eps: float) -> None:
-        self.shape, self.eps = shape, eps
-        self.count = max(shape[2] * shape[3], 1)
-
-    def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
-        self.retain_inputs((0, 1))
-        (N, G, K, B), xp = self.shape, backend.get_array_module(x)
-        self.dtype = dtype = np.result_type(compute_dtype(x), gamma.dtype, beta.dtype)
-        gamma = cast(gamma, dtype).reshape(G, K, 1)
-        beta = cast(beta, dtype).reshape(G, K, 1)
-        x4 = x.reshape(self.shape)
-        y = xp.empty(self.shape, x.dtype)
-        self.shift, self.rest, self.s = (xp.empty((N, G, 1, 1), dtype) for _ in range(3))
-        for n in self._blocks(x):
-            d = y[n] if y.dtype == dtype else xp.empty(y[n].shape, dtype)
-            less_shift, shift, rest, var = centre(self._rows(cast(x4[n], dtype)), self._rows(d))
-            for kept, new in (
-                (self.shift, shift),
-                (self.rest, rest),
-                (self.s, (var + self.eps) ** -0.5),
-            ):
-                kept[n] = new.reshape(len(d), G, 1, 1)
-            if B == 1:  # then a below would be as large as x
-                xp.subtract(less_shift.reshape(d.shape), self.rest[n], out=d)
-                d *= self.s[n]
-                d *= gamma
-                d += beta
-            else:
-                a = self.s[n] * gamma  # (n, G, K, 1)
-                xp.multiply(less_shift.reshape(d.shape), a, out=d)
-                d += beta - self.rest[n] * a
-            if d.dtype != y.dtype:
-                y[n] = d
-        return y.reshape(x.shape)
-
-    def _rows(self, z: Array) -> Array:
-        """(n, G, K, B) → (1, n·G, K·B): the statistics are over the last axis."""
-        return z.reshape(1, z.shape[0] * z.shape[1], z.shape[2] * z.shape[3])
-
-    def _channels(self, z: Array) -> Array:
-        """(n, G, K, B) → (n, G·K, B): the gradients of γ and β are sums over the first and the last
-        axis.
-        """
-        return z.reshape(z.shape[0], z.shape[1] * z.shape[2], z.shape[3])
-
-    def _blocks(self, x: Array) -> Iterator[slice]:
-        """Pieces of N: as many as fit the cache on the host, all at once on a GPU."""
-        N = self.shape[0]
-        features = max(math.prod(self.shape[1:]), 1)
-        step = max(1, tuning.MOMENTS_BLOCK // features) if type(x) is np.ndarray else max(N, 1)
-        return (slice(start, start + step) for start in range(0, N, step))
-
-    def backward(self, gy: Any) -> Any:
-        x, gamma = self.get_retained_inputs()
-        if isinstance(gy, Variable):
-            return recorded_gradients(
-                x, gamma, gy, self.shape, (*self.shape[1:3], 1), self.shift, (2, 3), self.eps
-            )
-        return sweep_once(self._sweep, x, gamma, gy, self.shape)
-
-    def _sweep(self, x: Array, gamma: Array, gy: Array, gx: Array | None) -> tuple[Array, Array]:
-        """The gradients of γ and β, float64; that of x is written into ``gx`` if there is one."""
-        (_, G, K, _), xp = self.shape, backend.get_array_module(x)
-        x = x.reshape(self.shape)
-        gy = gy.reshape(self.shape)
-        gamma = cast(gamma, self.dtype).reshape(G, K, 1)
-        ggamma = xp.zeros(G * K)
-        gbeta = xp.zeros(G * K)
-        for n in self._blocks(x):
-            normal = (
-                gx[n]
-                if gx is not None and gx.dtype == self.dtype
-                else xp.empty(x[n].shape, self.dtype)
-            )
-            xp.subtract(x[n], self.shift[n], out=normal)
-            normal -= self.rest[n]
-            normal *= self.s[n]
-            g = cast(gy[n], self.dtype)
-            gbeta += channel_sums(self._channels(g))
-            ggamma += channel_sums(self._channels(g), self._channels(normal))
-            if gx is not None:
-                self._of_x(normal, g * gamma, self.s[n])
-                if gx.dtype != self.dtype:
-                    gx[n] = normal
-        return ggamma, gbeta
-
-    def _of_x(self, normal: Array, h: Array, s: Array) -> None:
-        """x̂ → s·(h - mean h - x̂·mean(h·x̂)), in place."""
-        p = channel_sums(self._rows(h))
-        q = channel_sums(self._rows(h), self._rows(normal))
-        normal *= (q / -self.count).astype(self.dtype).reshape(s.shape)
-        normal += h
-        normal -= (p / self.count).astype(self.dtype).reshape(s.shape)
-        normal *= s
-
-
 class LayerNormalization(GenericFunction):
     """y = γ·(x - μ)·s + β for rows x (N, D) and γ, β (D,); with d = x - μ and a gradient g of y,
 
@@ -296,6 +193,109 @@ def layer_normalization(
         )
     shape = math.prod(x.shape[: x.ndim - len(D)]), math.prod(D)
     return LayerNormalization(shape, eps).apply((x, gamma, beta))[0]
+
+
+class GroupNormalization(GenericFunction):
+    """y = γ·(x - μ)·s + β with s = (σ² + ε)^-½ over K and B; in backward, x̂ = (x - μ)·s and h =
+    γ·g for a gradient g of y.
+    """
+
+    joint_vjp = True
+
+    def __init__(self, shape: tuple[int, int, int, int], eps: float) -> None:
+        self.shape, self.eps = shape, eps
+        self.count = max(shape[2] * shape[3], 1)
+
+    def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
+        self.retain_inputs((0, 1))
+        (N, G, K, B), xp = self.shape, backend.get_array_module(x)
+        self.dtype = dtype = np.result_type(compute_dtype(x), gamma.dtype, beta.dtype)
+        gamma = cast(gamma, dtype).reshape(G, K, 1)
+        beta = cast(beta, dtype).reshape(G, K, 1)
+        x4 = x.reshape(self.shape)
+        y = xp.empty(self.shape, x.dtype)
+        self.shift, self.rest, self.s = (xp.empty((N, G, 1, 1), dtype) for _ in range(3))
+        for n in self._blocks(x):
+            d = y[n] if y.dtype == dtype else xp.empty(y[n].shape, dtype)
+            less_shift, shift, rest, var = centre(self._rows(cast(x4[n], dtype)), self._rows(d))
+            for kept, new in (
+                (self.shift, shift),
+                (self.rest, rest),
+                (self.s, (var + self.eps) ** -0.5),
+            ):
+                kept[n] = new.reshape(len(d), G, 1, 1)
+            if B == 1:  # then a below would be as large as x
+                xp.subtract(less_shift.reshape(d.shape), self.rest[n], out=d)
+                d *= self.s[n]
+                d *= gamma
+                d += beta
+            else:
+                a = self.s[n] * gamma  # (n, G, K, 1)
+                xp.multiply(less_shift.reshape(d.shape), a, out=d)
+                d += beta - self.rest[n] * a
+            if d.dtype != y.dtype:
+                y[n] = d
+        return y.reshape(x.shape)
+
+    def _rows(self, z: Array) -> Array:
+        """(n, G, K, B) → (1, n·G, K·B): the statistics are over the last axis."""
+        return z.reshape(1, z.shape[0] * z.shape[1], z.shape[2] * z.shape[3])
+
+    def _channels(self, z: Array) -> Array:
+        """(n, G, K, B) → (n, G·K, B): the gradients of γ and β are sums over the first and the last
+        axis.
+        """
+        return z.reshape(z.shape[0], z.shape[1] * z.shape[2], z.shape[3])
+
+    def _blocks(self, x: Array) -> Iterator[slice]:
+        """Pieces of N: as many as fit the cache on the host, all at once on a GPU."""
+        N = self.shape[0]
+        features = max(math.prod(self.shape[1:]), 1)
+        step = max(1, tuning.MOMENTS_BLOCK // features) if type(x) is np.ndarray else max(N, 1)
+        return (slice(start, start + step) for start in range(0, N, step))
+
+    def backward(self, gy: Any) -> Any:
+        x, gamma = self.get_retained_inputs()
+        if isinstance(gy, Variable):
+            return recorded_gradients(
+                x, gamma, gy, self.shape, (*self.shape[1:3], 1), self.shift, (2, 3), self.eps
+            )
+        return sweep_once(self._sweep, x, gamma, gy, self.shape)
+
+    def _sweep(self, x: Array, gamma: Array, gy: Array, gx: Array | None) -> tuple[Array, Array]:
+        """The gradients of γ and β, float64; that of x is written into ``gx`` if there is one."""
+        (_, G, K, _), xp = self.shape, backend.get_array_module(x)
+        x = x.reshape(self.shape)
+        gy = gy.reshape(self.shape)
+        gamma = cast(gamma, self.dtype).reshape(G, K, 1)
+        ggamma = xp.zeros(G * K)
+        gbeta = xp.zeros(G * K)
+        for n in self._blocks(x):
+            normal = (
+                gx[n]
+                if gx is not None and gx.dtype == self.dtype
+                else xp.empty(x[n].shape, self.dtype)
+            )
+            xp.subtract(x[n], self.shift[n], out=normal)
+            normal -= self.rest[n]
+            normal *= self.s[n]
+            g = cast(gy[n], self.dtype)
+            gbeta += channel_sums(self._channels(g))
+            ggamma += channel_sums(self._channels(g), self._channels(normal))
+            if gx is not None:
+                self._of_x(normal, g * gamma, self.s[n])
+                if gx.dtype != self.dtype:
+                    gx[n] = normal
+        return ggamma, gbeta
+
+    def _of_x(self, normal: Array, h: Array, s: Array) -> None:
+        """x̂ → s·(h - mean h - x̂·mean(h·x̂)), in place."""
+        p = channel_sums(self._rows(h))
+        q = channel_sums(self._rows(h), self._rows(normal))
+        normal *= (q / -self.count).astype(self.dtype).reshape(s.shape)
+        normal += h
+        normal -= (p / self.count).astype(self.dtype).reshape(s.shape)
+        normal *= s
 
 
 def group_normalization(

@@ -23,6 +23,22 @@ from mnpar.kernels.windows import PerAxis, Windows, check_spatial_axes
 from mnpar.variable import Variable, as_variable
 
 
+def pooling_windows(
+    who: str,
+    ndim: int | None,
+    x: Variable,
+    ksize: PerAxis,
+    stride: PerAxis | None,
+    pad: PerAxis,
+    cover_all: bool,
+) -> Windows:
+    """The windows of a pooling: ``stride=None`` is ksize."""
+    check_spatial_axes(who, x.shape, ndim)
+    return Windows.over(
+        who, x.shape[2:], ksize, ksize if stride is None else stride, pad, 1, cover_all
+    )
+
+
 class MaxPooling(GenericFunction):
     """``y`` is the maximum of each window; ``gx`` adds ``gy`` where the maximum was, at the first
     of equal ones.
@@ -96,23 +112,6 @@ class MaxPooling(GenericFunction):
         return found
 
 
-class Pick(GenericFunction):
-    """From each window the value at a given place in it."""
-
-    def __init__(self, windows: Windows, places: Array) -> None:
-        self.windows, self.places = windows, places
-
-    def forward(self, x: Array) -> Array:
-        xp = backend.get_array_module(x)
-        y = xp.zeros((*x.shape[:2], *self.windows.out), x.dtype)
-        for i, cell in enumerate(self.windows.cells(self.windows.pad_image(x))):
-            y += cell * (self.places == i)
-        return y
-
-    def backward(self, gy: Any) -> Any:
-        return lambda: Spread(self.windows, self.places)(gy)
-
-
 class Spread(GenericFunction):
     """One value for each window, added at a given place in it: the transpose of Pick."""
 
@@ -129,57 +128,21 @@ class Spread(GenericFunction):
         return lambda: Pick(self.windows, self.places)(gx)
 
 
-class SumPooling(GenericFunction):
-    """The sum of each window, times a number (or one for each window)."""
+class Pick(GenericFunction):
+    """From each window the value at a given place in it."""
 
-    def __init__(self, windows: Windows, scale: Any) -> None:
-        self.windows, self.scale = windows, scale
+    def __init__(self, windows: Windows, places: Array) -> None:
+        self.windows, self.places = windows, places
 
     def forward(self, x: Array) -> Array:
-        y = self.windows.reduce(
-            upcast_halves(self.windows.pad_image(x)), backend.get_array_module(x).add
-        )
-        y *= self.scale
-        return y.astype(x.dtype, copy=False)
+        xp = backend.get_array_module(x)
+        y = xp.zeros((*x.shape[:2], *self.windows.out), x.dtype)
+        for i, cell in enumerate(self.windows.cells(self.windows.pad_image(x))):
+            y += cell * (self.places == i)
+        return y
 
     def backward(self, gy: Any) -> Any:
-        return lambda: Unpooling(self.windows, self.scale)(gy)
-
-
-class Unpooling(GenericFunction):
-    """One value for each window, times a number, added to all its cells: the transpose of
-    SumPooling.
-    """
-
-    def __init__(self, windows: Windows, scale: Any) -> None:
-        self.windows, self.scale = windows, scale
-
-    def forward(self, y: Array) -> Array:
-        x = self.windows.expand(upcast_halves(y) * self.scale)
-        return (
-            x
-            if self.windows.is_unpadded and x.dtype == y.dtype
-            else x[(..., *self.windows.inside)].astype(y.dtype)
-        )
-
-    def backward(self, gx: Any) -> Any:
-        return lambda: SumPooling(self.windows, self.scale)(gx)
-
-
-def pooling_windows(
-    who: str,
-    ndim: int | None,
-    x: Variable,
-    ksize: PerAxis,
-    stride: PerAxis | None,
-    pad: PerAxis,
-    cover_all: bool,
-) -> Windows:
-    """The windows of a pooling: ``stride=None`` is ksize."""
-    check_spatial_axes(who, x.shape, ndim)
-    return Windows.over(
-        who, x.shape[2:], ksize, ksize if stride is None else stride, pad, 1, cover_all
-    )
+        return lambda: Spread(self.windows, self.places)(gy)
 
 
 @any_axes
@@ -243,6 +206,7 @@ max_pooling_1d = for_axes(
     """,
 )
 
+
 max_pooling_2d = for_axes(
     max_pooling_nd,
     2,
@@ -256,6 +220,7 @@ max_pooling_2d = for_axes(
     """,
 )
 
+
 max_pooling_3d = for_axes(
     max_pooling_nd,
     3,
@@ -267,6 +232,43 @@ max_pooling_3d = for_axes(
         7.0
     """,
 )
+
+
+class SumPooling(GenericFunction):
+    """The sum of each window, times a number (or one for each window)."""
+
+    def __init__(self, windows: Windows, scale: Any) -> None:
+        self.windows, self.scale = windows, scale
+
+    def forward(self, x: Array) -> Array:
+        y = self.windows.reduce(
+            upcast_halves(self.windows.pad_image(x)), backend.get_array_module(x).add
+        )
+        y *= self.scale
+        return y.astype(x.dtype, copy=False)
+
+    def backward(self, gy: Any) -> Any:
+        return lambda: Unpooling(self.windows, self.scale)(gy)
+
+
+class Unpooling(GenericFunction):
+    """One value for each window, times a number, added to all its cells: the transpose of
+    SumPooling.
+    """
+
+    def __init__(self, windows: Windows, scale: Any) -> None:
+        self.windows, self.scale = windows, scale
+
+    def forward(self, y: Array) -> Array:
+        x = self.windows.expand(upcast_halves(y) * self.scale)
+        return (
+            x
+            if self.windows.is_unpadded and x.dtype == y.dtype
+            else x[(..., *self.windows.inside)].astype(y.dtype)
+        )
+
+    def backward(self, gx: Any) -> Any:
+        return lambda: SumPooling(self.windows, self.scale)(gx)
 
 
 @any_axes
@@ -326,6 +328,7 @@ average_pooling_1d = for_axes(
     """,
 )
 
+
 average_pooling_2d = for_axes(
     average_pooling_nd,
     2,
@@ -338,6 +341,7 @@ average_pooling_2d = for_axes(
                [10.5, 12.5]])
     """,
 )
+
 
 average_pooling_3d = for_axes(
     average_pooling_nd,
