@@ -98,8 +98,8 @@ class BlockedAttention:
         return o
 
     def _pieces(self, q: Array, k: Array) -> Iterator[HeadBlock]:
-        """As many heads at once as the cache has room for, or some queries of one; late queries
-        first, which see all keys.
+        """Yield as many heads at once as the cache has room for, or some queries of one; late
+        queries first, which see all keys.
         """
         (*lead, T, _), S, room = (
             q.shape,

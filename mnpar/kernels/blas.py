@@ -266,7 +266,7 @@ def _of_vectors(function: Any) -> Any:
 
 
 def threads() -> int:
-    """How many threads numpy's BLAS uses; 1 if threadpoolctl is not installed."""
+    """Return how many threads numpy's BLAS uses; 1 if threadpoolctl is not installed."""
     try:
         import threadpoolctl
     except ImportError:

@@ -196,7 +196,9 @@ class BlockedGelu:
 
 
 def _flat(y: Array, x: Array) -> Array:
-    """All of y, wide, in the order in which x lies in memory: without a copy, if y lies so too."""
+    """Return y as a vector in the order in which x lies in memory, halves in float32: without a
+    copy if y lies in the same order.
+    """
     return upcast_halves(y).transpose(backend.memory_order(x)).reshape(-1)
 
 
@@ -209,8 +211,8 @@ def _shaped(flat: Array, x: Array) -> Array:
 
 
 def _blocks(xp: ArrayModule, x: Array) -> Iterator[tuple[slice, Array]]:
-    """Places in a vector, each with room for as many elements; of what overflows there nothing is
-    said.
+    """Yield places in a vector, each with room for as many elements; overflow there gives no
+    warning.
     """
     n = _block(x)
     room = xp.empty(min(n, x.size), x.dtype)
@@ -220,5 +222,5 @@ def _blocks(xp: ArrayModule, x: Array) -> Iterator[tuple[slice, Array]]:
 
 
 def _block(x: Array) -> int:
-    """How many elements of a few arrays stay in the cache together."""
+    """Return how many elements of a few arrays stay in the cache together."""
     return backend.block_bytes(x) // (64 if x.itemsize <= 4 else 256)  # of float64 with its powers

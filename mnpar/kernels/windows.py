@@ -79,7 +79,7 @@ def check_spatial_axes(who: str, shape: Numbers, ndim: int | None) -> int:
 
 
 def get_conv_outsize(size: int, k: int, s: int, p: int, cover_all: bool = False, d: int = 1) -> int:
-    """How many windows fit along an axis; with ``cover_all`` as many as touch every cell.
+    """Count the windows that fit along an axis; with ``cover_all`` as many as touch every cell.
 
     Example:
         >>> from mnpar.kernels.windows import get_conv_outsize

@@ -39,8 +39,8 @@ POINTS = {3: (0.0, 0.625, -0.625, 1.5, -1.5)}
 
 
 def is_faster(windows: Windows, N: int, W: Numbers, gradient: bool = False) -> bool:
-    """Is it faster than the sum written out? ``W`` is the shape of the filters of a group: (K, C,
-    *kernel).
+    """Tell whether this is faster than the sum written out. ``W`` is the shape of the filters of a
+    group: (K, C, *kernel).
 
     ``gradient``: that of the filters is asked for, which saves a little less.
     """

@@ -1,4 +1,4 @@
-"""bias, scale and prelu, whose parameters broadcast along some axes of x, and maxout."""
+"""Maxout: the largest of neighbouring channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bias, scale and prelu, whose parameters broadcast along some axes of x, and maxout."""
+"""PReLU, a leaky relu whose slope is learnt."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""Activation functions, numerically stable: no exponential of a large positive number is ever
-taken.
+"""Relu and its relatives, which have pieces: leaky relu, elu, clipped relu ….
 
 Masks are applied by multiplication, not by ``where``, which takes numpy eight times as long.
-
-Activations defined piecewise (leaky relu, elu, clipped relu …), and those composed of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turning, permuting and picking: views and copies that other functions make."""
+"""Flips, permutations, diagonals, and cells traded for channels: elements in other places."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def within(product: Callable[[Array], Array], x: Array) -> Array:
     """A product with weights that are at least 0, in which an infinite number or a NaN reaches only
     what it has a weight in.
 
-    Of 0 · ∞ the whole block would be NaN.
+    One product 0 · ∞ would make the whole block NaN.
     """
     xp = backend.get_array_module(x)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,17 +1,14 @@
 """Convolution, its transpose, and the gradient of its weights: three functions, each the derivative
-of the two others.
+of the two others; and the convolutions under Chainer's names that are made of them.
 
     y = x ∗ W        x = y ∗ᵀ W        gW = x ⋆ y
     ∂y/∂x: ∗ᵀ        ∂x/∂y: ∗          ∂gW/∂x: ∗ᵀ
     ∂y/∂W: ⋆         ∂x/∂W: ⋆          ∂gW/∂y: ∗
 
 Each is one matrix product for each block of samples, whose windows are laid out as columns (C·K,
-n·O) in a buffer that stays in the cache (blocks.py; Chellapilla, Puri and Simard 2006, "High
-performance convolutional neural networks for document processing"). Groups are a batch of such
-products. 3 x 3 filters of many channels at stride 1 need fewer products: winograd.py.
-
-Convolutions and their transposes under Chainer's names, and what they check (convolving.py has
-the functions).
+n·O) in a buffer that stays in the cache (kernels/columns.py; Chellapilla, Puri and Simard 2006,
+"High performance convolutional neural networks for document processing"). Groups are a batch of
+such products. 3 x 3 filters of many channels at stride 1 need fewer products (kernels/winograd.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Embedding lookup and scaled dot-product attention."""
+"""Embedding: rows of a matrix, chosen by integers."""
 
 from __future__ import annotations
 

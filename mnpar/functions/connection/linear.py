@@ -1,6 +1,4 @@
-"""Products of matrices: ``matmul`` and the fused ``linear``, each with one BLAS call per
-product.
-"""
+"""A linear layer, x Wᵀ + b, as one function."""
 
 from __future__ import annotations
 

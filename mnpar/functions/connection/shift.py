@@ -1,4 +1,4 @@
-"""Shifts channels of images by different offsets, so that a 1 × 1 convolution afterwards combines
+"""Shift channels of images by different offsets, so that a 1 × 1 convolution afterwards combines
 neighbouring cells.
 """
 

@@ -3,7 +3,7 @@ again in backward.
 
 softmax(q kᵀ) v is a sum over keys, divided by another one, and both can be added up in any order: a
 larger maximum that comes later scales what is there (Milakov and Gimelshein 2018, arXiv 1805.02867;
-Rabe and Staats 2021, arXiv 2112.05682). Of all that backward needs one number for each query, the
+Rabe and Staats 2021, arXiv 2112.05682). Backward needs one number for each query, the
 logarithm of the sum: exp(q kᵀ - lse) is the softmax (Dao et al. 2022, arXiv 2205.14135). So no
 array is as large as queries times keys, but for one tile at a time.
 

@@ -4,8 +4,8 @@ know of other ranks.
 ``windowed`` is for what reads a window for each output (pooling; convolutions have
 halo_convolution.py), ``transposed`` for what adds a window to the image for each value (transposed
 convolution, unpooling). Both move exactly the cells that are needed, can work while these are on
-their way, and leave a rank without outputs in the exchange: others may want its cells. Pieces and
-Together, which cut and join, are each other's adjoints.
+their way, and leave a rank without outputs in the exchange: others may want its cells. SplitPieces
+and JoinPieces are each other's adjoints.
 """
 
 from __future__ import annotations

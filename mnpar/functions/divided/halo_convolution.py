@@ -1,10 +1,10 @@
 """A convolution that works while its halo is on its way, both forward and backward.
 
-It is the second half of an exchange (exchanges.py: Give, Take) and what is computed of the cells
-that came, in one function: so it decides what comes first. Forward, the outputs that need no halo
-are computed before the others' cells are awaited. Backward, the gradient of the chunk comes first;
-what of it belongs to others leaves; then the weights' gradient is computed, and only afterwards
-Give, which stands before this function, waits for what the others send.
+It is the second half of an exchange (communication/exchange.py: Give, Take) and what is computed of
+the cells that came, in one function: so it decides what comes first. Forward, the outputs that need
+no halo are computed before the others' cells are awaited. Backward, the gradient of the chunk comes
+first; what of it belongs to others leaves; then the weights' gradient is computed, and only
+afterwards Give, which stands before this function, waits for what the others send.
 """
 
 from __future__ import annotations

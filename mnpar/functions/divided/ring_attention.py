@@ -4,11 +4,11 @@ a ring of ranks.
 Each rank keeps its queries. While it computes their attention to the block of keys that it holds,
 it sends this block to the next rank and receives another one; after P - 1 hops all queries have
 attended to all keys (Liu, Zaharia and Abbeel 2023, arXiv 2310.01889). No rank ever holds more than
-two blocks of keys, nor the scores of more than one tile (tiles.py), and only the logarithms of sums
-are kept for backward. In backward the keys make the same way again, their gradients follow one hop
-behind, and return to the keys' ranks at the end. So a rank receives each block that it needs once
-forward, and block and gradient once backward; in causal attention no block is sent further than to
-the last rank whose queries attend to it.
+two blocks of keys, nor the scores of more than one tile (kernels/attention_tiles.py), and only the
+logarithms of sums are kept for backward. In backward the keys make the same way again, their
+gradients follow one hop behind, and return to the keys' ranks at the end. So a rank receives each
+block that it needs once forward, and block and gradient once backward; in causal attention no block
+is sent further than to the last rank whose queries attend to it.
 
 Backward is written for arrays and Variables alike, so it can be differentiated; its hops are then
 functions of their own.

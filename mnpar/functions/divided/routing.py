@@ -82,7 +82,7 @@ def make_routes(
 
 
 def _places(choices: Array) -> Array:
-    """How many tokens of this rank before it have made the same j-th choice, (n, k)."""
+    """Count how many tokens of this rank before it have made the same j-th choice, (n, k)."""
     places = np.empty_like(choices)
     for j, column in enumerate(choices.T):
         order = np.argsort(column, kind="stable")

@@ -178,7 +178,7 @@ def all_to_all_attention(
 def _lengths(
     comm: Communicator, T: int, S: int, shown: Array | None, cut: Cut | None
 ) -> tuple[Cut, Cut, bool]:
-    """How queries and keys are cut, and whether the masks have a row for each query."""
+    """Return how queries and keys are cut, and whether the masks have a row for each query."""
     if cut is not None:
         check_cut("all_to_all_attention", cut, comm.size)
     if cut is not None and shown is None:

@@ -169,7 +169,7 @@ def spatial_average_pooling_nd(
 
 
 def _counts(window: Window, shape: Sequence[int], out: Box) -> Any:
-    """How many cells of the image each of some windows sees."""
+    """Count how many cells of the image each of some windows sees."""
     counts: Any = np.ones(())
     for n, k, s, (pad, _), a, b in zip(
         shape, window.kernel, window.stride, window.pad, out.start, out.stop, strict=True

@@ -170,7 +170,7 @@ def _largest(comm: Communicator, rows: Array) -> tuple[Array, list[int]]:
     """The largest score of each sample (M,), over all ranks, and how many classes each rank has: in
     one message.
 
-    Of 32 bits at least: halves can neither count classes nor sum exponentials.
+    At least 32 bits: halves can neither count classes nor sum exponentials.
     """
     xp, (M, C) = backend.get_array_module(rows), rows.shape
     known = xp.full(M + comm.size, -xp.inf, rows.dtype if rows.dtype.itemsize > 2 else "f4")

@@ -1,4 +1,4 @@
-"""Losses element by element, robust ones, and those of distributions (variational autoencoders)."""
+"""The hinge loss of classification."""
 
 from __future__ import annotations
 

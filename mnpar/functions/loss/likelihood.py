@@ -1,4 +1,6 @@
-"""Losses element by element, robust ones, and those of distributions (variational autoencoders)."""
+"""Negative log-likelihoods of distributions, their divergence, and samples: variational
+autoencoders.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,9 @@ from mnpar.variable import Variable, as_variable
 
 def _reduced(who: str, loss: Variable, reduce: str) -> Variable:
     check_option(who, "reduce", reduce, "sum", "mean", "no")
-    return (
-        loss
-        if reduce == "no"
-        else sum_of(loss)
-        if reduce == "sum"
-        else mean_of(loss)
-        if loss.size
-        else sum_of(loss)
-    )
+    if reduce == "no":
+        return loss
+    return mean_of(loss) if reduce == "mean" and loss.size else sum_of(loss)
 
 
 def _alike(who: str, *xs: Any) -> list[Variable]:

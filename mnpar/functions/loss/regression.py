@@ -1,9 +1,7 @@
-"""Losses of regression and of binary classification.
+"""Losses of regression: mean squared and mean absolute error, their elements, and the Huber loss.
 
 A mean is over this rank's elements; over none it is 0. Where ranks have different numbers of
-elements, their gradients are to be weighted by these numbers.
-
-Losses element by element, robust ones, and those of distributions (variational autoencoders).
+elements, their gradients must be weighted by these numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Losses of regression and of binary classification.
+"""Sigmoid cross entropy: the loss of binary classification.
 
 A mean is over this rank's elements; over none it is 0. Where ranks have different numbers of
-elements, their gradients are to be weighted by these numbers.
+elements, their gradients must be weighted by these numbers.
 """
 
 from __future__ import annotations

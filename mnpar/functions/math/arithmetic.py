@@ -1,6 +1,6 @@
-"""Sums, products and powers with broadcasting: the functions behind the operators.
+"""Sums, differences, products, quotients and powers with broadcasting, the functions behind the
+operators, and functions that are made of them.
 
-Each backward is written once and works on arrays and on Variables alike.
 A number beside a Variable (``2 * x``, ``x + 1``, ``x**3``) has nodes of its own, which make no
 array of it.
 """

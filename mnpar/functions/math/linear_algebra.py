@@ -1,5 +1,5 @@
-"""Inverses and determinants of matrices and of batches of them; products and lengths over a batch,
-under Chainer's names.
+"""Inverses, determinants and Cholesky factors of matrices and of batches of them; products and
+lengths over a batch, under Chainer's names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Products of matrices: ``matmul`` and the fused ``linear``, each with one BLAS call per
-product.
-"""
+"""Products of matrices, and of batches of matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bias, scale and prelu, whose parameters broadcast along some axes of x, and maxout."""
+"""bias and scale: y is added to, or multiplied with, some axes of x."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Batch normalization: each channel less its mean, over its deviation, times gamma, plus beta.
 
-Forward and backward are one sweep each over blocks of channels that fit the cache (moments.py says
-how the variance keeps its digits). What is recorded, to be differentiated again, is written out in
-ordinary functions instead.
+Forward and backward are one sweep each over blocks of channels that fit the cache
+(kernels/moments.py says how the variance keeps its digits). What is recorded, to be differentiated
+again, is written out in ordinary functions instead.
 """
 
 from __future__ import annotations

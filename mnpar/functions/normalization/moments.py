@@ -1,13 +1,8 @@
-"""Means and variances that lose no digits, and the arithmetic that normalizations share.
+"""Mean and sum of squares as a function, and the arithmetic of arrays or Variables that
+normalizations share.
 
-x is read as ``(A, C, B)``: statistics are over A and B, one for each of the C. They are float64
-whatever x is, and nothing is ever computed from Σx²: first comes a rough mean, the *shift*; then d
-= x - shift, exact for numbers near the mean; then the mean of d (the *rest*) and var = mean(d²) -
-rest². Where x has mean 1e6 and deviation 1 in float32, the shift is off by the rounding of 1e6, and
-the rest, which d knows to all digits, repairs it at no cost: (x - mean)·a + b = d·a + (b - rest·a).
-Mostly 0 is a shift as good as any other: then d is x, and nothing is written. On the host C is cut
-into blocks that stay in the cache, so that x is fetched once and what is made of it is written
-once.
+kernels/moments.py says how statistics keep all digits: x is read as ``(A, C, B)``, and statistics
+are over A and B, one for each of the C.
 """
 
 from __future__ import annotations

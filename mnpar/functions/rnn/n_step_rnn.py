@@ -1,5 +1,5 @@
-"""Recurrent networks: the LSTM's cell, and networks of several layers over sequences of different
-lengths.
+"""Recurrent networks of several layers over sequences of different lengths: LSTM, GRU, and the
+simple one, in one or in both directions.
 
 Sequences come as a list, the longer first; they run side by side, and at each step only those that
 are that long. What a layer computes of its inputs alone is one matrix product over all steps of all

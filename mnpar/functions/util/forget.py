@@ -1,4 +1,5 @@
-"""forget: what was computed on the way is forgotten, and computed again when backward needs it.
+"""Forget what a function computes on the way, and compute it again when backward needs it:
+activation checkpointing.
 
 The function is run once as usual, which shows the parameters that it reads; they become inputs of
 the one node that is left in the graph, beside its arguments. Backward runs it again, with the same
