@@ -222,9 +222,9 @@ def where(
         >>> F.where(np.array([True, False]), np.array([1.0, 2.0]), 0).array
         array([1., 0.])
     """
-    mask, x, y = array_of(condition), as_operand(x, y), as_operand(y, x)
+    mask, a, b = array_of(condition), as_operand(x, y), as_operand(y, x)
     if type(mask) is not np.ndarray:
         mask = backend.require_array(backend.wrap_scalar(mask))
     if not mask.ndim:
-        mask = backend.to_device_of(mask, array_of(x))
-    return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((x, y))[0]
+        mask = backend.to_device_of(mask, array_of(a))
+    return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((a, b))[0]

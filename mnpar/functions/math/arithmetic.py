@@ -210,13 +210,14 @@ def add(*xs: Variable | Array | float) -> Variable:
     """
     if not xs:
         raise ValueError("add: it needs an array, or more")
+    summands: Any = xs  # numbers among them are the operators' matter
     several = len(xs) > 2 and all([isinstance(x, Variable) or backend.is_array(x) for x in xs])
     if (
         several
-        and len({(node.shape, node.dtype) for node in [as_variable(x).node for x in xs]}) == 1
+        and len({(node.shape, node.dtype) for node in [as_variable(x).node for x in summands]}) == 1
     ):
-        return AddSeveral().apply(xs)[0]
-    return as_variable(reduce(_add, xs[1:], as_variable(xs[0])))
+        return AddSeveral().apply(summands)[0]
+    return as_variable(reduce(_add, summands[1:], as_variable(summands[0])))
 
 
 def floor_divide(x: Variable | Array | float, y: Variable | Array | float) -> Variable:
