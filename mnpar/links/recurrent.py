@@ -1,9 +1,5 @@
-"""Recurrent layers that compute one step at a time, stateful or stateless; and EmbedID.
-
-Recurrent layers with other gates: peepholes, zoneout, the minimal gated unit.
-
-The base of stateful layers, which keep a state from call to call: reset it, check its batch,
-move it to a device.
+"""Recurrent layers that compute one step at a time: LSTM, GRU and their relatives with other gates
+(peepholes, zoneout, the minimal gated unit), with or without a state of their own.
 """
 
 from __future__ import annotations
