@@ -91,7 +91,8 @@ def pad(
         )
     for axis, (low, high) in enumerate(widths):
         if low or high:
-            places = np.pad(np.arange(y.shape[axis]), (low, high), mode)  # type: ignore[call-overload]
+            here = np.arange(y.shape[axis])
+            places = np.pad(here, (low, high), mode)  # type: ignore[call-overload]
             y = get_item(y, (*[slice(None)] * axis, y.xp.asarray(places)))
     return y
 

@@ -175,7 +175,8 @@ def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
     counts = [sum(n > t for n in lengths) for t in range(lengths[0])]
     places = np.concatenate([starts[:n] + t for t, n in enumerate(counts)])
     rows = get_item(concat(xs, axis=0), xs[0].xp.asarray(places))  # all elements, step by step
-    return split_axis(rows, [int(n) for n in np.cumsum(counts)[:-1]], 0, force_tuple=True)  # type: ignore[return-value]
+    ends = [int(n) for n in np.cumsum(counts)[:-1]]
+    return split_axis(rows, ends, 0, force_tuple=True)  # type: ignore[return-value]
 
 
 def scatter_add(a: Variable | Array, slices: Any, b: Variable | Array) -> Variable:

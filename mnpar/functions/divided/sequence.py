@@ -172,7 +172,8 @@ def all_to_all_attention(
             for x in (k, v)
         ]
     y = scaled_dot_product_attention(q, k, v, shown, causal, scale)
-    return exchange(comm, y, _to_heads(queries, H, True, y.shape[-1]).adjoint)  # type: ignore[no-any-return]
+    plan = _to_heads(queries, H, True, y.shape[-1])
+    return exchange(comm, y, plan.adjoint)  # type: ignore[no-any-return]
 
 
 def _lengths(

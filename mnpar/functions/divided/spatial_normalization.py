@@ -85,7 +85,8 @@ def spatial_layer_normalization(
     gamma, beta = copy_all_to(grid.comm, gamma, beta)
     mine = (..., *slices_within(grid.block(shape), Box.whole(shape)))
     y = _normalized(x, grid, math.prod(x.shape[: x.ndim - len(D)]), eps)
-    return cast(y * get_item(gamma, mine) + get_item(beta, mine), x.dtype)  # type: ignore[no-any-return]
+    y = y * get_item(gamma, mine) + get_item(beta, mine)
+    return cast(y, x.dtype)  # type: ignore[no-any-return]
 
 
 def spatial_group_normalization(
@@ -133,7 +134,8 @@ def spatial_group_normalization(
             f"beta {beta.shape} be {(C,)}"
         )
     gamma, beta = [p.reshape((C, *[1] * len(shape))) for p in copy_all_to(grid.comm, gamma, beta)]
-    return cast(_normalized(x, grid, x.shape[0] * groups, eps) * gamma + beta, x.dtype)  # type: ignore[no-any-return]
+    y = _normalized(x, grid, x.shape[0] * groups, eps) * gamma + beta
+    return cast(y, x.dtype)  # type: ignore[no-any-return]
 
 
 def spatial_dropout(
