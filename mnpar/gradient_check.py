@@ -194,8 +194,8 @@ def check_double_backward(
     :func:`check_backward` of a backward.
 
     Args:
-        func, x_data, y_grad, params, eps, atol, rtol, no_grads, dtype, detect_nondifferentiable,
-            rng: as there.
+        func, x_data, y_grad, params, eps, atol, rtol: as there.
+        no_grads, dtype, detect_nondifferentiable, rng: as there.
         x_grad_grad: the gradient of each input's gradient, an array or a tuple of them, None for
             inputs without one.
         params_grad_grad: the same for the parameters.

@@ -473,8 +473,9 @@ class MultiNodeBatchNormalization(BatchNormalization):
     add up to what one process would have.
 
     Args:
-        size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, axis,
-            initial_avg_mean, initial_avg_var: as :class:`BatchNormalization` has them.
+        size, decay, eps, dtype, axis: as :class:`BatchNormalization` has them.
+        use_gamma, use_beta, initial_gamma, initial_beta: the same.
+        initial_avg_mean, initial_avg_var: the same.
         comm: the ranks that normalize together.
         communication_backend: ``'auto'``, ``'mpi'`` or ``'nccl'``; accepted for ChainerMN's
             programs, as the communicator decides; ``'nccl'`` needs a communicator of NCCL.
