@@ -1,10 +1,9 @@
 """mnpar: deep learning spread over processes, in Chainer's words; communication is a differentiable
 function.
 
-To read it, begin with variable.py, function_node.py and autograd/engine.py, the core of automatic
-differentiation; communication.py, collective.py and point_to_point.py in functions/ make
-communication differentiable; communicators/ carries the messages, plans/ has the geometry of
-divided arrays, and parallel/ is what is built on all of these.
+To read it, begin with variable.py and function_node.py, then autograd/: the graph, the engine and
+the tape. functions/communication/ makes communication differentiable, communicators/ carries the
+messages, plans/ has the geometry of divided arrays, and parallel/ is built on all of these.
 """
 
 from typing import TYPE_CHECKING
