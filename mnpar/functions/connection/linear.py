@@ -14,7 +14,7 @@ from mnpar.autograd.graph import Gradient
 from mnpar.backend import HALVES, Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.array.shape import reshape
-from mnpar.functions.math.matmul import _back_by_rows, _by_rows
+from mnpar.functions.math.matmul import gradient_by_rows, multiply_by_rows
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.blas import product
 from mnpar.kernels.sums import ones, sum_over
@@ -28,7 +28,7 @@ class Linear(GenericFunction):
 
     def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))
-        y = _by_rows(x, W)
+        y = multiply_by_rows(x, W)
         if b is None:
             return y
         if y.dtype != b.dtype:
@@ -39,7 +39,7 @@ class Linear(GenericFunction):
     def backward(self, gy: Any) -> Any:
         x, W = self.get_retained_inputs()
         gx, gW = (
-            lambda: _back_by_rows(gy, W, x),  # (N, O) · (O, D)
+            lambda: gradient_by_rows(gy, W, x),  # (N, O) · (O, D)
             # (O, N) · (N, D)
             lambda: product(
                 gy.transpose(), x, self.gradient_out(1, gy) if gy.dtype == x.dtype else None

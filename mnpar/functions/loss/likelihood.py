@@ -26,7 +26,7 @@ def _reduced(who: str, loss: Variable, reduce: str) -> Variable:
     return mean_of(loss) if reduce == "mean" and loss.size else sum_of(loss)
 
 
-def _alike(who: str, *xs: Any) -> list[Variable]:
+def require_same_shapes(who: str, *xs: Any) -> list[Variable]:
     found = [as_variable(x) for x in xs]
     check_shapes(who, *found)
     return found
@@ -46,7 +46,7 @@ def gaussian_kl_divergence(
         >>> F.gaussian_kl_divergence(np.ones(2), np.zeros(2)).item()
         1.0
     """
-    mean, ln_var = _alike("gaussian_kl_divergence", mean, ln_var)
+    mean, ln_var = require_same_shapes("gaussian_kl_divergence", mean, ln_var)
     return _reduced(
         "gaussian_kl_divergence", (mean * mean + exp(ln_var) - ln_var - 1) * 0.5, reduce
     )
@@ -67,7 +67,7 @@ def gaussian_nll(
         >>> round(F.gaussian_nll(np.zeros(1), np.zeros(1), np.zeros(1)).item(), 4)
         0.9189
     """
-    x, mean, ln_var = _alike("gaussian_nll", x, mean, ln_var)
+    x, mean, ln_var = require_same_shapes("gaussian_nll", x, mean, ln_var)
     d = x - mean
     return _reduced(
         "gaussian_nll", (ln_var + math.log(2 * math.pi) + d * d * exp(-ln_var)) * 0.5, reduce
@@ -87,7 +87,7 @@ def bernoulli_nll(x: Variable | Array, y: Variable | Array, reduce: str = "sum")
         >>> round(F.bernoulli_nll(np.ones(1), np.zeros(1)).item(), 4)
         0.6931
     """
-    x, y = _alike("bernoulli_nll", x, y)
+    x, y = require_same_shapes("bernoulli_nll", x, y)
     return _reduced("bernoulli_nll", softplus(y) - x * y, reduce)
 
 
@@ -116,7 +116,7 @@ def gaussian(
         >>> F.gaussian(np.ones(2), np.zeros(2), eps=np.array([0.5, -0.5])).array
         array([1.5, 0.5])
     """
-    mean, ln_var = _alike("gaussian", mean, ln_var)
+    mean, ln_var = require_same_shapes("gaussian", mean, ln_var)
     if eps is None:
         eps = backend.to_device_of(
             (rng or generator()).standard_normal(mean.shape).astype(mean.dtype), mean.array

@@ -11,7 +11,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.loss.likelihood import _alike
+from mnpar.functions.loss.likelihood import require_same_shapes
 from mnpar.functions.math.arithmetic import absolute
 from mnpar.functions.math.maximum import Clip
 from mnpar.functions.math.reduction import sum as sum_of
@@ -115,7 +115,7 @@ def squared_error(x0: Variable | Array, x1: Variable | Array) -> Variable:
         >>> F.squared_error(np.array([1.0, 2.0]), np.array([3.0, 3.0])).array
         array([4., 1.])
     """
-    x0, x1 = _alike("squared_error", x0, x1)
+    x0, x1 = require_same_shapes("squared_error", x0, x1)
     y: Variable = (x0 - x1) ** 2
     return y
 
@@ -129,7 +129,7 @@ def absolute_error(x0: Variable | Array, x1: Variable | Array) -> Variable:
         >>> F.absolute_error(np.array([1.0, 2.0]), np.array([3.0, 3.0])).array
         array([2., 1.])
     """
-    x0, x1 = _alike("absolute_error", x0, x1)
+    x0, x1 = require_same_shapes("absolute_error", x0, x1)
     return absolute(x0 - x1)
 
 
@@ -176,6 +176,6 @@ def huber_loss(
         array([2.625])
     """
     check_option("huber_loss", "reduce", reduce, "sum_along_second_axis", "no")
-    x, t = _alike("huber_loss", x, t)
+    x, t = require_same_shapes("huber_loss", x, t)
     loss = HuberLoss(delta).apply((x, t))[0]
     return loss if reduce == "no" else sum_of(loss, axis=1)
