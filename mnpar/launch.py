@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -426,10 +426,11 @@ def script(main: Callable[[Communicator, argparse.Namespace], object], parser: P
         )
 
 
+T = TypeVar("T")
 _METAVARS: dict[Any, str] = {folder: "DIR", existing_folder: "DIR", dims: "RxC"}
 
 
-def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ()) -> list[Any]:
+def run(program: Callable[..., T], ranks: int = 2, args: tuple[Any, ...] = ()) -> list[T]:
     """Run ``program(comm, *args)`` on ranks that are threads of this process: no MPI,
     deterministic, made for finding errors.
 
@@ -468,7 +469,7 @@ def run(program: Callable[..., Any], ranks: int = 2, args: tuple[Any, ...] = ())
     # the caller's context is copied to each thread, and its generator must not be shared
     streams = random.spawn(ranks)
 
-    def body(transport: ThreadTransport) -> Any:
+    def body(transport: ThreadTransport) -> T:
         random.use(streams[transport.rank])
         with Tape():
             return program(Communicator(transport), *args)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,18 @@ if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 Self = TypeVar("Self", bound="Link")
+R = TypeVar("R", covariant=True)
 MODES = ("share", "copy", "init")
+
+
+class Forward(Protocol[R]):
+    """A link whose call returns what its forward does, as type checkers see it."""
+
+    _local_hooks: Mapping[str, LinkHook]
+
+    @property
+    def forward(self) -> Callable[..., R]:
+        """Compute the link's outputs."""
 
 
 class GradientComms(NamedTuple):
@@ -88,9 +99,10 @@ class Link:
             )
             self.add_param(name, *(form if paired else (form,)))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: Forward[R], *args: Any, **kwargs: Any) -> R:
         if link_hooks() or self._local_hooks:
-            return hooked_forward(self, {**link_hooks(), **self._local_hooks}, args, kwargs)
+            out: R = hooked_forward(self, {**link_hooks(), **self._local_hooks}, args, kwargs)
+            return out
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -5,9 +5,8 @@ graph and no gradient.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -82,6 +81,11 @@ _NO_ADDING = (
 )
 
 
+def _attribute(path: str, doc: str) -> Any:
+    """Return a property that reads an attribute, in C."""
+    return property(attrgetter(path), doc=doc)
+
+
 @hints.with_hints(hints.VARIABLE)
 class ArrayLike:
     """The interface of an array, for a class that holds one in its attribute ``array``."""
@@ -89,35 +93,15 @@ class ArrayLike:
     __slots__ = ("array",)
     array: Array
 
-    # the operators are functions like any other: functions/operators.py puts them here, by a table
-    if TYPE_CHECKING:
-        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = (
-            __rtruediv__
-        ) = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __floordiv__ = __rfloordiv__ = (
-            lambda self, other: self
-        )
-        __neg__ = __abs__ = lambda self: self
-        __getitem__ = lambda self, slices: self
-        reshape: Callable[..., Any]
-        transpose: Callable[..., Any]
-        sum: Callable[..., Any]
-        mean: Callable[..., Any]
-        max: Callable[..., Any]
-        min: Callable[..., Any]
-        astype: Callable[..., Any]
-        conj: Callable[..., Any]
-        real: Any
-        imag: Any
-
     data = property(
         lambda self: self.array,
         lambda self, value: setattr(self, "array", value),
         doc="Chainer's old name of array.",
     )
-    shape = property(attrgetter("array.shape"), doc="The shape of the array.")  # attrgetter: in C
-    ndim = property(attrgetter("array.ndim"), doc="The number of axes.")
-    size = property(attrgetter("array.size"), doc="The number of elements.")
-    dtype = property(attrgetter("array.dtype"), doc="The dtype of the array.")
+    shape: tuple[int, ...] = _attribute("array.shape", "The shape of the array.")
+    ndim: int = _attribute("array.ndim", "The number of axes.")
+    size: int = _attribute("array.size", "The number of elements.")
+    dtype: np.dtype[Any] = _attribute("array.dtype", "The dtype of the array.")
     xp = property(lambda self: backend.get_array_module(self.array), doc="numpy or cupy.")
     device = property(
         lambda self: backend.device_of(self.array), doc="``'@numpy'`` or ``'@cupy:0'``."
@@ -128,9 +112,10 @@ class ArrayLike:
         doc="Its shape and dtype in a few letters, ``'(2, 3), float32'``.",
     )
 
-    def item(self) -> Any:
-        """Return the only element, as a Python number."""
-        return self.array.item()
+    def item(self) -> float:
+        """Return the only element, as a Python number; an int or complex of such an array."""
+        value: float = self.array.item()
+        return value
 
     def copydata(self, var: ArrayLike) -> None:
         """Copy the values of another Variable of the same shape into this one's array, across

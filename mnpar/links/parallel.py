@@ -467,7 +467,7 @@ class FilterParallelConvolution2D(_ParallelConvolution):
         self._infer_channels(x, self.input_is_parallel)
         self._check(x, self.input_is_parallel)
         P = self.comm.size
-        W = self.W
+        W: Variable = self.W
         groups = 1
         if self.groups == 1:
             x = copy_to(self.comm, x)

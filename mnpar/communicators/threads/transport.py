@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -308,12 +308,15 @@ def claim(thing: Any) -> None:
         _owners[thing] = weakref.ref(transport._world), transport.rank
 
 
-def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[Any]:
+T = TypeVar("T")
+
+
+def run_threads(program: Callable[[ThreadTransport], T], ranks: int) -> list[T]:
     """Run ``program`` on thread ranks; their results in rank order, or the first rank's error with
     its number in a piggyback.
     """
     world = World(ranks)
-    results: list[Any] = [None] * ranks
+    results: list[T | None] = [None] * ranks
     ends: list[SystemExit] = []
 
     def body(rank: int) -> None:
@@ -363,4 +366,4 @@ def run_threads(program: Callable[[ThreadTransport], Any], ranks: int) -> list[A
         warnings.warn(text, UnreceivedWarning, stacklevel=3)
     if ends:
         raise ends[0]
-    return results
+    return cast("list[T]", results)

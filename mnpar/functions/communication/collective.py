@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -392,6 +392,12 @@ def scatter(comm: Communicator, xs: Any = None, root: int = 0) -> Prepared[Varia
 iscatter = later(scatter)
 
 
+@overload
+@blocking
+def allgather(comm: Communicator, x: Any, axis: None = None) -> Prepared[tuple[Variable, ...]]: ...
+@overload
+@blocking
+def allgather(comm: Communicator, x: Any, axis: int) -> Prepared[Variable]: ...
 @blocking
 def allgather(comm: Communicator, x: Any, axis: int | None = None) -> Prepared[Any]:
     """Every rank's array on every rank; each gets back the sum over ranks of the gradients of its

@@ -163,7 +163,7 @@ def vocabulary_parallel_softmax_cross_entropy(
     else:
         count = t.shape[0] if not normalize else labels.size if valid is None else int(valid.sum())
         loss = loss.sum() * (1 / max(count, 1))
-    return loss.astype(x.dtype)  # type: ignore[no-any-return]
+    return loss.astype(x.dtype)
 
 
 def _largest(comm: Communicator, rows: Array) -> tuple[Array, list[int]]:
