@@ -165,6 +165,32 @@ def ensemble_mnist(example, comm, args):
     model = example.main(comm, args)
     found = on_root(comm, weights(model))
     if comm.is_root:
+        train, _ = example.load(args.data)
+        streams = [np.random.default_rng([args.seed, rank]) for rank in range(comm.size)]
+        members = mnpar.ChainList()
+        for stream in streams:
+            with mnpar.random.using(stream):
+                layers = L.Linear(64, args.unit), F.relu, L.Linear(args.unit, 10)
+                members.append(mnpar.Sequential(*layers))
+
+        def loss(x, t):
+            mean = F.average(F.stack([member(x) for member in members], axis=0), axis=0)
+            return F.softmax_cross_entropy(mean, t)
+
+        optimizer = mnpar.optimizers.Adam().setup(members)
+        with mnpar.random.using(streams[0]):
+            size = min(args.batchsize, len(train))
+            iterator = mnpar.iterators.SerialIterator(train, size)
+            while iterator.epoch < args.epoch:
+                optimizer.update(loss, *mnpar.dataset.concat_examples(next(iterator)))
+        return largest(found, weights(members))
+    return None
+
+
+def ensemble_bagging(example, comm, args):
+    model = example.main(comm, args)
+    found = on_root(comm, weights(model))
+    if comm.is_root:
         train, _, _ = example.load(args)
         alone = mnpar.create_communicator("self")
         sizes = example.sizes(train, args)
@@ -196,6 +222,7 @@ PROGRAMS = {
     "pipeline_mlp": pipeline_mlp,
     "mixture_of_experts": mixture_of_experts,
     "ensemble_mnist": ensemble_mnist,
+    "ensemble_bagging": ensemble_bagging,
     "parallel_convolution": parallel_convolution,
     "ensemble_tournament": ensemble_tournament,
     "applications/pipeline_seq2seq": pipeline_seq2seq,
