@@ -25,10 +25,11 @@ from typing import Any, NamedTuple
 from mnpar.autograd.accumulate import copy_gradient
 from mnpar.autograd.arraylike import ArrayLike
 from mnpar.autograd.graph import Function, Gradient, VariableNode
+from mnpar.autograd.passes import BackwardPass
 from mnpar.autograd.tape import current_tape
 from mnpar.backend import HALVES, Array, add_gradients, cast_gradient, wrap_scalar
-from mnpar.configuration import recording
 from mnpar.function_hook import around_vjp, function_hooks
+from mnpar.runtime.callsite import call_site
 
 
 def run_backward(
@@ -67,7 +68,8 @@ def run_backward(
         retained = {node.key for node in targets if node.creator is not None}
     walk = BackwardWalk(tape.records, record, retained, on_final, deferred is not None)
     try:
-        with recording(record):
+        site = call_site() if tape.records else ""
+        with BackwardPass(record, record or retain_tape, targets is not None, site):
             walk.start(seeds)
             for function, gys in walk:
                 if retain_grad:

@@ -34,7 +34,7 @@ from mnpar.communicators.operation import complete
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.transport import MATCH, PART, Transport
 from mnpar.communicators.waiting import ANY, BACKWARD, Pending, Steps, Waiting
-from mnpar.communicators.wire import ARRAY, FAULT, NOTHING, SIZE, TUPLE, Call
+from mnpar.communicators.wire import ARRAY, FAULT, NOTHING, OWN_NUMBER, SIZE, TUPLE, Call
 
 Given: TypeAlias = "tuple[Any, int | None]"
 
@@ -112,16 +112,18 @@ class Channel(Mailbox):
         return match.checked()
 
     def _match_now(
-        self, call: Call, x: Any, parts: int | None = None, piggyback: bytes = b""
+        self, call: Call, x: Any, parts: int | None = None, piggyback: bytes = b"", of: int = 0
     ) -> Match:
         """:meth:`_match`, waited for at once. With a piggyback the calls are not checked yet: the
-        caller looks at the piggybacks first.
+        caller looks at the piggybacks first. ``of`` is the number of the collective whose gradient
+        this one carries.
         """
         buffers = self._buffers
         seq = self._collectives
         less = len(piggyback)
         self._collectives = seq + 2
-        buffer, number = buffers.now, seq.to_bytes(8, "little")
+        buffer = buffers.now
+        number = (seq & OWN_NUMBER | (of & OWN_NUMBER) << 32).to_bytes(8, "little")
         key = (call, x.shape, x.dtype, less) if type(x) is np.ndarray else _key(call, x, parts)
         record = buffer.known.get(key) or self._record(
             call, x, parts, buffer.size - less, key, buffer
@@ -224,12 +226,13 @@ class Channel(Mailbox):
             return algorithm.inline(match, x), match.wants
         return (yield from algorithm.transfer(self, match, x)), match.wants
 
-    def now(self, algorithm: Algorithm, x: Any, call: Call) -> tuple[Any, bool]:
+    def now(self, algorithm: Algorithm, x: Any, call: Call, of: int = 0) -> tuple[Any, bool]:
         """Take :meth:`steps` of a call that is not awaited later, and wait; small values, which
-        come with the calls, need no steps (that is a twentieth of a small allreduce).
+        come with the calls, need no steps (that is a twentieth of a small allreduce). ``of`` is the
+        number of the collective whose gradient this one carries.
         """
         x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
-        match = self._match_now(call, x, parts)
+        match = self._match_now(call, x, parts, of=of)
         if match.inline:
             return algorithm.inline(match, x), match.wants
         return complete(self.transport, algorithm.transfer(self, match, x)), match.wants

@@ -379,18 +379,13 @@ class Match:
             raise self.mismatch(
                 what, "a sum leaves out who has nothing; for this each rank gives an array"
             )
+        if call.order and len({flags & wire.PASS for flags in self._flags}) > 1:
+            raise self.mismatch(*wire.different_passes(*self._flags))
         if self.wants and not self.all_recording:
-            if call.order == 0:
-                what = "some ranks record for backward and others do not (no_backprop_mode)"
-                raise self.mismatch(
-                    what, "all ranks of a communicator record what they call together, or none does"
-                )
-            what = "some ranks record this backward and others do not (enable_double_backprop)"
-            remedy = (
-                "all ranks ask alike; a derivative that is one rank's own needs a tape of its "
-                "own: with mnpar.Tape():"
+            what = "some ranks record for backward and others do not (no_backprop_mode)"
+            raise self.mismatch(
+                what, "all ranks of a communicator record what they call together, or none does"
             )
-            raise self.mismatch(what, remedy)
 
     def mismatch(self, what: str, remedy: str = _ORDER) -> MismatchError:
         """An error with a table of who does what."""
@@ -398,9 +393,11 @@ class Match:
         for rank, h in enumerate(self.headers()):
             mode = ", not recording" if self.wants and not h.flags & wire.RECORDING else ""
             nothing = " of nothing" * (h.kind == NOTHING)
-            rows.append(
-                f"  rank {rank}: collective {h.seq // 2}, {h.said}{nothing}{mode}, at {h.site}"
-            )
+            number = (h.seq & wire.OWN_NUMBER) // 2
+            row = f"  rank {rank}: collective {number}, {h.said}{nothing}{mode}, at {h.site}"
+            if h.order and h.tag:
+                row += f", in {wire.describe_pass(h.flags, h.tag)}"
+            rows.append(row)
         return MismatchError("\n".join([f"{what}:", *rows, remedy]))
 
 

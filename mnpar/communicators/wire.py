@@ -19,7 +19,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.errors import MismatchError
-from mnpar.runtime.callsite import SITE_BYTES
+from mnpar.runtime.callsite import SITE_BYTES, decode_site
 
 # First the fields that must be the same on all ranks of a collective, then the form of the value,
 # then what is the rank's own.
@@ -27,6 +27,9 @@ _LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + f"Bi{SITE_BYTES}s")
 SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
 NUMBER = slice(10, 18)  # of these, the seq
+# the part of a collective's seq that is its own number; above it stands the number of the
+# collective whose gradient it is, 0 in forward
+OWN_NUMBER = 2**32 - 1
 FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
 NBYTES = slice(36, 44)  # of these, the number of bytes
 FLAGS = 140
@@ -36,6 +39,11 @@ WAITED_FOR = 8  # the sender waits until the message has been taken
 
 # here is no gradient, and there never will be one: whoever wants it need not ask again
 REFUSED = 16
+
+# of messages of gradients: the pass of backward keeps the tape for another pass; the pass computes
+# gradients of some variables only (mnpar.grad)
+KEEPS_TAPE, TO_TARGETS = 32, 64
+PASS = RECORDING | KEEPS_TAPE | TO_TARGETS  # the identity of a pass: autograd/passes.py
 
 MAX_NDIM = 12
 _MAGIC = 0x6D6E
@@ -119,6 +127,12 @@ class Call(NamedTuple):
     order: int = 0  # 0 forward, 1 the gradient of it, 2 the gradient of the gradient …
     tag: int = 0
     later: bool = False  # whether a collective is non-blocking
+    pass_flags: int = 0  # of a gradient: KEEPS_TAPE and TO_TARGETS
+
+    @property
+    def flags(self) -> int:
+        """The flags of a header."""
+        return self.wants * WANTS | self.recording * RECORDING | self.pass_flags
 
     @property
     def name(self) -> str:
@@ -128,6 +142,38 @@ class Call(NamedTuple):
             if self.order or self.later
             else self.op
         )
+
+
+def describe_pass(flags: int, origin: int) -> str:
+    """A pass of backward as errors tell it: ``mnpar.backward(retain_tape=True) at train.py:12``."""
+    return f"mnpar.{_pass_call(flags, '')} at {decode_site(origin)}"
+
+
+def different_passes(*flags: int) -> tuple[str, str]:
+    """What is wrong where ranks are in passes of these flags, and the remedy; it names the call
+    that joins the pass which a program most easily forgets.
+    """
+    what = "ranks are in different passes of backward"
+    if len({one & RECORDING for one in flags}) > 1:
+        what = "some ranks record this backward and others do not (enable_double_backprop)"
+    joining = _pass_call(max([one & PASS for one in flags]), "[], []")
+    return what, (
+        "all ranks that communicated run the same passes, one by one: a rank without outputs joins "
+        f"by mnpar.{joining}; a derivative that is one rank's own needs a tape of its own: with "
+        "mnpar.Tape():"
+    )
+
+
+def _pass_call(flags: int, arguments: str) -> str:
+    option = ""
+    if flags & RECORDING:
+        option = "enable_double_backprop=True"
+    elif flags & KEEPS_TAPE:
+        option = "retain_tape=True"
+    if not flags & TO_TARGETS:
+        arguments = ""  # the outputs of a backward may be left out
+    comma = ", " if arguments and option else ""
+    return f"{'grad' if flags & TO_TARGETS else 'backward'}({arguments}{comma}{option})"
 
 
 def call_of(fields: tuple[Any, ...]) -> Call:
@@ -219,7 +265,7 @@ def pack_header(
     key = (call, kind, nbytes, shape, dtype, on_device)
     template = _TEMPLATES.get(key)
     if template is None:
-        flags = call.wants * WANTS + call.recording * RECORDING + on_device * ON_DEVICE
+        flags = call.flags | on_device * ON_DEVICE
         template = _LAYOUT.pack(
             _MAGIC,
             _OP_CODES[call.op],

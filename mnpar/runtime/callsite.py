@@ -4,9 +4,11 @@ carry it.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import warnings
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -74,6 +76,34 @@ def site_of(frame: FrameType) -> str:
         # whole letters, in any script
         site = _SITES[key] = site.encode(errors="replace")[-SITE_BYTES:].decode(errors="ignore")
     return site
+
+
+@functools.lru_cache(1000)
+def encode_site(site: str) -> int:
+    """A source line as a number of 31 bits, for headers that have no room for its text."""
+    name, _, line = site.rpartition(":")
+    return _file_code(name) | min(int(line), 0xFFFF) if name else 0
+
+
+def decode_site(code: int) -> str:
+    """The source line that another rank has encoded. Its file is looked for among those that have
+    called mnpar here, then among the loaded modules.
+    """
+    line = code & 0xFFFF
+    if not line:
+        return "the end of its program"
+    callers = {site.rpartition(":")[0] for site in tuple(_SITES.values())}
+    files = [getattr(module, "__file__", None) for module in tuple(sys.modules.values())]
+    loaded = {"/".join(Path(file).parts[-2:]) for file in files if file}
+    for names in (callers, loaded):
+        found = [name for name in names if _file_code(name) == code - line]
+        if len(found) == 1:
+            return f"{found[0]}:{line}"
+    return f"line {line} of its program"
+
+
+def _file_code(name: str) -> int:
+    return (zlib.crc32(name.encode()) & 0x7FFF) << 16
 
 
 def warn_user(what: str, rank: int = 0) -> None:

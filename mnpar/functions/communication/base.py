@@ -16,15 +16,28 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from mnpar.autograd.graph import VariableNode
+from mnpar.autograd.passes import current_pass
 from mnpar.communicators.channel import AdjointChannel
 from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.communicators.operation import Operation, complete
-from mnpar.communicators.wire import Call, call_of
+from mnpar.communicators.wire import (
+    KEEPS_TAPE,
+    PASS,
+    RECORDING,
+    REFUSED,
+    TO_TARGETS,
+    Call,
+    Header,
+    call_of,
+    describe_pass,
+    different_passes,
+)
 from mnpar.configuration import is_debugging, is_recording
+from mnpar.errors import MismatchError
 from mnpar.function_hook import function_hooks
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.future import Future, Once, when_used
-from mnpar.runtime.callsite import call_site
+from mnpar.runtime.callsite import call_site, encode_site
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -110,6 +123,18 @@ def set_debug_hook(hook: CommunicationHook) -> None:
     _DEBUG_HOOKS[:] = [hook]
 
 
+def header_fields() -> tuple[int, int]:
+    """The fields by which headers of gradients name the pass of backward: the line from which it
+    was called, and flags.
+    """
+    here = current_pass()
+    fields = here.header_fields
+    if fields is None:
+        flags = here.keeps_tape * KEEPS_TAPE | here.to_targets * TO_TARGETS
+        fields = here.header_fields = encode_site(here.site or call_site(1)), flags
+    return fields
+
+
 _CONTAINERS = (tuple, list, dict)
 Keys = tuple[str, ...] | None  # of the arrays in a message, if they are a dict
 
@@ -149,6 +174,7 @@ class Communication(FunctionNode):
     # runs
     refused = False
     adjoint_of: int | None = None  # if this is the adjoint of such a collective: the number of that
+    seq = 0  # the number of the message, collective or exchange
 
     def __init__(self, comm: Communicator, of: Communication | None = None) -> None:
         if not isinstance(comm, Communicator):
@@ -242,6 +268,7 @@ class Communication(FunctionNode):
         """Return what this rank's messages say of the communication."""
         self.recording = recording = is_recording()
         wants = self.differentiable and recording
+        told, flags = self.told(tag)
         return call_of(
             (
                 self.op,
@@ -251,16 +278,36 @@ class Communication(FunctionNode):
                 root,
                 self.reduction,
                 self.order,
-                self.told(tag),
+                told,
                 self.later,
+                flags,
             )
         )
 
-    def told(self, tag: int) -> int:
-        """The user's tag, which a header tells. Each gradient has a tag of its own, by which no
-        header could be used again.
+    def told(self, tag: int) -> tuple[int, int]:
+        """What a header tells beside the call: of a message in forward the user's tag; of a
+        gradient the line and the flags of the pass of backward. (Each gradient has a tag of its
+        own, by which no header could be used again.)
         """
-        return tag if self.order == 0 else 0
+        return (tag, 0) if self.order == 0 else header_fields()
+
+    def check_pass(self, header: Header, source: int) -> None:
+        """Check that a gradient was sent in the pass of backward in which it is received.
+
+        Raises:
+            MismatchError: it was not; on both ranks.
+        """
+        origin, flags = header_fields()
+        flags |= self.recording * RECORDING
+        if (header.flags ^ flags) & PASS and not header.flags & REFUSED:
+            what, remedy = different_passes(flags, header.flags)
+            here, there = describe_pass(flags, origin), describe_pass(header.flags, header.tag)
+            text = (
+                f"{what}:\n  rank {self.comm.rank}: waits for the {header.name} at {self.site}, in "
+                f"{here}\n  rank {source}: has sent it at {header.site}, in {there}\n{remedy}"
+            )
+            self.comm.transport.complain(source, text)
+            raise MismatchError(text)
 
     def agreed(self, y: Any, wants: bool) -> Any:
         """The outputs, after all ranks have said whether they want a gradient."""
@@ -310,7 +357,9 @@ class Collective(Communication):
             self.check_inputs(*xs)
         x = xs if self.several else xs[0] if xs else None
         channel = self.comm.channel(self.order)
-        return self.agreed(*channel.now(self.algorithm, x, self.call(self.root)))
+        self.seq = channel.next_number
+        of = 0 if self.of is None else self.of.seq
+        return self.agreed(*channel.now(self.algorithm, x, self.call(self.root), of))
 
     def steps(self, *xs: Any) -> Steps[Any]:
         x = xs if self.several else xs[0] if xs else None

@@ -102,6 +102,8 @@ class Carrier(Communication):
         """A rank that wants a gradient gets one in backward or, if there will be none here, word of
         that at once.
         """
+        if self.order:
+            self.check_pass(header, rank)
         if header.flags & wire.REFUSED:
             # it is the list of the node whose gradient this is: that asks there no more
             self.sources.remove(rank)

@@ -46,7 +46,6 @@ class Send(Communication):
     ) -> None:
         super().__init__(comm, of)
         self.dest, self.tag, self.as_tuple = dest, tag, as_tuple
-        self.seq = 0
 
     def forward(self, *xs: Any) -> Any:
         call = self.call(tag=self.tag)
@@ -80,7 +79,6 @@ class Recv(Communication):
     ) -> None:
         super().__init__(comm, of)
         self.source, self.tag, self.as_tuple = source, tag, as_tuple
-        self.seq = 0
 
     def forward(self) -> Any:
         self.recording = is_recording()
@@ -92,6 +90,8 @@ class Recv(Communication):
 
     def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
         """Note where a message came from and whether it wants a gradient; return its arrays."""
+        if self.order:
+            self.check_pass(header, source)
         self.source, self.tag, self.seq = source, tag, header.seq
         if type(value) is dict:
             self.keys = tuple(value)
@@ -403,18 +403,19 @@ class SendRecv(Communication):
         """Return the call that the message which it sends tells."""
         self.recording = on = is_recording()
         self.wants = wants = self.differentiable and on
-        return call_of(
-            ("send", self.site, wants, on, 0, "sum", self.order, self.told(self.tags[0]), False)
-        )
+        tag, flags = self.told(self.tags[0])
+        return call_of(("send", self.site, wants, on, 0, "sum", self.order, tag, False, flags))
 
     def receipt(self) -> Call:
         """Return the call that errors tell of the message which it awaits."""
         return call_of(
-            ("recv", self.site, self.wants, self.recording, 0, "sum", self.order, 0, False)
+            ("recv", self.site, self.wants, self.recording, 0, "sum", self.order, 0, False, 0)
         )
 
     def taken(self, value: Any, header: Header, source: int, tag: int) -> Any:
         """Note where a message came from and whether it wants a gradient; return its arrays."""
+        if self.order:
+            self.check_pass(header, source)
         wanted = header.flags & WANTS
         if type(value) is dict:
             self.of_keys = tuple(value)
