@@ -279,7 +279,9 @@ def backward(
 
     Raises:
         ValueError: an output that is not a scalar has no gradient; RuntimeError: an earlier
-            backward has used up the tape.
+            backward has used up the tape; MismatchError: another rank, from which a gradient comes,
+            runs :func:`mnpar.grad`, or a pass that is recorded or keeps the tape, and this rank
+            does not.
 
     Example:
         >>> import numpy as np, mnpar
@@ -316,7 +318,7 @@ def grad(
     ``grad`` changes.
 
     Every rank calls it, as :func:`mnpar.backward`; ranks without outputs and inputs call
-    ``mnpar.grad([], [])``.
+    ``mnpar.grad([], [])``, with the same ``enable_double_backprop`` and ``retain_tape``.
 
     Args:
         outputs, retain_grad, enable_double_backprop, loss_scale, retain_tape: as in
