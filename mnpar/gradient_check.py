@@ -4,6 +4,9 @@ For a function f, a direction d and a gradient gy of the outputs, ``⟨gy, f(x +
 2ε`` must be ``⟨gx, d⟩``: two evaluations of f check all elements of all gradients at once, because
 an error in gx is orthogonal to no random direction. Use float64 (``dtype="d"``): in float32 the
 difference itself has only three or four digits.
+
+A function that communicates is checked on all its ranks together (``comm=``): backward computes the
+gradient of the sum over ranks, so both sides of the identity are summed over ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.autograd.tape import Tape
 from mnpar.backend import Array
+from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.configuration import using_config
 from mnpar.variable import Variable, grad
 
@@ -34,6 +39,8 @@ def numerical_grad(
     detect_nondifferentiable: bool = False,
     diff_atol: float = 0,
     diff_rtol: float = 1e-2,
+    *,
+    comm: Communicator | None = None,
 ) -> tuple[Array, ...]:
     """Return the gradient by central differences, element by element: two evaluations for each.
 
@@ -48,6 +55,8 @@ def numerical_grad(
             element.
         diff_atol, diff_rtol: the fourth difference that is no kink yet, the second relative to how
             much the output varies.
+        comm: the ranks that ``f`` communicates with, all of which call this, each with inputs and
+            outputs of its own: the gradient is that of the sum over ranks.
 
     Returns:
         An array for each input.
@@ -63,26 +72,35 @@ def numerical_grad(
         >>> g.round(6)
         array([2., 4.])
     """
-    results = []
-    for x in inputs:
-        g = backend.get_array_module(x).zeros_like(x)
-        for index in np.ndindex(x.shape):
+    if comm is not None:
+        require_communicator(comm, "numerical_grad(f, inputs, grad_outputs, comm=comm)")
+    mine = 0 if comm is None else comm.rank
+    shapes = [x.shape for x in inputs]
+    results = tuple([backend.get_array_module(x).zeros_like(x) for x in inputs])
+    for rank, theirs in enumerate([shapes] if comm is None else comm.allgather_obj(shapes)):
+        for number, shape in enumerate(theirs):
+            for index in np.ndindex(shape):
+                x = inputs[number] if rank == mine else None
 
-            def moved(
-                delta: float, x: Array = x, index: tuple[int, ...] = index
-            ) -> tuple[Array, ...]:
-                original = x[index].copy()
-                x[index] = original + delta
-                try:
-                    return tuple([backend.get_array_module(y).array(y) for y in _as_tuple(f())])
-                finally:
-                    x[index] = original
+                def moved(
+                    delta: float, x: Array | None = x, index: tuple[int, ...] = index
+                ) -> tuple[Array, ...]:
+                    original: Any = None if x is None else x[index].copy()
+                    if x is not None:
+                        x[index] = original + delta
+                    try:
+                        ys = _outputs(f())
+                        return tuple([backend.get_array_module(y).array(y) for y in ys])
+                    finally:
+                        if x is not None:
+                            x[index] = original
 
-            g[index] = _slope(
-                moved, grad_outputs, eps, detect_nondifferentiable, diff_atol, diff_rtol
-            )
-        results.append(g)
-    return tuple(results)
+                slope = _slope(
+                    moved, grad_outputs, eps, detect_nondifferentiable, diff_atol, diff_rtol, comm
+                )
+                if rank == mine:
+                    results[number][index] = slope
+    return results
 
 
 def check_backward(
@@ -98,6 +116,9 @@ def check_backward(
     detect_nondifferentiable: bool = False,
     *,
     rng: np.random.Generator | None = None,
+    comm: Communicator | None = None,
+    replicated: Sequence[bool] | None = None,
+    replicated_outputs: Sequence[bool] | None = None,
 ) -> None:
     """Fail unless the gradients agree with finite differences along a random direction.
 
@@ -115,62 +136,93 @@ def check_backward(
             checks.
         detect_nondifferentiable: look for a kink along the direction first.
         rng: draws the direction; None takes always the same one.
+        comm: the ranks that ``func`` communicates with. All of them call this, each with its own
+            inputs, outputs and gradients of outputs (an empty tuple where it has none); the
+            gradients are those of the sum over ranks.
+        replicated: True for each input, then for each parameter, that all ranks hold alike and own
+            together, as the input of ``F.copy_to``: the copies move together and count once.
+        replicated_outputs: True for each output that all ranks hold alike and own together, as the
+            result of ``F.reduce_from``: it counts once.
 
     Raises:
-        AssertionError: they do not agree; the message has both numbers.
+        AssertionError: they do not agree; the message has both numbers; with ``comm``, on all
+            ranks.
         NondifferentiableError: a kink was found.
+        ValueError: ``func`` communicates with other ranks, and no ``comm`` is given; or what is
+            replicated differs between ranks.
 
     Example:
-        >>> import numpy as np, mnpar.functions as F
+        >>> import numpy as np, mnpar, mnpar.functions as F
         >>> from mnpar import gradient_check
         >>> gradient_check.check_backward(F.tanh, np.array([0.1, 0.2]), np.array([1.0, -1.0]))
+        >>> def program(comm):
+        ...     x, gy = np.array([0.1, 0.2]) + comm.rank, np.array([1.0, -1.0])
+        ...     square = lambda x: F.allreduce(comm, x) ** 2
+        ...     gradient_check.check_backward(square, x, gy, comm=comm)
+        >>> mnpar.run(program, ranks=3)
+        [None, None, None]
     """
-    rng = rng or np.random.default_rng(0)
+    if comm is not None:
+        require_communicator(comm, "check_backward(func, x_data, y_grad, comm=comm)")
+    rng = rng or np.random.default_rng(0 if comm is None else [0, comm.rank])
     arrays = [_cast(x, dtype) for x in _as_tuple(x_data)]
     params = _as_tuple(params)
+    name = getattr(func, "__name__", str(func))
     with _holding(params, dtype):
         xs = [Variable(x.copy()) for x in arrays]
+        flags = list(replicated or [False] * len([*xs, *params]))
         skip = [*(no_grads or [False] * len(xs)), *[False] * len(params)]
-        moving = [
-            x for x, no in zip([*xs, *params], skip, strict=True) if x.requires_grad and not no
-        ]
-        if not moving:
+        moving, alike = [], []
+        for x, no, flag in zip([*xs, *params], skip, flags, strict=True):
+            if x.requires_grad and not no:
+                moving.append(x)
+                alike.append(flag)
+        if not _any_rank(comm, moving):
             raise ValueError(
                 "check_backward: no input and no parameter is differentiable, so there is "
                 "nothing to check"
             )
-        ys = _as_tuple(func(*xs))
-        gys = _output_gradients(ys, y_grad, dtype)
-        starts = [(y, Variable(gy)) for y, gy in zip(ys, gys, strict=True) if gy is not None]
-        gxs = grad([y for y, _ in starts], moving, [gy for _, gy in starts])
-        directions = _directions([x.array for x in moving], rng)
+        with Tape() as tape:
+            ys = _outputs(func(*xs))
+            if comm is None:
+                _refuse_communication(tape, name)
+            gys = _output_gradients(ys, y_grad, dtype, comm is not None)
+            starts = [(y, Variable(gy)) for y, gy in zip(ys, gys, strict=True) if gy is not None]
+            gxs = grad([y for y, _ in starts], moving, [gy for _, gy in starts])
+        output_flags = list(replicated_outputs or [False] * len(ys))
+        _check_equal(comm, "output", ys, output_flags)
+        _check_equal(comm, "input or parameter", moving, alike)
+        directions = _directions([x.array for x in moving], rng, comm, alike)
         origins = [x.array for x in moving]
 
         def moved(delta: float) -> tuple[Array, ...]:
             for x, origin, d in zip(moving, origins, directions, strict=True):
                 x.array = x.xp.asarray(origin + delta * d, origin.dtype)
             try:
-                with using_config("enable_backprop", False):
-                    return tuple([y.array for y in _as_tuple(func(*xs))])
+                with using_config("enable_backprop", False), Tape():
+                    return tuple([y.array for y in _outputs(func(*xs))])
             finally:
                 for x, origin in zip(moving, origins, strict=True):
                     x.array = origin
 
-        expected = _slope(moved, gys, eps, detect_nondifferentiable, 0, 1e-2)
+        counted = _counted_once(gys, output_flags, comm)
+        expected = _slope(moved, counted, eps, detect_nondifferentiable, 0, 1e-2, comm)
         parts = [
             0.0 if g is None else _dot(g.array, d) for g, d in zip(gxs, directions, strict=True)
         ]
-    if not np.isclose(sum(parts), expected, rtol=rtol, atol=atol):
+    given = _total(comm, sum(_counted_once(parts, alike, comm)))
+    if not np.isclose(given, expected, rtol=rtol, atol=atol):
         shapes = ", ".join(
             f"{d.shape}: {'no gradient' if g is None else part}"
             for d, g, part in zip(directions, gxs, parts, strict=True)
         )
+        where = "" if comm is None else f", summed over {comm.size} ranks"
         raise AssertionError(
-            f"backward of {getattr(func, '__name__', func)} is wrong: along a random direction "
-            f"it gives {sum(parts)}, finite "
+            f"backward of {name} is wrong: along a random direction "
+            f"it gives {given}{where}, finite "
             f"differences (eps={eps}) give {expected}, apart by "
-            f"{abs(sum(parts) - expected):.3g} (atol={atol}, rtol={rtol}); "
-            f"its part for each differentiable array: {shapes}"
+            f"{abs(given - expected):.3g} (atol={atol}, rtol={rtol}); "
+            f"its part for each differentiable array{'' if comm is None else ' here'}: {shapes}"
         )
 
 
@@ -189,13 +241,14 @@ def check_double_backward(
     detect_nondifferentiable: bool = False,
     *,
     rng: np.random.Generator | None = None,
+    comm: Communicator | None = None,
 ) -> None:
     """Fail unless the gradients of the gradients agree with finite differences:
     :func:`check_backward` of a backward.
 
     Args:
         func, x_data, y_grad, params, eps, atol, rtol: as there.
-        no_grads, dtype, detect_nondifferentiable, rng: as there.
+        no_grads, dtype, detect_nondifferentiable, rng, comm: as there.
         x_grad_grad: the gradient of each input's gradient, an array or a tuple of them, None for
             inputs without one.
         params_grad_grad: the same for the parameters.
@@ -213,6 +266,8 @@ def check_double_backward(
     xs = _as_tuple(x_data)
     params = _as_tuple(params)
     skip = list(no_grads or [x.dtype.kind != "f" for x in xs])
+    if comm is not None:
+        require_communicator(comm, "check_double_backward(func, x_data, …, comm=comm)")
     gys = [
         backend.to_device_of(np.ones(()), xs[0]) if gy is None else gy for gy in _as_tuple(y_grad)
     ]
@@ -223,7 +278,7 @@ def check_double_backward(
     def gradients(*inputs: Variable) -> tuple[Variable, ...]:
         with using_config("enable_backprop", True):
             points = [x if x.requires_grad else Variable(x.array) for x in inputs[: len(xs)]]
-            ys = _as_tuple(func(*points))
+            ys = [y for y in _outputs(func(*points)) if comm is None or y.size]
             wanted = [x for x, no in zip(points, skip, strict=True) if not no] + list(params)
             given = [gy.reshape(y.shape) for gy, y in zip(inputs[len(xs) :], ys, strict=True)]
             found = grad(ys, wanted, given, enable_double_backprop=True)
@@ -247,11 +302,60 @@ def check_double_backward(
         dtype,
         detect_nondifferentiable,
         rng=rng,
+        comm=comm,
     )
 
 
 def _as_tuple(x: Any) -> tuple[Any, ...]:
     return tuple(x) if isinstance(x, (tuple, list)) else (x,)
+
+
+def _outputs(ys: Any) -> tuple[Any, ...]:
+    """Return what a function returned as a tuple; None, on a rank without a result, as none."""
+    return () if ys is None else _as_tuple(ys)
+
+
+def _refuse_communication(tape: Tape, name: str) -> None:
+    """Raise ValueError if a function that is checked on one rank communicates with others."""
+    for record in tape.complete().records:
+        if record.comm.size > 1:
+            tape.clear()
+            raise ValueError(
+                f"{name} communicates ({record.label}), so its gradient is that of the sum over "
+                "ranks: call the check on every rank, with comm=comm"
+            )
+
+
+def _total(comm: Communicator | None, x: float) -> float:
+    """Return the sum over ranks."""
+    return x if comm is None else float(comm.allreduce(np.array([x], "d"))[0])
+
+
+def _any_rank(comm: Communicator | None, x: Any) -> bool:
+    return bool(x) if comm is None else any(comm.allgather_obj(bool(x)))
+
+
+def _counted_once(xs: Sequence[Any], flags: Sequence[bool], comm: Communicator | None) -> list[Any]:
+    """Return numbers or arrays of which those that all ranks own together are divided by P."""
+    size = 1 if comm is None else comm.size
+    return [x / size if flag and x is not None else x for x, flag in zip(xs, flags, strict=True)]
+
+
+def _check_equal(
+    comm: Communicator | None, what: str, xs: Sequence[Variable], flags: Sequence[bool]
+) -> None:
+    """Raise ValueError, on all ranks, if something that is said to be replicated is not."""
+    if comm is None:
+        return
+    mine = [backend.to_host(x.array) if flag else None for x, flag in zip(xs, flags, strict=True)]
+    theirs = comm.allgather_obj(mine)
+    for rank, others in enumerate(theirs[1:], 1):
+        for number, (x, y) in enumerate(zip(theirs[0], others, strict=False)):
+            if x is not None and (y is None or x.shape != y.shape or not np.allclose(x, y)):
+                raise ValueError(
+                    f"check_backward: {what} {number} is said to be replicated, and is another on "
+                    f"rank {rank} than on rank 0"
+                )
 
 
 def _cast(x: Any, dtype: Any) -> Array:
@@ -277,7 +381,11 @@ def _set(p: Variable, array: Array) -> None:
     p.node.dtype, p.array = array.dtype, array
 
 
-def _output_gradients(ys: Sequence[Variable], y_grad: Any, dtype: Any) -> list[Array | None]:
+def _output_gradients(
+    ys: Sequence[Variable], y_grad: Any, dtype: Any, together: bool
+) -> list[Array | None]:
+    if together and not any([y.size for y in ys]):
+        return [None] * len(ys)  # a rank without outputs, or with the delegate of a send
     if y_grad is None:
         if len(ys) != 1 or ys[0].size != 1:
             raise ValueError(
@@ -296,12 +404,21 @@ def _output_gradients(ys: Sequence[Variable], y_grad: Any, dtype: Any) -> list[A
     return gys
 
 
-def _directions(xs: Sequence[Array], rng: np.random.Generator) -> list[Array]:
-    """Random arrays of these shapes; together they have length 1, and no element is so small that
-    it would hide an error.
+def _directions(
+    xs: Sequence[Array],
+    rng: np.random.Generator,
+    comm: Communicator | None,
+    alike: Sequence[bool],
+) -> list[Array]:
+    """Random arrays of these shapes; together (on all ranks) they have length 1, and no element is
+    so small that it would hide an error. ``alike``: which of them are rank 0's on all ranks.
     """
     directions = [rng.choice([-1.0, 1.0], x.shape) * rng.uniform(0.5, 1.5, x.shape) for x in xs]
-    length = np.sqrt(sum(float((d * d).sum()) for d in directions))
+    if comm is not None:
+        theirs = comm.allgather_obj([d for d, flag in zip(directions, alike, strict=True) if flag])
+        first = iter(theirs[0])
+        directions = [next(first) if flag else d for d, flag in zip(directions, alike, strict=True)]
+    length = np.sqrt(_total(comm, sum(float((d * d).sum()) for d in directions)))
     return [
         backend.to_device_of(d / (length or 1.0), x) for d, x in zip(directions, xs, strict=True)
     ]
@@ -318,31 +435,40 @@ def _slope(
     detect: bool,
     atol: float,
     rtol: float,
+    comm: Communicator | None = None,
 ) -> float:
-    """Return the derivative at 0 of the outputs' product with their gradients."""
+    """Return the derivative at 0 of the outputs' product with their gradients, summed over
+    ranks.
+    """
     steps = [-1.0, -0.5, 0.0, 0.5, 1.0] if detect else [-1.0, 1.0]
     values = [[backend.to_host(y) for y in moved(step * eps)] for step in steps]
     if detect:
-        _look_for_kinks(values, atol, rtol)
+        kinks = _kinks(values, atol, rtol)
+        found = [kinks] if comm is None else comm.allgather_obj(kinks)
+        for rank, text in enumerate(found):
+            if text:
+                where = "" if comm is None else f" (on rank {rank})"
+                raise NondifferentiableError(f"{text}{where}")
     total = 0.0
     for low, high, gy in zip(values[0], values[-1], gys, strict=True):
         if gy is not None:
             total += float(
                 ((high.astype("d") - low.astype("d")) * np.asarray(backend.to_host(gy), "d")).sum()
             )
-    return total / (2 * eps)
+    return _total(comm, total) / (2 * eps)
 
 
-def _look_for_kinks(values: Sequence[Sequence[Array]], atol: float, rtol: float) -> None:
-    """The fourth difference of a smooth function over five near points is tiny, beside a kink it is
-    of their size.
+def _kinks(values: Sequence[Sequence[Array]], atol: float, rtol: float) -> str:
+    """Return which output is not differentiable; empty if all are. The fourth difference of a
+    smooth function over five near points is tiny, beside a kink it is of their size.
     """
     for i, (a, b, c, d, e) in enumerate(zip(*values, strict=True)):
         fourth = abs(a - 4 * b + 6 * c - 4 * d + e)
         range_ = np.maximum.reduce([a, b, c, d, e]) - np.minimum.reduce([a, b, c, d, e])
         rough = fourth > atol + rtol * range_ + 64 * np.finfo(a.dtype).eps * abs(c)
         if rough.any():
-            raise NondifferentiableError(
+            return (
                 f"output {i} is not differentiable here, at {int(rough.sum())} of {rough.size} "
                 "elements"
             )
+    return ""

@@ -130,3 +130,96 @@ def test_numerical_gradients_are_those_of_the_formula():
     np.testing.assert_array_equal(x, X)
     with pytest.raises(NondifferentiableError):
         numerical_grad(lambda: abs(x - 0.3), (x,), (GY,), detect_nondifferentiable=True)
+
+
+# ---- functions that communicate: all ranks check together ----
+
+
+def square_of_sum(comm):
+    return lambda x: F.allreduce(comm, x) ** 2
+
+
+class WrongSum(FunctionNode):
+    """A sum over ranks that passes its own gradient back, which is not all of it."""
+
+    def __init__(self, comm):
+        self.comm = comm
+
+    def forward(self, x):
+        return self.comm.allreduce(x)
+
+    def backward(self, gy):
+        return gy
+
+
+def mine(comm):
+    """This rank's input and gradient of an output, of another size on each rank where that may
+    be.
+    """
+    return X[:2] + 0.1 * comm.rank, GY[:2] * (1 + comm.rank)
+
+
+COMMUNICATING = {
+    "allreduce": square_of_sum,
+    "scan": lambda comm: lambda x: F.scan(comm, x**2) ** 2,
+    "shift": lambda comm: lambda x: F.shift(comm, x) * x,
+    "reduce_scatter": lambda comm: lambda x: F.reduce_scatter(comm, [x**2] * comm.size) * x,
+}
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("make", COMMUNICATING.values(), ids=COMMUNICATING)
+def test_functions_that_communicate_are_checked_on_all_ranks_in_both_orders(comm, make):
+    x, gy = mine(comm)
+    check_backward(make(comm), x, gy, comm=comm)
+    check_double_backward(make(comm), x, gy, 0.3 * x, comm=comm)
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_wrong_gradient_over_ranks_is_found_on_all_of_them(comm):
+    x, gy = mine(comm)
+    with pytest.raises(AssertionError, match=f"summed over {comm.size} ranks, finite differences"):
+        check_backward(lambda x: WrongSum(comm).apply((x,))[0] ** 2, x, gy, comm=comm)
+
+
+@pytest.mark.ranks(2, 3)
+def test_ranks_without_inputs_or_outputs_take_part(comm):
+    def passed_on(*xs):
+        if comm.rank == 0:
+            return F.send(xs[0] ** 2, comm, rank=1)
+        return F.recv(comm, rank=0) ** 2 if comm.rank == 1 else None
+
+    x, gy = mine(comm)
+    given = x if comm.rank == 0 else ()
+    check_backward(passed_on, given, gy if comm.rank == 1 else (), comm=comm)
+    check_double_backward(passed_on, given, gy if comm.rank == 1 else (), given, comm=comm)
+
+
+@pytest.mark.ranks(2, 3)
+def test_numerical_gradients_are_those_of_the_sum_over_ranks(comm):
+    x, gy = mine(comm)
+    (g,) = numerical_grad(lambda: comm.allreduce(x) ** 2, [x], [gy], comm=comm)
+    total = comm.allreduce(gy) * 2 * comm.allreduce(x)
+    np.testing.assert_allclose(g, total, rtol=1e-6)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("check", [check_backward, check_double_backward])
+def test_a_local_check_refuses_functions_that_communicate(comm, check):
+    x, gy = mine(comm)
+    more = (x,) if check is check_double_backward else ()
+    with pytest.raises(ValueError, match=r"communicates \(.*allreduce at .*comm=comm"):
+        check(square_of_sum(comm), x, gy, *more)
+
+
+@pytest.mark.ranks(2, 3)
+def test_what_ranks_own_together_counts_once(comm):
+    W = Parameter(X[:2] * (1 + comm.rank))
+    layer = lambda x: F.reduce_from(comm, F.sum(F.tanh(F.copy_to(comm, x) * W)))
+    x, once = np.array([0.4, -0.2]), {"replicated": [True, False], "replicated_outputs": [True]}
+    check_backward(layer, x, np.array(1.5), W, comm=comm, **once)
+    forgotten = lambda x: F.reduce_from(comm, F.sum(F.tanh(x * W)))
+    with pytest.raises(AssertionError):
+        check_backward(forgotten, x, np.array(1.5), W, comm=comm, **once)
+    with pytest.raises(ValueError, match="another on rank 1 than on rank 0"):
+        check_backward(layer, x + comm.rank, np.array(1.5), W, comm=comm, **once)
