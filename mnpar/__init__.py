@@ -142,6 +142,7 @@ if TYPE_CHECKING:
         Deserializer as Deserializer,
         Serializer as Serializer,
     )
+    from mnpar.testing.program_check import CheckResult as CheckResult, check as check
 else:
     __path__.append(f"{__path__[0]}/compat")  # so that mnpar.cuda is found: Chainer's small modules
     __getattr__, __dir__, __all__ = lazy.names(__name__)

@@ -1,5 +1,5 @@
 """``python -m mnpar doctor``: what works here. ``python -m mnpar run -n 4 script.py …``: start
-ranks of a script.
+ranks of a script. ``python -m mnpar check script.py``: are its gradients those of one process?
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from mnpar.errors import LauncherError
 from mnpar.launch import parse_args
 from mnpar.runtime.launcher import launched_ranks
 from mnpar.runtime.mpiexec import start
+from mnpar.testing import check_script
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,14 +39,36 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("script", metavar="SCRIPT")
     run.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="what the script gets")
+    checked = commands.add_parser(
+        "check",
+        help="compare what a script computes on several ranks with one rank",
+        usage="%(prog)s [options] SCRIPT [options] [-- ARGS of the script]",
+        description="Run a training script on thread ranks, and compare gradients and updated "
+        "weights with those of one rank and with finite differences. The exit code is 0 if all "
+        "agrees, 1 if something is wrong, 2 if it could not be checked.",
+    )
+    check_script.add_arguments(checked)
     return whole
 
 
 def main() -> int:
     """Return the exit code: the doctor's is 0 if training will work, 1 if it will not; that of
-    ``run`` is the job's.
+    ``run`` is the job's; ``check``'s is 0 if the script is right, 1 if it is wrong, 2 if it could
+    not be checked.
     """
     whole = parser()
+    flags: list[str] = []
+    if sys.argv[1:2] == ["check"] and "--" in sys.argv:
+        cut = sys.argv.index("--")
+        flags, sys.argv = sys.argv[cut + 1 :], sys.argv[:cut]
+    if sys.argv[1:2] == ["check"]:
+        args, unknown = whole.parse_known_args()
+        if unknown:
+            whole.error(
+                f"unrecognized arguments: {' '.join(unknown)}; flags of the script follow --: "
+                f"check {args.script} -- {' '.join(unknown)}"
+            )
+        return check_script.check_script(args, flags, whole.error)
     args = parse_args(whole)
     if args.command == "doctor":
         return doctor.examine()

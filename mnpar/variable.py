@@ -21,6 +21,7 @@ from mnpar.autograd.accumulate import (
 from mnpar.autograd.arraylike import ArrayLike
 from mnpar.autograd.engine import run_backward
 from mnpar.autograd.graph import Gradient, GradientHook, VariableNode, tick, unchain
+from mnpar.autograd.observer import observer
 from mnpar.backend import Array
 
 
@@ -290,6 +291,9 @@ def backward(
         >>> float(x.grad)
         8.0
     """
+    watching = observer()
+    if watching is not None:
+        watching.backward_begins()
     seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
     leaves = LeafAccumulator(seeds, loss_scale)
     found = run_backward(
@@ -300,6 +304,11 @@ def backward(
         on_final=leaves.add,
     )
     leaves.add_all(found)
+    if watching is not None:
+        starts = {node.key: getattr(g, "array", g) for node, g in seeds}
+        scale = loss_scale or 1.0
+        losses = [(y.array, starts[y.node.key]) for y in outputs if y.node.key in starts]
+        watching.backward_ends([(array, weight / scale) for array, weight in losses])
 
 
 def grad(

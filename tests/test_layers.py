@@ -39,7 +39,8 @@ PACKAGES = """
     links optimizers
     checkpoint
     parallel
-    computational_graph gradient_check function_hooks profiling testing
+    computational_graph gradient_check function_hooks profiling
+    testing
     link_hooks
     training
     extensions

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, TypeAlias, dataclass_transform
 
+from mnpar.autograd.observer import observer
 from mnpar.communicators.threads.transport import claimant
 from mnpar.errors import MnparError
 from mnpar.link import Link
@@ -207,6 +208,12 @@ class GradientMethod(Optimizer):
 
     def step(self) -> None:
         """Change the parameters by their gradients: the second half of an update."""
+        self._step()
+        watching = observer()
+        if watching is not None:
+            watching.stepped(self)
+
+    def _step(self) -> None:
         self._require_target("step")
         if self._claimed != claimant.get():
             self._claim()
@@ -226,7 +233,7 @@ class GradientMethod(Optimizer):
                 self.sync.interrupt()
             raise
         if steps is None:
-            self.step()
+            self._step()
 
     def _step_together(self, params: list[Parameter]) -> bool | Pieces | None:
         """Take a step with the gradients of all ranks, or with float32 copies of parameters. Return

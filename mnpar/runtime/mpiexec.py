@@ -10,7 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from mnpar.errors import LauncherError
@@ -149,6 +150,20 @@ def relaunch(ranks: int) -> bool:
         print(f"mnpar: running alone, because {error}")
         return False
     return _become([*command, sys.executable, *program], ranks, environment)
+
+
+@contextmanager
+def without_relaunch() -> Iterator[None]:
+    """Let :func:`relaunch` start nothing inside a ``with`` block: ranks are here already."""
+    before = os.environ.get(_AGAIN)
+    os.environ[_AGAIN] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_AGAIN]
+        else:
+            os.environ[_AGAIN] = before
 
 
 def _this_program() -> list[str]:

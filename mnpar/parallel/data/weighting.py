@@ -16,6 +16,7 @@ from mnpar import backend
 from mnpar.autograd.accumulate import LeafAccumulator, copy_gradient, materialize
 from mnpar.autograd.engine import run_backward
 from mnpar.autograd.graph import Gradient, VariableNode
+from mnpar.autograd.observer import observer
 from mnpar.backend import Array
 from mnpar.link import Link
 from mnpar.optimizers.parameter_cache import ParameterCache
@@ -189,6 +190,9 @@ class WeightedLoss:
                 others.put_aside(node)
             leaves.add(node, g)
 
+        watching = observer()
+        if watching is not None:
+            watching.backward_begins()
         seeds = [(self.loss.node, self.start)]
         leaves = LeafAccumulator(seeds, loss_scale)
         found = run_backward(seeds, on_final=keep)
@@ -197,3 +201,5 @@ class WeightedLoss:
                 if node not in owned:
                     others.put_aside(node)
         leaves.add_all(found)
+        if watching is not None:
+            watching.backward_ends([(self.loss.array, self.start / (loss_scale or 1.0))])

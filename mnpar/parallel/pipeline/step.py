@@ -14,6 +14,7 @@ import numpy as np
 
 from mnpar.autograd.engine import DeferredGradients, apply_hooks
 from mnpar.autograd.graph import Gradient, VariableNode
+from mnpar.autograd.observer import observer
 from mnpar.backend import Array, add_gradients
 from mnpar.configuration import is_recording, recording
 from mnpar.function_hook import around_vjp, function_hooks
@@ -187,6 +188,9 @@ class Step:
                 "this batch went through the pipeline already: call the pipeline again"
             )
         self._done = True
+        watching = observer()
+        if watching is not None:
+            watching.backward_begins()
         if self.grad is None:
             self.grad = 1.0 if loss_scale is None else loss_scale
         kept = set_aside(self.shared)
@@ -197,6 +201,10 @@ class Step:
         self._gradients.expect([parameter.node for _, parameter in self.shared])
         self._gradients.finish(loss_scale, lambda: sum_gradients(self.shared, kept))
         self.finished(self)
+        if watching is not None:
+            loss = self.mean_loss()
+            weight = float(self.grad) / (loss_scale or 1.0)
+            watching.backward_ends([] if loss is None else [(loss, weight)])
 
     def forward(self) -> Any:
         """Run the forwards alone, and return the last stage's results as those of the whole batch;

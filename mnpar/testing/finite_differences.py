@@ -1,0 +1,291 @@
+"""Compare the gradients of a whole program with finite differences of its ranks' losses; and each
+function's backward with finite differences of its forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mnpar import random
+from mnpar.backend import Array
+from mnpar.gradient_check import NondifferentiableError, check_backward
+from mnpar.testing.recording import Call, Leaf, Place, ProgramRun, line_of, ranks_in_words
+
+
+@dataclass
+class Verdict:
+    """What finite differences say."""
+
+    of: str = ""  # the loss that the gradients are of
+    wrong: bool = False
+    undecided: str = ""
+    given: float = 0.0
+    expected: float = 0.0
+
+
+class FiniteDifferences:
+    """Finite differences of a program's losses along a random direction of all its leaves: two
+    runs.
+
+    Copies (leaves of one path and one value) move alike. The gradients are those of the sum of
+    losses (law 1), of a mean of the losses over copies, or of losses that ranks have in common,
+    which count once.
+
+    Args:
+        again: runs the program again on as many ranks; ``moves`` and ``traced`` are as
+            :func:`mnpar.testing.recording.record` has them.
+        run: the run whose gradients are checked.
+        n: in which pass.
+        seed: of the direction.
+    """
+
+    def __init__(
+        self, again: Callable[..., ProgramRun], run: ProgramRun, n: int, seed: int
+    ) -> None:
+        self.again, self.run, self.n, self.seed = again, run, n, seed
+        self.passes = [rank.passes[n] for rank in run.ranks]
+        self.single = any([leaf.value.dtype.itemsize < 8 for p in self.passes for leaf in p.leaves])
+        self.eps = 3e-3 if self.single else 1e-6
+        self.rtol = 3e-2 if self.single else 2e-5
+        self.directions = self._directions()
+
+    def _directions(self) -> list[dict[Place, Array]]:
+        found: list[dict[Place, Array]] = []
+        known: dict[str, list[tuple[Array, Array]]] = {}
+        places = [leaf.memory for done in self.passes for leaf in done.leaves]
+        for rank, done in enumerate(self.passes):
+            mine = {}
+            for leaf in done.leaves:
+                if leaf.value.dtype.kind != "f" or not leaf.value.size:
+                    continue
+                # to move an array in place must move nothing else
+                if not leaf.in_link and (not leaf.memory or places.count(leaf.memory) > 1):
+                    continue
+                copies = known.setdefault(leaf.path, [])
+                direction = next(
+                    (
+                        d
+                        for x, d in copies
+                        if x.shape == leaf.value.shape and (x == leaf.value).all()
+                    ),
+                    None,
+                )
+                if direction is None:
+                    rng = random.of_path([self.seed, rank], leaf.path)
+                    signs = rng.choice([-1.0, 1.0], leaf.value.shape)
+                    direction = signs * rng.uniform(0.5, 1.5, leaf.value.shape)
+                    copies.append((leaf.value, direction))
+                mine[leaf.place] = direction
+            found.append(mine)
+        squares = [float((d * d).sum()) for mine in found for d in mine.values()]
+        length = np.sqrt(sum(squares)) or 1.0
+        return [{place: d / length for place, d in mine.items()} for mine in found]
+
+    def verdict(self, only: str | None = None) -> Verdict:
+        """Compare along the direction; ``only`` one path moves if it is given."""
+        if not any([done.losses for done in self.passes]):
+            return Verdict(undecided="no rank has a loss")
+        slopes = self._slopes(self.eps, only)
+        if slopes is None:
+            return Verdict(undecided="the program fails where its parameters are a little others")
+        given = self._given(only)
+        for of, expected, got in self._readings(slopes, given):
+            if self._agree(expected, got, given):
+                return Verdict(of)
+        finer = self._slopes(self.eps / 8, only)
+        if finer is None or not np.allclose(
+            finer, slopes, rtol=10 * self.rtol, atol=10 * self._noise()
+        ):
+            return Verdict(undecided="the loss has a kink or a jump there, or is too inexact")
+        _, expected, got = self._readings(slopes, given)[0]
+        return Verdict(wrong=True, given=got, expected=expected)
+
+    def _slopes(self, eps: float, only: str | None) -> Array | None:
+        """Return the derivative of each rank's loss along the direction."""
+        losses = []
+        for sign in (-1, 1):
+            moves = [
+                {
+                    leaf.place: (sign * eps * mine[leaf.place]).astype(leaf.value.dtype)
+                    for leaf in done.leaves
+                    if leaf.place in mine and only in (None, leaf.path)
+                }
+                for done, mine in zip(self.passes, self.directions, strict=True)
+            ]
+            run = self.again(moves=moves)
+            if run.error is not None or any([len(rank.passes) <= self.n for rank in run.ranks]):
+                return None
+            losses.append([rank.passes[self.n].loss for rank in run.ranks])
+        low, high = np.array(losses)
+        return np.asarray((high - low) / (2 * eps))
+
+    def _given(self, only: str | None) -> list[list[tuple[str, float]]]:
+        """Return, for each rank, the product of each leaf's gradient and direction."""
+        return [
+            [
+                (leaf.path, float((leaf.gradient * mine[leaf.place]).sum()))
+                for leaf in done.leaves
+                if leaf.place in mine and leaf.gradient is not None and only in (None, leaf.path)
+            ]
+            for done, mine in zip(self.passes, self.directions, strict=True)
+        ]
+
+    def _readings(
+        self, slopes: Array, given: list[list[tuple[str, float]]]
+    ) -> list[tuple[str, float, float]]:
+        """Return what the gradients may be of: a text, the finite difference, and the gradients'
+        number.
+        """
+        total = sum([x for mine in given for _, x in mine])
+        if len(given) == 1:
+            return [("the loss", float(slopes[0]), total)]
+        found = [("the sum over ranks of their losses", float(slopes.sum()), total)]
+        values = [done.loss for done in self.passes]
+        groups: list[list[int]] = []
+        for rank, value in enumerate(values):
+            place = next((g for g in groups if np.isclose(values[g[0]], value, 1e-10, 0)), None)
+            if place is None or not self.passes[rank].losses:
+                groups.append([rank])
+            else:
+                place.append(rank)
+        if len(groups) < len(values):
+            once, got = 0.0, 0.0
+            for group in groups:
+                once += float(slopes[group].mean())
+                counts: dict[str, int] = {}
+                for rank in group:
+                    for path, _ in given[rank]:
+                        counts[path] = counts.get(path, 0) + 1
+                alike = self._alike(group)
+                got += sum(
+                    [x / (counts[p] if p in alike else 1) for r in group for p, x in given[r]]
+                )
+            found.append(("the loss that ranks have in common", once, got))
+        P = len(given)
+        found.append(("the mean of the ranks' losses", float(slopes.sum() / P), total / P))
+        return found
+
+    def _alike(self, group: list[int]) -> set[str]:
+        """Return the paths of which the ranks of a group have copies."""
+        values: dict[str, list[Array]] = {}
+        for rank in group:
+            for leaf in self.passes[rank].leaves:
+                values.setdefault(leaf.path, []).append(leaf.value)
+        return {
+            path
+            for path, xs in values.items()
+            if all([x.shape == xs[0].shape and (x == xs[0]).all() for x in xs])
+        }
+
+    def _agree(self, expected: float, got: float, given: list[list[tuple[str, float]]]) -> bool:
+        size = sum([abs(x) for mine in given for _, x in mine]) / (len(given) or 1)
+        return abs(expected - got) <= self.rtol * size + self._noise()
+
+    def _noise(self) -> float:
+        """The rounding error of a finite difference."""
+        eps = 1.2e-7 if self.single else 2.2e-16
+        losses = [abs(done.loss) for done in self.passes]
+        return 200 * eps * max([*losses, 1e-30]) / self.eps
+
+    # ---- what is wrong ----
+
+    def report(self, verdict: Verdict) -> str:
+        """Say which parameter's gradient is wrong, and whose backward."""
+        P = ranks_in_words(self.run.size)
+        lines = [
+            f"on {P} the gradients of backward {self.n + 1} are not the finite differences of the "
+            f"losses: along a random direction {verdict.given:.6g}, and {verdict.expected:.6g} is "
+            "right"
+        ]
+        wrong = self._wrong_paths()
+        if wrong:
+            leaf, one = wrong[0]
+            lines.append(
+                f"the gradient of {leaf.path}, used by {line_of(leaf.used_by)}, is wrong: "
+                f"{one.given:.6g} for {one.expected:.6g}"
+                + (f" (and of {len(wrong) - 1} more)" if len(wrong) > 1 else "")
+            )
+        guilty = self._guilty()
+        if guilty:
+            lines.append(f"the backward of {guilty} is not the derivative of its forward")
+        elif self.run.size > 1:
+            lines.append(
+                "the backward of each function on a rank is right: what ranks exchange is not "
+                "(arrays that go around functions, a value that all hold without F.copy_to)"
+            )
+        else:
+            lines.append(
+                "the backward of each function is right: a value goes around them (x.array, an "
+                "array changed in place)"
+            )
+        return "\n".join(lines)
+
+    def _wrong_paths(self) -> list[tuple[Leaf, Verdict]]:
+        """Return the leaves with wrong gradients, the one used last first."""
+        leaves = {leaf.path: leaf for done in self.passes for leaf in done.leaves}
+        found = []
+        for path, leaf in [*reversed(leaves.items())][:12]:
+            verdict = self.verdict(path)
+            if verdict.wrong:
+                found.append((leaf, verdict))
+        return found
+
+    def _guilty(self) -> str:
+        """Return the first function that does not communicate and whose backward is wrong."""
+        traced = self.again(traced=self.n)
+        if traced.error is not None:
+            return ""
+        for rank in traced.ranks:
+            for call in reversed(rank.passes[self.n].calls):
+                inputs = rank.passes[self.n].inputs[call.key]
+                if not call.function.communicates and _is_wrong(call, inputs):
+                    return line_of(call.key)
+        return ""
+
+
+def _is_wrong(call: Call, inputs: list[Array | None]) -> bool:
+    """Return whether a function's backward, on its own, is not the derivative of its forward."""
+    nodes = call.function.inputs
+    arrays = [x for x in inputs if x is not None]
+    if not call.function.number or len(arrays) != len(nodes) or len(arrays) != len(inputs):
+        return False
+    wanted = [x.requires_grad and a.dtype.kind == "f" for x, a in zip(nodes, arrays, strict=True)]
+    if not any(wanted):
+        return False
+
+    def again(*xs: Any) -> Any:
+        with random.using(np.random.default_rng(0)):
+            twin = call.before.__class__.__new__(call.before.__class__)
+            twin.__dict__.update(call.before.__dict__)
+            return twin.apply(xs)
+
+    try:
+        ys = again(*[a.copy() for a in arrays])
+        rng = np.random.default_rng(0)
+        gys = tuple(
+            [
+                rng.uniform(0.5, 1.5, y.shape).astype(y.dtype) if y.dtype.kind == "f" else None
+                for y in ys
+            ]
+        )
+        exact = all([a.dtype == np.float64 for a in arrays if a.dtype.kind == "f"])
+        eps, rtol = (1e-6, 1e-4) if exact else (1e-2, 5e-2)
+        check_backward(
+            again,
+            tuple(arrays),
+            gys,
+            eps=eps,
+            atol=1e-6 if exact else 1e-2,
+            rtol=rtol,
+            no_grads=[not want for want in wanted],
+            detect_nondifferentiable=True,
+        )
+    except AssertionError:
+        return True
+    except (NondifferentiableError, ValueError, TypeError, AttributeError):
+        return False
+    return False
