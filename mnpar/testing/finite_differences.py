@@ -13,7 +13,7 @@ import numpy as np
 from mnpar import random
 from mnpar.backend import Array
 from mnpar.gradient_check import NondifferentiableError, check_backward
-from mnpar.testing.recording import Call, Leaf, Place, ProgramRun, line_of, ranks_in_words
+from mnpar.testing.recording import Call, Leaf, Place, ProgramRun, line_of, ranks_text
 
 
 @dataclass
@@ -195,7 +195,7 @@ class FiniteDifferences:
 
     def report(self, verdict: Verdict) -> str:
         """Say which parameter's gradient is wrong, and whose backward."""
-        P = ranks_in_words(self.run.size)
+        P = ranks_text(self.run.size)
         lines = [
             f"on {P} the gradients of backward {self.n + 1} are not the finite differences of the "
             f"losses: along a random direction {verdict.given:.6g}, and {verdict.expected:.6g} is "

@@ -10,32 +10,19 @@ say whether backward is right at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mnpar.backend import Array
 from mnpar.communicators.communicator import described
+from mnpar.testing.comparison import UNDECIDED, Comparison
 from mnpar.testing.finite_differences import FiniteDifferences
-from mnpar.testing.recording import (
-    Held,
-    Key,
-    Leaf,
-    Pass,
-    Program,
-    ProgramRun,
-    line_of,
-    ranks_in_words,
-    record,
-)
-from mnpar.testing.relations import Relation, close, joined, relation, weights_of
+from mnpar.testing.recording import Program, ProgramRun, ranks_text, record
 
 _LINES = 25  # of a report, at most
-_OTHER_DATA = "this cannot be decided, as the ranks have other data"
-_HOOK = "backward's gradient agrees with one rank's; a hook of the optimizer changes it"
 
 
 @dataclass
@@ -47,12 +34,19 @@ class CheckResult:
         problems: what is wrong, one text for each number of ranks, of several lines.
         notes: what could not be decided, and what else is worth knowing.
         compared: what agrees, one line each.
+        checked: False if the program could not be checked: it fails, does not call backward, does
+            something else each time, or has other data on one rank.
+
+    Example:
+        >>> import mnpar
+        >>> result = mnpar.check(lambda comm: comm.barrier(), ranks=2)
+        >>> result.ok, result.checked
+        (False, False)
     """
 
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     compared: list[str] = field(default_factory=list)
-    # whether the program could be checked at all
     checked: bool = True
 
     @property
@@ -233,12 +227,12 @@ class _Check:
     def _finished(self, run: ProgramRun) -> bool:
         """Note how a run ended; return whether there is something to compare."""
         for text in run.unreceived:
-            self.result.notes.append(f"on {ranks_in_words(run.size)}: {text}")
+            self.result.notes.append(f"on {ranks_text(run.size)}: {text}")
         if run.error is not None:
             name = type(run.error).__name__
             lines = str(run.error).splitlines() or [""]
             more = ["  …"] if len(lines) > 9 else []
-            first = f"on {ranks_in_words(run.size)} the program fails: {name}: {lines[0]}"
+            first = f"on {ranks_text(run.size)} the program fails: {name}: {lines[0]}"
             self.result.problems.append("\n".join([first, *lines[1:9], *more]))
             if run.size == 1 and self.reference is None and len(self.counts) > 1:
                 self.result.problems[-1] += (
@@ -249,7 +243,7 @@ class _Check:
         if not run.passes:
             self.result.checked = False
             self.result.problems.append(
-                f"on {ranks_in_words(run.size)} the program never calls backward (nor an optimizer's "
+                f"on {ranks_text(run.size)} the program never calls backward (nor an optimizer's "
                 "update with a loss function): there is nothing to compare"
             )
             return False
@@ -275,9 +269,9 @@ class _Check:
         self.result.checked = False
         drawn = next((f" ({rank.is_random})" for rank in run.ranks if rank.is_random), "")
         self.result.problems.append(
-            f"two runs on {ranks_in_words(run.size)} differ, so nothing can be compared: random numbers "
-            f"that no seed fixes{drawn}, such as np.random.default_rng() without a seed, or "
-            "something that is kept outside of the program, such as a model"
+            f"two runs on {ranks_text(run.size)} differ, so nothing can be compared: random "
+            f"numbers that no seed fixes{drawn}, such as np.random.default_rng() without a seed, "
+            "or something that is kept outside of the program, such as a model"
         )
         return False
 
@@ -291,13 +285,13 @@ class _Check:
         last = min(n, last) if n >= 0 else last
         if last < 0:
             self.result.notes.append(
-                f"on {ranks_in_words(run.size)} some rank never calls backward: no finite differences"
+                f"on {ranks_text(run.size)} some rank never calls backward: no finite differences"
             )
             return True
         again = partial(self.record, program, run.size)
         differences = FiniteDifferences(again, run, last, self.seed)
         verdict = differences.verdict()
-        what = f"on {ranks_in_words(run.size)}: gradients of backward {last + 1}"
+        what = f"on {ranks_text(run.size)}: gradients of backward {last + 1}"
         if verdict.undecided:
             self.result.notes.append(f"{what} and finite differences: {verdict.undecided}")
         elif verdict.wrong:
@@ -310,9 +304,9 @@ class _Check:
     # ---- one rank and several ----
 
     def _compare(self, alone: Program, one: ProgramRun, many: ProgramRun) -> None:
-        title = f"{ranks_in_words(many.size)} and one"
+        title = f"{ranks_text(many.size)} and one"
         drawn = next((r.is_random for r in [*one.ranks, *many.ranks] if r.is_random), "")
-        comparison = _Comparison(self, one, many)
+        comparison = Comparison(one, many, self.rtol, self.rename)
         problem, n, stage = comparison.first_problem()
         if not problem:
             self.result.compared.append(f"{title}: {comparison.compared}")
@@ -326,7 +320,7 @@ class _Check:
         if self.result.problems:  # the same mistake, most likely
             problem = problem.splitlines()[0]
         where = ""
-        if stage != "step" and self.reference is None and not self.result.problems:
+        if stage in ("start", "gradient") and self.reference is None and not self.result.problems:
             where = comparison.where(
                 self.record(alone, 1, traced=n),
                 self.record(self.program, many.size, traced=n),
@@ -334,7 +328,7 @@ class _Check:
                 stage == "start",
             )
         self.result.problems.append("\n".join([f"{title}: {problem}", *filter(None, [where])]))
-        if _OTHER_DATA in where or drawn:
+        if UNDECIDED in problem + where or drawn:
             self.result.checked = False
         self.result.notes += comparison.notes
 
@@ -346,425 +340,3 @@ def _same_losses(a: Any, b: Any) -> bool:
             for x, y in zip(a.passes, b.passes, strict=True)
         ]
     )
-
-
-class _Comparison:
-    """Compares a run on one rank with one on several."""
-
-    def __init__(self, check: _Check, one: ProgramRun, many: ProgramRun) -> None:
-        self.check, self.one, self.many = check, one, many
-        self.rtol = check.rtol
-        self.notes: list[str] = []
-        self.compared = ""
-
-    def path(self, path: str, rank: int) -> str:
-        rename = self.check.rename
-        return path if rename is None else rename(path, rank)
-
-    def first_problem(self) -> tuple[str, int, str]:
-        """Return the first thing that differs, in words; in which pass it is; and whether it is at
-        the ``'start'``, in a ``'gradient'``, or in an optimizer's ``'step'``.
-        """
-        single = self.one.ranks[0]
-        steps = min([len(single.steps), *[len(rank.steps) for rank in self.many.ranks]])
-        passes = min(len(single.passes), self.many.passes)
-        paths = 0
-        for n in range(passes):
-            mine = {leaf.path: leaf for leaf in single.passes[n].leaves}
-            theirs = self._leaves(n)
-            if not n:
-                problem = self._starts(mine, theirs)
-                if problem:
-                    return problem, n, "start"
-                paths = len([path for path in mine if path in theirs])
-                if mine and not paths:
-                    self.notes.append(
-                        f"no parameter of one rank ({_some(mine)}) is on {ranks_in_words(self.many.size)} "
-                        f"({_some(theirs)}): give rename=, or leave 1 out of the ranks"
-                    )
-            # a step that follows gradients says what they have become
-            if not steps:
-                problem = self._gradients(n, mine, theirs)
-                if problem:
-                    return problem, n, "gradient"
-            elif n < steps:
-                problem, stage = self._step(n, mine, theirs)
-                if problem:
-                    return problem, n, stage
-        self.compared = f"{passes} backwards, gradients of {paths} parameters"
-        if steps:
-            self.compared += f", weights after {min(steps, passes)} steps"
-        self.compared += " agree" + self._losses()
-        return "", 0, ""
-
-    def _leaves(self, n: int) -> dict[str, dict[int, Leaf]]:
-        """Return the leaves of a pass on several ranks, by path and rank."""
-        found: dict[str, dict[int, Leaf]] = {}
-        for rank, run in enumerate(self.many.ranks):
-            for leaf in run.passes[n].leaves if n < len(run.passes) else ():
-                found.setdefault(self.path(leaf.path, rank), {})[rank] = leaf
-        return found
-
-    def _held(self, n: int) -> dict[str, dict[int, Held]]:
-        """Return the parameters after a step on several ranks, by path and rank."""
-        found: dict[str, dict[int, Held]] = {}
-        for rank, run in enumerate(self.many.ranks):
-            for path, held in run.steps[n].params.items():
-                found.setdefault(self.path(path, rank), {})[rank] = held
-        return found
-
-    def _boxed(self, path: str, arrays: Mapping[int, Array | None]) -> list[Array | None]:
-        """Return the ranks' arrays; those of a parameter that names its boxes, joined."""
-        boxes = {
-            rank: run.steps[0].params.get(path) if run.steps else None
-            for rank, run in enumerate(self.many.ranks)
-        }
-        divided = {rank: held for rank, held in boxes.items() if held is not None and held.box}
-        if not divided or len({held.box for held in divided.values()}) < 2:
-            return list(arrays.values())
-        pieces = []
-        for rank, array in arrays.items():
-            held = divided.get(rank)
-            if held is None or held.box is None or array is None or held.whole is None:
-                return list(arrays.values())
-            pieces.append((held.box.start, held.box.stop, array))
-        whole = next(iter(divided.values())).whole
-        assert whole is not None
-        return [joined(whole, pieces)]
-
-    def _starts(self, mine: dict[str, Leaf], theirs: dict[str, dict[int, Leaf]]) -> str:
-        """Compare the values that ranks begin with."""
-        for path, leaf in mine.items():
-            holders = theirs.get(path, {})
-            values = self._boxed(path, {rank: one.value for rank, one in holders.items()})
-            kind = relation(leaf.value, values, self.rtol)
-            if not holders or kind.agrees:
-                continue
-            arrays = [one.value for one in holders.values()]
-            ranks = [*holders]
-            other = [
-                rank
-                for rank, x in holders.items()
-                if x.value.shape != leaf.value.shape or not close(x.value, leaf.value, self.rtol)
-            ]
-            alike = all([close(x, arrays[0], self.rtol) for x in arrays])
-            text = f"the ranks begin with other values of {path} than one rank does"
-            if not alike:
-                text += f": rank {ranks[0]} and rank {other[-1]} differ" * (other[-1] != ranks[0])
-            return (
-                f"{text}\nused by {line_of(leaf.used_by)}; copies must begin alike: the same seed, "
-                "comm.bcast_data(model), or mnpar.create_multi_node_optimizer"
-                "\n(if they are no copies, as members of an ensemble, leave 1 out of the ranks)"
-            )
-        return ""
-
-    def _gradients(self, n: int, mine: dict[str, Leaf], theirs: dict[str, dict[int, Leaf]]) -> str:
-        """Compare the gradients that backward leaves, where no optimizer uses them."""
-        scale = _scale([leaf.gradient for leaf in mine.values()])
-        for path, leaf in reversed(mine.items()):
-            holders = theirs.get(path)
-            if holders is None:
-                continue
-            found = {rank: one.gradient for rank, one in holders.items()}
-            kind = relation(leaf.gradient, self._boxed(path, found), self.rtol, 0.01 * scale)
-            if not kind.agrees:
-                return self._gradient_text(n, path, leaf, found, found, "backward leaves")
-        return ""
-
-    def _step(
-        self, n: int, mine: dict[str, Leaf], theirs: dict[str, dict[int, Leaf]]
-    ) -> tuple[str, str]:
-        """Compare gradients and weights after a step; return what differs, and where that is."""
-        single, many = self.one.ranks[0].steps[n].params, self._held(n)
-        scale = _scale([held.gradient for held in single.values()])
-        order = [*mine, *[path for path in single if path not in mine]]
-        for path in reversed(order):
-            held, holders = single.get(path), many.get(path)
-            if held is None or holders is None:
-                continue
-            found = {rank: other.gradient for rank, other in holders.items()}
-            kind = relation(_zeros(held), self._boxed(path, found), self.rtol, 0.01 * scale)
-            if not kind.agrees:
-                raw = {rank: one.gradient for rank, one in theirs.get(path, {}).items()}
-                leaf = mine.get(path)
-                text = self._gradient_text(n, path, leaf, found, raw, "the step uses", held)
-                return text, "step" if _HOOK in text else "gradient"
-        for path in order:
-            held, holders = single.get(path), many.get(path)
-            if held is None or holders is None:
-                continue
-            values = {rank: other.value for rank, other in holders.items()}
-            if not relation(held.value, self._boxed(path, values), 10 * self.rtol).agrees:
-                wrong = [
-                    rank
-                    for rank, x in values.items()
-                    if x.shape == held.value.shape and not close(x, held.value, 10 * self.rtol)
-                ]
-                text = (
-                    f"{path} is another after step {n + 1} on {_those(wrong, values)}, though its "
-                    "gradient agrees\n"
-                )
-                before = {rank: one.value for rank, one in theirs.get(path, {}).items()}
-                still = [r for r in wrong if r in before and (before[r] == values[r]).all()]
-                if still:
-                    text += "it has not changed there: disable_update(), or no rule"
-                else:
-                    text += (
-                        "a hyperparameter (the learning rate), a hook or a state of the optimizer "
-                        f"is another one there{_hooks(self.many.ranks[0].steps[n].hooks)}"
-                    )
-                return text, "step"
-        return "", ""
-
-    def _gradient_text(
-        self,
-        n: int,
-        path: str,
-        leaf: Leaf | None,
-        found: dict[int, Array | None],
-        raw: dict[int, Array | None],
-        which: str,
-        held: Held | None = None,
-    ) -> str:
-        """Say how the ranks' gradients of a parameter are related to one rank's."""
-        wanted = held.gradient if held is not None else leaf.gradient if leaf else None
-        before = leaf.gradient if leaf is not None else wanted
-        line = f", used by {line_of(leaf.used_by)}" if leaf is not None else ""
-        text = f"the gradient of {path} that {which} in pass {n + 1} is wrong{line}"
-        now = relation(wanted, [*found.values()], self.rtol)
-        back = relation(before, [*raw.values()], self.rtol) if raw else now
-        missing = [rank for rank, g in found.items() if g is None or not g.any()]
-        lines = [text]
-        if wanted is not None and wanted.any() and missing:
-            lines.append(
-                f"{_those(missing, found)} has no gradient of it, or zeros: it is frozen, or cut "
-                "off (x.array, unchain), or its part of the loss is not differentiated there"
-            )
-        elif not (wanted is not None and wanted.any()) and len(missing) < len(found):
-            lines.append("one rank has no gradient of it: there it is frozen or not used")
-        elif back.agrees and which == "the step uses" and self.many.ranks[0].steps[n].hooks:
-            lines.append(
-                f"{_HOOK}"
-                f"{_hooks(self.many.ranks[0].steps[n].hooks)}: one that looks at gradients of "
-                "this rank alone (their norm) needs comm="
-            )
-        else:
-            lines += self._arithmetic(now, back, found, n)
-        return "\n".join(lines)
-
-    def _arithmetic(
-        self, now: Relation, back: Relation, found: dict[int, Array | None], n: int
-    ) -> list[str]:
-        P = self.many.size
-        if now.kind == "multiple":
-            lines = [f"all ranks have {_times(now.factor, P)} one rank's"]
-            if np.isclose(now.factor, P):
-                lines.append(
-                    "a loss that all ranks hold counts P times: F.reduce_from in place of "
-                    "F.allreduce (with F.copy_to), loss / comm.size, or sums of gradients / "
-                    "comm.size"
-                )
-            return lines
-        if back.kind == "parts":
-            return [
-                "each rank has a part of it, and the parts add up to one rank's: nothing adds them",
-                "F.copy_to where what all ranks hold enters divided work; for copies of a model "
-                "mnpar.create_multi_node_optimizer",
-            ]
-        weights = self._weights(n)
-        if weights and np.allclose(weights, 1 / P, rtol=1e-4):
-            return [
-                "each rank has that of its own samples, and their mean is one rank's: nothing "
-                "averages them",
-                "mnpar.create_multi_node_optimizer(optimizer, comm), or "
-                "comm.multi_node_mean_grad(model)",
-            ]
-        if weights:
-            shown = ", ".join([f"{w:.4g}" for w in weights])
-            return [
-                f"one rank's is the sum of the ranks' own gradients times {shown}",
-                "means of uneven shards are weighted by their samples: "
-                "mnpar.create_multi_node_optimizer does that",
-            ]
-        there = {rank: g for rank, g in found.items() if g is not None}
-        first = next(iter(there.values()), None)
-        for rank, g in there.items():
-            if first is not None and g.shape == first.shape and not close(g, first, self.rtol):
-                return [f"ranks {next(iter(there))} and {rank} have other gradients of it"]
-        return []
-
-    def _weights(self, n: int) -> list[float]:
-        """Return by how much the gradients that backward left on each rank count in one rank's; of
-        all parameters that each rank has a copy of.
-        """
-        mine, theirs = self.one.ranks[0].passes[n].leaves, self._leaves(n)
-        whole: list[Array] = []
-        parts: list[list[Array]] = [[] for _ in range(self.many.size)]
-        for leaf in mine:
-            copies = theirs.get(leaf.path, {})
-            like = [one.value.shape == leaf.value.shape for one in copies.values()]
-            if leaf.gradient is None or len(copies) < self.many.size or not all(like):
-                continue
-            whole.append(leaf.gradient)
-            for rank, one in copies.items():
-                parts[rank].append(
-                    np.zeros_like(leaf.value) if one.gradient is None else one.gradient
-                )
-        return weights_of(whole, parts, 10 * self.rtol)
-
-    def _losses(self) -> str:
-        """Say how the ranks' losses make one rank's."""
-        single = self.one.ranks[0].passes[0].losses
-        ranks = [run.passes[0].losses for run in self.many.ranks if run.passes]
-        there = [losses for losses in ranks if losses]
-        if not single or not there:
-            return ""
-        whole = sum([value for value, _ in single])
-        values = np.array([sum([value for value, _ in losses]) for losses in there])
-        weights = np.array([losses[0][1] for losses in there])
-        tolerance = 100 * self.rtol * max(abs(whole), 1e-30)
-        for total, text in (
-            (values, "the losses are one rank's"),
-            (values.sum(), "the losses add up to one rank's"),
-            ((weights * values).sum() / weights.sum(), "the weighted mean of losses is one rank's"),
-            (values.mean(), "the mean of the losses is one rank's"),
-        ):
-            if np.abs(total - whole).max() <= tolerance:
-                return f"; {text}"
-        shown = ", ".join([f"{value:.6g}" for value in values[:4]])
-        self.notes.append(
-            f"the losses of {ranks_in_words(self.many.size)} ({shown}) are not one rank's ({whole:.6g}), "
-            "nor add up to it: what weighs them comes later"
-        )
-        return ""
-
-    # ---- the line ----
-
-    def where(self, one: ProgramRun, many: ProgramRun, n: int, forward: bool) -> str:
-        """Say on which line values, or gradients, part for good; from traced runs."""
-        if one.error is not None or many.error is not None:
-            return ""
-        single = one.ranks[0].passes[n]
-        others = [run.passes[n] for run in many.ranks if n < len(run.passes)]
-        shared = [key for key in single.keys if any([key in other.inputs for other in others])]
-        if not shared:
-            return "(one rank runs other lines: no line to name)"
-        values = [
-            (key, self._wrong(single.inputs, [o.inputs for o in others], key)) for key in shared
-        ]
-        key, which = _parts_for_good(values)
-        if key is not None:
-            made = single.producer(key, which)
-            source = f": its input {which} is not one rank's" + (
-                f", the result of {line_of(made)}" if made else ""
-            )
-            return f"values part at {line_of(key)}{source}{self._rows(single, others, shared[0])}"
-        if forward:
-            return ""
-        gradients = [
-            (key, self._wrong(single.gradients, [o.gradients for o in others], key, True))
-            for key in reversed(shared)
-            if key in single.gradients
-        ]
-        key, _ = _parts_for_good(gradients)
-        if key is None:
-            return "values and gradients of all functions agree: what reduces or uses them does not"
-        number = [k for k, _ in gradients].index(key)
-        before = f", and agree at that of {line_of(gradients[number - 1][0])}" if number else ""
-        return f"values agree; gradients part at the result of {line_of(key)}{before}"
-
-    def _wrong(
-        self,
-        single: dict[Key, list[Array | None]],
-        others: list[dict[Key, list[Array | None]]],
-        key: Key,
-        scaled: bool = False,
-    ) -> int | None:
-        """Return which of the ranks' arrays at a call do not make one rank's; None if all do."""
-        for which, whole in enumerate(single[key]):
-            parts = [o[key][which] if key in o and which < len(o[key]) else None for o in others]
-            if whole is None or whole.dtype.kind not in "fc":
-                continue
-            found = relation(whole, parts, 100 * self.rtol)
-            if found.agrees:
-                continue
-            there = [part for part in parts if part is not None]
-            if scaled and self._rows_times(whole, there):
-                continue
-            return which
-        return None
-
-    def _rows_times(self, whole: Array, parts: Sequence[Array]) -> bool:
-        """Return whether the arrays are rows of the whole, each rank's times a number: samples
-        whose weight comes later.
-        """
-        if not whole.ndim or any([part.shape[1:] != whole.shape[1:] for part in parts]):
-            return False
-        if sum([len(part) for part in parts]) != len(whole):
-            return False
-        N = len(whole)
-        scaled = [part * (len(part) / N) for part in parts]
-        return relation(whole, scaled, 100 * self.rtol).agrees
-
-    def _rows(self, single: Pass, others: list[Pass], key: Key) -> str:
-        """Say if the ranks have other data together than one rank has."""
-        whole = next((x for x in single.inputs[key] if x is not None and x.ndim), None)
-        parts = [
-            next((x for x in o.inputs.get(key, ()) if x is not None and x.ndim), None)
-            for o in others
-        ]
-        there = [part for part in parts if part is not None]
-        if whole is None or not there:
-            return ""
-        rows = sum([len(part) for part in there])
-        alike = relation(whole, there, self.rtol).agrees
-        if whole.shape[1:] == there[0].shape[1:] and rows != len(whole) and not alike:
-            return (
-                f"\n{_OTHER_DATA}: one rank's first function has {len(whole)} rows, the "
-                f"{len(there)} ranks' together {rows}; cut the same batch for any number of ranks, "
-                "or leave 1 out"
-            )
-        return ""
-
-
-def _parts_for_good(found: list[tuple[Key, int | None]]) -> tuple[Key | None, int]:
-    """Return the first call from which on arrays of each call are wrong, and which; None if those
-    of the last one are right.
-    """
-    first: tuple[Key | None, int] = (None, 0)
-    for key, which in reversed(found):
-        if which is None:
-            break
-        first = (key, which)
-    return first
-
-
-def _some(paths: Iterable[str]) -> str:
-    names = [*paths]
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-
-
-def _those(ranks: Sequence[int], all_of_them: Iterable[int]) -> str:
-    if len(ranks) == len([*all_of_them]):
-        return "no rank" if not ranks else "each rank"
-    return f"rank {', '.join(map(str, ranks))}"
-
-
-def _hooks(hooks: list[str]) -> str:
-    return f" (hooks: {', '.join(hooks)})" if hooks else ""
-
-
-def _times(factor: float, P: int) -> str:
-    if np.isclose(factor, P):
-        return f"P = {P} times"
-    if np.isclose(factor, 1 / P):
-        return f"1/P = 1/{P} of"
-    return f"{factor:.6g} times"
-
-
-def _scale(arrays: Iterable[Array | None]) -> float:
-    return max([float(np.abs(x).max(initial=0)) for x in arrays if x is not None], default=0.0)
-
-
-def _zeros(held: Held) -> Array:
-    return np.zeros_like(held.value) if held.gradient is None else held.gradient

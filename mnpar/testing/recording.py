@@ -414,6 +414,6 @@ def line_of(key: Key) -> str:
     return f"{kind} at {site}"
 
 
-def ranks_in_words(size: int) -> str:
+def ranks_text(size: int) -> str:
     """Return a number of ranks in words."""
     return "1 rank" if size == 1 else f"{size} ranks"

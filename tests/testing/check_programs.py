@@ -44,14 +44,14 @@ def data_parallel(comm, norm=None, hooks=(), method=mnpar.optimizers.MomentumSGD
         optimizer.update(model, rows(comm, X), rows(comm, T))
 
 
-def by_hand(comm, even=True, average=average, seed=None, frozen=(), loss=F.softmax_cross_entropy):
+def by_hand(comm, even=True, average=average, seed=None, frozen=(), rate=lambda comm: 0.01):
     """Data parallelism by hand: all start alike, and average their gradients."""
     if seed is not None:
         mnpar.random.seed(seed(comm))
     model = MLP()
     if seed is None:
         comm.bcast_data(model)
-    optimizer = mnpar.optimizers.Adam(0.01).setup(model)
+    optimizer = mnpar.optimizers.Adam(rate(comm)).setup(model)
     for name in frozen:
         if comm.rank == 0 and comm.size > 1:
             model[name].disable_update()
@@ -59,7 +59,7 @@ def by_hand(comm, even=True, average=average, seed=None, frozen=(), loss=F.softm
     n = 6 if even else 7
     for _ in range(3):
         model.cleargrads()
-        loss(model(rows(comm, X[:n])), rows(comm, T[:n])).backward()
+        F.softmax_cross_entropy(model(rows(comm, X[:n])), rows(comm, T[:n])).backward()
         average(comm, model)
         optimizer.update()
 
@@ -141,7 +141,9 @@ def spatial(comm, swapped=False):
     for _ in range(3):
         x = mnpar.Variable(image[:, :, comm.rank * each : (comm.rank + 1) * each])
         h = halo(comm, F.tanh(x), swapped)
-        part = F.sum(head(F.sum(F.tanh(conv(h)) ** 2, axis=(2, 3))) * 0 + F.sum(F.tanh(conv(h)) ** 2))
+        part = F.sum(
+            head(F.sum(F.tanh(conv(h)) ** 2, axis=(2, 3))) * 0 + F.sum(F.tanh(conv(h)) ** 2)
+        )
         model.cleargrads()
         (part / 100).backward()
         for param in model.params():
