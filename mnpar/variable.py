@@ -306,9 +306,8 @@ def backward(
     leaves.add_all(found)
     if watching is not None:
         starts = {node.key: getattr(g, "array", g) for node, g in seeds}
-        scale = loss_scale or 1.0
         losses = [(y.array, starts[y.node.key]) for y in outputs if y.node.key in starts]
-        watching.backward_ends([(array, weight / scale) for array, weight in losses])
+        watching.backward_ends(losses, loss_scale)
 
 
 def grad(

@@ -20,9 +20,9 @@ class Observer(Protocol):
     def backward_begins(self) -> None:
         """Called before a backward, be it inside another one."""
 
-    def backward_ends(self, losses: Sequence[tuple[Array, Any]]) -> None:
-        """Called after a backward, with the arrays that it started from, and what it multiplied
-        each by: an array or a number.
+    def backward_ends(self, losses: Sequence[tuple[Array, Any]], loss_scale: float | None) -> None:
+        """Called after a backward, with the arrays that it started from, each with the gradient
+        that it started with, an array or a number, in which the loss scale is a factor.
         """
 
     def stepped(self, optimizer: Any) -> None:

@@ -207,14 +207,15 @@ class Recorder(FunctionHook):
             self._before = {node: _array(node.gradient) for node in self._nodes}
         self._depth += 1
 
-    def backward_ends(self, losses: Any) -> None:
+    def backward_ends(self, losses: Any, loss_scale: float | None) -> None:
         self._depth -= 1
         if self._depth:
             return
         values = []
         for array, weight in losses:
             if array is not None and array.size:
-                total = float((to_host(array) * to_host(weight)).sum())
+                weight = to_host(weight) / (loss_scale or 1.0)
+                total = float((to_host(array) * weight).sum())
                 one = array.size == 1
                 # of several numbers, their sum as it was weighted
                 values.append((float(array.sum()) if one else total, _number(weight, one)))
@@ -331,7 +332,7 @@ def _array(gradient: Any) -> Array | None:
 
 
 def _number(weight: Any, one: bool) -> float:
-    return float(np.sum(to_host(weight))) if one else 1.0
+    return float(np.sum(weight)) if one else 1.0
 
 
 def record(

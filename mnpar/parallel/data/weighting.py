@@ -202,4 +202,4 @@ class WeightedLoss:
                     others.put_aside(node)
         leaves.add_all(found)
         if watching is not None:
-            watching.backward_ends([(self.loss.array, self.start / (loss_scale or 1.0))])
+            watching.backward_ends([(self.loss.array, self.start)], loss_scale)

@@ -203,8 +203,7 @@ class Step:
         self.finished(self)
         if watching is not None:
             loss = self.mean_loss()
-            weight = float(self.grad) / (loss_scale or 1.0)
-            watching.backward_ends([] if loss is None else [(loss, weight)])
+            watching.backward_ends([] if loss is None else [(loss, self.grad)], loss_scale)
 
     def forward(self) -> Any:
         """Run the forwards alone, and return the last stage's results as those of the whole batch;
