@@ -77,6 +77,16 @@ def persistent(serializer: Any) -> Any:
     return serializer if place is None else place(None, None, statistic=True)
 
 
+def optional_part(serializer: Any, name: str) -> Any:
+    """Return the serializer of a part, for a value that may be left out; None if the serializer has
+    no parts, because it only knows ``serializer(key, value)``.
+    """
+    try:
+        return serializer[name] if hasattr(serializer, "__getitem__") else None
+    except NotImplementedError:
+        return None
+
+
 class Serializer(AbstractSerializer):
     """Writes objects down.
 

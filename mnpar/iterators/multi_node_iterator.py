@@ -10,24 +10,27 @@ from __future__ import annotations
 
 import math
 import pickle
+import reprlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import check_root, dump_error, raise_error
 from mnpar.dataset import DatasetMixin, Iterator
 from mnpar.dataset.packing import Folded, Spec, fold
 from mnpar.errors import MismatchError
-from mnpar.serializer import AbstractSerializer
+from mnpar.serializer import AbstractSerializer, optional_part
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
 
 BEGIN, BATCH, STOP, RESET, SERIALIZE = range(5)  # what all ranks are doing
 CALLS = ("create_multi_node_iterator()", "next()", "next()", "reset()", "serialize()")
+_KINDS = (tuple, dict, list, int, float, complex, np.generic)  # of examples, beside arrays
 STATE = np.dtype(
     [
         ("act", "<i8"),
@@ -52,9 +55,9 @@ def create_multi_node_iterator(
     """Give every rank the batches of the master's iterator. Collective, like ``next``, ``reset``
     and ``serialize`` of it.
 
-    Batches may be lists of examples or anything else; examples nest tuples, dicts, lists, arrays,
-    numbers, strings, objects. All come out as they went in, every dtype kept. Arrays and numbers
-    travel as arrays.
+    An example is an array, a number, or a tuple, dict or list, which may nest these and anything
+    else that can be pickled; a batch is a list of examples, or has the form of one. All come out as
+    they went in, every dtype kept. Arrays and numbers travel as arrays.
 
     Args:
         actual_iterator: the master's iterator; the other ranks pass None, or an iterator that is
@@ -69,6 +72,8 @@ def create_multi_node_iterator(
 
     Raises:
         ValueError: there is no rank ``rank_master``, or (on every rank) the master has no iterator.
+        TypeError: ``next`` raises it on every rank if an example is a string or another object
+            that has no array and no number in it.
         Exception: what the master's iterator raises, ``next`` raises on every rank.
 
     Example:
@@ -113,7 +118,12 @@ class MultiNodeIterator(Iterator):
             raise ValueError(f"the master of a multi-node iterator needs an iterator, not {given}")
 
     def __next__(self) -> Any:
-        return self._share(BATCH, lambda: next(self.actual_iterator))
+        return self._share(BATCH, self._draw)
+
+    def _draw(self) -> Any:
+        batch = next(self.actual_iterator)
+        _check_examples(batch if type(batch) is list else [batch])
+        return batch
 
     def reset(self) -> None:
         """Go back to the beginning. Collective."""
@@ -284,6 +294,21 @@ class MultiNodeIterator(Iterator):
         return RemoteDataset(length, self.rank_master)
 
 
+def _check_examples(examples: list[Any]) -> None:
+    """Raise TypeError for an example that no model could be given."""
+    kinds = dict.fromkeys(map(type, examples))
+    for kind in kinds:
+        if issubclass(kind, _KINDS):
+            continue
+        example = next(example for example in examples if type(example) is kind)
+        if not backend.is_array(example):
+            raise TypeError(
+                "a multi-node iterator sends examples that are arrays, numbers, or tuples, dicts "
+                f"and lists of these; this one is a {kind.__name__}, {reprlib.repr(example)}: "
+                "transform the data set (TransformDataset), or put the example into a tuple"
+            )
+
+
 class RemoteDataset(DatasetMixin):
     """Stands for a data set on another rank: its length is known here."""
 
@@ -315,7 +340,10 @@ class _Recorder:
         self.entries: list[tuple[tuple[str, ...], Any]] = [] if entries is None else entries
 
     def __getitem__(self, key: str) -> _Recorder:
-        return _Recorder(self.serializer[key], (*self.path, key), self.entries)
+        part = optional_part(self.serializer, key)
+        if part is None:
+            raise NotImplementedError(f"{type(self.serializer).__name__} has no part {key!r}")
+        return _Recorder(part, (*self.path, key), self.entries)
 
     def __call__(self, key: str, value: Any) -> Any:
         result = self.serializer(key, value)

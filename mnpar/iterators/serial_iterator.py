@@ -13,7 +13,7 @@ from mnpar.backend import Array
 from mnpar.dataset import Iterator
 from mnpar.dataset.mixin import check_dataset
 from mnpar.iterators.order_samplers import OrderSampler, SamplerState, ShuffleOrderSampler
-from mnpar.serializer import AbstractSerializer
+from mnpar.serializer import AbstractSerializer, optional_part
 
 
 class State(NamedTuple):
@@ -249,8 +249,9 @@ class SerialIterator(Iterator):
             serializer("previous_epoch_detail", -1.0 if self._previous is None else self._previous)
         )
         sampler: Any = self.order_sampler
-        if hasattr(sampler, "serialize"):
+        part = optional_part(serializer, "order_sampler")
+        if hasattr(sampler, "serialize") and part is not None:
             with suppress(KeyError):  # Chainer does not save it
-                sampler.serialize(serializer["order_sampler"])
+                sampler.serialize(part)
         self._state = State(position, epoch, is_new_epoch, order)
         self._previous = None if previous < 0 else previous

@@ -15,6 +15,7 @@ from mnpar.chain import ChainList
 from mnpar.communicators.communicator import require_communicator
 from mnpar.functions import recv, send
 from mnpar.link import GradientComms, Link
+from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -27,9 +28,10 @@ class MultiNodeChainList(ChainList):
     ranks.
 
     Parts run in the order in which they were added. A part without ``rank_in`` gets the model's own
-    inputs; the output of the (only) part without ``rank_out`` is the model's. A part with several
-    ``rank_in`` is called with one argument from each; a tuple that it returns goes to each of its
-    ``rank_out`` as a tuple. A rank may send values to itself, and to one rank twice.
+    inputs; the output of the (only) part without ``rank_out`` is the model's. On a rank without
+    such a part the model returns an empty Variable, whose ``backward()`` visits its parts. A part
+    with several ``rank_in`` is called with one argument from each; a tuple that it returns goes to
+    each of its ``rank_out`` as a tuple. A rank may send values to itself, and to one rank twice.
 
     Args:
         comm: the communicator of all parts.
@@ -41,11 +43,14 @@ class MultiNodeChainList(ChainList):
         ...     if comm.rank == 0:
         ...         model.add_link(L.Linear(3, 4), rank_in=None, rank_out=1)
         ...         model.add_link(L.Linear(4, 2), rank_in=1, rank_out=None)
-        ...         return model(np.ones((5, 3), "f4")).shape
-        ...     model.add_link(L.Linear(4, 4), rank_in=0, rank_out=0)
-        ...     return model()
+        ...         y = F.sum(model(np.ones((5, 3), "f4")))
+        ...     else:
+        ...         model.add_link(L.Linear(4, 4), rank_in=0, rank_out=0)
+        ...         y = model()
+        ...     y.backward()
+        ...     return [part.W.grad.shape for part in model]
         >>> mnpar.run(program, ranks=2)
-        [(5, 2), None]
+        [[(4, 3), (2, 4)], [(4, 4)]]
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -100,13 +105,16 @@ class MultiNodeChainList(ChainList):
         ]
 
     def forward(self, *inputs: Any) -> Any:
-        """Run this rank's parts; return the model's output, or None on a rank without it."""
+        """Run this rank's parts; return the model's output, or, on a rank without it, what the last
+        :func:`~mnpar.functions.send` returned.
+        """
         if not len(self):
             raise ValueError(
                 f"rank {self._comm.rank} has no part in this MultiNodeChainList: add_link first"
             )
         own: deque[Any] = deque()  # values that this rank sends to itself
-        output = None
+        output: Any = None
+        delegate: Variable | None = None
         for part, (rank_in, rank_out) in zip(self, self._routes, strict=True):
             y = part(*(inputs if rank_in is None else [self._recv(rank, own) for rank in rank_in]))
             if rank_out is None:
@@ -115,13 +123,15 @@ class MultiNodeChainList(ChainList):
                 if rank == self._comm.rank:
                     own.append(y)
                 else:
-                    send(y, self._comm, rank)
+                    delegate = send(y, self._comm, rank)
         if own:
             raise ValueError(
                 f"rank {self._comm.rank} hands itself {len(own)} value(s) that no later part "
                 "takes (rank_in)"
             )
-        return output
+        if any(rank_out is None for _, rank_out in self._routes):
+            return output
+        return Variable(self.xp.empty(0, np.float32)) if delegate is None else delegate
 
     def _recv(self, rank: int, own: deque[Any]) -> Any:
         if rank != self._comm.rank:

@@ -27,7 +27,8 @@ EXAMPLES = {
     "numbers": lambda i: i,
     "floats": lambda i: i / 3,
     "numpy numbers": lambda i: np.int8(i),
-    "strings": lambda i: f"s{i}",
+    "strings in tuples": lambda i: (f"s{i}",),
+    "numpy strings": lambda i: np.str_(i),
     "pairs of classification": lambda i: (np.full(4, i, np.float32), np.int32(i)),
     "pairs of regression": lambda i: (np.full(4, i, np.float64), np.float64(i) + 0.1),
     "triples": lambda i: (np.ones(2), i, f"s{i}"),
@@ -37,8 +38,8 @@ EXAMPLES = {
     "sequences": lambda i: (np.arange(i, dtype=np.int16), i),
     "named tuples": lambda i: Point(i / 2, f"s{i}"),
     "nothing": lambda i: (),
-    "none": lambda i: None,
-    "sometimes none": lambda i: None if i % 2 else (i, np.ones(i)),
+    "none in lists": lambda i: [None],
+    "sometimes none": lambda i: (None,) if i % 2 else (i, np.ones(i)),
     "changing dtypes": lambda i: np.ones(2, np.float32 if i < 5 else np.float64),
     "big-endian": lambda i: np.full(2, i, ">f4"),
     "complex": lambda i: np.full(2, 1j * i),
@@ -174,7 +175,7 @@ ODD = {
     "array": [np.ones((3, 2)), np.zeros((1, 2))],
     "tuple of arrays": [(np.ones((3, 2)), np.arange(3)), (np.ones((1, 2)), np.arange(1))],
     "dict of arrays": [{"x": np.ones(3)}],
-    "number": [1, 2.5, "three", None],
+    "number": [1, 2.5, np.float16(3)],
     "empty list": [[], [1], []],
 }
 
@@ -287,13 +288,68 @@ def test_an_error_of_the_masters_iterator_is_raised_everywhere_and_the_next_batc
 def test_a_batch_that_cannot_be_sent_is_an_error_everywhere():
     def program(comm):
         iterator = create_multi_node_iterator(
-            SerialIterator([lambda: 0], 1) if comm.rank == 0 else None, comm
+            SerialIterator([(lambda: 0,)], 1) if comm.rank == 0 else None, comm
         )
         with pytest.raises(Exception, match="lambda"):
             iterator.next()
         return comm.rank
 
     assert mnpar.run(program, ranks=2) == [0, 1]
+
+
+@pytest.mark.parametrize("example", ["test", b"test", None, {1, 2}, object()], ids=repr)
+@pytest.mark.parametrize("alone", [False, True], ids=["in a list", "alone"])
+def test_an_example_without_arrays_and_numbers_is_a_type_error_everywhere(example, alone):
+    def program(comm):
+        mine = Odd([example, 3] if alone else [[1.0, example], [2.0]])
+        iterator = create_multi_node_iterator(mine if comm.rank == 0 else None, comm)
+        with pytest.raises(TypeError, match=f"this one is a {type(example).__name__}, "):
+            iterator.next()
+        return iterator.next()
+
+    assert mnpar.run(program, ranks=3) == [3 if alone else [2.0]] * 3
+
+
+class OnlyCalls(mnpar.Serializer, mnpar.Deserializer):
+    """A serializer in either direction that knows no parts."""
+
+    def __init__(self, values, reading=False):
+        self.values, self.reading = values, reading
+
+    def __call__(self, key, value):
+        if not self.reading:
+            self.values[key] = value
+        elif isinstance(value, np.ndarray):
+            np.copyto(value, self.values[key])
+        elif value is not None:
+            return type(value)(np.asarray(self.values[key]))
+        return value if isinstance(value, np.ndarray) else self.values[key]
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["a class", "a function"])
+@pytest.mark.parametrize("make", ["multi-node", "synchronized"])
+@pytest.mark.parametrize("kind", ["SerialIterator", "MultithreadIterator", "MultiprocessIterator"])
+def test_a_serializer_need_only_know_calls(make, kind, plain):
+    def serializer(*args):
+        made = OnlyCalls(*args)
+        return made.__call__ if plain else made
+
+    def program(comm):
+        made = getattr(mnpar.iterators, kind)(np.arange(6.0), 2)
+        if make == "multi-node":
+            iterator = create_multi_node_iterator(made, comm)
+        else:
+            iterator = mnpar.iterators.create_synchronized_iterator(made, comm)
+        values = {}
+        read = iterator.next() + iterator.next()
+        iterator.serialize(serializer(values))
+        iterator.finalize()
+        other = SerialIterator(np.arange(6.0), 2)
+        other.serialize(serializer(values, True))
+        assert (other.epoch_detail, other.is_new_epoch) == (2 / 3, False)
+        return sorted(read + other.next())
+
+    assert mnpar.run(program, ranks=2) == [[0, 1, 2, 3, 4, 5]] * 2
 
 
 @pytest.mark.parametrize("bad", [None, [1, 2], 3])
