@@ -66,15 +66,6 @@ class ScatteredDataset(SubDataset):
         return SubDataset(self, self.n_duplicates, len(self))
 
 
-def repeated_examples(dataset: Any) -> int:
-    """Return how many of the first examples the rank before has too; 0 unless the data set is a
-    :class:`ScatteredDataset`, or transforms one.
-    """
-    while isinstance(dataset, TransformDataset):
-        dataset = dataset.dataset
-    return dataset.n_duplicates if isinstance(dataset, ScatteredDataset) else 0
-
-
 def scatter_dataset(
     dataset: Any,
     comm: Communicator,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,10 @@ from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
-from mnpar.datasets.scatter import repeated_examples
-from mnpar.datasets.sub_dataset import SubDataset
-from mnpar.iterators import SerialIterator
+from mnpar.iterators.repeats import exclude_repeats, read_span, without_repeats
 from mnpar.reporter import DictSummary, Sums
 from mnpar.training.extension import PRIORITY_WRITER, Extension
-from mnpar.training.extensions.evaluator import Evaluator, without_first
+from mnpar.training.extensions.evaluator import Evaluator
 from mnpar.training.updaters.standard_updater import Converter, call
 
 if TYPE_CHECKING:
@@ -32,10 +31,10 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
     in the middle of a model-parallel network none at all): each mean is over the examples of the
     ranks that report the value, and equals the mean that one process would report. This holds for
     ``scatter_dataset(data, comm)`` too, which by default gives some examples to two ranks: each
-    counts once, while all ranks make equally many batches. (Where the iterator shuffles, or the
-    Evaluator has an ``evaluate`` of its own, the iterator gets a data set without the repeated
-    examples, and some ranks may make a batch less. An iterator that is not a ``SerialIterator``,
-    ``MultithreadIterator`` or ``MultiprocessIterator`` gives all of its examples.)
+    counts once, while all ranks make equally many batches, through multi-node and synchronized
+    iterators and mnpar's data sets, too. (Where the iterator shuffles, is wrapped by a class of
+    your own, or the Evaluator has an ``evaluate`` of its own, the iterator gets a data set without
+    the repeated examples, and some ranks may make a batch less.)
 
     Args:
         actual_evaluator: an :class:`Evaluator`. One with an ``evaluate`` of its own, which returns
@@ -47,6 +46,8 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
 
     Raises:
         TypeError: the evaluator has no ``evaluate``.
+        ValueError: examples repeat, and which ones is not known: behind an iterator or in a data
+            set of a class that mnpar does not know.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
@@ -68,43 +69,45 @@ def create_multi_node_evaluator(actual_evaluator: Any, communicator: Communicato
             f"rank {communicator.rank}: create_multi_node_evaluator needs an Evaluator, not {given}"
         )
     own = actual_evaluator.evaluate
+    span = None
     if isinstance(actual_evaluator, Evaluator):
+        iterator = actual_evaluator.get_all_iterators().get("main")
+        span = read_span(iterator)
         in_order = getattr(own, "__func__", None) is Evaluator.evaluate
-        actual_evaluator._repeated = _repeated(
-            actual_evaluator.get_all_iterators().get("main"), in_order
-        )
+        actual_evaluator._repeated = exclude_repeats(iterator, in_order)
 
     def evaluate() -> dict[str, float]:
         actual_evaluator._summary = None
         means = own()
+        sums = _sums(means, actual_evaluator._summary, _length(actual_evaluator))
+        ranks = communicator.allgather_obj((sums, span))
+        if communicator.rank == 0:
+            _warn_of_unread([span for sums, span in ranks if sums])
         total = DictSummary()  # added up in rank order: the same digits everywhere
-        total.merge(
-            communicator.allgather_obj(
-                _sums(means, actual_evaluator._summary, _length(actual_evaluator))
-            )
-        )
+        total.merge([sums for sums, _ in ranks])
         return total.compute_mean()
 
     actual_evaluator.evaluate = evaluate
     return actual_evaluator
 
 
-def _repeated(iterator: Any, in_order: bool = True) -> int:
-    """Return how many of an iterator's first examples another rank has too, and counts.
-
-    Where the order of the iterator is random, or must not matter, the iterator gets a data set
-    without these, and the number is 0.
-    """
-    if not isinstance(iterator, SerialIterator) or not (
-        repeated := repeated_examples(iterator.dataset)
-    ):
-        return 0
-    if in_order and iterator.order_sampler is None:
-        return repeated
-    iterator.finalize()  # readers that have begun have the old data set
-    iterator.dataset = SubDataset(iterator.dataset, repeated, len(iterator.dataset))
-    iterator.reset()
-    return 0
+def _warn_of_unread(spans: list[tuple[int, int, int] | None]) -> None:
+    """Warn if some of a scattered data set is read by none of the ranks that report something."""
+    known = sorted([span for span in spans if span is not None])
+    if len(known) < len(spans) or len(dict.fromkeys([total for _, _, total in known])) != 1:
+        return
+    read = reached = 0
+    for begin, end, _ in known:
+        read += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    total = known[0][2]
+    if read < total:
+        warnings.warn(
+            f"this evaluation counts {read} of the {total} examples that scatter_dataset spread: "
+            "the ranks that evaluate together do not read the others. Scatter over the ranks "
+            "that evaluate, or give the whole data set to the master of a multi-node iterator",
+            stacklevel=2,
+        )
 
 
 def _sums(means: dict[str, Any], known: DictSummary | None, n: int) -> dict[str, Sums]:
@@ -187,7 +190,7 @@ class GenericMultiNodeEvaluator(Extension):
         if not 0 <= root < (1 if comm is None else comm.size):
             raise ValueError(f"root = {root} is no rank of {comm}")
         self.comm, self.iterator, self.root = comm, iterator, root
-        self._repeated = 0 if comm is None else _repeated(iterator)
+        self._repeated = [] if comm is None else exclude_repeats(iterator)
         self._targets = {"main": target}
         self.device = device
         self.converter = converter
@@ -213,7 +216,7 @@ class GenericMultiNodeEvaluator(Extension):
 
     def _results(self, batches: Any) -> Iterator[Any]:
         is_root = self.comm is None or self.comm.rank == self.root
-        for batch, counts in without_first(batches, self._repeated):
+        for batch, counts in without_repeats(batches, self._repeated):
             with using_config("train", False), no_backprop_mode():
                 result = call(self.calc_local, converted(self.converter, batch, self.device))
             if result is None:

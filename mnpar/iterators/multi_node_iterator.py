@@ -22,7 +22,9 @@ from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import check_root, dump_error, raise_error
 from mnpar.dataset import DatasetMixin, Iterator
 from mnpar.dataset.packing import Folded, Spec, fold
+from mnpar.datasets.repeats import repeated_rows, scattered_span
 from mnpar.errors import MismatchError
+from mnpar.iterators.serial_iterator import SerialIterator
 from mnpar.serializer import AbstractSerializer, optional_part
 
 if TYPE_CHECKING:
@@ -71,7 +73,8 @@ def create_multi_node_iterator(
         ``len(dataset)`` are the master's.
 
     Raises:
-        ValueError: there is no rank ``rank_master``, or (on every rank) the master has no iterator.
+        ValueError: there is no rank ``rank_master``, or (on every rank) the master has no iterator,
+            or (on this one) this rank has another part of scattered data, which nobody would read.
         TypeError: ``next`` raises it on every rank if an example is a string or another object
             that has no array and no number in it.
         Exception: what the master's iterator raises, ``next`` raises on every rank.
@@ -106,9 +109,19 @@ class MultiNodeIterator(Iterator):
         self.rank_master = check_root(communicator, rank_master, "rank_master")
         self.actual_iterator: Any = actual_iterator if communicator.rank == rank_master else None
         self._spec: Spec | None = None  # of the last batch
-        self._share(BEGIN, self._check)
+        # the places of examples that another rank counts, if the order is that of the data set
+        self.in_order, self.repeated, self.span = self._share(BEGIN, self._check)
+        own = scattered_span(getattr(actual_iterator, "dataset", None))
+        if own and self.span and own[2] == self.span[2] and own[:2] != self.span[:2]:
+            begin, end, total = own
+            raise ValueError(
+                f"rank {communicator.rank}: nobody would read this rank's part of the data, "
+                f"examples {begin} … {end - 1} of {total}: all ranks get the batches of rank "
+                f"{rank_master}'s iterator. Give that one the whole data set, or scatter it over "
+                "other ranks than those that share batches"
+            )
 
-    def _check(self) -> None:
+    def _check(self) -> tuple[bool, list[int], tuple[int, int, int] | None]:
         if not hasattr(self.actual_iterator, "__next__"):
             given = (
                 "None"
@@ -116,6 +129,14 @@ class MultiNodeIterator(Iterator):
                 else f"a {type(self.actual_iterator).__name__}"
             )
             raise ValueError(f"the master of a multi-node iterator needs an iterator, not {given}")
+        it = self.actual_iterator
+        span = scattered_span(getattr(it, "dataset", None))
+        if not isinstance(it, SerialIterator) or it.order_sampler is not None:
+            return False, [], span
+        try:
+            return True, repeated_rows(it.dataset).tolist(), span
+        except ValueError:  # for an evaluation to raise: training repeats them
+            return False, [], span
 
     def __next__(self) -> Any:
         return self._share(BATCH, self._draw)

@@ -1,5 +1,7 @@
 """An evaluation over ranks is that of one process, however the examples are spread."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -94,6 +96,181 @@ def test_what_scatter_dataset_repeats_is_counted_once(comm, n, batch, iterator):
         for name, value in alone.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-12)
     evaluator.get_iterator("main").finalize()
+
+
+class Wrapped(mnpar.dataset.Iterator):
+    """A user's iterator around another."""
+
+    repeat = False
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __next__(self):
+        return next(self.inner)
+
+    def reset(self):
+        self.inner.reset()
+
+
+class Means(mnpar.Chain):
+    """Reports the mean of what it gets."""
+
+    def forward(self, x):
+        mnpar.report({"mean": float(np.mean(x))}, self)
+
+
+ITERATORS = {
+    "multi-node": lambda made, comm: mnpar.iterators.create_multi_node_iterator(made, comm),
+    "multi-node, another master": lambda made, comm: mnpar.iterators.create_multi_node_iterator(
+        made, comm, comm.size - 1
+    ),
+    "multi-node around the user's own": lambda made, comm: (
+        mnpar.iterators.create_multi_node_iterator(Wrapped(made), comm)
+    ),
+    "synchronized": lambda made, comm: mnpar.iterators.create_synchronized_iterator(made, comm),
+    "synchronized in a multi-node one": lambda made, comm: (
+        mnpar.iterators.create_multi_node_iterator(
+            mnpar.iterators.create_synchronized_iterator(made, comm), comm
+        )
+    ),
+    "the user's own": lambda made, comm: Wrapped(made),
+    "the user's own around a multi-node one": lambda made, comm: Wrapped(
+        mnpar.iterators.create_multi_node_iterator(made, comm)
+    ),
+}
+DATASETS = {
+    "scattered": lambda part: part,
+    "transformed": lambda part: mnpar.datasets.TransformDataset(part, float),
+    "reordered": lambda part: mnpar.datasets.SubDataset(
+        part, 0, len(part), np.arange(len(part))[::-1]
+    ),
+    "joined": lambda part: mnpar.datasets.TransformDataset(
+        mnpar.datasets.TupleDataset(part, part), lambda pair: pair[0]
+    ),
+    "in a row": lambda part: mnpar.datasets.ConcatenatedDataset(part),
+    "read ahead": lambda part: mnpar.datasets.PrefetchDataset(part, 0),
+    "merged": lambda part: mnpar.datasets.TransformDataset(
+        mnpar.datasets.MergeDataset(part, part), lambda pair: pair[0]
+    ),
+    "named": lambda part: mnpar.datasets.TransformDataset(
+        mnpar.datasets.DictDataset(x=part), lambda one: one["x"]
+    ),
+}
+
+
+@pytest.mark.grid
+@pytest.mark.ranks(2, 4, on="threads")
+@pytest.mark.parametrize("wrap", ITERATORS.values(), ids=ITERATORS)
+@pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_repeats_are_counted_once_behind_any_iterator_and_data_set(comm, wrap, dataset, shuffle):
+    """Ranks 0, 2 and 1, 3 have copies of a model each, which is spread over 0, 1 and 2, 3."""
+    data_comm, model_comm = comm.split(comm.rank % 2, 0), comm.split(comm.rank // 2, 0)
+    values = [0.0, 0, 6, 0, 0] if data_comm.size == 2 else [3.0, 1]
+    part = mnpar.scatter_dataset(values if data_comm.rank == 0 else None, data_comm)
+    batches = wrap(SerialIterator(dataset(part), 2, repeat=False, shuffle=shuffle), model_comm)
+    evaluator = mnpar.create_multi_node_evaluator(
+        extensions.Evaluator(batches, Means()), [data_comm, comm][int(comm.size == 4)]
+    )
+    for _ in range(2):
+        np.testing.assert_allclose(evaluator()["main/mean"], np.mean(values), rtol=1e-12)
+
+
+def test_examples_that_no_rank_reads_are_told_of():
+    def program(comm):
+        part = mnpar.scatter_dataset(range(5) if comm.rank == 0 else None, comm)
+        own = SerialIterator(part, 2, repeat=False, shuffle=False)
+        with contextlib.ExitStack() as stack:
+            if comm.rank:
+                stack.enter_context(
+                    pytest.raises(ValueError, match=r"nobody .* examples 2 … 4 of 5: .* rank 0's")
+                )
+            mnpar.iterators.create_multi_node_iterator(own, comm)
+        batches = mnpar.iterators.create_multi_node_iterator(
+            own if comm.rank == 0 else None, comm
+        )
+        evaluator = mnpar.create_multi_node_evaluator(
+            extensions.Evaluator(batches, Means()), comm
+        )
+        with contextlib.ExitStack() as stack:
+            if comm.rank == 0:
+                stack.enter_context(pytest.warns(UserWarning, match="counts 3 of the 5 examples"))
+            return evaluator()
+
+    assert mnpar.run(program, ranks=2) == [{"main/mean": 1.0}] * 2
+
+
+class Unknown(mnpar.dataset.DatasetMixin):
+    """A user's data set whose examples are no longer those of the scattered one."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner) // 2
+
+    def get_example(self, i):
+        return self.inner[2 * i + 1]
+
+
+class Guessed:
+    """A user's iterator that reads a data set itself."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        return iter([[one] for one in self.dataset])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda part: SerialIterator(Unknown(part), 1, repeat=False), Guessed],
+    ids=["data set", "iterator"],
+)
+def test_repeats_that_cannot_be_found_are_an_error_in_an_evaluation_and_not_in_training(make):
+    def program(comm):
+        part = mnpar.scatter_dataset(range(5) if comm.rank == 0 else None, comm)
+        mnpar.iterators.create_multi_node_iterator(iter(make(part)), comm)
+        mnpar.create_multi_node_evaluator(
+            extensions.Evaluator(make(part.without_duplicates()), model()), comm
+        )
+        evaluator = extensions.Evaluator(make(part), model())
+        if comm.rank == 0:  # the examples are its own
+            return mnpar.create_multi_node_evaluator(evaluator, comm)
+        with pytest.raises(ValueError, match="another rank has too, and counts.*force_equal"):
+            mnpar.create_multi_node_evaluator(evaluator, comm)
+
+    mnpar.run(program, ranks=2)
+
+
+@ranks
+def test_an_evaluation_without_an_iterator_ends_a_trainers_run(comm, tmp_path):
+    class Bleu(extensions.Evaluator):
+        def __init__(self, target):
+            super().__init__({"main": None}, target)
+
+        def evaluate(self):
+            observation = {}
+            with mnpar.report_scope(observation):
+                if comm.rank == comm.size - 1:
+                    mnpar.report({"bleu": 0.5}, self.get_target("main"))
+            return observation
+
+    target = model()
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(target)
+    updater = mnpar.training.StandardUpdater(SerialIterator(examples(4), 2), optimizer)
+    trainer = mnpar.training.Trainer(updater, (1, "epoch"), tmp_path)
+    trainer.extend(mnpar.create_multi_node_evaluator(Bleu(target), comm))
+    trainer.extend(extensions.Evaluator({"main": None}, target), name="never", trigger=(9, "epoch"))
+    trainer.run()
+    assert trainer.observation["validation/main/bleu"] == 0.5
+
+
+def test_an_evaluation_that_needs_an_iterator_and_has_none_says_so():
+    with pytest.raises(TypeError, match="this Evaluator has no iterator to evaluate"):
+        extensions.Evaluator({"main": None}, model())()
 
 
 @pytest.mark.ranks(2, on="mpi")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from mnpar.configuration import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
+from mnpar.iterators.repeats import without_repeats
 from mnpar.reporter import DictSummary, Reporter, report, report_scope
 from mnpar.serializer import AbstractSerializer
 from mnpar.training.extension import PRIORITY_WRITER, Extension
@@ -28,7 +29,7 @@ class Evaluator(Extension):
 
     Args:
         iterator: one that ends (``repeat=False``); or a dict of iterators by name, with a
-            ``'main'`` one.
+            ``'main'`` one. None, if ``evaluate`` is overridden and needs none.
         target: the model; or a dict of links by name, with a ``'main'`` one.
         converter: makes arrays of a batch, ``converter(batch, device)``; functions get the device's
             number (-1: the host).
@@ -74,7 +75,7 @@ class Evaluator(Extension):
         self.eval_func = eval_func
         self._progress_bar = progress_bar
         self._summary = DictSummary()  # of the last evaluation
-        self._repeated = 0  # so many examples, the first ones, another rank counts
+        self._repeated: list[int] = []  # the places of examples that another rank counts
         for name, one in self._iterators.items():
             if getattr(one, "repeat", False):
                 warnings.warn(
@@ -114,6 +115,11 @@ class Evaluator(Extension):
     def evaluate(self) -> dict[str, float]:
         """Return the means by name; subclasses may override it."""
         iterator = self._iterators["main"]
+        if iterator is None:
+            raise TypeError(
+                f"this {type(self).__name__} has no iterator to evaluate: give it one, or override "
+                "evaluate"
+            )
         evaluate = self.eval_func or self._targets["main"]
         if self.eval_hook:
             self.eval_hook(self)
@@ -123,7 +129,7 @@ class Evaluator(Extension):
             iterator = copy.copy(iterator)
         summary = DictSummary()
         bar = Bar() if self._progress_bar else None
-        for batch, counts in without_first(iterator, self._repeated):
+        for batch, counts in without_repeats(iterator, self._repeated):
             observation: dict[str, Any] = {}
             with report_scope(observation), no_backprop_mode():
                 call(evaluate, converted(self.converter, batch, self.device))
@@ -151,17 +157,5 @@ class Evaluator(Extension):
     def finalize(self) -> None:
         """Let the iterators give back their threads and files."""
         for iterator in self._iterators.values():
-            iterator.finalize()
-
-
-def without_first(batches: Iterable[Any], n: int) -> Iterator[tuple[Any, bool]]:
-    """Batches without the first n examples, and True; a batch that has no others as it is, and
-    False.
-
-    Such a batch is evaluated too, as the model may communicate, and not counted: so ranks make
-    equally many batches.
-    """
-    for batch in batches:
-        rest = batch[n:] if n else batch
-        n -= len(batch) - len(rest) if n else 0
-        yield (batch, False) if rest is not batch and not rest else (rest, True)
+            if hasattr(iterator, "finalize"):
+                iterator.finalize()
