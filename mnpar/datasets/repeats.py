@@ -59,8 +59,7 @@ def repeated_rows(dataset: Any) -> Array:
     if isinstance(dataset, ConcatenatedDataset):
         begins = np.cumsum([0, *map(len, dataset.datasets)])
         places = [
-            begin + repeated_rows(one)
-            for begin, one in zip(begins, dataset.datasets, strict=False)
+            begin + repeated_rows(one) for begin, one in zip(begins, dataset.datasets, strict=False)
         ]
         return np.concatenate([_NONE, *places])
     for name, value in getattr(dataset, "__dict__", {}).items():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.autograd.arraylike import as_array
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import run_on_root
 from mnpar.link import Link
@@ -37,6 +38,9 @@ class ObservationAggregator(Extension):
             ranks.
         aggregator: called on rank 0 with a list of each rank's list of values; None: the mean of
             all, in which a pair ``(value, weight)`` counts by its weight.
+
+    Values that were observed as Variables, as links report them in Chainer, are given to the
+    aggregator as Variables, on the host, and their mean is one.
 
     Example:
         >>> from types import SimpleNamespace
@@ -97,7 +101,11 @@ class ObservationAggregator(Extension):
         pairs = [value if _is_pair(value) else (value,) for value in self.observation_history]
         history = json.dumps(
             [
-                [part for x in pair for part in (np.asarray(x).dtype.name, np.asarray(x).tolist())]
+                [
+                    part
+                    for x in map(np.asarray, map(as_array, pair))
+                    for part in (x.dtype.name, x.tolist())
+                ]
                 for pair in pairs
             ]
         )
@@ -116,14 +124,19 @@ def _is_pair(value: Any) -> bool:
 
 
 def _on_host(value: Any) -> Any:
-    return backend.to_host(value.array if isinstance(value, Variable) else value)
+    if isinstance(value, Variable):
+        return Variable(backend.to_host(value.array), requires_grad=False)
+    return backend.to_host(value)
 
 
 def _mean(ranks: list[list[Any]]) -> Any:
     """Return the mean of all values of all ranks, in float64 at least; None if there is none."""
-    pairs = [value if _is_pair(value) else (value, 1) for values in ranks for value in values]
+    values = [value if _is_pair(value) else (value, 1) for values in ranks for value in values]
+    pairs = [(as_array(value), as_array(w)) for value, w in values]
     weight = sum(w for _, w in pairs)
     mean = sum(value * np.float64(w) for value, w in pairs) / weight if weight else None
+    if mean is not None and any(isinstance(value, Variable) for value, _ in values):
+        return Variable(np.asarray(mean), requires_grad=False)
     return float(mean) if isinstance(mean, np.float64) else mean
 
 

@@ -1,5 +1,7 @@
 """Values of all ranks made one: observations, persistent arrays, and the time to stop."""
 
+from types import SimpleNamespace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -55,7 +57,34 @@ def test_a_value_is_the_mean_over_ranks_and_iterations(comm, interval, kind, tmp
         if interval == 1
         else [None, 5 + offset, None, 25 + offset]
     )
+    if kind is KINDS["variables"]:  # so are their means, as in Chainer
+        found = [None if mean is None else mean.data for mean in found]
     np.testing.assert_allclose(np.array(found, float), np.array(expected, float))
+
+
+@ranks
+def test_an_aggregator_gets_variables_where_they_were_observed(comm, tmp_path):
+    def largest(ranks):
+        return max([value.data for values in ranks for value in values])
+
+    values = [KINDS["variables"](10.0 * i + comm.rank) for i in range(4)]
+    assert observed(comm, tmp_path, values, aggregator=largest) == [
+        10.0 * i + comm.size - 1 for i in range(4)
+    ]
+
+
+@ranks
+def test_early_stopping_monitors_variables(comm):
+    stop = MultiNodeEarlyStoppingTrigger(comm, monitor="accuracy", patience=2)
+    updater = mnpar.training.StandardUpdater(
+        mnpar.iterators.SerialIterator([1], 1), mnpar.optimizers.SGD().setup(L.Linear(1, 1))
+    )
+    fired = []
+    for value in [0.5, 0.6, 0.4, 0.3, 0.2]:
+        updater.get_iterator("main").next()
+        accuracy = mnpar.Variable(np.float32([value + comm.rank]).reshape(()))
+        fired.append(stop(SimpleNamespace(updater=updater, observation={"accuracy": accuracy})))
+    assert fired == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize("resume", [None, 3])
