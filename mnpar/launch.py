@@ -467,11 +467,14 @@ def run(program: Callable[..., T], ranks: int = 2, args: tuple[Any, ...] = ()) -
             f"{described(args)}"
         )
     # the caller's context is copied to each thread, and its generator must not be shared
-    streams = random.spawn(ranks)
+    randomness = random.RankRandomness(ranks)
 
     def body(transport: ThreadTransport) -> T:
-        random.use(streams[transport.rank])
+        randomness.begin(transport.rank)
         with Tape():
             return program(Communicator(transport), *args)
 
-    return run_threads(body, ranks)
+    try:
+        return run_threads(body, ranks)
+    finally:
+        randomness.end()

@@ -1,23 +1,36 @@
 """The rank's source of randomness: one numpy Generator per context, so that ranks which are threads
 do not share one.
 
-Nothing in mnpar draws from numpy's global state. Random functions take a generator as an argument
-(``rng=``), by default the rank's: a program that calls :func:`seed` first is reproducible whatever
-else runs in the process.
+Random functions take a generator as an argument (``rng=``), by default the rank's. It is the one
+that was seeded last: by :func:`seed`, or by ``np.random.seed(n)``, after which the rank draws from
+numpy's global stream, as every Chainer program does. A program that seeds neither draws from the
+operating system's entropy.
+
+numpy says itself whether its global stream was seeded: its bit generator then has no
+``seed_seq``. Ranks that are threads take turns, and each puts its own bit generator in the global
+place when it goes on (:func:`put_aside`, :func:`take_up`).
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+# what ``seed`` started; None: nobody has drawn yet
 _generator: ContextVar[np.random.Generator | None] = ContextVar("mnpar.random", default=None)
+# what ``using`` insists on, whatever is seeded
+_insisted: ContextVar[np.random.Generator | None] = ContextVar(
+    "mnpar.random.insisted", default=None
+)
+# numpy's global stream
+_numpy: ContextVar[np.random.Generator | None] = ContextVar("mnpar.random.numpy", default=None)
 # names of bit generators, which numpy loads when they are asked for
 _KINDS = (
     "PCG64",
@@ -29,15 +42,30 @@ _KINDS = (
 
 
 def generator() -> np.random.Generator:
-    """Return the Generator of the calling rank; seeded from the operating system's entropy unless
-    :func:`seed` was called.
+    """Return the Generator of the calling rank: the one that was seeded last, by :func:`seed` or by
+    ``np.random.seed``; else one of the operating system's entropy.
 
     Example:
-        >>> import mnpar.random
+        >>> import numpy as np, mnpar.random
         >>> mnpar.random.seed(0)
         >>> round(float(mnpar.random.generator().random()), 3)
         0.637
+        >>> np.random.seed(0)
+        >>> a = mnpar.random.generator().random()
+        >>> np.random.seed(0)
+        >>> a == mnpar.random.generator().random()
+        True
     """
+    rng = _insisted.get()
+    if rng is not None:
+        return rng
+    numbers = np.random.get_bit_generator()
+    if numbers.seed_seq is None:
+        rng = _numpy.get()
+        if rng is None or rng.bit_generator is not numbers:
+            rng = np.random.Generator(numbers)
+            _numpy.set(rng)
+        return rng
     rng = _generator.get()
     if rng is None:
         rng = np.random.default_rng()
@@ -60,7 +88,20 @@ def seed(value: int | list[int] | None = None) -> None:
         >>> a == mnpar.random.generator().random()
         True
     """
-    _generator.set(np.random.default_rng(value))
+    _start(np.random.default_rng(value))
+
+
+def _start(rng: np.random.Generator) -> None:
+    """Draw from this Generator until something else is seeded."""
+    if _insisted.get() is not None:
+        _insisted.set(rng)
+        return
+    _generator.set(rng)
+    numbers = np.random.get_bit_generator()
+    if numbers.seed_seq is None:  # numpy goes on as it was, but what it draws from counts as unseeded
+        state = np.random.get_state(legacy=False)
+        np.random.set_bit_generator(type(numbers)(0))
+        np.random.set_state(state)
 
 
 def spawn(n: int) -> list[np.random.Generator]:
@@ -77,12 +118,15 @@ def spawn(n: int) -> list[np.random.Generator]:
         >>> a.random() != b.random()
         True
     """
-    return generator().spawn(n)
+    rng = generator()
+    if rng.bit_generator.seed_seq is not None:
+        return rng.spawn(n)
+    seeds = np.random.SeedSequence(rng.integers(2**32, size=4).tolist())
+    return [np.random.default_rng(one) for one in seeds.spawn(n)]
 
 
 def use(rng: np.random.Generator) -> None:
-    """Let the calling rank draw from this Generator: ``mnpar.run`` gives one to each of its
-    threads.
+    """Let the calling rank draw from this Generator, until something else is seeded.
 
     Args:
         rng: nobody else should draw from it.
@@ -93,13 +137,13 @@ def use(rng: np.random.Generator) -> None:
         >>> round(float(mnpar.random.generator().random()), 3)
         0.637
     """
-    _generator.set(rng)
+    _start(rng)
 
 
 @contextmanager
 def using(rng: np.random.Generator | None) -> Iterator[None]:
-    """Let the calling rank draw from this Generator inside a ``with`` block, and go on with its own
-    after it.
+    """Let the calling rank draw from this Generator inside a ``with`` block, whatever numpy's
+    global stream is seeded with, and go on with its own after it.
 
     Args:
         rng: None: the rank's own.
@@ -112,12 +156,12 @@ def using(rng: np.random.Generator | None) -> Iterator[None]:
         >>> round(float(mnpar.random.generator().random()), 3)
         0.637
     """
-    before = generator()
-    _generator.set(before if rng is None else rng)
+    before = _insisted.get()
+    _insisted.set(generator() if rng is None else rng)
     try:
         yield
     finally:
-        _generator.set(before)
+        _insisted.set(before)
 
 
 def of_path(seed: int | list[int], path: str) -> np.random.Generator:
@@ -187,4 +231,64 @@ def set_state(state: dict[str, Any]) -> None:
         bits.state = state["generator"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"this is no state of a random generator: {error!r}") from None
-    _generator.set(np.random.Generator(bits))
+    own = generator().bit_generator
+    if own.seed_seq is None and isinstance(own, type(bits)):
+        own.state = bits.state  # numpy's global stream goes on, too
+    else:
+        _start(np.random.Generator(bits))
+
+
+class Numbers(NamedTuple):
+    """numpy's global stream, and the number that its legacy functions have in store."""
+
+    bits: Any  # the bit generator
+    state: dict[str, Any] | None
+
+
+def put_aside() -> Numbers:
+    """Return numpy's global stream, for a rank to take up when it goes on."""
+    bits = np.random.get_bit_generator()
+    seeded = bits.seed_seq is None
+    return Numbers(bits, np.random.get_state(legacy=False) if seeded else None)
+
+
+def take_up(numbers: Numbers) -> None:
+    """Let numpy's global functions, and :func:`generator`, draw from this stream."""
+    bits = numbers.bits
+    if numbers.state is None and bits.seed_seq is None:
+        bits = np.random.MT19937()  # another rank has seeded it since
+    np.random.set_bit_generator(bits)
+    if numbers.state is not None and numbers.state["has_gauss"]:
+        np.random.set_state(numbers.state)
+
+
+class RankRandomness:
+    """What the thread ranks of one run draw from, as processes would: after ``np.random.seed`` all
+    have numpy's stream as it was; otherwise each has one of its own.
+
+    Args:
+        n: the number of ranks.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._callers = put_aside()
+        self._ranks: list[Numbers] = []
+        self._streams: list[np.random.Generator] = []
+        if self._callers.state is not None and _insisted.get() is None:
+            self._ranks = [
+                self._callers._replace(bits=copy.deepcopy(self._callers.bits)) for _ in range(n)
+            ]
+        else:
+            self._streams = spawn(n)
+
+    def begin(self, rank: int) -> None:
+        """Let this thread be the rank."""
+        _insisted.set(None)
+        _generator.set(self._streams[rank] if self._streams else None)
+        take_up(self._ranks[rank] if self._ranks else Numbers(self._callers.bits, None))
+
+    def end(self) -> None:
+        """Give the caller its stream back: where rank 0 has come, if the ranks went on from it."""
+        take_up(self._callers)
+        if self._ranks:
+            self._callers.bits.state = self._ranks[0].bits.state

@@ -100,3 +100,151 @@ def test_a_part_that_is_none_of_the_whole_is_refused():
         F.dropout(np.ones((2, 3)), whole=(4, 3), part=1)
     with pytest.raises(ValueError, match=r"whole=\(N, D\), part="):
         F.dropout(np.ones((2, 3)), whole=(4, 3))
+
+
+# ---- numpy's seed ----
+
+
+@pytest.fixture(autouse=True)
+def _numpys_own_stream():
+    """Other tests find numpy's global stream as it was."""
+    numbers = mnpar.random.put_aside()
+    yield
+    mnpar.random.take_up(numbers)
+    mnpar.random.seed(0)
+
+
+def drawn_by_all():
+    """Weights, a mask, an order, and numpy's own numbers: an odd number of normal ones."""
+    return [
+        mnpar.links.Linear(3, 2).W.array,
+        F.dropout(np.ones(8)).array,
+        mnpar.iterators.SerialIterator(range(9), 9).next(),
+        np.random.randn(3),
+    ]
+
+
+def equal(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_numpys_seed_gives_the_same_weights_and_numbers_again():
+    np.random.seed(7)
+    first = drawn_by_all()
+    second = drawn_by_all()
+    np.random.seed(7)
+    assert equal(drawn_by_all(), first)
+    assert equal(drawn_by_all(), second)
+    assert not equal(first, second)
+    np.random.seed(8)
+    assert not equal(drawn_by_all(), first)
+
+
+def test_what_is_seeded_last_counts():
+    mnpar.random.seed(1)
+    mine = mnpar.random.generator().random(3)
+    np.random.seed(1)
+    numpys = mnpar.random.generator().random(3)
+    mnpar.random.seed(1)
+    assert equal(mnpar.random.generator().random(3), mine)
+    np.random.seed(1)
+    assert equal(mnpar.random.generator().random(3), numpys)
+
+
+def test_seeding_mnpar_leaves_numpys_numbers_as_they_would_be():
+    np.random.seed(1)
+    expected = np.random.randn(5)
+    np.random.seed(1)
+    found = np.random.randn(3)  # the fourth is in store
+    mnpar.random.seed(1)
+    assert equal([*found, *np.random.randn(2)], expected)
+
+
+def test_a_generator_that_is_insisted_on_is_not_seeded_by_numpy():
+    np.random.seed(1)
+    with mnpar.random.using(np.random.default_rng(3)):
+        np.random.seed(2)
+        assert mnpar.random.generator().random() == np.random.default_rng(3).random()
+    drawn = mnpar.random.generator().random(2)
+    np.random.seed(2)
+    assert equal(mnpar.random.generator().random(2), drawn)
+
+
+def test_numpys_stream_goes_on_from_a_state_that_went_through_json():
+    np.random.seed(5)
+    mnpar.random.generator().random(3)
+    state = json.loads(json.dumps(mnpar.random.get_state()))
+    drawn = [*mnpar.random.generator().random(3), *np.random.rand(3)]
+    np.random.seed(9)
+    mnpar.random.set_state(state)
+    assert equal([*mnpar.random.generator().random(3), *np.random.rand(3)], drawn)
+    mnpar.random.seed(0)
+    mnpar.random.set_state(state)
+    assert equal(mnpar.random.generator().random(3), drawn[:3])
+
+
+def test_streams_that_are_spawned_follow_numpys_seed():
+    np.random.seed(5)
+    drawn = [rng.random() for rng in mnpar.random.spawn(3)]
+    np.random.seed(5)
+    assert [rng.random() for rng in mnpar.random.spawn(3)] == drawn
+    assert len(set(drawn)) == 3
+
+
+def seeded_on_each_rank(comm):
+    """As under mpiexec: with one seed on all ranks, whatever they do in between."""
+    np.random.seed(3)
+    first = drawn_by_all()
+    comm.allreduce(np.ones(1))
+    np.random.rand(comm.rank)  # ranks draw differently from here on
+    comm.barrier()
+    second = drawn_by_all()
+    np.random.seed(3 + comm.rank)
+    comm.barrier()
+    return first, second, drawn_by_all()
+
+
+@pytest.mark.ranks(1, 3)
+def test_each_rank_has_a_stream_of_its_own_which_it_seeds(comm):
+    found = seeded_on_each_rank(comm)
+    np.random.seed(3)
+    assert equal(found[0], drawn_by_all())
+    np.random.rand(comm.rank)
+    assert equal(found[1], drawn_by_all())
+    np.random.seed(3 + comm.rank)
+    assert equal(found[2], drawn_by_all())
+
+
+def test_thread_ranks_go_on_from_what_the_caller_seeded_and_the_caller_from_rank_0():
+    np.random.seed(4)
+    expected = [drawn_by_all(), drawn_by_all()]
+    np.random.seed(4)
+    found = mnpar.run(lambda comm: drawn_by_all(), ranks=3)
+    assert all(equal(one, expected[0]) for one in found)
+    assert equal(drawn_by_all()[:3], expected[1][:3])
+
+
+def test_a_seed_on_thread_ranks_is_not_the_callers():
+    mnpar.random.seed(2)
+    expected = mnpar.random.generator().random(4)
+    mnpar.random.seed(2)
+
+    def program(comm):
+        np.random.seed(comm.rank)
+        comm.barrier()
+        return float(np.random.rand())
+
+    found = mnpar.run(program, ranks=2)
+    assert found == [np.random.RandomState(rank).rand() for rank in range(2)]
+    assert equal(mnpar.random.generator().random(4), expected)
+
+
+def test_only_the_rank_that_seeds_numpy_is_seeded():
+    def program(comm):
+        if comm.rank == 1:
+            np.random.seed(0)
+        comm.barrier()
+        return mnpar.random.generator().random()
+
+    assert mnpar.run(program, ranks=3)[0] != mnpar.run(program, ranks=3)[0]
+    assert mnpar.run(program, ranks=3)[1] == mnpar.run(program, ranks=3)[1]

@@ -75,14 +75,14 @@ class ThreadTask(NamedTuple):
 
     def read(self, dataset: Any) -> list[Any]:
         """Return the examples; called in a thread, inside ``context``."""
-        mnpar.random.use(np.random.default_rng(self.seed))
         examples = []
-        for i in self.rows:
-            try:
-                examples.append(dataset[i])
-            except BaseException as error:
-                error.add_note(f"(raised while a thread read example {i})")
-                raise
+        with mnpar.random.using(np.random.default_rng(self.seed)):
+            for i in self.rows:
+                try:
+                    examples.append(dataset[i])
+                except BaseException as error:
+                    error.add_note(f"(raised while a thread read example {i})")
+                    raise
         return examples
 
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mnpar import random
 from mnpar.backend import Array
 from mnpar.communicators.waiting import FORWARD, Waiting, unfinished, untaken
 from mnpar.communicators.wire import read_header
@@ -75,8 +76,10 @@ class World:
         self, rank: int, ready: Callable[[], bool], waiting: Waiting, ranks: Sequence[int]
     ) -> None:
         self.waiting[rank] = (ready, waiting, ranks)
+        numbers = random.put_aside()
         self._hand_on(rank)
         self._batons[rank].acquire()
+        random.take_up(numbers)
         self.waiting[rank] = None
         self._raise_failure(rank)
 
