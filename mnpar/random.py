@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+_global: Any = np.random  # numpy's type hints do not have its global bit generator
 # what ``seed`` started; None: nobody has drawn yet
 _generator: ContextVar[np.random.Generator | None] = ContextVar("mnpar.random", default=None)
 # what ``using`` insists on, whatever is seeded
@@ -59,7 +60,7 @@ def generator() -> np.random.Generator:
     rng = _insisted.get()
     if rng is not None:
         return rng
-    numbers = np.random.get_bit_generator()
+    numbers = _global.get_bit_generator()
     if numbers.seed_seq is None:
         rng = _numpy.get()
         if rng is None or rng.bit_generator is not numbers:
@@ -97,10 +98,12 @@ def _start(rng: np.random.Generator) -> None:
         _insisted.set(rng)
         return
     _generator.set(rng)
-    numbers = np.random.get_bit_generator()
-    if numbers.seed_seq is None:  # numpy goes on as it was, but what it draws from counts as unseeded
+    numbers = _global.get_bit_generator()
+    if (
+        numbers.seed_seq is None
+    ):  # numpy goes on as it was, but what it draws from counts as unseeded
         state = np.random.get_state(legacy=False)
-        np.random.set_bit_generator(type(numbers)(0))
+        _global.set_bit_generator(type(numbers)(0))
         np.random.set_state(state)
 
 
@@ -247,7 +250,7 @@ class Numbers(NamedTuple):
 
 def put_aside() -> Numbers:
     """Return numpy's global stream, for a rank to take up when it goes on."""
-    bits = np.random.get_bit_generator()
+    bits = _global.get_bit_generator()
     seeded = bits.seed_seq is None
     return Numbers(bits, np.random.get_state(legacy=False) if seeded else None)
 
@@ -257,7 +260,7 @@ def take_up(numbers: Numbers) -> None:
     bits = numbers.bits
     if numbers.state is None and bits.seed_seq is None:
         bits = np.random.MT19937()  # another rank has seeded it since
-    np.random.set_bit_generator(bits)
+    _global.set_bit_generator(bits)
     if numbers.state is not None and numbers.state["has_gauss"]:
         np.random.set_state(numbers.state)
 

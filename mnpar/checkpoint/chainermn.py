@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.checkpoint import store
 from mnpar.checkpoint.background import BackgroundSave
-from mnpar.checkpoint.loading import load
+from mnpar.checkpoint.node_local import FolderGroup
 from mnpar.checkpoint.preemption import SIGNALS, Notice
 from mnpar.checkpoint.retention import collect_garbage
 from mnpar.checkpoint.saving import Objects, begin as begin_saving, save
@@ -54,8 +54,10 @@ def create_multi_node_checkpointer(
         comm: all its ranks make the extension, and call it at the same iterations.
         cp_interval: how many checkpoints stay.
         gc_interval: after how many more the oldest are removed, all at once.
-        path: the directory of that folder, which all ranks see; None: the Trainer's ``out``. The
-            same on all ranks.
+        path: the directory of that folder; None: the Trainer's ``out``. The same on all ranks, on a
+            file system that they share; or, on disks of the nodes' own, another one for each rank
+            or node, whose paths differ: the same ranks then continue from the newest step that all
+            have.
         asynchronous: saving takes a copy, and threads write it while training goes on. The next
             save waits for the threads, and raises their errors on all ranks; so do ``flush`` and,
             on the ranks concerned, the end of training.
@@ -122,6 +124,7 @@ class MultiNodeCheckpointer:
         self._count = 0  # of checkpoints written
         # the folder, and the checkpoint that is being written there
         self._background: tuple[str, BackgroundSave] | None = None
+        self._groups: FolderGroup | None = None  # who else names this rank's folder
 
     def __call__(self, trainer: Any) -> None:
         """Save a Trainer at its iteration. Collective."""
@@ -150,13 +153,19 @@ class MultiNodeCheckpointer:
     def __del__(self) -> None:
         self._release()
 
+    def _group(self, folder: str) -> FolderGroup:
+        """Return the ranks that name this rank's folder. Collective."""
+        if self._groups is None or self._groups.folder != folder:
+            self._groups = FolderGroup(self.comm, folder)
+        return self._groups
+
     def _lock_folder(self, folder: str) -> None:
         """Lock the folder, unless it is locked already. Collective."""
-        locked = run_on_all(self.comm, lambda: self._lock is not None or self.comm.rank != 0)
-        if not all(locked):
-            self._lock = run_on_all(
-                self.comm, lambda: lock_folder(folder) if self.comm.rank == 0 else None
-            )[self.comm.rank]
+        first = self._group(folder).comm.rank == 0
+        if not all(run_on_all(self.comm, lambda: self._lock is not None or not first)):
+            self._lock = run_on_all(self.comm, lambda: lock_folder(folder) if first else None)[
+                self.comm.rank
+            ]
 
     def flush(self) -> None:
         """Wait until all saved checkpoints are on the disk. Collective.
@@ -166,7 +175,7 @@ class MultiNodeCheckpointer:
         """
         if self._background is not None:
             (folder, background), self._background = self._background, None
-            background.finish()
+            self._group(folder).together(background.finish)
             self._saved(folder)
 
     def save(self, target: Objects, iteration: int) -> str | None:
@@ -182,13 +191,17 @@ class MultiNodeCheckpointer:
         """
         folder, path = self._folder(target), None
         begin = time.perf_counter()
+        group = self._group(folder)
         self._lock_folder(folder)
         self.flush()
+        objects, comm = group.marked(target), group.comm
         if self.asynchronous:
-            draft = begin_saving(folder, target, self.comm, iteration, copies=True)
-            self._background = folder, BackgroundSave(draft, self.comm)
+            draft = group.together(
+                lambda: begin_saving(folder, objects, comm, iteration, copies=True)
+            )
+            self._background = folder, BackgroundSave(draft, comm)
         else:
-            path = save(folder, target, self.comm, iteration)
+            path = group.together(lambda: save(folder, objects, comm, iteration))
         self.last = iteration
         self._seconds.append(time.perf_counter() - begin)
         if path is not None:
@@ -222,7 +235,8 @@ class MultiNodeCheckpointer:
         Collective.
         """
         try:
-            collect_garbage(folder, self.comm, self.cp_interval)
+            group = self._group(folder)
+            group.together(lambda: collect_garbage(folder, group.comm, self.cp_interval))
         except OSError as error:  # training need not end because of it
             if self.comm.rank == 0:
                 warnings.warn(f"an old checkpoint could not be removed: {error}", stacklevel=2)
@@ -249,7 +263,7 @@ class MultiNodeCheckpointer:
         self.flush()
         with suppress(OSError):  # a folder that is only read need not be writable
             self._lock_folder(folder)
-        return load(folder, trainer, self.comm)
+        return self._group(folder).load(trainer)
 
     def get_stats(self) -> str:
         """Return how long training waited for saving, in seconds, as a text."""

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from mnpar.communicators import Communicator
 
 
+NODE_LOCAL = "_node_local"  # the name, among objects, of the ranks that a folder belongs to
+
+
 class CheckpointDeserializer(Deserializer):
     """Reads objects from a checkpoint.
 
@@ -216,7 +219,16 @@ def load(
     require_communicator(comm, "load(directory, objects, comm)")
     directory = os.path.abspath(directory)
     checkpoint = open_newest(directory, comm, step)
-    return None if checkpoint is None else _fill(checkpoint, objects, comm, strict)
+    if checkpoint is None:
+        return None
+    if f"{NODE_LOCAL}/ranks" in checkpoint.records and not checkpoint.same_ranks:
+        checkpoint.close()
+        raise CheckpointError(
+            f"{checkpoint.path} has what {checkpoint.written_by} of the ranks of a job wrote into "
+            f"a folder of their own, and {comm.size} ranks read it: each rank names its own folder "
+            "again, or as many ranks as wrote this one read it"
+        )
+    return _fill(checkpoint, objects, comm, strict)
 
 
 def load_folder(

@@ -109,7 +109,9 @@ class MultiNodeIterator(Iterator):
         self.rank_master = check_root(communicator, rank_master, "rank_master")
         self.actual_iterator: Any = actual_iterator if communicator.rank == rank_master else None
         self._spec: Spec | None = None  # of the last batch
-        # the places of examples that another rank counts, if the order is that of the data set
+        self.in_order: bool
+        self.repeated: list[int]  # the places of examples that another rank counts, if in order
+        self.span: tuple[int, int, int] | None  # the scattered part that is read
         self.in_order, self.repeated, self.span = self._share(BEGIN, self._check)
         own = scattered_span(getattr(actual_iterator, "dataset", None))
         if own and self.span and own[2] == self.span[2] and own[:2] != self.span[:2]:

@@ -266,9 +266,6 @@ WAYS = {
     "save_folder": lambda folder, comm: checkpoint.save_folder(folder, layer(1), comm),
     "load_folder": lambda folder, comm: checkpoint.load_folder(folder, layer(0), comm),
     "collect_garbage": lambda folder, comm: checkpoint.collect_garbage(folder, comm, 1),
-    "a checkpointer": lambda folder, comm: mnpar.create_multi_node_checkpointer(
-        "run", comm, path=folder
-    ).save(layer(1), 1),
 }
 
 
