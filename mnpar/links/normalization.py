@@ -58,8 +58,8 @@ class BatchNormalization(Link):
         size: of gamma and beta, an int or a tuple; None takes it from the first batch.
         decay: of the running statistics: running ← decay · running + (1 - decay) · batch's.
         eps: added to the variance.
-        dtype: of parameters and running statistics; None is ``mnpar.config.dtype``. float16 becomes
-            float32: small steps and sums need more than 11 bits.
+        dtype: of parameters and running statistics; None is ``mnpar.config.dtype``. ``mixed16``
+            means float32: small steps and sums need more than 11 bits.
         use_gamma, use_beta: whether there are the parameters; else γ is 1 and β is 0.
         initial_gamma, initial_beta, initial_avg_mean, initial_avg_var: initializers, numbers or
             arrays; None is 1, 0, 0, 1.
@@ -100,7 +100,7 @@ class BatchNormalization(Link):
         super().__init__()
         self.decay, self.eps = decay, eps
         self.axis = (axis,) if isinstance(axis, int) else axis
-        self.dtype = np.promote_types(get_dtype(dtype), np.float32)
+        self.dtype = get_dtype(dtype, map_mixed16=np.float32)
         self.gamma = Parameter(self._initializer(initial_gamma, 1)) if use_gamma else None
         self.beta = Parameter(self._initializer(initial_beta, 0)) if use_beta else None
         self._initial_avg = (

@@ -69,11 +69,27 @@ def test_the_size_may_come_from_the_first_batch(shape, axis, size):
 
 
 @pytest.mark.parametrize("train", [True, False])
-def test_halves_stay_halves_and_their_statistics_are_wider(train):
-    bn = L.BatchNormalization(3, dtype="e")
+@pytest.mark.parametrize(("dtype", "of_statistics"), [("e", "e"), (mnpar.mixed16, "f")])
+@pytest.mark.parametrize("kind", ["BatchNormalization", "BatchRenormalization", "multi-node"])
+def test_halves_stay_halves_and_their_statistics_are_wider_in_mixed16(
+    train, dtype, of_statistics, kind
+):
+    def make(dtype):
+        if kind == "multi-node":
+            return L.MultiNodeBatchNormalization(3, mnpar.create_communicator("self"), dtype=dtype)
+        return getattr(L, kind)(3, dtype=dtype)
+
+    bn = make(dtype)
+    wide = make("f")
+    x = (5 + RNG.standard_normal((8, 3))).astype("e")
     with mnpar.using_config("train", train):
-        assert bn(RNG.standard_normal((4, 3)).astype("e")).dtype == np.float16
-    assert bn.avg_mean.dtype == bn.gamma.dtype == np.float32
+        y = bn(x)
+        expected = wide(x.astype("f"))
+    assert y.dtype == np.float16
+    assert bn.avg_mean.dtype == bn.avg_var.dtype == bn.gamma.dtype == bn.beta.dtype == of_statistics
+    np.testing.assert_allclose(y.array, expected.array, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(bn.avg_mean, wide.avg_mean, rtol=2e-3)
+    np.testing.assert_allclose(bn.avg_var, wide.avg_var, rtol=2e-3)
 
 
 def test_large_means_do_not_spoil_the_variance():
