@@ -237,6 +237,11 @@ class Communicator:
                 other.follow()
         return other
 
+    @property
+    def batched_copy(self) -> bool:
+        """ChainerMN's option of this name: remembered, and without an effect."""
+        return bool(self._configs["batched_copy"])
+
     def set_config(self, name: str, value: Any = True) -> None:
         """Set one of ChainerMN's options on this communicator.
 

@@ -43,6 +43,12 @@ if TYPE_CHECKING:
         partition_by_round_robin as partition_by_round_robin,
     )
     from mnpar.datasets.photographs import get_photograph_patches as get_photograph_patches
+    from mnpar.datasets.pickle_dataset import (
+        PickleDataset as PickleDataset,
+        PickleDatasetWriter as PickleDatasetWriter,
+        open_pickle_dataset as open_pickle_dataset,
+        open_pickle_dataset_writer as open_pickle_dataset_writer,
+    )
     from mnpar.datasets.prefetch_dataset import PrefetchDataset as PrefetchDataset
     from mnpar.datasets.scatter import (
         DataSizeError as DataSizeError,

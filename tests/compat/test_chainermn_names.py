@@ -11,6 +11,7 @@ from operator import attrgetter
 
 import numpy as np
 import pytest
+from mnpar.utils import argument
 
 import mnpar
 import mnpar.functions as F
@@ -46,6 +47,7 @@ datasets: scatter_index split_dataset
 datasets: ConcatenatedDataset DictDataset ImageDataset LabeledImageDataset TextDataset
 datasets: get_cross_validation_datasets
 datasets: split_dataset_n split_dataset_n_random get_cross_validation_datasets_random get_ptb_words
+datasets: PickleDataset PickleDatasetWriter open_pickle_dataset open_pickle_dataset_writer
 datasets: get_cifar10 get_cifar100 get_fashion_mnist get_mnist split_dataset_random DataSizeError
 extensions: AllreducePersistent GenericMultiNodeEvaluator MultiNodeEarlyStoppingTrigger
 extensions: ObservationAggregator
@@ -71,6 +73,8 @@ training: make_extension trigger triggers updater updaters
 training.extension: Extension PRIORITY_EDITOR PRIORITY_READER PRIORITY_WRITER make_extension
 training.trigger: IntervalTrigger get_trigger
 training.updater: ParallelUpdater StandardUpdater Updater
+utils: argument
+utils.argument: assert_kwargs_empty check_unexpected_kwargs parse_kwargs
 utils: force_array get_conv_outsize get_deconv_outsize size_of_shape
 variable: Parameter Variable as_variable
 """
@@ -231,7 +235,11 @@ def test_a_communicator_keeps_its_own_settings():
     assert comm.get_config() == {"batched_copy": True, "allreduce_grad_dtype": "float16"}
     comm.set_config("batched_copy", False)
     assert comm.get_config("batched_copy") is False
-    assert other.get_config("batched_copy") is True
+    assert not comm.batched_copy
+    comm.set_config("batched_copy")
+    assert comm.batched_copy
+    assert not mnpar.create_communicator("naive", batched_copy=False).batched_copy
+    assert other.get_config("batched_copy") is other.batched_copy is True
     with pytest.raises(ValueError, match="no option 'nothing'"):
         comm.set_config("nothing", 1)
     with pytest.raises(AttributeError, match="no MPI is behind it"):
@@ -363,6 +371,21 @@ def test_arrays_are_forced():
     assert mnpar.utils.force_array(np.float32(2)).shape == ()
     assert mnpar.utils.force_array(np.ones(2), "f4").dtype == np.float32
     assert mnpar.as_array(F.identity(np.ones(2))).tolist() == [1, 1]
+
+
+def test_keyword_arguments_are_taken_by_name():
+    def program(**kwargs):
+        return argument.parse_kwargs(kwargs, ("a", 1), ("b", 2), train="use using_config")
+
+    assert program(b=3) == (1, 3)
+    with pytest.raises(ValueError, match="use using_config"):
+        program(train=True)
+    with pytest.raises(
+        TypeError, match=r"program\(\) got unexpected keyword argument\(s\) 'c', 'd'"
+    ):
+        program(d=1, a=2, c=1)
+    with pytest.raises(TypeError, match=r"arguments_are_taken_by_name\(\) got unexpected .* 'x'"):
+        argument.assert_kwargs_empty({"x": 1})
 
 
 # ---- names of arguments, where programs might give them by name ----

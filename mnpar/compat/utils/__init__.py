@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.compat.utils import argument
 from mnpar.functions.loss.sampled import WalkerAlias
 from mnpar.functions.math.sparse_matmul import CooMatrix, get_order, to_coo
 from mnpar.kernels.windows import get_conv_outsize, get_deconv_outsize
@@ -16,6 +17,7 @@ from mnpar.kernels.windows import get_conv_outsize, get_deconv_outsize
 __all__ = [
     "CooMatrix",
     "WalkerAlias",
+    "argument",
     "force_array",
     "get_conv_outsize",
     "get_deconv_outsize",
