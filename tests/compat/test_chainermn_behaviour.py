@@ -474,7 +474,8 @@ def test_only_normalization_over_all_ranks_has_the_gradients_of_one_process(
         together = gradients_of(
             L.create_mnbn_model(net, comm).copy(mode="copy"), x[piece], t[piece], samples
         )
-    tolerance = {"f8": 1e-9, "f4": 1e-4}.get(dtype, 0.03)
+    # in f2 gamma and beta are rounded to halves, too, and so are their gradients
+    tolerance = {"f8": 1e-9, "f4": 1e-4, "f2": 0.06, "mixed16": 0.03}[dtype]
     for i, g in enumerate(one):
         scale = np.abs(g).max() + 0.1
         np.testing.assert_allclose(alone[i], g, atol=tolerance * scale, rtol=0)
