@@ -208,12 +208,6 @@ class GradientMethod(Optimizer):
 
     def step(self) -> None:
         """Change the parameters by their gradients: the second half of an update."""
-        self._step()
-        watching = observer()
-        if watching is not None:
-            watching.stepped(self)
-
-    def _step(self) -> None:
         self._require_target("step")
         if self._claimed != claimant.get():
             self._claim()
@@ -223,17 +217,23 @@ class GradientMethod(Optimizer):
         self.buffers.gather(params)
         if self.sync is None and not self._narrow:
             self._change(params)
+        elif self._change_together(params) is None:
+            self.step()
             return
+        watching = observer()
+        if watching is not None:
+            watching.stepped(self)
+
+    def _change_together(self, params: list[Parameter]) -> bool | Pieces | None:
+        """:meth:`_step_together`; tell the other ranks if it fails here."""
         try:
-            steps = self._step_together(params)
+            return self._step_together(params)
         except MnparError:  # all ranks hear of it
             raise
         except BaseException:
             if self.sync is not None:
                 self.sync.interrupt()
             raise
-        if steps is None:
-            self._step()
 
     def _step_together(self, params: list[Parameter]) -> bool | Pieces | None:
         """Take a step with the gradients of all ranks, or with float32 copies of parameters. Return
