@@ -76,7 +76,8 @@ class Program:
     events: list[Event]
     members: dict  # number of a communicator -> its ranks, as numbers in the world
     losses: dict  # rank -> names, for the ranks that have a loss
-    twice: bool  # differentiate the gradients too
+    # of backward, the same on every rank: "grad" is recorded, "kept" keeps the tape, "last" ends it
+    passes: tuple[str, ...]
 
     @property
     def coarse(self):
@@ -270,7 +271,9 @@ def draw(seed: int, most_ranks: int = 8) -> Program:
     losses = {
         r: d.rng.sample(d.known[r], d.rng.choice((1, 1, 2))) for r in range(d.size) if d.chance(0.7)
     }
-    return Program(d.size, d.events, d.comms, losses, twice=d.chance(0.3))
+    first = ["grad"] * d.chance(0.3) + ["kept"] * (d.chance(0.3) + d.chance(0.1))
+    d.rng.shuffle(first)
+    return Program(d.size, d.events, d.comms, losses, (*first, "last"))
 
 
 def local(a, b):
@@ -519,14 +522,18 @@ def in_one(e, xs):
     return {f"{i}": x for i, x in enumerate(xs)} if e.tag % 2 else xs
 
 
-def gradients(run, names, losses, twice):
-    """The gradients of the leaves of these names, as a run of the program gives them."""
+def gradients(run, names, losses, passes):
+    """The gradients of the leaves of these names, as a run of the program gives them: a ``grad``
+    goes on with its squares, a backward that keeps the tape counts as often as any.
+    """
     xs = [run.values[name] for name in names]
     losses = [F.sum(run.values[name]) for name in losses]
-    if twice:
-        found = mnpar.grad(losses, xs, enable_double_backprop=True)
-        losses = [F.sum(g * g) for g in found if g is not None]
-    mnpar.backward(losses)
+    for kind in passes:
+        if kind == "grad":
+            found = mnpar.grad(losses, xs, enable_double_backprop=True)
+            losses = [F.sum(g * g) for g in found if g is not None]
+        else:
+            mnpar.backward(losses, retain_tape=kind == "kept")
     return {
         name: 0 * x.array if x.grad is None else x.grad for name, x in zip(names, xs, strict=True)
     }
@@ -537,14 +544,19 @@ def truth(program):
     run = Alone(program)
     names = [name for rank in range(program.size) for name in leaves(program, rank)]
     return run.values, gradients(
-        run, names, [n for losses in program.losses.values() for n in losses], program.twice
+        run, names, [n for losses in program.losses.values() for n in losses], program.passes
     )
 
 
-def over_ranks(program, run):
-    """What this rank finds: the values that it got from others, and the gradients of its leaves."""
+def over_ranks(program, run, passes=None):
+    """What this rank finds: the values that it got from others, and the gradients of its leaves.
+    (``passes``: other ones than the program's, by mistake.)
+    """
     found = gradients(
-        run, list(leaves(program, run.rank)), program.losses.get(run.rank, []), program.twice
+        run,
+        list(leaves(program, run.rank)),
+        program.losses.get(run.rank, []),
+        program.passes if passes is None else passes,
     )
     values = {name: y.array for name, y in run.values.came.items()}
     for sub in list(run.comms.values())[1:]:

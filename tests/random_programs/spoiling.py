@@ -4,17 +4,27 @@ A mistake changes the list of what one rank does. So the other ranks meet it in 
 communication, or not at all, and that has to be reported: never may a rank get wrong gradients, or
 wait for ever. What becomes of a program is one of
 
-    reported        before any wrong value reached anybody late            with an error, but after
-    a wrong value had reached a rank: nobody could tell until then harmless        the gradients are
-    right: a step at another time, which nobody minds, or one without gradients silent
-    wrong gradients, and no error hung            it did not end in time nothing         there was
-    nothing to spoil: the ranks have nothing to do with each other
+    reported  before any wrong value reached anybody
+    late      with an error, but after a wrong value had reached a rank: nobody could tell until
+              then
+    harmless  the gradients are right: a step at another time, which nobody minds, or one without
+              gradients
+    own       no other rank got anything else than in the right program, and every message was
+              taken: the rank differentiates something of its own, as often as it likes
+    silent    wrong gradients, and no error
+    hung      it did not end in time
+    nothing   there was nothing to spoil: the ranks have nothing to do with each other
 
 Some mistakes make another right program for all that the ranks can see, as two sums of like vectors
 in the other order on one rank. There are none of these (``seen``). Of others it can be seen only
 later, when a rank has already got something wrong: a step that was left out, or done twice, if one
 of the same form follows; a shift or an exchange which, done otherwise, needs nobody else; a receive
 with any tag that comes too early.
+
+Or a rank leaves a pass of backward out, runs it twice, or in another order. Two passes of one kind
+in the other order are another right program: backward is of the sum of whatever the ranks called it
+on (law 1). So there are none of these. And a pass that exchanges no message with another rank is
+the rank's own: no other rank's values depend on it, so none could tell.
 
 ``python -m tests.random_programs.spoiling SEED`` is one rank of such a program under mpiexec.
 """
@@ -26,6 +36,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +61,9 @@ from tests.random_programs.programs import (
 LIMIT = 60  # s for a program of milliseconds
 MOVES = ("swap", "other time")
 MAY_BE_HARMLESS = (*MOVES, "other mode")
+PASSES = ("drop pass", "repeat pass", "swap passes")
+# RuntimeError: of a rank that goes back through what it has gone through already
+TOLD = (MnparError, UnreceivedWarning, ValueError, TypeError, RuntimeError)
 # mistakes in one collective
 AT_ONCE = (
     "other op",
@@ -182,10 +196,20 @@ def changes(e, rank, members, rng):
     return hows
 
 
-def spoil(program, seed):
-    """One rank's part with one mistake, if there is anything to spoil: (rank, which step, how, what
-    it does instead).
+class Spoil(NamedTuple):
+    """One mistake: which rank makes it, in which step or among which passes, how, and what the rank
+    does instead.
     """
+
+    rank: int
+    where: Any
+    how: str
+    part: list  # its steps
+    passes: tuple[str, ...]  # of backward
+
+
+def spoil(program, seed):
+    """A mistake in one rank's part of the program, if there is anything to spoil."""
     rng, choices = random.Random(seed), []
     parts = {rank: [e for e in program.events if rank in e.ranks] for rank in range(program.size)}
     for rank, part in parts.items():
@@ -195,6 +219,10 @@ def spoil(program, seed):
                     (rank, at, how)
                     for how in (*changes(e, rank, program.members[e.comm], rng), *MOVES)
                 ]
+    if choices and rng.random() < 0.25:
+        rank = rng.choice(choices)[0]
+        how, passes = rng.choice(list(changed_passes(program.passes, rng).items()))
+        return Spoil(rank, program.passes, how, parts[rank], passes)
     rng.shuffle(choices)
     for rank, at, how in choices:
         part = parts[rank]
@@ -209,8 +237,22 @@ def spoil(program, seed):
                 *part[at + 1 :],
             ]
         if instead is not None:
-            return rank, part[at], how, instead
+            return Spoil(rank, part[at], how, instead, program.passes)
     return None
+
+
+def changed_passes(passes, rng):
+    """The ways to run passes of backward wrongly: how -> the passes that are run instead."""
+    at = rng.randrange(len(passes))
+    hows = {
+        "drop pass": (*passes[:at], *passes[at + 1 :]),
+        "repeat pass": (*passes[:at], passes[at], *passes[at:]),
+    }
+    swaps = [i for i in range(len(passes) - 1) if passes[i] != passes[i + 1]]
+    if swaps:
+        i = rng.choice(swaps)
+        hows["swap passes"] = (*passes[:i], passes[i + 1], passes[i], *passes[i + 2 :])
+    return hows
 
 
 class Spoilt(Ranked):
@@ -267,18 +309,18 @@ def same(found, wanted, program):
 def outcome(seed):
     """What became of the program on thread ranks, how it was spoilt, and what to say of it."""
     program = draw(seed)
-    spoilt = spoil(program, seed)
-    if spoilt is None:
+    mistake = spoil(program, seed)
+    if mistake is None:
         return "nothing", "", ""
-    rank, event, how, part = spoilt
+    rank, where, how, part, passes = mistake
     values, wanted = truth(program)
-    runs, text = {}, f"program {seed}, {how} on rank {rank} of {event}"
+    runs, text = {}, f"program {seed}, {how} on rank {rank} of {where}"
 
     def run(comm):
         mine = runs[comm.rank] = (
             Spoilt(program, comm, part, values) if comm.rank == rank else Ranked(program, comm)
         )
-        return over_ranks(program, mine.run())[1]
+        return over_ranks(program, mine.run(), passes if comm.rank == rank else None)[1]
 
     error, found = None, []
     try:
@@ -291,12 +333,20 @@ def outcome(seed):
         error = told
     late = [name for one in runs.values() for name in came_wrong(one, values, program.coarse)]
     if error is not None:
-        in_time = (
-            isinstance(error, MnparError | UnreceivedWarning | ValueError | TypeError) and not late
-        )
+        in_time = isinstance(error, TOLD) and not late
         return ("reported" if in_time else "late"), how, f"{text}: {late} had come before {error!r}"
-    right = not late and all(same(gradients, wanted, program) for gradients in found)
-    return ("harmless" if right and how in MAY_BE_HARMLESS else "silent"), how, text
+    right = [not late and same(gradients, wanted, program) for gradients in found]
+    return unreported(how, right, rank), how, text
+
+
+def unreported(how, right, rank):
+    """What became of a program that ended without an error; ``right``: whether each rank has what
+    it has in the right program.
+    """
+    if all(right) and how in MAY_BE_HARMLESS:
+        return "harmless"
+    others = all(right[:rank] + right[rank + 1 :])
+    return "own" if others and how in PASSES else "silent"
 
 
 def job(seed):
@@ -304,8 +354,8 @@ def job(seed):
     while spoil(draw(seed, most_ranks=4), seed) is None:
         seed += 1
     program = draw(seed, most_ranks=4)
-    rank, event, how, _ = spoil(program, seed)
-    text = f"job {seed}, {how} on rank {rank} of {event}"
+    rank, where, how, *_ = spoil(program, seed)
+    text = f"job {seed}, {how} on rank {rank} of {where}"
     command, env = mpiexec_command(program.size, PYTHON)
     start = [PYTHON, "-m"] if FOREIGN else client_for("-m")
     try:
@@ -323,31 +373,27 @@ def job(seed):
     text += f"\n{done.stdout}{done.stderr}"
     if done.returncode:
         told = re.search(
-            r"(Mismatch|Deadlock|RankFailed|Value|Type)Error: .*\n|waits for ever", done.stderr
+            r"(Mismatch|Deadlock|RankFailed|Value|Type|Runtime)Error: .*\n|waits for ever"
+            r"|never took a gradient",
+            done.stderr,
         )
         return ("reported" if told else "silent"), how, text
-    if re.search(
-        r"mnpar: rank \d (never received|never took|started .* could not end)", done.stderr
-    ):
+    if re.search(r"mnpar: rank \d (never received|started .* could not end)", done.stderr):
         return "reported", how, text
-    right = done.stdout.count("right") == program.size
-    return ("harmless" if right and how in MAY_BE_HARMLESS else "silent"), how, text
+    right = [f"rank {i} is right" in done.stdout for i in range(program.size)]
+    return unreported(how, right, rank), how, text
 
 
 def main(seed):
     """One rank of a job."""
     program = draw(seed, most_ranks=4)
-    rank, _, _, part = spoil(program, seed)
+    rank, _, _, part, passes = spoil(program, seed)
     values, wanted = truth(program)
     comm = mnpar.create_communicator()
     run = Spoilt(program, comm, part, values) if comm.rank == rank else Ranked(program, comm)
-    found = over_ranks(program, run.run())[1]
-    print(
-        "right"
-        if same(found, wanted, program) and not came_wrong(run, values, program.coarse)
-        else "wrong",
-        flush=True,
-    )
+    found = over_ranks(program, run.run(), passes if comm.rank == rank else None)[1]
+    right = same(found, wanted, program) and not came_wrong(run, values, program.coarse)
+    print(f"rank {comm.rank} is {'right' if right else 'wrong'}", flush=True)
 
 
 if __name__ == "__main__":
