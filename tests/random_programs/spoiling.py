@@ -355,12 +355,20 @@ def job(seed):
         seed += 1
     program = draw(seed, most_ranks=4)
     rank, where, how, *_ = spoil(program, seed)
-    text = f"job {seed}, {how} on rank {rank} of {where}"
-    command, env = mpiexec_command(program.size, PYTHON)
+    what, right, output = run_job("tests.random_programs.spoiling", seed, program.size)
+    text = f"job {seed}, {how} on rank {rank} of {where}\n{output}"
+    return what or unreported(how, right, rank), how, text
+
+
+def run_job(module, seed, size):
+    """Run a job of mpiexec's: what became of it, if that can be said; whether each rank has said
+    that it is right; and what it wrote.
+    """
+    command, env = mpiexec_command(size, PYTHON)
     start = [PYTHON, "-m"] if FOREIGN else client_for("-m")
     try:
         done = subprocess.run(
-            [*command, *start, "tests.random_programs.spoiling", str(seed)],
+            [*command, *start, module, str(seed)],
             capture_output=True,
             text=True,
             timeout=LIMIT,
@@ -369,19 +377,18 @@ def job(seed):
             env=env | {"MNPAR_STALL": "0.5", "PYTHONPATH": ROOT},
         )
     except subprocess.TimeoutExpired:
-        return "hung", how, text
-    text += f"\n{done.stdout}{done.stderr}"
+        return "hung", [], ""
+    output = done.stdout + done.stderr
+    right = [f"rank {i} is right" in done.stdout for i in range(size)]
+    told = re.search(
+        r"(Mismatch|Deadlock|RankFailed|Value|Type|Runtime)Error: .*\n|waits for ever"
+        r"|never took a gradient",
+        done.stderr,
+    )
     if done.returncode:
-        told = re.search(
-            r"(Mismatch|Deadlock|RankFailed|Value|Type|Runtime)Error: .*\n|waits for ever"
-            r"|never took a gradient",
-            done.stderr,
-        )
-        return ("reported" if told else "silent"), how, text
-    if re.search(r"mnpar: rank \d (never received|started .* could not end)", done.stderr):
-        return "reported", how, text
-    right = [f"rank {i} is right" in done.stdout for i in range(program.size)]
-    return unreported(how, right, rank), how, text
+        return ("reported" if told else "silent"), right, output
+    untaken = re.search(r"mnpar: rank \d (never received|started .* could not end)", done.stderr)
+    return ("reported" if untaken else ""), right, output
 
 
 def main(seed):

@@ -1,5 +1,5 @@
-"""Random programs over ranks have the gradients of one process; spoilt ones are reported, never
-wrong and never hanging.
+"""Random programs over ranks have the gradients of one process, and trainings its weights; spoilt
+ones are reported, never wrong and never hanging.
 
 ``MNPAR_PROGRAMS=10000 pytest tests/random_programs/test_random_programs.py`` runs more of them,
 ``MNPAR_PROGRAMS_MPI`` more on processes, ``MNPAR_SPOILT_MPI`` more of those that are spoilt and are
@@ -13,7 +13,7 @@ import os
 import pytest
 
 import mnpar
-from tests.random_programs import spoiling
+from tests.random_programs import spoiling, training
 from tests.random_programs.programs import Ranked, draw, equal, over_ranks, truth
 
 PIECE = 50
@@ -93,6 +93,27 @@ def test_a_spoilt_program_is_reported(record_property, first):
 @pytest.mark.grid
 def test_a_spoilt_program_ends_its_job(record_property, job):
     expect_reports([spoiling.job(100 * job)], record_property)
+
+
+@pytest.mark.grid
+def test_weights_of_random_trainings_on_thread_ranks_equal_those_of_one_process(first):
+    for seed in range(first, first + PIECE):
+        program = training.draw(seed)
+        found = mnpar.run(lambda comm, p=program: training.over_ranks(p, comm), ranks=program.size)
+        wanted = training.truth(program)
+        assert all(training.same(one, wanted) for one in found), f"training {seed}: {program}"
+
+
+@pytest.mark.grid
+def test_a_copy_that_goes_its_own_way_is_reported(record_property, first):
+    expect_reports(
+        [training.outcome(seed) for seed in range(first, first + PIECE)], record_property
+    )
+
+
+@pytest.mark.grid
+def test_a_copy_that_goes_its_own_way_ends_its_job(record_property, job):
+    expect_reports([training.job(100 * job)], record_property)
 
 
 def expect_reports(outcomes, record_property):
