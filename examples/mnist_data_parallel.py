@@ -9,6 +9,10 @@ Three lines make the program of one process this one: ``scatter_dataset``,
 ``create_multi_node_optimizer`` and ``create_multi_node_evaluator``. The parts may differ in length:
 losses, gradients and accuracies are means over all images.
 
+A step takes ``--batchsize`` images of all ranks together, so that any number of ranks learns what
+one learns. Larger batches, to give more ranks more work, need a larger learning rate, too:
+``--batchsize 200 --lr 0.004``.
+
 The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead from ``--data DIR``,
 or where MNPAR_DATA says.
 """
@@ -45,13 +49,15 @@ def main(comm, args):
     """Train; returns the last entry of the log."""
     mnpar.random.seed([args.seed, comm.rank])
     model = L.Classifier(MLP(args.unit, 10))
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.Adam(), comm).setup(model)
+    adam = mnpar.optimizers.Adam(args.lr)
+    optimizer = mnpar.create_multi_node_optimizer(adam, comm).setup(model)
 
     with mnpar.launch.reading(comm):
         train, test = load(args) if comm.rank == 0 else (None, None)
     train = mnpar.scatter_dataset(train, comm, shuffle=True, seed=args.seed)
     test = mnpar.scatter_dataset(test, comm, force_equal_length=False)
-    train_iter = mnpar.iterators.SerialIterator(train, min(args.batchsize, len(train)))
+    share = min(max(1, args.batchsize // comm.size), len(train))
+    train_iter = mnpar.iterators.SerialIterator(train, share)
     test_iter = mnpar.iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
 
     updater = training.StandardUpdater(train_iter, optimizer)
@@ -76,8 +82,7 @@ def main(comm, args):
     if comm.rank == 0:
         trainer.extend(extensions.snapshot(n_retains=1))
         print(
-            f"ranks: {comm.size} ({comm.name})   units: {args.unit}   minibatch of each: "
-            f"{args.batchsize}   "
+            f"ranks: {comm.size} ({comm.name})   units: {args.unit}   minibatch: {share} of each   "
             f"epochs: {args.epoch}   images: {len(train)} of each, to test {len(test)} or less",
             flush=True,
         )
@@ -95,7 +100,8 @@ def check(parser, args):
 
 if __name__ == "__main__":
     parser = mnpar.launch.Parser(__doc__, check=check)
-    parser.flag("--batchsize -b", 50, "images of each rank per step")
+    parser.flag("--batchsize -b", 50, "images per step, of all ranks together")
+    parser.flag("--lr", 0.001, "the learning rate")
     parser.flag("--epoch -e", 10, "epochs")
     parser.flag("--unit -u", 100, "width of the hidden layers")
     parser.flag("--seed -s", mnpar.launch.seed, "of weights and orders", default=0)

@@ -39,7 +39,8 @@ def main(comm, args):
     if model_comm.rank == 1:  # as many examples, with nothing in them
         train = mnpar.create_empty_dataset(train)
         test = mnpar.create_empty_dataset(test)
-    train_iter = mnpar.iterators.SerialIterator(train, min(args.batchsize, len(train)))
+    share = min(max(1, args.batchsize // data_comm.size), len(train))
+    train_iter = mnpar.iterators.SerialIterator(train, share)
     test_iter = mnpar.iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
 
     updater = training.StandardUpdater(train_iter, optimizer)
@@ -60,9 +61,8 @@ def main(comm, args):
     )
     if comm.rank == 0:
         print(
-            f"ranks: {comm.size} ({comm.name}), copies: {data_comm.size}   units: {args.unit}  "
-            " minibatch of each copy: "
-            f"{args.batchsize}   epochs: {args.epoch}   images: {len(train)} of each copy, to "
+            f"ranks: {comm.size} ({comm.name}), copies: {data_comm.size}   units: {args.unit}   "
+            f"minibatch: {share} of each copy   epochs: {args.epoch}   images: {len(train)} of each copy, to "
             f"test {len(test)} or less",
             flush=True,
         )
@@ -79,7 +79,7 @@ def check(parser, args):
 
 if __name__ == "__main__":
     parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
-    parser.flag("--batchsize -b", 50, "images of each copy per step")
+    parser.flag("--batchsize -b", 50, "images per step, of all copies together")
     parser.flag("--epoch -e", 10, "epochs")
     parser.flag("--unit -u", 100, "width of the hidden layers")
     parser.flag("--seed -s", mnpar.launch.seed, "of weights and orders", default=0)
