@@ -62,8 +62,8 @@ def main(comm, args):
     if comm.rank == 0:
         print(
             f"ranks: {comm.size} ({comm.name}), copies: {data_comm.size}   units: {args.unit}   "
-            f"minibatch: {share} of each copy   epochs: {args.epoch}   images: {len(train)} of each copy, to "
-            f"test {len(test)} or less",
+            f"minibatch: {share} of each copy   epochs: {args.epoch}   images: {len(train)} of "
+            f"each copy, to test {len(test)} or less",
             flush=True,
         )
     trainer.run()

@@ -1,17 +1,18 @@
 """ResNet-50, whole, by data parallelism; batch statistics are those of all ranks, and weak and
 strong scaling are printed.
 
-    mpiexec -n 4 python examples/seeds/resnet50.py --size 64 --batchsize 8 --steps 10
-    python examples/seeds/resnet50.py --threads 2 --size 32 --batchsize 4 --steps 2 --check
-    mpiexec -n 4 python examples/seeds/resnet50.py --scaling
+    mpiexec -n 4 python examples/seeds/resnet50.py
+    python examples/seeds/resnet50.py --threads 2 --batchsize 4 --steps 2 --check
+    mpiexec -n 4 python examples/seeds/resnet50.py --scaling --size 224
         images a second on 1, 2, 4 ranks
-    python examples/seeds/resnet50.py --images DIR
-        DIR/class/picture.npy, each (3, H, W), instead of noise
+    python examples/seeds/resnet50.py --images DIR --size 224
+        DIR/class/picture.npy, each (3, H, W)
 
-``--batchsize`` is that of each rank. Because the statistics of batch normalization are those of all
-ranks (``--local-bn``: those of each alone), P ranks with B images each learn exactly what one does
-with P·B: ``--check`` shows it. Weak scaling keeps the images of each rank as ranks are added,
-strong scaling those of all together.
+Without ``--images`` it learns handwritten digits, enlarged. ``--batchsize`` is that of
+each rank. Because the statistics of batch normalization are those of all ranks (``--local-bn``:
+those of each alone), P ranks with B images each learn exactly what one does with P·B: ``--check``
+shows it. Weak scaling keeps the images of each rank as ranks are added, strong scaling those of all
+together.
 """
 
 import time
@@ -83,8 +84,9 @@ def data(args, n):
     """n images (n, 3, S, S) and classes (n,), the same on all ranks."""
     rng = np.random.default_rng(args.seed)
     if not args.images:
-        x = rng.standard_normal((n, 3, args.size, args.size), "f4")
-        return x.astype(args.dtype), rng.integers(0, args.classes, n).astype("i4")
+        digits, _ = mnpar.datasets.get_digits(ndim=3)
+        order = np.concatenate([rng.permutation(len(digits)) for _ in range(-(-n // len(digits)))])
+        return enlarged(digits[order[:n]], args)
     folders = sorted(path for path in Path(args.images).iterdir() if path.is_dir())
     files = [
         (file, label)
@@ -99,6 +101,14 @@ def data(args, n):
     chosen = [files[i % len(files)] for i in rng.permutation(max(n, len(files)))[:n]]
     x = np.stack([cut(file, args.size) for file, _ in chosen])
     return x.astype(args.dtype), np.array([label for _, label in chosen], "i4")
+
+
+def enlarged(digits, args):
+    """Digits of 8 × 8 as images (N, 3, S, S), and their classes."""
+    x, t = mnpar.dataset.concat_examples(digits)
+    pixels = np.arange(args.size) * 8 // args.size
+    x = x[:, :, pixels[:, None], pixels].astype(args.dtype)
+    return np.broadcast_to(x, (len(x), 3, *x.shape[2:])), t
 
 
 def cut(file, size):
@@ -131,10 +141,12 @@ def train(comm, args, x, t, steps, say=False):
     optimizer = mnpar.optimizers.MomentumSGD(args.lr * comm.size)
     optimizer = mnpar.create_multi_node_optimizer(optimizer, comm).setup(model)
     losses, seconds = [], []
+    observed = mnpar.meters.AverageValueMeter()
 
     def loss(x, t):
-        losses.append(F.softmax_cross_entropy(model(x), t))
-        return losses[-1]
+        y = F.softmax_cross_entropy(model(x), t)
+        observed.add(y.array, weight=len(t))
+        return y
 
     for step in range(steps):
         mine = slice(*block(len(x[step]), comm.size, comm.rank))
@@ -142,15 +154,16 @@ def train(comm, args, x, t, steps, say=False):
         start = time.perf_counter()
         optimizer.update(loss, x[step][mine], t[step][mine])
         seconds.append(time.perf_counter() - start)
-        losses[-1] = float(losses[-1].item() * len(t[step][mine]))
+        observed.sync(comm)
+        losses.append(float(observed.value().mean))
+        observed.reset()
         if say:
             print(
-                f"step {step + 1:3d}   {seconds[-1]:7.2f} s   "
+                f"step {step + 1:3d}   loss {losses[-1]:7.4f}   {seconds[-1]:6.2f} s   "
                 f"{len(x[step]) / seconds[-1]:7.1f} images a second",
                 flush=True,
             )
-    totals = comm.allreduce(np.array(losses)) / x.shape[1]
-    return model, totals, seconds
+    return model, np.array(losses), seconds
 
 
 def batches(comm, args, n):
@@ -240,15 +253,15 @@ def check(parser, args):
 
 if __name__ == "__main__":
     parser = mnpar.launch.Parser(__doc__, check=check)
-    parser.flag("--batchsize -b", 8, "images of each rank per step")
-    parser.flag("--size", 224, "rows and columns of the images", least=8)
-    parser.flag("--steps", 10, "steps")
+    parser.flag("--batchsize -b", 32, "images of each rank per step")
+    parser.flag("--size", 32, "rows and columns of the images", least=8)
+    parser.flag("--steps", 20, "steps")
     parser.flag("--classes", 1000, "classes")
     parser.flag("--lr", 0.001, "learning rate for each rank: times the number of ranks")
     parser.flag(
         "--images",
         mnpar.launch.existing_folder,
-        "pictures, DIR/class/picture.npy, instead of noise",
+        "pictures, DIR/class/picture.npy, instead of digits",
     )
     parser.flag("--dtype", str, "float32 or float64 (f4; with --check f8)", choices=["f4", "f8"])
     parser.flag("--local-bn", False, "batch statistics of each rank alone")

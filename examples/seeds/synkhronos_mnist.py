@@ -158,10 +158,14 @@ def check(parser, args):
 if __name__ == "__main__":
     parser = mnpar.launch.Parser(__doc__, check=check)
     parser.flag("--model", "cnn", "perceptron or convolutions", choices=["mlp", "cnn"])
-    parser.flag("--batchsize -b", 500, "images of a step, of all ranks together")
+    parser.flag(
+        "--batchsize -b",
+        100,
+        "images of a step, of all ranks together (Synkhronos: 500 of MNIST's)",
+    )
     parser.flag("--epoch -e", 10, "epochs")
     parser.flag("--unit -u", int, "width of the hidden layers (800 in mlp, 256 in cnn)")
-    parser.flag("--lr", 0.01, "learning rate; Nesterov's momentum is 0.9")
+    parser.flag("--lr", 0.03, "learning rate; Nesterov's momentum is 0.9")
     parser.flag("--slices", 4, "pieces of the test images on each rank")
     parser.flag("--seed -s", mnpar.launch.seed, "of weights and orders", default=0)
     parser.flag(

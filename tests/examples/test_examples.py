@@ -433,7 +433,7 @@ USAGE_ERRORS = [  # example, ranks of mpiexec, flags, what is said once
     ("seeds/flashlight_perceptron", 0, "--lr -1", "--lr is positive and finite, not -1.0"),
     ("seeds/pathway2ai_mlp", 0, "--learning-rate nan", "is positive and finite, not nan"),
     ("seeds/pathway2ai_mlp", 0, "--n-layers 1.5", "invalid int value"),
-    ("seeds/pathway2ai_mlp", 0, "--train-size 100", "0.1 of 100 samples are no batch of 64"),
+    ("seeds/pathway2ai_mlp", 0, "--train-size 60", "0.9 of 60 samples are no batch of 64"),
     ("seeds/pathway2ai_mlp", 0, "--dim-in 8", "8 features are too few for 32 classes"),
     (
         "seeds/pathway2ai_mlp",

@@ -365,7 +365,8 @@ def test_the_perceptron_drops_and_learns_the_same_on_any_number_of_ranks():
     ]
     for found in others:
         np.testing.assert_allclose(found, one, rtol=0, atol=1e-5)
-    text = run(MPI, "seeds/synkhronos_mnist", "--model", "mlp", "-e", "2", "-b", "131", "-u", "64")
+    flags = ["--model", "mlp", "-e", "2", "-b", "131", "-u", "64", "--lr", "0.01"]
+    text = run(MPI, "seeds/synkhronos_mnist", *flags)
     np.testing.assert_allclose(
         numbers(r"epoch +\d+ +loss ([\d.]+)", text), [loss for loss, _, _ in one], atol=2e-5
     )
