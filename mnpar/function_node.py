@@ -58,6 +58,8 @@ class FunctionNode(Hookable):
     communicates: bool = False
     # it communicates in backward only: its outputs depend on its own inputs alone
     silent_forward: bool = False
+    # it communicates in forward only: each rank has its own gradient already
+    silent_backward: bool = False
     # one computation gives all of its gradients: one alone takes as long as all
     joint_vjp: bool = False
     # the inputs that are added up in the output: all of a sum, the bias of a layer

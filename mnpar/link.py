@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -40,8 +40,15 @@ class Forward(Protocol[R]):
         """Compute the link's outputs."""
 
 
+# what the ranks of a communicator hold of a link's parameters: the same; of each that has a box
+# another part, or of experts and members some; or layers of their own, as the stages of a pipeline
+Holding = Literal["copies", "parts", "stages"]
+
+
 class GradientComms(NamedTuple):
-    """The communicators over whose ranks the gradients of a link's parameters are sums."""
+    """The communicators over whose ranks the gradients of a link's parameters are sums, and what
+    else the ranks hold.
+    """
 
     # backward itself sums: each rank gets the gradient of all ranks' losses
     summed: tuple[Communicator, ...] = ()
@@ -49,16 +56,38 @@ class GradientComms(NamedTuple):
     partial: tuple[Communicator, ...] = ()
     # backward averages the gradients of the link and of all links in it, as an optimizer would
     averaged: tuple[Communicator, ...] = ()
+    # ranks that hold other parts of the parameters, or other ones of them; those of one path (and
+    # box) are copies on all ranks
+    parts: tuple[Communicator, ...] = ()
+    # ranks with links of their own, where one path may stand for several parameters
+    stages: tuple[Communicator, ...] = ()
+    # parameters that several stages have, each with the ranks that have it
+    tied: tuple[tuple[Communicator, Parameter], ...] = ()
 
-    def add(self, comm: Communicator | None, whole: bool = True) -> GradientComms:
+    def add(
+        self, comm: Communicator | None, whole: bool = True, holds: Holding = "copies"
+    ) -> GradientComms:
         """Return these and one more, whose ranks get whole gradients or else their parts of them;
         None adds nothing.
         """
         if comm is None:
             return self
-        if whole:
-            return self._replace(summed=(*self.summed, comm))
-        return self._replace(partial=(*self.partial, comm))
+        more = (
+            self._replace(summed=(*self.summed, comm))
+            if whole
+            else self._replace(partial=(*self.partial, comm))
+        )
+        return more.hold(comm, holds)
+
+    def hold(self, comm: Communicator, holds: Holding) -> GradientComms:
+        """Return these with what the ranks of one more communicator hold, which is nothing to their
+        gradients.
+        """
+        if holds == "parts":
+            return self._replace(parts=(*self.parts, comm))
+        if holds == "stages":
+            return self._replace(stages=(*self.stages, comm))
+        return self
 
 
 @hints.with_hints(hints.LINK)
@@ -369,10 +398,11 @@ class Link:
         return ()
 
     def gradient_comms(self) -> GradientComms:
-        """Return over which ranks this link's gradients are sums, not counting the links in it.
+        """Return over which ranks this link's gradients are sums, and what these ranks hold of its
+        parameters, not counting the links in it.
 
-        Links that communicate define it; optimizers and meshes ask, so that nothing is summed twice
-        or never.
+        Links that communicate define it; optimizers and meshes ask, so that nothing is summed or
+        counted twice or never.
         """
         comms = GradientComms()
         for hook in self._local_hooks.values():

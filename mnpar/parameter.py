@@ -14,6 +14,7 @@ from mnpar.autograd.arraylike import ArrayLike
 from mnpar.autograd.graph import VariableNode
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
+from mnpar.holders import WHOLE, Holders
 from mnpar.initializers import _get_initializer, generate_array
 from mnpar.plans import Box
 from mnpar.variable import Variable
@@ -57,6 +58,9 @@ class Parameter(Variable):
     """
 
     __slots__ = ("__dict__",)
+
+    # who has other parts of it; an optimizer says so (optimizers/model_holders.py)
+    holders: Holders = WHOLE
 
     def __init__(self, initializer: Any = None, shape: Any = None, name: str | None = None) -> None:
         taken = shape is None and backend.is_array(initializer)
@@ -108,9 +112,12 @@ class Parameter(Variable):
         return other
 
     def __getstate__(self) -> Any:
-        """For deepcopy and pickle: such a copy shares its array with no other Parameter."""
+        """For deepcopy and pickle: such a copy shares its array with no other Parameter, and has no
+        optimizer that knows its holders.
+        """
         state: Any = object.__getstate__(self)
-        return {**state[0], "_sharers": []}, state[1]
+        own = {name: value for name, value in state[0].items() if name != "holders"}
+        return {**own, "_sharers": []}, state[1]
 
     def move(self, array: Array) -> None:
         """Replace the array by another one with the same values, in this parameter and in those
@@ -173,6 +180,49 @@ class Parameter(Variable):
                 f"{who} needs the whole parameter{name} {self.whole}, of which this rank has "
                 f"{self.box.shape}: {remedy}"
             )
+
+    def check_parts_known(self, who: str) -> None:
+        """Raise ValueError if the parameter is divided, and the ranks with its other parts are not
+        known; ``who``: the name of what needs them.
+        """
+        if self.box is not None and not self.holders.parts:
+            self.check_whole(who, _UNKNOWN_PARTS)
+
+    def sum_over_parts(self, values: Any, who: str = "sum_over_parts") -> Array:
+        """Return the sums of numbers over all parts of the parameter, whichever ranks have them.
+
+        For hooks and update rules that need a number of the whole parameter, such as a norm. All
+        ranks that have a part call it during an update, and get the same. A parameter that has no
+        other parts returns the numbers as they are.
+
+        Args:
+            values: a number or an array of several, of this rank's part.
+            who: the name of what needs the numbers, for errors.
+
+        Raises:
+            ValueError: the ranks that have the other parts are not known.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> import mnpar.functions as F, mnpar.links as L
+            >>> def program(comm):
+            ...     layer = L.RowParallelLinear(comm, 4, 1, initialW=np.array([[2.0, 4, 4, 8]]))
+            ...     norms = []
+            ...
+            ...     def norm(rule, param):
+            ...         norms.append(float(param.sum_over_parts((param.array**2).sum())) ** 0.5)
+            ...
+            ...     norm.call_for_each_param = True
+            ...     optimizer = mnpar.optimizers.SGD().setup(layer)
+            ...     optimizer.add_hook(norm)
+            ...     optimizer.update(lambda: F.sum(layer(np.ones((1, 4), "f4"))))
+            ...     return norms
+            >>> mnpar.run(program, ranks=2)
+            [[10.0, 0.0], [10.0, 0.0]]
+        """
+        self.check_parts_known(who)
+        piece = None if self.update_rule is None else self.update_rule.piece
+        return self.holders.total(np.asarray(values), piece)
 
     @property
     def is_initialized(self) -> bool:
@@ -285,6 +335,11 @@ class Parameter(Variable):
         if self.update_rule is not None:
             self.update_rule.update(self)
 
+
+_UNKNOWN_PARTS = (
+    "the ranks that have the other parts are not known: let the link that divides it say so in "
+    'gradient_comms, by add(comm, holds="parts"), or give create_multi_node_optimizer a mesh'
+)
 
 # attributes whose change changes ``structure``
 _STRUCTURAL = frozenset(("array", "node", "summed", "update_rule"))

@@ -29,7 +29,7 @@ PACKAGES = """
     dataset doctor initializers meters serializers
     datasets
     iterators
-    variable
+    holders variable
     function_node parameter
     functions
     link

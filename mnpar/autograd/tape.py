@@ -33,6 +33,9 @@ class Tape:
         self.pending: list[Callable[[], Any]] = []
         # advance transfers during a backward; called after each function
         self.transfers: list[Callable[[], None]] = []
+        # the communicators over which gradients went in the last backward, each with a
+        # communication and its line
+        self.crossed: dict[Any, tuple[str, str]] = {}
         self._tokens: list[Token[Tape | None]] = []
 
     def complete(self) -> Tape:
@@ -59,8 +62,13 @@ class Tape:
         """Remove all communications: they were visited, or a failed backward has left them
         unusable.
         """
+        self.crossed = {}
         for function in self.records:
             function.on_tape = False
+            comm = getattr(function, "comm", None)
+            if comm is not None and not function.silent_backward:
+                name = getattr(function, "op", type(function).__name__)
+                self.crossed[comm] = name, getattr(function, "site", "")
         self.records.clear()
 
     def __enter__(self) -> Tape:

@@ -83,7 +83,7 @@ class Divided(Link):
     def gradient_comms(self) -> GradientComms:
         """Add the ranks that have the other parts: backward gives each part its whole gradient."""
         # a layer for one rank has no communicator
-        return super().gradient_comms().add(getattr(self, "comm", None))
+        return super().gradient_comms().add(getattr(self, "comm", None), holds="parts")
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Save the whole parameters, for which all ranks call this; or load this rank's parts of

@@ -353,7 +353,7 @@ class Experts(Chain):
 
     def gradient_comms(self) -> GradientComms:
         """Add the ranks that have the other experts."""
-        return super().gradient_comms().add(self.comm, self.whole_gradients)
+        return super().gradient_comms().add(self.comm, self.whole_gradients, "parts")
 
     def forward(self, rows: Variable, lengths: Any, out_size: int) -> Variable:
         """Apply the experts one after another, each to the next ``lengths[i]`` rows; returns their

@@ -20,7 +20,7 @@ from mnpar.configuration import get_dtype
 from mnpar.functions.node import array_of
 from mnpar.functions.rnn.n_step_rnn import transpose_back
 from mnpar.initializers.initializer import InitialValue
-from mnpar.link import Link
+from mnpar.link import GradientComms, Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, as_variable
 
@@ -284,6 +284,10 @@ class MultiNodeNStepRNN(Chain):
         super().__init__()
         self.communicator, self.rank_in, self.rank_out = communicator, rank_in, rank_out
         self.actual_rnn = link
+
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks that have the layers before and behind."""
+        return super().gradient_comms().hold(self.communicator, "stages")
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
         """Map the link's arguments without its initial states to the link's results, and a

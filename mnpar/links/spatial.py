@@ -460,7 +460,7 @@ class SpatialLinear(Link):
 
     def gradient_comms(self) -> GradientComms:
         """Add the ranks of the grid."""
-        return super().gradient_comms().add(self.grid.comm)
+        return super().gradient_comms().add(self.grid.comm, holds="parts")
 
     def forward(self, x: Variable | Array, shape: Sequence[int]) -> Variable:
         """Return the layer's outputs.

@@ -19,6 +19,7 @@ from mnpar.optimizers import fused_update
 from mnpar.optimizers.flat_buffers import FlatBuffer, FlatBuffers
 from mnpar.optimizers.hyperparameter import Hyperparameter, hyper, signature_of, signature_of_init
 from mnpar.optimizers.loss_scaling import LossScaling
+from mnpar.optimizers.model_holders import ModelHolders
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.optimizers.unregistered import warn_of_lists
@@ -170,6 +171,11 @@ class GradientMethod(Optimizer):
             if param.update_rule is not None:
                 param.update_rule.use_fp32_update(flag)
 
+    def _find_holders(self) -> ModelHolders:
+        self._require_target("holders")
+        copies = None if self.sync is None else self.sync.comm
+        return ModelHolders.of(self.target, copies, self._holders)
+
     def use_cleargrads(self, use: bool = True) -> None:
         """Chainer's; without effect, as gradients are always cleared before backward."""
 
@@ -256,6 +262,8 @@ class GradientMethod(Optimizer):
                 param.update_rule = self._new_rule()
         if not self.t:
             warn_of_lists(self.target)
+        if any([param.box is not None for param in params]):
+            self.holders  # noqa: B018 - rules ask their parameters for it
         self._ruled = params = self.members()
         self._narrow = [param for param in params if param.update_rule.in_fp32]
         return params
@@ -283,7 +291,7 @@ class GradientMethod(Optimizer):
 
     def _accepted(self, scaling: LossScaling) -> bool:
         """Return whether loss scaling lets the step be taken."""
-        accepted = scaling.accept(self._gradients(), self.total)
+        accepted = scaling.accept(self._gradients(), self.holders)
         self._scale_by(scaling.scale)
         return accepted
 

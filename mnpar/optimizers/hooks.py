@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import numpy as np
 
 from mnpar import backend, random
 from mnpar.backend import Array, ArrayModule
 from mnpar.optimizers import Optimizer, UpdateRule
-from mnpar.optimizers.update_rule import WITH_MESH
 from mnpar.parameter import Parameter
+from mnpar.serializer import Deserializer
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -61,6 +60,7 @@ class WeightDecay:
 
     name = "WeightDecay"
     call_for_each_param = True
+    elementwise = True
     timing = "pre"
 
     def __init__(self, rate: float) -> None:
@@ -90,6 +90,7 @@ class Lasso:
 
     name = "Lasso"
     call_for_each_param = True
+    elementwise = True
     timing = "pre"
 
     def __init__(self, rate: float) -> None:
@@ -105,22 +106,22 @@ class GradientClipping:
     """g ← g · min(1, threshold / ‖g‖), with the L2 norm over the gradients of all parameters of the
     optimizer's target.
 
-    Without ``comm`` the norm is over this rank's parameters: right for ranks that hold copies of
-    one model and have summed their gradients, as all of them compute the same norm. For a model
-    that is divided over ranks, give ``comm``: the norm is then over all parts. An optimizer with a
-    mesh always uses the norm of the whole model, and takes no ``comm``.
+    It is the norm of the whole model: where ranks hold it together, as stages, parts, experts or
+    members of an ensemble that is trained jointly, all of them add the hook, and compute it
+    together. What several ranks have counts once (:meth:`mnpar.Optimizer.sum_over_model`).
 
     Args:
         threshold: the largest norm that is left as it is.
-        comm: the ranks that hold the parts of one model: all update together, with or without
-            gradients. Each parameter is on one of them; but where layers are divided among them,
-            what several ranks hold alike (a parameter of the same path, values and gradient) counts
-            once. If losses are scaled, give ``loss_scaling`` the same ``comm``, so that no rank
-            skips a step alone.
+        comm: the ranks that hold the model together, where no link says so, as with ``send`` and
+            ``recv`` written by hand: all update together, with or without gradients, and each has
+            parameters of its own, except for what links or boxes say. None: those that links, the
+            mesh and the multi-node optimizer know.
 
     Raises:
-        ValueError: the threshold is negative; in an update, a parameter is divided, and there is
-            neither ``comm`` nor a mesh.
+        ValueError: the threshold is negative; in an update, ``comm`` lacks ranks that hold the
+            model, or is given where the optimizer has a mesh.
+        RuntimeError: in an update, nobody knows which ranks hold the model. MismatchError: copies
+            of a parameter have different gradients.
 
     Example:
         >>> import numpy as np, mnpar
@@ -136,6 +137,7 @@ class GradientClipping:
 
     name = "GradientClipping"
     timing = "pre"
+    elementwise = True  # but for one number, which all ranks have
 
     def __init__(self, threshold: float, comm: Communicator | None = None) -> None:
         if threshold < 0:
@@ -145,70 +147,14 @@ class GradientClipping:
         self.threshold, self.comm = threshold, comm
 
     def __call__(self, opt: Optimizer) -> None:
-        if self.comm is not None and opt.spread:
-            raise ValueError(
-                "GradientClipping needs no comm where the optimizer has a mesh: its norm is "
-                "the whole model's"
-            )
-        named = [
-            (path, p)
-            for path, p in opt.target.namedparams(include_uninit=False)
-            if p.grad is not None
-        ]
-        norm = math.sqrt(
-            self._own(opt, named) if self.comm is None else self._common(opt, named, self.comm)
+        square = opt.sum_over_model(
+            lambda param: 0.0 if param.grad is None else _square(param.grad), self.comm, self.name
         )
+        norm = math.sqrt(square)
         if norm > self.threshold:
-            for _, param in named:
-                param.grad *= self.threshold / norm
-
-    def _own(self, optimizer: Optimizer, named: list[tuple[str, Parameter]]) -> float:
-        """Return the square of the norm of the gradients that this rank has, or on a mesh of
-        all.
-        """
-        for _, param in [] if optimizer.spread else named:
-            param.check_whole(self.name, WITH_MESH)
-        squares = [
-            _square(p.grad) * (1.0 if p.update_rule is None else p.update_rule.share)
-            for _, p in named
-        ]
-        return float(optimizer.total(np.array(float(sum(squares)))))
-
-    def _common(
-        self, optimizer: Optimizer, named: list[tuple[str, Parameter]], comm: Communicator
-    ) -> float:
-        """Return the square of the norm over ranks; if layers are divided among them, what several
-        ranks hold alike counts once.
-        """
-        squares = [[float(_square(p.grad)), float(_square(p.array))] for _, p in named]
-        parts = [[crc32(f"{path} {p.box}".encode()), p.box is not None] for path, p in named]
-        mine = np.hstack(
-            [optimizer.total(np.reshape(squares, (-1, 2))), np.reshape(parts, (-1, 2))]
-        )
-        ranks = [rows.tolist() for rows in comm.allgather(mine)]
-        if not any([divided for rows in ranks for *_, divided in rows]):
-            return float(sum([square for rows in ranks for square, *_ in rows]))
-        known: dict[
-            float, list[list[float]]
-        ] = {}  # by path and part: both squares, and how often a rank has these
-        for rows in ranks:
-            times = Counter[tuple[float, int]]()
-            for square, values, part, _ in rows:
-                same = known.setdefault(part, [])
-                here = [_alike(one[0], square) and _alike(one[1], values) for one in same]
-                i = here.index(True) if True in here else len(same)
-                if i == len(same):
-                    same.append([square, values, 0])
-                times[part, i] += 1
-                same[i][2] = max(same[i][2], times[part, i])
-        return sum([square * often for same in known.values() for square, _, often in same])
-
-
-def _alike(a: float, b: float) -> bool:
-    """Return whether they are numbers of the same thing: what ranks compute alike may have other
-    last digits on another processor.
-    """
-    return math.isclose(a, b, rel_tol=1e-4)
+            for param in opt.target.params(include_uninit=False):
+                if param.grad is not None:
+                    param.grad *= self.threshold / norm
 
 
 class GradientHardClipping:
@@ -233,6 +179,7 @@ class GradientHardClipping:
 
     name = "GradientHardClipping"
     call_for_each_param = True
+    elementwise = True
     timing = "pre"
 
     def __init__(self, lower_bound: float, upper_bound: float) -> None:
@@ -281,22 +228,22 @@ class GradientNoise:
     """g ← g + noise, by default normal with a variance that falls with time:
     :func:`exponential_decay_noise`.
 
-    Without ``comm`` each rank draws from its own generator: ranks that hold copies of one model
-    stay alike only if they were given the same seed (``mnpar.random.seed``) and draw alike.
+    Where ranks hold the model together, or have copies of it, all of them add the hook. Copies of
+    a parameter get the same noise, and its parts their cells of the whole parameter's: by a seed
+    that the ranks share from the first update on, and by the names of parameters (their paths), if
+    ``noise_func`` draws from mnpar.random.generator(). So it is the same on any number of ranks.
 
     Args:
         eta: η, of the variance; the paper recommends 0.01, 0.3 or 1.
         noise_func: ``(xp, shape, dtype, hook, rule) -> array``; None:
             :func:`exponential_decay_noise`.
-        comm: the ranks that have the model, as copies or in parts, which all make this hook,
-            together: copies get the same noise, by a seed that rank 0 draws now, if ``noise_func``
-            draws from mnpar.random.generator(). With a multi-node optimizer over a mesh each rank
-            draws the noise of whole parameters by their paths, and keeps its part: on any mesh, one
-            rank included, the noise is the same. Otherwise it goes by gradients and values.
+        comm: the ranks that have the model, as copies or in parts, where no link says so; all make
+            this hook together, with a seed that rank 0 draws now. What has the same values and
+            gradient gets the same noise, except for what links say.
 
     Raises:
-        ValueError: η is negative; in an update, a parameter is divided, and there is no ``comm``:
-            whole ones would drift apart.
+        ValueError: η is negative; in an update, a parameter is divided among ranks that are not
+            known, or has the hook alone (``param.update_rule.add_hook``) without ``comm``.
 
     Example:
         >>> import numpy as np, mnpar
@@ -312,6 +259,7 @@ class GradientNoise:
 
     name = "GradientNoise"
     call_for_each_param = True
+    elementwise = True
     timing = "pre"
 
     def __init__(
@@ -324,37 +272,53 @@ class GradientNoise:
             raise ValueError(f"eta is a variance, not {eta}")
         self.eta = eta
         self.noise_func = exponential_decay_noise if noise_func is None else noise_func
+        self.comm = comm
         self.seed = (
             None if comm is None else int(comm.bcast(np.array(random.generator().integers(2**63))))
         )
+        self._names: dict[int, str] = {}  # of parameters, by ``id``
+
+    def begin(self, opt: Optimizer) -> None:
+        """Share a seed, and names of parameters, with the other ranks that hold the model."""
+        holders = opt.holders
+        if self.seed is None and holders.is_shared:
+            holders.check_crossed(self.name)
+            self.seed = holders.share_seed(int(random.generator().integers(2**63)))
+        if self.seed is not None:
+            self._names = holders.names(None if holders.on_mesh else self.comm)
 
     def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:
         g = param.grad
         if g is None:
             return
-        # on a mesh it is seen whether copies stay alike
-        if self.seed is None and (rule is None or not rule.spread):
-            param.check_whole(
-                self.name,
-                "give it comm=, the ranks that have the model, so that copies get the same noise",
-            )
         xp = backend.get_array_module(g)
-        path = getattr(rule, "path", "")
-        if self.seed is None or rule is None or not path:
+        name = self._names.get(id(param))
+        if self.seed is None or rule is None or not name:
+            if self.seed is None:
+                param.check_whole(
+                    self.name,
+                    "add the hook to the optimizer, or give it comm=, the ranks that have the "
+                    "model, so that copies get the same noise",
+                )
             with random.using(self._alike(param, g, getattr(rule, "t", 0))):
                 g += self.noise_func(xp, g.shape, g.dtype, self, rule)
             return
-        shape, inside = rule.piece or (g.shape, slice(None))
+        piece = rule.piece
+        shape, inside = (g.shape, slice(None)) if piece is None else (piece.shape, piece.inside)
         whole = shape if param.box is None or param.whole is None else param.whole
-        with random.using(random.of_path([self.seed, rule.t], path)):
+        with random.using(random.of_path([self.seed, rule.t], name)):
             noise = xp.broadcast_to(self.noise_func(xp, whole, g.dtype, self, rule), whole)
         part = noise if param.box is None else noise[param.box.index]
         g += part.reshape(-1)[inside].reshape(g.shape)
 
     def serialize(self, serializer: Any) -> None:
         """Save or load the seed, if ranks have one."""
-        if self.seed is not None:
-            self.seed = int(serializer("seed", self.seed))
+        if isinstance(serializer, Deserializer):
+            with suppress(KeyError):  # saved without one
+                seed = serializer("seed", self.seed)
+                self.seed = self.seed if seed is None else int(seed)
+        elif self.seed is not None:
+            serializer("seed", self.seed)
 
     def _alike(self, param: Parameter, g: Array, t: int) -> np.random.Generator | None:
         """Return a generator that is the same wherever a parameter has this part, gradient and
@@ -409,10 +373,8 @@ class GradientLARS:
         p, g = param.array, param.grad
         if p is None or g is None:
             return
-        if rule is None or not rule.spread:
-            param.check_whole(self.name, WITH_MESH)
         squares = np.array([float(_square(p)), float(_square(g))])
-        p_norm, g_norm = np.sqrt(squares if rule is None else rule.total(squares))
+        p_norm, g_norm = np.sqrt(param.sum_over_parts(squares, self.name))
         if self.weight_decay:
             g += self.weight_decay * p
         if p_norm > self.threshold:

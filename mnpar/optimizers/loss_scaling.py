@@ -4,7 +4,7 @@ gradients divided after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,11 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.errors import MismatchError
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+    from mnpar.optimizers.model_holders import ModelHolders
 
 
 class LossScaling:
@@ -29,7 +31,7 @@ class LossScaling:
         interval: steps without an overflow before the scale is doubled; 0: the scale is fixed.
         scale: the initial scale.
         comm: ranks that update together: if a gradient overflows on one of them, all of them skip
-            the step.
+            the step. None: those that hold the model together, as the optimizer knows them.
 
     Raises:
         ValueError: the interval is negative, or the scale not positive.
@@ -60,18 +62,32 @@ class LossScaling:
         self.good = 0  # steps since the last overflow
         self.overflowed = False  # ever
 
-    def accept(
-        self, gradients: Iterable[Array], total: Callable[[Array], Array] = np.asarray
-    ) -> bool:
-        """Return whether the step can be taken; change the scale. With ``comm`` all its ranks call
-        it.
+    def accept(self, gradients: Iterable[Array], holders: ModelHolders | None = None) -> bool:
+        """Return whether the step can be taken; change the scale.
 
-        ``total`` adds up numbers over the ranks that have pieces of the gradients.
+        All ranks of ``comm`` call it; without ``comm`` all that hold the model together.
+
+        Args:
+            gradients: of this rank's parameters.
+            holders: the ranks that hold the model; None: this one alone.
+
+        Raises:
+            MismatchError: they have other scales; RuntimeError: they are not known.
         """
-        infinite = [not backend.get_array_module(g).isfinite(g).all() for g in gradients]
-        finite = not total(np.array(float(sum(infinite))))
-        if self.comm is not None:
-            finite = bool(self.comm.allreduce(np.array(finite, "i4"), op="min"))
+        finite = all([bool(backend.get_array_module(g).isfinite(g).all()) for g in gradients])
+        facts = np.array([not finite, self.scale, -self.scale], np.float64)
+        if holders is not None:
+            if self.comm is None:
+                holders.check_crossed("loss_scaling()")
+            else:
+                holders.check_comm(self.comm, "loss_scaling(comm=…)")
+            facts = holders.largest(facts, self.comm)
+        elif self.comm is not None:
+            facts = self.comm.allreduce(facts, op="max")
+        overflowed, largest, smallest = facts.tolist()
+        finite = not overflowed
+        if largest != -smallest:
+            raise MismatchError(_SCALES.format(self.scale, -smallest, largest))
         if not self.interval:
             return finite
         if finite:
@@ -92,3 +108,10 @@ class LossScaling:
                 self.scale = float(serializer("scale", self.scale))
                 self.good = int(serializer("good", self.good))
                 self.overflowed = bool(serializer("overflowed", self.overflowed))
+
+
+_SCALES = (
+    "loss scaling: the scale is {} here, and {} to {} on the ranks that hold the model together, "
+    "so that gradients which go from one to another have different scales: call loss_scaling() "
+    "alike on all of them, before the same update"
+)

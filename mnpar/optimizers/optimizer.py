@@ -5,19 +5,20 @@ and after each step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from mnpar import hints
-from mnpar.backend import Array
 from mnpar.communicators.threads.transport import claim, claimant
 from mnpar.link import Link
 from mnpar.optimizers.hyperparameter import check_arguments
 from mnpar.optimizers.loss_scaling import LossScaling
+from mnpar.optimizers.model_holders import ModelHolders
 from mnpar.optimizers.update_rule import add_hook
-from mnpar.parameter import structure
+from mnpar.parameter import Parameter, structure
 from mnpar.serializer import placed
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
 
 
 @hints.with_hints(hints.OPTIMIZER)
@@ -42,14 +43,11 @@ class Optimizer:
         self.t = 0  # updates so far
         self.epoch = 0
         self.target: Any = None
-        # sums numbers over the ranks that hold pieces of the parameters
-        self.total: Callable[[Array], Array] = np.asarray
         # whether parameters are in pieces during a step: hooks after it are called when they are
         # whole
         self.in_pieces = False
-        # whether ``total`` sums over a mesh, in which each parameter is weighted by its rule's
-        # share
-        self.spread = False
+        # who holds the model, as it was known at last
+        self._holders: ModelHolders | None = None
         self._claimed = 0  # the thread rank that uses it
         self._loss_scale: float | None = None
         self._scaling: LossScaling | None = None
@@ -139,11 +137,14 @@ class Optimizer:
                 each overflow.
             scale: a fixed scale; None: a dynamic one, which starts from 1 and is doubled at each
                 step until the first overflow.
-            comm: ranks that decide together whether to skip a step, because a hook communicates,
-                say; all of them update.
+            comm: ranks that decide together whether to skip a step; all of them update. None:
+                those that hold the model together, as links, the mesh and the multi-node optimizer
+                know them.
 
         Raises:
             ValueError: the scale is not positive, or the interval is less than 1.
+            RuntimeError: in an update without ``comm``: backward sent gradients to ranks of which
+                no link says that they hold the model; they would be of another scale there.
 
         Example:
             >>> import mnpar, mnpar.functions as F, mnpar.links as L
@@ -161,6 +162,73 @@ class Optimizer:
             LossScaling(interval, comm=comm) if scale is None else LossScaling(0, scale, comm)
         )
         self._scale_by(self._scaling.scale)
+
+    @property
+    def holders(self) -> ModelHolders:
+        """Return what is known of the ranks that hold the model."""
+        held = self._holders
+        if held is None or not (held.on_mesh or held.seen is structure.now):
+            self._holders = held = self._find_holders()
+        return held
+
+    def hold(self, holders: ModelHolders) -> None:
+        """Take it from a mesh who holds the model."""
+        self._holders = holders
+
+    def _find_holders(self) -> ModelHolders:
+        self._require_target("holders")
+        return ModelHolders.of(self.target, None, self._holders)
+
+    def sum_over_model(
+        self,
+        function: Callable[[Parameter], Any],
+        comm: Communicator | None = None,
+        who: str = "sum_over_model",
+    ) -> float:
+        """Return the sum of a number over all parameters of the model, whichever ranks have them:
+        each element of the model counts once.
+
+        For hooks that need a number of the whole model, such as a norm. Where ranks hold the model
+        together (stages, parts of layers, experts, members of an ensemble, shards of states), all
+        of them call it during an update, and get the same; on one rank it is a sum over the
+        parameters of the target.
+
+        Args:
+            function: called with each parameter that has an array; returns a number, or an array of
+                one on any device. For a part of a parameter it returns the part's number; those of
+                all parts add up to that of the whole. For copies it returns the same.
+            comm: the ranks that hold the model together, where no link says so: each has parameters
+                of its own, except for what links or boxes say. None: those that links, the mesh
+                and the multi-node optimizer know.
+            who: the name of what needs the number, for errors.
+
+        Raises:
+            MismatchError: copies of a parameter give different numbers; on all ranks. Or the ranks
+                that hold the model cannot be reached by the communicators that links know.
+            RuntimeError: without ``comm``, the last backward sent gradients to ranks of which no
+                link says that they hold the model.
+            ValueError: ``comm`` lacks ranks that hold the model; or the ranks with the other parts
+                of a divided parameter are not known.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> import mnpar.functions as F, mnpar.links as L
+            >>> def program(comm):
+            ...     model = L.ColumnParallelLinear(comm, 2, 8, nobias=True)
+            ...     norms = []
+            ...
+            ...     def norm(optimizer):
+            ...         square = lambda param: float((param.grad**2).sum())
+            ...         norms.append(optimizer.sum_over_model(square) ** 0.5)
+            ...
+            ...     optimizer = mnpar.optimizers.SGD().setup(model)
+            ...     optimizer.add_hook(norm)
+            ...     optimizer.update(lambda: F.sum(model(np.ones((1, 2), "f4"))))
+            ...     return norms
+            >>> mnpar.run(program, ranks=2)
+            [[4.0], [4.0]]
+        """
+        return self.holders.total(function, comm, who)
 
     def is_safe_to_update(self) -> bool:
         """Return whether all gradients of this rank are finite."""
@@ -180,7 +248,10 @@ class Optimizer:
 
         Args:
             hook: called with the optimizer or, if its attribute ``call_for_each_param`` is true,
-                with each parameter that has a gradient: ``hook(rule, param)``.
+                with each parameter that has a gradient: ``hook(rule, param)``. What it needs of
+                the whole model is :meth:`sum_over_model`, and of a whole parameter
+                :meth:`mnpar.Parameter.sum_over_parts`; ``hook.begin(optimizer)``, if there is such
+                a method, is called before the first parameter.
                 :mod:`mnpar.optimizers.hooks` has the usual ones.
             name: to remove it by; by default ``hook.name``, or the function's name.
             timing: ``'pre'``: before the parameters change; ``'post'``: after; ``'auto'``: what
@@ -209,6 +280,8 @@ class Optimizer:
             if when != timing:
                 continue
             if getattr(hook, "call_for_each_param", False):
+                if begin := getattr(hook, "begin", None):
+                    begin(self)
                 for param in self.target.params():
                     if param.grad is not None:
                         hook(param.update_rule, param)

@@ -9,21 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
+from mnpar.holders import Piece
 from mnpar.optimizers.hyperparameter import Hyperparameter
 from mnpar.parameter import Parameter, structure
 from mnpar.serializer import Deserializer
-
-if TYPE_CHECKING:
-    pass
-
-WITH_MESH = "give create_multi_node_optimizer a mesh, so that its norm is that of all parts"
 
 
 class UpdateRule:
@@ -48,17 +44,8 @@ class UpdateRule:
 
     def __init__(self, parent_hyperparam: Hyperparameter | None = None) -> None:
         self.hyperparam = Hyperparameter(parent_hyperparam)
-        # sums numbers over the ranks that hold pieces of the parameter
-        self.total: Callable[[Array], Array] = np.asarray
-        self.spread = False  # whether ``total`` sums over a mesh, and so over all pieces
-        # the weight of this rank's elements in such sums: less than 1 if other ranks hold copies of
-        # them
-        self.share = 1.0
-        # of the parameter on a mesh, where what is drawn for the whole of it is cut as the
-        # parameter is
-        self.path = ""
-        # of sharded: the parameter's shape, which elements it is now
-        self.piece: tuple[tuple[int, ...], slice] | None = None
+        # of sharded: what the parameter is now
+        self.piece: Piece | None = None
         # whether ``state`` is that of this rank's piece only (sharded states)
         self.in_pieces = False
         self.enabled = True
@@ -177,17 +164,16 @@ class UpdateRule:
         raise TypeError(f"{type(self).__name__} does not define update_core(self, param)")
 
     def norms(self, param: Parameter, *xs: Array) -> list[float]:
-        """Return the L2 norms of arrays like the parameter, of all its pieces together if it is cut
-        over ranks.
+        """Return the L2 norms of arrays like the parameter, of all its parts together if ranks have
+        parts of it.
 
         Raises:
-            ValueError: the other pieces are not known: the optimizer has no mesh.
+            ValueError: the ranks that have the other parts are not known.
         """
-        if not self.spread:
-            param.check_whole(type(self).__name__, WITH_MESH)
         flat = [x.ravel() for x in xs]
         squares = np.array([float(x.dot(x)) for x in flat])
-        return [math.sqrt(square) for square in self.total(squares)]
+        total = param.sum_over_parts(squares, type(self).__name__)
+        return [math.sqrt(square) for square in total]
 
     def serialize(self, serializer: Any) -> None:
         """Save or load the count of updates and the state; a file without a state leaves the state

@@ -61,7 +61,7 @@ class MultiNodeChainList(ChainList):
 
     def gradient_comms(self) -> GradientComms:
         """Add the ranks that have the other links."""
-        return super().gradient_comms().add(self._comm)
+        return super().gradient_comms().add(self._comm, holds="stages")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MultiNodeChainList:
         other = MultiNodeChainList(self._comm)

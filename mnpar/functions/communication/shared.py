@@ -57,7 +57,7 @@ class ReduceFrom(Collective):
     """
 
     op, algorithm = "reduce_from", ALLREDUCE
-    inputs_are = "parts"
+    inputs_are, silent_backward = "parts", True
 
     def mirror(self) -> Communication:
         return CopyTo(self.comm, of=self)
@@ -204,7 +204,7 @@ class GatherFrom(Collective):
     """All ranks' parts joined, of which each keeps its own gradient. Adjoint: ScatterTo."""
 
     op, algorithm = "gather_from", ALLGATHER
-    inputs_are = "parts"
+    inputs_are, silent_backward = "parts", True
 
     def __init__(
         self, comm: Communicator, axis: int, sizes: Sizes = (), of: ScatterTo | None = None

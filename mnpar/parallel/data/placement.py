@@ -9,27 +9,29 @@ copies that differ, boxes that do not make a whole, layers over ranks that have 
 gradients that are parts.
 
 Sums over ranks, such as squares of norms, count each element of the model once, however often it is
-held: that follows from the same table.
+held: that follows from the same table, by which the optimizer and its parameters get the records
+that links give them where there is no mesh (optimizers/model_holders.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
 from mnpar.checkpoint.manifest import Record, StoredPiece, check_cover
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.errors import MismatchError
+from mnpar.holders import Holders, Share
 from mnpar.link import Link
 from mnpar.links.divided import BoxInitializer, digest_of
-from mnpar.links.experts import Experts
-from mnpar.parallel.data.reducer import Among, Reducer
+from mnpar.optimizers import GradientMethod
+from mnpar.optimizers.model_holders import Level, ModelHolders, Plan
+from mnpar.parallel.data.reducer import Among
 from mnpar.parallel.mesh import NOTE, Mesh
-from mnpar.parallel.pipeline.pipeline import Pipeline
-from mnpar.parameter import Parameter
+from mnpar.parameter import Parameter, structure
 from mnpar.plans import Box
 
 
@@ -51,7 +53,7 @@ class Table(NamedTuple):
     """The description of its model that a rank tells the others."""
 
     params: dict[str, Description]  # by path
-    staged: tuple[str, ...]  # the axes along which its pipelines run
+    staged: tuple[str, ...]  # the axes along which there are stages
     wrong: str  # the error that it has found without the others; empty if there is none
 
 
@@ -82,14 +84,14 @@ class Placement:
         self.copy = mesh[self.others]  # ranks that have the model together
         self.among: Among = mesh.__getitem__
         self.kinds: dict[str, dict[str, str]] = {}
-        self._sums: dict[str, tuple[float, Total]] = {}
+        self._holders: dict[str, Holders] = {}
+        # ``structure.now`` when an optimizer was told, and who it was
+        self._equipped: tuple[object, object] = (None, None)
         # weights that stages share, in one order on all ranks
         self._tied: list[tuple[Communicator, Parameter]] = []
         self._uneven: tuple[str, ...] = ()  # axes along which ranks have parts of other sizes
         self.tables: list[Table] = []
         self._known: list[tuple[Parameter, tuple[int, ...]]] | None = None
-        # the hooks, and the rules of tied weights, of the last step
-        self._stepped_by: list[Any] | None = None
 
     def is_stale(self, model: Link) -> bool:
         """Return whether the model has other parameters than when they were looked at."""
@@ -120,7 +122,8 @@ class Placement:
         for rank, table in enumerate(self.tables):
             if table.wrong:
                 raise MismatchError(f"rank {rank} of {self.mesh!s}: {table.wrong}")
-        self.kinds, self._sums, equal = {}, {}, True
+        self.kinds, self._holders, equal = {}, {}, True
+        self._equipped = None, None
         for path in dict.fromkeys([path for table in self.tables for path in table.params]):
             holders = {
                 rank: table.params[path]
@@ -141,9 +144,7 @@ class Placement:
                 self.mesh[axes]  # all ranks make it now, together
         for path, param in model.namedparams(include_uninit=False):
             param.summed = None if self.sums(path) == self.summed else self.sums(path)
-        self._tied = [
-            pair for link in model.links() if isinstance(link, Pipeline) for pair in link._tied
-        ]
+        self._tied = [pair for link in model.links() for pair in link.gradient_comms().tied]
         return equal
 
     def sums(self, path: str) -> tuple[str, ...]:
@@ -205,13 +206,14 @@ class Placement:
         alone: dict[int, tuple[str, ...]] = {}
         staged: list[str] = []
         for path, link in model.namedlinks():
-            if isinstance(link, Pipeline):
-                staged += self.mesh.axes_of(link.messages.comm)
-                tied |= {id(param) for param in link.tied}
-            if isinstance(link, Experts) and not link.whole_gradients:
-                alone |= dict.fromkeys(map(id, link.params()), tuple(self.mesh.axes_of(link.comm)))
+            comms = link.gradient_comms()
+            tied |= {id(param) for _, param in comms.tied}
             try:
                 wrong = wrong or self._wrong(path, link)
+                for comm in comms.stages:
+                    staged += self.mesh.axes_of(comm)
+                for comm in [comm for comm in comms.parts if comm in comms.partial]:
+                    alone |= dict.fromkeys(map(id, link.params()), self.mesh.axes_of(comm))
             except ValueError as error:
                 wrong = wrong or f"{path}, {type(link).__name__}: {error}"
         named = model.namedparams(include_uninit=False)
@@ -333,44 +335,47 @@ class Placement:
 
     # ---- sums over ranks ----
 
-    def equip(self, optimizer: Any, sharded: bool, reducer: Reducer) -> None:
-        """Let an optimizer and its rules count each element of the model once; ``sharded``: they
-        step with pieces of it.
-        """
-        axes = tuple(self.mesh.axes) if sharded else self._counted()
-        optimizer.total, optimizer.spread = Total(None, self.mesh[axes], 1.0), True
-        for path, param in optimizer.target.namedparams(include_uninit=False):
-            rule = param.update_rule
-            if rule is None or path not in self.kinds:
-                continue
-            if path not in self._sums:
-                pieces = reducer.channel_of(param.summed) if sharded else None
-                apart = tuple([axis for axis in axes if not (sharded and axis in self.sums(path))])
-                over = self._apart(path) if sharded else self.divides(path)
-                self._sums[path] = (
-                    self._share(path, apart),
-                    Total(pieces, self.mesh[over], self._share(path, over)),
+    def equip(self, optimizer: GradientMethod) -> None:
+        """Tell an optimizer who holds its model, and its parameters who has their other parts."""
+        now = structure.now, optimizer
+        if self._equipped == now:
+            return
+        params = [
+            (path, param)
+            for path, param in optimizer.target.namedparams(include_uninit=False)
+            if path in self.kinds
+        ]
+        for path, param in params:
+            if path not in self._holders:
+                self._holders[path] = Holders(
+                    tuple(self._share_of(path, self.divides(path))),
+                    tuple(self._share_of(path, self._apart(path))),
                 )
-            (rule.share, rule.total), rule.spread, rule.path = self._sums[path], True, path
+            if param.holders is not self._holders[path]:
+                param.holders = self._holders[path]
+        axes = self._counted()
+        comm = self.mesh[axes]
+        counts = [not self._before(path, axes) for path, _ in params]
+        plan = Plan(
+            [Level(comm, np.array(counts, bool), [])],
+            frozenset(self.mesh.comm.transport.world_ranks),
+            [path for path, _ in params],
+            0.0,
+        )
+        optimizer.hold(ModelHolders.of_mesh(params, self.mesh.comm, comm, plan))
+        self._equipped = now
 
     def asks(self, optimizer: Any) -> bool:
-        """Return whether this rank's next step with pieces may sum norms of tied weights: one has,
-        or new rules or hooks are there.
+        """Return whether this rank's steps with pieces may sum norms of weights that stages share:
+        rules and hooks that go element by element do not.
         """
-        totals = [getattr(param.update_rule, "total", None) for _, param in self._tied]
-        return self._steps_by(optimizer) != self._stepped_by or any(
-            [getattr(total, "asked", True) for total in totals]
+        rules = [param.update_rule for _, param in self._tied if param.update_rule is not None]
+        hooks = [*optimizer.hooks, *[hook for rule in rules for hook in rule.hooks]]
+        return bool(rules) and not all(
+            [getattr(one, "elementwise", False) for one in (*rules, *hooks)]
         )
 
-    def _steps_by(self, optimizer: Any) -> list[Any]:
-        rules = [param.update_rule for _, param in self._tied]
-        return [
-            *optimizer.hooks,
-            *rules,
-            *[hook for rule in rules if rule is not None for hook in rule.hooks],
-        ]
-
-    def agree(self, optimizer: Any, asked: bool) -> None:
+    def agree(self, asked: bool) -> None:
         """Make weights that stages share equal after a step with pieces: stages have cut them
         elsewhere, and rounded their norms in other ways.
 
@@ -378,15 +383,29 @@ class Placement:
         """
         for comm, param in self._tied if asked else ():
             backend.copyto(param.array, comm.bcast(param.array))
-        self._stepped_by = self._steps_by(optimizer)
 
-    def _share(self, path: str, axes: tuple[str, ...]) -> float:
-        """Return one over the number of ranks, of those that differ on some axes only, that have
-        what this one has of a parameter.
+    def _share_of(self, path: str, axes: tuple[str, ...]) -> Iterator[Share]:
+        """Yield the ranks that differ on some axes only, if there are others, with this rank's
+        weight: one over the number of those that have what it has of a parameter.
+        """
+        comm = self.mesh[axes]
+        if comm.size > 1:
+            yield Share(comm, 1 / len(self._with_same(path, axes)))
+
+    def _with_same(self, path: str, axes: tuple[str, ...]) -> list[int]:
+        """Return the ranks, of those that differ on some axes only, that have what this one has of
+        a parameter.
         """
         mine = self.tables[self.mesh.comm.rank].params[path].box
-        tables = [self.tables[rank].params for rank in self.mesh.line(axes, self.mesh.comm.rank)]
-        return 1 / sum([path in params and params[path].box == mine for params in tables])
+        line = self.mesh.line(axes, self.mesh.comm.rank)
+        params = {rank: self.tables[rank].params for rank in line}
+        return [rank for rank in line if path in params[rank] and params[rank][path].box == mine]
+
+    def _before(self, path: str, axes: tuple[str, ...]) -> bool:
+        """Return whether a lower rank, of those that differ on some axes only, has what this one
+        has of a parameter.
+        """
+        return self._with_same(path, axes)[0] < self.mesh.comm.rank
 
 
 def describe(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Description:
@@ -403,33 +422,6 @@ def describe(param: Parameter, tied: bool, alone: tuple[str, ...]) -> Descriptio
     return Description(
         tuple(whole), box, param.dtype.name, param.box is not None, tied, alone, digest, drawn
     )
-
-
-class Total:
-    """A sum of numbers over the ranks that have pieces, then over those that have parts, each of
-    which gives its share.
-
-    Args:
-        pieces: the ranks that have pieces of this rank's part; None: it is in one piece.
-        comm: the ranks that have parts.
-        share: the weight of this rank's part: less than 1 if others have the same.
-    """
-
-    def __init__(self, pieces: Communicator | None, comm: Communicator, share: float) -> None:
-        self._pieces = pieces
-        self._comm = comm
-        self._share = share
-        self.asked = False
-
-    def __call__(self, values: Array) -> Array:
-        self.asked, values = True, np.asarray(values, np.float64)
-        if self._pieces is not None:
-            values = self._pieces.allreduce(values)
-        return (
-            values
-            if self._comm.size == 1
-            else self._comm.allreduce(np.asarray(values * self._share))
-        )
 
 
 _SHARES = (

@@ -584,7 +584,7 @@ class GradientSync:
         mesh.
         """
         if self._placement is not None:
-            self._placement.equip(self.optimizer, self._shards is not None, self.reducer)
+            self._placement.equip(self.optimizer)
 
     @contextmanager
     def _in_pieces(self, shards: Shards) -> Iterator[None]:
@@ -593,7 +593,7 @@ class GradientSync:
             self._count_once()
             yield
         if self._placement is not None:
-            self._placement.agree(self.optimizer, self._asks)
+            self._placement.agree(self._asks)
         if self.optimizer.t > steps:  # not skipped
             for param in self.optimizer.members():
                 param.update_rule.call_post_hooks(param)

@@ -3,7 +3,7 @@ all gather the values.
 
 During a step a parameter *is* its piece: the part that this rank's stretch has of it, possibly of
 no elements. Rules and hooks work on pieces as they do on parameters, and the states that they keep
-are as small; what they need of the whole (norms, whether all is finite) they add up by ``total``.
+are as small; what they need of the whole (norms, whether all is finite) they sum over the pieces.
 What travels is as much as an allreduce. (Rajbhandari et al. 2020, "ZeRO", stage 1.)
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.holders import Piece
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.flat_buffers import FlatBuffer, FlatBuffers
 from mnpar.parallel.data.reducer import Reducer
@@ -97,10 +98,6 @@ class Shards:
     def _own(self, buffer: FlatBuffer) -> slice:
         return self._cuts(buffer)[self._channel(buffer).rank]
 
-    def total(self, values: Array) -> Array:
-        """Add numbers up over the pieces of all ranks, which all call it."""
-        return self._reducer.channel.allreduce(np.asarray(values, np.float64))
-
     @contextmanager
     def pieces(self, optimizer: GradientMethod) -> Iterator[None]:
         """Let parameters be their pieces inside a ``with`` block, around a step; afterwards they
@@ -116,17 +113,16 @@ class Shards:
             self._layout = layout
             self._places = [_few(buffer.slices) for buffer in optimizer.buffers.learning]
         wholes = [
-            (param, param.array, param.grad, self._piece(buffer, i))
+            (param, param.array, param.grad, (*self._piece(buffer, i), self._channel(buffer)))
             for buffer in optimizer.buffers.learning
             for i, param in enumerate(buffer.params)
             if param.grad is not None
         ]
-        for param, whole, _, (values, gradients, inside) in wholes:
-            param.update_rule.piece = whole.shape, inside
+        for param, whole, _, (values, gradients, inside, channel) in wholes:
+            param.update_rule.piece = Piece(whole.shape, inside, channel)
             _be(param, values, gradients)
             _cut_state(param.update_rule, inside)
-            param.update_rule.total = self.total
-        optimizer.total, optimizer.in_pieces = self.total, True
+        optimizer.in_pieces = True
         try:
             yield
         finally:

@@ -18,7 +18,7 @@ from mnpar.chain import Chain
 from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import LauncherError, RankFailedError
 from mnpar.functions import gather_from, stack
-from mnpar.link import Link
+from mnpar.link import GradientComms, Link
 from mnpar.parallel.ensemble.answers import Answers
 from mnpar.parallel.ensemble.tournament import (
     Member,
@@ -31,6 +31,7 @@ from mnpar.parallel.ensemble.tournament import (
     restore,
     snapshot,
 )
+from mnpar.parameter import structure
 from mnpar.plans import block
 from mnpar.variable import Variable
 
@@ -153,11 +154,16 @@ class Ensemble(Chain):
         peers = comm.split(self._place, comm.rank)
         assert peers is not None
         self.comm, self.peers = comm, peers
+        structure.change()  # other ranks hold the members
         self._where = {
             i: rank
             for rank, numbers in enumerate(peers.allgather_obj(list(self.numbers)))
             for i in numbers
         }
+
+    def gradient_comms(self) -> GradientComms:
+        """Add the ranks that have the other members."""
+        return super().gradient_comms().hold(self.comm, "parts")
 
     @property
     def member(self) -> Any:

@@ -155,8 +155,9 @@ class Pipeline(ChainList):
         self._tied: list[Shared] = share(everyone, shared or {}, {})
 
     def gradient_comms(self) -> GradientComms:
-        """Add the ranks that have the other stages."""
-        return super().gradient_comms().add(self.messages.comm)
+        """Add the ranks that have the other stages, and the weights that stages share."""
+        comms = super().gradient_comms().add(self.messages.comm, holds="stages")
+        return comms._replace(tied=tuple(self._tied))
 
     @classmethod
     def of(

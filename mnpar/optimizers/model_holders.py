@@ -1,0 +1,516 @@
+"""Sums over the ranks that hold an optimizer's model together, in which each element of the model
+counts once; and over those that hold one parameter.
+
+Who holds what is said by the links in the optimizer's target (:meth:`mnpar.Link.gradient_comms`):
+
+* Ranks of a stage's communicator (a pipeline, a MultiNodeChainList) have links of their own. All
+  their parameters are different ones, but for tied weights.
+* Ranks of any other communicator run one program. What they have under one path is one parameter;
+  it is divided where it has a box, and only some ranks have it where it belongs to an expert or to
+  a member of an ensemble.
+
+At the first sum the ranks tell each other what they have. From then on a rank counts what no lower
+rank has a copy of, and a sum is one message of a few numbers over each communicator. The message
+also shows whether that is still so, and whether copies give the same number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.autograd.tape import current_tape
+from mnpar.backend import Array
+from mnpar.errors import MismatchError
+from mnpar.holders import Holders, Share
+from mnpar.link import Link
+from mnpar.parameter import Parameter, structure
+
+if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
+
+Ranks = tuple[int, ...]
+# how far numbers of copies may differ: ranks with other processors add up in other orders
+TOLERANCE = 1e-4
+
+
+class Level(NamedTuple):
+    """A sum over one communicator.
+
+    Args:
+        comm: its ranks add up.
+        counts: of each parameter of this rank, whether it is this rank that counts it.
+        common: the places of those parameters of which all ranks have copies, in one order.
+        first: whether no lower rank adds the same sum of what was added up before.
+        stamps: of each rank, what it had when they told each other; empty: that is checked
+            elsewhere.
+    """
+
+    comm: Communicator
+    counts: Array
+    common: list[int]
+    first: bool = True
+    stamps: tuple[float, ...] = ()
+
+
+class Plan(NamedTuple):
+    """The sums by which all ranks get a number of the whole model.
+
+    Args:
+        levels: one after the other.
+        ranks: all that take part, by their numbers in the world.
+        names: of each parameter of this rank a name that it has on all ranks, and no other
+            parameter has; empty where paths do not tell.
+        stamp: of what this rank had when it was made.
+    """
+
+    levels: list[Level]
+    ranks: frozenset[int]
+    names: list[str]
+    stamp: float
+
+
+class ModelHolders:
+    """The ranks that hold the parameters of a model together.
+
+    Args:
+        params: those that have arrays, with their paths.
+        comms: over which sums go, unless another one is given: those of stages and parts.
+        alike: communicators whose ranks run one program, so that what they have under one path is
+            one parameter.
+        tied: parameters that stages share, by ``id``: the ranks that have one, and its number among
+            theirs.
+        plans: those that the ranks have made before, by the ranks of the communicator given.
+
+    Attributes:
+        on_mesh: whether it is known from a mesh.
+        seen: else it holds as long as ``structure.now`` is this object.
+    """
+
+    def __init__(
+        self,
+        params: list[tuple[str, Parameter]],
+        comms: list[Communicator],
+        alike: list[Communicator],
+        tied: dict[int, tuple[Ranks, int]] | None = None,
+        plans: dict[Ranks, Plan] | None = None,
+    ) -> None:
+        self.seen: object = structure.now
+        self.params = params
+        self.comms = comms
+        self.alike = [comm for comm in alike if comm.size > 1]
+        self.on_mesh = False
+        self._plans = {} if plans is None else plans
+        self._rows: list[_Row] = [
+            (
+                path,
+                None if param.box is None else (param.box.start, param.box.stop),
+                (tied or {}).get(id(param)),
+            )
+            for path, param in params
+        ]
+        self._stamp = _stamp_of((self._rows, [ranks_of(comm) for comm in (*comms, *self.alike)]))
+
+    @classmethod
+    def of(
+        cls, model: Link, copies: Communicator | None, before: ModelHolders | None
+    ) -> ModelHolders:
+        """Return what the links in a model know; tell parameters which ranks have their other
+        parts.
+
+        Args:
+            model: the target of an optimizer.
+            copies: ranks that have copies of all of it, and samples of their own; None: none.
+            before: what was known when the model had other parameters, perhaps.
+        """
+        alike: dict[Ranks, Communicator] = {}
+        apart: dict[Ranks, Communicator] = {}
+        tied: dict[int, tuple[Ranks, int]] = {}
+        divides: dict[int, tuple[Communicator, ...]] = {}
+        for link in reversed(list(model.links())):  # links in links first
+            comms = link.gradient_comms()
+            for comm in (*comms.summed, *comms.partial, *comms.averaged, *comms.parts):
+                if comm not in comms.stages:
+                    alike.setdefault(ranks_of(comm), comm)
+            for comm in (*comms.parts, *comms.stages):
+                apart.setdefault(ranks_of(comm), comm)
+            for comm, param in comms.tied:
+                ranks = ranks_of(comm)
+                tied[id(param)] = ranks, sum([ranks == others for others, _ in tied.values()])
+            if comms.parts:
+                divides |= {id(link.__dict__[name]): comms.parts for name in link._params}
+        if copies is not None:
+            alike.setdefault(ranks_of(copies), copies)
+        widest = [
+            comm
+            for ranks, comm in apart.items()
+            if len(ranks) > 1 and not any([set(ranks) < set(others) for others in apart])
+        ]
+        params = list(model.namedparams(include_uninit=False))
+        for _, param in params:
+            if param.box is not None:
+                comms_of = [comm for comm in divides.get(id(param), ()) if comm.size > 1]
+                param.holders = Holders(*[tuple([Share(comm) for comm in comms_of])] * 2)
+        plans = None if before is None or before.on_mesh else before._plans
+        return cls(params, widest, [*alike.values()], tied, plans)
+
+    @classmethod
+    def of_mesh(
+        cls,
+        params: list[tuple[str, Parameter]],
+        everyone: Communicator,
+        comm: Communicator,
+        plan: Plan,
+    ) -> ModelHolders:
+        """Return what the ranks of a mesh know.
+
+        Args:
+            params: of this rank.
+            everyone: all ranks of the mesh.
+            comm: those that have other parameters, or parts.
+            plan: of sums over these.
+        """
+        held = cls(params, [comm] if comm.size > 1 else [], [everyone], None, {(): plan})
+        held.on_mesh = True
+        return held
+
+    # ---- sums ----
+
+    def total(
+        self, function: Callable[[Parameter], Any], comm: Communicator | None, who: str
+    ) -> float:
+        """Return what :meth:`mnpar.Optimizer.sum_over_model` does."""
+        if comm is None:
+            self.check_crossed(who)
+            for _, param in self.params:
+                param.check_parts_known(who)
+        elif self.on_mesh:
+            raise ValueError(
+                f"{who} needs no comm where the optimizer has a mesh: its sums are of the whole "
+                "model"
+            )
+        else:
+            self.check_comm(comm, who)
+        values = to_numbers([function(param) for _, param in self.params])
+        for channel, places in self._pieces().items():
+            values[places] = channel.allreduce(values[places])
+        if not self.comms and (comm is None or comm.size == 1):
+            return float(values.sum())
+        while True:
+            total = self._add_up(values, self._plan(comm), who)
+            if total is not None:
+                return total
+            del self._plans[_key(comm)]
+
+    def _pieces(self) -> dict[Communicator, list[int]]:
+        """Return the ranks that have the other pieces of parameters, if those are in pieces now."""
+        pieces: dict[Communicator, list[int]] = {}
+        for i, (_, param) in enumerate(self.params):
+            piece = None if param.update_rule is None else param.update_rule.piece
+            if piece is not None:
+                pieces.setdefault(piece.comm, []).append(i)
+        return pieces
+
+    def _add_up(self, values: Array, plan: Plan, who: str) -> float | None:
+        """Return the sum; None if ranks have other parameters than when they made the plan."""
+        if plan.stamp != self._stamp and not self.on_mesh:  # the others shall hear of it
+            values = np.zeros(len(plan.names))
+        total = float(values[np.all([level.counts for level in plan.levels], axis=0)].sum())
+        for level in plan.levels:
+            common = values[level.common]
+            row = [self._stamp, common.sum(), abs(common).sum(), total if level.first else 0.0]
+            rows = level.comm.allgather(np.array(row, np.float64))
+            stamps, sums, sizes, totals = map(list, zip(*rows, strict=True))
+            if level.stamps and tuple(stamps) != level.stamps:
+                return None
+            if not all([_are_alike(one, sums[0], max(sizes)) for one in sums]):
+                self._find_difference(level, common, who)
+            total = float(sum(totals))
+        return total
+
+    def _find_difference(self, level: Level, mine: Array, who: str) -> None:
+        """Raise an error that names a parameter whose copies give different numbers."""
+        first, *others = level.comm.allgather(mine)
+        for place, *row in zip(level.common, first, *others, strict=True):
+            for rank, number in enumerate(row):
+                if not _are_alike(number, row[0], abs(first).sum() / len(first), 0.25 * TOLERANCE):
+                    path = self.params[place][0]
+                    raise MismatchError(
+                        _DIFFER.format(who, path, [0, rank], level.comm, row[0], number)
+                    )
+
+    def largest(self, numbers: Array, comm: Communicator | None = None) -> Array:
+        """Return the largest of each number over the ranks of ``comm``, or all that hold the model
+        together.
+        """
+        for channel in self._pieces():
+            numbers = channel.allreduce(numbers, op="max")
+        if comm is not None:
+            return comm.allreduce(numbers, op="max")
+        for level in self._plan(None).levels if self.comms else ():
+            numbers = level.comm.allreduce(numbers, op="max")
+        return numbers
+
+    def share_seed(self, seed: int) -> int:
+        """Return one seed for all ranks that have copies, parts or stages; all of them call it."""
+        comms = [*self.comms, *self.alike]
+        for comm in comms:
+            seed = max([int(one) for one in comm.allgather(np.array(seed))])
+        for comm in comms:
+            if len({int(one) for one in comm.allgather(np.array(seed))}) > 1:
+                raise MismatchError(_IRREGULAR.format(comm))
+        return seed
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether other ranks have copies, parts or other stages of the model."""
+        return bool(self.comms or self.alike)
+
+    def names(self, comm: Communicator | None) -> dict[int, str]:
+        """Return, by ``id``, names that parameters have on all ranks, and no others have; those of
+        ``comm``, or else those that hold the model together, call it.
+        """
+        names = [path for path, _ in self.params]
+        if self.comms or comm is not None:
+            changed = self._plan(comm).stamp != self._stamp and not self.on_mesh
+            if self.largest(np.array(float(changed)), comm):
+                del self._plans[_key(comm)]
+            names = self._plan(comm).names
+        return {id(param): name for (_, param), name in zip(self.params, names, strict=True)}
+
+    # ---- whether it is known who holds the model ----
+
+    def check_crossed(self, who: str) -> None:
+        """Check that the last backward sent gradients to no rank that is not known to hold the
+        model.
+
+        Raises:
+            RuntimeError: it did.
+        """
+        crossed = current_tape().crossed
+        if not crossed or self.on_mesh:
+            return
+        known = set(self._plan(None).ranks) if self.comms else set()
+        known.update(*map(ranks_of, self.alike))
+        for comm, (name, site) in crossed.items():
+            others = [rank for rank in ranks_of(comm) if rank not in known]
+            if comm.size > 1 and others:
+                raise RuntimeError(_CROSSED.format(comm.rank, who, name, site, comm))
+
+    def check_comm(self, comm: Communicator, who: str) -> None:
+        """Check that a communicator has all ranks that are known to hold the model together.
+
+        Raises:
+            ValueError: it lacks some.
+        """
+        for known in self.comms:
+            lacks = sorted(set(ranks_of(known)) - set(ranks_of(comm)))
+            if lacks:
+                raise ValueError(_LACKS.format(comm.rank, who, comm, lacks, known))
+
+    # ---- who has what ----
+
+    def _plan(self, comm: Communicator | None) -> Plan:
+        """Return the plan for the ranks of ``comm``, or for those that links know; where there is
+        none yet, all ranks make it together.
+        """
+        plan = self._plans.get(_key(comm))
+        if plan is None:
+            plan = self._plans[_key(comm)] = self._make_plan(comm)
+        return plan
+
+    def _make_plan(self, given: Communicator | None) -> Plan:
+        comms = self.comms if given is None else [given]
+        names = [path for path, _ in self.params]
+        levels = []
+        # the ranks of whose parameters this rank knows the sum
+        mine = sorted({ranks_of(comm)[comm.rank] for comm in comms})
+        for comm in comms:
+            tables: list[_Table] = comm.allgather_obj(self._table(mine, given is not None))
+            classes, ambiguous = _classes(tables, ranks_of(comm))
+            here, before = classes[comm.rank], [table.ranks for table in tables]
+            first = {one: rank for rank in reversed(range(comm.size)) for one in classes[rank]}
+            everywhere = [one for one in classes[0] if all([one in rows for rows in classes])]
+            levels.append(
+                Level(
+                    comm,
+                    np.array([first[one] == comm.rank for one in here], bool),
+                    [here.index(one) for one in everywhere],
+                    before.index(mine) == comm.rank,
+                    tuple([table.stamp for table in tables]),
+                )
+            )
+            names = ["" if name in ambiguous else name for name in names]
+            mine = sorted({rank for ranks in before for rank in ranks})
+            if sum(map(len, dict.fromkeys(map(tuple, before)))) != len(mine):
+                raise MismatchError(_IRREGULAR.format(comm))
+        for comm in comms:
+            if any([ranks != mine for ranks in comm.allgather_obj(mine)]):
+                raise MismatchError(_IRREGULAR.format(comm))
+        return Plan(levels, frozenset(mine), names, self._stamp)
+
+    def _table(self, ranks: list[int], with_digest: bool) -> _Table:
+        digest = b""
+        if with_digest:
+            parts = [param.array for _, param in self.params if param.box is not None]
+            digest = _digest_of([part for part in parts if part.size])
+        alike = [ranks_of(comm) for comm in self.alike]
+        return _Table(ranks, self._rows, alike, digest, self._stamp)
+
+
+# of a parameter: its path; its box; the ranks that share it as a tied weight, and its number among
+# theirs
+_Row = tuple[str, Any, tuple[Ranks, int] | None]
+
+
+class _Table(NamedTuple):
+    """What a rank tells the others.
+
+    Args:
+        ranks: of whose parameters it knows the sum, itself included.
+        rows: its parameters.
+        alike: ranks that run one program.
+        digest: of its parts of divided parameters, where nobody may know that others have copies of
+            them; empty: it has none.
+        stamp: of all that.
+    """
+
+    ranks: list[int]
+    rows: list[_Row]
+    alike: list[Ranks]
+    digest: bytes
+    stamp: float
+
+
+class _Unions:
+    """Sets of things that are one, and grow together (union-find)."""
+
+    def __init__(self) -> None:
+        self._parents: dict[Hashable, Hashable] = {}
+
+    def find(self, one: Hashable) -> Hashable:
+        """Return the one that stands for a thing's set."""
+        while (parent := self._parents.get(one, one)) != one:
+            one = parent
+        return one
+
+    def join(self, things: Iterable[Hashable]) -> None:
+        """Make the sets of things one."""
+        first, *others = map(self.find, things)
+        for other in others:
+            self._parents[other] = first
+
+
+def _classes(tables: list[_Table], world: Ranks) -> tuple[list[list[Hashable]], set[str]]:
+    """Return, for each parameter of each rank, what is the same exactly for copies; and the paths
+    under which there are several parameters.
+    """
+    unions = _Unions()
+    numbers = {rank: i for i, rank in enumerate(world)}
+    owners: dict[bytes, int] = {}
+    for rank, table in enumerate(tables):
+        for ranks in table.alike:
+            unions.join([numbers[one] for one in ranks if one in numbers])
+        if table.digest:
+            unions.join([owners.setdefault(table.digest, rank), rank])
+    for rank, table in enumerate(tables):
+        for path, box, tied in table.rows:
+            if tied is not None and set(tied[0]) <= set(world):
+                unions.join([tied, (unions.find(rank), path, box)])
+    classes = [
+        [unions.find((unions.find(rank), path, box)) for path, box, _ in table.rows]
+        for rank, table in enumerate(tables)
+    ]
+    wholes = _Unions()
+    for rank, table in enumerate(tables):
+        for (path, *_), one in zip(table.rows, classes[rank], strict=True):
+            wholes.join([("whole", unions.find(rank), path), one])
+    found: dict[str, Hashable] = {}
+    ambiguous = set()
+    for rank, table in enumerate(tables):
+        for path, *_ in table.rows:
+            whole = wholes.find(("whole", unions.find(rank), path))
+            if found.setdefault(path, whole) != whole:
+                ambiguous.add(path)
+    return classes, ambiguous
+
+
+def ranks_of(comm: Communicator) -> Ranks:
+    """Return the ranks of a communicator, by their numbers in the world."""
+    return tuple(comm.transport.world_ranks)
+
+
+def _key(comm: Communicator | None) -> Ranks:
+    return () if comm is None else ranks_of(comm)
+
+
+def _stamp_of(facts: Any) -> float:
+    """Return a number of facts that a float holds exactly."""
+    digest = hashlib.blake2b(repr(facts).encode(), digest_size=6).digest()
+    return float(int.from_bytes(digest, "big"))
+
+
+def _digest_of(arrays: list[Array]) -> bytes:
+    if not arrays:
+        return b""
+    digest = hashlib.blake2b(digest_size=16)
+    for x in arrays:
+        digest.update(backend.as_bytes(backend.to_host(x)).data)
+    return digest.digest()
+
+
+def _are_alike(a: float, b: float, size: float, tolerance: float = TOLERANCE) -> bool:
+    """Return whether they are numbers of the same thing: what ranks compute alike may have other
+    last digits on another processor. ``size``: of what was added up.
+    """
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return math.isfinite(a) == math.isfinite(b)
+    return abs(a - b) <= tolerance * max(abs(a), abs(b), size)
+
+
+def to_numbers(values: list[Any]) -> Array:
+    """Return numbers, some of them arrays on a device, as an array on the host, with one copy from
+    the device.
+    """
+    there = [i for i, x in enumerate(values) if backend.is_array(x) and type(x) is not np.ndarray]
+    numbers = np.zeros(len(values))
+    if there:
+        xp = backend.get_array_module(values[there[0]])
+        numbers[there] = backend.to_host(xp.stack([values[i].reshape(()) for i in there]))
+    for i, x in enumerate(values):
+        if not backend.is_array(x) or type(x) is np.ndarray:
+            numbers[i] = x
+    return numbers
+
+
+_DIFFER = (
+    "{}: ranks {} of {3!r} have copies of {1}, and its number is {4:.6g} on one and {5:.6g} on the "
+    "other: their gradients, or values, are not the same, and the copies drift apart. Gradients "
+    "that are each rank's share are to be summed: by create_multi_node_optimizer over these ranks, "
+    "F.copy_to(comm, …), or the hook WholeGradients(comm)"
+)
+
+_CROSSED = (
+    "rank {}: {} does not know which ranks hold the model together: the last backward sent "
+    "gradients over {4!r} ({2} at {3}), and no link says what its ranks hold. Give it comm=, a "
+    "communicator of all ranks that have a part of the model; or let it be that of "
+    "mnpar.create_communicator('self'), if this rank's parameters are meant alone. (A link says "
+    "what ranks hold in gradient_comms; Pipeline and MultiNodeChainList do, if the optimizer is "
+    "set up with them.)"
+)
+
+_LACKS = (
+    "rank {}: {} was given {!r}, which lacks ranks {} of the world: they hold the model, too, over "
+    "{!r}. Leave comm out: the links know it"
+)
+
+_IRREGULAR = (
+    "the ranks that hold the model together over {!r} hold it with different others: sums over one "
+    "communicator after the other do not reach all of them. Give comm=, a communicator of all "
+    "ranks that have a part of the model, or create_multi_node_optimizer a mesh"
+)
