@@ -300,7 +300,8 @@ class ModelHolders:
         for comm, (name, site) in crossed.items():
             others = [rank for rank in ranks_of(comm) if rank not in known]
             if comm.size > 1 and others:
-                raise RuntimeError(_CROSSED.format(comm.rank, who, name, site, comm))
+                where = f"{name} at {site}" if site else name
+                raise RuntimeError(_CROSSED.format(comm.rank, who, where, comm))
 
     def check_comm(self, comm: Communicator, who: str) -> None:
         """Check that a communicator has all ranks that are known to hold the model together.
@@ -489,19 +490,19 @@ def to_numbers(values: list[Any]) -> Array:
 
 
 _DIFFER = (
-    "{}: ranks {} of {3!r} have copies of {1}, and its number is {4:.6g} on one and {5:.6g} on the "
-    "other: their gradients, or values, are not the same, and the copies drift apart. Gradients "
-    "that are each rank's share are to be summed: by create_multi_node_optimizer over these ranks, "
-    "F.copy_to(comm, …), or the hook WholeGradients(comm)"
+    "{0}: ranks {2} of {3!r} have copies of {1}, and its number is {4:.6g} on one and {5:.6g} on "
+    "the other: their gradients or values are not the same, and they drift apart. Gradients that "
+    "are each rank's share are summed by create_multi_node_optimizer over these ranks, by "
+    "F.copy_to(comm, …) or by the hook WholeGradients(comm)"
 )
 
 _CROSSED = (
-    "rank {}: {} does not know which ranks hold the model together: the last backward sent "
-    "gradients over {4!r} ({2} at {3}), and no link says what its ranks hold. Give it comm=, a "
-    "communicator of all ranks that have a part of the model; or let it be that of "
-    "mnpar.create_communicator('self'), if this rank's parameters are meant alone. (A link says "
-    "what ranks hold in gradient_comms; Pipeline and MultiNodeChainList do, if the optimizer is "
-    "set up with them.)"
+    "rank {0}: {1} does not know which ranks hold the model together: the last backward sent "
+    "gradients over {3!r} ({2}), and no link of the optimizer's target says what its ranks hold. "
+    "Give it comm=, a communicator of all ranks that have a part of the model, or "
+    "comm=mnpar.create_communicator('self'), if this rank's parameters are meant alone; or set the "
+    "optimizer up with the link that knows (Pipeline, MultiNodeChainList; others say it in "
+    "gradient_comms)"
 )
 
 _LACKS = (

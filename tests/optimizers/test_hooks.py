@@ -220,11 +220,14 @@ def test_what_was_saved_goes_on_with_the_noise_that_it_had(comm):
 
 
 @pytest.mark.ranks(2, on="threads")
-def test_noise_of_a_divided_model_needs_its_ranks_or_a_mesh(comm):
+def test_noise_of_a_divided_parameter_alone_needs_its_ranks(comm):
+    layer = L.RowParallelLinear(comm, 3, 2)
+    optimizer = opt.SGD(0.1).setup(layer)
+    layer.W.update_rule.add_hook(hooks.GradientNoise(0.3))
     with pytest.raises(
         ValueError, match=r"GradientNoise needs the whole parameter W \(2, 3\).*give it comm="
     ):
-        noisy(comm, False, L.RowParallelLinear(comm, 3, 2))
+        optimizer.update(lambda: F.sum(layer(np.ones((2, 3), "f4"))))
 
 
 @pytest.mark.parametrize(
@@ -265,13 +268,21 @@ NORMS = {
 @pytest.mark.parametrize(("make", "hook"), NORMS.values(), ids=NORMS)
 @pytest.mark.parametrize("sharded", [None, False, True])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_norms_of_a_divided_parameter_need_a_mesh(ranks, sharded, make, hook):
+def test_norms_of_a_divided_parameter_need_the_ranks_of_its_parts(ranks, sharded, make, hook):
     """A rank alone would take the norm of its part for that of the whole, and shards add up the
     norm of that part.
     """
 
+    class Layer(L.Linear):
+        """It divides its weights, and tells nobody among whom."""
+
+        def __init__(self, comm):
+            super().__init__(3, 4 // comm.size)
+            first, last = (4 // comm.size * (comm.rank + i) for i in (0, 1))
+            self.W.whole, self.W.box = (4, 3), mnpar.plans.Box((first, 0), (last, 3))
+
     def program(comm):
-        layer = L.ColumnParallelLinear(comm, 3, 4)
+        layer = Layer(comm)
         optimizer = make()
         if sharded is not None:
             optimizer = mnpar.create_multi_node_optimizer(
@@ -287,6 +298,6 @@ def test_norms_of_a_divided_parameter_need_a_mesh(ranks, sharded, make, hook):
     else:
         with pytest.raises(
             ValueError,
-            match=r"whole parameter W \(4, 3\), of which this rank has \(2, 3\): give .* a mesh",
+            match=r"whole parameter W \(4, 3\), of which this rank has \(2, 3\): the ranks .* mesh",
         ):
             mnpar.run(program, ranks=2)

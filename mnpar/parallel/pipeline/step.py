@@ -15,6 +15,7 @@ import numpy as np
 from mnpar.autograd.engine import DeferredGradients, apply_hooks
 from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.autograd.observer import observer
+from mnpar.autograd.tape import current_tape
 from mnpar.backend import Array, add_gradients
 from mnpar.configuration import is_recording, recording
 from mnpar.function_hook import around_vjp, function_hooks
@@ -200,6 +201,7 @@ class Step:
         self._compute_due()
         self._gradients.expect([parameter.node for _, parameter in self.shared])
         self._gradients.finish(loss_scale, lambda: sum_gradients(self.shared, kept))
+        current_tape().crossed = {self.stages.messages.comm: ("Pipeline", "")}
         self.finished(self)
         if watching is not None:
             loss = self.mean_loss()
