@@ -20,7 +20,7 @@ from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from mnpar.autograd.accumulate import copy_gradient
 from mnpar.autograd.arraylike import ArrayLike
@@ -31,9 +31,13 @@ from mnpar.backend import HALVES, Array, add_gradients, cast_gradient, wrap_scal
 from mnpar.function_hook import around_vjp, function_hooks
 from mnpar.runtime.callsite import call_site
 
+Seed: TypeAlias = tuple[VariableNode, Gradient]
+# Called with the seeds and the communications on the tape, before a backward visits these: checks.
+before_backward: list[Callable[[Sequence[Seed], Sequence[Function]], None]] = []
+
 
 def run_backward(
-    seeds: Sequence[tuple[VariableNode, Gradient]],
+    seeds: Sequence[Seed],
     targets: Sequence[VariableNode] | None = None,
     *,
     record: bool = False,
@@ -68,6 +72,8 @@ def run_backward(
         retained = {node.key for node in targets if node.creator is not None}
     walk = BackwardWalk(tape.records, record, retained, on_final, deferred is not None)
     try:
+        for check in before_backward if tape.records else ():
+            check(seeds, tape.records)
         site = call_site() if tape.records else ""
         with BackwardPass(record, record or retain_tape, targets is not None, site):
             walk.start(seeds)
@@ -321,7 +327,7 @@ def depends_on(
     first = min([x.index if x.creator is None else x.creator.number for x in targets], default=0)
     on_tape = {f.number: f for f in communications}
     dependent = {node.key for node in targets}
-    functions = on_tape | _ancestors([*roots, *(x for f in communications for x in f.inputs)])
+    functions = on_tape | ancestors([*roots, *(x for f in communications for x in f.inputs)])
     sources = set(on_tape)
     elsewhere = [
         number
@@ -329,14 +335,14 @@ def depends_on(
         if f.communicates and number > first and number not in on_tape and not f.silent_forward
     ]
     if elsewhere:
-        sources |= _ancestors(roots, dependent).keys() & set(elsewhere)
+        sources |= ancestors(roots, dependent).keys() & set(elsewhere)
     for number, function in sorted(functions.items()):
         if number in sources or any(x.key in dependent for x in function.inputs):
             dependent.update((number, i) for i in range(len(function.outputs)))
     return lambda node: node.key in dependent
 
 
-def _ancestors(roots: Sequence[VariableNode], stops: Collection[Any] = ()) -> dict[int, Function]:
+def ancestors(roots: Sequence[VariableNode], stops: Collection[Any] = ()) -> dict[int, Function]:
     """Return the functions that computed ``roots``, by number; do not go beyond nodes whose keys
     are in ``stops``.
     """

@@ -133,14 +133,16 @@ class GradSlot:
         array: a view of the flat buffer.
 
     ``reserved`` is True while a function's backward computes a gradient directly into ``array``;
-    nothing else may be written there then.
+    nothing else may be written there then. ``synchronized`` says that ranks sum the gradients
+    before an optimizer uses them.
     """
 
-    __slots__ = ("array", "reserved")
+    __slots__ = ("array", "reserved", "synchronized")
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: Array, synchronized: bool = False) -> None:
         self.array = array
         self.reserved = False
+        self.synchronized = synchronized
 
     def reserve(self, like: Array) -> Array | None:
         """Return the array, for one function to compute a gradient of ``like``'s type and dtype

@@ -36,7 +36,7 @@ class FlatBuffer:
         (array([2., 2.], dtype=float32), array([1.], dtype=float32))
     """
 
-    def __init__(self, params: Sequence[Parameter]) -> None:
+    def __init__(self, params: Sequence[Parameter], synchronized: bool = False) -> None:
         self.params = list(params)
         self.summed = params[0].summed  # the same for all of them
         # CommonRules and FusedUpdate of optimizers/fused_update.py: how the parameters can be
@@ -55,7 +55,7 @@ class FlatBuffer:
             self.slices.append(place)
             view = self.data[place].reshape(param.array.shape)
             grad = self.grad[place].reshape(param.array.shape)
-            self.members.append((param, view, GradSlot(grad)))
+            self.members.append((param, view, GradSlot(grad, synchronized)))
             start += size
         self.slots = [slot for _, _, slot in self.members]
         self._list_gradients()
@@ -144,6 +144,7 @@ class FlatBuffers:
         aliased: parameters that share an array with an earlier one, and so have no place of their
             own.
         filled: at the last ``gather``, all parameters had gradients at their places.
+        synchronized: ranks sum the gradients before an optimizer uses them.
 
     Example:
         >>> import mnpar.links as L
@@ -157,6 +158,7 @@ class FlatBuffers:
         self.learning: list[FlatBuffer] = []
         self.aliased: list[Parameter] = []
         self.filled = False
+        self.synchronized = False
         self._buffers: list[FlatBuffer] = []
         self._params: list[Parameter] = []
         self._given: Iterable[Parameter] | None = None
@@ -181,7 +183,9 @@ class FlatBuffers:
             self._params = params
             first = {id(param.array): param for param in reversed(params)}
             self.aliased = [param for param in params if first[id(param.array)] is not param]
-            self._buffers = [FlatBuffer(group) for group in _groups(params, self.aliased)]
+            self._buffers = [
+                FlatBuffer(group, self.synchronized) for group in _groups(params, self.aliased)
+            ]
             self.learning = [buffer for buffer in self._buffers if buffer.learns]
         return self._buffers
 

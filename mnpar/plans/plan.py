@@ -129,6 +129,11 @@ class Plan:
         """Return a number that different plans most likely do not share: messages carry it."""
         return zlib.crc32(repr((self.have, self.want, self.replicated, self.turned)).encode()) >> 1
 
+    @cached_property
+    def gives_alike(self) -> bool:
+        """Return whether all ranks want the same cells."""
+        return all([layouts == self.want[0] for layouts in self.want])
+
     def sent(self, rank: int) -> int:
         """Return how many cells leave a rank."""
         return sum([parcel.cells for parcel in self.route(rank).sends])

@@ -580,7 +580,7 @@ COMPOSITIONS = {
     tied_table: (
         MODEL,
         {},
-        {"not copied": "the gradients of /body/|reduce_from at .*: the gradient of its output"},
+        {"not copied": "reduce_from at .*computed from what reduce_from at .*pass copy_to before"},
     ),
     masked_tokens: (SEQUENCE, {"axes": ("data", "sequence"), "reduce": "sum"}, {}),
     masked_attention: (({"sequence": 2, "model": 2}, {"data": 2, "sequence": 2}), TOKENS, {}),

@@ -10,7 +10,7 @@ a gradient then sends a short message that says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -169,6 +169,11 @@ class Communication(FunctionNode):
     # what the ranks' inputs should be to each other, for checks: "copies" of one value, "parts" of
     # one value, or "terms", which are no copies if the sum is of gradients
     inputs_are: ClassVar[str] = ""
+    # what its outputs are then: a value that they own "together", "alike" on all ranks, "parts", or
+    # the "sum" of the inputs; empty: nobody knows (checks/states.py)
+    outputs_are: str = ""
+    # looks at the gradients that the adjoint takes and gives (checks/states.py)
+    compare: Callable[[tuple[Any, ...], tuple[Any, ...]], None] | None = None
     alike = False  # all ranks are known to have the same, or the same gradient
     # who got this has said that it does not record: it sends no gradient, however often backward
     # runs
@@ -341,7 +346,10 @@ class Communication(FunctionNode):
         """Run the adjoint: recorded if this backward is, else on the bare arrays."""
         if not is_recording():
             gxs = function.forward(*gys)
-            return gxs if isinstance(gxs, tuple) else (gxs,)
+            gxs = gxs if isinstance(gxs, tuple) else (gxs,)
+            if self.compare is not None:
+                self.compare(gys, gxs)
+            return gxs
         return function.apply(gys)
 
 

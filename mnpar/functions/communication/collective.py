@@ -84,7 +84,7 @@ class Bcast(Rooted):
     gradients.
     """
 
-    op, algorithm = "bcast", BCAST
+    op, algorithm, outputs_are = "bcast", BCAST, "alike"
 
     def mirror(self) -> Communication:
         return Reduce(self.comm, self.root, of=self)
@@ -95,7 +95,8 @@ class Reduce(ToRoot):
     gradient.
     """
 
-    op, algorithm, inputs_are = "reduce", ALLREDUCE, "terms"
+    op, algorithm = "reduce", ALLREDUCE
+    inputs_are, outputs_are = "terms", "parts"
 
     def mirror(self) -> Communication:
         return Bcast(self.comm, self.root, of=self)
@@ -106,7 +107,7 @@ class Gather(ToRoot):
     own.
     """
 
-    op, algorithm = "gather", GATHER
+    op, algorithm, outputs_are = "gather", GATHER, "parts"
 
     def mirror(self) -> Communication:
         return Scatter(self.comm, self.root, of=self)
@@ -116,6 +117,7 @@ class Scatter(Rooted):
     """The root has P arrays, one for each rank. Adjoint: the root gets the gradient of each."""
 
     op, algorithm, several = "scatter", SCATTER, True
+    outputs_are = "parts"
 
     def all_there(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if self.order == 0 and len(inputs) == 1 and inputs[0] is None:
@@ -134,7 +136,7 @@ class AllGather(Collective):
     gradients of its own.
     """
 
-    op, algorithm = "allgather", ALLGATHER
+    op, algorithm, outputs_are = "allgather", ALLGATHER, "alike"
 
     def mirror(self) -> Communication:
         return ReduceScatter(self.comm, of=self)
@@ -148,7 +150,7 @@ class ReduceScatter(Collective):
     op = "reduce_scatter"
     algorithm = REDUCE_SCATTER
     several = True
-    inputs_are = "terms"
+    inputs_are, outputs_are = "terms", "parts"
 
     def mirror(self) -> Communication:
         return AllGather(self.comm, of=self)
@@ -159,7 +161,8 @@ class AllReduce(Collective):
     ranks' ``gy``.
     """
 
-    op, algorithm, inputs_are = "allreduce", ALLREDUCE, "terms"
+    op, algorithm = "allreduce", ALLREDUCE
+    inputs_are, outputs_are = "terms", "sum"
 
     def __init__(self, comm: Communicator, of: AllReduce | None = None) -> None:
         super().__init__(comm, of)
@@ -184,6 +187,7 @@ class AllToAll(Collective):
     """
 
     op, algorithm, several = "alltoall", ALLTOALL, True
+    outputs_are = "parts"
 
     def mirror(self) -> Communication:
         return AllToAll(self.comm, of=self)
@@ -193,6 +197,8 @@ class Scan(Collective):
     """Each rank gets the sum of the ranks up to itself (``up``) or from itself on. Adjoint: the
     other direction.
     """
+
+    outputs_are = "parts"
 
     def __init__(
         self, comm: Communicator, exclusive: bool, up: bool = True, of: Communication | None = None

@@ -49,6 +49,7 @@ class Carrier(Communication):
     def __init__(self, comm: Communicator, plan: Plan, of: Carrier | None = None) -> None:
         super().__init__(comm, of)
         self.plan = plan
+        self.outputs_are = "alike" if plan.gives_alike else "parts"
         self.route: Route = plan.route(comm.rank)
         # forward, all moves of the plan; backward, gradients go to those who asked for one, and
         # come from those who were asked

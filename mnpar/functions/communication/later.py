@@ -127,7 +127,7 @@ class Start(Phase):
     """The first phase: starts the collective with the inputs; it has no outputs."""
 
     def backward(self) -> Any:
-        return self.whole.take_adjoint().finish()[: len(self.inputs)]
+        return self.whole.finish_adjoint()[: len(self.inputs)]
 
 
 class Finish(Phase):
@@ -157,6 +157,8 @@ class SplitCollective:
         self.number, self.asked = number, asked
         self._first, self._second = Start(self), Finish(self)
         self._adjoint: SplitCollective | None = None
+        # of the outputs, kept for the hook that compares them with those of the inputs
+        self._gradients: tuple[Any, ...] = ()
 
     def start(self, inputs: tuple[Any, ...]) -> None:
         """Give the values, and return at once."""
@@ -224,11 +226,17 @@ class SplitCollective:
 
     def start_adjoint(self, gys: tuple[Any, ...]) -> None:
         """Start the adjoint."""
+        given = self.what.given(gys)
+        self._gradients = given if self.what.compare is not None else ()
         self._adjoint = SplitCollective(self.what.mirror(), self.number, self.asked)
-        self._adjoint.start(self.what.given(gys))
+        self._adjoint.start(given)
 
-    def take_adjoint(self) -> SplitCollective:
-        """The adjoint that was started."""
+    def finish_adjoint(self) -> tuple[Variable, ...]:
+        """Finish the adjoint that was started; return the gradients of the inputs."""
         adjoint, self._adjoint = self._adjoint, None
         assert adjoint is not None, f"{self.what.label} was visited by half"
-        return adjoint
+        gxs = adjoint.finish()
+        if self.what.compare is not None:
+            self.what.compare(self._gradients, tuple([gx.array for gx in gxs]))
+            self._gradients = ()
+        return gxs

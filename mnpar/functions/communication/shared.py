@@ -37,7 +37,7 @@ class CopyTo(Communication):
     """
 
     op, silent_forward = "copy_to", True
-    inputs_are = "copies"
+    inputs_are, outputs_are = "copies", "alike"
 
     def forward(self, x: Any) -> Any:
         self.check_inputs(x)
@@ -57,7 +57,8 @@ class ReduceFrom(Collective):
     """
 
     op, algorithm = "reduce_from", ALLREDUCE
-    inputs_are, silent_backward = "parts", True
+    inputs_are, outputs_are = "parts", "together"
+    silent_backward = True
 
     def mirror(self) -> Communication:
         return CopyTo(self.comm, of=self)
@@ -178,7 +179,7 @@ class ScatterTo(Communication):
     """This rank's part of an array that all have. Adjoint: GatherFrom."""
 
     op, silent_forward = "scatter_to", True
-    inputs_are = "copies"
+    inputs_are, outputs_are = "copies", "parts"
 
     def __init__(
         self, comm: Communicator, axis: int, sizes: Sizes, of: GatherFrom | None = None
@@ -204,7 +205,8 @@ class GatherFrom(Collective):
     """All ranks' parts joined, of which each keeps its own gradient. Adjoint: ScatterTo."""
 
     op, algorithm = "gather_from", ALLGATHER
-    inputs_are, silent_backward = "parts", True
+    inputs_are, outputs_are = "parts", "together"
+    silent_backward = True
 
     def __init__(
         self, comm: Communicator, axis: int, sizes: Sizes = (), of: ScatterTo | None = None

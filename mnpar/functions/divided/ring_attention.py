@@ -52,7 +52,7 @@ class RingAttention(TiledAttention, Communication):
     TiledAttention.
     """
 
-    op = "ring_attention"
+    op, outputs_are = "ring_attention", "parts"
     communicates = True
 
     def __init__(

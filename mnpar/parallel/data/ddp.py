@@ -178,6 +178,7 @@ class DistributedDataParallel(Chain):
         # in buckets always, which hooks send: End comes before backward's end
         self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]
         self._buffers = FlatBuffers()
+        self._buffers.synchronized = True
         self._replicas = ReplicaSet(comm)
         self._members = ParameterCache()
         self._end: End | None = None

@@ -113,6 +113,7 @@ class GradientSync:
         self.optimizer = optimizer
         self.reducer = reducer
         self.comm = reducer.comm
+        optimizer.buffers.synchronized = True
         self.replicas = ReplicaSet(reducer.comm, placement, check)
         self.on_mesh = placement is not None and placement.mesh.comm.size > 1
         self.keeps = False  # whether this update's gradients are added to those that are there

@@ -1,0 +1,426 @@
+"""States of values: who owns a value, known from the graph alone, without a message.
+
+For the ranks of a communicator, a value that is differentiated is
+
+    together   one value, which all of them hold, and own together: each has its whole gradient
+    own        a value of each rank: its copy, or its part; each has the gradient of that
+
+A value is together where reduce_from or gather_from has made it, and own where it has passed
+copy_to or scatter_to, or a collective of law 1 (allgather, bcast …), which adds up the gradients of
+all ranks. Nothing is known of parameters and data: they may be either, and so may what is computed
+from them, and what comes from other ranks by messages of its own. ``together`` is the *invariant*
+of spmd_types and of JAX's shard_map, and ``own`` is their *replicated* and *varying*.
+
+Three combinations give some rank a wrong gradient, whatever the numbers are:
+
+    reduce_from, gather_from   of what is together: it is whole, and would be added up again; or it
+                               has missed copy_to before the ranks divide the work
+    copy_to, scatter_to        of what is own: its gradients would be summed twice; or it is a part
+                               that nobody has summed
+    any other function         of both, unless it adds them: the gradient of what is together would
+                               be a part on each rank
+
+So the graph is looked at before backward visits it: when a rank comes to a sequence of
+communications for the first time, the second, the fourth, the eighth …, and in debug mode each
+time. A backward without a communication looks at nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from mnpar.autograd.arraylike import as_array
+from mnpar.autograd.engine import Seed, ancestors, before_backward
+from mnpar.checks.fingerprint import fingerprint
+from mnpar.configuration import is_debugging
+from mnpar.errors import MismatchError
+from mnpar.functions.math.arithmetic import Div, Mul, MulConstant
+from mnpar.functions.node import GenericFunction
+
+if TYPE_CHECKING:
+    from mnpar.autograd.graph import Function, Gradient, VariableNode
+    from mnpar.communicators.transport import Transport
+    from mnpar.functions.communication.base import Communication
+
+Group: TypeAlias = tuple[int, ...]  # the ranks of a communicator, by their numbers in the world
+
+
+class State(NamedTuple):
+    """What is known of a value for the ranks of one communicator.
+
+    Args:
+        together: the communication from which it has what the ranks own together; None: nothing.
+        own: the communication from which it has what is each rank's own; None: nothing.
+        varying: whether it is known to differ between ranks, as parts do.
+        alike: the last communication that has made it, or what it was computed from, the same on
+            all ranks, and adds up their gradients.
+    """
+
+    together: Communication | None = None
+    own: Communication | None = None
+    varying: bool = False
+    alike: Communication | None = None
+
+    def join(self, other: State) -> State:
+        """Return the state of what is computed from both."""
+        return State(
+            self.together or other.together,
+            self.own or other.own,
+            self.varying or other.varying,
+            self.alike or other.alike,
+        )
+
+
+# by group; None: it may be anything. A group that is missing has not touched the value yet.
+States: TypeAlias = Mapping[Group, State | None]
+
+_UNTOUCHED: States = {}
+
+
+class Survey:
+    """The states of all values in a graph.
+
+    Args:
+        roots: variables; what they were computed from belongs to the graph.
+        communications: those on the tape; what they were computed from belongs to it, too.
+
+    Raises:
+        MismatchError: the graph has one of the combinations that give a wrong gradient.
+    """
+
+    def __init__(
+        self, roots: Iterable[VariableNode], communications: Sequence[Function] = ()
+    ) -> None:
+        inputs = [x for function in communications for x in _inputs(function)]
+        functions = ancestors([*roots, *inputs])
+        functions.update({function.number: function for function in communications})
+        self._order = [functions[number] for number in sorted(functions)]
+        leaves = [x for f in self._order for x in f.inputs if x.creator is None]
+        self._named = any(map(_is_parameter, leaves))
+        # the places of the gradients by which optimizers change parameters
+        self.slots = [x.grad_slot for x in leaves if x.grad_slot is not None]
+        kinds = [_communication(function) for function in self._order]
+        groups = dict.fromkeys([group_of(kind) for kind in kinds if kind is not None])
+        self._unknown: States = dict.fromkeys(groups)
+        # of what functions computed, by their numbers; those of constants are missing
+        self._found: dict[int, States] = {}
+        for function, kind in zip(self._order, kinds, strict=True):
+            states = self._after(function, kind)
+            if states is not None:
+                self._found[function.number] = states
+
+    def of(self, node: VariableNode) -> States | None:
+        """Return the states of a variable; None if nobody updates what it depends on."""
+        if node.creator is not None:
+            return self._found.get(node.creator.number)
+        counts = node.requires_grad and (_is_parameter(node) or not self._named)
+        return _UNTOUCHED if counts else None
+
+    def _after(self, function: Function, kind: Communication | None) -> States | None:
+        """Return the states of the outputs of a function; None: nobody updates what they depend
+        on.
+        """
+        if kind is None:
+            if function.communicates or function.opaque:
+                return self._unknown
+            return self._computed(function)
+        if kind.order:  # a recorded gradient: its function was looked at
+            return self._unknown
+        inputs = _inputs(function)
+        if not inputs:  # what another rank gave
+            return self._unknown
+        states = _joined([self.of(x) for x in inputs])
+        return None if states is None else _communicated(kind, states, self._unknown)
+
+    def _computed(self, function: Function) -> States | None:
+        """Return the states of what a local function gives; of its terms alone both kinds may
+        come.
+        """
+        terms = function.inputs[function.summands]
+        factors = [x for x in function.inputs if x not in terms]
+        states = _joined([self.of(x) for x in factors])
+        if states and _is_nonlinear(function, factors):
+            for state in states.values():
+                if state is not None and state.together is not None and state.own is not None:
+                    raise MismatchError(_mixed(function, state))
+        return _joined([states, *[self.of(x) for x in terms]]) if terms else states
+
+
+def _inputs(function: Any) -> Sequence[VariableNode]:
+    """Return the inputs of a function; both phases of a collective that is awaited later have
+    those of the first.
+    """
+    whole = getattr(function, "whole", None)
+    inputs: Sequence[VariableNode] = () if whole is None else whole.what.inputs
+    return inputs or function.inputs
+
+
+def _communication(function: Any) -> Communication | None:
+    """Return the communication with states that a function is, or is a phase of; None: others."""
+    whole = getattr(function, "whole", None)
+    kind = function if whole is None else whole.what
+    return kind if function.communicates and hasattr(kind, "outputs_are") else None
+
+
+def group_of(kind: Communication) -> Group:
+    """Return the ranks of a communication's communicator, by their numbers in the world."""
+    return tuple(kind.comm.transport.world_ranks)
+
+
+def _is_parameter(node: VariableNode) -> bool:
+    """Return whether a leaf is a parameter of a link, which names it."""
+    return node.name is not None and node.requires_grad
+
+
+def _is_nonlinear(function: Any, factors: Sequence[VariableNode]) -> bool:
+    """Return whether the gradient of an input depends on the inputs: what a function's backward
+    needs, it keeps.
+    """
+    varying = [x for x in factors if x.requires_grad]
+    if function.is_product and len(varying) < 2:  # with a constant
+        return False
+    kept = [function.inputs[i] for i in function._kept_input_indexes]
+    return bool(function._kept_output_indexes) or any([x in varying for x in kept])
+
+
+def _joined(some: Iterable[States | None]) -> States | None:
+    """Return the states of what is computed from several values; None: all are constants."""
+    result: States | None = None
+    for states in some:
+        if states is None or states is result:
+            continue
+        if not result or not states:
+            result = result or states
+            continue
+        joined = dict(result)
+        for group, state in states.items():
+            if group in joined:
+                before = joined[group]
+                joined[group] = None if state is None or before is None else before.join(state)
+            else:
+                joined[group] = state
+        result = joined
+    return result
+
+
+def _communicated(kind: Communication, states: States, unknown: States) -> States:
+    """Return the states of the outputs of a communication: the table of this module."""
+    here = group_of(kind)
+    outputs_are = kind.outputs_are
+    result = dict(states)
+    for group in unknown:
+        if group != here and len(set(group) & set(here)) > 1:
+            result[group] = None
+    state = states.get(here, State())
+    if not outputs_are:
+        state = None
+    elif kind.inputs_are == "copies":
+        _refuse_own(kind, state)
+        state = State(own=kind, varying=outputs_are == "parts", alike=kind)
+    elif kind.inputs_are == "parts":
+        _refuse_together(kind, state)
+        state = State(together=kind)
+    elif state is None or (state.together is not None and outputs_are != "sum"):
+        state = None
+    elif outputs_are == "sum":  # of what is together, it is a multiple
+        state = State(state.together, state.own and kind, alike=kind)
+    else:
+        state = State(own=kind, varying=outputs_are == "parts", alike=kind)
+    result[here] = state
+    return result
+
+
+# ---- when it is looked at ----
+
+
+class Visits:
+    """How often a rank has come to each sequence of communications."""
+
+    MANY = 1000  # sequences, of a program that makes new ones all the time
+
+    def __init__(self) -> None:
+        self._counts: WeakKeyDictionary[Transport, dict[int, int]] = WeakKeyDictionary()
+        self.advised: WeakKeyDictionary[Transport, set[str]] = WeakKeyDictionary()
+
+    def is_due(self, transport: Transport, sequence: int) -> bool:
+        """Count a visit; return whether it is the first, second, fourth, eighth …"""
+        counts = self._counts.setdefault(transport, {})
+        if len(counts) > self.MANY:
+            counts.clear()
+        count = counts[sequence] = counts.get(sequence, 0) + 1
+        return not count & (count - 1)
+
+
+_visits = Visits()
+
+
+def look(seeds: Sequence[Seed], communications: Sequence[Any]) -> None:
+    """Look at a graph before backward visits it.
+
+    Raises:
+        MismatchError: see :class:`Survey`.
+    """
+    kinds = [getattr(function, "whole", function) for function in communications]
+    kinds = [getattr(kind, "what", kind) for kind in kinds]
+    first = next((kind for kind in kinds if hasattr(kind, "comm")), None)
+    if first is None:
+        return
+    sequence = hash(tuple([getattr(kind, "site", "") for kind in kinds]))
+    if _visits.is_due(first.comm.transport, sequence) or is_debugging():
+        survey = Survey([node for node, _ in seeds], communications)
+        _advise(survey, seeds)
+
+
+before_backward.append(look)
+
+
+# ---- one loss that counts once for each rank ----
+
+
+def _advise(survey: Survey, seeds: Sequence[Seed]) -> None:
+    """Let the collectives be compared in this backward by which a loss may count once for each
+    rank.
+
+    That is so if each rank starts from a loss that is computed alike from what a collective has
+    made alike: its backward then adds up P gradients that are all the same. It may be meant, and it
+    may be made up for by a division by P. So nothing is said if the loss is a multiple by a number
+    that may be that, if no optimizer trains what it depends on, or if ranks sum gradients anyway.
+    """
+    if not survey.slots or any([slot.synchronized for slot in survey.slots]):
+        return
+    for node, g in seeds:
+        for state in (survey.of(node) or _UNTOUCHED).values():
+            if state is None or state.together is not None or state.varying:
+                continue
+            kind = state.alike
+            if kind is None or kind.op not in _INSTEAD or kind.comm.size == 1:
+                continue
+            if kind.comm.rank == getattr(kind, "root", 0) and _counts(node, g, kind.comm.size):
+                kind.compare = partial(_compare, kind)
+
+
+def _counts(loss: VariableNode, g: Gradient, P: int) -> bool:
+    """Return whether a gradient is that of a loss which nobody has divided by P."""
+    return g.size == 1 and as_array(g).item() == 1 and not _is_divided(loss, P)
+
+
+def _is_divided(loss: VariableNode, P: int) -> bool:
+    """Return whether a loss, or a term of it, is a multiple by a number that may stand for a
+    division by P.
+    """
+    nodes = [loss]
+    seen = set()
+    while nodes:
+        function = nodes.pop().creator
+        if not isinstance(function, GenericFunction) or function.number in seen:
+            continue
+        seen.add(function.number)
+        times = _divisor(function) / P
+        if times and abs(times - round(times)) < 1e-6 * abs(times):
+            return True
+        if not _is_nonlinear(function, function.inputs):
+            nodes += [x for x in function.inputs if x.requires_grad]
+    return False
+
+
+def _divisor(function: GenericFunction) -> float:
+    """Return the number by which a function divides its input; 0: it does something else."""
+    if isinstance(function, MulConstant):
+        return 1 / function.c if function.c else 0.0
+    constant = not function.inputs[-1].requires_grad and function.inputs[-1].shape == ()
+    if constant and isinstance(function, Div):
+        return float(function._kept_inputs[-1])
+    if constant and isinstance(function, Mul):
+        number = float(function._kept_inputs[-1])
+        return 1 / number if number else 0.0
+    return 0.0
+
+
+def _compare(kind: Communication, gys: tuple[Any, ...], gxs: tuple[Any, ...]) -> None:
+    """Warn, once for a line, if the sum of all ranks' gradients is P times that of this rank."""
+    kind.compare = None
+    P = kind.comm.size
+    mine = gys[kind.comm.rank] if len(gys) == P else gys[0]
+    total = gxs[0]
+    if mine is None or total is None or mine.shape != total.shape or mine.dtype.kind != "f":
+        return
+    sites = _visits.advised.setdefault(kind.comm.transport, set())
+    eps = float(np.finfo(mine.dtype).eps)
+    if kind.site in sites or fingerprint(mine).plain:
+        return
+    mine = mine if kind.op == "allreduce" and kind.reduction == "mean" else P * mine
+    if bool((abs(total - mine) <= 4 * P * eps * abs(total)).all()):
+        sites.add(kind.site)
+        warnings.warn(_COUNTS.format(kind=kind, P=P, instead=_INSTEAD[kind.op]), stacklevel=2)
+
+
+# ---- what is wrong ----
+
+
+def _refuse_own(kind: Communication, state: State | None) -> None:
+    if state is not None and state.own is not None:
+        before = state.own
+        why = _PASSED.get(before.op, _ADDED)
+        why = why.format(P=kind.comm.size, name=kind.op, before=before.op)
+        raise MismatchError(
+            f"{kind.op} at {kind.site} takes what all ranks hold alike and own together. Its input "
+            f"was computed from what {before.op} at {before.site} gave, and {why} ({kind.comm!r})"
+        )
+
+
+def _refuse_together(kind: Communication, state: State | None) -> None:
+    if state is not None and state.together is not None:
+        before = state.together
+        raise MismatchError(
+            f"{kind.op} at {kind.site} takes a part from each rank. Its input was computed from "
+            f"what {before.op} at {before.site} gave, which is whole, and which the ranks own "
+            f"together: if all do the same with it, the result is whole too, so leave out "
+            f"{kind.op}; if each does a part of the work with it, let it pass "
+            f"{_ENTRANCE[kind.op]} before ({kind.comm!r})"
+        )
+
+
+def _mixed(function: Any, state: State) -> str:
+    whole, own = state.together, state.own
+    assert whole is not None
+    assert own is not None
+    return (
+        f"{function.label} computes with what {whole.op} at {whole.site} gave, which the ranks own "
+        f"together, and with what each rank has of its own by {own.op} at {own.site}. So each rank "
+        f"would have a part of the gradient of the first, where it must have the whole: let the "
+        f"first pass copy_to before; or, if the second is a part of a sum, let it pass reduce_from "
+        f"before ({whole.comm!r})"
+    )
+
+
+_TWICE = (
+    "each rank has its own gradient of it, which {name} would add up a second time: let a value "
+    "pass copy_to once, and only where the ranks do different parts of the work with it; and what "
+    "are parts, reduce_from before"
+)
+_PART = "it is a part: let it pass gather_from or reduce_from before"
+_ADDED = (
+    "{before} adds up the gradients of all ranks in backward, as {name} does: they would count {P} "
+    "times. Let one function do that, or join what are parts by gather_from or reduce_from"
+)
+_PASSED = {"copy_to": _TWICE, "scatter_to": _PART}
+_ENTRANCE = {"reduce_from": "copy_to", "gather_from": "scatter_to or copy_to"}
+
+_COUNTS = (
+    "{kind.op} at {kind.site}: each of {P} ranks starts backward from a loss that is computed from "
+    "its result, and all have the same gradient of it. backward differentiates the sum of the "
+    "ranks' losses, so a loss that they have in common counts {P} times. {instead}, or divide the "
+    "loss by comm.size before backward"
+)
+_INSTEAD = {
+    "allgather": "Take gather_from",
+    "allreduce": "Take reduce_from",
+    "bcast": "Let one rank alone have the loss",
+    "copy_to": "Let a value pass copy_to only where the ranks do different parts of the work",
+}

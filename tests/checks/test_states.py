@@ -1,0 +1,481 @@
+"""Programs whose graph alone shows that a gradient is wrong, off a mesh, and right ones."""
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.errors import MismatchError
+from mnpar.plans import blocks, everywhere
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+N = 12  # a multiple of all numbers of ranks here
+X = np.random.default_rng(0).normal(size=(4, N))
+T = np.arange(4) % 3
+
+
+def weight(comm, own=False):
+    """A weight that all ranks have alike, or one of each rank's own."""
+    rng = np.random.default_rng(comm.rank if own else 99)
+    return mnpar.Variable(rng.normal(size=N))
+
+
+def middle(comm, w):
+    """What the ranks own together, computed from a weight and from parts of the work."""
+    return F.tanh(F.reduce_from(comm, F.copy_to(comm, w) * weight(comm, own=True)))
+
+
+def pair(comm):
+    """The two halves of a layer that is divided, and layers before and after, which are not."""
+    mnpar.random.seed(0)
+    return mnpar.Chain(
+        before=L.Linear(N, N),
+        wide=L.ColumnParallelLinear(comm, N, N, gather_output=False),
+        out=L.RowParallelLinear(comm, N, N, input_is_parallel=True),
+        after=L.Linear(N, 3),
+    )
+
+
+def run(m, x):
+    return F.tanh(m.out(F.tanh(m.wide(x))))
+
+
+def loss(m, y):
+    return F.softmax_cross_entropy(m.after(y), T)
+
+
+# ---- wrong: each gets a communicator and returns the loss that all ranks differentiate ----
+
+
+def copied_twice(comm):
+    h = F.tanh(F.copy_to(comm, weight(comm)))
+    return F.sum(F.reduce_from(comm, F.copy_to(comm, h) * weight(comm, own=True)))
+
+
+def copied_before_a_layer_that_copies(comm):
+    m = pair(comm)
+    return loss(m, run(m, F.copy_to(comm, m.before(X))))
+
+
+def copied_and_then_cut(comm):
+    return F.sum(F.gather_from(comm, F.scatter_to(comm, F.copy_to(comm, weight(comm)) ** 2)) ** 3)
+
+
+def cut_twice(comm):
+    part = F.scatter_to(comm, F.scatter_to(comm, weight(comm)) ** 2)
+    return F.sum(F.gather_from(comm, part))
+
+
+def a_part_copied(comm):
+    m = pair(comm)
+    part = F.linear(F.tanh(m.wide(m.before(X))), m.out.W)
+    return loss(m, run(m, F.tanh(part)))
+
+
+def a_part_cut(comm):
+    part = F.tanh(F.copy_to(comm, weight(comm)) * weight(comm, own=True))
+    return F.sum(F.gather_from(comm, F.scatter_to(comm, part) ** 2))
+
+
+def gathered_and_copied(comm):
+    whole = F.allgather(comm, weight(comm, own=True), axis=0)
+    return F.sum(F.reduce_from(comm, F.copy_to(comm, whole) * (comm.rank + 1.0)))
+
+
+def broadcast_and_copied(comm):
+    w = F.bcast(comm, weight(comm) if comm.rank == 0 else None)
+    return F.sum(F.reduce_from(comm, F.copy_to(comm, w) * weight(comm, own=True)))
+
+
+def summed_by_allreduce_and_copied(comm):
+    h = F.allreduce(comm, F.copy_to(comm, weight(comm)) * weight(comm, own=True))
+    return F.sum(F.reduce_from(comm, F.copy_to(comm, h) ** 2 * (comm.rank + 1.0)))
+
+
+def summed_later_by_allreduce_and_copied(comm):
+    h = F.iallreduce(comm, F.copy_to(comm, weight(comm)) * weight(comm, own=True))
+    return F.sum(F.reduce_from(comm, F.copy_to(comm, h) ** 2 * (comm.rank + 1.0)))
+
+
+def exchanged_and_copied(comm):
+    whole = F.repartition(
+        comm,
+        F.scatter_to(comm, weight(comm)),
+        blocks((N,), (comm.size,)),
+        everywhere((N,), comm.size),
+    )
+    return F.sum(F.reduce_from(comm, F.copy_to(comm, whole) * (comm.rank + 1.0)))
+
+
+def summed_twice(comm):
+    return F.reduce_from(comm, F.sum(middle(comm, weight(comm)) ** 2))
+
+
+def a_loss_summed(comm):
+    m = pair(comm)
+    return F.reduce_from(comm, loss(m, run(m, m.before(X))))
+
+
+def a_mean_of_a_loss_that_all_have(comm):
+    m = pair(comm)
+    return F.reduce_from(comm, loss(m, run(m, m.before(X)))) / comm.size
+
+
+def what_is_whole_gathered(comm):
+    return F.sum(F.gather_from(comm, middle(comm, weight(comm))) ** 2)
+
+
+def whole_scores(comm):
+    m = L.ColumnParallelLinear(comm, N, N)
+    return F.vocabulary_parallel_softmax_cross_entropy(comm, m(X), T)
+
+
+def not_copied(comm):
+    part = middle(comm, weight(comm)) * weight(comm, own=True)
+    return F.sum(F.reduce_from(comm, F.tanh(part)))
+
+
+def not_copied_behind_layers(comm):
+    m = pair(comm)
+    h = run(m, m.before(X))
+    own = L.Linear(N, N, initialW=np.random.default_rng(comm.rank).normal(size=(N, N)))
+    return loss(m, F.reduce_from(comm, F.tanh(own(h))))
+
+
+def not_copied_beside_what_is(comm):
+    h = middle(comm, weight(comm))
+    return F.sum(F.reduce_from(comm, F.tanh(h) * F.copy_to(comm, h) * weight(comm, own=True)))
+
+
+def not_cut_before_it_is_joined(comm):
+    h = middle(comm, weight(comm))
+    n = N // comm.size
+    return F.sum(F.gather_from(comm, h[n * comm.rank : n * (comm.rank + 1)] ** 2) ** 2)
+
+
+def a_whole_in_each_part(comm):
+    m = pair(comm)
+    h = run(m, m.before(X))
+    return loss(m, F.reduce_from(comm, F.linear(F.tanh(m.wide(h)), m.out.W) + h))
+
+
+def a_whole_beside_a_part(comm):
+    m = pair(comm)
+    h = run(m, m.before(X))
+    return loss(m, F.tanh(h + F.linear(F.tanh(m.wide(h)), m.out.W)))
+
+
+def a_scale_of_what_is_whole(comm):
+    part = F.copy_to(comm, weight(comm)) * weight(comm, own=True)
+    norm = F.sqrt(F.reduce_from(comm, F.sum(part**2)))
+    return F.sum(F.reduce_from(comm, F.tanh(part / norm)))
+
+
+def a_weight_copied_for_the_same_work(comm):
+    return F.sum(middle(comm, weight(comm)) * F.copy_to(comm, weight(comm)))
+
+
+def joined_ranks(comm):
+    """Of a part of the ranks, which own it together."""
+    half = comm.split(comm.rank % 2, comm.rank)
+    h = F.reduce_from(half, F.copy_to(half, weight(comm)) * weight(comm, own=True))
+    return F.sum(F.reduce_from(half, h**2))
+
+
+def before_other_ranks_sum(comm):
+    """What is wrong among some ranks is so whatever goes on among others."""
+    half, other = comm.split(comm.rank % 2, comm.rank), comm.split(comm.rank // 2, comm.rank)
+    h = F.reduce_from(half, F.copy_to(half, weight(comm)) * weight(comm, own=True))
+    h = F.reduce_from(other, F.tanh(F.copy_to(other, h)) * (comm.rank // 2 + 1.0))
+    return F.sum(F.reduce_from(half, h**2))
+
+
+TWICE = r"copy_to at .*test_states.py:\d+ takes .* from what copy_to at .* add up a second time"
+WHOLE = r"{} at .*test_states.py:\d+ takes a part .* from what {} at .*, which is whole"
+MEETS = r"{} computes with what reduce_from at .* and with what each rank has .* by {} at"
+
+WRONG = {
+    copied_twice: TWICE,
+    copied_before_a_layer_that_copies: TWICE,
+    copied_and_then_cut: r"scatter_to at .* from what copy_to at .*a second time",
+    cut_twice: r"scatter_to at .* from what scatter_to at .*, and it is a part",
+    a_part_copied: TWICE,
+    a_part_cut: r"scatter_to at .* from what copy_to at .* what are parts, reduce_from before",
+    gathered_and_copied: r"copy_to at .* allgather adds up the gradients .* count \d times",
+    broadcast_and_copied: r"copy_to at .* bcast adds up the gradients of all ranks in backward",
+    summed_by_allreduce_and_copied: r"copy_to at .* allreduce adds up the gradients",
+    summed_later_by_allreduce_and_copied: r"copy_to at .* allreduce adds up the gradients",
+    exchanged_and_copied: r"copy_to at .* exchange adds up the gradients",
+    summed_twice: WHOLE.format("reduce_from", "reduce_from"),
+    a_loss_summed: WHOLE.format("reduce_from", "reduce_from"),
+    a_mean_of_a_loss_that_all_have: WHOLE.format("reduce_from", "reduce_from"),
+    what_is_whole_gathered: WHOLE.format("gather_from", "reduce_from"),
+    whole_scores: WHOLE.format("reduce_from", "gather_from"),
+    not_copied: WHOLE.format("reduce_from", "reduce_from") + ".* let it pass copy_to before",
+    not_copied_behind_layers: WHOLE.format("reduce_from", "reduce_from"),
+    not_copied_beside_what_is: MEETS.format("Mul", "copy_to"),
+    not_cut_before_it_is_joined: WHOLE.format("gather_from", "reduce_from") + ".*scatter_to or",
+    a_whole_in_each_part: WHOLE.format("reduce_from", "reduce_from"),
+    a_whole_beside_a_part: MEETS.format("Tanh", "copy_to"),
+    a_scale_of_what_is_whole: MEETS.format("Div", "copy_to"),
+    a_weight_copied_for_the_same_work: MEETS.format("Mul", "copy_to"),
+    joined_ranks: WHOLE.format("reduce_from", "reduce_from"),
+    before_other_ranks_sum: WHOLE.format("reduce_from", "reduce_from"),
+}
+ON_FOUR = (joined_ranks, before_other_ranks_sum)
+
+
+def differentiate(comm, program, times=1):
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        for _ in range(times):
+            program(comm).backward()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("program", "message"), WRONG.items(), ids=[program.__name__ for program in WRONG]
+)
+def test_a_wrong_program_is_told(program, message, ranks):
+    with pytest.raises(MismatchError, match=message) as caught:
+        mnpar.run(differentiate, ranks=4 if program in ON_FOUR else ranks, args=(program,))
+    assert len(str(caught.value).splitlines()) < 5
+
+
+# ---- right ----
+
+
+def right_pair(comm):
+    m = pair(comm)
+    return loss(m, run(m, run(m, m.before(X))))
+
+
+def right_own_penalty(comm):
+    m = pair(comm)
+    return loss(m, run(m, m.before(X))) + 0.1 * sum(F.sum(param**2) for param in m.params())
+
+
+def right_tasks(comm):
+    m = pair(comm)
+    head = L.Linear(N, 3)
+    return F.softmax_cross_entropy(head(F.copy_to(comm, run(m, m.before(X)))), (T + comm.rank) % 3)
+
+
+def right_parts(comm):
+    part = F.scatter_to(comm, middle(comm, weight(comm)))
+    return F.sum(F.gather_from(comm, F.tanh(part)) ** 2)
+
+
+def right_losses_of_parts(comm):
+    return F.sum(F.scatter_to(comm, middle(comm, weight(comm))) ** 2)
+
+
+def right_residual(comm):
+    m = pair(comm)
+    h = run(m, m.before(X))
+    return loss(m, F.tanh(h + run(m, h)))
+
+
+def right_scale(comm):
+    part = F.copy_to(comm, weight(comm)) * weight(comm, own=True)
+    norm = F.copy_to(comm, F.sqrt(F.reduce_from(comm, F.sum(part**2))))
+    return F.sum(F.reduce_from(comm, F.tanh(part / norm)))
+
+
+def right_mean_of_what_is_alike(comm):
+    m = pair(comm)
+    y = F.allreduce(comm, run(m, m.before(X))) / comm.size
+    return loss(m, F.allreduce(comm, y, op="mean"))
+
+
+def right_bias(comm):
+    m = pair(comm)
+    part = F.linear(F.tanh(m.wide(m.before(X))), m.out.W)
+    return loss(m, F.reduce_from(comm, part + F.copy_to(comm, m.out.b) / comm.size))
+
+
+def right_value_without_a_gradient(comm):
+    h = middle(comm, weight(comm))
+    return F.sum(F.reduce_from(comm, weight(comm, own=True) * h.array))
+
+
+def right_ring(comm):
+    """A sum that is made by hand, of messages round the ring, of which each rank has its own."""
+    total = part = F.copy_to(comm, weight(comm)) * weight(comm, own=True)
+    for _ in range(comm.size - 1):
+        part = F.sendrecv(part, comm, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
+        total = total + part
+    return F.sum(F.reduce_from(comm, F.tanh(total) / comm.size))
+
+
+def right_sums_of_losses(comm):
+    """Law 1 from end to end: each rank has a loss of its own."""
+    m = L.Linear(N, N, initialW=np.random.default_rng(comm.rank).normal(size=(N, N)))
+    ys = F.allgather(comm, m(X))
+    y = F.allreduce(comm, sum(ys)) * F.bcast(comm, ys[0]) + F.reduce_scatter(comm, ys)
+    return F.sum(F.tanh(sum(F.alltoall(comm, [y] * comm.size)))) * (comm.rank + 1)
+
+
+def right_gradient_penalty(comm):
+    m = pair(comm)
+    x = mnpar.Variable(X)
+    y = run(m, x)
+    (gx,) = mnpar.grad([F.sum(y**2)], [x], enable_double_backprop=True)
+    return loss(m, y) + F.mean((F.sum(gx**2, axis=1) - 1) ** 2)
+
+
+def right_forgotten(comm):
+    m = pair(comm)
+    return loss(m, F.forget(lambda x: run(m, x), m.before(X), comm=comm))
+
+
+def right_sequence(comm):
+    m = mnpar.Chain(
+        wide=L.ColumnParallelLinear(comm, N, N, gather_output=False, sequence_axis=0),
+        out=L.RowParallelLinear(comm, N, N, input_is_parallel=True, sequence_axis=0),
+    )
+    rows = F.scatter_to(comm, middle(comm, weight(comm)) * np.ones((4, 1)), axis=0)
+    return F.sum(F.gather_from(comm, rows + m.out(F.tanh(m.wide(rows))), axis=0) ** 2)
+
+
+def right_mixture(comm):
+    m = L.MixtureOfExperts(comm, lambda i: L.Linear(N, N), 2 * comm.size, N)
+    return F.sum(m(middle(comm, weight(comm)) * np.ones((4, 1))) ** 2)
+
+
+def right_two_groups(comm):
+    half, other = comm.split(comm.rank % 2, comm.rank), comm.split(comm.rank // 2, comm.rank)
+    h = F.reduce_from(half, F.copy_to(half, weight(comm)) * weight(comm, own=True))
+    h = F.reduce_from(other, F.tanh(F.copy_to(other, h)) * (comm.rank // 2 + 1.0))
+    return F.sum(F.reduce_from(half, F.copy_to(half, h) ** 2 * (comm.rank + 1.0)))
+
+
+def right_data_in_variables(comm):
+    """Whose gradients nobody uses, beside a model that is trained."""
+    m = pair(comm)
+    scale = F.copy_to(comm, mnpar.Variable(X)) + F.bcast(comm, mnpar.Variable(X))
+    return loss(m, F.tanh(run(m, m.before(X)) * scale))
+
+
+RIGHT = [value for name, value in globals().copy().items() if name.startswith("right_")]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("program", RIGHT, ids=[program.__name__ for program in RIGHT])
+def test_a_right_program_passes(program, ranks):
+    mnpar.run(differentiate, ranks=4 if program is right_two_groups else ranks, args=(program, 2))
+
+
+def test_a_graph_is_looked_at_again_when_its_number_doubles():
+    def program(comm, wrong_at):
+        for step in range(1, 8):
+            h = middle(comm, weight(comm))
+            part = h if step == wrong_at else F.copy_to(comm, h)
+            F.sum(F.reduce_from(comm, (part if step == wrong_at else part * 1) ** 2)).backward()
+
+    def no_other_communication(comm, wrong_at):
+        for step in range(1, 8):
+            h = middle(comm, weight(comm))
+            x = weight(comm) if step != wrong_at else h
+            F.sum(F.reduce_from(comm, x * weight(comm, own=True))).backward()
+
+    with pytest.raises(MismatchError, match="reduce_from"):  # another sequence of communications
+        mnpar.run(program, ranks=2, args=(3,))
+    mnpar.run(no_other_communication, ranks=2, args=(3,))
+    with pytest.raises(MismatchError, match="reduce_from"):
+        mnpar.run(no_other_communication, ranks=2, args=(4,))
+    with (
+        mnpar.using_config("debug", True),
+        pytest.raises(MismatchError, match="reduce_from"),
+    ):
+        mnpar.run(no_other_communication, ranks=2, args=(3,))
+
+
+# ---- one loss that counts P times ----
+
+
+def train(comm, joined, times=3):
+    mnpar.random.seed([0, comm.rank])
+    m = L.Linear(N, 3)
+    optimizer = mnpar.optimizers.SGD().setup(m)
+    for _ in range(times):
+        found = joined(comm, m)
+        m.cleargrads()
+        mnpar.backward() if found is None else found.backward()
+        optimizer.update()
+
+
+def average(ys):
+    return F.average(F.stack(ys), axis=0)
+
+
+def joint(y, t=T):
+    return F.softmax_cross_entropy(y, t)
+
+
+COUNTED = {
+    "allgather": lambda comm, m: joint(average(F.allgather(comm, m(X)))),
+    "a sum that is divided": lambda comm, m: joint(sum(F.allgather(comm, m(X))) / comm.size),
+    "allreduce": lambda comm, m: joint(F.allreduce(comm, m(X)) / comm.size),
+    "iallreduce": lambda comm, m: joint(F.iallreduce(comm, m(X))),
+    "mean": lambda comm, m: joint(F.allreduce(comm, m(X), op="mean")),
+    "bcast": lambda comm, m: joint(F.bcast(comm, m(X) if comm.rank == 0 else None)),
+}
+ONCE = {
+    "divided": lambda comm, m: joint(average(F.allgather(comm, m(X)))) / comm.size,
+    "multiplied": lambda comm, m: (1 / comm.size) * joint(average(F.allgather(comm, m(X)))),
+    "together": lambda comm, m: joint(F.reduce_from(comm, m(X)) / comm.size),
+    "shown and divided": lambda comm, m: (
+        F.reduce_from(comm, joint(F.allreduce(comm, m(X)))) / comm.size
+    ),
+    "own labels": lambda comm, m: joint(F.allreduce(comm, m(X)), (T + comm.rank) % 3),
+    "one rank has it": lambda comm, m: (
+        joint(ys)
+        if (ys := average(F.allgather(comm, m(X)))) is not None and not comm.rank
+        else None
+    ),
+    "a term that is divided": lambda comm, m: (
+        joint(m(X)) + F.sum(F.allreduce(comm, m.W**2)) / (3 * comm.size)
+    ),
+}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("joined", COUNTED.values(), ids=COUNTED)
+def test_a_joint_loss_that_each_rank_differentiates_is_told_once(joined, ranks):
+    with pytest.warns(
+        UserWarning,
+        match=rf"at .*test_states.py:\d+: each of {ranks} ranks .*"
+        rf"counts {ranks} times",
+    ) as told:
+        mnpar.run(train, ranks=ranks, args=(joined,))
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("joined", ONCE.values(), ids=ONCE)
+def test_a_loss_that_counts_once_is_not(joined, ranks):
+    mnpar.run(train, ranks=ranks, args=(joined,))
+
+
+def test_a_loss_over_gathered_features_of_all_samples_is_not_if_gradients_are_averaged():
+    def program(comm, update):
+        mnpar.random.seed(0)
+        m = L.Linear(N, 3)
+        optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(m)
+
+        def lossfun():
+            y = F.concat(F.allgather(comm, m(X[comm.rank :: comm.size])), axis=0)
+            return F.softmax_cross_entropy(y @ y.T, np.arange(4))
+
+        for _ in range(3):
+            if update:
+                optimizer.update(lossfun)
+            else:
+                m.cleargrads()
+                lossfun().backward()
+                optimizer.update()
+
+    mnpar.run(program, ranks=2, args=(True,))
+    mnpar.run(program, ranks=2, args=(False,))
