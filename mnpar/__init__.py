@@ -21,7 +21,7 @@ from mnpar.backend import (
     using_device as using_device,
 )
 from mnpar.chain import Chain as Chain, ChainList as ChainList
-from mnpar.checks import communication_checks, states  # noqa: F401 - they check communications
+from mnpar.checks import communication_checks, graph_checks  # noqa: F401 - hooks
 from mnpar.communicators import (
     ANY_SOURCE as ANY_SOURCE,
     ANY_TAG as ANY_TAG,

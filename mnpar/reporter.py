@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.checks.graph_checks import check_reported
 from mnpar.configuration import config
 from mnpar.serializer import Deserializer
 from mnpar.variable import Variable
@@ -86,6 +87,8 @@ class Reporter:
                 )
             prefix = self._names[id(observer)][0] + "/"
         for name, value in values.items():
+            if isinstance(value, Variable) and value.node.creator is not None:
+                check_reported(prefix + name, value)
             bare = isinstance(value, Variable) and not config.keep_graph_on_report
             self.observation[prefix + name] = (
                 Variable(value.array, requires_grad=False) if bare else value

@@ -327,7 +327,7 @@ def depends_on(
     first = min([x.index if x.creator is None else x.creator.number for x in targets], default=0)
     on_tape = {f.number: f for f in communications}
     dependent = {node.key for node in targets}
-    functions = on_tape | ancestors([*roots, *(x for f in communications for x in f.inputs)])
+    functions = on_tape | _ancestors([*roots, *(x for f in communications for x in f.inputs)])
     sources = set(on_tape)
     elsewhere = [
         number
@@ -335,14 +335,14 @@ def depends_on(
         if f.communicates and number > first and number not in on_tape and not f.silent_forward
     ]
     if elsewhere:
-        sources |= ancestors(roots, dependent).keys() & set(elsewhere)
+        sources |= _ancestors(roots, dependent).keys() & set(elsewhere)
     for number, function in sorted(functions.items()):
         if number in sources or any(x.key in dependent for x in function.inputs):
             dependent.update((number, i) for i in range(len(function.outputs)))
     return lambda node: node.key in dependent
 
 
-def ancestors(roots: Sequence[VariableNode], stops: Collection[Any] = ()) -> dict[int, Function]:
+def _ancestors(roots: Sequence[VariableNode], stops: Collection[Any] = ()) -> dict[int, Function]:
     """Return the functions that computed ``roots``, by number; do not go beyond nodes whose keys
     are in ``stops``.
     """

@@ -20,32 +20,18 @@ Three combinations give some rank a wrong gradient, whatever the numbers are:
     any other function         of both, unless it adds them: the gradient of what is together would
                                be a part on each rank
 
-So the graph is looked at before backward visits it: when a rank comes to a sequence of
-communications for the first time, the second, the fourth, the eighth …, and in debug mode each
-time. A backward without a communication looks at nothing.
+checks/graph_checks.py says when a graph is looked at.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
-import numpy as np
-
-from mnpar.autograd.arraylike import as_array
-from mnpar.autograd.engine import Seed, ancestors, before_backward
-from mnpar.checks.fingerprint import fingerprint
-from mnpar.configuration import is_debugging
 from mnpar.errors import MismatchError
-from mnpar.functions.math.arithmetic import Div, Mul, MulConstant
-from mnpar.functions.node import GenericFunction
 
 if TYPE_CHECKING:
-    from mnpar.autograd.graph import Function, Gradient, VariableNode
-    from mnpar.communicators.transport import Transport
+    from mnpar.autograd.graph import Function, VariableNode
     from mnpar.functions.communication.base import Communication
 
 Group: TypeAlias = tuple[int, ...]  # the ranks of a communicator, by their numbers in the world
@@ -57,14 +43,15 @@ class State(NamedTuple):
     Args:
         together: the communication from which it has what the ranks own together; None: nothing.
         own: the communication from which it has what is each rank's own; None: nothing.
-        varying: whether it is known to differ between ranks, as parts do.
+        varying: the communication from which it has parts, which differ between ranks; None: it
+            is not known to have any.
         alike: the last communication that has made it, or what it was computed from, the same on
             all ranks, and adds up their gradients.
     """
 
     together: Communication | None = None
     own: Communication | None = None
-    varying: bool = False
+    varying: Communication | None = None
     alike: Communication | None = None
 
     def join(self, other: State) -> State:
@@ -97,9 +84,7 @@ class Survey:
     def __init__(
         self, roots: Iterable[VariableNode], communications: Sequence[Function] = ()
     ) -> None:
-        inputs = [x for function in communications for x in _inputs(function)]
-        functions = ancestors([*roots, *inputs])
-        functions.update({function.number: function for function in communications})
+        functions = _ancestors(roots, communications)
         self._order = [functions[number] for number in sorted(functions)]
         leaves = [x for f in self._order for x in f.inputs if x.creator is None]
         self._named = any(map(_is_parameter, leaves))
@@ -115,7 +100,11 @@ class Survey:
             if states is not None:
                 self._found[function.number] = states
 
-    def of(self, node: VariableNode) -> States | None:
+    def of(self, node: VariableNode) -> States:
+        """Return the states of a variable."""
+        return self._of(node) or _UNTOUCHED
+
+    def _of(self, node: VariableNode) -> States | None:
         """Return the states of a variable; None if nobody updates what it depends on."""
         if node.creator is not None:
             return self._found.get(node.creator.number)
@@ -135,7 +124,7 @@ class Survey:
         inputs = _inputs(function)
         if not inputs:  # what another rank gave
             return self._unknown
-        states = _joined([self.of(x) for x in inputs])
+        states = _joined([self._of(x) for x in inputs])
         return None if states is None else _communicated(kind, states, self._unknown)
 
     def _computed(self, function: Function) -> States | None:
@@ -144,12 +133,28 @@ class Survey:
         """
         terms = function.inputs[function.summands]
         factors = [x for x in function.inputs if x not in terms]
-        states = _joined([self.of(x) for x in factors])
-        if states and _is_nonlinear(function, factors):
+        states = _joined([self._of(x) for x in factors])
+        if states and is_nonlinear(function, factors):
             for state in states.values():
                 if state is not None and state.together is not None and state.own is not None:
                     raise MismatchError(_mixed(function, state))
-        return _joined([states, *[self.of(x) for x in terms]]) if terms else states
+        return _joined([states, *[self._of(x) for x in terms]]) if terms else states
+
+
+def _ancestors(
+    roots: Iterable[VariableNode], communications: Iterable[Function]
+) -> dict[int, Function]:
+    """Return communications, and the functions from which they and ``roots`` were computed, by
+    number.
+    """
+    functions: dict[int, Function] = {}
+    stack = [*communications, *[x.creator for x in roots]]
+    while stack:
+        function = stack.pop()
+        if function is not None and function.number not in functions:
+            functions[function.number] = function
+            stack += [x.creator for x in _inputs(function)]
+    return functions
 
 
 def _inputs(function: Any) -> Sequence[VariableNode]:
@@ -163,9 +168,14 @@ def _inputs(function: Any) -> Sequence[VariableNode]:
 
 def _communication(function: Any) -> Communication | None:
     """Return the communication with states that a function is, or is a phase of; None: others."""
-    whole = getattr(function, "whole", None)
-    kind = function if whole is None else whole.what
+    kind = collective_of(function)
     return kind if function.communicates and hasattr(kind, "outputs_are") else None
+
+
+def collective_of(function: Any) -> Any:
+    """Return the collective of which a function is a phase; other functions themselves."""
+    whole = getattr(function, "whole", None)
+    return function if whole is None else whole.what
 
 
 def group_of(kind: Communication) -> Group:
@@ -178,7 +188,7 @@ def _is_parameter(node: VariableNode) -> bool:
     return node.name is not None and node.requires_grad
 
 
-def _is_nonlinear(function: Any, factors: Sequence[VariableNode]) -> bool:
+def is_nonlinear(function: Any, factors: Sequence[VariableNode]) -> bool:
     """Return whether the gradient of an input depends on the inputs: what a function's backward
     needs, it keeps.
     """
@@ -212,6 +222,8 @@ def _joined(some: Iterable[States | None]) -> States | None:
 def _communicated(kind: Communication, states: States, unknown: States) -> States:
     """Return the states of the outputs of a communication: the table of this module."""
     here = group_of(kind)
+    if len(here) == 1:
+        return states
     outputs_are = kind.outputs_are
     result = dict(states)
     for group in unknown:
@@ -222,7 +234,7 @@ def _communicated(kind: Communication, states: States, unknown: States) -> State
         state = None
     elif kind.inputs_are == "copies":
         _refuse_own(kind, state)
-        state = State(own=kind, varying=outputs_are == "parts", alike=kind)
+        state = State(own=kind, varying=kind if outputs_are == "parts" else None, alike=kind)
     elif kind.inputs_are == "parts":
         _refuse_together(kind, state)
         state = State(together=kind)
@@ -231,133 +243,9 @@ def _communicated(kind: Communication, states: States, unknown: States) -> State
     elif outputs_are == "sum":  # of what is together, it is a multiple
         state = State(state.together, state.own and kind, alike=kind)
     else:
-        state = State(own=kind, varying=outputs_are == "parts", alike=kind)
+        state = State(own=kind, varying=kind if outputs_are == "parts" else None, alike=kind)
     result[here] = state
     return result
-
-
-# ---- when it is looked at ----
-
-
-class Visits:
-    """How often a rank has come to each sequence of communications."""
-
-    MANY = 1000  # sequences, of a program that makes new ones all the time
-
-    def __init__(self) -> None:
-        self._counts: WeakKeyDictionary[Transport, dict[int, int]] = WeakKeyDictionary()
-        self.advised: WeakKeyDictionary[Transport, set[str]] = WeakKeyDictionary()
-
-    def is_due(self, transport: Transport, sequence: int) -> bool:
-        """Count a visit; return whether it is the first, second, fourth, eighth …"""
-        counts = self._counts.setdefault(transport, {})
-        if len(counts) > self.MANY:
-            counts.clear()
-        count = counts[sequence] = counts.get(sequence, 0) + 1
-        return not count & (count - 1)
-
-
-_visits = Visits()
-
-
-def look(seeds: Sequence[Seed], communications: Sequence[Any]) -> None:
-    """Look at a graph before backward visits it.
-
-    Raises:
-        MismatchError: see :class:`Survey`.
-    """
-    kinds = [getattr(function, "whole", function) for function in communications]
-    kinds = [getattr(kind, "what", kind) for kind in kinds]
-    first = next((kind for kind in kinds if hasattr(kind, "comm")), None)
-    if first is None:
-        return
-    sequence = hash(tuple([getattr(kind, "site", "") for kind in kinds]))
-    if _visits.is_due(first.comm.transport, sequence) or is_debugging():
-        survey = Survey([node for node, _ in seeds], communications)
-        _advise(survey, seeds)
-
-
-before_backward.append(look)
-
-
-# ---- one loss that counts once for each rank ----
-
-
-def _advise(survey: Survey, seeds: Sequence[Seed]) -> None:
-    """Let the collectives be compared in this backward by which a loss may count once for each
-    rank.
-
-    That is so if each rank starts from a loss that is computed alike from what a collective has
-    made alike: its backward then adds up P gradients that are all the same. It may be meant, and it
-    may be made up for by a division by P. So nothing is said if the loss is a multiple by a number
-    that may be that, if no optimizer trains what it depends on, or if ranks sum gradients anyway.
-    """
-    if not survey.slots or any([slot.synchronized for slot in survey.slots]):
-        return
-    for node, g in seeds:
-        for state in (survey.of(node) or _UNTOUCHED).values():
-            if state is None or state.together is not None or state.varying:
-                continue
-            kind = state.alike
-            if kind is None or kind.op not in _INSTEAD or kind.comm.size == 1:
-                continue
-            if kind.comm.rank == getattr(kind, "root", 0) and _counts(node, g, kind.comm.size):
-                kind.compare = partial(_compare, kind)
-
-
-def _counts(loss: VariableNode, g: Gradient, P: int) -> bool:
-    """Return whether a gradient is that of a loss which nobody has divided by P."""
-    return g.size == 1 and as_array(g).item() == 1 and not _is_divided(loss, P)
-
-
-def _is_divided(loss: VariableNode, P: int) -> bool:
-    """Return whether a loss, or a term of it, is a multiple by a number that may stand for a
-    division by P.
-    """
-    nodes = [loss]
-    seen = set()
-    while nodes:
-        function = nodes.pop().creator
-        if not isinstance(function, GenericFunction) or function.number in seen:
-            continue
-        seen.add(function.number)
-        times = _divisor(function) / P
-        if times and abs(times - round(times)) < 1e-6 * abs(times):
-            return True
-        if not _is_nonlinear(function, function.inputs):
-            nodes += [x for x in function.inputs if x.requires_grad]
-    return False
-
-
-def _divisor(function: GenericFunction) -> float:
-    """Return the number by which a function divides its input; 0: it does something else."""
-    if isinstance(function, MulConstant):
-        return 1 / function.c if function.c else 0.0
-    constant = not function.inputs[-1].requires_grad and function.inputs[-1].shape == ()
-    if constant and isinstance(function, Div):
-        return float(function._kept_inputs[-1])
-    if constant and isinstance(function, Mul):
-        number = float(function._kept_inputs[-1])
-        return 1 / number if number else 0.0
-    return 0.0
-
-
-def _compare(kind: Communication, gys: tuple[Any, ...], gxs: tuple[Any, ...]) -> None:
-    """Warn, once for a line, if the sum of all ranks' gradients is P times that of this rank."""
-    kind.compare = None
-    P = kind.comm.size
-    mine = gys[kind.comm.rank] if len(gys) == P else gys[0]
-    total = gxs[0]
-    if mine is None or total is None or mine.shape != total.shape or mine.dtype.kind != "f":
-        return
-    sites = _visits.advised.setdefault(kind.comm.transport, set())
-    eps = float(np.finfo(mine.dtype).eps)
-    if kind.site in sites or fingerprint(mine).plain:
-        return
-    mine = mine if kind.op == "allreduce" and kind.reduction == "mean" else P * mine
-    if bool((abs(total - mine) <= 4 * P * eps * abs(total)).all()):
-        sites.add(kind.site)
-        warnings.warn(_COUNTS.format(kind=kind, P=P, instead=_INSTEAD[kind.op]), stacklevel=2)
 
 
 # ---- what is wrong ----
@@ -411,16 +299,3 @@ _ADDED = (
 )
 _PASSED = {"copy_to": _TWICE, "scatter_to": _PART}
 _ENTRANCE = {"reduce_from": "copy_to", "gather_from": "scatter_to or copy_to"}
-
-_COUNTS = (
-    "{kind.op} at {kind.site}: each of {P} ranks starts backward from a loss that is computed from "
-    "its result, and all have the same gradient of it. backward differentiates the sum of the "
-    "ranks' losses, so a loss that they have in common counts {P} times. {instead}, or divide the "
-    "loss by comm.size before backward"
-)
-_INSTEAD = {
-    "allgather": "Take gather_from",
-    "allreduce": "Take reduce_from",
-    "bcast": "Let one rank alone have the loss",
-    "copy_to": "Let a value pass copy_to only where the ranks do different parts of the work",
-}

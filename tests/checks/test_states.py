@@ -479,3 +479,73 @@ def test_a_loss_over_gathered_features_of_all_samples_is_not_if_gradients_are_av
 
     mnpar.run(program, ranks=2, args=(True,))
     mnpar.run(program, ranks=2, args=(False,))
+
+
+# ---- reports of parts ----
+
+
+def of_blocks(comm, whole=False):
+    """The loss of an image in blocks, a label for each cell."""
+    mnpar.random.seed(0)
+    grid = mnpar.SpatialGrid(comm, (comm.size,))
+    shape = (N,)
+    m = mnpar.Chain(
+        a=L.SpatialConvolutionND(grid, 1, 1, 2, 3, pad=1),
+        b=L.SpatialConvolutionND(grid, 1, 2, 3, 3, pad=1),
+    )
+    given = X[:, None], np.arange(4 * N).reshape(4, N) % 3
+    x, t = [mnpar.datasets.shard_image(part, grid) for part in given]
+    loss = F.sum(F.softmax_cross_entropy(m.b(F.tanh(m.a(x, shape)), shape), t, reduce="no"))
+    return m, F.reduce_from(comm, loss) if whole else loss
+
+
+def of_rows(comm, whole=False):
+    """The loss of a part of the rows of a batch."""
+    m = pair(comm)
+    part = F.scatter_to(comm, run(m, m.before(X)), axis=0)
+    loss = F.sum(F.tanh(part))
+    return m, F.reduce_from(comm, loss) if whole else loss
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("of", [of_blocks, of_rows])
+def test_a_part_of_a_loss_that_is_reported_is_told_once_and_has_a_remedy(of, ranks):
+    def program(comm, whole):
+        with mnpar.using_config("dtype", np.dtype("f8")):
+            for _ in range(4):
+                m, loss = of(comm, whole)
+                with mnpar.Reporter() as reporter:
+                    mnpar.report({"loss": loss, "other": F.reduce_from(comm, np.array(1.0))})
+                m.cleargrads()
+                loss.backward()
+            return reporter.observation["loss"].item(), [
+                p.grad.copy() for p in m.params() if p.grad is not None
+            ]
+
+    with pytest.warns(
+        UserWarning, match=r"^loss, reported at .*test_states.py:\d+, is on "
+    ) as told:
+        parts = mnpar.run(program, ranks=ranks, args=(False,))
+    assert len(told) == 1
+    wholes = mnpar.run(program, ranks=ranks, args=(True,))
+    ((one, _),) = mnpar.run(program, ranks=1, args=(False,))
+    assert [loss for loss, _ in wholes] == pytest.approx([one] * ranks)
+    assert sum(loss for loss, _ in parts) == pytest.approx(one)
+    for (_, gs), (_, others) in zip(parts, wholes, strict=True):
+        for g, other in zip(gs, others, strict=True):
+            np.testing.assert_allclose(g, other, atol=1e-12)
+
+
+@pytest.mark.parametrize("program", RIGHT, ids=[program.__name__ for program in RIGHT])
+def test_what_is_whole_or_of_each_rank_is_reported_as_it_is(program):
+    def reporting(comm):
+        with mnpar.using_config("dtype", np.dtype("f8")), mnpar.Reporter():
+            loss = program(comm)
+            mnpar.report({"loss": loss})
+            loss.backward()
+
+    if program is right_losses_of_parts:
+        with pytest.warns(UserWarning, match="loss, reported at .* which scatter_to at .* gave"):
+            mnpar.run(reporting, ranks=2)
+    else:
+        mnpar.run(reporting, ranks=4 if program is right_two_groups else 2)

@@ -169,8 +169,9 @@ class Communication(FunctionNode):
     # what the ranks' inputs should be to each other, for checks: "copies" of one value, "parts" of
     # one value, or "terms", which are no copies if the sum is of gradients
     inputs_are: ClassVar[str] = ""
-    # what its outputs are then: a value that they own "together", "alike" on all ranks, "parts", or
-    # the "sum" of the inputs; empty: nobody knows (checks/states.py)
+    # what its outputs are then: a value that they own "together", each rank's "own", such as one
+    # that is "alike" on all ranks, or "parts" of one, or the "sum" of the inputs; empty: nobody
+    # knows (checks/states.py)
     outputs_are: str = ""
     # looks at the gradients that the adjoint takes and gives (checks/states.py)
     compare: Callable[[tuple[Any, ...], tuple[Any, ...]], None] | None = None

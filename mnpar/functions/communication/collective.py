@@ -96,7 +96,7 @@ class Reduce(ToRoot):
     """
 
     op, algorithm = "reduce", ALLREDUCE
-    inputs_are, outputs_are = "terms", "parts"
+    inputs_are, outputs_are = "terms", "own"
 
     def mirror(self) -> Communication:
         return Bcast(self.comm, self.root, of=self)
@@ -107,7 +107,7 @@ class Gather(ToRoot):
     own.
     """
 
-    op, algorithm, outputs_are = "gather", GATHER, "parts"
+    op, algorithm, outputs_are = "gather", GATHER, "own"
 
     def mirror(self) -> Communication:
         return Scatter(self.comm, self.root, of=self)
@@ -117,7 +117,7 @@ class Scatter(Rooted):
     """The root has P arrays, one for each rank. Adjoint: the root gets the gradient of each."""
 
     op, algorithm, several = "scatter", SCATTER, True
-    outputs_are = "parts"
+    outputs_are = "own"
 
     def all_there(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if self.order == 0 and len(inputs) == 1 and inputs[0] is None:
@@ -187,7 +187,7 @@ class AllToAll(Collective):
     """
 
     op, algorithm, several = "alltoall", ALLTOALL, True
-    outputs_are = "parts"
+    outputs_are = "own"
 
     def mirror(self) -> Communication:
         return AllToAll(self.comm, of=self)
@@ -198,7 +198,7 @@ class Scan(Collective):
     other direction.
     """
 
-    outputs_are = "parts"
+    outputs_are = "own"
 
     def __init__(
         self, comm: Communicator, exclusive: bool, up: bool = True, of: Communication | None = None

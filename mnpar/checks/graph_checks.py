@@ -1,0 +1,103 @@
+"""When graphs are looked at: before backward visits one, and where a value is reported.
+
+A rank looks at a graph when it comes to a sequence of communications for the first time, the
+second, the fourth, the eighth …, and in debug mode each time: that costs nothing where no
+communication is on the tape, and next to nothing elsewhere.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from mnpar.autograd.engine import Seed, before_backward
+from mnpar.autograd.tape import current_tape
+from mnpar.checks.joint_loss import compare_gradients
+from mnpar.checks.states import Survey, collective_of
+from mnpar.configuration import is_debugging
+from mnpar.runtime.callsite import call_site
+
+if TYPE_CHECKING:
+    from mnpar.communicators.transport import Transport
+    from mnpar.functions.communication.base import Communication
+    from mnpar.variable import Variable
+
+
+class Visits:
+    """How often each rank has come to a sequence of communications, and what it was told."""
+
+    MANY = 1000  # sequences, of a program that makes new ones all the time
+
+    def __init__(self) -> None:
+        self._counts: WeakKeyDictionary[Transport, dict[Hashable, int]] = WeakKeyDictionary()
+        self._told: WeakKeyDictionary[Transport, set[str]] = WeakKeyDictionary()
+
+    def is_due(self, kinds: Iterable[Any], what: Hashable) -> bool:
+        """Count a visit; return whether it is the first, second, fourth, eighth …, or all are
+        looked at.
+
+        Args:
+            kinds: communications; without any, nothing is to be looked at.
+            what: is counted, for the communicator of the first of them.
+        """
+        first = next((kind for kind in kinds if hasattr(kind, "comm")), None)
+        if first is None:
+            return False
+        counts = self._counts.setdefault(first.comm.transport, {})
+        if len(counts) > self.MANY:
+            counts.clear()
+        count = counts[what] = counts.get(what, 0) + 1
+        return not count & (count - 1) or is_debugging()
+
+    def told(self, kind: Communication) -> set[str]:
+        """Return what was said already of communications of the same ranks."""
+        return self._told.setdefault(kind.comm.transport, set())
+
+
+_visits = Visits()
+
+
+def look(seeds: Sequence[Seed], communications: Sequence[Any]) -> None:
+    """Look at a graph before backward visits it.
+
+    Raises:
+        MismatchError: see :class:`Survey`.
+    """
+    kinds = [collective_of(function) for function in communications]
+    sequence = hash(tuple([getattr(kind, "site", "") for kind in kinds]))
+    if _visits.is_due(kinds, sequence):
+        survey = Survey([node for node, _ in seeds], communications)
+        compare_gradients(survey, seeds, _visits.told)
+
+
+before_backward.append(look)
+
+
+def check_reported(name: str, x: Variable) -> None:
+    """Warn if what a rank reports is its part of what ranks have together, once for a name.
+
+    Args:
+        name: under which it is reported.
+        x: what is reported.
+    """
+    kinds = map(collective_of, current_tape().records)
+    if x.size != 1 or not _visits.is_due(kinds, name):
+        return
+    for state in Survey([x.node]).of(x.node).values():
+        if state is None or state.varying is None or state.together is not None:
+            continue
+        kind = state.varying
+        told = _visits.told(kind)
+        if kind.comm.rank == 0 and name not in told:
+            told.add(name)
+            site = call_site(1)
+            warnings.warn(_PART_REPORTED.format(kind=kind, name=name, site=site), stacklevel=3)
+
+
+_PART_REPORTED = (
+    "{name}, reported at {site}, is on each of {kind.comm.size} ranks that of the rank's part, "
+    "which {kind.op} at {kind.site} gave. If the parts add up, report F.reduce_from(comm, {name}), "
+    "which is the whole on each rank; as a loss it counts once, and has the same gradient"
+)
