@@ -74,9 +74,7 @@ def main(comm, args):
     begin = checkpointer.maybe_load(everything)
     if comm.is_root:
         print(
-            "begins" if begin is None else f"goes on at iteration {begin}",
-            f"on {comm.size} ranks",
-            flush=True,
+            "begins" if begin is None else f"goes on at iteration {begin}", f"on {comm.size} ranks"
         )
     while optimizer.t < iterations:
         log.losses.append(step(comm, model, optimizer, batches.next()))
@@ -87,7 +85,7 @@ def main(comm, args):
             checkpointer.save(everything, optimizer.t)
         if told:
             if comm.is_root:
-                print(f"told to end: saved at iteration {optimizer.t}", flush=True)
+                print(f"told to end: saved at iteration {optimizer.t}")
             raise SystemExit(128 + signal.SIGTERM)
 
     with mnpar.using_config("train", False), mnpar.no_backprop_mode():

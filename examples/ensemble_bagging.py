@@ -122,8 +122,7 @@ def main(comm, args):
         print(
             f"data: {data}\n{model.size} member(s) of {args.groups} rank(s) on {comm.name}, "
             f"{ways}, {args.epoch} epoch(s); "
-            "accuracies are those on the test images",
-            flush=True,
+            "accuracies are those on the test images"
         )
 
     iterator = batches(train, args, number, model.group, comm)
@@ -146,8 +145,7 @@ def main(comm, args):
                 each = " ".join(f"{accuracy:.4f}" for accuracy in members)
                 print(
                     f"epoch {iterator.epoch:3d}   loss {mean_loss:.4f}   members {each}   "
-                    f"ensemble {together:.4f}",
-                    flush=True,
+                    f"ensemble {together:.4f}"
                 )
     if comm.is_root:
         draw(history, Path(args.out) / "ensemble_bagging.png", data)
@@ -205,7 +203,7 @@ def draw(history, path, data):
     axes.legend(loc="lower right", frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
-    print(f"plot: {path}", flush=True)
+    print(f"plot: {path}")
 
 
 def check(parser, args):

@@ -94,7 +94,7 @@ def main(comm, args):
             losses = "  ".join([f"{fate:12}" for fate in fates]).rstrip()
             print(f"round {number + 1:2d}   losses {losses}")
             shown = "  ".join([f"{rates[i]:<12.2g}" for i in sorted(rates)]).rstrip()
-            print(f"           rates {shown}", flush=True)
+            print(f"           rates {shown}")
 
     if comm.is_root:
         print(
@@ -110,8 +110,7 @@ def main(comm, args):
     if comm.is_root:
         print(
             f"accuracy   best member {best:.4f}   mean of {ensemble.size} {mean:.4f}   their "
-            f"vote {vote:.4f}",
-            flush=True,
+            f"vote {vote:.4f}"
         )
     return answers, result
 

@@ -80,9 +80,7 @@ def train(comm, net, data, args, say=False):
         accuracy = evaluate(comm, net, *test)
         if say and comm.is_root:
             shares = " ".join(f"{share:5.1%}" for share in seen / seen.sum())
-            print(
-                f"epoch {epoch + 1:3d}   accuracy {accuracy:.4f}   experts see {shares}", flush=True
-            )
+            print(f"epoch {epoch + 1:3d}   accuracy {accuracy:.4f}   experts see {shares}")
     return accuracy
 
 
@@ -118,18 +116,17 @@ def main(comm, args):
 
     net = mixture(comm, args)
     mine = ", ".join(str(i) for i in range(*block(args.experts, comm.size, comm.rank)))
-    print(f"rank {comm.rank} of {comm.size} has experts {mine or 'none'}\n", end="", flush=True)
+    print(f"rank {comm.rank} of {comm.size} has experts {mine or 'none'}")
     accuracy = train(comm, net, data, args, say=True)
     if comm.is_root:
         alone = mnpar.create_communicator("self")
         total = mixture(alone, args).count_params()
-        print(f"mixture: accuracy {accuracy:.4f} with {total:,} weights", flush=True)
+        print(f"mixture: accuracy {accuracy:.4f} with {total:,} weights")
         dense = Net(args.width, lambda width: perceptron(width, args.k * args.unit))
         other = train(alone, dense, data, args)
         print(
             f"dense, as much work on an image: accuracy {other:.4f} with "
-            f"{dense.count_params():,} weights",
-            flush=True,
+            f"{dense.count_params():,} weights"
         )
     return net
 

@@ -66,7 +66,7 @@ def main(comm, args):
         batch = mnpar.dataset.concat_examples(next(batches))  # () on the rank without data
         optimizer.update(model, *batch)  # a model without a loss only takes part in backward
         if comm.rank == 0 and step in (1, args.steps):
-            print(f"step {step:3d}   loss {model.loss:.4f}", flush=True)
+            print(f"step {step:3d}   loss {model.loss:.4f}")
     return model
 
 

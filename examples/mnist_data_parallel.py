@@ -83,8 +83,7 @@ def main(comm, args):
         trainer.extend(extensions.snapshot(n_retains=1))
         print(
             f"ranks: {comm.size} ({comm.name})   units: {args.unit}   minibatch: {share} of each   "
-            f"epochs: {args.epoch}   images: {len(train)} of each, to test {len(test)} or less",
-            flush=True,
+            f"epochs: {args.epoch}   images: {len(train)} of each, to test {len(test)} or less"
         )
     if args.resume:
         mnpar.serializers.load_npz(args.resume, trainer)

@@ -63,8 +63,7 @@ def main(comm, args):
         print(
             f"ranks: {comm.size} ({comm.name}), copies: {data_comm.size}   units: {args.unit}   "
             f"minibatch: {share} of each copy   epochs: {args.epoch}   images: {len(train)} of "
-            f"each copy, to test {len(test)} or less",
-            flush=True,
+            f"each copy, to test {len(test)} or less"
         )
     trainer.run()
     return trainer.get_extension("LogReport").log[-1]

@@ -96,8 +96,7 @@ def main(comm, args):
         print(
             f"ranks: {comm.size} ({comm.name})   units: {args.unit}   minibatch: "
             f"{args.batchsize}   epochs: {args.epoch}   "
-            f"images: {len(train)}, to test {len(test)}",
-            flush=True,
+            f"images: {len(train)}, to test {len(test)}"
         )
     trainer.run()
     return trainer.get_extension("LogReport").log[-1] if comm.rank == 0 else None

@@ -76,7 +76,7 @@ def train(comm, data, args, say=lambda line: None):
 
 def main(comm, args):
     """Train; returns the whole network's weights."""
-    say = (lambda line: print(line, flush=True)) if comm.is_root else lambda line: None
+    say = (lambda line: print(line)) if comm.is_root else lambda line: None
     digits, rest = mnpar.datasets.get_digits(ndim=3, dtype=mnpar.get_dtype())
     data = mnpar.dataset.concat_examples(digits[: args.train])
     model, _ = train(comm, data, args, say)

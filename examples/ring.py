@@ -20,6 +20,5 @@ loss.backward()
 
 print(
     f"rank {comm.rank} of {comm.size}: x = {x.item():g}, loss = {loss.item():g}, "
-    f"left + right = {x.grad.item():g}\n",
-    end="",
+    f"left + right = {x.grad.item():g}"
 )

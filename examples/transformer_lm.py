@@ -167,8 +167,7 @@ def main(comm, args):
     mine = comm.allreduce(np.array(float(model.count_params())), "max")
     if comm.is_root:
         print(
-            f"{mesh!s}: {comm.size} rank(s) on {comm.name}, {int(mine)} weights on a rank at most",
-            flush=True,
+            f"{mesh!s}: {comm.size} rank(s) on {comm.name}, {int(mine)} weights on a rank at most"
         )
 
     losses = []
@@ -177,12 +176,12 @@ def main(comm, args):
         optimizer.update(model, x, t)
         losses.append(float(mean_loss(mesh, model, t)))
         if comm.is_root and ((step + 1) % args.report == 0 or step + 1 == begin + args.steps):
-            print(f"step {step + 1:5d}   loss {losses[-1]:.4f}", flush=True)
+            print(f"step {step + 1:5d}   loss {losses[-1]:.4f}")
     if args.run:
         mnpar.checkpoint.save(args.run, everything, comm, begin + args.steps)
     text = write(mesh, model, args, TEXT[: args.length])
     if comm.is_root and args.letters:
-        print(f"\n{text}", flush=True)
+        print(f"\n{text}")
     return losses
 
 

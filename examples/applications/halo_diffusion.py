@@ -148,7 +148,7 @@ def main(comm, args):
                 )
         optimizer.update()
         if comm.is_root and (i + 1) % 20 == 0:
-            print(f"iteration {i + 1:4d}   mean square {history[-1]:.3e}", flush=True)
+            print(f"iteration {i + 1:4d}   mean square {history[-1]:.3e}")
     found = whole(field.log_kappa.array)
     if comm.is_root:
         print(
@@ -201,7 +201,7 @@ def draw(truth, found, measured, history, blocks, path):
     axes[1, 2].grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    print(f"plot: {path}", flush=True)
+    print(f"plot: {path}")
 
 
 def check(parser, args):

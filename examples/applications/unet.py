@@ -113,8 +113,7 @@ def main(comm, args):
     if comm.is_root:
         print(
             f"{args.train} images of {args.size} × {args.size}, scales {model.shapes}, blocks "
-            f"{grid.dims}",
-            flush=True,
+            f"{grid.dims}"
         )
     for epoch in range(1, args.epoch + 1):
         order, total = rng.permutation(args.train), 0.0
@@ -129,7 +128,7 @@ def main(comm, args):
             total += loss.item() * len(rows)
         costs.append(comm.allreduce(np.array(total)).item() / args.train)
         if comm.is_root:
-            print(f"epoch {epoch:3d}   cost {costs[-1]:.5f}", flush=True)
+            print(f"epoch {epoch:3d}   cost {costs[-1]:.5f}")
     with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
         found = model(x_test).array.argmax(axis=1)
     both = [
@@ -142,7 +141,7 @@ def main(comm, args):
         each = ", ".join(
             f"{name} {a / max(b, 1):.3f}" for name, a, b in zip(CLASSES, common, union, strict=True)
         )
-        print(f"intersection over union on the test images: {each}", flush=True)
+        print(f"intersection over union on the test images: {each}")
         draw(*sets[1], all_found, costs, grid.blocks(shape), Path(args.out) / "unet.png")
     return costs
 
@@ -199,7 +198,7 @@ def draw(images, labels, found, costs, blocks, path):
     axes[2, n].legend(colours, CLASSES, loc="upper center")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    print(f"plot: {path}", flush=True)
+    print(f"plot: {path}")
 
 
 def check(parser, args):

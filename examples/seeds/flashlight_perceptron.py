@@ -102,8 +102,7 @@ def train(comm, args, batches, say):
         if say:
             print(
                 f"epoch {epoch:3d}   mean squared error {meter.value().mean:.4f}   "
-                f"{1e6 * step:.0f} µs a step",
-                flush=True,
+                f"{1e6 * step:.0f} µs a step"
             )
         meter.reset()
         losses.clear()
@@ -119,7 +118,7 @@ def main(comm, args):
             f"--tutorial: {args.samples} samples are none for each of {comm.size} ranks"
         )
     if comm.is_root:
-        print(f"{comm.size} rank(s), {args.samples} samples, each rank one at a time", flush=True)
+        print(f"{comm.size} rank(s), {args.samples} samples, each rank one at a time")
     if args.tutorial:
         return train(
             comm, args, [slice(i, i + 1) for i in range(args.samples // comm.size)], comm.is_root

@@ -228,7 +228,7 @@ def main(comm, args):
     shape = train[0][0].shape
     classes = 1 + int(max(part.datasets[1].max() for part in (train, test)))
     model = GB(grid, shape, classes, not args.untied)
-    say = (lambda line: print(line, flush=True)) if comm.is_root else (lambda line: None)
+    say = (lambda line: print(line)) if comm.is_root else (lambda line: None)
     say(
         f"{name}: {len(train)} to train, {len(test)} to test, {shape}; {comm.size} rank(s), "
         f"blocks {grid.dims}"
@@ -330,7 +330,7 @@ def draw(pictures, W, history, path):
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    print(f"plot: {path}", flush=True)
+    print(f"plot: {path}")
 
 
 def check(parser, args):

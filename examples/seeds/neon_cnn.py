@@ -104,8 +104,7 @@ def train(comm, args):
     if comm.is_root:
         print(
             f"{name}: {len(training)} to train, {len(test)} to test, {size[0]} × {size[1]}; "
-            f"{comm.size} rank(s)",
-            flush=True,
+            f"{comm.size} rank(s)"
         )
     (x, t), (x_test, t_test) = [
         mnpar.datasets.shard_image(part, ways.grid).datasets for part in (training, test)
@@ -131,8 +130,7 @@ def train(comm, args):
         if comm.is_root:
             print(
                 f"epoch {epoch:3d}   cost {costs[-1]:.5f}   right on the test images "
-                f"{100 * right:.1f} %",
-                flush=True,
+                f"{100 * right:.1f} %"
             )
     return costs
 

@@ -39,7 +39,7 @@ def main(comm, args):
     """Compare both ways with one process: on rank 0 the largest differences of C, dA and dB,
     relative to the largest value.
     """
-    print(f"My rank is {comm.rank}, of {comm.size}\n", end="", flush=True)
+    print(f"My rank is {comm.rank}, of {comm.size}")
     M, K, N = args.shape
     rng = np.random.default_rng(args.seed)
     a, b, gC = (rng.standard_normal(shape).astype(args.dtype) for shape in ((M, K), (K, N), (M, N)))
@@ -64,10 +64,7 @@ def main(comm, args):
             text = ", ".join(
                 f"{what} {x:.1e}" for what, x in zip(("C", "dA", "dB"), found[name], strict=True)
             )
-            print(
-                f"{name:12}   {1e3 * seconds:8.1f} ms   differs from one process by: {text}",
-                flush=True,
-            )
+            print(f"{name:12}   {1e3 * seconds:8.1f} ms   differs from one process by: {text}")
     wrong = [
         name
         for name, values in found.items()

@@ -86,7 +86,7 @@ def main(comm, args):
         "world_size": comm.size,
     }
     if comm.is_root:
-        print(config, flush=True)
+        print(config)
     x, t = map(comm.bcast, make_data(args) if comm.is_root else (None, None))
     n = int(args.train_fraction * len(x))
     n_batches = n // args.batch_size
@@ -104,8 +104,7 @@ def main(comm, args):
         if comm.is_root:
             print(
                 f"step: {step} | train_loss: {train_loss:.4f} | test_loss: {test_loss:.4f} | "
-                f"step time: {milliseconds:.2f} ms",
-                flush=True,
+                f"step time: {milliseconds:.2f} ms"
             )
         return step, train_loss, test_loss
 
@@ -128,7 +127,7 @@ def main(comm, args):
     if not mnpar.check_parameter_closeness(model, comm):
         raise SystemExit("the workers' parameters are not the same")
     if comm.is_root and comm.size > 1:
-        print("the workers' parameters are the same", flush=True)
+        print("the workers' parameters are the same")
     best, _, least = min(lines, key=lambda line: line[2])
     if comm.is_root and n < len(x) and best < lines[-1][0]:
         print(

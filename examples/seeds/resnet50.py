@@ -160,8 +160,7 @@ def train(comm, args, x, t, steps, say=False):
         if say:
             print(
                 f"step {step + 1:3d}   loss {losses[-1]:7.4f}   {seconds[-1]:6.2f} s   "
-                f"{len(x[step]) / seconds[-1]:7.1f} images a second",
-                flush=True,
+                f"{len(x[step]) / seconds[-1]:7.1f} images a second"
             )
     return model, np.array(losses), seconds
 
@@ -196,8 +195,7 @@ def scaling(comm, args):
                 ratio = found[kind, size] / found[kind, 1]
                 print(
                     f"{kind:6} scaling, {size} rank(s): {rate:8.1f} images a second, "
-                    f"{ratio:.2f} times one",
-                    flush=True,
+                    f"{ratio:.2f} times one"
                 )
 
 
@@ -208,17 +206,13 @@ def main(comm, args):
         return scaling(comm, args)
     x, t = batches(comm, args, args.batchsize * comm.size)
     if comm.is_root:
-        print(
-            f"{comm.size} rank(s) with {args.batchsize} images of {args.size} × {args.size} each",
-            flush=True,
-        )
+        print(f"{comm.size} rank(s) with {args.batchsize} images of {args.size} × {args.size} each")
     model, losses, _ = train(comm, args, x, t, args.steps, comm.is_root)
     if comm.is_root:
         print(
             f"ResNet-50 of {sum(p.size for p in model.params()):,} parameters   loss at first "
             f"{losses[0]:.4f}, "
-            f"at last {losses[-1]:.4f}",
-            flush=True,
+            f"at last {losses[-1]:.4f}"
         )
     if args.check and comm.is_root:
         args.lr *= comm.size
@@ -230,8 +224,7 @@ def main(comm, args):
         gap = abs(losses - alone)
         print(
             f"from one rank with all images: losses differ by {gap.max():.1e}, weights by "
-            f"{worst:.1e} at most",
-            flush=True,
+            f"{worst:.1e} at most"
         )
         # the second is that after a step
         if args.dtype == "f8" and not args.local_bn and gap[:2].max() > 1e-6:

@@ -115,8 +115,7 @@ def main(comm, args):
     trainer.extend(extensions.Evaluator(test_iter, model, converter=convert))  # on both
     if comm.rank == 1:
         print(
-            f"{len(train)} words to train, {len(test)} to test, of {args.longest} letters at most",
-            flush=True,
+            f"{len(train)} words to train, {len(test)} to test, of {args.longest} letters at most"
         )
         trainer.extend(extensions.LogReport())
         trainer.extend(
@@ -146,7 +145,7 @@ def show(model, comm, test, trainer):
     right = sum(result == word[::-1] for word, result in zip(test, results, strict=True))
     for word, result in list(zip(test, results, strict=True))[:: max(1, len(test) // 5)]:
         print(f"{word:>12} → {result}")
-    print(f"{right} of {len(test)} words are written backwards without a mistake", flush=True)
+    print(f"{right} of {len(test)} words are written backwards without a mistake")
     return trainer.get_extension("LogReport").log[-1]
 
 

@@ -122,8 +122,7 @@ def main(comm, args):
         print(
             f"{comm.size} rank(s), {args.model} of {sum(p.size for p in params):,} parameters, "
             f"{len(x)} images of "
-            f"{x.shape[2]} × {x.shape[3]} and {len(x_test)} to test with",
-            flush=True,
+            f"{x.shape[2]} × {x.shape[3]} and {len(x_test)} to test with"
         )
     rng, epochs = np.random.default_rng(args.seed), []
     for epoch in range(1, args.epoch + 1):
@@ -142,8 +141,7 @@ def main(comm, args):
             print(
                 f"epoch {epoch:3d}   loss {epochs[-1][0]:.5f}   validation: loss {loss:.5f}   "
                 f"right {100 * accuracy:.2f} %   "
-                f"{seconds:.2f} s",
-                flush=True,
+                f"{seconds:.2f} s"
             )
         losses.reset()
     return epochs

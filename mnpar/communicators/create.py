@@ -18,6 +18,7 @@ from mnpar.communicators.threads.transport import ThreadTransport, current_trans
 from mnpar.errors import LauncherError
 from mnpar.runtime import launcher
 from mnpar.runtime.malloc import keep_memory
+from mnpar.runtime.output import write_lines_at_once
 from mnpar.runtime.process import Process
 
 THREAD_VARIABLES = (
@@ -162,6 +163,7 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
             communicator = _in_told_order(communicator, told)
         share_cores(communicator)
         keep_memory()
+        write_lines_at_once()
         return communicator
     keep_memory()
     return Communicator(ThreadTransport(World(1), 0, [0], 0))

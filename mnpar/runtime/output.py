@@ -23,6 +23,17 @@ _READ = 2.0  # s for a reader who is there
 _NAP = 0.005  # s
 
 
+def write_lines_at_once() -> None:
+    """Let each line that the program prints leave it at once, as on a terminal.
+
+    A launcher reads standard output by pipes, which Python fills in blocks: lines would come late,
+    in pieces between those of other ranks, and not at all if another rank ends the job.
+    """
+    reconfigure = getattr(sys.stdout, "reconfigure", None)  # not there if it was replaced
+    if reconfigure is not None:
+        reconfigure(line_buffering=True)
+
+
 def speak(text: str = "") -> None:
     """Write to the user, after all that the program has written; it may have closed its streams, or
     replaced them.

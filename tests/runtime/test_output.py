@@ -6,6 +6,7 @@ import sys
 import time
 
 from mnpar.runtime import output
+from mnpar.runtime.mpiexec import mpiexec_command
 
 SAYS = """
 import time
@@ -53,3 +54,40 @@ def test_only_a_pipe_has_a_reader(tmp_path):
     assert output._unread(writes) == output._unread(reads) == 4
     os.close(reads)
     os.close(writes)
+
+
+PRINTS = """
+import os, sys, time
+import mnpar
+comm = mnpar.create_communicator()
+print("rank", comm.rank, "is here")
+if comm.rank == 0:
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    comm.send_obj("go", 1)
+if comm.rank == 1:
+    comm.recv_obj(0)
+if comm.rank == 1:
+    raise ValueError("on rank 1")
+comm.recv(1)
+"""
+
+
+def test_lines_leave_ranks_at_once_whole_and_are_there_when_another_fails(tmp_path):
+    command, environment = mpiexec_command(3)
+    environment.pop("PYTHONUNBUFFERED", None)
+    with subprocess.Popen(
+        [*command, sys.executable, "-c", PRINTS],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as job:
+        lines = [job.stdout.readline() for _ in range(3)]  # while rank 0 waits for the file
+        assert sorted(lines) == [f"rank {rank} is here\n" for rank in range(3)]
+        (tmp_path / "go").touch()
+        rest, errors = job.communicate(timeout=60)
+    assert job.returncode != 0
+    assert rest == ""
+    assert "on rank 1" in errors
