@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any
+
+from mnpar.runtime.callsite import warn_user
 
 
 class Tape:
@@ -24,8 +25,9 @@ class Tape:
         ...     y.backward()
     """
 
-    # so many communications without a backward are most likely an evaluation that records
-    LONG = 100_000
+    # so many communications without a backward are most likely a loop that has forgotten it, or an
+    # evaluation that records
+    LONG = 10_000
 
     def __init__(self) -> None:
         self.records: list[Any] = []  # FunctionNodes; this file is below theirs
@@ -51,11 +53,11 @@ class Tape:
         function.on_tape = True
         self.records.append(function)
         if len(self.records) == self.LONG:
-            warnings.warn(
-                f"{self.LONG} communications were recorded and no backward ran: evaluate under "
-                "mnpar.no_backprop_mode(), "
-                "or call mnpar.backward() on the ranks that have no loss",
-                stacklevel=4,
+            warn_user(
+                f"{self.LONG} communications were recorded and no backward ran, for which all of "
+                f"them are kept; the last is {function.label}. In each step of a training loop "
+                "every rank calls backward, mnpar.backward() if it has no loss; an evaluation runs "
+                "under `with mnpar.no_backprop_mode():`"
             )
 
     def clear(self) -> None:

@@ -409,6 +409,12 @@ class Process:
         return bool(until.Test())
 
     def _report_unreceived(self) -> None:
-        for transport in self.transports:
-            for text in transport.unreceived() if transport is not None else ():
+        """Report the messages that this rank never took. If a gradient is among them, the program
+        has trained on a part of its gradients only, and ends the job as a failure.
+        """
+        transports = [transport for transport in self.transports if transport is not None]
+        for transport in transports:
+            for text in transport.unreceived():
                 speak(f"mnpar: {text}\n")
+        if self._exit[0] == 0 and any([transport.lost_gradients for transport in transports]):
+            self._abort("", 1)

@@ -311,6 +311,15 @@ def forgotten_backward(comm):
         F.send(x, comm, rank=1)
 
 
+def forgotten_backward_without_a_gradient(comm):
+    x = mnpar.Variable(np.ones(3))
+    if comm.rank == 1:
+        F.recv(comm, rank=0)
+        mnpar.backward()
+    else:
+        F.send(x, comm, rank=1)
+
+
 def other_collectives(comm):
     if comm.rank == 1:
         comm.bcast(np.ones(3))

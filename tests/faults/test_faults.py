@@ -373,6 +373,9 @@ JOBS = {
     ),
     "forgotten_backward": works(
         "25", out="", says=r"^mnpar: rank 0 never took a gradient from rank 1: .*: mnpar.b"
+    )._replace(code=BAD),
+    "forgotten_backward_without_a_gradient": works(
+        "25", out="", says=r"^mnpar: rank 0 never took a gradient from rank 1: .* of nothing at"
     ),
     "dropped_delegate": works("25"),
     "splits_without_meaning": works("26"),

@@ -62,6 +62,7 @@ class MpiTransport(Reductions):
 
     name = "mpi"
     shared_sum: SharedSum | None = None
+    lost_gradients = 0  # of those that ``unreceived`` tells: gradients with values
 
     def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
         self.process, self.MPI = process, process.MPI
@@ -310,9 +311,9 @@ class MpiTransport(Reductions):
                     PIECE_OF_MESSAGE,
                     PIECE_OF_PART,
                 ):
-                    found.append(
-                        untaken(me, self._world_ranks[source], tag, wire.read_header(frame).text)
-                    )
+                    header = wire.read_header(frame)
+                    self.lost_gradients += header.order > 0 and header.kind != wire.NOTHING
+                    found.append(untaken(me, self._world_ranks[source], tag, header.text))
         return found
 
     def _unfinished(self) -> list[Any]:
