@@ -5,19 +5,26 @@ ranks of a script. ``python -m mnpar check script.py``: are its gradients those 
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
+from pathlib import Path
 
-from mnpar import doctor
+from mnpar import __version__, doctor
 from mnpar.errors import LauncherError
 from mnpar.launch import parse_args
 from mnpar.runtime.launcher import launched_ranks
 from mnpar.runtime.mpiexec import start
 from mnpar.testing import check_script
 
+COMMANDS = ("doctor", "run", "check")
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    whole = argparse.ArgumentParser(prog="python -m mnpar", description="mnpar's commands.")
+    # installed, the command is mnpar, too
+    name = "mnpar" if Path(sys.argv[0]).stem == "mnpar" else "python -m mnpar"
+    whole = argparse.ArgumentParser(prog=name, description="mnpar's commands.")
+    whole.add_argument("--version", action="version", version=f"mnpar {__version__}")
     commands = whole.add_subparsers(dest="command", required=True)
     commands.add_parser(
         "doctor",
@@ -57,6 +64,9 @@ def main() -> int:
     not be checked.
     """
     whole = parser()
+    near = difflib.get_close_matches(sys.argv[1], COMMANDS, 1) if sys.argv[1:] else []
+    if near and sys.argv[1] not in COMMANDS:
+        whole.error(f"there is no command {sys.argv[1]}: did you mean {near[0]}?")
     flags: list[str] = []
     if sys.argv[1:2] == ["check"] and "--" in sys.argv:
         cut = sys.argv.index("--")
@@ -78,10 +88,22 @@ def main() -> int:
         whole.error(
             "this is a rank of a job already: run starts ranks, it is not started by mpiexec"
         )
+    misplaced = [flag for flag in args.args if flag in ("-n", "--ranks")]
+    if misplaced and not any([flag.startswith(("-n", "--r")) for flag in _before(args.script)]):
+        print(
+            f"mnpar: starting {args.ranks} ranks: {misplaced[0]} after {args.script} is a flag of "
+            f"that script; for other ranks write {whole.prog} run -n N {args.script}",
+            file=sys.stderr,
+        )
     try:
         start(args.ranks, [args.script, *args.args], args.hosts, args.module)
     except LauncherError as error:
         whole.error(str(error))
+
+
+def _before(script: str) -> list[str]:
+    """Return the words of the command line before the script."""
+    return sys.argv[: sys.argv.index(script)]
 
 
 if __name__ == "__main__":

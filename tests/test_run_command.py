@@ -1,6 +1,7 @@
 """``python -m mnpar run``: ranks of a script, by a command that is the same for every MPI."""
 
 import contextlib
+import importlib.metadata
 import os
 import re
 import signal
@@ -10,6 +11,8 @@ import time
 
 import pytest
 
+import mnpar
+from mnpar.__main__ import main
 from mnpar.runtime import supervisor
 from mnpar.runtime.mpiexec import _is_open_mpi, clean_environment, find_mpiexec, mpiexec_command
 from tests.harness.scripts import run_script
@@ -74,13 +77,32 @@ def test_a_module_and_a_file_of_hosts(script, tmp_path):
         (["run", "-n", "0", "x.py"], "-n is at least 1, not 0"),
         (["run", "--hosts", "/nonexistent", __file__], "there is no file of hosts /nonexistent"),
         ([], "required: command"),
+        (["doctr"], "there is no command doctr: did you mean doctor?"),
+        (["zzz"], "invalid choice: 'zzz'"),
     ],
-    ids=["no script", "no such script", "no ranks", "no hosts", "no command"],
+    ids=["no script", "no such script", "no ranks", "no hosts", "no command", "near", "far"],
 )
 def test_bad_command_lines_are_usage_errors(arguments, message):
     done = run_script("-m", ["mnpar", *arguments], clean_environment(os.environ), os.getcwd())
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_ranks_that_are_said_after_the_script_are_its_own_flags_and_that_is_told(script):
+    done = command("run", str(script), "-n", "3")
+    assert sorted(done.stdout.splitlines()) == [f"[{rank} 2 ['-n', '3']]" for rank in range(2)]
+    told = [line for line in done.stderr.splitlines() if line.startswith("mnpar: starting")]
+    assert told == [
+        f"mnpar: starting 2 ranks: -n after {script} is a flag of that script; for other ranks "
+        f"write python -m mnpar run -n N {script}"
+    ]
+    assert "mnpar: starting" not in command("run", "-n", "1", str(script), "-n", "3").stderr
+
+
+def test_the_version_is_told_and_the_command_is_installed():
+    assert command("--version").stdout == f"mnpar {mnpar.__version__}\n"
+    [entry] = importlib.metadata.entry_points(group="console_scripts", name="mnpar")
+    assert entry.load() is main
 
 
 OPEN_MPI = _is_open_mpi(find_mpiexec())
