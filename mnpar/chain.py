@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from mnpar.link import Link
+from mnpar.errors import refuse_class
+from mnpar.link import Link, check_name
 from mnpar.parameter import structure
 
 C = TypeVar("C", bound="Chain")
@@ -41,6 +42,8 @@ class Chain(Link):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Link):
+            check_name(self, name)
+            _check_acyclic(self, name, value)
             self._registry("_children")[name] = None
             if value.name is None:
                 value.name = name
@@ -73,6 +76,7 @@ class Chain(Link):
                 f"{type(self).__name__} has an attribute {name!r} already: choose another name"
             )
         if not isinstance(link, Link):
+            refuse_class(link, "a child is a link")
             raise TypeError(f"only links can be added as children, not {type(link).__name__}")
         setattr(self, name, link)
 
@@ -146,9 +150,11 @@ class ChainList(Link):
 
     def _checked(self, link: Any) -> Any:
         if not isinstance(link, Link):
+            refuse_class(link, "a child is a link")
             raise TypeError(
                 f"only links can be added as children, not {type(link).__name__}{one_by_one(link)}"
             )
+        _check_acyclic(self, str(len(self._list)), link)
         return link
 
     def insert(self, index: int, link: Any) -> None:
@@ -222,6 +228,17 @@ class ChainList(Link):
             x._shared(memo) if isinstance(x, Link) else x for x in self._list
         ]
         return other
+
+
+def _check_acyclic(link: Link, name: str, child: Link) -> None:
+    """Raise ValueError if a link would be in itself."""
+    if child is link or any([one is link for one in child.links()]):
+        parent = type(link).__name__
+        raise ValueError(
+            f"{parent} cannot have the {type(child).__name__} {name!r}, "
+            f"{'itself' if child is link else f'in which the {parent} is'}, as a child: a link "
+            "that only refers to another one keeps it in a tuple, self.other = (link,)"
+        )
 
 
 def _shown(link: Link, layers: Iterable[tuple[Any, Any]]) -> str:

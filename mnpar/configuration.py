@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from mnpar import environment
+from mnpar.errors import suggestion
 
 T = TypeVar("T")
 
@@ -125,17 +126,41 @@ class Config:
     use_ideep = Setting("never")
     lazy_grad_sum = Setting(False)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        setting(name)  # an unknown one is told
+        object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:  # only of what is not there
+        raise _unknown(name)
+
     def show(self, file: Any = None) -> None:
         """Print all settings of this rank, to the standard output unless told."""
-        names = [
-            name for name, entry in sorted(Config.__dict__.items()) if isinstance(entry, Setting)
-        ]
+        names = sorted(settings())
         width = max(map(len, names))
         print(
             "".join(f"{name:{width}}  {getattr(self, name)!r}\n" for name in names),
             end="",
             file=file,
         )
+
+
+def settings() -> dict[str, Setting[Any]]:
+    """Return all settings by name, in the order of their definition."""
+    return {name: entry for name, entry in vars(Config).items() if isinstance(entry, Setting)}
+
+
+def setting(name: str) -> Setting[Any]:
+    """Return the setting of a name; AttributeError if there is none."""
+    found = Config.__dict__.get(name)
+    if not isinstance(found, Setting):
+        raise _unknown(name)
+    return found
+
+
+def _unknown(name: str) -> AttributeError:
+    return AttributeError(
+        f"mnpar.config has no setting {name!r}{suggestion(name, settings())}", name=name, obj=config
+    )
 
 
 config = Config()
@@ -217,18 +242,13 @@ def using_config(name: str, value: Any, config: Config = config) -> Iterator[Non
         ...     mnpar.config.enable_backprop
         False
     """
-    setting = Config.__dict__.get(name)
-    if not isinstance(setting, Setting):
-        known = ", ".join(
-            key for key, entry in Config.__dict__.items() if isinstance(entry, Setting)
-        )
-        raise AttributeError(f"mnpar.configuration has no setting {name!r}; it has {known}")
-    setting.check(value)
-    token = setting.variable.set(value)
+    changed = setting(name)
+    changed.check(value)
+    token = changed.variable.set(value)
     try:
         yield
     finally:
-        setting.variable.reset(token)
+        changed.variable.reset(token)
 
 
 def no_backprop_mode() -> Any:

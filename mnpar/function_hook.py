@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from weakref import ReferenceType, ref
 
 from mnpar.backend import Array
+from mnpar.errors import refuse_class
 
 Self = TypeVar("Self", bound="FunctionHook")
 
@@ -182,6 +183,7 @@ class Hookable:
             1
         """
         if not isinstance(hook, FunctionHook):
+            refuse_class(hook, "a hook is an object")
             raise TypeError(f"a function hook is a mnpar.FunctionHook, not {type(hook).__name__}")
         name = hook.name if name is None else name
         if name in self.local_function_hooks:

@@ -1,16 +1,26 @@
 """Names that other libraries, PyTorch above all, have for things with other names in mnpar:
-AttributeErrors tell mnpar's. A few of them are Chainer's own, for what mnpar does not have.
+AttributeErrors and TypeErrors tell mnpar's. A few of them are Chainer's own, for what mnpar does
+not have.
 
 A class gets a descriptor for each of these names, which raises AttributeError; a ``__getattr__``
 would make all attributes of the class several times slower. Packages have one already (lazy.py).
+
+An unknown keyword is looked up when Python has refused the call: functions are wrapped where a
+package hands them out (lazy.py), so that mnpar's own calls are not, and so are the constructors of
+classes with the base :class:`KeywordHints`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Collection
+from functools import wraps
 from typing import Any, TypeVar
 
+from mnpar.errors import closest, listed
+
 __all__: list[str] = []
+F = TypeVar("F", bound=Callable[..., Any])
 Class = TypeVar("Class")
 _DEVICE = "to_device('@cupy:0') or to_device('@numpy')"
 _SAVING = "mnpar.serializers.save_npz and load_npz"
@@ -268,6 +278,226 @@ PACKAGES = {
         "MultiheadAttention": "L.MultiHeadAttention",
     },
 }
+
+
+# Arguments, and what stands for each of them here: phrases that begin with the name of an argument,
+# the first whose argument the callee takes is told.
+KEYWORDS: dict[str, tuple[str, ...]] = {
+    # functions and links
+    "affine": ("use_gamma and use_beta",),
+    "bias": ("nobias=True for bias=False", "initial_bias", "b", "beta"),
+    "ceil_mode": ("cover_all",),
+    "create_graph": ("enable_double_backprop",),
+    "dilation": ("dilate",),
+    "dim": ("axis", "axes"),
+    "dim0": ("axis1",),
+    "dim1": ("axis2",),
+    "dims": ("axes", "axis"),
+    "dst": ("dest",),
+    "elementwise_affine": ("use_gamma and use_beta",),
+    "embed_dim": ("size",),
+    "embedding_dim": ("out_size",),
+    "group": ("comm", "communicator"),
+    "hidden_size": ("out_size",),
+    "ignore_index": ("ignore_label",),
+    "in_features": ("in_size",),
+    "input": ("x", "x0", "xs"),
+    "input_dim": ("in_size",),
+    "input_size": ("in_size",),
+    "keepdim": ("keepdims",),
+    "kernel_size": ("ksize",),
+    "labels": ("t",),
+    "logits": ("x",),
+    "max": ("x_max",),
+    "min": ("x_min",),
+    "momentum": ("decay, which is 1 - momentum",),
+    "negative_slope": ("slope",),
+    "nonlinearity": ("activation",),
+    "normalized_shape": ("size",),
+    "num_embeddings": ("in_size",),
+    "num_features": ("size",),
+    "num_groups": ("groups",),
+    "num_heads": ("n_heads",),
+    "num_layers": ("n_layers",),
+    "out_features": ("out_size",),
+    "output_padding": ("outsize",),
+    "output_size": ("outsize", "output_shape"),
+    "p": ("ratio", "dropout_ratio", "dropout"),
+    "padding": ("pad", "pad_width"),
+    "padding_idx": ("ignore_label",),
+    "rate": ("ratio",),
+    "reduction": ("reduce",),
+    "retain_graph": ("retain_tape=True where ranks communicate; a graph is as lasting as y",),
+    "running_mean": ("initial_avg_mean",),
+    "running_var": ("initial_avg_var",),
+    "size_average": ("reduce", "normalize"),
+    "split_size_or_sections": ("indices_or_sections",),
+    "src": ("source", "root"),
+    "std": ("scale",),
+    "strides": ("stride",),
+    "target": ("t",),
+    "tensors": ("xs",),
+    "units": ("out_size",),
+    "use_bias": ("nobias=True for use_bias=False",),
+    "weight": ("class_weight", "W", "initialW", "gamma"),
+    "weight_init": ("initialW",),
+    # iterators and data sets
+    "batchsize": ("batch_size",),
+    "collate_fn": ("converter",),
+    "interval": ("trigger",),
+    "n": ("ranks",),
+    "nprocs": ("ranks",),
+    "num_workers": ("n_processes", "n_threads"),
+    "prefetch_factor": ("n_prefetch",),
+    "sampler": ("order_sampler",),
+    "batch_sampler": ("order_sampler",),
+    # optimizers: each of Chainer's has the rate alpha or the rate lr
+    "alpha": ("lr",),
+    "beta_1": ("beta1",),
+    "beta_2": ("beta2",),
+    "betas": ("beta1 and beta2",),
+    "epsilon": ("eps",),
+    "eta": ("alpha", "lr"),
+    "learning_rate": ("alpha", "lr"),
+    "lr": ("alpha",),
+    "mu": ("momentum",),
+    "weight_decay": ("weight_decay_rate",),
+}
+
+_DECAY = "optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(rate)) after setup"
+_CLIPPING = "optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(norm)) after setup"
+# Arguments that none here stands for, and what does.
+ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(("weight_decay", "l2", "decay"), _DECAY),
+    **dict.fromkeys(("clipnorm", "max_grad_norm"), _CLIPPING),
+    **dict.fromkeys(("momentum", "mu"), "mnpar.optimizers.MomentumSGD"),
+    "device": "to_device('@cupy:0') of Variables and links",
+    "dtype": "F.cast(x, dtype), and mnpar.using_config('dtype', …) for parameters",
+    "batch_first": "lists of sequences, each of shape (T, D), of any lengths",
+    "bidirectional": "L.NStepBiLSTM, L.NStepBiGRU and L.NStepBiRNNTanh",
+    "collate_fn": "the updater's argument converter, mnpar.dataset.concat_examples by default",
+    "drop_last": "repeat=True, whose last batch goes on with the first examples",
+    "inplace": "functions that leave their inputs as they are: leave it out",
+    "label_smoothing": "soft targets: t of shape (N, classes) in F.softmax_cross_entropy",
+    "nesterov": "mnpar.optimizers.NesterovAG",
+    "params": "setup(model), which gives an optimizer its parameters",
+    "pin_memory": "the updater's argument device, to which batches are copied",
+    "track_running_stats": "mnpar.using_config('train', False), under which averages are used",
+}
+
+
+def keyword_hint(word: str, known: Collection[str]) -> str:
+    """Return the end of a message about an unknown argument: what stands for it here, empty if that
+    is not known.
+
+    Args:
+        word: the argument's name.
+        known: the names of the arguments that there are.
+    """
+    for phrase in KEYWORDS.get(word, ()):
+        if phrase.partition(" ")[0].partition("=")[0].rstrip(",") in known:
+            return f": mnpar has {phrase}"
+    here = ELSEWHERE.get(word) or closest(word, known)
+    return f": mnpar has {here}" if here else ""
+
+
+def check_keywords(name: str, signature: inspect.Signature, given: Collection[str]) -> None:
+    """Raise TypeError for the first argument that a callee does not take; it tells mnpar's word and
+    the arguments that there are.
+
+    Args:
+        name: of the callee.
+        signature: its arguments.
+        given: the names of arguments.
+    """
+    params = signature.parameters
+    if any([param.kind is inspect.Parameter.VAR_KEYWORD for param in params.values()]):
+        return
+    for word in given:
+        if word not in params:
+            raise TypeError(
+                f"{name} takes {listed(params, 16, 'no arguments')}, and no "
+                f"{word!r}{keyword_hint(word, params)}"
+            ) from None
+
+
+def explain_keywords(function: F) -> F:
+    """Return a function that does the same, and tells mnpar's word for a keyword that it does not
+    take, and an argument that is no integer where one is needed.
+
+    Args:
+        function: a function or a method, ``__init__`` for example.
+
+    Example:
+        >>> from mnpar.hints import explain_keywords
+        >>> def total(x, axis=None): ...
+        >>> explain_keywords(total)(1, dim=0)
+        Traceback (most recent call last):
+        TypeError: total takes x, axis, and no 'dim': mnpar has axis
+    """
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            _check_call(function, args, kwargs, error)
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def _check_call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError
+) -> None:
+    """Raise TypeError if a function, or a constructor, does not take one of the keywords, or if
+    Python's error may be that it has got something else for an integer.
+    """
+    signature = inspect.signature(function)
+    name = function.__name__.lstrip("_")  # of a method too: _mean
+    if function.__name__ == "__init__":
+        name = next(cls.__name__ for cls in type(args[0]).__mro__ if _is_own(cls))
+    if next(iter(signature.parameters), "") == "self":
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        args = args[1:]
+    check_keywords(name, signature, kwargs)
+    if not any([words in str(error) for words in _NO_INTEGER]):
+        return
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:  # too few or too many, which Python tells
+        return
+    for word, value in given.items():
+        if signature.parameters[word].annotation in _INTEGERS and not _is_integer(value):
+            shown = f" {value!r}" if isinstance(value, str | float) else ""
+            raise TypeError(
+                f"{name}: {word} must be an integer, not {type(value).__name__}{shown:.40}"
+            ) from None
+
+
+_INTEGERS = ("int", "int | None")  # annotations
+_NO_INTEGER = ("not supported between instances of", "as an integer", "integer is required")
+
+
+def _is_integer(value: Any) -> bool:
+    return value is None or hasattr(value, "__index__")
+
+
+def _is_own(cls: type) -> bool:
+    """Return whether a class is mnpar's, not a user's."""
+    return cls.__module__.startswith("mnpar.")
+
+
+class KeywordHints:
+    """The base of mnpar's classes whose constructors tell mnpar's word for an argument that they do
+    not take. Users' classes have words of their own.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        init = vars(cls).get("__init__")
+        if init is not None and _is_own(cls):
+            cls.__init__ = explain_keywords(init)  # type: ignore[method-assign]
 
 
 def hint(words: dict[str, str], name: str) -> str:

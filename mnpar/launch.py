@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import inspect
 import io
 import math
 import os
@@ -27,6 +28,7 @@ from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.create import create_communicator
 from mnpar.communicators.threads.transport import ThreadTransport, run_threads
 from mnpar.errors import DatasetError
+from mnpar.hints import explain_keywords
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, under_open_mpi
 from mnpar.runtime.mpiexec import relaunch as relaunch
 from mnpar.runtime.output import ALIKE
@@ -430,6 +432,23 @@ T = TypeVar("T")
 _METAVARS: dict[Any, str] = {folder: "DIR", existing_folder: "DIR", dims: "RxC"}
 
 
+def _check_program(program: Callable[..., Any], args: Any) -> None:
+    """Raise TypeError if a program does not take its communicator, and its other arguments."""
+    try:
+        signature = inspect.signature(program)
+    except (TypeError, ValueError):  # a function of C
+        return
+    try:
+        signature.bind(None, *args)
+    except TypeError as error:
+        call = ", ".join(["comm", *("…" for _ in args)])
+        raise TypeError(
+            f"run calls program({call}) on each rank, and {described(program)} takes {signature}: "
+            f"{error}"
+        ) from None
+
+
+@explain_keywords
 def run(program: Callable[..., T], ranks: int = 2, args: tuple[Any, ...] = ()) -> list[T]:
     """Run ``program(comm, *args)`` on ranks that are threads of this process: no MPI,
     deterministic, made for finding errors.
@@ -466,6 +485,7 @@ def run(program: Callable[..., T], ranks: int = 2, args: tuple[Any, ...] = ()) -
             "run(program, ranks, args): args is a tuple, (x,) of one argument x, not "
             f"{described(args)}"
         )
+    _check_program(program, args)
     # the caller's context is copied to each thread, and its generator must not be shared
     randomness = random.RankRandomness(ranks)
 

@@ -23,11 +23,13 @@ import importlib
 import linecache
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
-from mnpar.hints import PACKAGES, hint
+from mnpar.hints import PACKAGES, explain_keywords, hint
 
+# packages whose functions tell mnpar's words for the keywords of other libraries
+EXPLAINED = ("mnpar.functions", "mnpar.datasets")
 COMPAT = "mnpar.compat"  # its files are also found as mnpar's own: mnpar.cuda
 
 
@@ -65,9 +67,12 @@ def names(
             value = importlib.import_module(home)
         except AttributeError as error:  # an AttributeError would say that there is no such name
             raise ImportError(f"{home} cannot be imported: {error}", name=home) from error
-        value = getattr(value, there) if there else value
-        setattr(module, name, value)  # from now on Python finds it without asking here
-        return value
+        found: Any = getattr(value, there) if there else value
+        if isinstance(found, FunctionType) and package in EXPLAINED:
+            found = explain_keywords(found)
+            found.__module__ = package  # where pickle finds it
+        # from now on Python finds it without asking here; threads that ask at once get the same
+        return vars(module).setdefault(name, found)
 
     def listed() -> list[str]:
         """Return the names for ``dir`` and completion, without the package's files."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from mnpar import backend, hints, lazy
+from mnpar.errors import listed, refuse_class
 from mnpar.initializers import Constant
 from mnpar.link_hook import LinkHook, hooked_forward, link_hooks
 from mnpar.parameter import Parameter, structure
@@ -91,7 +92,7 @@ class GradientComms(NamedTuple):
 
 
 @hints.with_hints(hints.LINK)
-class Link:
+class Link(hints.KeywordHints):
     """Parameters and a ``forward`` that uses them; an attribute that is a Parameter registers
     itself.
 
@@ -142,12 +143,15 @@ class Link:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Parameter):
+            check_name(self, name)
             self._registry("_params")[name] = None  # a name that is there keeps its place
             self._persistent.pop(name, None)
             if value.name is None:
                 value.name = name
             structure.change()
         elif name in self.__dict__.get("_params", ()):
+            if value is not None:
+                _check_substitute(self, name, value)
             del self._params[name]
             structure.change()
         object.__setattr__(self, name, value)
@@ -364,6 +368,7 @@ class Link:
             ['Linear']
         """
         if not isinstance(hook, LinkHook):
+            refuse_class(hook, "a hook is an object")
             raise TypeError(f"a link hook is a mnpar.LinkHook, not {type(hook).__name__}")
         name = hook.name if name is None else name
         if name in self._local_hooks:
@@ -383,8 +388,7 @@ class Link:
         """
         if name not in self._local_hooks:
             raise KeyError(
-                f"{type(self).__name__} has no hook {name!r}; it has "
-                f"{', '.join(self._local_hooks) or 'none'}"
+                f"{type(self).__name__} has no hook {name!r}; it has {listed(self._local_hooks)}"
             )
         hook = self._local_hooks[name]
         self._local_hooks = {key: other for key, other in self._local_hooks.items() if key != name}
@@ -604,10 +608,46 @@ class Link:
         return f"{type(self).__name__}({specs})"
 
 
+def check_name(link: Link, name: str) -> None:
+    """Raise AttributeError if a parameter or child of a link has the name of a link's method, which
+    it would hide.
+    """
+    if name in _RESERVED:
+        raise AttributeError(
+            f"{type(link).__name__} cannot have a parameter or link called {name!r}, the name of "
+            f"what every link has: choose another name, {name}_ for example"
+        )
+
+
+def _check_substitute(link: Link, name: str, value: Any) -> None:
+    """Raise TypeError if a value takes the place of a parameter, which would not be trained any
+    more. A Variable that functions have computed may stand for it.
+    """
+    if isinstance(value, Variable):
+        if value.creator is not None or not value.requires_grad:
+            return
+        given = value.array
+    elif backend.is_array(value) or isinstance(value, int | float | complex):
+        given = value
+    else:
+        return
+    which = f"{link.name or type(link).__name__}.{name}"
+    raise TypeError(
+        f"{name} of {type(link).__name__} is a Parameter, and would not be trained with a "
+        f"{type(value).__name__} {np.shape(given)} in its place: {which}.array[...] = values "
+        f"changes its values, {which} = mnpar.Parameter(values) replaces it; "
+        f"del {which} removes it"
+    )
+
+
 def _of_path(others: dict[str, Any], path: str, what: str) -> Any:
     if path not in others:
-        raise KeyError(f"the other link has no {what} {path}; it has {', '.join(others) or 'none'}")
+        raise KeyError(f"the other link has no {what} {path}; it has {listed(others)}")
     return others[path]
+
+
+# what every link has (a child of that name would hide it), and what a Chain has
+_RESERVED = frozenset(dir(Link)).difference(hints.LINK).union(("name", "add_link"))
 
 
 if not TYPE_CHECKING:

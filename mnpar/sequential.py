@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mnpar.chain import ChainList, layer_type, one_by_one
+from mnpar.errors import refuse_class
 from mnpar.link import Link
 
 
@@ -34,11 +35,8 @@ class Sequential(ChainList):
                 f"be{one_by_one(layer)}"
             )
         if isinstance(layer, type) and issubclass(layer, Link):
-            raise TypeError(
-                f"{layer.__name__} is a class, and a Sequential is made of links: "
-                f"{layer.__name__}(…)"
-            )
-        return layer
+            refuse_class(layer, "a Sequential is made of links")
+        return super()._checked(layer) if isinstance(layer, Link) else layer
 
     def insert(self, i: int, layer: Any) -> None:
         """Insert a layer before a place.

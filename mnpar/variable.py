@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar import backend, lazy
+from mnpar import backend, hints, lazy
 from mnpar.autograd.accumulate import (
     LeafAccumulator,
     buffer_ids,
@@ -159,6 +159,7 @@ class Variable(ArrayLike):
         self.grad = None if g is None else g.array
         self.node.gradient = g
 
+    @hints.explain_keywords
     def backward(
         self,
         retain_grad: bool = False,
@@ -254,6 +255,7 @@ def as_variable(obj: Array | Variable, requires_grad: bool = False) -> Variable:
     )
 
 
+@hints.explain_keywords
 def backward(
     outputs: Sequence[Variable] = (),
     grad_outputs: Sequence[Variable | None] | None = None,
@@ -310,6 +312,7 @@ def backward(
         watching.backward_ends(losses, loss_scale)
 
 
+@hints.explain_keywords
 def grad(
     outputs: Sequence[Variable],
     inputs: Sequence[Variable],

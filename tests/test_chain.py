@@ -324,3 +324,43 @@ def test_a_link_is_repeated_zero_times_or_more():
         linear(1).repeat(-1)
     with pytest.raises(ValueError, match="copied by share, copy, init"):
         linear(1).repeat(1, "clone")
+
+
+def in_a_chain(child, name="inner"):
+    return mnpar.Chain(**{name: child})
+
+
+def test_a_link_is_not_in_itself():
+    outer = in_a_chain(in_a_chain(mnpar.Chain()))
+    with pytest.raises(ValueError, match=r"^Chain cannot have the Chain 'me', itself, as a child"):
+        outer.me = outer
+    with pytest.raises(
+        ValueError,
+        match=r"^Chain cannot have the Chain 'parent', in which the Chain is, as a child: a link "
+        r"that only refers to another one keeps it in a tuple, self.other = \(link,\)$",
+    ):
+        outer.inner.inner.parent = outer
+    outer.inner.inner.parent = (outer,)
+    assert len(list(outer.links())) == 3
+    for kind in (mnpar.ChainList, mnpar.Sequential):
+        layers = kind()
+        with pytest.raises(ValueError, match=f"{kind.__name__} cannot have the .* '0', itself"):
+            layers.append(layers)
+        with pytest.raises(ValueError, match=f"{kind.__name__} cannot have the Chain '0', in wh"):
+            layers.append(in_a_chain(layers))
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda kind: mnpar.Chain(a=kind),
+        lambda kind: mnpar.Chain().add_link("a", kind),
+        lambda kind: mnpar.ChainList(kind),
+        lambda kind: mnpar.Sequential(kind),
+        lambda kind: mnpar.optimizers.SGD().setup(kind),
+    ],
+    ids=["Chain", "add_link", "ChainList", "Sequential", "setup"],
+)
+def test_a_class_in_place_of_a_link_is_to_be_made_one(give):
+    with pytest.raises(TypeError, match=r"^Linear is a class, and .*: Linear\(…\)$"):
+        give(L.Linear)

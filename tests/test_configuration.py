@@ -42,17 +42,30 @@ def test_using_config_restores_after_an_error():
     assert mnpar.config.train
 
 
-def test_an_unknown_setting_is_named_with_those_that_exist():
-    with (
-        pytest.raises(AttributeError, match=r"no setting 'trian'; it has train, enable_backprop"),
-        mnpar.using_config("trian", 1),
-    ):
+def _set_in_block(name):
+    with mnpar.using_config(name, 1):
         pass
 
 
-def test_an_unknown_setting_cannot_be_assigned():
-    with pytest.raises(AttributeError):
-        mnpar.config.trian = False
+@pytest.mark.parametrize(
+    "how",
+    [
+        _set_in_block,
+        lambda name: setattr(mnpar.config, name, 1),
+        lambda name: setattr(mnpar.global_config, name, 1),
+        lambda name: getattr(mnpar.config, name),
+    ],
+    ids=["using_config", "assignment", "global_config", "reading"],
+)
+def test_an_unknown_setting_is_told_with_the_one_that_is_meant(how):
+    with pytest.raises(
+        AttributeError,
+        match=r"no setting 'trian': did you mean 'train'\? There are train, enable_backprop, .* … "
+        r"and \d+ more$",
+    ):
+        how("trian")
+    with pytest.raises(AttributeError, match="no setting 'qq'; there are train, enable_backprop"):
+        how("qq")
 
 
 def test_an_assignment_lasts_in_its_context_only():

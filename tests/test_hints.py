@@ -1,6 +1,7 @@
 """Who asks for a word of another library is told mnpar's, which exists."""
 
 import importlib
+import inspect
 import re
 
 import numpy as np
@@ -192,3 +193,157 @@ def test_arrays_that_are_joined_come_in_a_tuple(join):
 def test_two_axes_are_exchanged_by_swapaxes():
     with pytest.raises(ValueError, match="swapaxes"):
         mnpar.Variable(np.ones((2, 3, 4))).transpose(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("add", "kind"),
+    [
+        (lambda hook: mnpar.optimizers.SGD().add_hook(hook), mnpar.optimizer_hooks.WeightDecay),
+        (lambda hook: L.Linear(2, 2).add_hook(hook), mnpar.link_hooks.TimerHook),
+        (lambda hook: mnpar.FunctionNode().add_hook(hook), mnpar.function_hooks.TimerHook),
+        (lambda hook: trainer_of_nothing().extend(hook), mnpar.training.extensions.LogReport),
+    ],
+    ids=["optimizer", "link", "function", "trainer"],
+)
+def test_a_class_in_place_of_a_hook_is_to_be_made_one(add, kind):
+    name = kind.__name__
+    with pytest.raises(TypeError, match=rf"^{name} is a class, and an? .* an object: {name}\(…\)$"):
+        add(kind)
+
+
+def trainer_of_nothing():
+    optimizer = mnpar.optimizers.SGD().setup(L.Linear(2, 2))
+    iterator = mnpar.iterators.SerialIterator([1], 1)
+    updater = mnpar.training.StandardUpdater(iterator, optimizer)
+    return mnpar.training.Trainer(updater, (1, "iteration"))
+
+
+IMAGE = np.ones((1, 1, 4, 4), "f4")
+KEYWORDS = {
+    "F.dropout p": (lambda: F.dropout(IMAGE, p=0.5), "no 'p': mnpar has ratio"),
+    "F.sum dim": (lambda: F.sum(IMAGE, dim=1), "no 'dim': mnpar has axis"),
+    "x.sum dim": (lambda: mnpar.Variable(IMAGE).sum(dim=1), "no 'dim': mnpar has axis"),
+    "F.sum keepdim": (lambda: F.sum(IMAGE, 1, keepdim=True), "no 'keepdim': mnpar has keepdims"),
+    "F.softmax dim": (
+        lambda: F.softmax(IMAGE, dim=1),
+        "softmax takes x, axis, and no 'dim': .* axis",
+    ),
+    "F.concat dim": (lambda: F.concat((IMAGE,), dim=1), "mnpar has axis"),
+    "F.transpose dims": (lambda: F.transpose(IMAGE, dims=(0, 1)), "mnpar has axes"),
+    "F.swapaxes dim0": (lambda: F.swapaxes(IMAGE, dim0=0, dim1=1), "no 'dim0': mnpar has axis1"),
+    "F.relu inplace": (lambda: F.relu(IMAGE, inplace=True), "no 'inplace': .* leave it out"),
+    "F.leaky_relu": (lambda: F.leaky_relu(IMAGE, negative_slope=0.1), "mnpar has slope"),
+    "F.convolution_2d": (lambda: F.convolution_2d(IMAGE, IMAGE, padding=1), "mnpar has pad$"),
+    "F.max_pooling_2d": (lambda: F.max_pooling_2d(IMAGE, kernel_size=2), "mnpar has ksize"),
+    "F.softmax_cross_entropy": (
+        lambda: F.softmax_cross_entropy(IMAGE, IMAGE, ignore_index=0),
+        "no 'ignore_index': mnpar has ignore_label",
+    ),
+    "F.clip": (lambda: F.clip(IMAGE, min=0, max=1), "no 'min': mnpar has x_min"),
+    "a misspelt one": (lambda: F.softmax(IMAGE, axsi=1), "no 'axsi': mnpar has axis"),
+    "an unknown one": (lambda: F.softmax(IMAGE, zzz=1), "softmax takes x, axis, and no 'zzz'$"),
+    "backward": (lambda: F.sum(IMAGE).backward(retain_graph=True), "mnpar has retain_tape=True"),
+    "grad": (lambda: mnpar.grad([], [], create_graph=True), "mnpar has enable_double_backprop"),
+    "run": (lambda: mnpar.run(len, nprocs=2), "run takes program, ranks, args, .* mnpar has ranks"),
+    "Linear in_features": (
+        lambda: L.Linear(in_features=2, out_features=3),
+        "^Linear takes in_size, out_size, .* no 'in_features': mnpar has in_size",
+    ),
+    "Linear bias": (lambda: L.Linear(2, 3, bias=False), "mnpar has nobias=True for bias=False"),
+    "Convolution2D": (
+        lambda: L.Convolution2D(2, 3, kernel_size=3),
+        "^Convolution2D takes .* and no 'kernel_size': mnpar has ksize",
+    ),
+    "Convolution2D padding": (lambda: L.Convolution2D(2, 3, 3, padding=1), "mnpar has pad$"),
+    "BatchNormalization": (
+        lambda: L.BatchNormalization(3, momentum=0.1),
+        "no 'momentum': mnpar has decay, which is 1 - momentum",
+    ),
+    "BatchNormalization affine": (
+        lambda: L.BatchNormalization(3, affine=False),
+        "mnpar has use_gamma and use_beta",
+    ),
+    "EmbedID": (lambda: L.EmbedID(num_embeddings=3, embedding_dim=2), "mnpar has in_size"),
+    "EmbedID padding_idx": (lambda: L.EmbedID(3, 2, padding_idx=0), "mnpar has ignore_label"),
+    "NStepLSTM": (
+        lambda: L.NStepLSTM(1, 2, 3, 0.0, batch_first=True),
+        "^NStepLSTM takes .* no 'batch_first': mnpar has lists of sequences",
+    ),
+    "LSTM": (lambda: L.LSTM(input_size=2, hidden_size=3), "^LSTM takes .* mnpar has in_size"),
+    "SerialIterator": (
+        lambda: mnpar.iterators.SerialIterator([1], batchsize=1),
+        "no 'batchsize': mnpar has batch_size",
+    ),
+    "MultiprocessIterator": (
+        lambda: mnpar.iterators.MultiprocessIterator([1], 1, num_workers=2),
+        "no 'num_workers': mnpar has n_processes",
+    ),
+    "StandardUpdater": (
+        lambda: mnpar.training.StandardUpdater(None, None, collate_fn=len),
+        "no 'collate_fn': mnpar has converter",
+    ),
+    "Adam": (lambda: mnpar.optimizers.Adam(betas=(0.9, 0.99)), "mnpar has beta1 and beta2"),
+    "Adam weight_decay": (
+        lambda: mnpar.optimizers.Adam(weight_decay=0.1),
+        "mnpar has weight_decay_rate",
+    ),
+    "SGD weight_decay": (
+        lambda: mnpar.optimizers.SGD(weight_decay=0.1),
+        r"mnpar has optimizer\.add_hook\(mnpar\.optimizer_hooks\.WeightDecay\(rate\)\) after",
+    ),
+    "Linear '3'": (lambda: L.Linear("3", 4), "^Linear: in_size must be an integer, not str '3'$"),
+    "Linear 3.0": (lambda: L.Linear(3, 4.0), "^Linear: out_size must be an integer, not float 4"),
+    "LSTM '3'": (lambda: L.LSTM(2, "3"), "^LSTM: out_size must be an integer, not str '3'$"),
+    "a program without arguments": (
+        lambda: mnpar.run(lambda: 3),
+        r"^run calls program\(comm\) on each rank, and a function takes \(\): too many",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "told"), KEYWORDS.values(), ids=KEYWORDS)
+def test_a_call_in_the_words_of_another_library_tells_those_that_are_here(call, told):
+    with pytest.raises(TypeError, match=told) as caught:
+        call()
+    assert len(str(caught.value)) < 400
+
+
+def test_each_argument_that_is_told_exists():
+    taken = {
+        parameter
+        for package in (mnpar, F, L, mnpar.iterators, mnpar.optimizers, mnpar.training.extensions)
+        for name in package.__all__
+        if callable(found := getattr(package, name)) and not name.startswith("_")
+        for parameter in parameters(found)
+    }
+    for word, phrases in hints.KEYWORDS.items():
+        assert word
+        for phrase in phrases:
+            assert re.match(r"\w+", phrase)[0] in taken, (word, phrase)
+
+
+def parameters(found):
+    try:
+        return inspect.signature(found).parameters
+    except ValueError:  # a class of C, or an exception
+        return ()
+
+
+def test_an_error_inside_a_call_is_its_own():
+    def broken(array):
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match=r"^mine$"):
+        L.Linear(2, 3, initialW=broken)
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'x'"):
+        F.dropout(ratio=0.5)
+
+
+def test_links_of_ones_own_have_keywords_of_their_own():
+    class Mine(L.Linear):
+        def __init__(self, in_features, bias=True):
+            super().__init__(in_features, 2, nobias=not bias)
+
+    assert Mine(in_features=3, bias=False).b is None
+    with pytest.raises(TypeError, match="unexpected keyword argument 'dim'"):
+        Mine(3, dim=1)

@@ -18,7 +18,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 # The package map: a module or package of mnpar/ imports only from lines above its own, or from
 # itself. Imports that only type checkers read count too. A new one gets a place here.
 PACKAGES = """
-    environment errors hints
+    environment errors
+    hints
     configuration lazy random serializer
     backend
     backends function_hook

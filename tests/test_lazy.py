@@ -103,9 +103,10 @@ def test_what_a_package_imports_for_type_checkers_is_public(name):
 def test_a_name_is_the_same_however_it_is_asked_for(statement):
     code = (
         f"{statement}\nfrom mnpar.functions import relu as a\nfrom mnpar.functions.activation.relu "
-        "import relu as b\nprint(a is b)"
+        "import relu as b\nimport inspect, mnpar.functions as F, pickle\n"
+        "print(a is F.relu, inspect.unwrap(a) is b, pickle.loads(pickle.dumps(a)) is a)"
     )
-    assert fresh(code) == ["True"]
+    assert fresh(code) == ["True", "True", "True"]
 
 
 def test_threads_that_ask_at_once_get_the_same():

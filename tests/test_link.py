@@ -61,12 +61,59 @@ def test_a_replaced_parameter_keeps_its_place():
 
 
 @pytest.mark.parametrize(
-    "value", [None, 3.0, np.ones(3), "text"], ids=["None", "number", "array", "text"]
+    "value",
+    [
+        None,
+        "text",
+        mnpar.Variable(np.ones(3)) * 2,
+        mnpar.Variable(np.ones(3), requires_grad=False),
+    ],
+    ids=["None", "text", "computed", "constant"],
 )
-def test_a_parameter_replaced_by_anything_else_is_gone(value):
+def test_a_parameter_replaced_by_what_stands_for_it_is_gone(value):
     link = Affine()
     link.b = value
     assert paths(link) == ["/a"]
+    assert link.b is value
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (3.0, r"a float \(\) in"),
+        (np.ones(3), r"a ndarray \(3,\) in"),
+        (mnpar.Variable(np.ones(3)), r"a Variable \(3,\) in"),
+    ],
+    ids=["number", "array", "Variable"],
+)
+def test_values_do_not_replace_a_parameter(value, told):
+    link = Affine()
+    with pytest.raises(
+        TypeError,
+        match=rf"^b of Affine is a Parameter, and would not be trained with {told} its place: "
+        r"Affine\.b\.array\[\.\.\.\] = values changes its values, "
+        r"Affine\.b = mnpar\.Parameter\(values\) replaces it; del Affine\.b removes it$",
+    ):
+        link.b = value
+    assert paths(link) == ["/b", "/a"]
+    del link.b
+    link.b = value
+    assert link.b is value
+
+
+RESERVED = ["forward", "params", "copy", "links", "name", "xp", "__call__"]
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_a_child_does_not_hide_what_every_link_has(name):
+    told = f"cannot have a parameter or link called {name!r}, .* choose another name, {name}_ for"
+    with pytest.raises(AttributeError, match=f"Affine {told}"):
+        setattr(Affine(), name, mnpar.Parameter(0.0, (1,)))
+    with pytest.raises(AttributeError, match=f"Chain {told}"):
+        setattr(mnpar.Chain(), name, Affine())
+    if name == "params":
+        with pytest.raises(AttributeError, match=f"Chain {told}"):
+            mnpar.Chain(params=Affine())
 
 
 def test_a_deleted_parameter_loses_its_place():

@@ -576,19 +576,33 @@ def test_numpy_tells_the_form_of_a_variable():
     assert isinstance(np.transpose(x), mnpar.Variable)
 
 
-SLIPS = {
-    "float": (float, r"item\(\)"),
-    "int": (int, r"item\(\)"),
-    "round": (round, r"item\(\)"),
-    "format": (lambda x: f"{x:.3f}", r"f'\{loss\.item\(\):\.3f\}'"),
-    "write": (lambda x: x.__setitem__(0, 1.0), r"not written: mnpar\.functions\.where"),
+NUMBERS = {
+    "float": (float, 1.25),
+    "int": (int, 1),
+    "complex": (complex, 1.25 + 0j),
+    "round": (lambda x: round(x, 1), 1.2),
+    "format": (lambda x: f"{x:.3f}", "1.250"),
+    "percent": (lambda x: f"{x:%}", "125.000000%"),
 }
 
 
-@pytest.mark.parametrize(("slip", "told"), SLIPS.values(), ids=SLIPS)
-def test_what_would_leave_the_graph_says_what_to_use_instead(slip, told):
-    with pytest.raises(TypeError, match=told):
-        slip(mnpar.Variable(np.ones(1)))
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)], ids=str)
+@pytest.mark.parametrize(("convert", "number"), NUMBERS.values(), ids=NUMBERS)
+def test_a_variable_of_one_element_is_a_number(convert, number, shape):
+    assert convert(mnpar.Variable(np.full(shape, 1.25))) == number
+
+
+@pytest.mark.parametrize("convert", [convert for convert, _ in NUMBERS.values()], ids=NUMBERS)
+def test_a_variable_of_several_elements_is_no_number(convert):
+    with pytest.raises(
+        TypeError, match=r"a Variable of shape \(2,\) is no number: .* F\.mean\(x\)"
+    ):
+        convert(mnpar.Variable(np.ones(2)))
+
+
+def test_the_elements_of_a_variable_are_not_written():
+    with pytest.raises(TypeError, match=r"not written: mnpar\.functions\.where"):
+        mnpar.Variable(np.ones(1))[0] = 1.0
 
 
 def test_a_variable_without_a_form_is_formatted_as_it_is_printed():

@@ -49,10 +49,7 @@ _FUNCTIONS = "mnpar.functions or operators, through which gradients flow"
 _JOINED = "F.stack or F.concat for several"
 _ARRAY = "its .array, where no gradient is wanted"
 
-_NO_NUMBER = (
-    "a Variable is made a number by its item(), which leaves the graph: f'{loss.item():.3f}', "
-    "float(loss.item())"
-)
+_NO_NUMBER = "a Variable of shape {} is no number: one of 1 element is, F.mean(x) for example"
 
 _NO_WRITING = (
     "the elements of a Variable are not written: mnpar.functions.where and scatter_add make a "
@@ -196,13 +193,26 @@ class ArrayLike:
     def _no_order(self, other: object) -> bool:
         raise NotImplementedError(_NO_ORDER)
 
-    def _no_number(self, *_: object) -> Any:
-        raise TypeError(_NO_NUMBER)
+    def _number(self) -> Any:
+        """Return the only element, through which no gradient flows."""
+        if self.array.size != 1:
+            raise TypeError(_NO_NUMBER.format(self.array.shape))
+        return self.item()
 
-    __float__ = __int__ = __complex__ = __round__ = _no_number
+    def __float__(self) -> float:
+        return float(self._number())
+
+    def __int__(self) -> int:
+        return int(self._number())
+
+    def __complex__(self) -> complex:
+        return complex(self._number())
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return round(self._number(), ndigits)
 
     def __format__(self, form: str) -> str:
-        return self._no_number() if form else str(self)
+        return format(self._number(), form) if form else str(self)
 
     def __setitem__(self, slices: Any, value: Any) -> None:
         """Raise TypeError: assignment to elements of a Variable is not differentiable."""

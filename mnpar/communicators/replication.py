@@ -13,7 +13,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.errors import MismatchError
+from mnpar.errors import MismatchError, listed
 
 BUCKET = 20 * 2**20  # bytes
 
@@ -118,14 +118,17 @@ def check_paths(lists: list[list[str]], what: str) -> None:
     """Raise MismatchError if a rank's list of paths differs from rank 0's."""
     for rank, paths in enumerate(lists):
         if paths != lists[0]:
-            here = [p for p in paths if p not in lists[0]]
-            there = [p for p in lists[0] if p not in paths]
-            difference = (
-                f"only rank {rank} has {here}, only rank 0 has {there}"
-                if here or there
-                else "in another order"
+            known, own = set(lists[0]), set(paths)
+            here = listed([p for p in paths if p not in known], none="nothing else")
+            there = listed([p for p in lists[0] if p not in own], none="nothing else")
+            difference = f"only rank {rank} has {here}, only rank 0 has {there}"
+            if known == own:
+                i = [a == b for a, b in zip(paths, lists[0], strict=True)].index(False)
+                difference = f"number {i} is {paths[i]} on rank {rank}, {lists[0][i]} on rank 0"
+            raise MismatchError(
+                f"the {what} of ranks 0 and {rank} differ: {difference}. All ranks make the same "
+                "model, whose attributes are defined in one order"
             )
-            raise MismatchError(f"the {what} of ranks 0 and {rank} differ: {difference}")
 
 
 def allreduce_gradients(comm: ReplicatingCommunicator, model: Model, scale: float) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from mnpar.hints import KeywordHints
 from mnpar.serializer import AbstractSerializer
 
 
-class Iterator:
+class Iterator(KeywordHints):
     """Gives batches of examples and keeps count of the epochs; the base of mnpar's iterators and of
     your own.
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.hints import KeywordHints
 
 
-class DatasetMixin:
+class DatasetMixin(KeywordHints):
     """A data set of your own: define ``__len__`` and ``get_example(i)``, and index it like a list.
 
     Example:

@@ -33,6 +33,7 @@ from mnpar.functions.math.complex_parts import conj, imag, real
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import average, max, min, sum
 from mnpar.functions.node import as_operand
+from mnpar.hints import explain_keywords
 from mnpar.variable import Variable
 
 Method = Callable[[Variable, Any], Any]
@@ -139,10 +140,10 @@ METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": get_item,
     "reshape": _reshape,
     "transpose": _transpose,
-    "sum": sum,
-    "mean": _mean,
-    "max": max,
-    "min": min,
+    "sum": explain_keywords(sum),
+    "mean": explain_keywords(_mean),
+    "max": explain_keywords(max),
+    "min": explain_keywords(min),
     "astype": cast,
     "conj": conj,
 }

@@ -16,12 +16,13 @@ import numpy as np
 
 from mnpar import backend, random
 from mnpar.backend import Array
+from mnpar.hints import KeywordHints
 
 # an argument that becomes an initializer: a function that fills an array, or values (None: default)
 InitialValue: TypeAlias = Callable[[Array], None] | Array | float | None
 
 
-class Initializer:
+class Initializer(KeywordHints):
     """Fills arrays; a subclass defines ``__call__(self, array)``.
 
     Args:

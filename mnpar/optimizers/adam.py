@@ -9,7 +9,7 @@ import math
 from mnpar import backend
 from mnpar.optimizers.blocks import blocks, widened
 from mnpar.optimizers.gradient_method import GradientMethod
-from mnpar.optimizers.hyperparameter import Hyperparameter, hyper
+from mnpar.optimizers.hyperparameter import DECAY, NONNEGATIVE, Hyperparameter, hyper
 from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 
@@ -103,16 +103,16 @@ class Adam(GradientMethod):
     """
 
     rule = AdamRule
-    alpha: float = hyper(default=0.001)
-    beta1: float = hyper(default=0.9)
-    beta2: float = hyper(default=0.999)
-    eps: float = hyper(default=1e-8)
-    eta: float = hyper(default=1.0)
-    weight_decay_rate: float = hyper(default=0.0)
+    alpha: float = hyper(default=0.001, within=NONNEGATIVE)
+    beta1: float = hyper(default=0.9, within=DECAY)
+    beta2: float = hyper(default=0.999, within=DECAY)
+    eps: float = hyper(default=1e-8, within=NONNEGATIVE)
+    eta: float = hyper(default=1.0, within=NONNEGATIVE)
+    weight_decay_rate: float = hyper(default=0.0, within=NONNEGATIVE)
     amsgrad: bool = hyper(default=False)
     adabound: bool = hyper(default=False)
-    final_lr: float = hyper(default=0.1)
-    gamma: float = hyper(default=1e-3)
+    final_lr: float = hyper(default=0.1, within=NONNEGATIVE)
+    gamma: float = hyper(default=1e-3, within=NONNEGATIVE)
 
     @property
     def alpha_t(self) -> float:

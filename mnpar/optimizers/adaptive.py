@@ -7,7 +7,7 @@ from __future__ import annotations
 from mnpar import backend
 from mnpar.optimizers.blocks import blend, blocks
 from mnpar.optimizers.gradient_method import GradientMethod
-from mnpar.optimizers.hyperparameter import hyper
+from mnpar.optimizers.hyperparameter import FRACTION, NONNEGATIVE, hyper
 from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
 
@@ -43,8 +43,8 @@ class AdaGrad(GradientMethod):
     """
 
     rule = AdaGradRule
-    lr: float = hyper(default=0.001)
-    eps: float = hyper(default=1e-8)
+    lr: float = hyper(default=0.001, within=NONNEGATIVE)
+    eps: float = hyper(default=1e-8, within=NONNEGATIVE)
     eps_inside_sqrt: bool = hyper(default=False)
 
 
@@ -79,8 +79,8 @@ class AdaDelta(GradientMethod):
     """
 
     rule = AdaDeltaRule
-    rho: float = hyper(default=0.95)
-    eps: float = hyper(default=1e-6)
+    rho: float = hyper(default=0.95, within=FRACTION)
+    eps: float = hyper(default=1e-6, within=NONNEGATIVE)
 
 
 class RMSpropRule(UpdateRule):
@@ -117,9 +117,9 @@ class RMSprop(GradientMethod):
     """
 
     rule = RMSpropRule
-    lr: float = hyper(default=0.01)
-    alpha: float = hyper(default=0.99)
-    eps: float = hyper(default=1e-8)
+    lr: float = hyper(default=0.01, within=NONNEGATIVE)
+    alpha: float = hyper(default=0.99, within=FRACTION)
+    eps: float = hyper(default=1e-8, within=NONNEGATIVE)
     eps_inside_sqrt: bool = hyper(default=False)
 
 
@@ -162,10 +162,10 @@ class RMSpropGraves(GradientMethod):
     """
 
     rule = RMSpropGravesRule
-    lr: float = hyper(default=1e-4)
-    alpha: float = hyper(default=0.95)
-    momentum: float = hyper(default=0.9)
-    eps: float = hyper(default=1e-4)
+    lr: float = hyper(default=1e-4, within=NONNEGATIVE)
+    alpha: float = hyper(default=0.95, within=FRACTION)
+    momentum: float = hyper(default=0.9, within=FRACTION)
+    eps: float = hyper(default=1e-4, within=NONNEGATIVE)
 
 
 class SMORMS3Rule(UpdateRule):
@@ -209,5 +209,5 @@ class SMORMS3(GradientMethod):
     """
 
     rule = SMORMS3Rule
-    lr: float = hyper(default=0.001)
-    eps: float = hyper(default=1e-16)
+    lr: float = hyper(default=0.001, within=NONNEGATIVE)
+    eps: float = hyper(default=1e-16, within=NONNEGATIVE)

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, TypeAlias, dataclass_transform
 
 from mnpar.autograd.observer import observer
+from mnpar.autograd.tape import current_tape
 from mnpar.communicators.threads.transport import claimant
 from mnpar.errors import MnparError
 from mnpar.link import Link
@@ -22,7 +23,7 @@ from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.model_holders import ModelHolders
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.parameter_cache import ParameterCache
-from mnpar.optimizers.unregistered import warn_of_lists
+from mnpar.optimizers.untrained import check_gradients, check_loss, warn_of_unregistered
 from mnpar.optimizers.update_rule import UpdateRule, in_float32, unscale
 from mnpar.parameter import Parameter
 from mnpar.variable import backward
@@ -107,6 +108,7 @@ class GradientMethod(Optimizer):
     def __init__(self, *args: Any, **kwds: Any) -> None:
         super().__init__()
         self.hyperparam = Hyperparameter()
+        self.hyperparam.belong(type(self))
         given = signature_of(type(self)).bind(*args, **kwds)
         given.apply_defaults()
         for name, value in given.arguments.items():
@@ -118,6 +120,9 @@ class GradientMethod(Optimizer):
         # the ranks that update together: mnpar.create_multi_node_optimizer
         self.sync: Synchronizer | None = None
         self._in_fp32 = False
+        self._examined = False  # whether the first update was found to train something
+        self._seal()
+        self.hyperparam.belong(type(self), complete=self._sealed)
 
     def create_update_rule(self) -> UpdateRule:
         """Make the rule for one parameter, of ``rule`` unless a subclass defines it otherwise."""
@@ -130,6 +135,7 @@ class GradientMethod(Optimizer):
     def setup(self, link: Link) -> Any:
         """Give each parameter of a link an update rule; returns the optimizer."""
         super().setup(link)
+        self._examined = False
         for param in link.params():
             param.update_rule = self._new_rule()
         self.buffers.gather(self.members())
@@ -210,6 +216,8 @@ class GradientMethod(Optimizer):
                     if self.sync is not None:
                         self.sync.give_up()
                     raise
+        elif not self._examined:
+            self._examined = self.sync is not None or check_gradients(self.target, self.t)
         self.step()
 
     def step(self) -> None:
@@ -261,7 +269,7 @@ class GradientMethod(Optimizer):
             if param.update_rule is None:
                 param.update_rule = self._new_rule()
         if not self.t:
-            warn_of_lists(self.target)
+            warn_of_unregistered(self.target)
         if any([param.box is not None for param in params]):
             self.holders  # noqa: B018 - rules ask their parameters for it
         self._ruled = params = self.members()
@@ -334,8 +342,14 @@ class GradientMethod(Optimizer):
             )
         if self.sync is not None:
             self.sync.listen()
+        tape = current_tape()
+        joint = bool(tape.records or tape.pending)  # with other ranks
         # without a loss too, the gradients that come from other ranks are scaled
         (backward if loss is None else loss.backward)(loss_scale=self._loss_scale)
+        if not self._examined:
+            self._examined = True
+            if self.sync is None:
+                check_loss(self.target, loss, joint)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Add up gradients inside a ``with`` block: its updates take no step; the next one outside

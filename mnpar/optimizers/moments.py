@@ -7,7 +7,7 @@ import math
 from mnpar import backend
 from mnpar.optimizers.blocks import blend, blocks, widened
 from mnpar.optimizers.gradient_method import GradientMethod
-from mnpar.optimizers.hyperparameter import hyper
+from mnpar.optimizers.hyperparameter import DECAY, NONNEGATIVE, hyper
 from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
 
@@ -48,10 +48,10 @@ class AdaMax(GradientMethod):
     """
 
     rule = AdaMaxRule
-    alpha: float = hyper(default=0.002)
-    beta1: float = hyper(default=0.9)
-    beta2: float = hyper(default=0.999)
-    eps: float = hyper(default=1e-8)
+    alpha: float = hyper(default=0.002, within=NONNEGATIVE)
+    beta1: float = hyper(default=0.9, within=DECAY)
+    beta2: float = hyper(default=0.999, within=DECAY)
+    eps: float = hyper(default=1e-8, within=NONNEGATIVE)
 
 
 class MSVAGRule(UpdateRule):
@@ -103,10 +103,10 @@ class MSVAG(GradientMethod):
     """
 
     rule = MSVAGRule
-    lr: float = hyper(default=0.1)
-    beta: float = hyper(default=0.9)
-    eta: float = hyper(default=1.0)
-    weight_decay_rate: float = hyper(default=0.0)
+    lr: float = hyper(default=0.1, within=NONNEGATIVE)
+    beta: float = hyper(default=0.9, within=DECAY)
+    eta: float = hyper(default=1.0, within=NONNEGATIVE)
+    weight_decay_rate: float = hyper(default=0.0, within=NONNEGATIVE)
 
 
 class NovogradRule(UpdateRule):
@@ -154,11 +154,11 @@ class Novograd(GradientMethod):
     """
 
     rule = NovogradRule
-    lr: float = hyper(default=0.01)
-    beta1: float = hyper(default=0.95)
-    beta2: float = hyper(default=0.98)
-    eps: float = hyper(default=1e-8)
-    weight_decay_rate: float = hyper(default=0.0)
+    lr: float = hyper(default=0.01, within=NONNEGATIVE)
+    beta1: float = hyper(default=0.95, within=DECAY)
+    beta2: float = hyper(default=0.98, within=DECAY)
+    eps: float = hyper(default=1e-8, within=NONNEGATIVE)
+    weight_decay_rate: float = hyper(default=0.0, within=NONNEGATIVE)
 
 
 class LAMBRule(UpdateRule):
@@ -211,8 +211,8 @@ class LAMB(GradientMethod):
     """
 
     rule = LAMBRule
-    alpha: float = hyper(default=0.001)
-    beta1: float = hyper(default=0.9)
-    beta2: float = hyper(default=0.999)
-    eps: float = hyper(default=1e-6)
-    weight_decay_rate: float = hyper(default=0.0)
+    alpha: float = hyper(default=0.001, within=NONNEGATIVE)
+    beta1: float = hyper(default=0.9, within=DECAY)
+    beta2: float = hyper(default=0.999, within=DECAY)
+    eps: float = hyper(default=1e-6, within=NONNEGATIVE)
+    weight_decay_rate: float = hyper(default=0.0, within=NONNEGATIVE)

@@ -15,7 +15,7 @@ import numpy as np
 
 from mnpar.optimizers.blocks import blocks
 from mnpar.optimizers.gradient_method import GradientMethod
-from mnpar.optimizers.hyperparameter import HyperparameterProxy, hyper
+from mnpar.optimizers.hyperparameter import FRACTION, NONNEGATIVE, HyperparameterProxy, hyper
 from mnpar.optimizers.update_rule import UpdateRule, zeros_like
 from mnpar.parameter import Parameter
 
@@ -50,8 +50,8 @@ class CorrectedMomentumSGD(GradientMethod):
     """
 
     rule = CorrectedMomentumSGDRule
-    lr: float = hyper(default=0.01)
-    momentum: float = hyper(default=0.9)
+    lr: float = hyper(default=0.01, within=NONNEGATIVE)
+    momentum: float = hyper(default=0.9, within=FRACTION)
 
 
 class NesterovAGRule(UpdateRule):
@@ -88,8 +88,8 @@ class NesterovAG(GradientMethod):
     """
 
     rule = NesterovAGRule
-    lr: float = hyper(default=0.01)
-    momentum: float = hyper(default=0.9)
+    lr: float = hyper(default=0.01, within=NONNEGATIVE)
+    momentum: float = hyper(default=0.9, within=FRACTION)
 
 
 class _Derived:
@@ -134,7 +134,7 @@ class RuleWithMomentum(_Derived, UpdateRule):
 class WithMomentum(_Derived, GradientMethod):
     """The part that :func:`apply_momentum` adds to an optimizer."""
 
-    momentum = HyperparameterProxy("momentum")
+    momentum = HyperparameterProxy("momentum", within=FRACTION)
     nesterov = HyperparameterProxy("nesterov")
 
     def create_update_rule(self) -> UpdateRule:
@@ -184,7 +184,9 @@ def apply_momentum(optimizer: Given, momentum: float = 0.9, nesterov: bool = Fal
             "apply_momentum(optimizer).setup(model)"
         )
     _mix(WithMomentum, optimizer)
-    optimizer.hyperparam.momentum, optimizer.hyperparam.nesterov = momentum, nesterov
+    optimizer.hyperparam.belong(type(optimizer))
+    optimizer.momentum = momentum
+    optimizer.nesterov = nesterov
     return optimizer
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar import hints
 from mnpar.communicators.threads.transport import claim, claimant
+from mnpar.errors import refuse_class
 from mnpar.link import Link
-from mnpar.optimizers.hyperparameter import check_arguments
+from mnpar.optimizers.hyperparameter import check_arguments, declared, unknown_attribute
 from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.model_holders import ModelHolders
 from mnpar.optimizers.update_rule import add_hook
@@ -53,6 +54,22 @@ class Optimizer:
         self._scaling: LossScaling | None = None
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}
 
+    # whether attributes of other names are refused
+    _sealed = False
+
+    def _seal(self) -> None:
+        """Refuse other attributes from now on, if the class is mnpar's: nothing would read them.
+        Users' classes have attributes of their own.
+        """
+        self._sealed = type(self).__module__.startswith("mnpar.")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._sealed and name not in self.__dict__ and not hasattr(type(self), name):
+            kind = type(self)
+            message = unknown_attribute(kind.__name__, kind.__name__, name, declared(kind))
+            raise AttributeError(message, name=name, obj=self)
+        object.__setattr__(self, name, value)
+
     def __repr__(self) -> str:
         _, _, numbers = str(getattr(self, "hyperparam", "()")).partition("(")
         return f"{type(self).__name__}({numbers}"
@@ -65,6 +82,7 @@ class Optimizer:
             RuntimeError: another thread rank has an optimizer for the link.
         """
         if not isinstance(link, Link):
+            refuse_class(link, "an optimizer is set up for a link")
             raise TypeError(
                 f"an optimizer is set up for a link, not for {type(link).__name__}: setup(model)"
             )

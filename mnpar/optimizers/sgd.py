@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mnpar.optimizers.blocks import blocks
 from mnpar.optimizers.gradient_method import GradientMethod
-from mnpar.optimizers.hyperparameter import hyper
+from mnpar.optimizers.hyperparameter import FRACTION, NONNEGATIVE, hyper
 from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
 
@@ -33,7 +33,7 @@ class SGD(GradientMethod):
     """
 
     rule = SGDRule
-    lr: float = hyper(default=0.01)
+    lr: float = hyper(default=0.01, within=NONNEGATIVE)
 
 
 class MomentumSGDRule(UpdateRule):
@@ -65,5 +65,5 @@ class MomentumSGD(GradientMethod):
     """
 
     rule = MomentumSGDRule
-    lr: float = hyper(default=0.01)
-    momentum: float = hyper(default=0.9)
+    lr: float = hyper(default=0.01, within=NONNEGATIVE)
+    momentum: float = hyper(default=0.9, within=FRACTION)

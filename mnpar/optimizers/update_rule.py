@@ -16,6 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
+from mnpar.errors import refuse_class
 from mnpar.holders import Piece
 from mnpar.optimizers.hyperparameter import Hyperparameter
 from mnpar.parameter import Parameter, structure
@@ -217,6 +218,7 @@ def add_hook(hooks: dict[str, Any], hook: Any, name: str | None, timing: str) ->
     """Put a hook under its name (given, its own, or its class's), to be called before (``'pre'``)
     or after (``'post'``).
     """
+    refuse_class(hook, "a hook is an object")
     if not callable(hook):
         raise TypeError(f"a hook is called: {type(hook).__name__} cannot be")
     if timing == "auto":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.communicator import require_communicator
-from mnpar.errors import MismatchError
+from mnpar.errors import MismatchError, closest, suggestion
 from mnpar.functions.divided.halo import SpatialGrid
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Mesh:
                 raise ValueError(
                     f"an axis of a mesh cannot be called {name!r}, which is a name that meshes use"
                 )
+            _check_spelling(name)
         self.axes = _sizes(axes, comm.size)
         meshes = comm.allgather_obj(str(self)) if comm.size > 1 else []
         if len(set(meshes)) > 1:
@@ -133,9 +134,10 @@ class Mesh:
             KeyError: there is no such axis.
         """
         names = (names,) if isinstance(names, str) else tuple(names)
+        known = dict.fromkeys((*self.axes, *AXES))
         for name in names:
             if name not in self.axes and name not in AXES:
-                raise KeyError(f"{self!r} has no axis {name!r}")
+                raise KeyError(f"{self!r} has no axis {name!r}{suggestion(name, known)}")
         return tuple(
             [
                 name
@@ -195,6 +197,7 @@ class Mesh:
             >>> mnpar.run(lambda comm: mnpar.Mesh(comm, data=2, model=2).rank_at(model=1), ranks=4)
             [1, 1, 3, 3]
         """
+        self.span(tuple(coordinates))  # an unknown one is told
         place = []
         for name, size in self.axes.items():
             i = coordinates.get(name, self.coordinates[name])
@@ -293,6 +296,18 @@ class Mesh:
                 f"one axis of a mesh may be -1, what the others leave, not several as in {text!r}"
             )
         return axes
+
+
+def _check_spelling(name: str) -> None:
+    """Raise ValueError if an axis has nearly the name of one that every mesh has, which would have
+    one rank.
+    """
+    meant = closest(name, AXES, 0.81)
+    if meant is not None and name not in AXES and name.rstrip("_0123456789") not in AXES:
+        raise ValueError(
+            f"a mesh's axis {name!r}: did you mean {meant!r}, which every mesh has? An axis of "
+            "your own needs a name less like it"
+        )
 
 
 def _sizes(axes: dict[str, Any], ranks: int) -> dict[str, Size]:

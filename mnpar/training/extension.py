@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mnpar.hints import KeywordHints
 from mnpar.serializer import AbstractSerializer, Deserializer
 
 PRIORITY_WRITER = 300
@@ -20,7 +21,7 @@ PRIORITY_EDITOR = 200
 PRIORITY_READER = 100
 
 
-class Extension:
+class Extension(KeywordHints):
     """The base of extensions: called with the trainer whenever their trigger fires.
 
     Attributes:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import random
-from mnpar.errors import DeadlockError, MismatchError
+from mnpar.errors import DeadlockError, MismatchError, refuse_class
 from mnpar.reporter import Reporter
 from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.training.extension import PRIORITY_READER, keep, keep_part
@@ -162,10 +162,7 @@ class Trainer:
             TypeError: the extension has no name, or is a class; ValueError: its name is
                 ``'training'``.
         """
-        if isinstance(extension, type):
-            raise TypeError(
-                f"{extension.__name__} is a class: trainer.extend({extension.__name__}(…))"
-            )
+        refuse_class(extension, "an extension is an object")
         named = (
             getattr(extension, attribute, None)
             for attribute in ("name", "default_name", "__name__")

@@ -11,6 +11,12 @@ from mnpar import serializers, training
 from mnpar.iterators import SerialIterator, ShuffleOrderSampler
 
 
+class FreeSGD(mnpar.optimizers.SGD):
+    """SGD whose rate may be any number: the formulas of shifts know no range."""
+
+    lr = mnpar.optimizers.hyper(default=1.0)
+
+
 class Counting(training.Updater):
     """Counts iterations, an epoch every ``length``; reports one of ``values`` under each name at
     each.
@@ -20,7 +26,7 @@ class Counting(training.Updater):
         self.iteration, self.length, self.values = 0, length, values
         self.finalized = 0
         self.model = mnpar.Link(w=(2,))
-        self.optimizer = mnpar.optimizers.SGD(lr=1.0).setup(self.model)
+        self.optimizer = FreeSGD(lr=1.0).setup(self.model)
 
     epoch = property(lambda self: self.iteration // self.length)
     epoch_detail = property(lambda self: self.iteration / self.length)

@@ -4,7 +4,6 @@ copying, errors.
 
 import copy
 import pickle
-import re
 
 import numpy as np
 import pytest
@@ -50,10 +49,11 @@ def test_without_a_loss_function_the_gradients_that_are_there_count():
 
 def test_the_loss_function_may_return_nothing():
     model, optimizer = model_and(opt.SGD(1.0))
+    optimizer.update(lambda: F.sum(model(X)))
     model.W.grad = np.ones((1, 2), "f4")
     optimizer.update(lambda: None)
-    np.testing.assert_array_equal(model.W.array, [[0.0, 0.0]])  # the old gradient was forgotten
-    assert optimizer.t == 1
+    np.testing.assert_array_equal(model.W.array, [[-1.0, -1.0]])  # the old gradient was forgotten
+    assert optimizer.t == 2
 
 
 @pytest.mark.parametrize("loss", [1.0, np.ones(()), (1, 2)], ids=["float", "array", "tuple"])
@@ -332,8 +332,8 @@ def test_the_defaults_are_chainers_and_can_be_set(name, values):
     assert optimizer.hyperparam.get_dict() == values
     for key, value in values.items():
         assert getattr(optimizer, key) == value
-        setattr(optimizer, key, 7)
-        assert optimizer.hyperparam.get(key) == 7
+        setattr(optimizer, key, 0.625)
+        assert optimizer.hyperparam.get(key) == 0.625
 
 
 def test_adams_step_size_has_the_bias_taken_out():
@@ -571,37 +571,3 @@ def test_an_optimizer_that_thread_ranks_share_is_told(before):
     ):
         mnpar.run(program, 2, (False,))
     assert mnpar.run(program, 2, (True,)) == [before + 6] * 2
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [list, lambda links: dict(enumerate(links)), lambda links: links[0]],
-    ids=["list", "dict", "link"],
-)
-@pytest.mark.parametrize("case", ["forgotten", "another's", "registered", "frozen", "ChainList"])
-def test_links_in_a_list_are_told_if_they_learn_nothing(kind, case, recwarn):
-    class Model(mnpar.Chain):
-        def __init__(self):
-            super().__init__()
-            self.top = L.Linear(2, 1)
-            layer = L.Linear(3, 2)
-            if case == "registered":
-                self.add_link("layer", layer)
-            self.layer_of = mnpar.ChainList(layer) if case == "ChainList" else 0
-            # a link that is an attribute registers itself in a Chain, not in a Link
-            self.__dict__["layers"] = kind([layer])
-
-    model = Model()
-    x = np.ones((1, 3), "f4")
-    layer = model.layers if isinstance(model.layers, L.Linear) else model.layers[0]
-    if case == "another's":
-        mnpar.optimizers.SGD().setup(layer)
-    optimizer = mnpar.optimizers.SGD().setup(model)
-    for _ in range(2):
-        optimizer.update(lambda: F.sum(model.top(layer(x).array if case == "frozen" else layer(x))))
-    told = [str(one.message) for one in recwarn]
-    assert len(told) == (case == "forgotten")
-    assert case != "forgotten" or re.match(
-        r"the parameters in /layers, a \w+ of a Model, have .* mnpar\.ChainList", told[0]
-    )
-    assert case != "forgotten" or recwarn[0].filename == __file__

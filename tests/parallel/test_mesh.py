@@ -100,7 +100,23 @@ WRONG_SIZES = {
     "two are left open": ({"data": -1, "model": -1}, ValueError, "1 times 2 that are left open"),
     "zero": ({"data": 0}, ValueError, "not data=0"),
     "a method's name": ({"grid": 4}, ValueError, "cannot be called 'grid'"),
+    "pip": ({"data": 2, "pip": 2}, ValueError, "a mesh's axis 'pip': did you mean 'pipe', which"),
+    "models": ({"models": 4}, ValueError, "a mesh's axis 'models': did you mean 'model', which"),
 }
+
+
+def test_axes_of_ones_own_have_other_names_and_unknown_ones_are_told():
+    comm = mnpar.create_communicator("self")
+    mesh = mnpar.Mesh(comm, modes=1, model2=1, data_1=1, tensor=1, member=1)
+    assert mesh.modes.size == mesh["tensor"].size == 1
+    told = "has no axis 'expret': did you mean 'expert'[?] There are modes, model2, .* more"
+    for ask in (
+        lambda: mesh["expret"],
+        lambda: mesh.rank_at(expret=0),
+        lambda: mesh.grid("expret"),
+    ):
+        with pytest.raises(KeyError, match=told):
+            ask()
 
 
 @pytest.mark.parametrize(("axes", "kind", "message"), WRONG_SIZES.values(), ids=WRONG_SIZES)

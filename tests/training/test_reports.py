@@ -128,13 +128,15 @@ COLUMNS = ["epoch", "iteration", "x", "not there", "a column that is wide"]
 
 
 def test_a_table_has_a_line_for_each_entry(tmp_path, capsys):
-    logged(tmp_path, extensions.PrintReport(COLUMNS))
+    with pytest.warns(UserWarning, match="nothing has reported 'not there', 'a column"):
+        logged(tmp_path, extensions.PrintReport(COLUMNS))
     assert capsys.readouterr().out == TABLE
 
 
 def test_a_table_is_written_line_by_line_each_in_one_write(tmp_path):
     out = Stream()
-    logged(tmp_path, extensions.PrintReport(COLUMNS, out=out))
+    with pytest.warns(UserWarning, match="nothing has reported 'not there', 'a column"):
+        logged(tmp_path, extensions.PrintReport(COLUMNS, out=out))
     assert out.writes == TABLE.splitlines(keepends=True)
 
 
@@ -311,13 +313,63 @@ def test_curves_are_drawn_and_go_on(tmp_path):
 
     first = make(6)
     second = make(12)
-    first.run()
+    told = "^PlotReport: nothing has reported 'z'; reported were epoch, iteration, x, y$"
+    with pytest.warns(UserWarning, match=told):
+        first.run()
     assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
     load(saved(first), second)
-    second.run()
+    with pytest.warns(UserWarning, match=told):
+        second.run()
     curve = [[1.0, 3.5], [2.0, 31.5], [3.0, 91.5]]
     assert seen == [[curve[:1]] * 2, [curve[:2]] * 2, [curve] * 2]
     assert [path.name for path in tmp_path.iterdir()] == ["plot.png"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda keys: extensions.PrintReport(keys, out=Stream()),
+        lambda keys: extensions.PlotReport(keys, trigger=(4, "iteration")),
+    ],
+    ids=["table", "plot"],
+)
+def test_keys_that_are_never_reported_are_told_misspelt_ones_at_once(tmp_path, recwarn, make):
+    def shown(keys, **values):
+        recwarn.clear()
+        trainer = counting(tmp_path, (12, "iteration"), length=4, **values)
+        trainer.extend(extensions.LogReport())
+        report = make(keys)
+        trainer.extend(report)
+        trainer.extend(lambda trainer: seen.append(len(recwarn)), name="look")
+        seen = []
+        trainer.run()
+        assert all(one.filename == __file__ for one in recwarn)
+        kind = type(report).__name__
+        return [str(one.message).removeprefix(f"{kind}: ") for one in recwarn], seen
+
+    late = [None] * 8 + X
+    told, seen = shown(["main/loss", "main/acuracy"], **{"main/loss": X, "main/accuracy": X})
+    assert told == ["nothing reports 'main/acuracy': did you mean 'main/accuracy'?"]
+    assert (min(seen), max(seen)) == (0, 1)
+    told, seen = shown(["main/loss", "nothing", "late"], **{"main/loss": X, "late": late})
+    assert [one.partition(";")[0] for one in told] == ["nothing has reported 'nothing'"]
+    assert set(seen) == {0}
+    told, _ = shown(["main/loss1", "main/loss2"], **{"main/loss1": X, "main/loss2": late})
+    assert told == []
+
+
+def test_keys_that_might_have_come_are_not_told_after_an_error(tmp_path):
+    trainer = counting(tmp_path, (12, "iteration"), length=4, x=X)
+    trainer.extend(extensions.LogReport())
+    trainer.extend(extensions.PrintReport(["x", "later"], out=Stream()))
+
+    @trainer.extend
+    def stop(trainer):
+        if trainer.updater.iteration == 6:
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError, match="stop"):
+        trainer.run()
 
 
 def test_curves_have_the_name_and_format_that_they_are_told(tmp_path):

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any
 
 from mnpar.reporter import DictSummary
@@ -15,6 +16,7 @@ from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.serializers.atomic import replacing_path
 from mnpar.training.extension import Extension, keep, keep_part
 from mnpar.training.extensions.progress_bar import flush, is_terminal
+from mnpar.training.extensions.reported_keys import ReportedKeys
 from mnpar.training.triggers.interval import get_trigger
 
 
@@ -127,6 +129,7 @@ class PrintReport(Extension):
         self._log_report = log_report
         self._out = out
         self._printed: int | None = None  # entries; None: not even the header
+        self._keys = ReportedKeys(type(self).__name__, self._entries)
 
     def __call__(self, trainer: Any) -> None:
         report = self._log_report
@@ -146,7 +149,18 @@ class PrintReport(Extension):
                     for entry in self._entries
                 )
             )
+            self._keys.add(observation)
+        if len(report.log) > self._printed:
+            self._keys.compare()
         self._printed = len(report.log)
+
+    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
+        """Tell nothing: what is missing might have come."""
+        self._keys.forget()
+
+    def finalize(self) -> None:
+        """Tell which of its keys were never reported."""
+        self._keys.end()
 
     def _write(self, line: str) -> None:
         """One write for a line, so that lines of several ranks do not mix; over the progress bar,

@@ -11,6 +11,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from mnpar.reporter import DictSummary
 from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.serializers.atomic import replacing_path
 from mnpar.training.extension import Extension, keep, keep_part
+from mnpar.training.extensions.reported_keys import ReportedKeys
 from mnpar.training.triggers.interval import get_trigger
 from mnpar.variable import Variable
 
@@ -84,6 +86,8 @@ class PlotReport(Extension):
         self._asked = self._file_name != "plot.png"
         self._marker, self._grid = marker, grid
         self._data: dict[str, list[Any]] = {key: [] for key in self._y_keys}
+        self._keys = ReportedKeys(type(self).__name__, [*self._y_keys, x_key])
+        self._keys.add(("epoch", "iteration"))
         self._summary = DictSummary()
 
     @staticmethod
@@ -92,6 +96,7 @@ class PlotReport(Extension):
         return available()
 
     def __call__(self, trainer: Any) -> None:
+        self._keys.add(trainer.observation)
         wanted = [*self._y_keys, self._x_key]
         self._summary.add(
             {key: trainer.observation[key] for key in wanted if key in trainer.observation}
@@ -107,12 +112,19 @@ class PlotReport(Extension):
             if key in means and self._x_key in means:
                 self._data[key].append((means[self._x_key], means[key]))
         summary, self._summary = self._summary, DictSummary()
-        if (
-            available()
-            and any(self._data.values())
-            and (self._asked or getattr(trainer, "speaks", True))
-        ):
+        if not (self._asked or getattr(trainer, "speaks", True)):
+            return
+        self._keys.compare()
+        if available() and any(self._data.values()):
             _save(self._draw(summary), os.path.join(trainer.out, self._file_name))
+
+    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
+        """Tell nothing: what is missing might have come."""
+        self._keys.forget()
+
+    def finalize(self) -> None:
+        """Tell which of its keys were never reported."""
+        self._keys.end()
 
     def _draw(self, summary: DictSummary) -> Any:
         from matplotlib.figure import Figure

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from mnpar.hints import KeywordHints
 from mnpar.serializer import AbstractSerializer
 
 
-class Updater:
+class Updater(KeywordHints):
     """The base of updaters: one ``update()`` is one iteration of training.
 
     Beside these methods an updater has ``iteration``, ``epoch``, ``epoch_detail``,
