@@ -345,8 +345,6 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "batchsize": ("batch_size",),
     "collate_fn": ("converter",),
     "interval": ("trigger",),
-    "n": ("ranks",),
-    "nprocs": ("ranks",),
     "num_workers": ("n_processes", "n_threads"),
     "prefetch_factor": ("n_prefetch",),
     "sampler": ("order_sampler",),

@@ -28,7 +28,6 @@ from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.create import create_communicator
 from mnpar.communicators.threads.transport import ThreadTransport, run_threads
 from mnpar.errors import DatasetError
-from mnpar.hints import explain_keywords
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, under_open_mpi
 from mnpar.runtime.mpiexec import relaunch as relaunch
 from mnpar.runtime.output import ALIKE
@@ -448,7 +447,6 @@ def _check_program(program: Callable[..., Any], args: Any) -> None:
         ) from None
 
 
-@explain_keywords
 def run(program: Callable[..., T], ranks: int = 2, args: tuple[Any, ...] = ()) -> list[T]:
     """Run ``program(comm, *args)`` on ranks that are threads of this process: no MPI,
     deterministic, made for finding errors.

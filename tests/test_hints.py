@@ -244,7 +244,6 @@ KEYWORDS = {
     "an unknown one": (lambda: F.softmax(IMAGE, zzz=1), "softmax takes x, axis, and no 'zzz'$"),
     "backward": (lambda: F.sum(IMAGE).backward(retain_graph=True), "mnpar has retain_tape=True"),
     "grad": (lambda: mnpar.grad([], [], create_graph=True), "mnpar has enable_double_backprop"),
-    "run": (lambda: mnpar.run(len, nprocs=2), "run takes program, ranks, args, .* mnpar has ranks"),
     "Linear in_features": (
         lambda: L.Linear(in_features=2, out_features=3),
         "^Linear takes in_size, out_size, .* no 'in_features': mnpar has in_size",

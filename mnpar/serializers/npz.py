@@ -22,7 +22,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.errors import CheckpointError
+from mnpar.errors import CheckpointError, listed
 from mnpar.serializer import Deserializer, Serializer
 from mnpar.serializers.atomic import replacing
 from mnpar.serializers.restore import IgnoreNames, is_ignored, restore_value
@@ -306,7 +306,9 @@ class NpzFile(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._members:
-            raise KeyError(f"{self.name} has no {key!r}; it has {_shorten(self._members)}")
+            raise KeyError(
+                f"{self.name} has no {key!r}; it has {listed(self._members, none='nothing')}"
+            )
         info = self._members[key]
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise CheckpointError(
@@ -375,10 +377,3 @@ def _fill(member: Any, buffer: memoryview) -> None:
         at += len(data)
     if member.read(1):
         raise ValueError("there is more than its size says")
-
-
-def _shorten(names: Any, limit: int = 12) -> str:
-    names = list(names)
-    return (", ".join(names[:limit]) or "nothing") + (
-        f" and {len(names) - limit} more" if len(names) > limit else ""
-    )

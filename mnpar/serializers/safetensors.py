@@ -24,7 +24,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.errors import CheckpointError
+from mnpar.errors import CheckpointError, listed
 from mnpar.serializers.atomic import replacing
 from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer
 from mnpar.serializers.restore import IgnoreNames
@@ -319,5 +319,5 @@ class _Renamed(dict[str, Array]):
     def __getitem__(self, key: str) -> Array:
         name = self._rename(key)
         if not super().__contains__(name):
-            raise KeyError(f"the file has no {name!r}; it has {', '.join(self) or 'nothing'}")
+            raise KeyError(f"the file has no {name!r}; it has {listed(self, none='nothing')}")
         return super().__getitem__(name)

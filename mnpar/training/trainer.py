@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import random
-from mnpar.errors import DeadlockError, MismatchError, refuse_class
+from mnpar.errors import DeadlockError, MismatchError, refuse_class, suggestion
 from mnpar.reporter import Reporter
 from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.training.extension import PRIORITY_READER, keep, keep_part
@@ -191,9 +191,7 @@ class Trainer:
     def get_extension(self, name: str) -> Any:
         """Return the extension of a name; ValueError if there is none."""
         if name not in self._entries:
-            raise ValueError(
-                f"there is no extension {name!r}; there are {', '.join(self._entries) or 'none'}"
-            )
+            raise ValueError(f"there is no extension {name!r}{suggestion(name, self._entries)}")
         return self._entries[name].extension
 
     def run(self, show_loop_exception_msg: bool = True) -> None:

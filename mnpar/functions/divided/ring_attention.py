@@ -47,6 +47,15 @@ class Hop(Exchange):
         self.site, self.order, self.seq = of.site, order, number
 
 
+def _form(told: list[int]) -> str:
+    """Return what ranks must have in common, from what one of them told."""
+    causal, whole, D, E, dtype, *leading = told[3:]
+    return (
+        f"causal={bool(causal)}, {'no cut' if whole else 'a cut'}, D={D}, E={E}, leading axes "
+        f"{tuple(leading)} and {np.dtype(chr(dtype))}"
+    )
+
+
 class RingAttention(TiledAttention, Communication):
     """Attention to the keys of all ranks, which are passed round the ring; arguments as for
     TiledAttention.
@@ -85,9 +94,9 @@ class RingAttention(TiledAttention, Communication):
     def _check(self, told: list[list[int]]) -> None:
         for rank, one in enumerate(told):
             if one[3:] != told[0][3:]:
-                what = "(causal, without a cut, D, E, dtype, leading axes)"
                 raise MismatchError(
-                    f"{self.label}: rank {rank} has {what} {one[3:]}, rank 0 {told[0][3:]}"
+                    f"{self.label}: rank {rank} has {_form(one)}, rank 0 {_form(told[0])}: all "
+                    "ranks call it with the same, and only T and S may differ"
                 )
             length = one[0] if self.cut is None else sum([b - a for a, b in self.cut[rank]])
             if self.cut is not None and not one[0] == one[1] == length:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnpar.chain import Chain
+from mnpar.errors import listed
 from mnpar.link import Link
 from mnpar.parallel.pipeline.layers import Stage
 from mnpar.parameter import Parameter
@@ -34,7 +35,7 @@ def check_owners(names: Sequence[str], tied: Mapping[str, str]) -> None:
         for name in (later, sooner):
             if name not in names:
                 raise ValueError(
-                    f"there is no layer {name!r} to share weights: the model has {', '.join(names)}"
+                    f"there is no layer {name!r} to share weights: the model has {listed(names)}"
                 )
         if names.index(sooner) > names.index(later):
             raise ValueError(

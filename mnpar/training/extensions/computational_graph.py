@@ -10,6 +10,7 @@ from typing import Any
 
 from mnpar.computational_graph import build_computational_graph
 from mnpar.configuration import config
+from mnpar.errors import listed
 from mnpar.serializer import AbstractSerializer
 from mnpar.serializers.atomic import replacing_path
 from mnpar.training.extension import Extension, keep
@@ -82,7 +83,7 @@ class DumpGraph(Extension):
         if self._root_name not in observation:
             raise KeyError(
                 f"{self._root_name} was not observed; observed was "
-                f"{', '.join(observation) or 'nothing'}"
+                f"{listed(observation, none='nothing')}"
             )
         root = observation[self._root_name]
         if not isinstance(root, Variable):
