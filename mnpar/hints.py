@@ -226,14 +226,6 @@ PACKAGES = {
         **dict.fromkeys(("dot", "mm", "bmm"), "F.matmul"),
     },
     "mnpar.datasets": {
-        **dict.fromkeys(
-            ("PickleDataset", "PickleDatasetWriter"),
-            "TransformDataset, which may read a file for each example",
-        ),
-        **dict.fromkeys(
-            ("open_pickle_dataset", "open_pickle_dataset_writer"),
-            "TransformDataset, which may read files",
-        ),
         "get_svhn": "get_cifar10, get_mnist and so on, and TupleDataset for arrays of one's own",
     },
     "mnpar.iterators": {
