@@ -20,7 +20,7 @@ from mnpar.optimizers import fused_update
 from mnpar.optimizers.flat_buffers import FlatBuffer, FlatBuffers
 from mnpar.optimizers.hyperparameter import Hyperparameter, hyper, signature_of, signature_of_init
 from mnpar.optimizers.loss_scaling import LossScaling
-from mnpar.optimizers.model_holders import ModelHolders
+from mnpar.optimizers.model_holders import ModelHolders, is_due
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.optimizers.untrained import check_gradients, check_loss, warn_of_unregistered
@@ -117,6 +117,9 @@ class GradientMethod(Optimizer):
         self.owned = ParameterCache()  # the parameters of its target
         self._ruled: list[Parameter] = []  # those that have rules
         self._narrow: list[Parameter] = []  # those of them whose rules use float32 updates
+        # whether ranks have copies of parameters, whose gradients are compared from time to time
+        self._compares = False
+        self._is_simple = True  # neither of both
         # the ranks that update together: mnpar.create_multi_node_optimizer
         self.sync: Synchronizer | None = None
         self._in_fp32 = False
@@ -229,7 +232,7 @@ class GradientMethod(Optimizer):
         if params is not self._ruled:
             params = self._give_rules(params)
         self.buffers.gather(params)
-        if self.sync is None and not self._narrow:
+        if self.sync is None and self._is_simple:
             self._change(params)
         elif self._change_together(params) is None:
             self.step()
@@ -254,6 +257,8 @@ class GradientMethod(Optimizer):
         None if the step must start again.
         """
         steps = True if self.sync is None else self.sync.reduce(self._takes_pieces)
+        if self.sync is None and self._compares and is_due(self.t):
+            self.holders.compare_copies(f"update {self.t + 1}")
         if steps is True:
             with _ALONE if self.sync is None else self.sync.stepping(), in_float32(self._narrow):
                 self._change(params)
@@ -270,10 +275,12 @@ class GradientMethod(Optimizer):
                 param.update_rule = self._new_rule()
         if not self.t:
             warn_of_unregistered(self.target)
-        if any([param.box is not None for param in params]):
-            self.holders  # noqa: B018 - rules ask their parameters for it
         self._ruled = params = self.members()
         self._narrow = [param for param in params if param.update_rule.in_fp32]
+        divided = any([param.box is not None for param in params])
+        # rules ask divided parameters for their holders
+        self._compares = (self.sync is None or divided) and bool(self.holders.in_step)
+        self._is_simple = not (self._narrow or self._compares)
         return params
 
     def _takes_pieces(self) -> bool:

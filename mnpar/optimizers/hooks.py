@@ -19,6 +19,7 @@ import numpy as np
 from mnpar import backend, random
 from mnpar.backend import Array, ArrayModule
 from mnpar.optimizers import Optimizer, UpdateRule
+from mnpar.optimizers.model_holders import square
 from mnpar.parameter import Parameter
 from mnpar.serializer import Deserializer
 
@@ -147,10 +148,7 @@ class GradientClipping:
         self.threshold, self.comm = threshold, comm
 
     def __call__(self, opt: Optimizer) -> None:
-        square = opt.sum_over_model(
-            lambda param: 0.0 if param.grad is None else _square(param.grad), self.comm, self.name
-        )
-        norm = math.sqrt(square)
+        norm = math.sqrt(opt.sum_over_model(lambda param: square(param.grad), self.comm, self.name))
         if norm > self.threshold:
             for param in opt.target.params(include_uninit=False):
                 if param.grad is not None:
@@ -373,15 +371,9 @@ class GradientLARS:
         p, g = param.array, param.grad
         if p is None or g is None:
             return
-        squares = np.array([float(_square(p)), float(_square(g))])
+        squares = np.array([float(square(p)), float(square(g))])
         p_norm, g_norm = np.sqrt(param.sum_over_parts(squares, self.name))
         if self.weight_decay:
             g += self.weight_decay * p
         if p_norm > self.threshold:
             g *= p_norm / (self.eps + g_norm + self.weight_decay * p_norm)
-
-
-def _square(g: Array) -> Any:
-    """Σ|g|², on g's device, of at least 32 bits."""
-    g = g.astype(np.promote_types(g.dtype, np.float32), copy=False).ravel()
-    return backend.get_array_module(g).vdot(g, g).real

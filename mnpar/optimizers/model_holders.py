@@ -26,6 +26,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.autograd.tape import current_tape
 from mnpar.backend import Array
+from mnpar.configuration import is_debugging
 from mnpar.errors import MismatchError
 from mnpar.holders import Holders, Share
 from mnpar.link import Link
@@ -85,7 +86,8 @@ class ModelHolders:
             one parameter.
         tied: parameters that stages share, by ``id``: the ranks that have one, and its number among
             theirs.
-        plans: those that the ranks have made before, by the ranks of the communicator given.
+        in_step: communicators over which backward makes gradients whole, or leaves shares: their
+            ranks update together.
 
     Attributes:
         on_mesh: whether it is known from a mesh.
@@ -98,14 +100,17 @@ class ModelHolders:
         comms: list[Communicator],
         alike: list[Communicator],
         tied: dict[int, tuple[Ranks, int]] | None = None,
-        plans: dict[Ranks, Plan] | None = None,
+        in_step: list[Communicator] | None = None,
     ) -> None:
         self.seen: object = structure.now
         self.params = params
         self.comms = comms
         self.alike = [comm for comm in alike if comm.size > 1]
         self.on_mesh = False
-        self._plans = {} if plans is None else plans
+        self.in_step = widest(in_step or [])
+        # what the ranks have told each other, by the ranks of the communicator
+        self._plans: dict[Ranks, Plan] = {}
+        self._levels: dict[Ranks, Level] = {}
         self._rows: list[_Row] = [
             (
                 path,
@@ -132,11 +137,15 @@ class ModelHolders:
         apart: dict[Ranks, Communicator] = {}
         tied: dict[int, tuple[Ranks, int]] = {}
         divides: dict[int, tuple[Communicator, ...]] = {}
+        in_step: list[Communicator] = []
         for link in reversed(list(model.links())):  # links in links first
             comms = link.gradient_comms()
             for comm in (*comms.summed, *comms.partial, *comms.averaged, *comms.parts):
                 if comm not in comms.stages:
                     alike.setdefault(ranks_of(comm), comm)
+            in_step += [
+                comm for comm in (*comms.summed, *comms.partial) if comm not in comms.stages
+            ]
             for comm in (*comms.parts, *comms.stages):
                 apart.setdefault(ranks_of(comm), comm)
             for comm, param in comms.tied:
@@ -146,18 +155,15 @@ class ModelHolders:
                 divides |= {id(link.__dict__[name]): comms.parts for name in link._params}
         if copies is not None:
             alike.setdefault(ranks_of(copies), copies)
-        widest = [
-            comm
-            for ranks, comm in apart.items()
-            if len(ranks) > 1 and not any([set(ranks) < set(others) for others in apart])
-        ]
         params = list(model.namedparams(include_uninit=False))
         for _, param in params:
             if param.box is not None:
                 comms_of = [comm for comm in divides.get(id(param), ()) if comm.size > 1]
                 param.holders = Holders(*[tuple([Share(comm) for comm in comms_of])] * 2)
-        plans = None if before is None or before.on_mesh else before._plans
-        return cls(params, widest, [*alike.values()], tied, plans)
+        held = cls(params, widest([*apart.values()]), [*alike.values()], tied, in_step)
+        if before is not None and not before.on_mesh:
+            held._plans, held._levels = before._plans, before._levels
+        return held
 
     @classmethod
     def of_mesh(
@@ -175,8 +181,8 @@ class ModelHolders:
             comm: those that have other parameters, or parts.
             plan: of sums over these.
         """
-        held = cls(params, [comm] if comm.size > 1 else [], [everyone], None, {(): plan})
-        held.on_mesh = True
+        held = cls(params, widest([comm]), [everyone])
+        held._plans[()], held.on_mesh = plan, True
         return held
 
     # ---- sums ----
@@ -232,6 +238,31 @@ class ModelHolders:
                 self._find_difference(level, common, who)
             total = float(sum(totals))
         return total
+
+    def compare_copies(self, who: str) -> None:
+        """Compare the gradients of copies; all ranks that update together call it.
+
+        Raises:
+            MismatchError: some differ by more than rounding; on all ranks.
+        """
+        for comm in self.in_step:
+            while True:
+                level = self._levels.get(ranks_of(comm))
+                if level is None:
+                    level = self._levels[ranks_of(comm)] = self._make_level(comm, [])[0]
+                if not level.common:
+                    break
+                fits = level.stamps[comm.rank] == self._stamp
+                params = [self.params[i][1] for i in level.common] if fits else []
+                squares = to_numbers([square(param.grad) for param in params])
+                rows = comm.allgather(np.array([self._stamp, squares.sum()]))
+                if tuple([stamp for stamp, _ in rows]) == level.stamps:
+                    total = rows[0][1]
+                    finite = np.isfinite([one for _, one in rows]).all()
+                    if finite and not all([_are_alike(one, total, total) for _, one in rows]):
+                        self._find_difference(level, squares, who)
+                    break
+                del self._levels[ranks_of(comm)]
 
     def _find_difference(self, level: Level, mine: Array, who: str) -> None:
         """Raise an error that names a parameter whose copies give different numbers."""
@@ -332,28 +363,45 @@ class ModelHolders:
         # the ranks of whose parameters this rank knows the sum
         mine = sorted({ranks_of(comm)[comm.rank] for comm in comms})
         for comm in comms:
-            tables: list[_Table] = comm.allgather_obj(self._table(mine, given is not None))
-            classes, ambiguous = _classes(tables, ranks_of(comm))
-            here, before = classes[comm.rank], [table.ranks for table in tables]
-            first = {one: rank for rank in reversed(range(comm.size)) for one in classes[rank]}
-            everywhere = [one for one in classes[0] if all([one in rows for rows in classes])]
-            levels.append(
-                Level(
-                    comm,
-                    np.array([first[one] == comm.rank for one in here], bool),
-                    [here.index(one) for one in everywhere],
-                    before.index(mine) == comm.rank,
-                    tuple([table.stamp for table in tables]),
-                )
-            )
+            level, mine, ambiguous = self._make_level(comm, mine, given is not None)
+            levels.append(level)
             names = ["" if name in ambiguous else name for name in names]
-            mine = sorted({rank for ranks in before for rank in ranks})
-            if sum(map(len, dict.fromkeys(map(tuple, before)))) != len(mine):
-                raise MismatchError(_IRREGULAR.format(comm))
         for comm in comms:
             if any([ranks != mine for ranks in comm.allgather_obj(mine)]):
                 raise MismatchError(_IRREGULAR.format(comm))
         return Plan(levels, frozenset(mine), names, self._stamp)
+
+    def _make_level(
+        self, comm: Communicator, mine: list[int], is_given: bool = False
+    ) -> tuple[Level, list[int], set[str]]:
+        """Tell the ranks of a communicator what this one has; all of them call it.
+
+        Args:
+            comm: of these ranks.
+            mine: those of whose parameters this rank knows the sum before.
+            is_given: whether no link says what the ranks are to each other.
+
+        Returns:
+            The sum over them; the ranks of whose parameters each knows the sum then; and paths that
+            stand for several parameters.
+        """
+        tables: list[_Table] = comm.allgather_obj(self._table(mine, is_given))
+        classes, ambiguous = _classes(tables, ranks_of(comm))
+        before = [table.ranks for table in tables]
+        first = {one: rank for rank in reversed(range(comm.size)) for one in classes[rank]}
+        common = set(classes[0]).intersection(*classes)
+        places = {one: i for i, one in enumerate(classes[comm.rank])}
+        level = Level(
+            comm,
+            np.array([first[one] == comm.rank for one in classes[comm.rank]], bool),
+            [places[one] for one in classes[0] if one in common],
+            before.index(mine) == comm.rank,
+            tuple([table.stamp for table in tables]),
+        )
+        ranks = sorted({rank for some in before for rank in some})
+        if sum(map(len, dict.fromkeys(map(tuple, before)))) != len(ranks):
+            raise MismatchError(_IRREGULAR.format(comm))
+        return level, ranks, ambiguous
 
     def _table(self, ranks: list[int], with_digest: bool) -> _Table:
         digest = b""
@@ -439,6 +487,33 @@ def _classes(tables: list[_Table], world: Ranks) -> tuple[list[list[Hashable]], 
             if found.setdefault(path, whole) != whole:
                 ambiguous.add(path)
     return classes, ambiguous
+
+
+def is_due(t: int) -> bool:
+    """Return whether copies are compared in the update after so many: after 0, 1, 2, 4 … and then
+    every hundredth; in debug mode always.
+    """
+    return not t % 100 or (t < 100 and not t & (t - 1)) or is_debugging()
+
+
+def square(g: Array | None) -> Any:
+    """Return Σ|g|², on g's device, of at least 32 bits; 0 for no array."""
+    if g is None:
+        return 0.0
+    g = g.astype(np.promote_types(g.dtype, np.float32), copy=False).ravel()
+    return backend.get_array_module(g).vdot(g, g).real
+
+
+def widest(comms: list[Communicator]) -> list[Communicator]:
+    """Return communicators of several ranks, one of each that have the same, and none of which
+    another one has all ranks and more.
+    """
+    found = {ranks_of(comm): comm for comm in reversed(comms)}
+    return [
+        found[ranks]
+        for ranks in dict.fromkeys(map(ranks_of, comms))
+        if len(ranks) > 1 and not any([set(ranks) < set(others) for others in found])
+    ]
 
 
 def ranks_of(comm: Communicator) -> Ranks:

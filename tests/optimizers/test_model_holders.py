@@ -463,23 +463,72 @@ def test_a_communicator_of_all_ranks_says_the_same_as_the_links(comm, build, flo
     np.testing.assert_allclose(sums[0][0], sums[0][1], rtol=1e-12)
 
 
-def test_copies_whose_gradients_are_shares_are_told_before_they_drift_apart(float64):
+def own_tokens(comm):
     """Each rank has tokens of its own, and nothing adds up the gradients of the other layers."""
+    model = mnpar.Chain(
+        first=L.Linear(D, D),
+        moe=L.MixtureOfExperts(comm, lambda i: L.Linear(D, D), 3, D, input_is_parallel=True),
+    )
+    mine = slice(comm.rank, None, comm.size)
+    return model, lambda: F.sum(model.moe(F.tanh(model.first(X[mine]))) ** 2)
 
+
+def own_rows(comm):
+    """Between layers with a sequence axis each rank has some of the rows."""
+    model = mnpar.Chain(
+        wide=L.ColumnParallelLinear(comm, D, 5, gather_output=False, sequence_axis=0),
+        out=L.RowParallelLinear(comm, 5, D, input_is_parallel=True, sequence_axis=0),
+        first=L.Scale(W_shape=(D,)),
+    )
+    mine = slice(comm.rank, None, comm.size)
+    return model, lambda: F.sum(model.first(model.out(F.tanh(model.wide(X[mine])))) ** 2)
+
+
+def own_blocks(comm):
+    """A layer that is no spatial one sees a block of the image."""
+    grid = mnpar.SpatialGrid(comm, (comm.size,))
+    model = mnpar.Chain(first=L.Scale(W_shape=(1,)), conv=L.SpatialConvolutionND(grid, 1, 1, 2, 1))
+    mine = slice(comm.rank, None, comm.size)
+    return model, lambda: F.sum(model.first(model.conv(X[:, None, mine], (D,))) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("build", "rule"),
+    [
+        (own_tokens, ""),
+        (own_tokens, "clipping"),
+        (own_rows, ""),
+        (own_rows, "LARS"),
+        (own_blocks, ""),
+    ],
+)
+def test_copies_whose_gradients_are_shares_are_told_before_they_drift_apart(build, rule, float64):
     def program(comm):
         mnpar.random.seed(0)
-        model = mnpar.Chain(
-            first=L.Linear(D, D),
-            moe=L.MixtureOfExperts(comm, lambda i: L.Linear(D, D), 3, D, input_is_parallel=True),
-        )
+        model, lossfun = build(comm)
         initialize_by_path(model, 1)
         optimizer = optimizers.SGD(1.0).setup(model)
-        optimizer.add_hook(hooks.GradientClipping(1.0))
-        mine = slice(comm.rank, None, comm.size)
-        optimizer.update(lambda: F.sum(model.moe(F.tanh(model.first(X[mine]))) ** 2))
+        if rule:
+            optimizer.add_hook(WHOLE[rule][1](comm))
+        optimizer.update(lossfun)
 
-    with pytest.raises(MismatchError, match=r"copies of /first/.*drift apart"):
+    with pytest.raises(MismatchError, match=r"update 1: ranks \[0, 1\].*copies of /first/"):
         mnpar.run(program, ranks=2)
+
+
+@pytest.mark.ranks(2, 3, on="threads")
+def test_shares_that_are_summed_by_hand_pass(comm, float64):
+    mnpar.random.seed(0)
+    model, lossfun = own_tokens(comm)
+    initialize_by_path(model, 1)
+    optimizer = optimizers.SGD(1.0).setup(model)
+    for _ in range(3):
+        model.cleargrads()
+        lossfun().backward()
+        for param in model.first.params():
+            param.grad[...] = comm.allreduce(param.grad)
+        optimizer.update()
+    assert len({array.tobytes() for array in comm.allgather(model.first.W.array)}) == 1
 
 
 def test_ranks_that_no_sum_reaches_are_told(float64):
