@@ -194,9 +194,8 @@ class LAMB(GradientMethod):
     """Adam's step, scaled to the length α ‖p‖ for each parameter p (You et al. 2020, arXiv
     1904.00962).
 
-    A parameter that is divided among ranks needs an optimizer with a mesh
-    (:func:`mnpar.create_multi_node_optimizer`), which computes the norms of the whole parameter;
-    without one an update raises ValueError.
+    The norms of a parameter that is divided among ranks are those of the whole parameter
+    (:meth:`mnpar.Parameter.sum_over_parts`).
 
     Args:
         alpha: α, the step size.

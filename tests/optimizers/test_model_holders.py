@@ -487,7 +487,9 @@ def own_rows(comm):
 def own_blocks(comm):
     """A layer that is no spatial one sees a block of the image."""
     grid = mnpar.SpatialGrid(comm, (comm.size,))
-    model = mnpar.Chain(first=L.Scale(W_shape=(1,)), conv=L.SpatialConvolutionND(grid, 1, 1, 2, 1))
+    model = mnpar.Chain(
+        first=L.Scale(axis=1, W_shape=(2,)), conv=L.SpatialConvolutionND(grid, 1, 1, 2, 1)
+    )
     mine = slice(comm.rank, None, comm.size)
     return model, lambda: F.sum(model.first(model.conv(X[:, None, mine], (D,))) ** 2)
 
