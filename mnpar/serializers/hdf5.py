@@ -1,11 +1,17 @@
 """Chainer's HDF5 files: links are groups, arrays are datasets, None is an empty dataset. h5py
 writes and reads them.
+
+HDF5's own checksums leave out the names, shapes and places of datasets. So each dataset has an
+attribute with the checksum of its path, dtype, shape and values, compared when it is read; Chainer
+does not look at it, and files of others have none.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +22,7 @@ from mnpar.backend import Array
 from mnpar.errors import CheckpointError
 from mnpar.serializer import Serializer
 from mnpar.serializers.atomic import replacing
+from mnpar.serializers.checksum import checksum
 from mnpar.serializers.npz import NpzDeserializer, serialize
 
 
@@ -27,6 +34,25 @@ def _h5py() -> Any:
     return h5py
 
 
+CHECKSUM = "mnpar checksum"  # the attribute
+
+
+def _checksum(path: str, value: Any) -> np.uint32:
+    """Return the checksum of a dataset: its path in the file, and an array, of text too, or
+    None.
+    """
+    if value is None:
+        return np.uint32(zlib.crc32(path.encode()))
+    array = np.ascontiguousarray(value)
+    if array.dtype.kind in "US":
+        form, raw = "text", np.frombuffer(json.dumps(array.tolist()).encode(), np.uint8)
+    else:
+        form = array.dtype.newbyteorder("<").str
+        raw = array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)
+    described = f"{path} {form} {value.shape}".encode()
+    return np.uint32(zlib.crc32(described, checksum(raw)))
+
+
 def _write(group: Any, key: str, value: Any, compression: int | None) -> None:
     h5py = _h5py()
     if value is None or (
@@ -35,12 +61,13 @@ def _write(group: Any, key: str, value: Any, compression: int | None) -> None:
         and value.shape == ()
         and value[()] is None
     ):
-        group.create_dataset(key, data=h5py.Empty("f"))
+        made = group.create_dataset(key, data=h5py.Empty("f"))
+        made.attrs.create(CHECKSUM, _checksum(made.name, None))
         return
     array = np.asarray(backend.to_host(value))
     text = array.dtype.kind == "U"
     try:
-        group.create_dataset(
+        made = group.create_dataset(
             key,
             data=array.astype(object) if text else array,
             dtype=h5py.string_dtype() if text else None,
@@ -50,6 +77,7 @@ def _write(group: Any, key: str, value: Any, compression: int | None) -> None:
         raise TypeError(
             f"{key}: HDF5 has no {array.dtype}: cast it, or save it by save_npz"
         ) from error
+    made.attrs.create(CHECKSUM, _checksum(made.name, array))
 
 
 class GroupArrays(Mapping[str, Any]):
@@ -59,19 +87,38 @@ class GroupArrays(Mapping[str, Any]):
         self.group = group
 
     def __getitem__(self, key: str) -> Array | None:
+        try:
+            if key not in self.group:
+                raise KeyError(f"{self.group.file.filename} has no {key!r}")
+            array, path, expected = self._read(key)
+        except (OSError, RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
+            # what h5py raises where it cannot make sense of a file
+            raise CheckpointError(
+                f"{self.group.file.filename}: {key} is damaged: {error}"
+            ) from None
+        if expected is not None and int(_checksum(path, array)) != expected:
+            raise CheckpointError(
+                f"{self.group.file.filename}: {key} is damaged: it is not as it was written, says "
+                "its checksum"
+            )
+        return array
+
+    def _read(self, key: str) -> tuple[Array | None, str, int | None]:
+        """Return an array, its path in the file, and the checksum that it should have."""
         h5py = _h5py()
         found = self.group[key]
         if not isinstance(found, h5py.Dataset):
             raise KeyError(f"{key} is a group of the HDF5 file, not an array")
+        expected = int(found.attrs[CHECKSUM]) if CHECKSUM in found.attrs else None
         if found.shape is None:
-            return None
+            return None, found.name, expected
         if h5py.check_string_dtype(found.dtype):
-            return np.array(found.asstr()[()], "U")
+            return np.array(found.asstr()[()], "U"), found.name, expected
         if found.dtype.hasobject:
             raise CheckpointError(
                 f"{key}: the file has objects in it, {found.dtype}, which are not read"
             )
-        return np.asarray(found[()])
+        return np.asarray(found[()]), found.name, expected
 
     def __iter__(self) -> Iterator[str]:
         names: list[str] = []
@@ -185,7 +232,7 @@ def load_hdf5(
 
     Raises:
         KeyError: a key is missing; ValueError: shapes differ; TypeError: dtypes do not fit;
-            OSError: it is no HDF5 file.
+            OSError: it is no HDF5 file; CheckpointError: it is damaged.
 
     Example:
         >>> import os, tempfile, h5py, numpy as np, mnpar

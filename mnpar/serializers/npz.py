@@ -13,6 +13,7 @@ import copy
 import math
 import os
 import re
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -324,8 +325,11 @@ class NpzFile(Mapping[str, Any]):
         except (
             zipfile.BadZipFile,
             zlib.error,
+            tokenize.TokenError,
+            SyntaxError,
             ValueError,
             EOFError,
+            OSError,
             NotImplementedError,
             RuntimeError,
         ) as error:

@@ -3,7 +3,8 @@ offsets, then plain bytes.
 
 A file is eight bytes with the length of the header, the header as JSON, the arrays. All that the
 header says is checked against the size of the file before memory is allocated.
-(https://github.com/huggingface/safetensors)
+(https://github.com/huggingface/safetensors) Among the strings for the reader that a header may have,
+mnpar writes a checksum of the header and of each array, and compares them when it reads.
 
 The ``safetensors`` package (0.8.0) is not used: it writes arrays in Fortran order, and views,
 with wrong contents, has no bfloat16 for numpy, and copies everything twice to write to an open
@@ -17,7 +18,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -26,6 +27,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.errors import CheckpointError, listed
 from mnpar.serializers.atomic import replacing
+from mnpar.serializers.checksum import checksum
 from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer
 from mnpar.serializers.restore import IgnoreNames
 
@@ -51,6 +53,8 @@ DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 _LONGEST_HEADER = 100_000_000  # the format's own limit
+# the name, among the metadata, of the checksums: of the header, then of the arrays as they lie
+CHECKSUMS = "mnpar checksums"
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,15 @@ class TensorEntry:
     shape: tuple[int, ...]
     start: int  # from the beginning of the file
     stop: int
+    name: str = ""
+    checksum: int | None = None  # None: whoever wrote the file gave none
 
 
 def write_safetensors(
     file: str | os.PathLike[str] | Any,
     arrays: Mapping[str, Array],
     metadata: Mapping[str, str] | None = None,
+    checksums: bool = True,
 ) -> None:
     """Write arrays to a safetensors file; under a name, it is there whole or not at all.
 
@@ -77,6 +84,8 @@ def write_safetensors(
         file: a path, or a file open for writing.
         arrays: by name.
         metadata: strings, for the reader.
+        checksums: whether the metadata get one of each array and of the header, which find a
+            damaged file when it is read.
 
     Raises:
         TypeError: the format has no name for a dtype.
@@ -90,9 +99,10 @@ def write_safetensors(
     """
     if isinstance(file, str | os.PathLike):
         with replacing(file) as stream:
-            write_safetensors(stream, arrays, metadata)
+            write_safetensors(stream, arrays, metadata, checksums)
         return
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    texts = {key: text for key, text in (metadata or {}).items() if key != CHECKSUMS}
+    header: dict[str, Any] = {"__metadata__": texts} if texts else {}
     at = 0
     # each where its dtype is aligned
     names = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)
@@ -104,32 +114,44 @@ def write_safetensors(
             )
         header[name] = {
             "dtype": NAMES[array.dtype.name],
-            "shape": array.shape,
-            "data_offsets": (at, at + array.nbytes),
+            "shape": list(array.shape),
+            "data_offsets": [at, at + array.nbytes],
         }
         at += array.nbytes
+    contents = [_content(backend.to_host(arrays[name])) for name in names]
+    if checksums:
+        sums = [_header_checksum(header), *map(checksum, contents)]
+        texts[CHECKSUMS] = " ".join([f"{one:08x}" for one in sums])
+        header["__metadata__"] = texts
     text = json.dumps(header, separators=(",", ":")).encode()
     text = text.ljust(-(-len(text) // 8) * 8)
     file.write(len(text).to_bytes(8, "little") + text)
-    for name in names:
-        file.write(_bytes(backend.to_host(arrays[name])))
+    for content in contents:
+        file.write(content.data)
 
 
-def _bytes(array: Array) -> Any:
-    """Return the array's content, rows first, least byte first, without a copy where it is so
+def _content(array: Array) -> Array:
+    """Return the array's bytes, rows first, least byte first, without a copy where it is so
     already.
     """
     array = np.ascontiguousarray(array)
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
-    return array.reshape(-1).view(np.uint8).data
+    return array.reshape(-1).view(np.uint8)
+
+
+def _header_checksum(header: Mapping[str, Any]) -> int:
+    """Return the checksum of all that a header says, apart from checksums."""
+    text = json.dumps(header, sort_keys=True, separators=(",", ":"))
+    return checksum(np.frombuffer(text.encode(), np.uint8))
 
 
 def read_header(file: Any, name: str = "the file") -> tuple[dict[str, TensorEntry], dict[str, str]]:
     """Return the entries of a file open for reading, and its metadata.
 
     Raises:
-        CheckpointError: the file is none, or its entries do not cover it exactly.
+        CheckpointError: the file is none, its header is damaged, or its entries do not cover it
+            exactly.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -140,14 +162,16 @@ def read_header(file: Any, name: str = "the file") -> tuple[dict[str, TensorEntr
         )
     try:
         header = json.loads(file.read(length).decode(), object_pairs_hook=_once)
+        sums = _take_checksums(header)
         metadata = header.pop("__metadata__", {})
-        entries = {key: _entry(value, 8 + length) for key, value in header.items()}
+        entries = {key: _entry(key, value, 8 + length) for key, value in header.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{name} is no safetensors file: its header is wrong: {error}"
         ) from None
     at = 8 + length
-    for key, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
+    ordered = sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop))
+    for key, entry in ordered:
         if entry.start != at:
             raise CheckpointError(
                 f"{name}: {key} begins at byte {entry.start}, where {at} was expected"
@@ -155,7 +179,32 @@ def read_header(file: Any, name: str = "the file") -> tuple[dict[str, TensorEntr
         at = entry.stop
     if at != size:
         raise CheckpointError(f"{name} has {size} bytes, but its arrays end at {at}")
+    if sums:
+        if len(sums) != len(entries):
+            raise CheckpointError(
+                f"{name} is damaged: {len(sums)} checksums of {len(entries)} arrays"
+            )
+        for (key, entry), one in zip(ordered, sums, strict=True):
+            entries[key] = replace(entry, checksum=one)
     return entries, metadata
+
+
+def _take_checksums(header: dict[str, Any]) -> list[int]:
+    """Take the checksums out of a header, check that of the header, and return those of arrays;
+    none if there are none.
+
+    Raises:
+        ValueError: the header is not as it was written.
+    """
+    text = header.get("__metadata__", {}).pop(CHECKSUMS, None)
+    if text is None:
+        return []
+    if not header["__metadata__"]:
+        del header["__metadata__"]
+    own, *sums = [int(one, 16) for one in text.split(" ")]
+    if _header_checksum(header) != own:
+        raise ValueError("it is not as it was written, says its checksum")
+    return sums
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -165,7 +214,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _entry(value: dict[str, Any], begin: int) -> TensorEntry:
+def _entry(key: str, value: dict[str, Any], begin: int) -> TensorEntry:
     name = value["dtype"]
     shape = tuple(value["shape"])
     start, stop = value["data_offsets"]
@@ -175,7 +224,7 @@ def _entry(value: dict[str, Any], begin: int) -> TensorEntry:
         raise ValueError(f"shape {shape} at {start}:{stop}")
     if stop - start != math.prod(shape) * _stored(name).itemsize:
         raise ValueError(f"shape {shape} of {name} does not take {stop - start} bytes")
-    return TensorEntry(name, shape, begin + start, begin + stop)
+    return TensorEntry(name, shape, begin + start, begin + stop, key)
 
 
 def _stored(name: str) -> Any:
@@ -185,11 +234,20 @@ def _stored(name: str) -> Any:
 def read_entry(file: Any, entry: TensorEntry) -> Array:
     """Return one array of a file open for reading; bfloat16, where no library has registered it
     with numpy, becomes float32.
+
+    Raises:
+        CheckpointError: the array is damaged.
     """
     raw = np.empty(entry.shape, _stored(entry.dtype))
     file.seek(entry.start)
     if raw.nbytes and file.readinto(raw.reshape(-1).view(np.uint8).data) != raw.nbytes:
         raise CheckpointError(f"the file ends before byte {entry.stop}")
+    if entry.checksum is not None and checksum(raw) != entry.checksum:
+        raise CheckpointError(
+            f"{getattr(file, 'name', 'the file')} is damaged: the {raw.nbytes} bytes of "
+            f"{entry.name}, from byte {entry.start} on, are not those that were written, says "
+            "their checksum"
+        )
     if entry.dtype == "BF16":
         try:
             return raw.view(np.dtype("bfloat16"))

@@ -38,7 +38,9 @@ def test_a_file_has_a_length_a_list_and_the_bytes():
     data = written({"b": np.array([1, 2], "<i2"), "a": np.array([[0.5]])}, {"who": "me"}).getvalue()
     length = int.from_bytes(data[:8], "little")
     assert length % 8 == 0
-    assert json.loads(data[8 : 8 + length]) == {
+    header = json.loads(data[8 : 8 + length])
+    assert header["__metadata__"].pop("mnpar checksums").count(" ") == 2
+    assert header == {
         "__metadata__": {"who": "me"},
         "a": {"dtype": "F64", "shape": [1, 1], "data_offsets": [0, 8]},
         "b": {"dtype": "I16", "shape": [2], "data_offsets": [8, 12]},
