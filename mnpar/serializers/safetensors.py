@@ -3,8 +3,8 @@ offsets, then plain bytes.
 
 A file is eight bytes with the length of the header, the header as JSON, the arrays. All that the
 header says is checked against the size of the file before memory is allocated.
-(https://github.com/huggingface/safetensors) Among the strings for the reader that a header may have,
-mnpar writes a checksum of the header and of each array, and compares them when it reads.
+(https://github.com/huggingface/safetensors) Among the strings for the reader that a header may
+have, mnpar writes a checksum of the header and of each array, and compares them when it reads.
 
 The ``safetensors`` package (0.8.0) is not used: it writes arrays in Fortran order, and views,
 with wrong contents, has no bfloat16 for numpy, and copies everything twice to write to an open
