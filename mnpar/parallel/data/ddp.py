@@ -25,7 +25,7 @@ from mnpar.optimizers.flat_buffers import FlatBuffers
 from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.parallel.data.reducer import Reducer, choose_bucket_bytes
 from mnpar.parallel.data.replicas import ReplicaSet, have_common_parameters
-from mnpar.parallel.data.weighting import samples_of
+from mnpar.parallel.data.samples import SampleCounter, samples_of
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -175,6 +175,7 @@ class DistributedDataParallel(Chain):
         self._comm = comm
         self._by_samples = reduce == "weighted"
         self._samples = samples
+        self._counter = SampleCounter(samples, strict=comm.size > 1 and self._by_samples)
         # in buckets always, which hooks send: End comes before backward's end
         self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]
         self._buffers = FlatBuffers()
@@ -261,7 +262,7 @@ class DistributedDataParallel(Chain):
         return End(self._finish, self.module, self._comm)
 
     def _weight(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-        count = self._samples(*args, **kwargs)
+        count = self._counter.count(args, kwargs)
         return count if self._by_samples and count >= 0 else float(count != 0)
 
     def _finish(self) -> None:

@@ -11,8 +11,8 @@ from mnpar.communicators.communicator import described, require_communicator
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.data.placement import Placement
 from mnpar.parallel.data.reducer import Reducer, choose_bucket_bytes
+from mnpar.parallel.data.samples import samples_of
 from mnpar.parallel.data.sync import GradientSync
-from mnpar.parallel.data.weighting import samples_of
 from mnpar.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def create_multi_node_optimizer(
         wire_dtype: what wider floating-point gradients travel as: ``np.float16``, ml_dtypes'
             bfloat16, ``np.float32``.
         samples: called with the arguments of the loss function: how many samples its loss is the
-            mean of. By default the length of the first argument that has one.
+            mean of. By default the length of the first argument that has one; of a list of arrays,
+            the number of sequences, or of rows of all; a list that can be either is an error.
         sharded: each rank keeps the optimizer's state of its share of the parameters only, and
             steps with that: the states take 1/P of the memory, and as much is sent. All ranks save
             and load together then.

@@ -39,6 +39,7 @@ from mnpar.parallel.data.replicas import (
     have_common_parameters,
     restore_persistents,
 )
+from mnpar.parallel.data.samples import SampleCounter, samples_of
 from mnpar.parallel.data.update_record import (
     UNKNOWN,
     UpdateRecord,
@@ -48,9 +49,7 @@ from mnpar.parallel.data.update_record import (
 )
 from mnpar.parallel.data.weighting import (
     UnownedGradients,
-    count_samples,
     own_weight,
-    samples_of,
     weighted,
 )
 from mnpar.parallel.data.zero import Shards
@@ -119,9 +118,8 @@ class GradientSync:
         self.keeps = False  # whether this update's gradients are added to those that are there
         self._how = reduce
         self._zero_fill = zero_fill
-        self._samples = (
-            count_samples if samples is samples_of else lambda args, kwds: samples(*args, **kwds)
-        )
+        matters = reducer.comm.size > 1 and reduce == "weighted"
+        self._samples = SampleCounter(samples, strict=matters)
         self._placement = placement
         self._double_buffering = DoubleBuffering(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
@@ -204,7 +202,7 @@ class GradientSync:
         settled = self.replicas.is_settled(model)
         before = None if settled else copy_persistents(model)
         loss = lossfun(*args, **kwds)
-        own = own_weight(loss, self._samples(args, kwds), self._how)
+        own = own_weight(loss, self._samples.count(args, kwds), self._how)
         if self.comm.size == 1 and self._how != "sum" and not self._held:
             self._base = abs(own) or self._base  # N
         started = abs(own) / (self._base or 1.0)

@@ -7,10 +7,8 @@ by one factor, which is known when the ranks have told each other their n.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
 
 from mnpar import backend
 from mnpar.autograd.accumulate import LeafAccumulator, copy_gradient, materialize
@@ -18,37 +16,9 @@ from mnpar.autograd.engine import run_backward
 from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.autograd.observer import observer
 from mnpar.backend import Array
-from mnpar.link import Link
 from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable, backward
-
-
-def samples_of(*args: Any, **kwds: Any) -> float:
-    """Return how many samples the arguments of a loss function hold: the length of the first that
-    has one; -1 if none has.
-    """
-    return count_samples(args, kwds)
-
-
-def count_samples(args: Sequence[Any], kwds: Mapping[str, Any]) -> float:
-    """Return what :func:`samples_of` does, of arguments that are not unpacked."""
-    if args and type(args[0]) is np.ndarray and args[0].ndim:
-        return len(args[0])
-    for arg in (*args, *kwds.values()):
-        if (
-            isinstance(arg, Link)
-            or getattr(arg, "array", arg) is None
-            or getattr(arg, "shape", None) == ()
-        ):
-            continue  # the length of a chain counts its links
-        if isinstance(arg, dict | tuple):
-            inside = count_samples((), arg) if isinstance(arg, dict) else count_samples(arg, {})
-            if inside >= 0:
-                return inside
-        elif hasattr(arg, "__len__") and not isinstance(arg, str):
-            return len(arg)
-    return -1
 
 
 def own_weight(loss: Any, samples: float, how: str) -> float:
