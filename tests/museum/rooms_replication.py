@@ -1,0 +1,143 @@
+"""Values that all ranks hold alike, and use for parts of the work."""
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from tests.museum.room import Hall
+
+hall = Hall("What all ranks hold, used for parts of the work")
+
+X = np.arange(8.0).reshape(4, 2) / 4
+
+
+def step(mesh, model, x):
+    """One step on a mesh, whose ranks have the model together."""
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), mesh)
+    optimizer.setup(model).update(lambda x: F.sum(model(x) ** 2), x)
+
+
+@hall.room(
+    "A layer norm before divided work",
+    "NVIDIA/Megatron-LM#1446, NVIDIA/TransformerEngine#435",
+    "the norm's gradients differ between ranks, as each has the part of its own columns",
+    error="F.copy_to",
+)
+def norm_before_divided_columns(comm):
+    mesh = mnpar.Mesh(comm, model=comm.size)
+    mnpar.random.seed(0)
+    norm = L.LayerNormalization(2)
+    W = L.Linear(2, 1, nobias=True, initialW=np.array([[1.0 + comm.rank, 2.0]]))
+    model = mnpar.Chain(norm=norm)
+    model.forward = lambda x: F.reduce_from(mesh.model, F.tanh(W(norm(x))))
+    step(mesh, model, X)
+
+
+@hall.room(
+    "The same, with the copy",
+    "NVIDIA/Megatron-LM#443 (users ask what the additional all-reduce is for)",
+    "a list of parameters whose gradients are to be reduced once more, kept by hand",
+)
+def norm_with_copy_to(comm):
+    norm = L.LayerNormalization(2)
+    columns = np.arange(1.0, 5.0).reshape(2, 2)[comm.rank * 2 // comm.size :][: 2 // comm.size]
+    h = F.matmul(F.copy_to(comm, norm(X)), columns.T)
+    F.sum(F.reduce_from(comm, F.sum(F.tanh(h)))).backward()
+    return norm.gamma.grad
+
+
+@hall.room(
+    "A scale that is shared by divided heads",
+    "NVIDIA/Megatron-LM#7452 (finding 11)",
+    "the weight of an output norm is the same on all ranks, its gradient a part on each, which is "
+    "added up only with sequence parallelism",
+)
+def scale_of_divided_heads(comm):
+    scale = mnpar.Variable(np.array([1.0, 2.0]))
+    heads = X[comm.rank * 4 // comm.size :][: 4 // comm.size]
+    F.sum(F.reduce_from(comm, F.sum(F.tanh(F.copy_to(comm, scale) * heads)))).backward()
+    return scale.grad
+
+
+@hall.room(
+    "A part that is labelled as the whole",
+    "pytorch/torchtitan#3412",
+    "the gradient of a chunked loss is a part on each rank, and is taken for the whole one",
+)
+def loss_over_a_divided_vocabulary(comm):
+    weight = np.arange(12.0).reshape(6, 2) / 10
+    mine = weight[comm.rank * 6 // comm.size : (comm.rank + 1) * 6 // comm.size]
+    h, t = mnpar.Variable(X), np.array([0, 5, 2, 3])
+    scores = F.matmul(F.copy_to(comm, h), mine.T)
+    loss = F.vocabulary_parallel_softmax_cross_entropy(comm, scores, t)
+    loss.backward()
+    return h.grad
+
+
+@hall.room(
+    "A log-softmax of divided classes",
+    "pytorch/pytorch#190746",
+    "inside `loss_parallel()` the gradient of any log-softmax is the identity",
+)
+def log_softmax_of_divided_classes(comm):
+    scores = np.array([[0.1, 0.7, -0.2, 0.4]])
+    x = mnpar.Variable(scores[:, comm.rank * 4 // comm.size : (comm.rank + 1) * 4 // comm.size])
+    whole = F.gather_from(comm, x, axis=1)
+    F.sum(F.log_softmax(whole) * np.array([[1.0, 2.0, 3.0, 4.0]])).backward()
+    return np.concatenate(comm.allgather(x.grad), axis=1)
+
+
+@hall.room(
+    "Keys that several heads share",
+    "bigcode-project/Megatron-LM#35",
+    "with multi-query attention and divided layers the loss explodes after some thousand steps",
+)
+def keys_that_heads_share(comm):
+    W = mnpar.Variable(np.array([[0.5, -0.2], [0.1, 0.3]]))
+    heads = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, -1.0]])
+    mine = heads[comm.rank * 4 // comm.size : (comm.rank + 1) * 4 // comm.size]
+    keys = F.copy_to(comm, F.matmul(X, W))
+    F.sum(F.reduce_from(comm, F.sum(F.tanh(F.matmul(keys, mine.T))))).backward()
+    return W.grad
+
+
+@hall.room(
+    "An embedding that two stages share",
+    "NVIDIA/Megatron-LM#656",
+    "the weights of the first and the last stage are no longer the same",
+)
+def embedding_that_stages_share(comm):
+    layers = {
+        "embed": lambda: L.EmbedID(5, 3, initialW=np.arange(15.0).reshape(5, 3) / 10),
+        "tanh": lambda: F.tanh,
+        "head": lambda: L.Classifier(L.Linear(3, 5, initialW=np.zeros((5, 3)))),
+    }
+    tied = {"/head/predictor/W": "/embed/W"}
+    model = mnpar.Pipeline.of(comm, layers, micro_batches=2, tied=tied)
+    optimizer = mnpar.optimizers.SGD(0.5).setup(model)
+    for _ in range(2):
+        optimizer.update(model, np.array([0, 1, 4, 2]), np.array([1, 2, 3, 0]))
+    found = [p.array for path, p in model.namedparams() if p.shape == (5, 3)]
+    return comm.allgather(found[0])[-1]
+
+
+@hall.room(
+    "A scatter over another group",
+    "NVIDIA/Megatron-LM#7452 (finding 7)",
+    "embeddings are scattered over one group and gathered over another: a sample has a part of "
+    "another sample",
+    checked="values part at",
+    impossible="Both groups are groups that the program has made, and each communication is right "
+    "in its own. That they should be the same group is said nowhere in the program.",
+)
+def scatter_over_another_group(comm):
+    comm.split(0, comm.rank)
+    other = comm.split(0, -comm.rank)  # the same ranks in another order
+    model = L.Linear(2, 1, nobias=True, initialW=np.array([[1.0, 2.0]]))
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    model.cleargrads()
+    mine = F.scatter_to(other, X * 1.0, axis=0)
+    whole = F.gather_from(comm, F.tanh(mine), axis=0)
+    F.sum(model(whole) * np.arange(4.0)[:, None]).backward()
+    optimizer.update()
