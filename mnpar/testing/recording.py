@@ -9,6 +9,7 @@ rank's program up to the end of a backward.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copy
 import io
 import random as python_random
@@ -373,7 +374,8 @@ def record(
     with _fresh_state(seed), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            run(body, ranks)
+            # in a context of its own: the caller goes on with its generator
+            contextvars.copy_context().run(_run_from, seed, body, ranks)
         except DeadlockError as deadlock:
             if not any([one.ended for one in recorders]):
                 error = deadlock
@@ -390,23 +392,27 @@ def record(
     return ProgramRun(ranks, [one.run for one in recorders], error, unreceived)
 
 
+def _run_from(seed: int, body: Callable[[Communicator], None], ranks: int) -> None:
+    random.seed(seed)
+    run(body, ranks)
+
+
 @contextlib.contextmanager
 def _fresh_state(seed: int) -> Iterator[None]:
     """Start all generators of random numbers anew, and drop what is printed; both are as before
     after it.
     """
-    states = np.random.get_state(), python_random.getstate()
-    np.random.seed(seed)
+    numbers, state = random.put_aside(), python_random.getstate()
+    random.take_up(random.Numbers(np.random.MT19937(seed), None))
     python_random.seed(seed)
     out = sys.stdout
     sys.stdout = io.StringIO()
     try:
-        with random.using(np.random.default_rng(seed)):
-            yield
+        yield
     finally:
         sys.stdout = out
-        np.random.set_state(states[0])
-        python_random.setstate(states[1])
+        random.take_up(numbers)
+        python_random.setstate(state)
 
 
 def line_of(key: Key) -> str:
