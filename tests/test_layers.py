@@ -46,7 +46,8 @@ PACKAGES = """
     training
     extensions
     compat
-    __init__ __main__
+    __init__
+    __main__
 """
 LAYER = {
     name: number

@@ -19,6 +19,7 @@ HALLS = (
     "copies",
     "normalization",
     "messages",
+    "training",
 )
 
 OPENING = """# A museum of silent gradients

@@ -1,0 +1,141 @@
+"""Training that changes nothing, or something else than was meant."""
+
+import numpy as np
+from mnpar.optimizer_hooks import GradientClipping
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from tests.museum.room import Hall
+
+hall = Hall("Training that does something else")
+
+LIST = "a mistake of programs on any system"
+
+
+@hall.room(
+    "Loss scaling that one rank decides",
+    "mnpar, an earlier version",
+    "one rank overflows alone, scales part, and gradients that cross ranks are 16 to 64 times wrong",
+)
+def overflow_on_one_rank(comm):
+    layers = {
+        "one": lambda: L.Linear(2, 3, initialW=np.ones((3, 2))),
+        "two": lambda: L.Classifier(L.Linear(3, 2, initialW=np.arange(6.0).reshape(2, 3))),
+    }
+    model = mnpar.Pipeline.of(comm, layers, micro_batches=2)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    optimizer.loss_scaling()
+    for i in range(4):
+        x = np.array([[1.0, 2.0], [3.0, 4.0]]) * (np.inf if i == 1 else 1)
+        with np.errstate(all="ignore"):
+            optimizer.update(model, x, np.array([0, 1]))
+    own = sum([float((p.array**3).sum()) for p in model.params()])
+    return round(float(comm.allreduce(np.array(own))), 9)
+
+
+@hall.room(
+    "Clipping by the norm of a stage",
+    "pytorch/torchtitan#596, NVIDIA-NeMo/Automodel#3817",
+    "each rank clips by the norm of what it has, if nobody tells it of the others",
+)
+def clipping_without_a_communicator(comm):
+    layers = {
+        "one": lambda: L.Linear(2, 3, initialW=np.ones((3, 2))),
+        "two": lambda: L.Classifier(L.Linear(3, 2, initialW=np.arange(6.0).reshape(2, 3))),
+    }
+    model = mnpar.Pipeline.of(comm, layers, micro_batches=2)
+    optimizer = mnpar.optimizers.SGD(1.0).setup(model)
+    optimizer.add_hook(GradientClipping(0.1))
+    optimizer.update(model, np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0, 1]))
+    own = sum([float((p.grad**2).sum()) for p in model.params()])
+    return round(np.sqrt(float(comm.allreduce(np.array(own)))), 6)
+
+
+@hall.room(
+    "Layers in a list of lists",
+    LIST,
+    "layers that are not registered are never trained",
+    error="have gradients, but no optimizer updates them",
+)
+def layers_in_a_list_of_lists(comm):
+    model = mnpar.Chain(head=L.Linear(1, 1))
+    model.layers = [[L.Linear(1, 1)]]
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    optimizer.update(lambda: F.sum(model.head(model.layers[0][0](np.ones((1, 1), "f4")))))
+
+
+@hall.room(
+    "A weight that is an array",
+    LIST,
+    "the layer has an array for a weight, and learns nothing",
+    error="W of Linear is a Parameter, and would not be trained",
+)
+def weight_that_is_an_array(comm):
+    model = mnpar.Chain(l1=L.Linear(1, 1), l2=L.Linear(1, 1))
+    model.l1.W = np.ones((1, 1), "f4")
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    optimizer.update(lambda: F.sum(model.l2(model.l1(np.ones((1, 1), "f4")))))
+
+
+@hall.room(
+    "A loss function without return",
+    LIST,
+    "58 updates, and nothing changed",
+    error="the loss function returned None, so no parameter of the Linear is trained",
+)
+def loss_function_without_return(comm):
+    model = L.Linear(1, 1)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+
+    def loss():
+        F.sum(model(np.ones((1, 1), "f4")))
+
+    for _ in range(3):
+        optimizer.update(loss)
+
+
+@hall.room(
+    "A learning rate of another name",
+    LIST,
+    "the attribute is set, and nobody reads it",
+    error="has no attribute 'learning_rate', which nothing would read",
+)
+def learning_rate_of_another_name(comm):
+    optimizer = mnpar.optimizers.SGD().setup(L.Linear(1, 1))
+    optimizer.learning_rate = 0.3
+
+
+@hall.room(
+    "A learning rate that is no number",
+    LIST,
+    "weights become NaN at the first step",
+    error="lr must be a number in [0, inf), not nan",
+)
+def learning_rate_that_is_no_number(comm):
+    mnpar.optimizers.SGD(lr=float("nan")).setup(L.Linear(1, 1))
+
+
+@hall.room(
+    "An axis that nobody knows",
+    LIST,
+    "a mesh has the axis `pip`, and the pipeline runs along `pipe`, which has one rank",
+    error="did you mean 'pipe'",
+)
+def axis_that_nobody_knows(comm):
+    mnpar.Mesh(comm, data=1, pip=2)
+
+
+@hall.room(
+    "An evaluation that counts samples twice",
+    "ChainerMN (scattered data sets repeat samples to be of one length)",
+    "the mean counts what is repeated: 2.0 for 1.2",
+)
+def evaluation_over_repeated_samples(comm):
+    data = mnpar.scatter_dataset([(np.float32(i),) for i in range(5)], comm)
+    iterator = mnpar.iterators.SerialIterator(data, 2, repeat=False, shuffle=False)
+    model = mnpar.Chain()
+    model.forward = lambda x: mnpar.report({"loss": F.mean(x).array}, model)
+    evaluator = mnpar.training.extensions.Evaluator(iterator, model)
+    evaluator = mnpar.create_multi_node_evaluator(evaluator, comm)
+    return evaluator()["main/loss"]
