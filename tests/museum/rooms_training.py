@@ -16,7 +16,8 @@ LIST = "a mistake of programs on any system"
 @hall.room(
     "Loss scaling that one rank decides",
     "mnpar, an earlier version",
-    "one rank overflows alone, scales part, and gradients that cross ranks are 16 to 64 times wrong",
+    "one rank overflows alone, scales part, and gradients that cross ranks are wrong by 16 to 64 "
+    "times",
 )
 def overflow_on_one_rank(comm):
     layers = {
