@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators import wire
 from mnpar.communicators.operation import complete
+from mnpar.communicators.posted_receives import PostedReceives
 from mnpar.communicators.transport import EXCHANGE, REPLY, Envelope, Transport, numbered_tag
 from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
 from mnpar.communicators.wire import OBJECT, Call, Header, read_header
@@ -25,23 +27,6 @@ def is_rendezvous(x: Any) -> bool:
     return type(x) is np.ndarray and x.nbytes >= EAGER_LIMIT and x.flags.c_contiguous
 
 
-class PostedReceive:
-    """A receive that was posted: it gets the first message that matches it and no receive that was
-    posted earlier.
-    """
-
-    __slots__ = ("envelope", "lane", "source", "tag")
-
-    def __init__(self, source: int, tag: int, lane: int) -> None:
-        self.source, self.tag, self.lane = source, tag, lane
-        self.envelope: Envelope | None = None
-
-    def matches(self, envelope: Envelope, lane: int) -> bool:
-        """Return whether this receive is open, and matches the message."""
-        free = self.envelope is None and self.lane == lane
-        return free and self.source in (ANY, envelope.source) and self.tag in (ANY, envelope.tag)
-
-
 class Mailbox:
     """A rank's messages of one order of differentiation: 0 is forward, 1 the gradients, 2 the
     gradients of gradients …
@@ -52,7 +37,7 @@ class Mailbox:
         self.order = order
         self.lane = FORWARD if order == 0 else BACKWARD
         self._sent = [0] * transport.size
-        self._posted: list[PostedReceive] = []
+        self._posted = PostedReceives(transport.size)
 
     def send(self, x: Any, call: Call, dest: int, tag: int) -> int:
         """Start sending a value (array, None, or tuple, list, dict of arrays); returns the number
@@ -172,54 +157,14 @@ class Mailbox:
         posted, probe = self._posted, self.transport.probe
         if not posted and (first := probe(source, tag, lane)) is not None:
             return first
-        mine = PostedReceive(source, tag, lane)
-        posted.append(mine)
-
-        def arrived() -> bool:
-            # the earlier ones have the first choice
-            for receive in tuple(posted) if mine.envelope is None else ():
-                while receive.envelope is None and (envelope := self._probe(receive)) is not None:
-                    next(
-                        earlier for earlier in posted if earlier.matches(envelope, receive.lane)
-                    ).envelope = envelope
-                if receive is mine:
-                    break
-            return mine.envelope is not None
-
+        mine = posted.add(source, tag, lane)
         try:
-            if not arrived():
-                yield Pending(arrived, nothing, waiting)
+            if not posted.look(mine, probe):
+                yield Pending(partial(posted.look, mine, probe), nothing, waiting)
         finally:
             posted.remove(mine)
         assert mine.envelope is not None
         return mine.envelope
-
-    def _probe(self, receive: PostedReceive) -> Envelope | None:
-        """A message for a receive, or for an earlier one that it matches too.
-
-        What has come from a source may be looked for by its tag only where no earlier receive waits
-        for any tag of that source: that one gets the oldest message, which may have come after it
-        was looked for, together with the one of this tag.
-        """
-        probe, lane = self.transport.probe, receive.lane
-        if receive.tag == ANY or len(self._posted) == 1:
-            return probe(receive.source, receive.tag, lane)
-        earlier = self._posted[: self._posted.index(receive)]
-        taken = {
-            one.source
-            for one in earlier
-            if one.tag == ANY and one.envelope is None and one.lane == lane
-        }
-        if ANY in taken or receive.source in taken:
-            return None
-        if not taken or receive.source != ANY:
-            return probe(receive.source, receive.tag, lane)
-        envelopes = (
-            probe(source, receive.tag, lane)
-            for source in range(self.transport.size)
-            if source not in taken
-        )
-        return next((envelope for envelope in envelopes if envelope is not None), None)
 
     def send_exchange(self, frame: Array, dest: int, seq: int) -> None:
         """Start sending an encoded message of exchange ``seq``."""

@@ -9,6 +9,8 @@ waiting.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from mnpar.communicators.transport import Transport
@@ -37,12 +39,22 @@ def wait(transport: Transport, pending: Pending) -> None:
     """Wait until one step can be taken, while this rank's other operations go on."""
     active = transport.active
     while active and not pending.ready():
-        transport.wait(
-            pending._replace(
-                ready=lambda: pending.ready() or any([other.ready() for other in active])
-            )
-        )
-        for other in tuple(active):
+        others = itertools.cycle(tuple(active))
+        at_once = min(len(active), transport.at_once)
+        found: list[Operation] = []
+
+        def ready(
+            others: Iterator[Operation] = others,
+            at_once: int = at_once,
+            found: list[Operation] = found,
+        ) -> bool:
+            if pending.ready():
+                return True
+            found.extend([one for one in itertools.islice(others, at_once) if one.ready()])
+            return bool(found)
+
+        transport.wait(pending._replace(ready=ready))
+        for other in found:
             other.step()
     if not pending.ready():
         transport.wait(pending)
@@ -74,7 +86,7 @@ class Operation:
         if self._error is not None:  # of the arguments
             raise self._error
         if not self.done:
-            transport.active.append(self)
+            transport.active[self] = None
 
     def belongs_to(self, transport: Transport) -> bool:
         """Return whether this transport carries the operation."""
@@ -105,8 +117,7 @@ class Operation:
                 self._value = error.value
             else:
                 self._error = error
-            if self in self._transport.active:
-                self._transport.active.remove(self)
+            self._transport.active.pop(self, None)
 
     def test(self) -> bool:
         """Return whether it is done; takes what steps it can."""

@@ -66,8 +66,12 @@ class Transport(Protocol):
     tag_limit: int  # the largest tag
     name: str
     traffic: Traffic
-    # the operations that this rank has started and not finished, on all its communicators
-    active: list[Any]
+    # the operations that this rank has started and not finished, on all its communicators, in the
+    # order of their start
+    active: dict[Any, None]
+    # of these, how many are looked at between two looks for what is awaited: where it asks again
+    # and again they take turns, so that a thousand of them slow nothing down
+    at_once: int
     # the buffers of collectives' matches, for each lane
     match_buffers: tuple[MatchBuffers, MatchBuffers]
     shared_sum: Any  # a SharedSum, once one was made; else None

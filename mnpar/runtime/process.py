@@ -20,7 +20,6 @@ import threading
 import time
 import traceback
 from array import array
-from collections import deque
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,6 +28,7 @@ from mnpar.errors import DeadlockError, MnparError
 from mnpar.runtime import callsite, cleanup, exit, heartbeat, startup, supervisor
 from mnpar.runtime.deadlock import DeadlockDetector
 from mnpar.runtime.heartbeat import CARD, Heartbeat, Neighbours, PeerState
+from mnpar.runtime.outbox import Outbox
 from mnpar.runtime.output import ALIKE, await_reader, speak, speak_at_once
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Process:
         self.MPI = MPI
         # kept until finalized: MPI goes on reading what a forgotten communicator has sent
         self.transports: list[Any] = []
-        self.active: list[Any] = []  # operations under way, in the order of their start
+        self.active: dict[Any, None] = {}  # operations under way, in the order of their start
         # MPI operations of our own, by dtype and reduction: MPI has room for few
         self.operations: dict[Any, Any] = {}
         self._control, request = MPI.COMM_WORLD.Idup()
@@ -79,7 +79,7 @@ class Process:
             self._control.Get_size(),
             os.getpid(),
         )
-        self._letters: deque[tuple[Any, bytes]] = deque()
+        self.outbox = Outbox(MPI)
         self._status = MPI.Status()
         self.deadlocks = DeadlockDetector(self, patience)
         self._heart: Heartbeat | None = None
@@ -152,11 +152,9 @@ class Process:
     def tell(self, dest: int, tag: int, text: bytes) -> None:
         if dest in self.deadlocks.lost:
             return
-        while self._letters and self._letters[0][0].Test():
-            self._letters.popleft()
-        self._letters.append(
-            (self._control.Isend([text, len(text), self.MPI.BYTE], dest, tag), text)
-        )
+        request = self._control.Isend([text, len(text), self.MPI.BYTE], dest, tag)
+        if not request.Test():
+            self.outbox.keep(self, dest, request, text)
 
     def heard(self) -> tuple[int, int, bytes] | None:
         letter = self._control.Improbe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status)
@@ -239,7 +237,7 @@ class Process:
             self.transports[place] = None
             self._given_up.append(transport)
         for operation in [one for one in self.active if one.belongs_to(transport)]:
-            self.active.remove(operation)
+            del self.active[operation]
 
     # ---- the end ----
 
@@ -386,6 +384,7 @@ class Process:
                 self._report_unreceived()
             if self._heart is not None:
                 self._heart.stop()
+            self.outbox.end()
             # else Open MPI may wait for ever: its last fence is of all ranks, those that are gone
             # too
             if not self.deadlocks.lost:

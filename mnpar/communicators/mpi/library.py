@@ -131,9 +131,9 @@ def _initialize(MPI: Any) -> None:
             init = ctypes.CDLL(library).MPI_Init_thread
             break
     else:
-        MPI.Init_thread(MPI.THREAD_SERIALIZED)
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
         return
-    if code := init(None, None, ctypes.c_int(MPI.THREAD_SERIALIZED), ctypes.byref(ctypes.c_int())):
+    if code := init(None, None, ctypes.c_int(MPI.THREAD_MULTIPLE), ctypes.byref(ctypes.c_int())):
         raise MPI.Exception(code)
     if sys.modules["mpi4py"].rc.errors == "exception":  # what mpi4py does after its own
         for comm in (MPI.COMM_SELF, MPI.COMM_WORLD):

@@ -61,6 +61,7 @@ class MpiTransport(Reductions):
     """
 
     name = "mpi"
+    at_once = 16
     shared_sum: SharedSum | None = None
     lost_gradients = 0  # of those that ``unreceived`` tells: gradients with values
 
@@ -94,7 +95,9 @@ class MpiTransport(Reductions):
         )
         self._others = tuple([rank for rank in self._world_ranks if rank != process.rank])
         self.lanes: list[Any] = []
-        self._outbox: deque[tuple[Any, bytes | Array]] = deque()
+        self._outbox = process.outbox
+        # without a copy, by requests that somebody waits for
+        self._lent: deque[tuple[Any, Array]] = deque()
         self._status = self.MPI.Status()
         self._byte = self.MPI.BYTE
         self.label = f"{self._world_ranks} made"
@@ -126,43 +129,46 @@ class MpiTransport(Reductions):
     # ---- messages ----
 
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
-        self._sweep()
         nbytes = frame.nbytes
         if nbytes <= PIECE:
-            self._outbox.append(
-                (self.lanes[lane].Isend((frame, nbytes, self._byte), dest, tag), frame)
-            )
+            request = self.lanes[lane].Isend((frame, nbytes, self._byte), dest, tag)
+            if not request.Test():
+                self._outbox.keep(self, dest, request, frame)
         else:
-            self._send_apart(frame[: wire.SIZE], frame[wire.SIZE :], dest, tag, lane)
+            for request, piece in self._send_apart(
+                frame[: wire.SIZE], frame[wire.SIZE :], dest, tag, lane
+            ):
+                self._outbox.keep(self, dest, request, piece)
 
     def post_rendezvous(
         self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting
     ) -> Pending:
         self._sweep()
-        requests = self._send_apart(header, body, dest, tag, lane)
-        return Pending(self._test(requests), self._sweep, waiting)
+        sent = self._send_apart(header, body, dest, tag, lane)
+        self._lent.extend(sent)
+        return Pending(self._test([request for request, _ in sent]), self._sweep, waiting)
 
     def _sweep(self) -> None:
-        """Release the buffers of messages that have been sent."""
-        outbox = self._outbox
-        while outbox and outbox[0][0].Test():
-            outbox.popleft()
+        """Forget what was lent to MPI and has been sent."""
+        lent = self._lent
+        while lent and lent[0][0].Test():
+            lent.popleft()
 
     def _send_apart(
         self, head: bytes | Array, body: Array, dest: int, tag: int, lane: int
-    ) -> list[Any]:
-        """Start sending a header, and then what follows it in pieces; the requests of the
-        pieces.
+    ) -> list[tuple[Any, Array]]:
+        """Start sending a header, and then what follows it in pieces; the requests of the pieces,
+        and these.
         """
         rest_tag, _ = self._following(head)
-        self._outbox.append(
-            (self.lanes[lane].Isend((head, wire.SIZE, self._byte), dest, tag), head)
-        )
-        isend, requests = self.lanes[BACKWARD].Isend, []
-        for piece in self._cut(body):
-            requests.append(isend((piece, piece.nbytes, self._byte), dest, rest_tag))
-            self._outbox.append((requests[-1], piece))
-        return requests
+        request = self.lanes[lane].Isend((head, wire.SIZE, self._byte), dest, tag)
+        if not request.Test():
+            self._outbox.keep(self, dest, request, head)
+        isend = self.lanes[BACKWARD].Isend
+        return [
+            (isend((piece, piece.nbytes, self._byte), dest, rest_tag), piece)
+            for piece in self._cut(body)
+        ]
 
     def _following(self, head: bytes | Array) -> tuple[int, int]:
         """The tag of the pieces that follow a header, which no other message under way has; and how
@@ -400,7 +406,7 @@ class MpiTransport(Reductions):
             self.shared_sum.free()
             self.shared_sum = None
         self._sweep()
-        if not self._outbox:
+        if not self._lent and self._outbox.is_empty(self):
             for comm, buffers in zip(self.lanes, self._all_buffers, strict=True):
                 for buffer in buffers:
                     buffer.free()

@@ -7,16 +7,57 @@ once, and shown as a table of who waits for what. A single process is a world of
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mnpar import random
 from mnpar.backend import Array
-from mnpar.communicators.waiting import FORWARD, Waiting, unfinished, untaken
+from mnpar.communicators.waiting import ANY, FORWARD, Waiting, unfinished, untaken
 from mnpar.communicators.wire import read_header
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError
+
+
+class MessageQueue:
+    """The messages from one rank to another that have not been received, the oldest first."""
+
+    def __init__(self) -> None:
+        self._messages: OrderedDict[int, tuple[int, Array]] = OrderedDict()  # tag and bytes
+        self._by_tag: dict[int, deque[int]] = {}
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[tuple[int, Array]]:
+        return iter(self._messages.values())
+
+    def put(self, tag: int, frame: Array) -> int:
+        """Add a message; return its number."""
+        number = next(self._numbers)
+        self._messages[number] = tag, frame
+        self._by_tag.setdefault(tag, deque()).append(number)
+        return number
+
+    def holds(self, number: int) -> bool:
+        """Return whether the message of this number has not been received."""
+        return number in self._messages
+
+    def take(self, tag: int) -> tuple[int, Array] | None:
+        """Take out the oldest message with this tag (or ANY); its tag and bytes."""
+        if tag == ANY:
+            if not self._messages:
+                return None
+            tag = next(iter(self))[0]
+        numbers = self._by_tag.get(tag)
+        if numbers is None:
+            return None
+        message = self._messages.pop(numbers.popleft())
+        if not numbers:
+            del self._by_tag[tag]
+        return message
 
 
 class World:
@@ -24,11 +65,11 @@ class World:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        # (group, lane, source, dest) -> (tag, bytes)
-        self.mail: dict[tuple[int, int, int, int], deque[tuple[int, Array]]] = {}
+        # (group, lane, source, dest) -> the messages
+        self.mail: dict[tuple[int, int, int, int], MessageQueue] = {}
         # (group, what, number) -> what each rank brought
         self.meetings: dict[Any, dict[int, Any]] = {}
-        self.active: list[list[Any]] = [[] for _ in range(size)]  # each rank's operations under way
+        self.active: list[dict[Any, None]] = [{} for _ in range(size)]  # each rank's operations
         self.groups = 1
         self.members: dict[int, list[int]] = {}  # of each group
         # (group, number of its muster) -> the group of the survivors
@@ -172,7 +213,8 @@ class World:
         """Describe the first message that has come to a rank and is not awaited there."""
         for (group, lane, source, dest), queue in self.mail.items():
             if lane == FORWARD and queue and self.members[group][dest] == rank:
-                (tag, frame), whom = queue[0], self.members[group][source]
+                tag, frame = next(iter(queue))
+                whom = self.members[group][source]
                 text = read_header(frame).text
                 return (
                     f"; a message with tag {tag} from rank {whom} has come, which nobody has "

@@ -12,7 +12,6 @@ import sys
 import threading
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -23,7 +22,7 @@ from mnpar.communicators.matching import MatchBuffer, MatchBuffers, block_sizes
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import OwnMemory, allocate
-from mnpar.communicators.threads.scheduler import World
+from mnpar.communicators.threads.scheduler import MessageQueue, World
 from mnpar.communicators.transport import Envelope, Traffic
 from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
 from mnpar.errors import DeadlockError, RankFailedError, UnreceivedWarning
@@ -49,6 +48,7 @@ class ThreadTransport:
     """The transport of thread ranks."""
 
     name = "threads"
+    at_once = sys.maxsize  # a rank that cannot go on is found out by one look
     shared_sum, can_sum_in_memory = None, False
     tag_limit = 2**31 - 1
 
@@ -73,17 +73,18 @@ class ThreadTransport:
         return [ThreadMatchBuffer(self, lane, size) for size in block_sizes(self.size)]
 
     def post(self, frame: Array, dest: int, tag: int, lane: int) -> None:
-        self._world.mail.setdefault((self._group, lane, self.rank, dest), deque()).append(
-            (tag, frame)
-        )
+        self._queue(dest, lane).put(tag, frame)
+
+    def _queue(self, dest: int, lane: int) -> MessageQueue:
+        return self._world.mail.setdefault((self._group, lane, self.rank, dest), MessageQueue())
 
     def post_rendezvous(
         self, header: bytes, body: Array, dest: int, tag: int, lane: int, waiting: Waiting
     ) -> Pending:
         frame = np.concatenate([np.frombuffer(header, np.uint8), body])
-        self.post(frame, dest, tag, lane)
-        queue = self._world.mail[self._group, lane, self.rank, dest]
-        return Pending(lambda: all([other is not frame for _, other in queue]), nothing, waiting)
+        queue = self._queue(dest, lane)
+        number = queue.put(tag, frame)
+        return Pending(lambda: not queue.holds(number), nothing, waiting)
 
     def wait(self, pending: Pending) -> None:
         world, group = self._world, self._group
@@ -104,11 +105,9 @@ class ThreadTransport:
 
     def probe(self, source: int, tag: int, lane: int) -> Envelope | None:
         for peer in range(self.size) if source == ANY else (source,):
-            queue = self._world.mail.get((self._group, lane, peer, self.rank), ())
-            for place, (its_tag, frame) in enumerate(queue):
-                if tag in (ANY, its_tag):
-                    del queue[place]  # type: ignore[union-attr]
-                    return Envelope(peer, its_tag, frame)
+            queue = self._world.mail.get((self._group, lane, peer, self.rank))
+            if queue and (message := queue.take(tag)) is not None:
+                return Envelope(peer, *message)
         return None
 
     def read(self, envelope: Envelope, lane: int, waiting: Waiting) -> Steps[Array]:
