@@ -30,6 +30,12 @@ class RankFailedError(MnparError):
     """Another rank failed while this one was waiting; the cause is that rank's error."""
 
 
+class CommunicatorError(MnparError):
+    """A communicator is used where it cannot be: in a forked child of its process, or by two
+    threads at once.
+    """
+
+
 class LauncherError(MnparError):
     """The MPI launcher and the MPI library do not belong together, or one of them is missing."""
 

@@ -11,6 +11,7 @@ follow, the ``Algorithm`` of each collective says, by the methods here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -210,8 +211,15 @@ class Channel(Mailbox):
         """Return when every rank has come."""
         if self.by_messages or call.later:
             yield from self._match(call, None)
-        else:
+            return
+        transport = self.transport
+        if transport.in_use:
+            raise self.used_twice(call)
+        transport.in_use = get_ident()
+        try:
             self._match_now(call, None)
+        finally:
+            transport.in_use = 0
 
     def steps(self, algorithm: Algorithm, x: Any, call: Call) -> Steps[tuple[Any, bool]]:
         """Carry a collective out: its result on this rank, and whether any rank wants its
@@ -220,11 +228,20 @@ class Channel(Mailbox):
         x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
         if self.by_messages or call.later:
             match = yield from self._match(call, x, parts)
-        else:
+            if match.inline:
+                return algorithm.inline(match, x), match.wants
+            return (yield from algorithm.transfer(self, match, x)), match.wants
+        transport = self.transport
+        if transport.in_use:
+            raise self.used_twice(call)
+        transport.in_use = get_ident()
+        try:
             match = self._match_now(call, x, parts)
-        if match.inline:
-            return algorithm.inline(match, x), match.wants
-        return (yield from algorithm.transfer(self, match, x)), match.wants
+            if match.inline:
+                return algorithm.inline(match, x), match.wants
+            return (yield from algorithm.transfer(self, match, x)), match.wants
+        finally:
+            transport.in_use = 0
 
     def now(self, algorithm: Algorithm, x: Any, call: Call, of: int = 0) -> tuple[Any, bool]:
         """Take :meth:`steps` of a call that is not awaited later, and wait; small values, which
@@ -232,10 +249,17 @@ class Channel(Mailbox):
         number of the collective whose gradient this one carries.
         """
         x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
-        match = self._match_now(call, x, parts, of=of)
-        if match.inline:
-            return algorithm.inline(match, x), match.wants
-        return complete(self.transport, algorithm.transfer(self, match, x)), match.wants
+        transport = self.transport
+        if transport.in_use:
+            raise self.used_twice(call)
+        transport.in_use = get_ident()
+        try:
+            match = self._match_now(call, x, parts, of=of)
+            if match.inline:
+                return algorithm.inline(match, x), match.wants
+            return complete(transport, algorithm.transfer(self, match, x)), match.wants
+        finally:
+            transport.in_use = 0
 
     def allreduce_if(
         self,
@@ -256,6 +280,8 @@ class Channel(Mailbox):
         """
         host = backend.to_host(x)
         into = out if type(out) is np.ndarray else None
+        if self.transport.in_use:
+            raise self.used_twice(call)
         match = self._match_now(call, host, None, piggyback)
         match.check_identity()
         raw, block = match.raw, match.block

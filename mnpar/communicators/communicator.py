@@ -26,6 +26,8 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, cast
@@ -61,10 +63,17 @@ from mnpar.communicators.twins import present
 from mnpar.communicators.waiting import ANY, Steps, T
 from mnpar.communicators.wire import REDUCTIONS, UPDATE, Call, mean_of
 from mnpar.configuration import is_debugging, is_recomputing
+from mnpar.errors import CommunicatorError
 from mnpar.runtime.callsite import call_site
+from mnpar.runtime.process import NO_RANK
 
 ANY_SOURCE = ANY
 ANY_TAG = ANY
+
+_FINALIZED, _FORKED = "finalized", "in a fork"
+
+# all of this process, for its forks
+_communicators: weakref.WeakKeyDictionary[Communicator, None] = weakref.WeakKeyDictionary()
 
 _SEND_BY_LETTERS = "comm.send(array, dest), and array = comm.recv(source), which takes no buffer"
 _INTEGERS = (int, np.integer)  # written in the calls, a union would be made again each time
@@ -150,7 +159,8 @@ class Communicator:
         self.rank = transport.rank
         self.size = transport.size
         self._channels: dict[int, Channel] = {}
-        self._match = True
+        self._closed = ""  # why it cannot be used any more
+        _communicators[self] = None
         # what was split from it, with color and key; None: nobody asked for that (``follow``)
         self.parts: list[tuple[int | None, int, Communicator | None]] | None = None
         # how many multi-node optimizers were made on it (parallel/data/update_record.py)
@@ -274,8 +284,8 @@ class Communicator:
 
     def finalize(self) -> None:
         """Free the communicator; all ranks call it, and none uses it afterwards."""
-        if self._match:
-            self._match = False
+        if not self._closed:
+            self._closed = _FINALIZED
             self.transport.finalize()
 
     def __enter__(self) -> Communicator:
@@ -348,17 +358,26 @@ class Communicator:
 
     def channel(self, order: int) -> Channel:
         """The messages of one order of differentiation: 0 forward, 1 its gradients …"""
-        if not self._match:
-            remedy = (
-                "let it live until backward has communicated on it"
-                if order
-                else "create or split another one"
-            )
-            raise ValueError(f"rank {self.rank}: this communicator is finalized: {remedy}")
+        if self._closed:
+            raise self._error_of_use(order)
         channel = self._channels.get(order)
         if channel is None:
             channel = self._channels[order] = Channel(self.transport, order)
         return channel
+
+    def close_in_fork(self) -> None:
+        """Refuse all calls from now on: this process is a fork of the rank's."""
+        self._closed = self._closed or _FORKED
+        self.transport.shared_sum = None
+
+    def _error_of_use(self, order: int) -> Exception:
+        """The error of who uses it though it is closed."""
+        remedy = "create or split another one"
+        if self._closed == _FORKED:
+            return CommunicatorError(f"rank {self.rank}, {call_site()}: {NO_RANK}")
+        if order:
+            remedy = "let it live until backward has communicated on it"
+        return ValueError(f"rank {self.rank}: this communicator is {self._closed}: {remedy}")
 
     def peer(self, rank: int, wildcard: int | None = None) -> int:
         """The rank, checked."""
@@ -883,6 +902,16 @@ class Communicator:
             if backend.is_array(x) and x.dtype.kind in "fc"
             else mean
         )
+
+
+def _close_in_fork() -> None:
+    for communicator in tuple(_communicators):
+        if communicator.size > 1:  # one that is alone speaks to nobody
+            communicator.close_in_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_fork)
 
 
 def _folded(objs: Any, op: str) -> Any:

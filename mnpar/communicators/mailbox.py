@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,8 @@ from mnpar.communicators.posted_receives import PostedReceives
 from mnpar.communicators.transport import EXCHANGE, REPLY, Envelope, Transport, numbered_tag
 from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
 from mnpar.communicators.wire import OBJECT, Call, Header, read_header
-from mnpar.errors import MismatchError
+from mnpar.errors import CommunicatorError, MismatchError
+from mnpar.runtime.callsite import site_of_thread
 
 EAGER_LIMIT = 2**17  # bytes: smaller arrays travel in one message with their header
 
@@ -36,22 +39,25 @@ class Mailbox:
         self.transport = transport
         self.order = order
         self.lane = FORWARD if order == 0 else BACKWARD
-        self._sent = [0] * transport.size
+        self._sent = [itertools.count() for _ in range(transport.size)]
         self._posted = PostedReceives(transport.size)
 
     def send(self, x: Any, call: Call, dest: int, tag: int) -> int:
         """Start sending a value (array, None, or tuple, list, dict of arrays); returns the number
         of the message: it counts those from this rank to ``dest``.
         """
-        seq = self._sent[dest]
-        self._sent[dest] += 1
-        self.transport.post(wire.encode(x, call, seq), dest, tag, self.lane)
+        seq = next(self._sent[dest])
+        frame = wire.encode(x, call, seq)
+        traffic = self.transport.traffic
+        traffic.messages += 1
+        traffic.bytes += x.nbytes if type(x) is np.ndarray else wire.bytes_of(x)
+        self.transport.post(frame, dest, tag, self.lane)
         return seq
 
     def refuse(self, call: Call, dest: int, tag: int) -> None:
         """Tell a rank that what it waits for, here, will never come."""
-        seq = self._sent[dest]
-        self._sent[dest] += 1
+        seq = next(self._sent[dest])
+        self._count(0)
         self.transport.post(wire.encode_refusal(call, seq), dest, tag, self.lane)
 
     def send_nocopy(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, Pending | None]:
@@ -61,19 +67,25 @@ class Mailbox:
         """
         if not is_rendezvous(x):
             return self.send(x, call, dest, tag), None
-        seq = self._sent[dest]
-        self._sent[dest] += 1
+        seq = next(self._sent[dest])
         header = wire.header_of(x, call, seq, wire.WAITED_FOR)
         waiting = Waiting(call.name, call.site, dest, tag, order=self.order, head=header)
+        self._count(x.nbytes)
         return seq, self.transport.post_rendezvous(
             header, x.reshape(-1).view(np.uint8), dest, tag, self.lane, waiting
         )
 
     def send_object(self, obj: Any, call: Call, dest: int, tag: int) -> None:
         """Start sending a pickled object."""
-        seq = self._sent[dest]
-        self._sent[dest] += 1
-        self.transport.post(wire.encode_object(obj, call, seq), dest, tag, self.lane)
+        seq = next(self._sent[dest])
+        frame = wire.encode_object(obj, call, seq)
+        self._count(frame.nbytes - wire.SIZE)
+        self.transport.post(frame, dest, tag, self.lane)
+
+    def _count(self, nbytes: int) -> None:
+        """Count a message."""
+        self.transport.traffic.messages += 1
+        self.transport.traffic.bytes += nbytes
 
     def recv(
         self,
@@ -95,14 +107,27 @@ class Mailbox:
         Raises:
             MismatchError: an object came where an array is awaited, or the other way round.
         """
-        received = None if later else self._poll(call, source, tag)
-        if received is None:
-            transport = self.transport
-            waiting = self._awaiting(call(), source, tag)
-            envelope = yield from self._arrived(source, tag, self.lane, waiting)
-            frame = yield from transport.read(envelope, self.lane, waiting)
-            received = frame, envelope.source, envelope.tag
-        return self._read(*received, call, objects)
+        if later:
+            return (yield from self._recv(call, source, tag, objects))
+        transport = self.transport
+        if transport.in_use:
+            raise self.used_twice(call())
+        transport.in_use = get_ident()
+        try:
+            received = self._poll(call, source, tag)
+            if received is not None:
+                return self._read(*received, call, objects)
+            return (yield from self._recv(call, source, tag, objects))
+        finally:
+            transport.in_use = 0
+
+    def _recv(
+        self, call: Callable[[], Call], source: int, tag: int, objects: bool
+    ) -> Steps[tuple[Any, Header, int, int]]:
+        waiting = self._awaiting(call(), source, tag)
+        envelope = yield from self._arrived(source, tag, self.lane, waiting)
+        frame = yield from self.transport.read(envelope, self.lane, waiting)
+        return self._read(frame, envelope.source, envelope.tag, call, objects)
 
     def recv_now(
         self, call: Callable[[], Call], source: int, tag: int
@@ -110,10 +135,32 @@ class Mailbox:
         """Take :meth:`recv`, of arrays, and wait; a message that comes soon needs no steps (that is
         a twentieth of a small receive).
         """
-        received = self._poll(call, source, tag)
-        if received is not None:
-            return self._read(*received, call, False)
-        return complete(self.transport, self.recv(call, source, tag, later=True))
+        transport = self.transport
+        if transport.in_use:
+            raise self.used_twice(call())
+        transport.in_use = get_ident()
+        try:
+            received = self._poll(call, source, tag)
+            if received is not None:
+                return self._read(*received, call, False)
+            return complete(transport, self._recv(call, source, tag, False))
+        finally:
+            transport.in_use = 0
+
+    def used_twice(self, call: Call) -> CommunicatorError:
+        """Return the error of a call that is made while another one, on this communicator, waits in
+        another thread.
+        """
+        rank, thread = self.transport.rank, self.transport.in_use
+        if thread == get_ident():
+            where = "while it waits in another call (a signal handler, or a callback, makes this)"
+        else:
+            where = f"while another thread waits at {site_of_thread(thread) or 'its end'}"
+        return CommunicatorError(
+            f"rank {rank} calls {call.name} at {call.site} {where}, on one communicator: nobody "
+            "could tell whose message is whose. Let one thread make all calls of communicators; "
+            "others hand it what to send, in a queue.Queue"
+        )
 
     def _poll(
         self, call: Callable[[], Call], source: int, tag: int
@@ -167,7 +214,8 @@ class Mailbox:
         return mine.envelope
 
     def send_exchange(self, frame: Array, dest: int, seq: int) -> None:
-        """Start sending an encoded message of exchange ``seq``."""
+        """Start sending an encoded message of exchange ``seq``: one array, or nothing."""
+        self._count(frame.nbytes - wire.SIZE)
         self.transport.post(frame, dest, self.reply_tag(seq, EXCHANGE), BACKWARD)
 
     def recv_exchange(self, call: Call, source: int, seq: int) -> Steps[tuple[Any, Header]]:

@@ -33,10 +33,12 @@ def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
 class Traffic:
     """Counts of what a rank has sent so far on a communicator: values and gradients.
 
-    ``messages`` and ``bytes``: the messages of exchanges (:func:`mnpar.functions.exchange`), and
-    the bytes of the arrays in them. ``collectives`` and ``collective_bytes``: the collectives in
-    which the rank took part, and the bytes of their arrays that it sent to other ranks. Headers are
-    not counted. Thread ranks send nothing: counted is what processes would send.
+    ``messages`` and ``bytes``: the messages to single ranks (of ``send``, ``sendrecv`` and
+    ``shift``, their gradients, and those of :func:`mnpar.functions.exchange`; one that says that
+    there is no gradient counts, too), and the bytes of the arrays in them, or of pickled objects.
+    ``collectives`` and ``collective_bytes``: the collectives in which the rank took part, and the
+    bytes of their arrays that it sent to other ranks. Headers are not counted. Thread ranks send
+    nothing: counted is what processes would send.
     """
 
     messages: int = 0
@@ -69,8 +71,10 @@ class Transport(Protocol):
     # the operations that this rank has started and not finished, on all its communicators, in the
     # order of their start
     active: dict[Any, None]
-    # of these, how many are looked at between two looks for what is awaited: where it asks again
-    # and again they take turns, so that a thousand of them slow nothing down
+    # the thread that is in a communication of this group and waits for it; 0: none
+    in_use: int
+    # so many of the operations are looked at between two looks for what is awaited: where it asks
+    # again and again they take turns, so that a thousand of them slow nothing down
     at_once: int
     # the buffers of collectives' matches, for each lane
     match_buffers: tuple[MatchBuffers, MatchBuffers]

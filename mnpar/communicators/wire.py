@@ -455,6 +455,15 @@ def encode(x: Any, call: Call, seq: int) -> Array:
     return _behind(pack_header(call, seq, ARRAY, x.nbytes, x.shape, name, on_device), x)
 
 
+def bytes_of(x: Any) -> int:
+    """The bytes of the arrays in a value that :func:`encode` takes."""
+    if isinstance(x, dict):
+        return sum(map(bytes_of, x.values()))
+    if isinstance(x, tuple | list):
+        return sum(map(bytes_of, x))
+    return 0 if x is None else int(x.nbytes)
+
+
 def _behind(header: bytes, x: Array) -> Array:
     """The message of a header and an array on the host, which is copied once."""
     frame = np.empty(SIZE + x.nbytes, np.uint8)

@@ -106,6 +106,12 @@ def _file_code(name: str) -> int:
     return (zlib.crc32(name.encode()) & 0x7FFF) << 16
 
 
+def site_of_thread(ident: int) -> str:
+    """The source line outside mnpar at which a thread is; empty if it has ended."""
+    frame = sys._current_frames().get(ident)
+    return "" if frame is None else site_of(frame)
+
+
 def warn_user(what: str, rank: int = 0) -> None:
     """Warn, and name the user's source line; only on rank 0, where all ranks know of it."""
     if rank:

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mnpar.errors import DeadlockError, MnparError
+from mnpar.errors import CommunicatorError, DeadlockError, MnparError
 from mnpar.runtime import callsite, cleanup, exit, heartbeat, startup, supervisor
 from mnpar.runtime.deadlock import DeadlockDetector
 from mnpar.runtime.heartbeat import CARD, Heartbeat, Neighbours, PeerState
@@ -42,6 +42,14 @@ _PROMPT = 0.2  # s for the others to answer
 _KILLED = 2.0  # s for a launcher to end a process that has aborted the job
 
 
+# of a forked child that communicates
+NO_RANK = (
+    "this process is a fork of the rank's (by os.fork, or by multiprocessing), and no rank itself, "
+    "so it cannot communicate. Let it return what is to be sent to the rank, and that send it; "
+    "processes that multiprocessing.get_context('spawn') starts have nothing of the rank"
+)
+
+
 class Process:
     """This process among all of the job, and the way to end the job (exit.Ending). There is one,
     made by the first communicator.
@@ -57,6 +65,8 @@ class Process:
         """The process; the first call makes it, on all ranks together."""
         if cls._one is None:
             cls._one = Process(MPI, patience)
+        if cls._one.size > 1 and os.getpid() != cls._one._pid:
+            raise CommunicatorError(f"{callsite.call_site()}: {NO_RANK}")
         cls._one.deadlocks.patience = patience
         return cls._one
 

@@ -3,6 +3,7 @@ to send. How many messages a send is, that no array is pickled, and that what is
 once, to the memory where the program finds it.
 """
 
+import copy
 import pickle
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar.communicators import wire
 
 # numbers, of 8 bytes: more than what travels in matches, and divisible by all numbers of ranks
 N = 120_000
@@ -100,6 +102,91 @@ def test_as_many_bytes_are_given_to_mpi(comm, name, monkeypatch):
     assert comm.allreduce(np.array(sum(sent))) == pytest.approx(
         expected(comm.size, 8 * N), rel=0.001
     )
+
+
+def pass_on(send):
+    """A program in which each rank sends to the next one, and receives from the one before."""
+
+    def program(comm, x):
+        send(comm, x, (comm.rank + 1) % comm.size)
+        comm.recv((comm.rank - 1) % comm.size)
+
+    return program
+
+
+def with_gradients(comm, x, used=True, recorded=True):
+    F.send(mnpar.Variable(x), comm, (comm.rank + 1) % comm.size)
+    with mnpar.using_config("enable_backprop", recorded):
+        y = F.recv(comm, (comm.rank - 1) % comm.size)
+    if used:
+        y.grad = y.array
+    mnpar.backward([y] if used else [])
+
+
+def round_the_ring(function):
+    def program(comm, x):
+        y = function(comm, mnpar.Variable(x))
+        y.grad = y.array
+        y.backward()
+
+    return program
+
+
+def send_object(comm, x):
+    comm.send_obj([x.size], (comm.rank + 1) % comm.size)
+    comm.recv_obj((comm.rank - 1) % comm.size)
+
+
+# what each rank sends: messages, and their bytes, of an array of n bytes
+MESSAGES = {
+    "send": (pass_on(lambda comm, x, to: comm.send(x, to)), lambda n: (1, n)),
+    "isend": (pass_on(lambda comm, x, to: comm.isend(x, to).wait()), lambda n: (1, n)),
+    "a tuple": (
+        pass_on(lambda comm, x, to: comm.send((x, None, x[:1]), to)),
+        lambda n: (1, n + min(n, 8)),
+    ),
+    "a dict": (pass_on(lambda comm, x, to: comm.send({"a": x}, to)), lambda n: (1, n)),
+    "shift": (lambda comm, x: comm.shift(x), lambda n: (1, n)),
+    "an object": (send_object, lambda n: (1, len(pickle.dumps([n // 8], -1)))),
+    "with gradients": (with_gradients, lambda n: (2, 2 * n)),
+    "with a gradient that is none": (
+        lambda comm, x: with_gradients(comm, x, used=False),
+        lambda n: (2, n),
+    ),
+    "with a gradient that is refused": (
+        lambda comm, x: with_gradients(comm, x, used=False, recorded=False),
+        lambda n: (2, n),
+    ),
+    "F.shift": (round_the_ring(F.shift), lambda n: (2, 2 * n)),
+    "F.ishift": (round_the_ring(F.ishift), lambda n: (2, 2 * n)),
+}
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("size", [0, 5, N])
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages_and_their_bytes_are_counted(comm, name, size):
+    program, expected = MESSAGES[name]
+    before = copy.copy(comm.traffic)
+    program(comm, np.ones(size))
+    found = comm.traffic.messages - before.messages, comm.traffic.bytes - before.bytes
+    assert found == expected(8 * size)
+    assert comm.traffic.collectives == before.collectives
+
+
+@pytest.mark.ranks(2, 3, on="mpi")
+@pytest.mark.parametrize("size", [5, N])
+@pytest.mark.parametrize("name", [name for name in MESSAGES if name not in ("a tuple", "a dict")])
+def test_as_many_bytes_as_are_counted_are_given_to_mpi(comm, name, size, monkeypatch):
+    before = copy.copy(comm.traffic)
+    sent = []
+    monkeypatch.setattr(
+        comm.transport, "lanes", [Counting(lane, sent) for lane in comm.transport.lanes]
+    )
+    MESSAGES[name][0](comm, np.ones(size))
+    monkeypatch.undo()
+    messages = comm.traffic.messages - before.messages
+    assert sum(sent) == comm.traffic.bytes - before.bytes + messages * wire.SIZE
 
 
 FORMS = {

@@ -70,6 +70,7 @@ class MpiTransport(Reductions):
         self.mpi_comm = mpi_comm
         self.active = process.active
         self.traffic = Traffic()
+        self.in_use = 0
         self._own = own
         self.rank = mpi_comm.Get_rank()
         self.size = mpi_comm.Get_size()

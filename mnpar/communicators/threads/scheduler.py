@@ -8,6 +8,7 @@ once, and shown as a table of who waits for what. A single process is a world of
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +65,7 @@ class World:
     """The ranks of one program, the baton, and the messages under way."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
+        self.size, self.pid = size, os.getpid()
         # (group, lane, source, dest) -> the messages
         self.mail: dict[tuple[int, int, int, int], MessageQueue] = {}
         # (group, what, number) -> what each rank brought

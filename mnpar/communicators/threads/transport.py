@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
+import os
 import sys
 import threading
 import warnings
@@ -25,7 +26,9 @@ from mnpar.communicators.shared_memory import OwnMemory, allocate
 from mnpar.communicators.threads.scheduler import MessageQueue, World
 from mnpar.communicators.transport import Envelope, Traffic
 from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
-from mnpar.errors import DeadlockError, RankFailedError, UnreceivedWarning
+from mnpar.errors import CommunicatorError, DeadlockError, RankFailedError, UnreceivedWarning
+from mnpar.runtime.callsite import call_site
+from mnpar.runtime.process import NO_RANK
 
 
 class ThreadMatchBuffer(MatchBuffer):
@@ -49,7 +52,8 @@ class ThreadTransport:
 
     name = "threads"
     at_once = sys.maxsize  # a rank that cannot go on is found out by one look
-    shared_sum, can_sum_in_memory = None, False
+    shared_sum: Any = None
+    can_sum_in_memory = False
     tag_limit = 2**31 - 1
 
     def __init__(self, world: World, group: int, members: list[int], rank: int) -> None:
@@ -64,6 +68,7 @@ class ThreadTransport:
             MatchBuffers(self._new_buffers(BACKWARD)),
         )
         self.traffic = Traffic()
+        self.in_use = 0
 
     @property
     def world_ranks(self) -> list[int]:
@@ -212,6 +217,8 @@ class ThreadTransport:
 
     def duplicate(self) -> ThreadTransport:
         """The same ranks with messages of their own."""
+        if os.getpid() != self._world.pid and self.size > 1:
+            raise CommunicatorError(f"{call_site()}: {NO_RANK}")
         return self.split(0, self.rank) or self
 
     def places(self) -> tuple[int, int, int, int]:

@@ -88,15 +88,12 @@ class Carrier(Communication):
         delivery.unpack(parcel, value)
 
     def _send(self, parcel: Parcel, xs: Sequence[Array], form: Form | None, call: Call) -> None:
-        traffic = self.comm.traffic
-        traffic.messages += 1
         if form is None:
             frame = wire.encode(None, call, self.seq)
         else:
             frame = wire.encode_pieces(
                 gather_pieces(parcel, xs, form), (*form.lead, parcel.cells), call, self.seq
             )
-            traffic.bytes += frame.nbytes - wire.SIZE
         self.channel.send_exchange(frame, parcel.rank, self.seq)
 
     def _note(self, rank: int, header: Header) -> None:
