@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -147,9 +148,19 @@ def test_a_rank_that_leaves_after_it_has_finalized_mpi_ends_no_other(ends):
     assert (done.returncode, done.stderr, done.stdout.count("saved")) == (0, "", 2)
 
 
+def notes(*pairs):
+    """What ranks have noted: state and process id of each."""
+    return b"".join([struct.pack("<ii", *pair) for pair in pairs])
+
+
 def test_what_an_ended_rank_has_noted_is_judged_and_no_other():
-    assert supervisor.unended(b"\2\0\2") == ""
-    assert supervisor.unended(b"\2\1\1").startswith("mnpar: of 3 ranks, 1, 2 never came to an end")
+    pids = [(supervisor.ENDED, 70), (0, 0), (supervisor.ENDED, 72)]
+    assert supervisor.unended(notes(*pids), 9) == ""
+    lost = notes(pids[0], (supervisor.BEGUN, 71), (supervisor.BEGUN, 72))
+    text = "mnpar: of 3 ranks, 1, 2 never came to an end"
+    assert supervisor.unended(lost, 0).startswith(text)
+    assert supervisor.unended(lost, 0).endswith("lets them tell which it was\n")
+    assert supervisor.unended(lost, 9).endswith("above (PID): rank 1 was 71, rank 2 was 72\n")
 
 
 def test_a_rank_notes_its_end_in_the_waiters_file_and_in_no_other(monkeypatch, tmp_path):
@@ -158,10 +169,11 @@ def test_a_rank_notes_its_end_in_the_waiters_file_and_in_no_other(monkeypatch, t
     supervisor.note(1, supervisor.ENDED)
     assert (tmp_path / "other").read_bytes() == b"abc"
     file = os.memfd_create("mnpar-1")
-    for name, found in (("mnpar-2", b""), ("mnpar-1", b"\0\2")):
+    mine = notes((0, 0), (supervisor.ENDED, os.getpid()))
+    for name, found in (("mnpar-2", b""), ("mnpar-1", mine)):
         monkeypatch.setenv(supervisor.FILE, f"/proc/self/fd/{file} {name}")
         supervisor.note(1, supervisor.ENDED)
-        assert os.pread(file, 9, 0) == found
+        assert os.pread(file, 99, 0) == found
     os.close(file)
 
 

@@ -372,7 +372,7 @@ class Match:
         if call.op in REDUCING and not self.same_form():
             raise self.mismatch(
                 "ranks reduce values of different dtype or shape",
-                f"these are the same on all ranks; {_ORDER}",
+                f"all ranks give arrays of one dtype and shape; {_ORDER}",
             )
         if call.reduction in ("max", "min") and call.op in REDUCED and NOTHING in self.kinds:
             what = f"some ranks have nothing to give to {call.name} ({call.reduction})"

@@ -6,6 +6,7 @@ The steps of a communication yield a ``Pending`` where they need something of ot
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -21,9 +22,26 @@ CALL_TOO = (
     "some ranks only"
 )
 
+ONE_COMMUNICATOR = (
+    "ranks wait on different communicators: only calls of one and the same meet each other"
+)
+
 SEND_FIRST = (
     "where all receive nobody sends: send before you receive (send never waits), or use sendrecv"
 )
+
+
+def on_communicator(name: str) -> str:
+    """Name the communicator on which something is done, where another one has the same ranks."""
+    return f", on communicator {name}"
+
+
+def on_ranks(ranks: Sequence[int]) -> str:
+    """Name a communicator by its ranks in the job."""
+    return f", on the communicator of ranks {', '.join(map(str, ranks))}"
+
+
+_COMMUNICATOR = re.compile(on_communicator("") + r"([\d.]+)")
 
 
 def untaken(dest: int, source: int, tag: int, text: str) -> str:
@@ -72,6 +90,8 @@ class Waiting(NamedTuple):
                 if self.peer is None
                 else ""
             )
+        if len(set(_COMMUNICATOR.findall(rows))) > 1:
+            return ONE_COMMUNICATOR
         receives = all(
             ["waits in recv from" in row and "has come" not in row for row in rows.splitlines()]
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -32,10 +33,16 @@ _SAID = {
     "waiting": "waits in ",
     "finished": "",
     "running": "is running",
+    "failed": "has failed: ",
     "gone": "is gone: ",
     "stopped": "is ",
     "silent": "",
 }
+
+
+def _form(failure: str) -> str:
+    """An error's text without its numbers."""
+    return re.sub(r"\d+", "#", failure)
 
 
 class Polling:
@@ -113,6 +120,7 @@ class DeadlockDetector:
         self._wait: ActiveWait | None = None
         self._count = 0
         self._finished: tuple[int, str] | None = None  # exit code and how, once it has
+        self._failure: str | None = None  # the error that ends the job
         self._questions = 0  # asked so far
         self._answers: dict[int, tuple[float, dict[str, Any]]] = {}
         self._peer_states: dict[int, PeerState] = {}
@@ -183,10 +191,14 @@ class DeadlockDetector:
                     )
             time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
 
-    def meanwhile(self, seconds: float) -> str:
-        """Describe what others wait for, a line for each wait: this rank has failed, and has
-        ``seconds`` to hear from them.
+    def meanwhile(self, seconds: float, failure: str) -> tuple[list[int], str]:
+        """The ranks that have failed alike, and what others wait for, a line for each wait.
+
+        Args:
+            seconds: that this rank has to hear from them.
+            failure: this rank's error. Ranks fail alike whose errors differ in numbers only.
         """
+        self._failure = failure
         self._questions += 1
         for rank in [
             rank for rank in range(self._control.size)[:_MANY] if rank != self._control.rank
@@ -197,15 +209,14 @@ class DeadlockDetector:
             self.serve()
             time.sleep(_LONG_NAP)
         waits: dict[str, list[str]] = {}
+        alike = []
         for rank, (_, state) in sorted(self._answers.items()):
-            if state["state"] == "waiting" and state["question"] == self._questions:
+            if state["state"] == "failed" and _form(state["what"]) == _form(failure):
+                alike.append(rank)
+            elif state["state"] == "waiting" and state["question"] == self._questions:
                 waits.setdefault(state["what"], []).append(str(rank))
-        return "".join(
-            [
-                f"meanwhile rank {', '.join(ranks)} waited in {what}\n"
-                for what, ranks in waits.items()
-            ]
-        )
+        rows = [f"meanwhile rank {', '.join(r)} waited in {what}\n" for what, r in waits.items()]
+        return alike, "".join(rows)
 
     def serve(self) -> None:
         """Answer the questions that have arrived, and note the answers.
@@ -233,6 +244,8 @@ class DeadlockDetector:
                 "code": self._finished[0],
                 "what": self._finished[1],
             }
+        if self._failure is not None:
+            return {"state": "failed", "count": self._count, "what": self._failure}
         if wait is None:
             return {"state": "running", "count": self._count}
         any_of = wait.waiting.from_any
@@ -322,7 +335,7 @@ class DeadlockDetector:
         if elapsed < self.patience:
             return []
         free = {
-            rank: rank not in states or states[rank]["state"] == "running"
+            rank: rank not in states or states[rank]["state"] in ("running", "failed")
             for rank in range(self._control.size)
         }
         changed = True
@@ -392,9 +405,19 @@ class DeadlockDetector:
 
     def _table(self, wait: ActiveWait, states: dict[int, dict[str, Any]]) -> str:
         finished = any(state["state"] == "finished" for state in states.values())
+        stopped = any(state["state"] == "stopped" for state in states.values())
         first = f"rank {self._control.rank} waits for ever in {wait.waiting}:"
         rows = self._rows(states)
-        return "\n".join(filter(None, [first, rows, wait.waiting.advice(finished, rows)]))
+        advice = self.stopped_advice if stopped else wait.waiting.advice(finished, rows)
+        return "\n".join(filter(None, [first, rows, advice]))
+
+    @property
+    def stopped_advice(self) -> str:
+        """The remedy where a rank is stopped."""
+        return (
+            f"a job ends if one of its ranks is stopped for {self.patience:g} s: to stop one for "
+            "longer, start the job with more seconds in MNPAR_STALL"
+        )
 
     def _rows(self, states: dict[int, dict[str, Any]]) -> str:
         """Describe what each rank does."""

@@ -122,7 +122,8 @@ class Neighbours:
         still = time.monotonic() - when if when else 0.0
         if fields[0] == "T":
             return PeerState(
-                "stopped", f"stopped{_at(site)}, {still:.0f} s ago: kill -CONT {pid} lets it go on"
+                "stopped",
+                f"stopped{_at(site)}, {still:.0f} s ago, by a signal (as Ctrl-Z sends it)",
             )
         compiled = "compiled code called" if still > 2 else "its own code"
         return PeerState("running", f"busy in {compiled}{_at(site)}")

@@ -216,6 +216,8 @@ class Process:
         first = min(rank for rank in (*ranks, self.rank) if rank not in looks)
         if self._blocked_for > _CERTAIN * (1 if self.rank == first else 3):
             rows = "".join([f"\n  rank {rank}: is {seen.detail}" for rank, seen in looks.items()])
+            if any(seen.state == "stopped" for seen in looks.values()):
+                rows += f"\n{self.deadlocks.stopped_advice}"
             speak(
                 f"mnpar: rank {self.rank} of {self.size} waits for ever in {where}, the job "
                 f"ends{rows}\n"
@@ -328,15 +330,19 @@ class Process:
         with contextlib.suppress(ValueError):  # a thread that is not the main one
             # launchers pass on the Ctrl-C that the terminal has sent already
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        others, begin = "", time.monotonic()
-        # whose table says what the others do
-        asks = isinstance(error, Exception) and not isinstance(error, MnparError)
+        alike, others, begin = list[int](), "", time.monotonic()
+        known = isinstance(error, MnparError)  # its table says what the others do
+        asks = isinstance(error, Exception) and (self.rank or not known)
         if asks and threading.current_thread() is threading.main_thread():
             # of MPI, which the error may come from, or a complaint
             with contextlib.suppress(Exception):
-                others = self.deadlocks.meanwhile(ALIKE if self.rank else _PROMPT)
+                alike, others = self.deadlocks.meanwhile(
+                    ALIKE if self.rank else _PROMPT, f"{kind.__name__}: {error}"
+                )
         if self.rank:  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
             time.sleep(max(0.0, begin + ALIKE - time.monotonic()))
+        if any(rank < self.rank for rank in alike):  # of some of them the lowest does
+            time.sleep(ALIKE)
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
         text = "".join(
@@ -345,8 +351,11 @@ class Process:
             )
         )
         code = error.exit_code if isinstance(error, DeadlockError) else 1
+        others = "" if known else others
+        same = f"rank {', '.join(map(str, alike))} failed alike\n" if alike else ""
         self._abort(
-            f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}{others}", code
+            f"mnpar: rank {self.rank} of {self.size} failed, the job ends\n{text}{others}{same}",
+            code,
         )
 
     def _end_soon(self, code: int) -> None:

@@ -16,11 +16,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import struct
 import sys
 
-# the variable of the environment that says where the file is, and its name: a byte for each rank
+# the variable of the environment that says where the file is, and its name: a note for each rank
 FILE = "MNPAR_ENDINGS"
-BEGUN, ENDED = b"\1", b"\2"
+_NOTE = struct.Struct("<ii")  # state, process id
+BEGUN, ENDED = 1, 2
+_SHOWN = 64  # process ids in an error
 
 _SIGNALS = (
     signal.SIGINT,
@@ -74,7 +77,7 @@ def wait(pid: int) -> int:
             return code if code >= 0 else 128 - code
 
 
-def note(rank: int, state: bytes) -> None:
+def note(rank: int, state: int) -> None:
     """Tell the supervisor of this job, if it has one, that the rank has begun, or has come to its
     end.
     """
@@ -83,33 +86,44 @@ def note(rank: int, state: bytes) -> None:
         # and no other process's file on another machine
         if os.readlink(path) == f"/memfd:{name} (deleted)":
             with open(path, "r+b", buffering=0) as endings:
-                os.pwrite(endings.fileno(), state, rank)
+                os.pwrite(endings.fileno(), _NOTE.pack(state, os.getpid()), rank * _NOTE.size)
     except OSError:
         return
 
 
-def unended(endings: bytes) -> str:
-    """The error if ranks have begun and never come to their end; else empty."""
-    missing = [str(rank) for rank, state in enumerate(endings) if state == BEGUN[0]]
+def unended(notes: bytes, code: int) -> str:
+    """The error if ranks have begun and never come to their end; else empty.
+
+    Args:
+        notes: of all ranks.
+        code: the launcher's exit code. If a signal has ended a rank, the launcher has named its
+            process.
+    """
+    endings = list(_NOTE.iter_unpack(notes))
+    missing = {rank: pid for rank, (state, pid) in enumerate(endings) if state == BEGUN}
     if not missing:
         return ""
-    return (
-        f"mnpar: of {len(endings)} ranks, {', '.join(missing)} never came to an end: one of "
-        "them left without a word, as by "
-        "C's _exit(0), or was killed, and MPICH killed the others. mpiexec "
-        "-disable-auto-cleanup lets them tell which it was\n"
+    some = (
+        f"mnpar: of {len(endings)} ranks, {', '.join(map(str, missing))} never came to an end: one "
+        "of them left without a word, as by C's _exit(0), or was killed, and MPICH killed the "
+        "others. "
     )
+    if code == _KILLED and len(missing) <= _SHOWN:
+        pids = ", ".join([f"rank {rank} was {pid}" for rank, pid in missing.items()])
+        return f"{some}MPICH names the process of that one above (PID): {pids}\n"
+    return f"{some}mpiexec -disable-auto-cleanup lets them tell which it was\n"
 
 
 def main(ranks: int, command: list[str]) -> int:
     """Run the launcher's command; the exit code of the job."""
     name = f"mnpar-{os.urandom(8).hex()}"
     file = os.memfd_create(name)
-    os.ftruncate(file, ranks)
+    os.ftruncate(file, ranks * _NOTE.size)
     os.environ[FILE] = f"/proc/{os.getpid()}/fd/{file} {name}"
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     code = wait(start(command))
-    wrong = unended(os.pread(file, ranks, 0)) if code in (0, _KILLED) else ""
+    notes = os.pread(file, ranks * _NOTE.size, 0)
+    wrong = unended(notes, code) if code in (0, _KILLED) else ""
     if wrong and sys.stderr is not None:
         sys.stderr.write(wrong)
     return code or bool(wrong)

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -600,6 +601,97 @@ def forks(comm):
         assert os.waitstatus_to_exitcode(os.wait()[1]) in (3, 4, 1)
     comm.barrier()
     print("done", flush=True)
+
+
+def refusal(call):
+    """The text of the error with which a call is refused."""
+    try:
+        call()
+    except mnpar.errors.CommunicatorError as error:
+        return str(error)
+    raise AssertionError(f"{call} was not refused")
+
+
+def forks_that_communicate(comm):
+    """A child is told that it is no rank, whatever it calls, and the rank goes on."""
+    y = F.sum(F.allreduce(comm, mnpar.Variable(np.ones(3))))
+    calls = (
+        lambda: comm.send(np.ones(3), 0),
+        lambda: comm.recv(0),
+        comm.barrier,
+        lambda: comm.split(0, 0),
+        lambda: F.allreduce(comm, mnpar.Variable(np.ones(3))),
+        y.backward,
+        mnpar.create_communicator,
+    )
+    for call in calls:
+        if os.fork() == 0:
+            text = refusal(call)
+            assert "multiprocessing.get_context('spawn')" in text, text
+            assert "faults/programs.py:" in text, text
+            os._exit(3)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
+    y.backward()
+    comm.barrier()
+    print("done", flush=True)
+
+
+def two_threads(comm):
+    """A call while another thread waits is refused, and what that waits for still comes."""
+    if comm.rank == 1:
+        comm.send(comm.recv(0), 0)
+    else:
+        received = []
+        thread = threading.Thread(target=lambda: received.append(comm.recv(1)))
+        thread.start()
+        while not comm.transport.in_use:
+            time.sleep(0.001)
+        for call in (comm.barrier, lambda: comm.allreduce(np.ones(3)), lambda: comm.recv(1)):
+            text = refusal(call)
+            assert len(set(re.findall(r"faults/programs\.py:\d+", text))) == 2, text
+            assert "queue.Queue" in text, text
+        comm.send(np.ones(3), 1)
+        thread.join()
+        assert received[0].sum() == 3
+    comm.barrier()
+    print("done", flush=True)
+
+
+def file_by_the_receiver(comm):
+    """Messages whose sends have returned arrive while their sender does not communicate: more of
+    them than MPI has room for.
+    """
+    for size in (1, 4096, 16_384):
+        path = Path(tempfile.gettempdir(), f"received-{size}")
+        if comm.rank == 0:
+            for number in range(300):
+                comm.send(np.full(size, number, np.float32), 1)
+            while not path.exists():
+                sum(range(1000))
+            comm.barrier()
+            path.unlink()
+        else:
+            for number in range(300):
+                assert (comm.recv(0) == number).all()
+            path.touch()
+            comm.barrier()
+    print("done", flush=True)
+
+
+def error_on_two(comm):
+    comm.barrier()
+    if comm.rank:
+        raise ValueError("boom")
+    comm.barrier()
+
+
+def another_communicator(comm):
+    other = comm.split(0, comm.rank)
+    if comm.rank == 0:
+        other.send(np.ones(3), 1, 4)
+        comm.recv(1)
+    else:
+        comm.recv(0, 4)
 
 
 def forks_where_mpi4py_was_first(comm):

@@ -297,7 +297,8 @@ JOBS = {
     "stopped": Row(
         "9",
         BAD,
-        rf"rank 1: is stopped at {HERE}, \d s ago: kill -CONT \d+ lets it go on",
+        rf"rank 1: is stopped at {HERE}, \d s ago, by a signal .*\na job ends if one of its ranks "
+        r"is stopped for 0.5 s: .* MNPAR_STALL$",
         stall="0.5",
         limit=LIMIT,
     ),
@@ -397,6 +398,21 @@ JOBS = {
     ),
     "loads_in_processes": works("43", limit=10)._replace(fresh=True),
     "forks": works("43"),
+    "forks_that_communicate": works("43"),
+    "two_threads": works(""),
+    "file_by_the_receiver": works(""),
+    "error_on_two": fails(
+        "1",
+        "error_on_two",
+        3,
+        also=(r"^meanwhile rank 0 waited in barrier", "^rank 2 failed alike$"),
+    ),
+    "another_communicator": deadlock(
+        "26",
+        rf"waits in recv from rank 1, tag 0 at {HERE}, on communicator 0\.\d",
+        rf"waits in recv from rank 0, tag 4 at {HERE}, on communicator 0\.\d; a message with tag "
+        r"4 from rank 0 has come, on communicator 0\.\d, .*\nranks wait on different comm.*",
+    ),
     "forks_where_mpi4py_was_first": works("43")._replace(fresh=True),
     "alone_it_forks_where_mpi4py_was_first": works("43")._replace(fresh=True, ranks=1),
     "alone": works("", ranks=1, out="[]")._replace(fresh=True),

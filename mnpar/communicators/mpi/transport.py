@@ -44,6 +44,8 @@ from mnpar.communicators.waiting import (
     Steps,
     Waiting,
     nothing,
+    on_communicator,
+    on_ranks,
     unfinished,
     untaken,
 )
@@ -200,24 +202,34 @@ class MpiTransport(Reductions):
         )
 
     def _beside(self, waiting: Waiting) -> str:
-        """Whom it waits for, where that is not said, and of the messages that have come and are not
-        awaited the first.
+        """Whom it waits for and on which communicator, where that is not said, and of the messages
+        that have come and are not awaited the first.
         """
-        whom = waiting.beside(self._world_ranks, self.process.rank, self.process.size)
-        for lane, comm in enumerate(self.lanes):
-            if comm.Iprobe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status):
-                source = self._status.Get_source()
-                tag = self._status.Get_tag()
-                what = (
-                    f"a message with tag {tag}"
-                    if lane == FORWARD
-                    else "a gradient or a part of a collective"
-                )
-                return (
-                    f"{whom}; {what} from rank {self._world_ranks[source]} has come, which "
-                    "nobody has received"
-                )
+        process = self.process
+        where = self._named()
+        whom = waiting.beside(self._world_ranks, process.rank, process.size) + where
+        open_ones = [one for one in process.transports if one is not None and one is not self]
+        for transport in (self, *open_ones):
+            for lane, comm in enumerate(transport.lanes):
+                if comm.Iprobe(self.MPI.ANY_SOURCE, self.MPI.ANY_TAG, self._status):
+                    source = transport.world_ranks[self._status.Get_source()]
+                    what = (
+                        f"a message with tag {self._status.Get_tag()}"
+                        if lane == FORWARD
+                        else "a gradient or a part of a collective"
+                    )
+                    there = transport._named() or on_ranks(transport.world_ranks)
+                    there = "" if transport is self else there
+                    return (
+                        f"{whom}; {what} from rank {source} has come{there}, which nobody has "
+                        "received"
+                    )
         return whom
+
+    def _named(self) -> str:
+        """Its name, where another communicator has the same ranks."""
+        known = [one.world_ranks for one in self.process.transports if one is not None]
+        return on_communicator(self.label) if known.count(self._world_ranks) > 1 else ""
 
     def pause(self) -> None:
         os.sched_yield()

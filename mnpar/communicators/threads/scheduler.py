@@ -11,12 +11,20 @@ import itertools
 import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mnpar import random
 from mnpar.backend import Array
-from mnpar.communicators.waiting import ANY, FORWARD, Waiting, unfinished, untaken
+from mnpar.communicators.waiting import (
+    ANY,
+    FORWARD,
+    Waiting,
+    on_communicator,
+    on_ranks,
+    unfinished,
+    untaken,
+)
 from mnpar.communicators.wire import read_header
 from mnpar.errors import DeadlockError, MismatchError, RankFailedError
 
@@ -79,7 +87,8 @@ class World:
         self.failure: tuple[int, BaseException] | None = None
         self.complaints: dict[int, str] = {}
         self.done = [False] * size
-        self.waiting: list[tuple[Callable[[], bool], Waiting, Sequence[int]] | None] = [None] * size
+        # what each rank waits for, and the number of its group
+        self.waiting: list[tuple[Callable[[], bool], Waiting, int] | None] = [None] * size
         # plain locks: a Semaphore is a Condition, and that two of them
         self._batons = [threading.Lock() for _ in range(size)]
         for baton in self._batons:
@@ -93,11 +102,9 @@ class World:
         """Wait for the baton the first time."""
         self._batons[rank].acquire()
 
-    def wait(
-        self, rank: int, ready: Callable[[], bool], waiting: Waiting, ranks: Sequence[int] = ()
-    ) -> None:
-        """Go on when ``ready()``; until then let the others run. ``ranks`` are those of the
-        communicator; none: all.
+    def wait(self, rank: int, ready: Callable[[], bool], waiting: Waiting, group: int = 0) -> None:
+        """Go on when ``ready()``; until then let the others run. ``group`` is that of the
+        communicator.
         """
         self._raise_failure(rank)
         if ready():
@@ -107,17 +114,17 @@ class World:
                 f"rank {rank} has ended its program: wait for {waiting} inside it, the others "
                 "have ended too"
             )
-        self._let_others_run(rank, ready, waiting, ranks or range(self.size))
+        self._let_others_run(rank, ready, waiting, group)
 
     def pause(self, rank: int) -> None:
         """Let every other rank that can go on do so first."""
         if not self.done[rank]:
-            self._let_others_run(rank, lambda: True, Waiting("a pause", ""), ())
+            self._let_others_run(rank, lambda: True, Waiting("a pause", ""), 0)
 
     def _let_others_run(
-        self, rank: int, ready: Callable[[], bool], waiting: Waiting, ranks: Sequence[int]
+        self, rank: int, ready: Callable[[], bool], waiting: Waiting, group: int
     ) -> None:
-        self.waiting[rank] = (ready, waiting, ranks)
+        self.waiting[rank] = (ready, waiting, group)
         numbers = random.put_aside()
         self._hand_on(rank)
         self._batons[rank].acquire()
@@ -204,21 +211,27 @@ class World:
     def _doing(self, rank: int) -> str:
         entry = self.waiting[rank]
         if entry is not None:
-            return (
-                "waits in "
-                f"{entry[1]}{entry[1].beside(entry[2], rank, self.size)}{self._beside(rank)}"
-            )
+            _, waiting, group = entry
+            beside = waiting.beside(self.members[group], rank, self.size)
+            return f"waits in {waiting}{beside}{self._named(group)}{self._beside(rank, group)}"
         return "has finished" if self.done[rank] else "has not started"
 
-    def _beside(self, rank: int) -> str:
+    def _named(self, group: int) -> str:
+        """The name of a group's communicator, where another one has the same ranks."""
+        known = list(self.members.values())
+        return on_communicator(str(group)) if known.count(self.members[group]) > 1 else ""
+
+    def _beside(self, rank: int, here: int) -> str:
         """Describe the first message that has come to a rank and is not awaited there."""
         for (group, lane, source, dest), queue in self.mail.items():
             if lane == FORWARD and queue and self.members[group][dest] == rank:
                 tag, frame = next(iter(queue))
                 whom = self.members[group][source]
                 text = read_header(frame).text
+                there = self._named(group) or on_ranks(self.members[group])
+                there = "" if group == here else there
                 return (
-                    f"; a message with tag {tag} from rank {whom} has come, which nobody has "
-                    f"received: {text}"
+                    f"; a message with tag {tag} from rank {whom} has come{there}, which nobody "
+                    f"has received: {text}"
                 )
         return ""

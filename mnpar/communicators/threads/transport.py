@@ -97,7 +97,7 @@ class ThreadTransport:
             self._me,
             lambda: pending.ready() or group in world.revoked,
             pending.waiting,
-            self._members,
+            group,
         )
         if group in world.revoked and not pending.ready():
             raise RankFailedError(
