@@ -110,9 +110,9 @@ class SampleCounter:
 
 _UNSURE = (
     "a loss is weighted by its samples, but these {0} arrays, the first of shape {2}, can be {0} "
-    "samples, or {1}, with a part of each in each array. If they are {1}, give the arrays one by one, "
-    "update(lossfun, x, t), or in a tuple; if they are {0}, say so: samples=lambda xs: len(xs), of "
-    "create_multi_node_optimizer or DistributedDataParallel"
+    "samples, or {1}, with a part of each in each array. If they are {1}, give the arrays one by "
+    "one, update(lossfun, x, t), or in a tuple; if they are {0}, say so: samples=lambda xs: "
+    "len(xs), of create_multi_node_optimizer or DistributedDataParallel"
 )
 
 
