@@ -1,5 +1,6 @@
 """``python -m mnpar doctor``: what works here. ``python -m mnpar run -n 4 script.py …``: start
 ranks of a script. ``python -m mnpar check script.py``: are its gradients those of one process?
+``python -m mnpar film timeline.json``: a page that plays a profile.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import sys
 from pathlib import Path
 
 from mnpar import __version__, doctor
-from mnpar.errors import LauncherError
+from mnpar.errors import DatasetError, LauncherError
 from mnpar.launch import parse_args
+from mnpar.profiling.film import write_film
 from mnpar.runtime.launcher import launched_ranks
 from mnpar.runtime.mpiexec import start
 from mnpar.testing import check_script
 
-COMMANDS = ("doctor", "run", "check")
+COMMANDS = ("doctor", "run", "check", "film")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,6 +48,15 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("script", metavar="SCRIPT")
     run.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="what the script gets")
+    filmed = commands.add_parser(
+        "film",
+        help="make a page that plays a profile: ranks, functions and messages",
+        description="Make one HTML page that plays what mnpar.profile has recorded.",
+    )
+    filmed.add_argument("trace", metavar="TRACE", help="timeline.json, or the folder that has it")
+    filmed.add_argument(
+        "-o", "--out", default="film.html", metavar="FILE", help="the page (film.html)"
+    )
     checked = commands.add_parser(
         "check",
         help="compare what a script computes on several ranks with one rank",
@@ -82,6 +93,14 @@ def main() -> int:
     args = parse_args(whole)
     if args.command == "doctor":
         return doctor.examine()
+    if args.command == "film":
+        trace = Path(args.trace)
+        try:
+            write_film(trace / "timeline.json" if trace.is_dir() else trace, args.out)
+        except (OSError, DatasetError) as error:
+            whole.error(str(error))
+        print(f"film: {args.out}")
+        return 0
     if args.ranks < 1:
         whole.error(f"-n is at least 1, not {args.ranks}")
     if launched_ranks() > 1:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,12 +26,15 @@ from mnpar.communicators.mailbox import Mailbox
 from mnpar.communicators.mpi.transport import MpiTransport
 from mnpar.communicators.threads.transport import ThreadTransport
 from mnpar.communicators.waiting import ANY
+from mnpar.communicators.wire import Call
 from mnpar.function_node import FunctionNode
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.pipeline.step import Step
 from mnpar.profiling.timeline import Event, Timeline
+from mnpar.runtime.callsite import call_site
 
 Clock = Callable[[], float]
+_STATM = "/proc/self/statm"  # Linux: pages of the process; the second number are those in memory
 _ROUNDS = 20  # messages there and back; the quickest one counts
 
 
@@ -38,22 +43,52 @@ class Recorder:
 
     Args:
         clock: seconds since any moment.
+
+    Attributes:
+        sites: the source lines of functions, by their numbers.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.events: list[Event] = []
+        self.sites: dict[int, str] = {}
+        self._pages = os.open(_STATM, os.O_RDONLY) if os.path.exists(_STATM) else -1
 
-    def span(
-        self, kind: str, name: str, start: float, peer: int | None = None, detail: str = ""
-    ) -> None:
+    def span(self, kind: str, start: float, described: Described) -> None:
         """Record an event that began at ``start`` and ends now."""
-        self.events.append(Event(kind, name, start, self.clock(), peer, detail))
+        end = self.clock()
+        memory = self.memory() if kind in _COMPUTES else 0
+        name, peer, detail, site, nbytes = described
+        self.events.append(Event(kind, name, start, end, peer, detail, site, nbytes, memory))
+
+    def memory(self) -> int:
+        """Return the bytes of memory that the rank's process uses; 0 where that is not known."""
+        if self._pages < 0:
+            return 0
+        return int(os.pread(self._pages, 100, 0).split()[1]) * mmap.PAGESIZE
+
+    def close(self) -> None:
+        """End the recording."""
+        if self._pages >= 0:
+            os.close(self._pages)
+            self._pages = -1
 
 
 _recorder: ContextVar[Recorder | None] = ContextVar("mnpar.recorder", default=None)
+_COMPUTES = ("forward", "backward", "update")  # kinds of events after which memory is read
+
+
+class Described(NamedTuple):
+    """What is said of an event: see :class:`mnpar.profiling.timeline.Event`."""
+
+    name: str
+    peer: int | None = None
+    detail: str = ""
+    site: str = ""
+    nbytes: int = 0
+
+
 # ---- the methods that are replaced ----
-Described = tuple[str, int | None, str]  # name, peer, detail
 
 
 def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any], Any]:
@@ -67,8 +102,7 @@ def _spanning(kind: str, describe: Callable[[Any, Any, Any], Described]) -> Call
                 return old(self, *args)
             start = recorder.clock()
             result = old(self, *args)
-            name, peer, detail = describe(self, args, result)
-            recorder.span(kind, name, start, peer, detail)
+            recorder.span(kind, start, describe(self, args, result))
             return result
 
         return method
@@ -85,8 +119,7 @@ def _receiving(describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any]
         def steps(self: Mailbox, *args: Any) -> Any:
             result = yield from old(self, *args)
             if recorder := _recorder.get():
-                name, peer, detail = describe(self, args, result)
-                recorder.span("recv", name, recorder.clock(), peer, detail)
+                recorder.span("recv", recorder.clock(), describe(self, args, result))
             return result
 
         return steps
@@ -95,35 +128,73 @@ def _receiving(describe: Callable[[Any, Any, Any], Described]) -> Callable[[Any]
 
 
 def _applied(function: FunctionNode, args: Any, ys: Any) -> Described:
-    return type(function).__name__, None, " ".join(str(y.shape) for y in ys if y.array is not None)
+    site = call_site()
+    if (recorder := _recorder.get()) is not None:
+        recorder.sites[function.number] = site
+    arrays = [y.array for y in ys if y.array is not None]
+    shapes = " ".join([str(array.shape) for array in arrays])
+    return Described(type(function).__name__, None, shapes, site, _bytes_of(arrays))
 
 
 def _backward(function: FunctionNode, args: Any, result: None) -> Described:
-    return type(function).__name__, None, ""
+    recorder = _recorder.get()
+    site = "" if recorder is None else recorder.sites.get(function.number, "")
+    return Described(type(function).__name__, site=site)
 
 
 def _waited(transport: Any, args: Any, result: None) -> Described:
     waiting = args[0].waiting
-    return (
-        waiting.what,
-        None if waiting.peer in (None, ANY) else transport.world_ranks[waiting.peer],
-        waiting.site,
-    )
+    peer = None if waiting.peer in (None, ANY) else transport.world_ranks[waiting.peer]
+    return Described(waiting.what, peer, waiting.site, waiting.site)
 
 
-def _message(box: Mailbox, name: str, peer: int, out: bool, *identity: Any) -> Described:
-    """Return a message, with a text that is the same at both ends."""
+def _message(
+    box: Mailbox, call: Call, peer: int, out: bool, seq: int, nbytes: int, site: str
+) -> Described:
+    """Return a message, with a text that is the same at both ends.
+
+    ``site``: of its sender.
+    """
     ranks = box.transport.world_ranks
     ends = (
         (ranks[box.transport.rank], ranks[peer])
         if out
         else (ranks[peer], ranks[box.transport.rank])
     )
-    return name, ranks[peer], " ".join(map(str, (*ends, box.order, *identity)))
+    text = " ".join(map(str, (*ends, box.order, seq, site)))
+    return Described(call.name, ranks[peer], text, call.site, nbytes)
+
+
+def _sent(box: Mailbox, args: Any, seq: int) -> Described:
+    x, call, dest = args[:3]
+    return _message(box, call, dest, True, seq, _bytes_of(x), call.site)
 
 
 def _received(box: Mailbox, args: Any, got: Any) -> Described:
-    return _message(box, args[3]().name, got[2], False, got[1].seq, got[1].site)
+    value, header, source, _ = got
+    return _message(box, args[3](), source, False, header.seq, _bytes_of(value), header.site)
+
+
+def _sent_in_exchange(box: Mailbox, args: Any, result: None) -> Described:
+    frame, dest, seq = args
+    return _message(box, _EXCHANGE, dest, True, seq, frame.nbytes, "exchange")
+
+
+def _received_in_exchange(box: Mailbox, args: Any, got: Any) -> Described:
+    call, source, seq = args
+    return _message(box, call, source, False, seq, _bytes_of(got[0]), "exchange")
+
+
+def _bytes_of(x: Any) -> int:
+    """Return the bytes of an array, or of those in a container."""
+    if isinstance(x, dict):
+        return _bytes_of(list(x.values()))
+    if isinstance(x, tuple | list):
+        return sum([_bytes_of(one) for one in x])
+    return int(getattr(x, "nbytes", 0))
+
+
+_EXCHANGE = Call("exchange", "")
 
 
 class _Place(NamedTuple):
@@ -137,29 +208,15 @@ _PLACES = (
     _Place(FunctionNode, "vjp", _spanning("backward", _backward)),
     _Place(MpiTransport, "wait", _spanning("wait", _waited)),
     _Place(ThreadTransport, "wait", _spanning("wait", _waited)),
-    _Place(
-        Mailbox,
-        "send",
-        _spanning("send", lambda box, a, seq: _message(box, a[1].name, a[2], True, seq, a[1].site)),
-    ),
+    _Place(Mailbox, "send", _spanning("send", _sent)),
     _Place(Mailbox, "_read", _spanning("recv", _received)),
-    _Place(
-        Mailbox,
-        "send_exchange",
-        _spanning(
-            "send", lambda box, a, _: _message(box, "exchange", a[1], True, a[2], "exchange")
-        ),
-    ),
-    _Place(
-        Mailbox,
-        "recv_exchange",
-        _receiving(lambda box, a, _: _message(box, a[0].name, a[1], False, a[2], "exchange")),
-    ),
-    _Place(Step, "act", _spanning("stage", lambda step, a, _: (" ".join(map(str, a)), None, ""))),
+    _Place(Mailbox, "send_exchange", _spanning("send", _sent_in_exchange)),
+    _Place(Mailbox, "recv_exchange", _receiving(_received_in_exchange)),
+    _Place(Step, "act", _spanning("stage", lambda step, a, _: Described(" ".join(map(str, a))))),
     _Place(
         GradientMethod,
         "_change",
-        _spanning("update", lambda optimizer, a, _: (type(optimizer).__name__, None, "")),
+        _spanning("update", lambda optimizer, a, _: Described(type(optimizer).__name__)),
     ),
 )
 
@@ -246,7 +303,7 @@ def profile(
     Afterwards rank 0 writes ``timeline.json``, to be opened in Perfetto (ui.perfetto.dev) or in
     Chrome (about:tracing): each rank's functions, waits, messages (as arrows) and the actions of a
     pipeline; and, where matplotlib is installed, the picture ``timeline.png``. Not profiling costs
-    nothing; profiling, about a microsecond for each function.
+    nothing; profiling, a few microseconds for each function.
 
     Args:
         out: a folder, made if it is not there.
@@ -284,6 +341,7 @@ def profile(
     finally:
         _recorder.reset(token)
         _uninstall()
+        recorder.close()
     comm.barrier()  # after an error nobody comes here
     events = _corrected(recorder.events, before, clock_offset(comm, clock))
     known = comm.gather_obj(

@@ -23,6 +23,9 @@ class Event(NamedTuple):
         start, end: seconds.
         peer: the other rank.
         detail: shapes, source lines; what a message's two ends have in common.
+        site: the user's source line.
+        nbytes: of a function's outputs, or of a message.
+        memory: bytes that the rank's process used then; 0: not read.
     """
 
     kind: str
@@ -31,6 +34,9 @@ class Event(NamedTuple):
     end: float
     peer: int | None = None
     detail: str = ""
+    site: str = ""
+    nbytes: int = 0
+    memory: int = 0
 
 
 _COLOURS = {"forward": "#7fb2e5", "backward": "#8fce9b", "update": "#d9c27c"}
@@ -161,7 +167,15 @@ class Timeline:
                 }
             )
             for event in some:
-                args = {"detail": event.detail} if event.detail else {}
+                told = {
+                    "detail": event.detail,
+                    "line": event.site,
+                    "bytes": event.nbytes,
+                    "memory": event.memory,
+                }
+                args: dict[str, Any] = {name: value for name, value in told.items() if value}
+                if event.peer is not None:
+                    args["peer"] = event.peer
                 peer = "" if event.peer is None else f" rank {event.peer}"
                 name = {
                     "wait": f"wait for{peer or ' others'}",
