@@ -23,10 +23,9 @@ from mnpar.autograd.engine import Seed
 from mnpar.checks.fingerprint import fingerprint
 from mnpar.checks.states import Survey, is_nonlinear
 from mnpar.functions.math.arithmetic import Div, Mul, MulConstant
-from mnpar.functions.node import GenericFunction
 
 if TYPE_CHECKING:
-    from mnpar.autograd.graph import Gradient, VariableNode
+    from mnpar.autograd.graph import Function, Gradient, VariableNode
     from mnpar.functions.communication.base import Communication
 
 
@@ -66,7 +65,7 @@ def _is_divided(loss: VariableNode, P: int) -> bool:
     seen = set()
     while nodes:
         function = nodes.pop().creator
-        if not isinstance(function, GenericFunction) or function.number in seen:
+        if function is None or function.communicates or function.number in seen:
             continue
         seen.add(function.number)
         times = _divisor(function) / P
@@ -77,7 +76,7 @@ def _is_divided(loss: VariableNode, P: int) -> bool:
     return False
 
 
-def _divisor(function: GenericFunction) -> float:
+def _divisor(function: Function) -> float:
     """Return the number by which a function divides its input; 0: it does something else."""
     if isinstance(function, MulConstant):
         return 1 / function.c if function.c else 0.0

@@ -35,8 +35,8 @@ from mnpar.communicators.wire import (
 from mnpar.configuration import is_debugging, is_recording
 from mnpar.errors import MismatchError
 from mnpar.function_hook import function_hooks
-from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.future import Future, Once, when_used
+from mnpar.functions.node import GenericFunction
 from mnpar.runtime.callsite import call_site, encode_site
 from mnpar.variable import Variable
 
@@ -153,7 +153,7 @@ def by_keys(xs: tuple[Any, ...], keys: Keys) -> Any:
     return xs if keys is None else dict(zip(keys, xs, strict=True))
 
 
-class Communication(FunctionNode):
+class Communication(GenericFunction):
     """A function that speaks to other ranks.
 
     Args:
@@ -161,7 +161,6 @@ class Communication(FunctionNode):
         of: the communication whose gradient this one carries, None in forward.
     """
 
-    generic = True
     communicates = True
     op: str
     reduction = "sum"

@@ -30,13 +30,13 @@ from mnpar.communicators.operation import Operation
 from mnpar.communicators.twins import present
 from mnpar.configuration import is_recording
 from mnpar.function_hook import FunctionHook, function_hooks
-from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.base import (
     Communication,
     CommunicationHook,
     communication_hook,
 )
 from mnpar.functions.communication.future import Future, when_used
+from mnpar.functions.node import GenericFunction
 from mnpar.variable import Variable
 
 P = ParamSpec("P")
@@ -104,14 +104,13 @@ def later(function: Callable[P, R]) -> Callable[P, R]:
     return start
 
 
-class Phase(FunctionNode):
+class Phase(GenericFunction):
     """The base of both phases.
 
     Args:
         whole: the collective whose phases they are.
     """
 
-    generic = True
     communicates = True
 
     def __init__(self, whole: SplitCollective) -> None:

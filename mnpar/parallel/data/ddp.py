@@ -20,6 +20,7 @@ from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.later import Phase
+from mnpar.functions.node import GenericFunction
 from mnpar.link import GradientComms, Link
 from mnpar.optimizers.flat_buffers import FlatBuffers
 from mnpar.optimizers.parameter_cache import ParameterCache
@@ -90,12 +91,10 @@ class Samples:
         self.held = False  # whether a result keeps it
 
 
-class Result(FunctionNode):
+class Result(GenericFunction):
     """The identity, applied to the model's outputs: refuses a backward on whose tape no ``End``
     waits to reduce gradients.
     """
-
-    generic = True
 
     def __init__(self, end: End, samples: Samples) -> None:
         self.end, self.samples = end, samples

@@ -21,8 +21,8 @@ from mnpar.autograd.engine import DeferredGradients, run_backward
 from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.autograd.tape import Tape
 from mnpar.configuration import is_recording, recording
-from mnpar.function_node import FunctionNode
 from mnpar.functions import recv, send
+from mnpar.functions.node import GenericFunction
 from mnpar.parallel.pipeline.layers import Stage
 from mnpar.variable import Variable, as_variable
 
@@ -253,10 +253,9 @@ class RematerializedMicroBatch(MicroBatch):
 _current: ContextVar[MicroBatch | None] = ContextVar("mnpar.micro_batch", default=None)
 
 
-class _Rerun(FunctionNode):
+class _Rerun(GenericFunction):
     """The whole of a stage as one function, whose backward runs the stage again."""
 
-    generic = True
     communicates = True  # backward must visit it in its turn, whatever reaches it
 
     def __init__(self, micro_batch: RematerializedMicroBatch, ys: list[Array]) -> None:
@@ -270,12 +269,11 @@ class _Rerun(FunctionNode):
         return (*self.micro_batch.rerun(gys), None)
 
 
-class _ReceivedInputs(FunctionNode):
+class _ReceivedInputs(GenericFunction):
     """The function without inputs whose outputs are what a stage that runs again had received; it
     keeps their gradients.
     """
 
-    generic = True
     communicates = True
 
     def __init__(self, xs: list[Array]) -> None:
