@@ -30,6 +30,7 @@ class Function(Protocol):
     number: int
     communicates: bool
     silent_forward: bool
+    silent_backward: bool
     on_tape: bool
     joint_vjp: bool
     opaque: bool

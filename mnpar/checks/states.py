@@ -8,10 +8,11 @@ For the ranks of a communicator, a value that is differentiated is
 A value is together where reduce_from or gather_from has made it, and own where it has passed
 copy_to or scatter_to, or a collective of law 1 (allgather, bcast …), which adds up the gradients of
 all ranks. Nothing is known of parameters and data: they may be either, and so may what is computed
-from them, and what comes from other ranks by messages of its own. ``together`` is the *invariant*
-of spmd_types and of JAX's shard_map, and ``own`` is their *replicated* and *varying*.
+from them, and what comes from other ranks by messages of its own. But no weight can be both.
+``together`` is the *invariant* of spmd_types and of JAX's shard_map, and ``own`` is their
+*replicated* and *varying*.
 
-Three combinations give some rank a wrong gradient, whatever the numbers are:
+Four combinations give some rank a wrong gradient, whatever the numbers are:
 
     reduce_from, gather_from   of what is together: it is whole, and would be added up again; or it
                                has missed copy_to before the ranks divide the work
@@ -19,13 +20,15 @@ Three combinations give some rank a wrong gradient, whatever the numbers are:
                                that nobody has summed
     any other function         of both, unless it adds them: the gradient of what is together would
                                be a part on each rank
+    a weight                   that is used as what is together in one place, and as each rank's own
+                               in another: it has missed copy_to there
 
 checks/graph_checks.py says when a graph is looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from mnpar.errors import MismatchError
@@ -75,7 +78,8 @@ class Survey:
 
     Args:
         roots: variables; what they were computed from belongs to the graph.
-        communications: those on the tape; what they were computed from belongs to it, too.
+        communications: those on the tape; those through which other ranks may send gradients, and
+            what they were computed from, belong to it, too.
 
     Raises:
         MismatchError: the graph has one of the combinations that give a wrong gradient.
@@ -84,7 +88,8 @@ class Survey:
     def __init__(
         self, roots: Iterable[VariableNode], communications: Sequence[Function] = ()
     ) -> None:
-        functions = _ancestors(roots, communications)
+        speaking = [f for f in communications if not (f.silent_forward or f.silent_backward)]
+        functions = _ancestors(roots, speaking)
         self._order = [functions[number] for number in sorted(functions)]
         leaves = [x for f in self._order for x in f.inputs if x.creator is None]
         self._named = any(map(_is_parameter, leaves))
@@ -95,10 +100,15 @@ class Survey:
         self._unknown: States = dict.fromkeys(groups)
         # of what functions computed, by their numbers; those of constants are missing
         self._found: dict[int, States] = {}
+        # as what leaves are used
+        self._uses: dict[VariableNode, dict[Group, State]] = {}
+        self._used_as_both: str = ""
         for function, kind in zip(self._order, kinds, strict=True):
             states = self._after(function, kind)
             if states is not None:
                 self._found[function.number] = states
+        if self._used_as_both:  # what is said before says more
+            raise MismatchError(self._used_as_both)
 
     def of(self, node: VariableNode) -> States:
         """Return the states of a variable."""
@@ -125,7 +135,13 @@ class Survey:
         if not inputs:  # what another rank gave
             return self._unknown
         states = _joined([self._of(x) for x in inputs])
-        return None if states is None else _communicated(kind, states, self._unknown)
+        if states is None:
+            return None
+        result = _communicated(kind, states, self._unknown)
+        if kind.inputs_are in _NEEDED:
+            for x in inputs:
+                self._use(x, group_of(kind), _NEEDED[kind.inputs_are](kind))
+        return result
 
     def _computed(self, function: Function) -> States | None:
         """Return the states of what a local function gives; of its terms alone both kinds may
@@ -135,10 +151,39 @@ class Survey:
         factors = [x for x in function.inputs if x not in terms]
         states = _joined([self._of(x) for x in factors])
         if states and is_nonlinear(function, factors):
-            for state in states.values():
-                if state is not None and state.together is not None and state.own is not None:
+            for group, state in states.items():
+                if state is None:
+                    continue
+                if state.together is not None and state.own is not None:
                     raise MismatchError(_mixed(function, state))
+                for x in factors:
+                    if self._of(x) is not None and group not in self.of(x):
+                        self._use(x, group, state)
         return _joined([states, *[self._of(x) for x in terms]]) if terms else states
+
+    def _use(self, node: VariableNode, group: Group, state: State) -> None:
+        """Note as what the leaves are used from which local functions alone computed a variable."""
+        stack = [node]
+        seen = set()
+        while stack:
+            x = stack.pop()
+            function = x.creator
+            if function is not None:
+                if not (function.communicates or function.opaque or function.number in seen):
+                    seen.add(function.number)
+                    stack += [x for x in function.inputs if x is not _added_once(function)]
+            elif self._of(x) is not None:
+                uses = self._uses.setdefault(x, {})
+                uses[group] = both = uses.get(group, State()).join(state)
+                if both.together is not None and both.own is not None:
+                    self._used_as_both = self._used_as_both or _used_as_both(x, both)
+
+
+def _added_once(function: Any) -> VariableNode | None:
+    """Return the input of a function that a sum over ranks gets from one of them, and of which each
+    has the whole gradient all the same.
+    """
+    return function.inputs[1] if getattr(function, "adds_once", False) else None
 
 
 def _ancestors(
@@ -274,6 +319,19 @@ def _refuse_together(kind: Communication, state: State | None) -> None:
         )
 
 
+def _used_as_both(leaf: VariableNode, state: State) -> str:
+    whole, own = state.together, state.own
+    assert whole is not None
+    assert own is not None
+    name = f"the weight {leaf.name}" if leaf.name else "a Variable"
+    return (
+        f"{name} of shape {leaf.shape} is used in two ways: with {whole.op} at {whole.site} as what"
+        f" the ranks own together, and with {own.op} at {own.site} as what each rank has of its"
+        " own, whose gradient is a part on each. If the ranks have it alike, let it pass copy_to in"
+        f" the second place; if it is each rank's own, what it meets in the first ({whole.comm!r})"
+    )
+
+
 def _mixed(function: Any, state: State) -> str:
     whole, own = state.together, state.own
     assert whole is not None
@@ -286,6 +344,11 @@ def _mixed(function: Any, state: State) -> str:
         f"before ({whole.comm!r})"
     )
 
+
+_NEEDED: Mapping[str, Callable[[Communication], State]] = {
+    "copies": lambda kind: State(together=kind),
+    "parts": lambda kind: State(own=kind),
+}
 
 _TWICE = (
     "each rank has its own gradient of it, which {name} would add up a second time: let a value "

@@ -8,6 +8,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.errors import MismatchError
 from mnpar.plans import blocks, everywhere
+from tests.checks import divided_programs
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -177,6 +178,31 @@ def a_weight_copied_for_the_same_work(comm):
     return F.sum(middle(comm, weight(comm)) * F.copy_to(comm, weight(comm)))
 
 
+def a_weight_inside_and_outside(comm):
+    w = weight(comm)
+    part = F.copy_to(comm, F.tanh(w)) * weight(comm, own=True) * w
+    return F.sum(F.reduce_from(comm, part))
+
+
+def a_weight_behind_and_inside(comm):
+    w = weight(comm)
+    h = middle(comm, weight(comm)) * w
+    return F.sum(h) + F.sum(F.reduce_from(comm, w * weight(comm, own=True)))
+
+
+def layers_that_share_a_weight(comm):
+    m = pair(comm)
+    rows = F.scatter_to(comm, F.tanh(m.before(X)), axis=0)
+    return loss(m, F.gather_from(comm, m.before(rows), axis=0))
+
+
+def a_table_before_and_behind(comm):
+    """The second use of the table divides the work by words: what enters it is to be copied."""
+    m = L.VocabularyParallelEmbedID(comm, N, N)
+    h = F.tanh(m(T))
+    return F.vocabulary_parallel_softmax_cross_entropy(comm, F.linear(h, m.W), T)
+
+
 def joined_ranks(comm):
     """Of a part of the ranks, which own it together."""
     half = comm.split(comm.rank % 2, comm.rank)
@@ -221,6 +247,10 @@ WRONG = {
     a_whole_beside_a_part: MEETS.format("Tanh", "copy_to"),
     a_scale_of_what_is_whole: MEETS.format("Div", "copy_to"),
     a_weight_copied_for_the_same_work: MEETS.format("Mul", "copy_to"),
+    a_weight_inside_and_outside: r"a Variable of shape .* is used in two ways: with copy_to",
+    a_weight_behind_and_inside: r"a Variable of shape .* is used in two ways: with reduce_from",
+    layers_that_share_a_weight: r"the weight W of shape \(12, 12\) is used in two ways",
+    a_table_before_and_behind: WHOLE.format("reduce_from", "reduce_from"),
     joined_ranks: WHOLE.format("reduce_from", "reduce_from"),
     before_other_ranks_sum: WHOLE.format("reduce_from", "reduce_from"),
 }
@@ -344,6 +374,28 @@ def right_mixture(comm):
     return F.sum(m(middle(comm, weight(comm)) * np.ones((4, 1))) ** 2)
 
 
+def right_sums_that_are_shown(comm):
+    """Nothing is differentiated through them."""
+    m = pair(comm)
+    h = run(m, m.before(X))
+    for show in (F.reduce_from, F.gather_from, F.allreduce, F.allgather):
+        show(comm, h)
+    F.copy_to(comm, F.copy_to(comm, h))
+    return loss(m, h)
+
+
+def right_table_before_and_behind(comm):
+    m = L.VocabularyParallelEmbedID(comm, N, N)
+    h = F.copy_to(comm, F.tanh(m(T)))
+    return F.vocabulary_parallel_softmax_cross_entropy(comm, F.linear(h, m.W), T)
+
+
+def right_weight_inside_and_outside(comm):
+    w = weight(comm)
+    part = F.copy_to(comm, F.tanh(w)) * weight(comm, own=True) * F.copy_to(comm, w)
+    return F.sum(F.reduce_from(comm, part) * w)
+
+
 def right_two_groups(comm):
     half, other = comm.split(comm.rank % 2, comm.rank), comm.split(comm.rank // 2, comm.rank)
     h = F.reduce_from(half, F.copy_to(half, weight(comm)) * weight(comm, own=True))
@@ -365,6 +417,18 @@ RIGHT = [value for name, value in globals().copy().items() if name.startswith("r
 @pytest.mark.parametrize("program", RIGHT, ids=[program.__name__ for program in RIGHT])
 def test_a_right_program_passes(program, ranks):
     mnpar.run(differentiate, ranks=4 if program is right_two_groups else ranks, args=(program, 2))
+
+
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_random_programs_are_right_and_pass_and_doubled_entrances_and_exits_are_told(first):
+    for seed in range(first, first + 25):
+        steps, ranks = divided_programs.draw(seed)
+        truth = divided_programs.alone(steps, ranks)
+        found = mnpar.run(divided_programs.over_ranks, ranks=ranks, args=(steps,))
+        assert not any(map(divided_programs.differ, found, truth)), (seed, steps)
+        for spoilt in divided_programs.places(steps):
+            with pytest.raises(MismatchError, match="own together"):
+                mnpar.run(divided_programs.over_ranks, ranks=ranks, args=(steps, "twice", spoilt))
 
 
 def test_a_graph_is_looked_at_again_when_its_number_doubles():

@@ -73,6 +73,8 @@ class AddOnce(GenericFunction):
     it. Adjoint of the second input: SumOnce.
     """
 
+    adds_once = True  # for checks/states.py
+
     def __init__(self, here: bool) -> None:
         self.here = here
 
