@@ -23,7 +23,11 @@ if TYPE_CHECKING:
         GradientMethod as GradientMethod,
         Synchronizer as Synchronizer,
     )
-    from mnpar.optimizers.hyperparameter import Hyperparameter as Hyperparameter, hyper as hyper
+    from mnpar.optimizers.hyperparameter import (
+        Hyperparameter as Hyperparameter,
+        Interval as Interval,
+        hyper as hyper,
+    )
     from mnpar.optimizers.loss_scaling import LossScaling as LossScaling
     from mnpar.optimizers.moments import (
         LAMB as LAMB,

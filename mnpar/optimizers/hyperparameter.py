@@ -26,7 +26,7 @@ class Interval:
     """The finite numbers from 0 to ``high``, which is one of them if ``closed``.
 
     Example:
-        >>> from mnpar.optimizers.hyperparameter import Interval
+        >>> from mnpar.optimizers import Interval
         >>> str(Interval(1.0, closed=False)), 1.0 in Interval(1.0), float("nan") in Interval(1.0)
         ('[0, 1)', True, False)
     """
@@ -198,6 +198,14 @@ def hyper(*, default: Any, within: Interval | None = None) -> Any:
     Args:
         default: of the argument of the class.
         within: the numbers that it may be; None: it may be anything.
+
+    Example:
+        >>> import mnpar.optimizers as O
+        >>> class Damped(O.SGD):
+        ...     damping: float = O.hyper(default=0.5, within=O.Interval(1.0))
+        >>> Damped(damping=2)
+        Traceback (most recent call last):
+        ValueError: Damped: damping must be a number in [0, 1], not 2.0
     """
     return HyperparameterProxy("", default, within)
 
