@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, TypeAlias, dataclass_transform
 
 from mnpar.autograd.observer import observer
-from mnpar.autograd.tape import current_tape
 from mnpar.communicators.threads.transport import claimant
 from mnpar.errors import MnparError
 from mnpar.link import Link
@@ -23,7 +22,12 @@ from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.model_holders import ModelHolders, is_due
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.parameter_cache import ParameterCache
-from mnpar.optimizers.untrained import check_gradients, check_loss, warn_of_unregistered
+from mnpar.optimizers.untrained import (
+    check_gradients,
+    check_loss,
+    has_communicated,
+    warn_of_unregistered,
+)
 from mnpar.optimizers.update_rule import UpdateRule, in_float32, unscale
 from mnpar.parameter import Parameter
 from mnpar.variable import backward
@@ -349,8 +353,7 @@ class GradientMethod(Optimizer):
             )
         if self.sync is not None:
             self.sync.listen()
-        tape = current_tape()
-        joint = bool(tape.records or tape.pending)  # with other ranks
+        joint = not self._examined and has_communicated()
         # without a loss too, the gradients that come from other ranks are scaled
         (backward if loss is None else loss.backward)(loss_scale=self._loss_scale)
         if not self._examined:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from types import SimpleNamespace
 from typing import Any
 
+from mnpar.autograd.tape import current_tape
 from mnpar.communicators.create import current_rank
 from mnpar.communicators.threads.transport import current_transport
 from mnpar.errors import listed
@@ -100,14 +101,20 @@ def _is_forgotten(one: Variable | Link) -> bool:
     return one.update_rule is None if isinstance(one, Parameter) else one.creator is None
 
 
+def has_communicated() -> bool:
+    """Return whether this rank has recorded communications, whose backward is still to come."""
+    tape = current_tape()
+    return bool(tape.records or tape.pending)
+
+
 def check_loss(target: Link, loss: Any, joint: bool) -> None:
     """Tell where the first backward from a loss function's loss has reached no parameter.
 
     Args:
         target: the link that is updated.
         loss: what the loss function returned.
-        joint: whether this rank has communicated, so that gradients may be those of other ranks'
-            losses.
+        joint: whether this rank has communicated before, so that gradients may be those of other
+            ranks' losses (:func:`has_communicated`).
 
     Raises:
         TypeError: there is no loss, and no other rank that may have one.
