@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from mnpar.functions.divided.halo import SpatialGrid as SpatialGrid
     from mnpar.initializers import Initializer as Initializer
     from mnpar.launch import run as run
+    from mnpar.link_hooks.model_summary import ModelSummary as ModelSummary, summary as summary
     from mnpar.optimizers import (
         GradientMethod as GradientMethod,
         Optimizer as Optimizer,
