@@ -28,6 +28,7 @@ import functools
 import operator
 import os
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, cast
@@ -52,6 +53,7 @@ from mnpar.communicators.collectives import (
 )
 from mnpar.communicators.operation import Operation, complete, no_steps
 from mnpar.communicators.replication import (
+    KnownModels,
     Model,
     allreduce_gradients,
     broadcast_persistents,
@@ -163,8 +165,10 @@ class Communicator:
         _communicators[self] = None
         # what was split from it, with color and key; None: nobody asked for that (``follow``)
         self.parts: list[tuple[int | None, int, Communicator | None]] | None = None
-        # how many multi-node optimizers were made on it (parallel/data/update_record.py)
-        self.optimizers = 0
+        # how many objects of each kind were made on it that all ranks make in one order
+        # (parallel/data/fingerprint.py)
+        self.made: Counter[str] = Counter()
+        self.models = KnownModels()
         self._configs: dict[str, Any] = {"batched_copy": True, "allreduce_grad_dtype": None}
 
     # ---- the group ----
@@ -752,7 +756,7 @@ class Communicator:
             >>> mnpar.run(program, ranks=3)
             [5.0, 5.0, 5.0]
         """
-        initialize_alike(self, list(model.namedparams()))
+        initialize_alike(self, model)
         for param in model.params(include_uninit=False):
             backend.copyto(param.array, self.bcast(param.array))
         broadcast_persistents(self, model)

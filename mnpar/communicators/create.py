@@ -275,6 +275,15 @@ def current_rank() -> int:
     return 0 if process is None else process.rank
 
 
+def current_size() -> int:
+    """The number of ranks of the job, of which :func:`current_rank` is one."""
+    transport = current_transport.get()
+    if transport is not None:
+        return transport.size
+    process = Process.known()
+    return 1 if process is None else process.size
+
+
 def own_cores() -> set[int]:
     """The cores on which this process may run: a launcher may have given each rank some of its
     own.

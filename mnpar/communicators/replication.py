@@ -1,13 +1,17 @@
 """Copies of one model on several ranks, as a communicator sees them: parameters and persistent
 values from rank 0, and sums of gradients, by few messages.
 
-A communicator knows arrays and no models, so what it needs of one is a protocol here.
+A communicator knows arrays and no models, so what it needs of one is a protocol here. Values and
+gradients of two models of one form fit together, so the ranks also compare which model each of them
+means (:class:`KnownModels`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+from zlib import crc32
 
 import numpy as np
 
@@ -23,6 +27,10 @@ class ReplicatingCommunicator(Protocol):
 
     rank: int
     size: int
+    models: KnownModels
+
+    def allgather(self, x: Array) -> tuple[Array, ...]:
+        """Return the ranks' arrays."""
 
     def allgather_obj(self, obj: Any) -> list[Any]:
         """Return the ranks' objects."""
@@ -50,22 +58,107 @@ class Model(Protocol):
         """Iterate over (path, link)."""
 
 
-def initialize_alike(comm: ReplicatingCommunicator, params: Sequence[tuple[str, Any]]) -> None:
+class KnownModels:
+    """The models of which the ranks of a communicator hold copies, numbered in the order in which
+    the ranks first named them to each other.
+
+    A rank describes a model by a few numbers. From those of all ranks, each of them knows whether
+    all mean the same model. A new model is told from another new one by its age: ranks make their
+    models in one order (law 5).
+    """
+
+    def __init__(self) -> None:
+        self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        # of each number, when its model was made; 0: nobody knows, as of a copy
+        self._made: list[int] = []
+
+    def describe(self, model: Model) -> list[int]:
+        """Return the number of a model, -1 if it has none yet; how many of the known ones were made
+        before it, -1 if nobody knows; and the bits of the numbers whose models are still there.
+        """
+        made = _made(model)
+        older = sum([0 < other < made for other in self._made]) if made else -1
+        living = sum([1 << n for n in self._numbers.values() if n < _BITS])
+        return [self._numbers.get(model, -1), older, living]
+
+    def agree(
+        self, comm: ReplicatingCommunicator, model: Model, rows: list[list[int]], forms: list[int]
+    ) -> None:
+        """Number a model that all ranks have described; all ranks call it.
+
+        Args:
+            comm: the ranks.
+            model: this rank's.
+            rows: what the ranks returned from :meth:`describe`, in rank order.
+            forms: numbers that are equal for models of one form, in rank order.
+
+        Raises:
+            MismatchError: the ranks mean different models; on all ranks.
+        """
+        known = sorted({number for number, _, _ in rows if number >= 0})
+        ages = {older for number, older, _ in rows if number < 0 and older >= 0}
+        # a rank may have made its copy anew, if the one of before is no longer there
+        others = [living for number, _, living in rows if number < 0 and known]
+        if (
+            len(set(forms)) > 1
+            or len(known) > 1
+            or (not known and len(ages) > 1)
+            or any([known[0] < _BITS and living >> known[0] & 1 for living in others])
+        ):
+            words = comm.allgather_obj(describe_model(model))
+            lines = [
+                f"  rank {rank}: {_ordinal(*row)}, {word}"
+                for rank, (row, word) in enumerate(zip(rows, words, strict=True))
+            ]
+            raise MismatchError("\n".join([_DIFFERENT, *lines, _ORDER]))
+        number = known[0] if known else len(self._made)
+        self._made[number : number + 1] = [_made(model)]
+        self._numbers[model] = number
+
+
+def describe_model(model: Model) -> str:
+    """Return a model's class and first parameters, for messages."""
+    params = [
+        f"{path} {'of no shape yet' if param.array is None else param.shape}"
+        for path, param in model.namedparams()
+    ]
+    more = f" and {len(params) - 4} more" if len(params) > 4 else ""
+    return f"a {type(model).__name__} with {', '.join(params[:4]) or 'no parameters'}{more}"
+
+
+def _made(model: Model) -> int:
+    """Return when the first parameter of a model was made; 0: nobody knows."""
+    return next((int(param.node.index) for param in model.params()), 0)
+
+
+def _ordinal(number: int, older: int, living: int) -> str:
+    if number >= 0:
+        return f"model {number + 1} of this communicator"
+    return "a new model" + f", made after {older} of those named before" * (older >= 0)
+
+
+def initialize_alike(comm: ReplicatingCommunicator, model: Model) -> None:
     """Initialize parameters that have no array yet on some ranks, with the values of the first rank
     where they have; what has none anywhere keeps none. All ranks call it.
 
     Args:
         comm: the ranks that hold copies.
-        params: (path, parameter) of all; parameters of which only some ranks have copies
-            (``param.summed``) are left out.
+        model: this rank's; parameters of which only some ranks have copies (``param.summed``) are
+            left out.
 
     Raises:
-        MismatchError: paths, shapes or dtypes differ.
+        MismatchError: paths, shapes or dtypes differ, or the ranks mean different models.
     """
-    forms = comm.allgather_obj(
-        [(path, None if p.array is None else (p.shape, p.dtype.str)) for path, p in params]
+    params = list(model.namedparams())
+    told = comm.allgather_obj(
+        (
+            comm.models.describe(model),
+            [(path, None if p.array is None else (p.shape, p.dtype.str)) for path, p in params],
+        )
     )
+    forms = [form for _, form in told]
     check_paths([[path for path, _ in form] for form in forms], "parameters")
+    comm.models.agree(comm, model, [row for row, _ in told], [])
     for i, (path, param) in enumerate(params):
         known = [(rank, form[i][1]) for rank, form in enumerate(forms) if form[i][1] is not None]
         if not known or param.summed is not None:
@@ -136,8 +229,13 @@ def allreduce_gradients(comm: ReplicatingCommunicator, model: Model, scale: floa
     as zeros there. All ranks call it.
     """
     params = [param for param in model.params(include_uninit=False) if param.requires_grad]
-    here = np.array([param.grad is not None for param in params], np.uint8)
-    anywhere = comm.allreduce(here, "max") if params else here
+    here = [param.grad is not None for param in params]
+    form = crc32(repr([param.shape for param in params]).encode())
+    rows = comm.allgather(np.array([form, *comm.models.describe(model), *here]))
+    comm.models.agree(
+        comm, model, [row[1:4].tolist() for row in rows], [int(row[0]) for row in rows]
+    )
+    anywhere = np.any([row[4:] for row in rows], axis=0)
     used = [param for param, there in zip(params, anywhere, strict=True) if there]
     for param in used:
         if param.grad is None:
@@ -191,3 +289,13 @@ def _reduce_together(comm: ReplicatingCommunicator, arrays: list[Array], scale: 
     for array in () if alone else arrays:
         array[...] = vector[start : start + array.size].reshape(array.shape)
         start += array.size
+
+
+_BITS = 62  # of an integer that travels; models beyond count as dropped
+
+_DIFFERENT = "the ranks name different models in one call:"
+
+_ORDER = (
+    "Models of one form would get each other's values or gradients: make them, and name them in "
+    "each call, in the same order on all ranks"
+)

@@ -139,6 +139,11 @@ class Optimizer:
         """The factor by which losses are multiplied now; None: 1."""
         return self._loss_scale
 
+    @property
+    def skips_overflows(self) -> bool:
+        """Return whether :meth:`loss_scaling` skips steps whose gradients are not finite."""
+        return self._scaling is not None
+
     def _scale_by(self, scale: float | None) -> None:
         if scale != self._loss_scale:
             self._loss_scale = scale

@@ -224,8 +224,14 @@ def compare_parts(placement: Placement, model: Link, update: int) -> None:
                         )
 
 
-def compare_copies(comm: Communicator, model: Link, update: int) -> None:
+def compare_copies(comm: Communicator, model: Link, update: int, cause: str = "") -> None:
     """Compare values that differ among ranks, as digests of them have shown; all ranks call it.
+
+    Args:
+        comm: the ranks that hold the copies.
+        model: this rank's.
+        update: how many updates came before.
+        cause: a sentence for the message, if the cause is known; the same on all ranks.
 
     Raises:
         MismatchError: they differ by more than rounding; on all ranks.
@@ -240,9 +246,12 @@ def compare_copies(comm: Communicator, model: Link, update: int) -> None:
     for rank, rows in enumerate(others, start=1):
         for (path, _), one, other in zip(named, first, rows, strict=True):
             if found := _difference(one, other, rows):
+                rules = comm.allgather_obj(_describe_rule(dict(named)[path]))
+                differ = f"Rank 0 changes it by {rules[0]}, and rank {rank} by {rules[rank]}. "
                 raise MismatchError(
                     f"update {update + 1}: the values of {path} are not the same on ranks "
-                    f"{[0, rank]}, copies of each other: {found}. {_REMEDY['value']}"
+                    f"{[0, rank]}, copies of each other: {found}. "
+                    f"{differ * (rules[0] != rules[rank])}{cause or _REMEDY['value']}"
                 )
 
 
@@ -257,6 +266,15 @@ def _difference(one: Array, other: Array, rows: Array) -> str:
     )
     slack = 100 * b.eps * float(np.fmax.reduce(sizes)) * b.size
     return f"they add up to {a.total:.6g} and {b.total:.6g}" if a.differs_from(b, slack) else ""
+
+
+def _describe_rule(param: Parameter) -> str:
+    """Return how a parameter is updated, for messages."""
+    rule = param.update_rule
+    if rule is None:
+        return "no optimizer"
+    given = ", ".join([f"{name} {x}" for name, x in rule.hyperparam.get_dict().items()])
+    return f"{type(rule).__name__} ({given})" + ", disabled" * (not rule.enabled)
 
 
 def _is_updated(param: Parameter) -> bool:

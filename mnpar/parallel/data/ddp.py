@@ -1,5 +1,9 @@
 """Data parallelism for programs that update parameters themselves: a backward that ends with the
 gradients of all ranks.
+
+The ranks tell each other after each forward what an optimizer's tell with their gradients
+(:mod:`mnpar.parallel.data.update_record`), and the same is checked: whether all call the same
+model, whether the copies are still equal.
 """
 
 from __future__ import annotations
@@ -10,23 +14,28 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-import numpy as np
-
+from mnpar import backend
 from mnpar.autograd.graph import AddGradient, Gradient, VariableNode, tick
 from mnpar.autograd.tape import Tape, current_tape
 from mnpar.backend import Array
 from mnpar.chain import Chain
 from mnpar.communicators.communicator import require_communicator
-from mnpar.configuration import is_recording
+from mnpar.configuration import is_debugging, is_recording
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.later import Phase
 from mnpar.functions.node import GenericFunction
 from mnpar.link import GradientComms, Link
 from mnpar.optimizers.flat_buffers import FlatBuffers
 from mnpar.optimizers.parameter_cache import ParameterCache
+from mnpar.parallel.data.consistency import NO_DIGEST
+from mnpar.parallel.data.fingerprint import ModelFingerprint
+from mnpar.parallel.data.nonfinite import NonFiniteReport
 from mnpar.parallel.data.reducer import Reducer, choose_bucket_bytes
 from mnpar.parallel.data.replicas import ReplicaSet, have_common_parameters
 from mnpar.parallel.data.samples import SampleCounter, samples_of
+from mnpar.parallel.data.update_record import UpdateRecord
+from mnpar.parameter import Parameter
+from mnpar.runtime.callsite import warn_user
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -138,6 +147,8 @@ class DistributedDataParallel(Chain):
             means over samples.
         bucket_bytes: as in :func:`mnpar.create_multi_node_optimizer`.
         samples: called with the arguments of the model: how many samples they are.
+        check: after how many backwards the ranks compare their values of the parameters; before
+            that already after 1, 2, 4, 8 and so on. In debug mode, in each forward.
 
     A backward that is recorded leaves reduced gradients too, but as arrays: second derivatives lead
     through :func:`mnpar.grad`, not through ``grad_var``.
@@ -164,22 +175,44 @@ class DistributedDataParallel(Chain):
         reduce: str = "weighted",
         bucket_bytes: int | str | None = "auto",
         samples: Callable[..., float] = samples_of,
+        check: int = 100,
     ) -> None:
         require_communicator(comm, "DistributedDataParallel(module, comm)")
         super().__init__()
         if reduce not in ("weighted", "mean"):
             raise ValueError(f"gradients are reduced by 'weighted' or 'mean', not {reduce!r}")
+        if check < 1:
+            raise ValueError(f"values are compared every 1 or more backwards, not every {check}")
         size = choose_bucket_bytes(comm) if bucket_bytes == "auto" else bucket_bytes
-        self.module = module
-        self._comm = comm
-        self._by_samples = reduce == "weighted"
+        self._set_up(ModelFingerprint(module, comm, reduce), size, samples, check)
+
+    def _set_up(
+        self,
+        fingerprint: ModelFingerprint,
+        bucket_bytes: int | str | None,
+        samples: Callable[..., float],
+        check: int,
+    ) -> None:
+        self.module = fingerprint.model
+        self._comm = comm = fingerprint.comm
+        self._fingerprint = fingerprint
+        self._by_samples = fingerprint.how == "weighted"
         self._samples = samples
         self._counter = SampleCounter(samples, strict=comm.size > 1 and self._by_samples)
         # in buckets always, which hooks send: End comes before backward's end
-        self._reducer = Reducer(comm, size or 2**62)  # type: ignore[arg-type]
+        self._reducer = Reducer(comm, bucket_bytes or 2**62)  # type: ignore[arg-type]
+        self._reducer.on_unsent = self._note_unsent
         self._buffers = FlatBuffers()
         self._buffers.synchronized = True
-        self._replicas = ReplicaSet(comm)
+        self._replicas = ReplicaSet(comm, check=check)
+        self._nonfinite = NonFiniteReport(comm, self._reducer)
+        self._diverged = False  # whether the last sum of gradients had NaN or infinity
+        self._t = 0  # how many sums of gradients there were
+        self._compared = -1  # after how many of them the values were compared last
+        # parameters with gradients that no backward with a forward of this model has found, and a
+        # few of their values then
+        self._unsent: dict[VariableNode, bytes] = {}
+        self._warned = False
         self._members = ParameterCache()
         self._end: End | None = None
         self._count = 0.0  # the samples of forwards since the last reduction that count in any case
@@ -200,7 +233,8 @@ class DistributedDataParallel(Chain):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's own result, recorded so that backward ends with the reduction."""
         if not self._replicas.ever_equal:
-            self._replicas.make_equal(self.module, self._buffers)
+            self._fingerprint.check_numbers()
+            self._make_equal()
         if self._end is not None and not self._end.waits(self._end.tape):  # its backward failed
             self._end, self._count, self._pending = None, 0.0, []
             self._reducer.give_up(self._buffers)
@@ -212,47 +246,86 @@ class DistributedDataParallel(Chain):
         before = len(current_tape().records)
         result = self.module(*args, **kwargs)
         samples = Samples(self._weight(args, kwargs))
-        records = current_tape().records[before:]
-        counts, stale, talked, within = self._meet(samples, records)
-        if stale:
-            self._replicas.make_equal(self.module, self._buffers)
-            if talked:
+        functions = current_tape().records[before:]
+        records = self._meet(samples, functions)
+        if any([record.stale for record in records]):
+            self._make_equal()
+            if any([record.final for record in records]):
                 raise RuntimeError(
                     f"rank {self._comm.rank}: parameters appeared in a forward that "
                     f"communicated: {_SIZES}"
                 )
             result = self.module(*args, **kwargs)  # the first was of other parameters
-        self._uneven = counts.tolist() if len(set(counts[counts > 0].tolist())) > 1 else []
-        if within and self._uneven:
+        counts = [record.weight + record.held for record in records]
+        self._uneven = counts if len({count for count in counts if count}) > 1 else []
+        if self._uneven and any([record.within for record in records]):
             raise RuntimeError(_UNEVEN.format(self._uneven))
-        total = counts.sum()
-        self._reducer.weight = float(counts[self._comm.rank] / total) if total else 0.0
+        total = sum(counts)
+        self._reducer.weight = counts[self._comm.rank] / total if total else 0.0
         self._buffers.gather(self._members.of(self.module))
         self._reducer.listen(self._buffers)
         result = Result.of(result, self._end, samples)
-        if samples.held and not records:
+        if samples.held and not functions:
             self._pending.append(ref(samples))
         else:
             self._count += samples.count
         return result
 
-    def _meet(self, samples: Samples, records: list[Any]) -> tuple[Array, bool, bool, bool]:
-        """Exchange what the ranks tell each other after a forward.
+    def _make_equal(self) -> None:
+        self._replicas.make_equal(self.module, self._buffers)
+        self._compared = self._t
+        self._unsent.clear()
 
-        Returns:
-            The samples of each rank since the last reduction; whether on any rank parameters have
-            appeared, the forward has communicated, and has done so on the communicator of this
-            model.
+    def _meet(self, samples: Samples, functions: list[Any]) -> list[UpdateRecord]:
+        """Return what the ranks tell each other after a forward that has put these functions on the
+        tape; all ranks call it.
+
+        Raises:
+            MismatchError: the ranks call different models, or their copies have drifted apart; on
+                all ranks.
         """
         pending = [some.count for some in [one() for one in self._pending] if some is not None]
-        mine = [
-            self._count + sum([*pending, samples.count]),
-            self._replicas.is_stale(self.module),
-            len(records),
-            any([_within(record, self._comm) for record in records]),
-        ]
-        counts, stale, talked, within = np.stack(self._comm.allgather(np.array(mine))).T
-        return counts, bool(stale.any()), bool(talked.any()), bool(within.any())
+        compares = self._t != self._compared or is_debugging()
+        number, rules = self._fingerprint.numbers
+        records = self._replicas.gather(
+            UpdateRecord(
+                samples.count,
+                self._count + sum(pending),
+                stale=self._replicas.is_stale(self.module),
+                final=bool(functions),
+                altered=bool(self._unsent),
+                within=any([_within(function, self._comm) for function in functions]),
+                diverged=self._diverged,
+                number=number,
+                rules=rules,
+                digest=self._replicas.digest(self.module, self._t) if compares else NO_DIGEST,
+            )
+        )
+        self._fingerprint.check(records)
+        if any([record.diverged for record in records]):
+            self._diverged = False
+            self._nonfinite.tell(self.module, self._t - 1)
+        if not any([record.stale for record in records]):
+            around = [rank for rank, record in enumerate(records) if record.altered]
+            self._replicas.compare(
+                records, self.module, self._t, _AROUND.format(around) if around else ""
+            )
+        self._compared = self._t
+        self._unsent.clear()
+        return records
+
+    def _note_unsent(self, param: Parameter) -> None:
+        """Note that a backward has found a parameter's gradient, and none of its forwards was one
+        of this model: if the parameter is then changed, it is by this rank's gradient alone.
+        """
+        if self._alone or self._count or any([param.node in end.reduces for end in ends()]):
+            return
+        few = backend.to_host(param.array.ravel()[:: max(1, param.array.size // 16)]).tobytes()
+        if self._unsent.get(param.node, few) != few and not self._warned:
+            self._warned = True
+            path = next(path for path, p in self.module.namedparams() if p is param)
+            warn_user(_UNREDUCED.format(self._comm.rank, path))
+        self._unsent[param.node] = few
 
     def _begin(self) -> End:
         for end in ends():
@@ -277,6 +350,10 @@ class DistributedDataParallel(Chain):
         self._buffers.gather(self._members.of(self.module))
         self._buffers.fill()
         self._reducer.reduce(self._buffers)
+        self._t += 1
+        scaled = any([param.node.loss_scale is not None for param in self._members.of(self.module)])
+        # with a loss scale they may overflow
+        self._diverged = not (scaled or all([b.is_finite() for b in self._reducer.buckets]))
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -290,11 +367,12 @@ class DistributedDataParallel(Chain):
             self._alone = before
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedDataParallel:
-        reduce = "weighted" if self._by_samples else "mean"
+        other = DistributedDataParallel.__new__(DistributedDataParallel)
+        Chain.__init__(other)
+        fingerprint = self._fingerprint.copy_for(copy.deepcopy(self.module, memo))
         size = self._reducer.bucket_bytes
-        return DistributedDataParallel(
-            copy.deepcopy(self.module, memo), self._comm, reduce, size, self._samples
-        )
+        other._set_up(fingerprint, size, self._samples, self._replicas.every)
+        return other
 
 
 def _within(record: Any, comm: Communicator) -> bool:
@@ -303,6 +381,17 @@ def _within(record: Any, comm: Communicator) -> bool:
         isinstance(record, Phase) and record.whole.what.comm is comm
     )
 
+
+_AROUND = (
+    "On ranks {}, backward found gradients of these parameters without a forward of "
+    "DistributedDataParallel, and so did not reduce them: call it, and not its module"
+)
+
+_UNREDUCED = (
+    "rank {}: {} was changed after a backward that found its gradient without a forward of its "
+    "DistributedDataParallel, so by this rank's gradient alone: call the DistributedDataParallel, "
+    "and not its module"
+)
 
 _UNEVEN = (
     "ranks of {} samples, whose model or loss communicates on the communicator of "

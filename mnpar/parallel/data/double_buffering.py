@@ -39,6 +39,7 @@ class DoubleBuffering:
         The latter are brought to this update's loss scale, by which the caller will divide: their
         own may have been another.
         """
+        self._reducer.note(buffers)
         places = [(buffer.summed, buffer.grad) for buffer in buffers.learning]
         places += [(param.summed, param.grad) for param in buffers.aliased]
         channels = [self._reducer.channel_of(summed) for summed, _ in places]

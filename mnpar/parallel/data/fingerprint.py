@@ -1,19 +1,22 @@
-"""Which optimizer a rank updates, and by which hyperparameters: two numbers in each update record.
+"""Which sum of gradients a rank takes part in, and by which settings: two numbers in each update
+record.
 
 Gradients of two models of one form fit together, whoever they are added to, and copies that step by
-different learning rates drift apart without an error. So each rank tells a number of its optimizer
-and a checksum of its hyperparameters, and only where these are not alike do the ranks say more.
+different learning rates drift apart without an error. So each rank tells a number of its optimizer,
+or of its DistributedDataParallel, and a checksum of the settings, and only where these are not
+alike do the ranks say more.
 """
 
 from __future__ import annotations
 
 import copy
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from zlib import crc32
 
 import numpy as np
 
+from mnpar.communicators.replication import describe_model
 from mnpar.errors import MismatchError
 from mnpar.optimizers import GradientMethod, Hyperparameter, hooks
 from mnpar.parallel.data.consistency import are_equal
@@ -21,47 +24,188 @@ from mnpar.parameter import structure
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+    from mnpar.link import Link
     from mnpar.parallel.data.placement import Placement
     from mnpar.parallel.data.update_record import UpdateRecord
 
 
-class OptimizerFingerprint:
-    """A distinction of an optimizer from others on the same ranks, and from its like on other
-    ranks.
+_ORDER = (
+    "Those of one communicator are numbered in the order in which {} is called, and their deep "
+    "copies in the order in which they are made: call it, copy, and {}, in the same order on all "
+    "ranks"
+)
+
+
+class SyncFingerprint:
+    """A distinction of what sums gradients from others of its kind on the same ranks, and from its
+    like on other ranks.
+
+    Args:
+        comm: the ranks that sum together; they make theirs in the same order.
+    """
+
+    kind: ClassVar[str]
+    different: ClassVar[str]  # the first line of an error where numbers differ
+    order: ClassVar[str]  # and its last
+    unlike: ClassVar[str]  # the first line of an error where settings differ
+    remedy: ClassVar[str]  # and its last
+
+    def __init__(self, comm: Communicator) -> None:
+        comm.made[self.kind] += 1
+        self.number = comm.made[self.kind] % COPY
+        self._copies = count(1)  # of this one, and of its copies
+        self.comm = comm
+        self._checksum: tuple[object, int] = (None, 0)  # ``structure.tuned``, and of that time
+
+    @property
+    def model(self) -> Link:
+        """The model whose gradients are summed."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, str]:
+        """Return, by name, as text, what is to be the same on all ranks."""
+        raise NotImplementedError
+
+    def copy(self) -> Self:
+        """Return a copy with a number that does not depend on how many there are: it may be made on
+        one rank only.
+        """
+        other = copy.copy(self)
+        other.number = self.number % COPY + next(self._copies) % COPY * COPY
+        other._checksum = (None, 0)
+        return other
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The number among those of its kind, and a checksum of the settings."""
+        if self._checksum[0] is not structure.tuned:
+            self._checksum = structure.tuned, crc32(repr(self.settings()).encode())
+        return self.number, self._checksum[1]
+
+    def check(self, records: list[UpdateRecord]) -> None:
+        """Compare the records of all ranks; all ranks call it with the same.
+
+        Raises:
+            MismatchError: they sum gradients of different models, or have other settings; on all
+                ranks.
+        """
+        self.check_numbers([record.number for record in records])
+        if len({record.rules for record in records}) > 1:
+            self._compare(self.comm.allgather_obj(self.settings()))
+
+    def _compare(self, everyone: list[dict[str, str]]) -> None:
+        lines = [
+            f"  {name}: {', '.join([one.get(name, 'not set') or 'none' for one in everyone])}"
+            for name in _different(everyone)
+        ]
+        raise MismatchError("\n".join([self.unlike, *lines, self.remedy]))
+
+    def check_numbers(self, numbers: list[int] | None = None) -> None:
+        """Compare the numbers of all ranks, which are gathered if they are not given; all ranks
+        call it.
+
+        Raises:
+            MismatchError: they differ; on all ranks.
+        """
+        if numbers is None:
+            numbers = [int(n) for n in self.comm.allgather(np.array(self.number))]
+        if len(set(numbers)) == 1:
+            return
+        models = self.comm.allgather_obj(describe_model(self.model))
+        lines = [
+            f"  rank {r}: {self._name_of(n)}, of {what}"
+            for r, (n, what) in enumerate(zip(numbers, models, strict=True))
+        ]
+        raise MismatchError("\n".join([self.different, *lines, self.order]))
+
+    def _name_of(self, number: int) -> str:
+        which, original = divmod(int(number), COPY)
+        name = f"{self.kind} {original}"
+        return f"copy {which} of {name}" if which else name
+
+
+class ModelFingerprint(SyncFingerprint):
+    """The fingerprint of a DistributedDataParallel.
+
+    Args:
+        model: of this rank.
+        comm: the ranks that hold copies of it.
+        how: how gradients are reduced: ``'weighted'`` or ``'mean'``.
+    """
+
+    kind = "DistributedDataParallel"
+    different = "the ranks call different models, each in a DistributedDataParallel:"
+    order = _ORDER.format("DistributedDataParallel(module, comm)", "call the models")
+    unlike = "DistributedDataParallel was not made alike on all ranks (rank 0's, rank 1's, ...):"
+    remedy = "Give it the same arguments on all ranks"
+
+    def __init__(self, model: Link, comm: Communicator, how: str) -> None:
+        super().__init__(comm)
+        self._model = model
+        self.how = how
+
+    @property
+    def model(self) -> Link:
+        """The model inside."""
+        return self._model
+
+    def settings(self) -> dict[str, str]:
+        """Return how gradients are reduced."""
+        return {"reduce": self.how}
+
+    def copy_for(self, model: Link) -> ModelFingerprint:
+        """Return the fingerprint of a copy of the model."""
+        other = self.copy()
+        other._model = model
+        return other
+
+
+class OptimizerFingerprint(SyncFingerprint):
+    """The fingerprint of an optimizer of several ranks.
 
     Args:
         optimizer: of this rank.
-        comm: the ranks that step together; they make their optimizers in the same order.
+        comm: the ranks that step together.
         placement: on a mesh, where the parameters lie: which of them all of these ranks have copies
             of.
         how: how gradients are reduced: ``'weighted'``, ``'mean'`` or ``'sum'``.
     """
 
+    kind = "optimizer"
+    different = "the ranks update different optimizers:"
+    order = _ORDER.format("create_multi_node_optimizer", "update")
+    unlike = (
+        "the optimizer's hyperparameters are not the same on all ranks (rank 0's, rank 1's, ...):"
+    )
+    remedy = (
+        "The copies would drift apart: set them on all ranks, by what is the same there, as the "
+        "number of updates (optimizer.t), and not by each rank's own epoch or loss; a rank that is "
+        "in join() sets none"
+    )
+
     def __init__(
         self, optimizer: GradientMethod, comm: Communicator, placement: Placement | None, how: str
     ) -> None:
-        comm.optimizers += 1
+        super().__init__(comm)
         self._how = how
-        self.number = comm.optimizers % COPY
-        self._copies = count(1)  # of this one, and of its copies
         self._optimizer = optimizer
-        self._comm = comm
         self._placement = placement
         # ``structure.now``, and the hyperparameters that single parameters have then
         self._own: tuple[object, dict[str, str]] = (None, {})
-        self._rules: tuple[object, int] = (None, 0)  # ``structure.tuned``, and the checksum then
         self._interrupted = 0  # how many updates ended by errors that the program has caught
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OptimizerFingerprint:
-        """Return a copy with a number that does not depend on how many optimizers there are: it may
-        be on one rank only.
-        """
-        memo[id(self)] = other = copy.copy(self)
-        other.number = self.number % COPY + next(self._copies) % COPY * COPY
+        """Return the fingerprint of a copy of the optimizer."""
+        memo[id(self)] = other = self.copy()
         other._optimizer, other._placement = copy.deepcopy((self._optimizer, self._placement), memo)
         other._own = (None, {})
-        other._rules = (None, 0)
         return other
+
+    @property
+    def model(self) -> Link:
+        """The model that the optimizer was set up with."""
+        model: Link = self._optimizer.target
+        return model
 
     def interrupt(self, times: int | None = 1) -> None:
         """Note that an error has come between the exchange of gradients and the end of a step, on
@@ -70,16 +214,9 @@ class OptimizerFingerprint:
         self._interrupted = 0 if times is None else self._interrupted + times
         structure.tune()
 
-    @property
-    def numbers(self) -> tuple[int, int]:
-        """The optimizer's number, and a checksum of the hyperparameters."""
-        if self._rules[0] is not structure.tuned:
-            self._rules = structure.tuned, crc32(repr(self._hyperparameters()).encode())
-        return self.number, self._rules[1]
-
-    def _hyperparameters(self) -> dict[str, str]:
-        """Return them by name, as text of nine digits: the last ones may be rounded in another way
-        on another machine.
+    def settings(self) -> dict[str, str]:
+        """Return the hyperparameters, as text of nine digits: the last ones may be rounded in
+        another way on another machine.
         """
         if self._own[0] is not structure.now:
             self._own = structure.now, self._of_parameters()
@@ -106,34 +243,14 @@ class OptimizerFingerprint:
                     found[f"parameter {i}'s update"] = "disabled"
         return found
 
-    def check(self, records: list[UpdateRecord]) -> None:
-        """Compare the records of all ranks; all ranks call it with the same.
-
-        Raises:
-            MismatchError: they update different optimizers, or have other hyperparameters, or some
-                lack a step of others; on all ranks.
-        """
-        self._check_numbers([record.number for record in records])
-        if len({record.rules for record in records}) == 1:
-            return
-        everyone = self._comm.allgather_obj(self._hyperparameters())
-        names = [
-            name
-            for name in dict.fromkeys([name for one in everyone for name in one])
-            if len({one.get(name) for one in everyone}) > 1
-        ]
-        # the step was taken nevertheless
-        if names == [_INTERRUPTED] and are_equal(self._optimizer.target, self._comm):
+    def _compare(self, everyone: list[dict[str, str]]) -> None:
+        if _different(everyone) != [_INTERRUPTED]:
+            super()._compare(everyone)
+        if are_equal(self.model, self.comm):  # the step was taken nevertheless
             self.interrupt(None)
             return
-        lines = [
-            f"  {name}: {', '.join([one.get(name, 'not set') or 'none' for one in everyone])}"
-            for name in names
-        ]
-        what, remedy = (
-            (_LACKS_STEP, _BY_LOADING) if names == [_INTERRUPTED] else (_UNLIKE, _BY_UPDATE)
-        )
-        raise MismatchError("\n".join([what, *lines, remedy]))
+        times = ", ".join([one[_INTERRUPTED] for one in everyone])
+        raise MismatchError(f"{_LACKS_STEP}\n  {_INTERRUPTED}: {times}\n{_BY_LOADING}")
 
     def check_updates(self) -> None:
         """Check, before values are given to all ranks, that states fit to them; all ranks call it.
@@ -143,34 +260,22 @@ class OptimizerFingerprint:
                 ranks.
         """
         mine = np.array([self._optimizer.t, self.number])
-        updates, numbers = np.stack(self._comm.allgather(mine)).T.tolist()
-        self._check_numbers(numbers)
+        updates, numbers = np.stack(self.comm.allgather(mine)).T.tolist()
+        self.check_numbers(numbers)
         if len(set(updates)) > 1:
             raise MismatchError(
                 f"the ranks' optimizers have made {updates} updates: load one snapshot on all "
                 "ranks, or none"
             )
 
-    def _check_numbers(self, numbers: list[int]) -> None:
-        if len(set(numbers)) == 1:
-            return
-        model = self._optimizer.target
-        params = ", ".join(
-            [f"{path} {param.shape}" for path, param in list(model.namedparams())[:4]]
-        )
-        models = self._comm.allgather_obj(
-            f"a {type(model).__name__} with {params or 'no parameters'}"
-        )
-        lines = [
-            f"  rank {r}: {_name_of(n)}, of {what}"
-            for r, (n, what) in enumerate(zip(numbers, models, strict=True))
-        ]
-        raise MismatchError("\n".join(["the ranks update different optimizers:", *lines, _ORDER]))
 
-
-def _name_of(number: int) -> str:
-    which, original = divmod(int(number), COPY)
-    return f"copy {which} of optimizer {original}" if which else f"optimizer {original}"
+def _different(everyone: list[dict[str, str]]) -> list[str]:
+    """Return the names of what the ranks have set in different ways."""
+    return [
+        name
+        for name in dict.fromkeys([name for one in everyone for name in one])
+        if len({one.get(name) for one in everyone}) > 1
+    ]
 
 
 def _texts(given: Hyperparameter, whose: str) -> dict[str, str]:
@@ -184,14 +289,6 @@ _NUMBER = (int, float, np.number)  # written in the call, a union would be made 
 _HOOKS = hooks.__name__
 _INTERRUPTED = "interrupted updates"
 
-_ORDER = (
-    "Those of one communicator are numbered in the order in which create_multi_node_optimizer "
-    "is called, and their deep copies in the order in which they are made: call it, copy, and "
-    "update, in the same order on all ranks"
-)
-
-_UNLIKE = "the optimizer's hyperparameters are not the same on all ranks (rank 0's, rank 1's, ...):"
-
 _LACKS_STEP = (
     "copies are not the same any more: an error has interrupted an update on some ranks (rank "
     "0's, rank 1's, ...):"
@@ -200,10 +297,4 @@ _LACKS_STEP = (
 _BY_LOADING = (
     "The others have taken that step. An error that is caught after the gradients were "
     "exchanged, as one of a hook, is to be raised on all ranks; now load a snapshot on all of them"
-)
-
-_BY_UPDATE = (
-    "The copies would drift apart: set them on all ranks, by what is the same there, as the "
-    "number of updates (optimizer.t), and not by each rank's own epoch or loss; a rank that is in "
-    "join() sets none"
 )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mnpar.parameter import Parameter
 
 BUCKET = 2**20  # bytes: latency matters little on any network, and a bucket is soon full
+FEW = 64  # gradients of each bucket that are looked at for NaN
 _NOTHING = np.empty(0, np.float32)
 
 # the ranks that have copies of parameters with this ``param.summed``
@@ -58,11 +59,39 @@ class Bucket:
         self.sent: Any = None
         self.operation: Operation | None = None
         self.awaited = 0  # parameters whose gradients are not final yet
+        self._few = _few_of(self.grad)
+        # some of this rank's own gradients in the last two sums, the last ones first
+        self._own: tuple[Array | None, Array | None] = (None, None)
+
+    def note(self) -> None:
+        """Note a few of this rank's own gradients, which their sum over ranks replaces."""
+        if self._few is not None:
+            self._own = self._few.copy(), self._own[0]
+
+    def find_nonfinite(self, sums_ago: int) -> Parameter | None:
+        """Return the last parameter, the first that backward found, that had NaN or infinity among
+        the gradients noted for the last sum (0), or for the one before (1).
+        """
+        own = self._own[sums_ago]
+        found = [] if own is None else np.flatnonzero(~np.isfinite(own)).tolist()
+        if not found:
+            return None
+        stops = np.cumsum([param.array.size for param in self.params])
+        place = found[-1] * _stride_of(self.grad)
+        param: Parameter = self.params[int(np.searchsorted(stops, place, "right"))]
+        return param
+
+    def is_finite(self) -> bool:
+        """Return whether the gradients have neither NaN nor infinity, as far as a few of them
+        show.
+        """
+        return self._few is None or bool(np.isfinite(self._few).all())
 
     def pack(self, weight: float, wire: Callable[[Array, Array], Array]) -> Array:
         """Apply the weight, and convert to the wire dtype; return what is sent, which may be the
         gradients themselves.
         """
+        self.note()
         if weight != 1:
             self.grad *= weight
         self.sent = wire(self.grad, self.sent)
@@ -79,6 +108,7 @@ class Bucket:
             if self.sent.dtype == self.grad.dtype:
                 self.buffer.rebind(self.sent)
                 self.grad = self.sent
+                self._few = _few_of(self.grad)
 
     def unpack(self) -> None:
         """Wait for the sum, and write it to the gradients."""
@@ -141,6 +171,8 @@ class Reducer:
         self._listening = False
         self._given_up = False
         self.weight = 1.0  # of this rank's gradients in the sum
+        # called with each parameter whose gradient is final in a backward that sends no buckets
+        self.on_unsent: Callable[[Parameter], None] | None = None
 
     @property
     def channel(self) -> Communicator:
@@ -210,7 +242,8 @@ class Reducer:
             return
         for bucket in self.buckets:
             for param, slot in zip(bucket.params, bucket.slots, strict=True):
-                self._off.append(param.register_hook(self._when_final(bucket, slot), after=True))
+                hook = self._when_final(bucket, param, slot)
+                self._off.append(param.register_hook(hook, after=True))
         # with a hook the gradient is kept as soon as it is final, and not after backward
         for node in aliased:
             self._off.append(node.add_hook(GradientHook(lambda node: None, after=True)))
@@ -229,9 +262,13 @@ class Reducer:
             yield Bucket(buffer, start, stop)
             stop = start
 
-    def _when_final(self, bucket: Bucket, slot: GradSlot) -> Callable[[VariableNode], None]:
+    def _when_final(
+        self, bucket: Bucket, param: Parameter, slot: GradSlot
+    ) -> Callable[[VariableNode], None]:
         def final(node: VariableNode) -> None:
             if not self._listening:
+                if self.on_unsent is not None:
+                    self.on_unsent(param)
                 return
             # a recorded backward's, a Variable; or it lived in another optimizer's buffer
             if node.gradient is not slot.array:
@@ -329,6 +366,8 @@ class Reducer:
             sent = _NOTHING if first is None else first.pack(self.weight, self.wire)
             if noted is None or noted.x is not sent:
                 self._noted = noted = PiggybackSum(self.comm, sent)
+        elif self.comm.size > 1:
+            first.note()
         return noted
 
     def finish(self, buffers: FlatBuffers) -> None:
@@ -340,6 +379,19 @@ class Reducer:
             self._reduce_at_once(
                 buffers, [bucket for bucket in self.buckets if bucket is not first]
             )
+
+    def note(self, buffers: FlatBuffers) -> None:
+        """Note some of this rank's gradients, which another than :meth:`reduce` is about to sum."""
+        self.attach(buffers)
+        for bucket in self.buckets:
+            bucket.note()
+
+    def find_nonfinite(self, sums_ago: int) -> Parameter | None:
+        """Return a parameter of which this rank's own gradient had NaN or infinity, as far as a few
+        elements of each bucket show, in the last sum (0) or in the one before (1).
+        """
+        found = [bucket.find_nonfinite(sums_ago) for bucket in self.buckets]
+        return next((param for param in found if param is not None), None)
 
     def nowhere(self, buffers: FlatBuffers) -> list[Parameter]:
         """Return the parameters that have a gradient on no rank; all ranks call it."""
@@ -394,6 +446,19 @@ class Reducer:
         for param in buffers.aliased:
             param.grad *= self.weight
             self.channel_of(param.summed).allreduce(param.grad, out=param.grad)
+
+
+def _few_of(grad: Array) -> Array | None:
+    """Return a view of up to FEW elements of a vector; None if it is on a device, or cannot have
+    NaN.
+    """
+    if type(grad) is not np.ndarray or grad.dtype.kind in "biu":
+        return None
+    return grad[:: _stride_of(grad)]
+
+
+def _stride_of(grad: Array) -> int:
+    return max(1, -(-grad.size // FEW))
 
 
 def choose_bucket_bytes(comm: Communicator) -> int | None:

@@ -19,7 +19,12 @@ from mnpar.parallel.data.consistency import (
     digest_of_copy,
 )
 from mnpar.parallel.data.reducer import Among
-from mnpar.parallel.data.update_record import UpdateRecord, exchange_records, share_flags
+from mnpar.parallel.data.update_record import (
+    UpdateRecord,
+    exchange_records,
+    gather_records,
+    share_flags,
+)
 from mnpar.parameter import Parameter, structure
 
 if TYPE_CHECKING:
@@ -56,9 +61,8 @@ def broadcast_model(
         [5.0, 5.0, 5.0]
     """
     require_communicator(comm, "broadcast_model(model, comm)")
-    params = list(model.namedparams())
-    initialize_alike(comm, params)
-    initialized = [param for _, param in params if param.array is not None]
+    initialize_alike(comm, model)
+    initialized = list(model.params(include_uninit=False))
     buffers = FlatBuffers() if buffers is None else buffers
     places = [(buffer.data, buffer.summed) for buffer in buffers.gather(initialized)]
     for values, summed in [*places, *[(param.array, param.summed) for param in buffers.aliased]]:
@@ -102,6 +106,7 @@ class ReplicaSet:
 
     Attributes:
         ever_equal: whether the copies were made equal at any time.
+        every: after how many updates the ranks compare their values.
     """
 
     def __init__(
@@ -110,7 +115,7 @@ class ReplicaSet:
         self.comm = comm
         self.placement = placement
         self.ever_equal = False
-        self._check = check
+        self.every = check
         self._complete = False  # whether each parameter had an array when they were made equal
         # ``structure.now`` while they are complete and not stale
         self._settled: object = None
@@ -162,6 +167,10 @@ class ReplicaSet:
         """
         return self._settled is structure.now or (self._complete and not self.is_stale(model))
 
+    def gather(self, record: UpdateRecord) -> list[UpdateRecord]:
+        """Return the records of all ranks, where none of them sums gradients meanwhile."""
+        return gather_records(record, self.comm)
+
     def exchange(self, record: UpdateRecord) -> list[UpdateRecord]:
         """Tell the other ranks this rank's record, and return theirs, without a sum of gradients.
 
@@ -180,7 +189,7 @@ class ReplicaSet:
         """Return whether values are compared after so many updates: after 1, 2, 4 … and then every
         so many; in debug mode always.
         """
-        return not t % self._check or (t <= self._check and not t & (t - 1)) or is_debugging()
+        return not t % self.every or (t <= self.every and not t & (t - 1)) or is_debugging()
 
     def compares(self, t: int) -> bool:
         """Return whether they are compared in the update after so many."""
@@ -195,9 +204,9 @@ class ReplicaSet:
             return digest_of_copy(model, self.comm.rank)
         return NO_DIGEST
 
-    def compare(self, records: list[UpdateRecord], model: Link, t: int) -> None:
+    def compare(self, records: list[UpdateRecord], model: Link, t: int, cause: str = "") -> None:
         """Compare values if digests differ, or some were altered by hand; all ranks call it with
-        the same records.
+        the same records, and the same sentence for the message if the cause is known.
 
         Raises:
             MismatchError: they differ by more than rounding; on all ranks.
@@ -208,7 +217,7 @@ class ReplicaSet:
         if self.comm.size > 1 and (
             self._suspicious or len({record.digest for record in records}) > 1
         ):
-            compare_copies(self.comm, model, t)
+            compare_copies(self.comm, model, t, cause)
 
     def compare_parts(self, model: Link, t: int) -> None:
         """Compare what ranks of a mesh that have a model together have in common of it, gradients

@@ -20,9 +20,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
+import numpy as np
+
 from mnpar.autograd.tape import current_tape
 from mnpar.checks.communication_checks import checking
 from mnpar.checks.mesh_update import MeshUpdate
+from mnpar.communicators.create import current_size
+from mnpar.communicators.replication import describe_model
 from mnpar.functions.communication.base import communication_hook
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
@@ -30,6 +34,7 @@ from mnpar.parallel.data.consistency import NO_DIGEST, are_equal
 from mnpar.parallel.data.ddp import ends
 from mnpar.parallel.data.double_buffering import DoubleBuffering
 from mnpar.parallel.data.fingerprint import OptimizerFingerprint
+from mnpar.parallel.data.nonfinite import NonFiniteReport
 from mnpar.parallel.data.placement import Placement
 from mnpar.parallel.data.reducer import Reducer
 from mnpar.parallel.data.replicas import (
@@ -49,13 +54,15 @@ from mnpar.parallel.data.update_record import (
 )
 from mnpar.parallel.data.weighting import (
     UnownedGradients,
+    is_finite,
     own_weight,
     weighted,
 )
 from mnpar.parallel.data.zero import Shards
-from mnpar.parameter import structure
+from mnpar.parameter import Parameter, structure
 from mnpar.runtime.callsite import warn_user
 from mnpar.serializer import Deserializer
+from mnpar.variable import Variable
 
 REDUCTIONS = ("weighted", "mean", "sum")
 _NOTHING = nullcontext()
@@ -71,7 +78,17 @@ class _Update:
         before: the persistent values before the forward, if it may have to run again.
     """
 
-    __slots__ = ("before", "factor", "forward", "record", "reruns", "skips", "started")
+    __slots__ = (
+        "before",
+        "factor",
+        "forward",
+        "graphless",
+        "record",
+        "reruns",
+        "skips",
+        "started",
+        "talks",
+    )
 
     def __init__(
         self,
@@ -88,6 +105,8 @@ class _Update:
         self.factor: float | None = None
         self.reruns = False  # the forward was of other parameters than all ranks have now
         self.skips = False  # there is no step
+        self.graphless = False  # no function has computed the loss
+        self.talks = False  # gradients may come from other ranks' losses
 
 
 class GradientSync:
@@ -115,6 +134,8 @@ class GradientSync:
         optimizer.buffers.synchronized = True
         self.replicas = ReplicaSet(reducer.comm, placement, check)
         self.on_mesh = placement is not None and placement.mesh.comm.size > 1
+        # whether no other rank can have a loss that this model has a part in
+        self._has_all_losses = self.comm.size == current_size()
         self.keeps = False  # whether this update's gradients are added to those that are there
         self._how = reduce
         self._zero_fill = zero_fill
@@ -149,6 +170,11 @@ class GradientSync:
         # whether any rank's step may sum norms of pieces of weights that stages share
         self._asks = False
         self._all_joined = False
+        self._ever_lost = False  # whether any rank had a loss in any update
+        self._without = False  # this rank's loss function has returned no loss before
+        self._ever_reached = False  # whether any parameter of any rank ever had a gradient
+        everyone = self.comm if placement is None else placement.mesh.comm
+        self._nonfinite = NonFiniteReport(everyone, reducer)
 
     def take_as_given(self) -> None:
         """Do not broadcast rank 0's values at the first update: each rank has loaded its own."""
@@ -202,18 +228,25 @@ class GradientSync:
         settled = self.replicas.is_settled(model)
         before = None if settled else copy_persistents(model)
         loss = lossfun(*args, **kwds)
-        own = own_weight(loss, self._samples.count(args, kwds), self._how)
+        samples = self._samples.count(args, kwds)
+        own = own_weight(loss, samples, self._how)
         if self.comm.size == 1 and self._how != "sum" and not self._held:
             self._base = abs(own) or self._base  # N
         started = abs(own) / (self._base or 1.0)
         if self._alone:
             self._add_up(own, loss)
             return weighted(loss, own, started, self.optimizer.loss_scale, None)
+        # a loss scaling skips the step then
+        diverged = own != 0 and not is_finite(loss) and not self.optimizer.skips_overflows
         record = self._packed[0]
-        if record is None or not (settled and self._repeats(record, own)):
-            record = self._record(own, before is not None)
+        if record is None or diverged or not (settled and self._repeats(record, own)):
+            lossless = loss is None and self._lacks_loss(samples)
+            record = self._record(own, before is not None, lossless=lossless, diverged=diverged)
         forward = lambda: lossfun(*args, **kwds)
         update = self._begin(_Update(record, forward, started, before))
+        if not self._ever_reached:
+            update.graphless = isinstance(loss, Variable) and loss.creator is None
+            update.talks = bool(current_tape().records or current_tape().pending)
         return self._weigh(update, loss)
 
     def _weigh(self, update: _Update, loss: Any) -> Any:
@@ -245,7 +278,14 @@ class GradientSync:
         )
 
     def _record(
-        self, weight: float, undoable: bool = True, manual: bool = False, joining: bool = False
+        self,
+        weight: float,
+        undoable: bool = True,
+        *,
+        manual: bool = False,
+        joining: bool = False,
+        lossless: bool = False,
+        diverged: bool = False,
     ) -> UpdateRecord:
         """Return this rank's record. ``undoable``: the persistent values from before the forward
         are there, so that it can be run again.
@@ -273,6 +313,7 @@ class GradientSync:
             asks = self._shards is not None and self._placement.asks(self.optimizer)
         if self._shards is not None:
             altered = self._shards.altered()
+        number, rules = self._fingerprint.numbers
         return UpdateRecord(
             weight,
             self._held,
@@ -284,8 +325,11 @@ class GradientSync:
             unsettled,
             asks,
             altered,
-            *self._fingerprint.numbers,
-            self.replicas.digest(model, self.optimizer.t),
+            lossless=lossless and not talks,  # others may have the loss
+            diverged=diverged,
+            number=number,
+            rules=rules,
+            digest=self.replicas.digest(model, self.optimizer.t),
         )
 
     def _begin(self, update: _Update) -> _Update:
@@ -306,6 +350,7 @@ class GradientSync:
         model = self.optimizer.target
         self._notes = None
         self._fingerprint.check(records)
+        self._check_losses(update, records)
         self._asks = records[0].asks
         if all([record.joining for record in records]):
             self._all_joined = True
@@ -324,6 +369,57 @@ class GradientSync:
             self._prepare()
         elif not any([record.stale for record in records]):
             self.replicas.compare(records, model, self.optimizer.t)
+
+    def _check_losses(self, update: _Update, records: list[UpdateRecord]) -> None:
+        """Tell losses that are missing everywhere, or not finite; all ranks call it with the same
+        records.
+        """
+        if any([record.diverged for record in records]):
+            mine = update.record
+            loss = mine.diverged if mine.weight else None
+            self._nonfinite.tell(self.optimizer.target, self.optimizer.t, loss)
+        self._ever_lost = self._ever_lost or total_weight(records) > 0
+        if (
+            not self._ever_lost
+            and any([record.lossless for record in records])
+            and not any([record.manual for record in records])
+            and self._has_all_losses
+        ):
+            raise TypeError(_LOSSLESS.format(type(self.optimizer.target).__name__))
+
+    def _trained(self) -> list[Parameter]:
+        """Return the parameters that steps are to change."""
+        members = self.optimizer.members()
+        return [p for p in members if p.update_rule is None or p.update_rule.enabled]
+
+    def _lacks_loss(self, samples: float) -> bool:
+        """Return whether a loss function must have returned a loss: one update without samples may
+        be there to make the copies equal.
+        """
+        before, self._without = self._without, True
+        return (samples > 0 or (samples < 0 and before)) and bool(self._trained())
+
+    def _reach(self, update: _Update) -> int:
+        """Return how far this rank's backward got, for :meth:`_check_reach`."""
+        trained = self._trained()
+        if update.record.manual or update.talks or not trained:
+            return _FOUND  # not a question for this rank
+        if any([param.node.gradient is not None for param in trained]):
+            return _FOUND
+        if update.record.weight == 0:
+            return _NO_LOSS
+        return _NO_GRAPH if update.graphless else _MISSED
+
+    def _check_reach(self, reach: int) -> None:
+        """Tell, at the first update, a model of which no parameter gets a gradient on any rank; all
+        ranks call it.
+        """
+        furthest = int(self.comm.allreduce(np.array(reach), "max"))
+        self._ever_reached = furthest != _NO_LOSS
+        if furthest == _NO_GRAPH:
+            raise RuntimeError(_WITHOUT_GRAPH.format(type(self.optimizer.target).__name__))
+        if furthest == _MISSED:
+            warn_user(_UNREACHED.format(describe_model(self.optimizer.target)), self.comm.rank)
 
     def _skip(self, update: _Update, why: str) -> None:
         update.skips = True
@@ -413,18 +509,25 @@ class GradientSync:
         self._update = None
         if self._all_joined:
             return False
+        # told once all ranks know that they sum
+        examined = self._ever_reached or not self._has_all_losses
+        reach = None if examined else self._reach(update)
         if update.factor is None:
             try:
-                return self._sum_with_records(update, by_pieces)
+                return self._sum_with_records(update, by_pieces, reach)
             except BaseException:
                 self._others.forget()
                 raise
         self._others.settle(update.factor)
         self._forget_held()
-        return False if update.skips else self._sum(update.factor, by_pieces)
+        if update.skips:
+            return False
+        if reach is not None:
+            self._check_reach(reach)
+        return self._sum(update.factor, by_pieces)
 
     def _sum_with_records(
-        self, update: _Update, by_pieces: Callable[[], bool]
+        self, update: _Update, by_pieces: Callable[[], bool], reach: int | None
     ) -> bool | Pieces | None:
         """Sum gradients in one message with the records. Between its two halves the rank does what
         it can while others arrive.
@@ -458,9 +561,12 @@ class GradientSync:
         if records is not None:
             reducer.rest()
             parts = ()
+            self._check_losses(update, records)
             self.replicas.compare(records, self.optimizer.target, self.optimizer.t)
             factor = self._factor_after(records)
             buffers.multiply(factor)
+            if reach is not None:
+                self._check_reach(reach)
         self._others.settle(factor)
         if self._holding or self._held:
             self._forget_held()
@@ -487,7 +593,9 @@ class GradientSync:
         else:
             factor = base / total if total else 1.0
             self._base = total or base
-        usual = not manual and not any([record.held or record.joining for record in records])
+        usual = not manual and not any(
+            [record.held or record.joining or record.diverged for record in records]
+        )
         self._notes = [record.pack() for record in records] if usual else None
         return factor
 
@@ -667,6 +775,25 @@ def _can_be_summed(records: list[UpdateRecord]) -> bool:
 _TWICE = (
     "the model has, or is in, a DistributedDataParallel of these ranks: gradients would be "
     "reduced twice. Use one of them"
+)
+
+# how far a rank's backward got
+_NO_LOSS, _NO_GRAPH, _MISSED, _FOUND = range(4)
+
+_WITHOUT_GRAPH = (
+    "the losses of all ranks have no graph, so no parameter of the {} is trained: they must be "
+    "computed by functions of Variables, not of their arrays (.array), and not under "
+    "mnpar.no_backprop_mode()"
+)
+
+_UNREACHED = (
+    "no parameter of {} has a gradient on any rank: the loss does not depend on the model that the "
+    "optimizer was set up for (on a copy of it?)"
+)
+
+_LOSSLESS = (
+    "the loss function returned None on every rank that had samples, so no parameter of the {} is "
+    "trained: it must return the loss (does a path through it end without return?)"
 )
 
 _EQUALIZED = (

@@ -1,7 +1,8 @@
-"""The few numbers that ranks which update together tell each other in each update.
+"""The few numbers that ranks which sum gradients tell each other in each update.
 
-They are the note of the sum of the gradients (:meth:`Communicator.allreduce_if`) and cost
-nothing, unless a rank has to hear the others before its backward.
+An optimizer's are the note of the sum of the gradients (:meth:`Communicator.allreduce_if`) and cost
+nothing, unless a rank has to hear the others before its backward. A DistributedDataParallel, which
+has no part in the loss, tells them after each forward.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mnpar.parallel.data.consistency import NO_DIGEST
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
-_NUMBERS = struct.Struct(f"<2d8?2I{len(NO_DIGEST)}s")
+_NUMBERS = struct.Struct(f"<2d11?2I{len(NO_DIGEST)}s")
 _NOTHING = np.empty(0, np.float32)
 
 
@@ -36,8 +37,12 @@ class UpdateRecord(NamedTuple):
     # it has not looked yet whether its model fits together with those of other ranks of a mesh
     unsettled: bool = False
     asks: bool = False  # its step may sum norms of pieces of weights that stages share
-    # its values are not those that the last step left, where steps make them alike
+    # its values may have been changed otherwise than by steps that all ranks take
     altered: bool = False
+    # its forward communicated with the ranks that have the copies, by the same communicator
+    within: bool = False
+    lossless: bool = False  # it had samples, but its loss function returned no loss
+    diverged: bool = False  # its loss, or the last sum of gradients, has NaN or infinity
     number: int = 0  # of its optimizer (fingerprint.py)
     rules: int = 0  # equal on ranks with equal hyperparameters
     digest: bytes = NO_DIGEST  # of its values, in updates in which they are compared
@@ -53,7 +58,7 @@ class UpdateRecord(NamedTuple):
 
 
 # flags that all ranks of a mesh heed if any of them has set them
-_OF_ANY = ("first", "stale", "final", "manual", "unsettled", "asks", "altered")
+_OF_ANY = ("first", "stale", "final", "manual", "unsettled", "asks", "altered", "diverged")
 
 
 def exchange_records(mine: UpdateRecord, comm: Communicator) -> list[UpdateRecord]:
@@ -68,6 +73,12 @@ def exchange_records(mine: UpdateRecord, comm: Communicator) -> list[UpdateRecor
 
     comm.allreduce_if(_NOTHING, mine.pack(), keep, _NOTHING)
     return records
+
+
+def gather_records(mine: UpdateRecord, comm: Communicator) -> list[UpdateRecord]:
+    """Return the records of all ranks, none of which comes with gradients."""
+    notes = comm.allgather(np.frombuffer(mine.pack(), np.uint8))
+    return [UpdateRecord.unpack(note.tobytes()) for note in notes]
 
 
 def share_flags(records: list[UpdateRecord]) -> list[UpdateRecord]:

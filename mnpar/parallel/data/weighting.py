@@ -31,6 +31,15 @@ def own_weight(loss: Any, samples: float, how: str) -> float:
     return samples if how == "weighted" else 1.0
 
 
+def is_finite(loss: Any) -> bool:
+    """Return whether a loss is neither NaN nor infinite; True if that cannot be seen at once."""
+    array = loss.array
+    if type(array) is not np.ndarray or array.size != 1:
+        return True
+    value = array.item()
+    return bool(value - value == 0)
+
+
 def weighted(
     loss: Any, own: float, weight: float, scale: float | None, others: UnownedGradients | None
 ) -> Any:

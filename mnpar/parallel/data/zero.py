@@ -54,6 +54,7 @@ class Shards:
                 "parameters that share one array cannot be updated in shards: let links share "
                 "one parameter"
             )
+        self._reducer.note(buffers)
         for buffer in buffers.learning:
             sent = self._reducer.wire(buffer.grad)
             mine = self._channel(buffer).reduce_scatter([sent[cut] for cut in self._cuts(buffer)])
