@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from mnpar import backend
-from mnpar.autograd.graph import AddGradient, Gradient, VariableNode, tick
+from mnpar.autograd.graph import AddGradient, Gradient, GradSlot, VariableNode, tick
 from mnpar.autograd.tape import Tape, current_tape
 from mnpar.backend import Array
 from mnpar.chain import Chain
@@ -314,12 +314,15 @@ class DistributedDataParallel(Chain):
         self._unsent.clear()
         return records
 
-    def _note_unsent(self, param: Parameter) -> None:
+    def _note_unsent(self, param: Parameter, slot: GradSlot) -> None:
         """Note that a backward has found a parameter's gradient, and none of its forwards was one
         of this model: if the parameter is then changed, it is by this rank's gradient alone.
         """
         if self._alone or self._count or any([param.node in end.reduces for end in ends()]):
             return
+        place = param.node.grad_slot
+        if place is not None and place is not slot and place.synchronized:
+            return  # an optimizer of several ranks reduces it
         few = backend.to_host(param.array.ravel()[:: max(1, param.array.size // 16)]).tobytes()
         if self._unsent.get(param.node, few) != few and not self._warned:
             self._warned = True

@@ -171,8 +171,9 @@ class Reducer:
         self._listening = False
         self._given_up = False
         self.weight = 1.0  # of this rank's gradients in the sum
-        # called with each parameter whose gradient is final in a backward that sends no buckets
-        self.on_unsent: Callable[[Parameter], None] | None = None
+        # called with each parameter, and its place, whose gradient is final in a backward that
+        # sends no buckets
+        self.on_unsent: Callable[[Parameter, GradSlot], None] | None = None
 
     @property
     def channel(self) -> Communicator:
@@ -268,7 +269,7 @@ class Reducer:
         def final(node: VariableNode) -> None:
             if not self._listening:
                 if self.on_unsent is not None:
-                    self.on_unsent(param)
+                    self.on_unsent(param, slot)
                 return
             # a recorded backward's, a Variable; or it lived in another optimizer's buffer
             if node.gradient is not slot.array:

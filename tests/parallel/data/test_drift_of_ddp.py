@@ -221,6 +221,21 @@ def test_gradients_that_are_added_up_and_looked_at_are_nobodys_business(comm, in
 
 
 @pytest.mark.ranks(1, 2, 3, on="threads")
+def test_an_optimizer_of_several_ranks_may_train_its_module_later(comm):
+    training = Training(comm)
+    for _ in range(3):
+        training.step()
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm)
+    optimizer.setup(training.net)
+    x = np.full((2, D), 1.0 + comm.rank)
+    for _ in range(4):
+        optimizer.update(lambda x: F.mean(training.net(x)), x)
+    training.optimizer.setup(training.model)
+    training.step()
+    assert mnpar.check_parameter_closeness(training.net, comm)
+
+
+@pytest.mark.ranks(1, 2, 3, on="threads")
 def test_persistent_values_of_each_rank_are_its_own(comm):
     model = mnpar.DistributedDataParallel(
         mnpar.Sequential(L.Linear(D, 2, initialW=1.0), L.BatchNormalization(2)), comm
