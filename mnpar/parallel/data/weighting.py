@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from mnpar import backend
 from mnpar.autograd.accumulate import LeafAccumulator, copy_gradient, materialize
 from mnpar.autograd.engine import run_backward
