@@ -281,9 +281,9 @@ class GradientMethod(Optimizer):
             warn_of_unregistered(self.target)
         self._ruled = params = self.members()
         self._narrow = [param for param in params if param.update_rule.in_fp32]
-        divided = any([param.box is not None for param in params])
-        # rules ask divided parameters for their holders
-        self._compares = (self.sync is None or divided) and bool(self.holders.in_step)
+        # (with this rules of divided parameters know the ranks that have the other parts)
+        in_step = self.holders.in_step
+        self._compares = bool(in_step) and self.sync is None
         self._is_simple = not (self._narrow or self._compares)
         return params
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Hashable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,13 +30,14 @@ from mnpar.backend import Array
 from mnpar.configuration import is_debugging
 from mnpar.errors import MismatchError
 from mnpar.holders import Holders, Share
-from mnpar.link import Link
+from mnpar.link import GradientComms, Link
 from mnpar.parameter import Parameter, structure
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 Ranks = tuple[int, ...]
+_NO_COMMS = GradientComms()
 # how far numbers of copies may differ: ranks with other processors add up in other orders
 TOLERANCE = 1e-4
 
@@ -80,14 +82,14 @@ class ModelHolders:
     """The ranks that hold the parameters of a model together.
 
     Args:
-        params: those that have arrays, with their paths.
+        model: the target of an optimizer.
         comms: over which sums go, unless another one is given: those of stages and parts.
         alike: communicators whose ranks run one program, so that what they have under one path is
             one parameter.
+        in_step: those of them over which backward makes gradients whole, or leaves shares: their
+            ranks update together.
         tied: parameters that stages share, by ``id``: the ranks that have one, and its number among
             theirs.
-        in_step: communicators over which backward makes gradients whole, or leaves shares: their
-            ranks update together.
 
     Attributes:
         on_mesh: whether it is known from a mesh.
@@ -96,37 +98,52 @@ class ModelHolders:
 
     def __init__(
         self,
-        params: list[tuple[str, Parameter]],
+        model: Link,
         comms: list[Communicator],
         alike: list[Communicator],
-        tied: dict[int, tuple[Ranks, int]] | None = None,
-        in_step: list[Communicator] | None = None,
+        in_step: list[Communicator],
+        tied: dict[int, tuple[Ranks, int]],
     ) -> None:
         self.seen: object = structure.now
-        self.params = params
-        self.comms = comms
-        self.alike = [comm for comm in alike if comm.size > 1]
         self.on_mesh = False
-        self.in_step = widest(in_step or [])
+        self.model = model
+        self.comms = widest(comms)
+        self.alike = [comm for comm in alike if comm.size > 1]
+        self.in_step = widest(in_step)
+        self._tied = tied
         # what the ranks have told each other, by the ranks of the communicator
         self._plans: dict[Ranks, Plan] = {}
         self._levels: dict[Ranks, Level] = {}
-        self._rows: list[_Row] = [
+
+    @cached_property
+    def params(self) -> list[tuple[str, Parameter]]:
+        """Those that have arrays, with their paths."""
+        return list(self.model.namedparams(include_uninit=False))
+
+    @cached_property
+    def _rows(self) -> list[_Row]:
+        return [
             (
                 path,
                 None if param.box is None else (param.box.start, param.box.stop),
-                (tied or {}).get(id(param)),
+                self._tied.get(id(param)),
             )
-            for path, param in params
+            for path, param in self.params
         ]
-        self._stamp = _stamp_of((self._rows, [ranks_of(comm) for comm in (*comms, *self.alike)]))
+
+    @cached_property
+    def _stamp(self) -> float:
+        """A number of all that this rank tells the others, which a float holds exactly."""
+        facts = self._rows, [ranks_of(comm) for comm in (*self.comms, *self.alike)]
+        digest = hashlib.blake2b(repr(facts).encode(), digest_size=6).digest()
+        return float(int.from_bytes(digest, "big"))
 
     @classmethod
     def of(
         cls, model: Link, copies: Communicator | None, before: ModelHolders | None
     ) -> ModelHolders:
-        """Return what the links in a model know; tell parameters which ranks have their other
-        parts.
+        """Return what the links in a model know; tell divided parameters which ranks have their
+        other parts.
 
         Args:
             model: the target of an optimizer.
@@ -134,33 +151,29 @@ class ModelHolders:
             before: what was known when the model had other parameters, perhaps.
         """
         alike: dict[Ranks, Communicator] = {}
-        apart: dict[Ranks, Communicator] = {}
-        tied: dict[int, tuple[Ranks, int]] = {}
-        divides: dict[int, tuple[Communicator, ...]] = {}
+        apart: list[Communicator] = []
         in_step: list[Communicator] = []
+        tied: dict[int, tuple[Ranks, int]] = {}
         for link in reversed(list(model.links())):  # links in links first
             comms = link.gradient_comms()
-            for comm in (*comms.summed, *comms.partial, *comms.averaged, *comms.parts):
+            if comms == _NO_COMMS:
+                continue
+            apart += [*comms.parts, *comms.stages]
+            whole_or_shares = [*comms.summed, *comms.partial]
+            in_step += [comm for comm in whole_or_shares if comm not in comms.stages]
+            for comm in (*whole_or_shares, *comms.averaged, *comms.parts):
                 if comm not in comms.stages:
                     alike.setdefault(ranks_of(comm), comm)
-            in_step += [
-                comm for comm in (*comms.summed, *comms.partial) if comm not in comms.stages
-            ]
-            for comm in (*comms.parts, *comms.stages):
-                apart.setdefault(ranks_of(comm), comm)
             for comm, param in comms.tied:
                 ranks = ranks_of(comm)
                 tied[id(param)] = ranks, sum([ranks == others for others, _ in tied.values()])
-            if comms.parts:
-                divides |= {id(link.__dict__[name]): comms.parts for name in link._params}
+            parts = tuple([Share(comm) for comm in comms.parts if comm.size > 1])
+            for param in [link.__dict__[name] for name in link._params if parts]:
+                if param.box is not None:
+                    param.holders = Holders(parts, parts)
         if copies is not None:
             alike.setdefault(ranks_of(copies), copies)
-        params = list(model.namedparams(include_uninit=False))
-        for _, param in params:
-            if param.box is not None:
-                comms_of = [comm for comm in divides.get(id(param), ()) if comm.size > 1]
-                param.holders = Holders(*[tuple([Share(comm) for comm in comms_of])] * 2)
-        held = cls(params, widest([*apart.values()]), [*alike.values()], tied, in_step)
+        held = cls(model, apart, [*alike.values()], in_step, tied)
         if before is not None and not before.on_mesh:
             held._plans, held._levels = before._plans, before._levels
         return held
@@ -168,6 +181,7 @@ class ModelHolders:
     @classmethod
     def of_mesh(
         cls,
+        model: Link,
         params: list[tuple[str, Parameter]],
         everyone: Communicator,
         comm: Communicator,
@@ -176,13 +190,15 @@ class ModelHolders:
         """Return what the ranks of a mesh know.
 
         Args:
-            params: of this rank.
+            model: of this rank.
+            params: its parameters, with their paths.
             everyone: all ranks of the mesh.
             comm: those that have other parameters, or parts.
             plan: of sums over these.
         """
-        held = cls(params, widest([comm]), [everyone])
-        held._plans[()], held.on_mesh = plan, True
+        held = cls(model, [comm], [everyone], [], {})
+        held.params, held.on_mesh = params, True
+        held._plans[()] = plan
         return held
 
     # ---- sums ----
@@ -523,12 +539,6 @@ def ranks_of(comm: Communicator) -> Ranks:
 
 def _key(comm: Communicator | None) -> Ranks:
     return () if comm is None else ranks_of(comm)
-
-
-def _stamp_of(facts: Any) -> float:
-    """Return a number of facts that a float holds exactly."""
-    digest = hashlib.blake2b(repr(facts).encode(), digest_size=6).digest()
-    return float(int.from_bytes(digest, "big"))
 
 
 def _digest_of(arrays: list[Array]) -> bytes:

@@ -157,6 +157,14 @@ def copies_of_parts(comm):
     return divided(grid_of(comm)[0])
 
 
+def copies_of_stages(comm):
+    return pipeline(grid_of(comm)[0])
+
+
+def copies_of_tied_stages(comm):
+    return tied(grid_of(comm)[0])
+
+
 MODELS = {
     pipeline: (2, 3, 4),
     tied: (2, 3, 4),
@@ -224,9 +232,10 @@ def test_what_looks_at_a_whole_model_is_that_of_one_process(build, ranks, rule):
 
 @pytest.mark.parametrize("rule", WHOLE)
 @pytest.mark.parametrize("sharded", [False, True], ids=["copies", "in shards"])
-def test_copies_of_a_divided_model_are_that_of_one_process(sharded, rule):
-    found = mnpar.run(train, ranks=4, args=(copies_of_parts, rule, sharded))
-    check_pieces(found, alone(copies_of_parts, rule), 1e-9)
+@pytest.mark.parametrize("build", [copies_of_parts, copies_of_stages, copies_of_tied_stages])
+def test_copies_of_a_model_on_several_ranks_are_that_of_one_process(build, sharded, rule):
+    found = mnpar.run(train, ranks=4, args=(build, rule, sharded))
+    check_pieces(found, alone(build, rule), 1e-9)
 
 
 # ---- stages, whose paths are those of other parameters elsewhere ----

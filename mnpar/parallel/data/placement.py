@@ -362,7 +362,8 @@ class Placement:
             [path for path, _ in params],
             0.0,
         )
-        optimizer.hold(ModelHolders.of_mesh(params, self.mesh.comm, comm, plan))
+        model, everyone = optimizer.target, self.mesh.comm
+        optimizer.hold(ModelHolders.of_mesh(model, params, everyone, comm, plan))
         self._equipped = now
 
     def asks(self, optimizer: Any) -> bool:
