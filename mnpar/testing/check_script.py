@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks",
         default="1,2,3",
         metavar="N[,N…]",
-        help="numbers of thread ranks (1,2,3); 3 is 1,3. Without a 1, as 2,3, finite differences "
-        "alone decide",
+        help="numbers of thread ranks (1,2,3); 3 is 1,3. Without a 1, as in 2,3 or 3,, finite "
+        "differences alone decide",
     )
     parser.add_argument(
         "--reference", metavar="FILE", help="a script for one process, to compare with"
@@ -100,11 +100,11 @@ def check_script(args: argparse.Namespace, flags: Sequence[str], fail: Callable[
 
 
 def _numbers(text: str, fail: Callable[[str], Any]) -> tuple[int, ...]:
-    parts = text.split(",")
+    parts = text.removesuffix(",").split(",")
     if not all([part.strip().isdecimal() and int(part) for part in parts]):
         fail(f"-n is a number of ranks, or several with commas between them, not {text!r}")
     counts = [int(part) for part in parts]
-    return tuple(counts) if len(counts) > 1 else tuple(sorted({1, *counts}))
+    return tuple(counts) if "," in text else (1, *counts)
 
 
 def script_program(

@@ -157,7 +157,8 @@ def _counts(program: Any, ranks: Any, reference: Any, passes: int) -> tuple[int,
                 f"check(program): the {name} is a function of the communicator, not "
                 f"{described(what)}"
             )
-    counts = tuple(ranks) if isinstance(ranks, Iterable) else tuple(sorted({1, ranks}))
+    given = ranks if isinstance(ranks, Iterable) else (1, ranks)
+    counts = tuple(dict.fromkeys(given))
     if not counts or any([not isinstance(n, int | np.integer) or n < 1 for n in counts]):
         raise ValueError(
             f"check(program, ranks): numbers of ranks from 1 on, like (1, 2, 3), not {ranks!r}"

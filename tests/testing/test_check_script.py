@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +92,25 @@ def test_a_script_is_checked_as_it_is(command, code, arguments, said):
     assert [part for part in said if part not in out] == [], out
     assert found == code
     assert "a line of rank" not in out
+
+
+EXAMPLES = {
+    "ring": "-n 2,3",
+    "ensemble_mnist": "-n 2,",
+    "pipeline_mlp": "-n 2 -- --batches 2 --epoch 1 --unit 12",
+    "parallel_convolution": "-n 2 -- --epoch 1 --train 40 --filters 3 --unit 5 --batchsize 20",
+    "mixture_of_experts": "-n 2 --passes 2 -- --epoch 1 --batchsize 100",
+    "seeds/gb_autoencoder": "-n 2",
+    "applications/halo_diffusion": "-n 2",
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_are_right(command, example):
+    script = Path(__file__).parents[2] / "examples" / f"{example}.py"
+    code, out, _ = command(str(script), *EXAMPLES[example].split())
+    assert code == 0, out
+    assert out.startswith("right:")
 
 
 WRONG = {

@@ -7,6 +7,7 @@ from mnpar.optimizer_hooks import GradientClipping
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from tests.random_programs.programs import Ranked, draw
 from tests.testing import check_programs as programs
 
 BOTH = (1, 2, 3)
@@ -349,3 +350,18 @@ def test_gradients_that_are_added_up_are_compared_pass_by_pass():
         # never cleared
 
     assert mnpar.check(program, SEVERAL).ok
+
+
+@pytest.mark.parametrize("seed", [1, 4, 11, 13, 15, 17, 18, 20])
+def test_random_programs_are_right(seed):
+    drawn = draw(seed, 4)
+    # what a rank does not record has no gradient on purpose
+    assert not any([event.quiet for event in drawn.events])
+
+    def program(comm):
+        run = Ranked(drawn, comm).run()
+        mnpar.backward([F.sum(run.values[name]) for name in drawn.losses.get(comm.rank, [])])
+
+    result = mnpar.check(program, (drawn.size,))
+    assert result.ok, result
+    assert result.checked
