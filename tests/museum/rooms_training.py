@@ -140,3 +140,16 @@ def evaluation_over_repeated_samples(comm):
     evaluator = mnpar.training.extensions.Evaluator(iterator, model)
     evaluator = mnpar.create_multi_node_evaluator(evaluator, comm)
     return evaluator()["main/loss"]
+
+
+@hall.room(
+    "A batch in a list",
+    "mnpar, an earlier version",
+    "a list of arrays counts as so many samples as it has arrays, on every rank",
+    error="say so: samples=",
+)
+def batch_in_a_list(comm):
+    x = np.arange(1.0, 6.0)[comm.rank :: comm.size, None]
+    model = L.Linear(1, 1, nobias=True, initialW=np.ones((1, 1)))
+    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(model)
+    optimizer.update(lambda batch: F.mean(model(batch[0]) ** 2), [x, x])

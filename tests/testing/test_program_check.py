@@ -365,3 +365,14 @@ def test_random_programs_are_right(seed):
     result = mnpar.check(program, (drawn.size,))
     assert result.ok, result
     assert result.checked
+
+
+def test_a_loss_just_at_a_kink_is_not_called_wrong():
+    def program(comm):
+        model = L.Linear(2, 1, initialW=np.ones((1, 2)))
+        model.cleargrads()
+        F.sum(F.relu(model(np.zeros((3, 2)))) + model(np.ones((3, 2)))).backward()
+
+    result = mnpar.check(program, (1,))
+    assert result.ok, result
+    assert "a kink or a jump" in result.notes[0]
