@@ -90,7 +90,8 @@ def draw(accuracies, path):
     print(f"plot: {path}")
 
 
-if __name__ == "__main__":
+def flags():
+    """Return the parser of the command line."""
     parser = mnpar.launch.Parser(__doc__, ranks=4)
     parser.flag("--epoch -e", 20, "epochs")
     parser.flag("--batchsize -b", 32, "examples per step")
@@ -98,4 +99,8 @@ if __name__ == "__main__":
     parser.flag("--seed -s", mnpar.launch.seed, "of weights and order", default=0)
     parser.flag("--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files")
     parser.flag("--out -o", mnpar.launch.folder, "for the plot", default="result")
-    mnpar.launch.script(main, parser)
+    return parser
+
+
+if __name__ == "__main__":
+    mnpar.launch.script(main, flags())
