@@ -101,7 +101,7 @@ def learning_rate_on_one_rank(comm):
 
 @hall.room(
     "Copies that nobody averages",
-    "jingyaogong/minimind#853, intel/e2eAIOK#198 (forwards that go around the wrapper)",
+    "intel/e2eAIOK#198 (two models that are taken out of their wrapper)",
     "training degrades to that of one rank's samples; only rank 0 is saved",
     checked="their mean is one rank's",
     impossible="P models that are trained apart are an ensemble, which is a right program: nothing "

@@ -153,3 +153,33 @@ def batch_in_a_list(comm):
     model = L.Linear(1, 1, nobias=True, initialW=np.ones((1, 1)))
     optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(model)
     optimizer.update(lambda batch: F.mean(model(batch[0]) ** 2), [x, x])
+
+
+@hall.room(
+    "A forward around the wrapper",
+    "jingyaogong/minimind#853",
+    "the loss goes through `.module`: gradients are never reduced, and only rank 0 is saved",
+    error="call the DistributedDataParallel, and not its module",
+)
+def forward_around_the_wrapper(comm):
+    model = mnpar.DistributedDataParallel(L.Linear(1, 1, initialW=np.ones((1, 1))), comm)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    model(np.ones((1, 1)))
+    for _ in range(3):
+        model.cleargrads()
+        F.mean(model.module(np.full((1, 1), comm.rank + 1.0)) ** 2).backward()
+        optimizer.update()
+
+
+@hall.room(
+    "Two models in another order",
+    "mnpar, an earlier version",
+    "values and gradients of two models are swapped",
+    error="the ranks call different models, each in a DistributedDataParallel",
+)
+def two_models_in_another_order(comm):
+    a = mnpar.DistributedDataParallel(L.Linear(1, 2), comm)
+    b = mnpar.DistributedDataParallel(L.Linear(1, 2), comm)
+    x = np.ones((1, 1))
+    for model in (a, b) if comm.rank else (b, a):
+        F.sum(model(x)).backward()
