@@ -115,10 +115,10 @@ class PickleDataset(DatasetMixin):
     def __len__(self) -> int:
         return len(self._positions)
 
-    def get_example(self, i: int) -> Any:
+    def get_example(self, index: int) -> Any:
         """Return an example as it was written."""
         with self._lock:
-            return self._load(i, self._positions[i])
+            return self._load(index, self._positions[index])
 
     def close(self) -> None:
         """Close the file."""

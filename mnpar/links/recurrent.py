@@ -415,6 +415,9 @@ class StatefulMGU(Stateful, StatelessMGU):
         (4, 2)
     """
 
+    def __init__(self, in_size: int, out_size: int) -> None:
+        super().__init__(in_size, out_size)
+
     def set_state(self, h: Any) -> None:
         """Set the state h, (N, H)."""
         self.h = as_variable(h)
