@@ -1,5 +1,5 @@
-"""The names, arguments, their order and their defaults are Chainer's and ChainerMN's, one by one, but
-for the differences that are written down here and in docs/coming_from.md.
+"""The names, arguments, their order and their defaults are Chainer's and ChainerMN's, one by one,
+but for the differences that are written down here and in docs/coming_from.md.
 """
 
 import inspect
@@ -26,9 +26,8 @@ ABSENT = {
     r"chainer\.DeviceResident.*": "DeviceResident",
     r"chainer\.(Distribution.*|cross_entropy|kl_divergence|register_kl)": "distributions",
     r"chainer\.(Function|FunctionAdapter)(\..*)?": "old-style `Function`",
-    r"chainer\.FunctionNode\.(backward_accumulate|check_type_forward|forward_cpu|forward_gpu|unchain)": (
-        "check_type_forward"
-    ),
+    r"chainer\.FunctionNode\.(backward_accumulate|unchain)": "backward_accumulate",
+    r"chainer\.FunctionNode\.(check_type_forward|forward_cpu|forward_gpu)": "check_type_forward",
     r".*\.(call_hook|check_nan_in_grads|reallocate_cleared_grads|update_loss_scale)": (
         "check_nan_in_grads"
     ),
