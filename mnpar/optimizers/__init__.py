@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from mnpar import lazy
 
 if TYPE_CHECKING:
+    from mnpar.optimizers import hooks as hooks
     from mnpar.optimizers.adam import (
         AdaBound as AdaBound,
         Adam as Adam,

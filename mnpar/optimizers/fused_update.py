@@ -154,7 +154,7 @@ def _find_common_rules(buffer: FlatBuffer) -> list[UpdateRule]:
     first: Any = buffer.params[0].update_rule
     kind = type(first)
     if (
-        first is None
+        not isinstance(first, UpdateRule)
         or not first.elementwise
         or kind.update is not UpdateRule.update
         or kind._update is not UpdateRule._update

@@ -18,8 +18,9 @@ import numpy as np
 
 from mnpar import backend, random
 from mnpar.backend import Array, ArrayModule
-from mnpar.optimizers import Optimizer, UpdateRule
 from mnpar.optimizers.model_holders import square
+from mnpar.optimizers.optimizer import Optimizer
+from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
 from mnpar.serializer import Deserializer
 
