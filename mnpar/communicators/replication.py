@@ -224,18 +224,35 @@ def check_paths(lists: list[list[str]], what: str) -> None:
             )
 
 
+def check_same_model(comm: ReplicatingCommunicator, model: Model) -> None:
+    """Check that all ranks name the same model; all ranks call it.
+
+    Raises:
+        MismatchError: they do not; on all ranks.
+    """
+    _agree_on(comm, model, list(model.params(include_uninit=False)), [])
+
+
+def _agree_on(
+    comm: ReplicatingCommunicator, model: Model, params: list[Any], told: list[bool]
+) -> list[Array]:
+    """Check that all ranks name the same model, with these parameters; return what each tells with
+    that.
+    """
+    form = crc32(repr([param.shape for param in params]).encode())
+    rows = comm.allgather(np.array([form, *comm.models.describe(model), *told]))
+    forms = [int(row[0]) for row in rows]
+    comm.models.agree(comm, model, [row[1:4].tolist() for row in rows], forms)
+    return [row[4:] for row in rows]
+
+
 def allreduce_gradients(comm: ReplicatingCommunicator, model: Model, scale: float) -> None:
     """Sum each parameter's gradient over ranks and scale it; one that some ranks do not have counts
     as zeros there. All ranks call it.
     """
     params = [param for param in model.params(include_uninit=False) if param.requires_grad]
     here = [param.grad is not None for param in params]
-    form = crc32(repr([param.shape for param in params]).encode())
-    rows = comm.allgather(np.array([form, *comm.models.describe(model), *here]))
-    comm.models.agree(
-        comm, model, [row[1:4].tolist() for row in rows], [int(row[0]) for row in rows]
-    )
-    anywhere = np.any([row[4:] for row in rows], axis=0)
+    anywhere = np.any(_agree_on(comm, model, params, here), axis=0)
     used = [param for param, there in zip(params, anywhere, strict=True) if there]
     for param in used:
         if param.grad is None:

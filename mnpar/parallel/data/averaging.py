@@ -16,6 +16,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators import ANY_SOURCE
 from mnpar.communicators.communicator import require_communicator
+from mnpar.communicators.replication import check_same_model
 from mnpar.errors import MismatchError
 from mnpar.optimizers import GradientMethod
 
@@ -61,6 +62,7 @@ class ParameterAveraging:
 
     def __call__(self, optimizer: GradientMethod) -> None:
         if optimizer.t % self.every == 0:
+            check_same_model(self.comm, optimizer.target)
             for vector in _vectors(optimizer):
                 backend.copyto(vector, self.comm.allreduce(vector, "mean"))
 
@@ -110,6 +112,7 @@ class ElasticAveraging:
     def __call__(self, optimizer: GradientMethod) -> None:
         if optimizer.t % self.every:
             return
+        check_same_model(self.comm, optimizer.target)
         vectors = _vectors(optimizer)
         if not self.centre:
             self.centre = [self.comm.allreduce(vector, "mean") for vector in vectors]

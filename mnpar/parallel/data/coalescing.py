@@ -53,6 +53,9 @@ def allreduce_parameters(model: Link, comm: Communicator) -> None:
         model: of the same structure on all ranks.
         comm: the ranks; all call this.
 
+    Raises:
+        MismatchError: the ranks name different models.
+
     Example:
         >>> import mnpar, mnpar.links as L
         >>> from mnpar.parallel import allreduce_parameters
@@ -64,6 +67,7 @@ def allreduce_parameters(model: Link, comm: Communicator) -> None:
         [1.0, 1.0, 1.0]
     """
     require_communicator(comm, "allreduce_parameters(model, comm)")
+    replication.check_same_model(comm, model)
     allreduce_multiple(
         comm, [param.array for param in model.params(include_uninit=False)], 1 / comm.size
     )

@@ -9,7 +9,13 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.errors import MismatchError
-from mnpar.parallel import allreduce_gradients, broadcast_model
+from mnpar.parallel import (
+    ElasticAveraging,
+    ParameterAveraging,
+    allreduce_gradients,
+    allreduce_parameters,
+    broadcast_model,
+)
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -19,11 +25,20 @@ def gradients(comm, model):
     F.sum(model(np.ones((1, 3)))).backward()
 
 
+def averaged(model, hook):
+    optimizer = mnpar.optimizers.SGD(0.0).setup(model)
+    optimizer.add_hook(hook)
+    optimizer.update()
+
+
 CALLS = {
     "broadcast_model": lambda comm, model: broadcast_model(model, comm),
     "bcast_data": lambda comm, model: comm.bcast_data(model),
     "multi_node_mean_grad": lambda comm, model: comm.multi_node_mean_grad(model),
     "allreduce_gradients": lambda comm, model: allreduce_gradients(model, comm),
+    "allreduce_parameters": lambda comm, model: allreduce_parameters(model, comm),
+    "ParameterAveraging": lambda comm, model: averaged(model, ParameterAveraging(comm)),
+    "ElasticAveraging": lambda comm, model: averaged(model, ElasticAveraging(comm, 0.5)),
 }
 EACH = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
