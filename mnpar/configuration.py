@@ -196,8 +196,9 @@ _recording = Config.__dict__["enable_backprop"].variable
 def set_debug(debug: bool) -> None:
     """Switch on or off the check of every output and gradient of this rank for NaN and infinity.
 
-    With it, ranks check that what they own together is alike (:func:`mnpar.functions.copy_to` and
-    its like): switch it on all of them.
+    Arrays that were changed in place, though backward needs their earlier values, are found too:
+    ``x.array += 1`` between forward and backward. And ranks check that what they own together is
+    alike (:func:`mnpar.functions.copy_to` and its like): switch it on all of them.
 
     Args:
         debug: whether to check.

@@ -11,6 +11,7 @@ import numpy as np
 from mnpar import backend, hints, lazy
 from mnpar.autograd.arraylike import as_array
 from mnpar.autograd.graph import AddGradient, Gradient, VariableNode, tick
+from mnpar.autograd.retained import Retained
 from mnpar.autograd.tape import current_tape
 from mnpar.backend import Array
 from mnpar.configuration import is_debugging, is_recording
@@ -66,6 +67,8 @@ class FunctionNode(Hookable):
     summands: slice = slice(0)
     # the output is a product of the inputs
     is_product: bool = False
+    # linear in each input but the summands: an input's gradient does not depend on that input
+    multilinear: ClassVar[bool] = False
     # this graph lacks a part of the history of its inputs
     opaque: bool = False
     # its outputs may be infinite on purpose (padding of a maximum): debug mode looks for NaN only
@@ -86,6 +89,7 @@ class FunctionNode(Hookable):
     _kept_inputs: tuple[Array, ...] = ()
     _kept_outputs: tuple[Array, ...] = ()
     _on_arrays: bool = False  # its backward runs on plain arrays
+    _retained: Retained | None = None  # what it keeps, as it was; in debug mode
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -209,6 +213,9 @@ class FunctionNode(Hookable):
                 self._kept_inputs = tuple([arrays[i] for i in self._kept_input_indexes])
             if self._kept_output_indexes:
                 self._kept_outputs = tuple([outputs[i].array for i in self._kept_output_indexes])
+            if is_debugging():
+                held = tuple(vars(self).values())
+                self._retained = Retained.of(held, arrays, [y.array for y in outputs])
             if self.communicates:
                 current_tape().append(self)
         return outputs
@@ -239,6 +246,9 @@ class FunctionNode(Hookable):
         add_gradient: AddGradient,
     ) -> None:
         """Call ``add_gradient`` with each wanted input and its gradient; compute no others."""
+        debugging = is_debugging()
+        if debugging and self._retained is not None:
+            self._retained.check(self.label, self._needed_inputs(wanted))
         self._on_arrays = self.generic and not record
         if not (self._on_arrays or record):
             gys = [
@@ -249,7 +259,7 @@ class FunctionNode(Hookable):
             gxs = gxs if type(gxs) is tuple else (gxs,)
             if len(gxs) != len(inputs):
                 raise ValueError(f"it returned {len(gxs)} gradients for {len(inputs)} inputs")
-            trusted = not (record or is_debugging())
+            trusted = not (record or debugging)
             for x, want, gx in zip(inputs, wanted, gxs, strict=True):
                 if not want:
                     continue
@@ -266,6 +276,14 @@ class FunctionNode(Hookable):
         except Exception as error:
             error.add_note(f"in the backward of {self.label}{hints.retain_hint(self, error)}")
             raise
+
+    def _needed_inputs(self, wanted: list[bool]) -> set[int]:
+        """Return which inputs' values the wanted gradients may depend on."""
+        every = set(range(len(wanted)))
+        if not self.multilinear:
+            return every
+        by_values = [i for i in every - set(range(len(wanted))[self.summands]) if wanted[i]]
+        return {i for i in every if any([j != i for j in by_values])}
 
     def _checked(self, x: VariableNode, gx: Any, record: bool) -> Gradient | None:
         """Return the gradient as backward adds it up: an array (a Variable if recorded) of the

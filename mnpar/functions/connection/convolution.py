@@ -32,6 +32,8 @@ from mnpar.variable import Variable, as_variable
 class Convolving(GenericFunction):
     """The base of the three: x (N, C, *size), W (K, C / groups, *kernel), y (N, K, *out)."""
 
+    multilinear = True
+
     def __init__(self, windows: Windows, groups: int) -> None:
         self.windows, self.groups = windows, groups
 

@@ -24,6 +24,7 @@ from mnpar.variable import Variable, as_variable
 class Linear(GenericFunction):
     """y = x Wᵀ + b for x (N, D), W (O, D), b (O,)."""
 
+    multilinear = True
     summands = slice(2, None)
 
     def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:

@@ -51,7 +51,7 @@ class Sub(GenericFunction):
 class Mul(GenericFunction):
     """``z = x y``; ``gx = gz y`` and ``gy = gz x``."""
 
-    is_product = True
+    is_product = multilinear = True
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))

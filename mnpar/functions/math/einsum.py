@@ -26,6 +26,8 @@ from mnpar.variable import Variable, as_variable
 class Einsum(GenericFunction):
     """A sum of products in which no operand has an axis twice or alone."""
 
+    multilinear = True
+
     def __init__(self, operands: tuple[str, ...], output: str) -> None:
         self.operands, self.output = operands, output
 

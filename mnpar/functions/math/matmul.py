@@ -19,6 +19,8 @@ from mnpar.variable import Variable, as_variable
 class MatMul(GenericFunction):
     """Stacks of matrices; the axes before the last two are broadcast."""
 
+    multilinear = True
+
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
         result: Array = product(x, y)
