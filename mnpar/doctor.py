@@ -26,6 +26,7 @@ from mnpar import environment
 from mnpar.backend import gpu_summary
 from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, own_cores
 from mnpar.communicators.mpi import library
+from mnpar.communicators.shared_memory import LEAST_FOR_MPI, MORE_MEMORY, free_memory
 from mnpar.errors import LauncherError
 from mnpar.kernels import blas
 from mnpar.runtime import processes
@@ -33,9 +34,7 @@ from mnpar.runtime.launcher import launched_after_first, launched_ranks, launche
 from mnpar.runtime.mpiexec import find_mpiexec, kind_of
 
 _LITTLE_SHM = 64 * 2**20  # bytes; what containers have by default
-_MORE_SHM = "start the container with --shm-size=1g"
 _ALIKE = 0.8  # letters of a name that is another one misspelt
-_LEAST_SHM = 5 * 2**18  # for each rank; with less MPICH ends by a bus error, without a word
 
 
 class Report:
@@ -156,19 +155,17 @@ def _machine(report: Report) -> bool:
     )
     threads = ", ".join(chosen) or f"BLAS threads {shared} the ranks of this machine"
     report.add("ok", "cores", f"{cores}; {threads}")
-    if not os.path.isdir("/dev/shm"):
+    free = free_memory()
+    if free is None:
         report.add("ok", "shared memory", "no /dev/shm on this system")
         return True
-    free = shutil.disk_usage("/dev/shm").free
-    least = _LEAST_SHM * max(1, launched_ranks_here())
+    least = LEAST_FOR_MPI * max(1, launched_ranks_here())
     kind = "FAIL" if free < least else "note" if free < _LITTLE_SHM else "ok"
-    why = {"FAIL": "too little for MPI: remove old files there, or", "note": "little:", "ok": ""}[
-        kind
-    ]
+    why = {"FAIL": "too little for MPI:", "note": "little:", "ok": ""}[kind]
     report.add(
         kind,
         "shared memory",
-        f"{free / 2**20:.0f} MiB free in /dev/shm" + (f"; {why} {_MORE_SHM}" if why else ""),
+        f"{free / 2**20:.0f} MiB free in /dev/shm" + (f"; {why} {MORE_MEMORY}" if why else ""),
     )
     return kind != "FAIL"
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import Any, Protocol
 
 import numpy as np
 
 from mnpar.backend import Array
+
+SHM = "/dev/shm"
+MORE_MEMORY = "remove old files there, or start the container with --shm-size=1g"
+
+# bytes that MPICH needs there for each rank: with less it ends by a bus error, without a word
+LEAST_FOR_MPI = 5 * 2**18
 
 
 class SharedMemory(Protocol):
@@ -82,6 +89,14 @@ class WindowMemory(MemoryArray):
         del self.array
         self._window.Unlock_all()
         self._window.Free()
+
+
+def free_memory() -> int | None:
+    """The bytes of shared memory that this machine has left; None if it is not to be seen."""
+    try:
+        return shutil.disk_usage(SHM).free
+    except OSError:
+        return None
 
 
 def allocate(nbytes: int) -> memoryview:

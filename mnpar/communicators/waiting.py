@@ -80,6 +80,8 @@ class Waiting(NamedTuple):
         """Return the remedy where ranks have finished instead, or where all receive, as the rows
         of a table say.
         """
+        if len(set(_COMMUNICATOR.findall(rows))) > 1:
+            return ONE_COMMUNICATOR
         if finished:
             return (
                 BACKWARD_TOO
@@ -90,8 +92,6 @@ class Waiting(NamedTuple):
                 if self.peer is None
                 else ""
             )
-        if len(set(_COMMUNICATOR.findall(rows))) > 1:
-            return ONE_COMMUNICATOR
         receives = all(
             ["waits in recv from" in row and "has come" not in row for row in rows.splitlines()]
         )

@@ -15,8 +15,9 @@ from types import FrameType, TracebackType
 
 SITE_BYTES = 47  # of a source line in a header
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-# contextlib: its frames are between mnpar's context managers and a ``with``
-_WITH = contextmanager.__code__.co_filename
+# contextlib's frames are between mnpar's context managers and a ``with``, os's between os.execvp and
+# os.execve
+_BETWEEN = (contextmanager.__code__.co_filename, os.execvp.__code__.co_filename)
 _INSIDE: dict[str, bool] = {}  # by file names
 _SITES: dict[tuple[str, int], str] = {}
 
@@ -60,7 +61,7 @@ def site_of(frame: FrameType) -> str:
         inside = known(filename)
         if not inside:
             if inside is None:
-                inside = _INSIDE[filename] = is_internal(filename) or filename == _WITH
+                inside = _INSIDE[filename] = is_internal(filename) or filename in _BETWEEN
             if not inside:
                 break
         caller = frame.f_back

@@ -20,7 +20,8 @@ import threading
 import time
 import traceback
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -152,6 +153,8 @@ class Process:
         exit.use(self)
         self._sys_exit, sys.exit = sys.exit, self._on_sys_exit
         os._exit = self._on_os_exit
+        for name in ("execv", "execve"):  # the others call these
+            setattr(os, name, partial(self._on_exec, getattr(os, name)))
         self.MPI.Finalize = self._on_finalize
         with contextlib.suppress(Exception):  # no stderr of the system, as in some notebooks
             if not faulthandler.is_enabled():
@@ -273,6 +276,19 @@ class Process:
             exit.part_from_launcher()
             supervisor.note(self.rank, supervisor.ENDED)
         self._os_exit(status)
+
+    def _on_exec(self, execute: Callable[..., NoReturn], path: Any, *args: Any) -> NoReturn:
+        """The program replaces itself by another one, which would be no rank: the others would wait
+        for ever, or each would go on alone.
+        """
+        if self.is_rank():
+            self._abort(
+                f"mnpar: rank {self.rank} of {self.size} calls os.exec of {os.fsdecode(path)} at "
+                f"{callsite.call_site()}, which makes it another program that is no rank; the job "
+                "ends. subprocess.run starts one beside the rank\n",
+                1,
+            )
+        execute(path, *args)
 
     def _on_finalize(self) -> None:
         """The program calls ``MPI.Finalize``, as some do at their end: as of then this rank answers

@@ -407,6 +407,13 @@ JOBS = {
         3,
         also=(r"^meanwhile rank 0 waited in barrier", "^rank 2 failed alike$"),
     ),
+    "execs": Row(
+        "6",
+        BAD,
+        rf"^mnpar: rank 1 of 2 calls os.exec of .* at {HERE}, .* no rank; the job ends",
+        once="",
+        fresh=False,
+    ),
     "another_communicator": deadlock(
         "26",
         rf"waits in recv from rank 1, tag 0 at {HERE}, on communicator 0\.\d",

@@ -10,9 +10,15 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mnpar.communicators.shared_memory import LEAST_FOR_MPI, MORE_MEMORY, SHM, free_memory
 from mnpar.errors import LauncherError
 from mnpar.runtime import cleanup, startup
-from mnpar.runtime.launcher import launched_after_first, launched_ranks, under_open_mpi
+from mnpar.runtime.launcher import (
+    launched_after_first,
+    launched_ranks,
+    launched_ranks_here,
+    under_open_mpi,
+)
 from mnpar.runtime.output import speak
 from mnpar.runtime.process import Process
 
@@ -105,6 +111,7 @@ def load() -> Any:
             )
         if told > 1 and sys.argv[:1] in ([""], ["-"]) and not launched_after_first():
             speak(_FROM_STDIN)
+        _check_memory(library)
         with startup.watched(library, Process.session):
             _initialize(MPI)
     if MPI.COMM_WORLD.Get_size() == 1 and told > 1:
@@ -116,6 +123,19 @@ def load() -> Any:
             f"{own}"
         )
     return MPI
+
+
+def _check_memory(library: str) -> None:
+    """Raise LauncherError if MPI would end by a bus error, as there is too little memory to
+    share.
+    """
+    ranks, free = launched_ranks_here(), free_memory()
+    least = LEAST_FOR_MPI * ranks
+    if ranks > 1 and library.startswith("MPICH") and free is not None and free < least:
+        raise LauncherError(
+            f"{SHM} has {free / 2**20:.2f} MiB left, and {library} needs some {least / 2**20:.2f} "
+            f"for {ranks} ranks on this machine: {MORE_MEMORY}"
+        )
 
 
 def _initialize(MPI: Any) -> None:

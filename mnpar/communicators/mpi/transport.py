@@ -26,7 +26,7 @@ from mnpar.communicators import wire
 from mnpar.communicators.matching import BLOCK, MatchBuffer, MatchBuffers, block_sizes
 from mnpar.communicators.mpi.reduction import PIECE, Reductions
 from mnpar.communicators.operation import complete, wait
-from mnpar.communicators.shared_memory import WindowMemory
+from mnpar.communicators.shared_memory import MORE_MEMORY, SHM, WindowMemory, free_memory
 from mnpar.communicators.shared_sum import SharedSum
 from mnpar.communicators.transport import (
     KINDS,
@@ -393,16 +393,35 @@ class MpiTransport(Reductions):
         intra = [rank for rank, name in enumerate(self._machines) if name == mine]
         return intra.index(self.rank), len(intra), machines.index(mine), len(machines)
 
-    def _all_come(self) -> None:
-        """A barrier: what comes next blocks in MPI, or writes what others read."""
-        wait(self, self.exchange(bytes(BLOCK), 0, Waiting("sharing memory", call_site())))
+    def _all_come(self, block: bytes = bytes(BLOCK)) -> bytes:
+        """A barrier: what comes next blocks in MPI, or writes what others read. Returns the blocks
+        of all ranks.
+        """
+        pending = self.exchange(block, 0, Waiting("sharing memory", call_site()))
+        wait(self, pending)
+        whole: bytes = pending.value()
+        return whole
+
+    def _check_memory(self, nbytes: int) -> None:
+        """Wait for all ranks; raise MemoryError on all of them if a machine has less to share."""
+        free = free_memory()
+        left = 2**62 if free is None else free
+        whole = self._all_come(left.to_bytes(8, "little"))
+        for rank in range(self.size):
+            left = int.from_bytes(whole[8 * rank : 8 * rank + 8], "little")
+            if left < nbytes:
+                raise MemoryError(
+                    f"rank {self.rank}, {call_site()}: {nbytes / 2**20:.1f} MiB are to be shared "
+                    f"by the ranks of each machine, and {SHM} has {left / 2**20:.1f} left on that "
+                    f"of rank {rank}: {MORE_MEMORY}"
+                )
 
     def share(self, nbytes: int) -> WindowMemory:
         place = self.places()
         if self._machine is None:
             with self.process.blocking("sharing memory", self._world_ranks):
                 self._machine = self._group.Split(place[2], self.rank)
-        self._all_come()
+        self._check_memory(nbytes)
         with self.process.blocking("sharing memory", self._world_ranks):
             window = self.MPI.Win.Allocate_shared(
                 max(nbytes, 1) if place[0] == 0 else 0, 1, comm=self._machine
