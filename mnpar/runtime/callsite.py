@@ -15,8 +15,8 @@ from types import FrameType, TracebackType
 
 SITE_BYTES = 47  # of a source line in a header
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-# contextlib's frames are between mnpar's context managers and a ``with``, os's between os.execvp and
-# os.execve
+# contextlib's frames are between mnpar's context managers and a ``with``, os's between execvp and
+# execve
 _BETWEEN = (contextmanager.__code__.co_filename, os.execvp.__code__.co_filename)
 _INSIDE: dict[str, bool] = {}  # by file names
 _SITES: dict[tuple[str, int], str] = {}
