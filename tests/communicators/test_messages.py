@@ -69,6 +69,14 @@ def another_order(comm):
     comm.bcast_data(model)
 
 
+def narrow_wire(comm):
+    model = mnpar.links.Linear(3, 2)
+    optimizer = mnpar.optimizers.SGD()
+    optimizer = mnpar.create_multi_node_optimizer(optimizer, comm, wire_dtype=np.float16)
+    optimizer.setup(model)
+    optimizer.update(lambda: F.sum(model(np.full((2, 3), 1e5, "f4"))))
+
+
 def in_a_fork(call):
     """A program in which a fork of rank 1 makes a call, and tells the rank the error."""
 
@@ -129,6 +137,12 @@ MESSAGES = {
         MismatchError,
         r"the parameters of ranks 0 and 1 differ: number 0 is /second/W on rank 1, /first/W on "
         "rank 0",
+    ),
+    "a narrow wire": (
+        narrow_wire,
+        OverflowError,
+        r"^rank \d: gradients of up to \S+ cannot travel as float16, which ends at 6.55e\+04 .* "
+        r"let them travel as float32 or bfloat16, or use optimizer.loss_scaling",
     ),
     **{
         f"a fork that calls {name}": (

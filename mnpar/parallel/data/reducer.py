@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar import backend
 from mnpar.autograd.graph import GradientHook, GradSlot, VariableNode
 from mnpar.autograd.tape import current_tape
 from mnpar.backend import Array
@@ -196,13 +197,27 @@ class Reducer:
     def wire(self, grad: Array, out: Array | None = None) -> Array:
         """Return gradients in the dtype in which they travel, in ``out`` if it is given;
         themselves, if they travel as they are.
+
+        Raises:
+            OverflowError: finite gradients would become infinite, and no loss scaling looks for
+                that.
         """
         dtype = self._wire_dtype
         if dtype is None or grad.dtype.kind != "f" or grad.dtype.itemsize <= dtype.itemsize:
             return grad
         if out is None:
-            return grad.astype(dtype)
-        out[...] = grad
+            out = backend.get_array_module(grad).empty_like(grad, dtype)
+        scaled = any([p.node.loss_scale for buffer in self._buffers for p in buffer.params[:1]])
+        try:
+            with np.errstate(over="ignore" if scaled else "raise"):
+                out[...] = grad
+        except FloatingPointError:
+            raise OverflowError(
+                f"rank {self.comm.rank}: gradients of up to {abs(grad).max():.3g} cannot travel as "
+                f"{dtype}, which ends at {np.finfo(dtype).max:.3g} (allreduce_grad_dtype, "
+                "wire_dtype): let them travel as float32 or bfloat16, or use "
+                "optimizer.loss_scaling()"
+            ) from None
         return out
 
     def attach(self, buffers: FlatBuffers) -> None:
