@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 from typing import Any, Protocol
 
@@ -94,9 +94,10 @@ class WindowMemory(MemoryArray):
 def free_memory() -> int | None:
     """The bytes of shared memory that this machine has left; None if it is not to be seen."""
     try:
-        return shutil.disk_usage(SHM).free
-    except OSError:
+        left = os.statvfs(SHM)
+    except (OSError, AttributeError):  # another system
         return None
+    return left.f_bavail * left.f_frsize
 
 
 def allocate(nbytes: int) -> memoryview:

@@ -38,7 +38,7 @@ from mnpar.backend import Array
 from mnpar.communicators.channel import Channel
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import bytes_of_reduction, reduce_arrays
-from mnpar.communicators.shared_memory import SharedMemory
+from mnpar.communicators.shared_memory import SHM, SharedMemory, free_memory
 from mnpar.communicators.transport import Transport
 from mnpar.communicators.waiting import Pending, Waiting, nothing
 from mnpar.communicators.wire import UPDATE
@@ -66,7 +66,6 @@ _GIVEN_UP = (
 )
 # x86: loads are done in program order, and so are stores
 _ORDERED = platform.machine() in ("x86_64", "AMD64")
-_FOLDER = "/dev/shm"
 # bytes that are added up at a time: with the same block of each rank's vector they stay in the
 # cache
 _BLOCK = 2**17
@@ -453,11 +452,10 @@ def _unnamed_file(nbytes: int) -> int:
     is no room for it.
     """
     try:
-        file = os.open(_FOLDER, os.O_RDWR | os.O_TMPFILE, 0o600)
+        file = os.open(SHM, os.O_RDWR | os.O_TMPFILE, 0o600)
     except (OSError, AttributeError):  # another system
         return -1
-    left = os.statvfs(_FOLDER)
-    if left.f_bavail * left.f_frsize < 2 * nbytes:  # others want some too, MPI among them
+    if (free_memory() or 0) < 2 * nbytes:  # others want some too, MPI among them
         os.close(file)
         return -1
     os.ftruncate(file, nbytes)
