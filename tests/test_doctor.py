@@ -102,7 +102,7 @@ def test_cores_are_counted_where_processes_cannot_be_bound_to_some(monkeypatch):
 def test_too_little_shared_memory_is_told_before_mpi_begins(free, ranks, kind, monkeypatch, capsys):
     """MPI would end the process by a bus error, and nothing would be told at all."""
     monkeypatch.setenv("MPI_LOCALNRANKS", str(ranks))
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    monkeypatch.setattr(doctor, "free_memory", lambda: free)
     begun = []
     monkeypatch.setattr(doctor, "_mpi", lambda report: begun.append(report))
     assert doctor.examine() == (kind == "FAIL")
