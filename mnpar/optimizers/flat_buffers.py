@@ -25,6 +25,9 @@ class FlatBuffer:
 
     Args:
         params: initialized parameters, in the order of definition.
+        synchronized: ranks sum the gradients before an optimizer uses them.
+        values: whether the values are here, too; if not, ``data`` is None, and parameters keep
+            their arrays.
 
     Example:
         >>> import mnpar
@@ -36,7 +39,9 @@ class FlatBuffer:
         (array([2., 2.], dtype=float32), array([1.], dtype=float32))
     """
 
-    def __init__(self, params: Sequence[Parameter], synchronized: bool = False) -> None:
+    def __init__(
+        self, params: Sequence[Parameter], synchronized: bool = False, values: bool = True
+    ) -> None:
         self.params = list(params)
         self.summed = params[0].summed  # the same for all of them
         # CommonRules and FusedUpdate of optimizers/fused_update.py: how the parameters can be
@@ -44,16 +49,16 @@ class FlatBuffer:
         self.common_rules: Any = None
         self.fused_update: Any = None
         sizes = [param.array.size for param in params]
-        self.data = backend.empty_vector_like(sum(sizes), params[0].array)
+        self.data: Any = backend.empty_vector_like(sum(sizes), params[0].array) if values else None
         self.grad = backend.empty_vector_like(sum(sizes), params[0].array)
         self.slices: list[slice] = []  # of the vectors, one for each parameter
         # each parameter with its view of ``data`` and its place in ``grad``
-        self.members: list[tuple[Parameter, Array, GradSlot]] = []
+        self.members: list[tuple[Parameter, Any, GradSlot]] = []
         start = 0
         for param, size in zip(self.params, sizes, strict=True):
             place = slice(start, start + size)
             self.slices.append(place)
-            view = self.data[place].reshape(param.array.shape)
+            view = None if self.data is None else self.data[place].reshape(param.array.shape)
             grad = self.grad[place].reshape(param.array.shape)
             self.members.append((param, view, GradSlot(grad, synchronized)))
             start += size
@@ -80,10 +85,12 @@ class FlatBuffer:
             if param.summed != self.summed:
                 return False
             if array is not view:
-                if array is None or _kind(array) != _kind(view) or array.shape != view.shape:
+                like = slot.array if view is None else view
+                if array is None or _kind(array) != _kind(like) or array.shape != like.shape:
                     return False
-                view[...] = array
-                param.move(view)
+                if view is not None:
+                    view[...] = array
+                    param.move(view)
             if node.grad_slot is not slot:
                 node.grad_slot = slot
             g = param.grad
@@ -116,7 +123,7 @@ class FlatBuffer:
     @property
     def learns(self) -> bool:
         """Return whether its parameters can have gradients: integers and booleans cannot."""
-        return self.data.dtype.kind not in VariableNode.WITHOUT_GRADIENT
+        return self.grad.dtype.kind not in VariableNode.WITHOUT_GRADIENT
 
     def fill(self, loss_scale: float | None = None) -> None:
         """Give a gradient of zeros to the parameters that have none, and note this loss scale for
@@ -139,6 +146,9 @@ class FlatBuffers:
     """The buffers of a link's parameters, made when they are first asked for, and again when the
     parameters have changed.
 
+    Args:
+        values: whether the parameters' values are in them, too, and not only their gradients.
+
     Attributes:
         learning: the buffers with gradients; a new list whenever the buffers are made anew.
         aliased: parameters that share an array with an earlier one, and so have no place of their
@@ -154,11 +164,12 @@ class FlatBuffers:
         [8]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, values: bool = True) -> None:
         self.learning: list[FlatBuffer] = []
         self.aliased: list[Parameter] = []
         self.filled = False
         self.synchronized = False
+        self._values = values
         self._buffers: list[FlatBuffer] = []
         self._params: list[Parameter] = []
         self._given: Iterable[Parameter] | None = None
@@ -184,7 +195,8 @@ class FlatBuffers:
             first = {id(param.array): param for param in reversed(params)}
             self.aliased = [param for param in params if first[id(param.array)] is not param]
             self._buffers = [
-                FlatBuffer(group, self.synchronized) for group in _groups(params, self.aliased)
+                FlatBuffer(group, self.synchronized, self._values)
+                for group in _groups(params, self.aliased)
             ]
             self.learning = [buffer for buffer in self._buffers if buffer.learns]
         return self._buffers
@@ -225,7 +237,7 @@ class FlatBuffers:
     def __reduce__(self) -> Any:
         # the arrays of copied and pickled parameters are no views: the first ``gather`` makes new
         # buffers
-        return (FlatBuffers, ())
+        return (FlatBuffers, (self._values,))
 
 
 def _groups(params: Sequence[Parameter], aliased: Sequence[Parameter]) -> list[list[Parameter]]:

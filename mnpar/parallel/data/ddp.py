@@ -202,7 +202,7 @@ class DistributedDataParallel(Chain):
         # in buckets always, which hooks send: End comes before backward's end
         self._reducer = Reducer(comm, bucket_bytes or 2**62)  # type: ignore[arg-type]
         self._reducer.on_unsent = self._note_unsent
-        self._buffers = FlatBuffers()
+        self._buffers = FlatBuffers(values=False)  # those of an optimizer have them
         self._buffers.synchronized = True
         self._replicas = ReplicaSet(comm, check=check)
         self._nonfinite = NonFiniteReport(comm, self._reducer)
@@ -272,7 +272,7 @@ class DistributedDataParallel(Chain):
         return result
 
     def _make_equal(self) -> None:
-        self._replicas.make_equal(self.module, self._buffers)
+        self._replicas.make_equal(self.module, FlatBuffers())
         self._compared = self._t
         self._unsent.clear()
 

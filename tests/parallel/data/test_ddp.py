@@ -3,6 +3,7 @@ such a model himself.
 """
 
 import copy
+import operator
 
 import numpy as np
 import pytest
@@ -312,6 +313,22 @@ def test_one_rank_alone_can_copy_it_as_nothing_is_measured_again():
         return None if comm.rank else copy.deepcopy(model)._reducer.bucket_bytes
 
     assert mnpar.run(program, ranks=2) == [64, None]
+
+
+@RANKS
+def test_parameters_stay_where_their_optimizer_has_them(comm):
+    """Values that went to and fro would cost a copy of the model twice in each step."""
+    model = mnpar.DistributedDataParallel(MLP(), comm)
+    optimizer = mnpar.optimizers.SGD(LR).setup(model)
+    arrays = []
+    for _ in range(3):
+        model.cleargrads()
+        F.sum(model(np.ones((1, 4)))).backward()
+        arrays.append([param.array for param in model.params()])
+        optimizer.update()
+        arrays.append([param.array for param in model.params()])
+    for row in arrays[2:]:
+        assert all(map(operator.is_, row, arrays[1]))
 
 
 class MyDataParallel(mnpar.Chain):
