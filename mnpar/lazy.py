@@ -69,8 +69,7 @@ def names(
             raise ImportError(f"{home} cannot be imported: {error}", name=home) from error
         found: Any = getattr(value, there) if there else value
         if isinstance(found, FunctionType) and package in EXPLAINED:
-            found = explain_keywords(found)
-            found.__module__ = package  # where pickle finds it
+            found = _explained(found, package)
         # from now on Python finds it without asking here; threads that ask at once get the same
         return vars(module).setdefault(name, found)
 
@@ -79,6 +78,16 @@ def names(
         return sorted({*public, *(name for name in vars(module) if name.startswith("_"))})
 
     return get, listed, public
+
+
+def _explained(function: Any, package: str) -> Any:
+    """Return a function that tells words of other libraries, under the package's name, where
+    pickle finds it; the function itself if it does that already.
+    """
+    told = function if hasattr(function, "tells_keywords") else explain_keywords(function)
+    if told is not function:
+        told.__module__ = package
+    return told
 
 
 def names_above(module: str, **homes: str) -> Callable[[str], Any]:

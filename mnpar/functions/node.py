@@ -19,6 +19,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
 from mnpar.function_node import FunctionNode
+from mnpar.hints import check_keywords
 from mnpar.variable import Variable, as_variable
 
 P = ParamSpec("P")
@@ -85,18 +86,26 @@ def elementwise(
 
     def decorate(compute: Callable[[ArrayModule, Array], Array]) -> Elementwise:
         if gradient is None:
-            constant: Elementwise = _public(_constant(compute), compute)
+            constant: Elementwise = _public(_constant(compute), compute, _of_one)
             return constant
         node = _node(compute, gradient)
         node.__name__ = node.__qualname__ = name or compute.__name__.title().replace("_", "")
         node.__module__ = compute.__module__
         node.__doc__ = f"The node of :func:`{compute.__name__}`."
-        function: Elementwise = _public(_recorded(node), compute)
+        function: Elementwise = _public(_recorded(compute, node), compute, _of_one)
         function.node = node
         function.generic = lambda x: node()(x)  # type: ignore[method-assign]
         return function
 
     return decorate
+
+
+def _of_one(x: Variable | Array) -> Variable:
+    """The arguments of an elementwise function: other words are only taken to be refused."""
+    raise NotImplementedError
+
+
+_OF_ONE = inspect.signature(_of_one)
 
 
 def _node(
@@ -119,8 +128,12 @@ def _node(
     return Node
 
 
-def _recorded(node: type[GenericFunction]) -> Callable[[Variable | Array], Variable]:
-    def function(x: Variable | Array) -> Variable:
+def _recorded(compute: Callable[..., Any], node: type[GenericFunction]) -> Callable[..., Variable]:
+    refuse = functools.partial(check_keywords, compute.__name__, _OF_ONE)
+
+    def function(x: Variable | Array, **words: Any) -> Variable:
+        if words:
+            refuse(words)
         return node().apply((x,))[0]
 
     return function
@@ -128,13 +141,16 @@ def _recorded(node: type[GenericFunction]) -> Callable[[Variable | Array], Varia
 
 def _constant(
     compute: Callable[[ArrayModule, Array], Array],
-) -> Callable[[Variable | Array], Variable]:
+) -> Callable[..., Variable]:
     def on_its_module(array: Array) -> Array:
         return compute(backend.get_array_module(array), array)
 
+    refuse = functools.partial(check_keywords, compute.__name__, _OF_ONE)
     result = functools.partial(without_gradient, compute.__name__, on_its_module)
 
-    def function(x: Variable | Array) -> Variable:
+    def function(x: Variable | Array, **words: Any) -> Variable:
+        if words:
+            refuse(words)
         return result(x)
 
     return function
@@ -174,10 +190,16 @@ def for_axes(general: Callable[P, Result], ndim: int, doc: str) -> Callable[P, R
 
 
 def _with_axes(compute: Callable[..., Any], name: str, ndim: int | None, doc: str | None) -> Any:
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return compute(name, ndim, *args, **kwargs)
+    refuse = check_keywords  # the function has the globals of another module
 
-    public = _public(function, compute)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return compute(name, ndim, *args, **kwargs)
+        except TypeError:
+            refuse(name, public.__signature__, kwargs)
+            raise
+
+    public = _public(function, compute, function)
     public.__name__ = public.__qualname__ = name
     public.__doc__ = doc
     signature = inspect.signature(compute)
@@ -185,7 +207,7 @@ def _with_axes(compute: Callable[..., Any], name: str, ndim: int | None, doc: st
     return public
 
 
-def _public(function: Any, formula: Callable[..., Any]) -> Any:
+def _public(function: Any, formula: Callable[..., Any], like: Any) -> Any:
     """The function under the formula's name, in the formula's module, where doctest looks for
     it.
     """
@@ -193,8 +215,8 @@ def _public(function: Any, formula: Callable[..., Any]) -> Any:
         function.__code__, formula.__globals__, formula.__name__, None, function.__closure__
     )
     functools.update_wrapper(public, formula)
-    public.__dict__["__signature__"] = inspect.signature(function)
-    public.__annotations__ = function.__annotations__
+    public.__dict__.update(__signature__=inspect.signature(like), tells_keywords=True)
+    public.__annotations__ = like.__annotations__
     return public
 
 
