@@ -14,7 +14,6 @@ SHIFTS = {
     "ExponentialShift": lambda E: E.ExponentialShift("lr", 0.9),
     "ExponentialShift down to a target": lambda E: E.ExponentialShift("lr", 0.5, 2.0, 0.1),
     "ExponentialShift up to a target": lambda E: E.ExponentialShift("lr", 1.5, 2.0, 9.0),
-    "ExponentialShift of a negative value": lambda E: E.ExponentialShift("lr", 0.5, -2.0, -0.1),
     "InverseShift": lambda E: E.InverseShift("lr", 0.3, 0.7),
     "InverseShift down to a target": lambda E: E.InverseShift("lr", 0.3, 0.7, 3.0, 1.0),
     "InverseShift up to a target": lambda E: E.InverseShift("lr", 0.3, -0.7, 3.0, 5.0),

@@ -102,17 +102,17 @@ class SampleCounter:
         way = self._known.get(key, None if self._strict else EACH)
         if way is None:
             arg = args[key] if isinstance(key, int) else kwds[key]
-            raise ValueError(
-                _UNSURE.format(reading.each, reading.rows, getattr(arg[0], "shape", ""))
-            )
+            shape = getattr(arg[0], "shape", None)
+            first = f"of shape {shape}" if shape else f"a {type(arg[0]).__name__}"
+            raise ValueError(_UNSURE.format(reading.each, reading.rows, first))
         return reading.rows if way == ROWS else reading.each
 
 
 _UNSURE = (
-    "a loss is weighted by its samples, but these {0} arrays, the first of shape {2}, can be {0} "
-    "samples, or {1}, with a part of each in each array. If they are {1}, give the arrays one by "
-    "one, update(lossfun, x, t), or in a tuple; if they are {0}, say so: samples=lambda xs: "
-    "len(xs), of create_multi_node_optimizer or DistributedDataParallel"
+    "a loss is weighted by its samples, but this list of {0}, the first {2}, can be {0} samples, "
+    "or {1}, with a part of each in each array. If they are {1}, give the arrays one by one, "
+    "update(lossfun, x, t), or in a tuple; if they are {0}, say so: samples=lambda xs: len(xs), of "
+    "create_multi_node_optimizer or DistributedDataParallel"
 )
 
 
