@@ -48,7 +48,9 @@ class FiniteDifferences:
     ) -> None:
         self.again, self.run, self.n, self.seed = again, run, n, seed
         self.passes = [rank.passes[n] for rank in run.ranks]
-        self.single = any([leaf.value.dtype.itemsize < 8 for p in self.passes for leaf in p.leaves])
+        dtypes = [leaf.value.dtype for done in self.passes for leaf in done.leaves]
+        dtypes += [dtype for rank in run.ranks for dtype in rank.dtypes]
+        self.single = any([dtype.kind == "f" and dtype.itemsize < 8 for dtype in dtypes])
         self.eps = 3e-3 if self.single else 1e-6
         self.rtol = 3e-2 if self.single else 2e-5
         self.directions = self._directions()
@@ -280,7 +282,8 @@ def _is_wrong(call: Call, inputs: list[Array | None]) -> bool:
                 for y in ys
             ]
         )
-        exact = all([a.dtype == np.float64 for a in arrays if a.dtype.kind == "f"])
+        floats = [a.dtype for a in (*arrays, *[y.array for y in ys]) if a.dtype.kind == "f"]
+        exact = all([dtype == np.float64 for dtype in floats])
         eps, rtol = (1e-6, 1e-4) if exact else (1e-2, 5e-2)
         check_backward(
             again,

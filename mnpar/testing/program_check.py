@@ -255,12 +255,13 @@ class _Check:
         if not self._finished(run):
             return False
         dtypes = [leaf.value.dtype for rank in run.ranks for p in rank.passes for leaf in p.leaves]
+        dtypes += [dtype for rank in run.ranks for dtype in rank.dtypes]
         narrow = [d for d in dtypes if d.kind == "f" and np.finfo(d).eps > np.finfo("d").eps]
         if narrow:
             widest = max(narrow, key=lambda d: np.finfo(d).eps)
             self.rtol = self.given_rtol or 500 * float(np.finfo(widest).eps)
             self.result.notes.append(
-                f"the program makes {widest} parameters itself: compared with {self.rtol:.0e}"
+                f"the program itself computes in {widest}: compared with {self.rtol:.0e}"
             )
         if not again:
             return True

@@ -116,6 +116,7 @@ class RankRun:
     passes: list[Pass] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     is_random: str = ""  # the source line of a function that draws random numbers
+    dtypes: dict[Any, None] = field(default_factory=dict)  # of what functions have computed
 
 
 @dataclass
@@ -234,6 +235,8 @@ class Recorder(FunctionHook):
                 continue
             for which, x in enumerate(call.function.inputs):
                 array = call.inputs[which] if which < len(call.inputs) else None
+                if array is not None and x.creator is not None:
+                    self.run.dtypes[array.dtype] = None
                 if x.creator is not None or not x.requires_grad or array is None:
                     continue
                 host = to_host(array)
