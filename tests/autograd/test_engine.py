@@ -15,6 +15,8 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar.autograd.engine import BackwardWalk
+from mnpar.autograd.graph import VariableNode
 from mnpar.autograd.tape import current_tape
 
 
@@ -325,6 +327,17 @@ def test_gradients_are_arrays_of_the_dtype_and_shape_of_their_variable(dtype, sh
     assert type(x.grad) is np.ndarray
     assert x.grad.dtype == dtype
     assert x.grad.shape == shape
+
+
+def test_gradients_of_a_half_are_added_up_once_though_its_variable_has_two_nodes():
+    """A retained output whose Variable is gone gets a second node (``get_retained_outputs``)."""
+    y = F.exp(mnpar.Variable(np.zeros(1, np.float16)))
+    nodes = [y.node, VariableNode(y.array, True, y.creator, 0)]
+    walk = BackwardWalk([])
+    for i in (0, 0, 0, 1, 1, 0):
+        walk.add(nodes[i], np.ones(1, np.float16))
+    ((_, gys),) = walk
+    np.testing.assert_array_equal(gys[0], [6])
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,9 @@ class Training:
     lr: float
     hooks: tuple[tuple[str, float], ...]
     explicit: bool  # backward and update() by itself, not update(loss)
+    ddp: bool  # DistributedDataParallel, and not create_multi_node_optimizer
     check: int  # after how many updates copies are compared
-    options: tuple[tuple[str, object], ...] = ()  # of create_multi_node_optimizer
+    options: tuple[tuple[str, object], ...] = ()  # of either
     # ---- mistakes of one rank ----
     frozen: int | None = None  # the layer that it does not train
     changed: int | None = None  # the update before which it changes its weights
@@ -74,7 +75,8 @@ def draw(seed, most_ranks=4):
     options = {}
     if rng.random() < 0.3:
         options["bucket_bytes"] = rng.choice((None, 16, 2**20))
-    if rng.random() < 0.2:
+    ddp = rng.random() < 0.3
+    if not ddp and rng.random() < 0.2:
         options["sharded"] = True
     return Training(
         size,
@@ -86,6 +88,7 @@ def draw(seed, most_ranks=4):
             (name, rng.choice((0.01, 0.5))) for name in rng.sample(list(HOOKS), rng.randint(0, 2))
         ),
         rng.random() < 0.3,
+        ddp,
         rng.choice((1, 2, 100)),
         tuple(options.items()),
     )
@@ -121,7 +124,12 @@ def train(training, samples, comm=None):
     with mnpar.using_config("dtype", np.float64):
         model = Model(training.widths)
     optimizer = OPTIMIZERS[training.optimizer](training.lr)
-    if comm is not None:
+    net = model
+    if comm is not None and training.ddp:
+        net = mnpar.parallel.DistributedDataParallel(
+            model, comm, check=training.check, **dict(training.options)
+        )
+    elif comm is not None:
         optimizer = mnpar.create_multi_node_optimizer(
             optimizer, comm, check=training.check, **dict(training.options)
         )
@@ -132,7 +140,7 @@ def train(training, samples, comm=None):
         model[training.frozen].disable_update()
 
     def loss(x, t):
-        return F.mean_squared_error(model(x), t)
+        return F.mean_squared_error(net(x), t)
 
     for update in range(len(training.samples)):
         x, t = samples(update)
@@ -147,7 +155,12 @@ def train(training, samples, comm=None):
                     value[...] = 0
         times = 1 - (training.skipped == update) + (training.repeated == update)
         for _ in range(times):
-            if training.explicit:
+            if training.ddp and comm is not None:
+                model.cleargrads()
+                y = net(x)
+                (F.mean_squared_error(y, t) if len(x) else F.sum(y)).backward()
+                optimizer.update()
+            elif training.explicit:
                 model.cleargrads()
                 if len(x):
                     # update() by itself takes the mean over ranks
@@ -194,8 +207,7 @@ def spoil(training, seed):
     if training.hooks:
         (name, rate), *others = training.hooks
         hows["no hook"] = replace(training, hooks=tuple(others))
-        if "sharded" not in dict(training.options):
-            hows["other hook"] = replace(training, hooks=((name, 0.3 * rate), *others))
+        hows["other hook"] = replace(training, hooks=((name, 0.3 * rate), *others))
     if len(training.hooks) > 1:
         hows["hooks in another order"] = replace(training, hooks=training.hooks[::-1])
     # a rank alone has the state of its share, and none could compare it

@@ -18,7 +18,7 @@ import numpy as np
 
 from mnpar.communicators.replication import describe_model
 from mnpar.errors import MismatchError
-from mnpar.optimizers import GradientMethod, Hyperparameter, hooks
+from mnpar.optimizers import GradientMethod, hooks
 from mnpar.parallel.data.consistency import are_equal
 from mnpar.parameter import structure
 
@@ -222,14 +222,16 @@ class OptimizerFingerprint(SyncFingerprint):
             self._own = structure.now, self._of_parameters()
         # only hooks of the package change gradients for certain; a user's may only look at them, on
         # one rank
-        kinds = [kind for kind in map(type, self._optimizer.hooks) if kind.__module__ == _HOOKS]
+        hooks = [hook for hook in self._optimizer.hooks if type(hook).__module__ == _HOOKS]
         others = {
             "reduce": self._how,
             # what comes from other ranks is scaled too
             "loss scale": f"{self._optimizer.loss_scale or 1.0:.9g}",
-            "hooks": ", ".join([kind.__name__ for kind in kinds]),
+            "hooks": ", ".join([type(hook).__name__ for hook in hooks]),
             _INTERRUPTED: str(self._interrupted),
         }
+        for i, hook in enumerate(hooks):
+            others.update(_texts(hook, f"hook {i}'s "))
         return {**_texts(self._optimizer.hyperparam, ""), **others, **self._own[1]}
 
     def _of_parameters(self) -> dict[str, str]:
@@ -278,10 +280,8 @@ def _different(everyone: list[dict[str, str]]) -> list[str]:
     ]
 
 
-def _texts(given: Hyperparameter, whose: str) -> dict[str, str]:
-    return {
-        whose + name: f"{x:.9g}" for name, x in given.__dict__.items() if isinstance(x, _NUMBER)
-    }
+def _texts(given: object, whose: str) -> dict[str, str]:
+    return {whose + name: f"{x:.9g}" for name, x in vars(given).items() if isinstance(x, _NUMBER)}
 
 
 COPY = 2**16  # numbers of copies are multiples of this, plus the original's
