@@ -44,6 +44,12 @@ class ModelSummary:
         elements: of all parameters on this rank, each counted once.
         nbytes: of the same.
         unknown: parameters without a shape yet.
+
+    Example:
+        >>> import mnpar, mnpar.links as L
+        >>> table = mnpar.summary(L.Linear(3, 2))
+        >>> table.rows[0].parameters, table.elements
+        ('W(2, 3) b(2)', 8)
     """
 
     def __init__(self, model: Link, outputs: dict[int, str]) -> None:
