@@ -49,7 +49,7 @@ from mnpar.communicators.waiting import (
     unfinished,
     untaken,
 )
-from mnpar.errors import DeadlockError, LauncherError
+from mnpar.errors import DeadlockError, LauncherError, MismatchError
 from mnpar.runtime.callsite import call_site
 from mnpar.runtime.deadlock import COMPLAINT, polling
 from mnpar.runtime.process import Process
@@ -438,6 +438,11 @@ class MpiTransport(Reductions):
             self.shared_sum.free()
             self.shared_sum = None
         self._sweep()
+        if found := self.unreceived():
+            raise MismatchError(
+                "a communicator that is finalized has messages which nobody took:\n  "
+                + "\n  ".join(found)
+            )
         if not self._lent and self._outbox.is_empty(self):
             for comm, buffers in zip(self.lanes, self._all_buffers, strict=True):
                 for buffer in buffers:
