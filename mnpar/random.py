@@ -1,14 +1,15 @@
 """The rank's source of randomness: one numpy Generator per context, so that ranks which are threads
 do not share one.
 
-Random functions take a generator as an argument (``rng=``), by default the rank's. It is the one
-that was seeded last: by :func:`seed`, or by ``np.random.seed(n)``, after which the rank draws from
-numpy's global stream, as every Chainer program does. A program that seeds neither draws from the
-operating system's entropy.
+Random functions take a generator as an argument (``rng=``), by default the rank's. It was started
+by what was seeded last: by :func:`seed`, or, as in every Chainer program, by ``np.random.seed(n)``.
+A program that seeds neither draws from the operating system's entropy. Nothing in mnpar draws from
+numpy's global stream: after ``np.random.seed`` the rank's generator is started from its state.
 
-numpy says itself whether its global stream was seeded: its bit generator then has no
-``seed_seq``. Ranks that are threads take turns, and each puts its own bit generator in the global
-place when it goes on (:func:`put_aside`, :func:`take_up`).
+numpy says itself whether its global stream was seeded: its bit generator then has no ``seed_seq``.
+It is noticed once, and another one with the same state takes its place. Ranks that are threads take
+turns, and each puts its own bit generator there when it goes on (:func:`put_aside`,
+:func:`take_up`).
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ _generator: ContextVar[np.random.Generator | None] = ContextVar("mnpar.random", 
 _insisted: ContextVar[np.random.Generator | None] = ContextVar(
     "mnpar.random.insisted", default=None
 )
-# numpy's global stream
-_numpy: ContextVar[np.random.Generator | None] = ContextVar("mnpar.random.numpy", default=None)
 # names of bit generators, which numpy loads when they are asked for
 _KINDS = (
     "PCG64",
@@ -62,11 +61,8 @@ def generator() -> np.random.Generator:
         return rng
     numbers = _global.get_bit_generator()
     if numbers.seed_seq is None:
-        rng = _numpy.get()
-        if rng is None or rng.bit_generator is not numbers:
-            rng = np.random.Generator(numbers)
-            _numpy.set(rng)
-        return rng
+        key = numbers.state["state"]
+        _start(np.random.default_rng([*key["key"].tolist(), key["pos"]]))
     rng = _generator.get()
     if rng is None:
         rng = np.random.default_rng()
@@ -98,13 +94,17 @@ def _start(rng: np.random.Generator) -> None:
         _insisted.set(rng)
         return
     _generator.set(rng)
-    numbers = _global.get_bit_generator()
-    if (
-        numbers.seed_seq is None
-    ):  # numpy goes on as it was, but what it draws from counts as unseeded
+    if _global.get_bit_generator().seed_seq is None:
         state = np.random.get_state(legacy=False)
-        _global.set_bit_generator(type(numbers)(0))
+        _global.set_bit_generator(_Noticed(0))
         np.random.set_state(state)
+
+
+class _Noticed(np.random.MT19937):
+    """numpy's global stream as a user has seeded it, which started a rank's generator already."""
+
+
+_Noticed.__name__ = "MT19937"  # by which numpy recognizes states
 
 
 def spawn(n: int) -> list[np.random.Generator]:
@@ -121,11 +121,7 @@ def spawn(n: int) -> list[np.random.Generator]:
         >>> a.random() != b.random()
         True
     """
-    rng = generator()
-    if rng.bit_generator.seed_seq is not None:
-        return rng.spawn(n)
-    seeds = np.random.SeedSequence(rng.integers(2**32, size=4).tolist())
-    return [np.random.default_rng(one) for one in seeds.spawn(n)]
+    return generator().spawn(n)
 
 
 def use(rng: np.random.Generator) -> None:
@@ -234,11 +230,7 @@ def set_state(state: dict[str, Any]) -> None:
         bits.state = state["generator"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"this is no state of a random generator: {error!r}") from None
-    own = generator().bit_generator
-    if own.seed_seq is None and isinstance(own, type(bits)):
-        own.state = bits.state  # numpy's global stream goes on, too
-    else:
-        _start(np.random.Generator(bits))
+    _start(np.random.Generator(bits))
 
 
 class Numbers(NamedTuple):
@@ -251,12 +243,12 @@ class Numbers(NamedTuple):
 def put_aside() -> Numbers:
     """Return numpy's global stream, for a rank to take up when it goes on."""
     bits = _global.get_bit_generator()
-    seeded = bits.seed_seq is None
+    seeded = bits.seed_seq is None or isinstance(bits, _Noticed)
     return Numbers(bits, np.random.get_state(legacy=False) if seeded else None)
 
 
 def take_up(numbers: Numbers) -> None:
-    """Let numpy's global functions, and :func:`generator`, draw from this stream."""
+    """Let numpy's global functions draw from this stream."""
     bits = numbers.bits
     if numbers.state is None and bits.seed_seq is None:
         bits = np.random.MT19937()  # another rank has seeded it since
@@ -267,7 +259,7 @@ def take_up(numbers: Numbers) -> None:
 
 class RankRandomness:
     """What the thread ranks of one run draw from, as processes would: after ``np.random.seed`` all
-    have numpy's stream as it was; otherwise each has one of its own.
+    are started by numpy's stream as it is; otherwise each has a generator of its own.
 
     Args:
         n: the number of ranks.
@@ -276,13 +268,12 @@ class RankRandomness:
     def __init__(self, n: int) -> None:
         self._callers = put_aside()
         self._ranks: list[Numbers] = []
-        self._streams: list[np.random.Generator] = []
-        if self._callers.state is not None and _insisted.get() is None:
+        if self._callers.state is not None:
             self._ranks = [
                 self._callers._replace(bits=copy.deepcopy(self._callers.bits)) for _ in range(n)
             ]
-        else:
-            self._streams = spawn(n)
+        seeded = self._callers.bits.seed_seq is None and _insisted.get() is None
+        self._streams = [] if seeded else spawn(n)
 
     def begin(self, rank: int) -> None:
         """Let this thread be the rank."""
@@ -291,7 +282,5 @@ class RankRandomness:
         take_up(self._ranks[rank] if self._ranks else Numbers(self._callers.bits, None))
 
     def end(self) -> None:
-        """Give the caller its stream back: where rank 0 has come, if the ranks went on from it."""
+        """Give the caller its stream back."""
         take_up(self._callers)
-        if self._ranks:
-            self._callers.bits.state = self._ranks[0].bits.state
