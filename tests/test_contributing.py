@@ -11,7 +11,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.functions.math.trigonometric import cosh
-from mnpar.functions.node import elementwise
+from mnpar.functions.node import array_of, elementwise
 from mnpar.parallel import SCHEDULES, Pipeline, make_schedule, own_schedule, simulate
 from tests.functions.cases.case import Case
 from tests.functions.test_cases import test_a_row_keeps_every_rule as keeps_every_rule
@@ -37,6 +37,19 @@ def test_an_activation_is_a_formula_and_a_row():
     row = Case("gudermannian", (), gudermannian, lambda x: np.arctan(np.sinh(x)))
     assert row.answers_for() == (gudermannian.node,)
     keeps_every_rule(row)
+
+
+@elementwise(gradient=lambda gy, y: gy * (array_of(y) != 0))
+def softshrink(xp, x):
+    """Return x moved by 0.5 towards 0, and 0 where x is nearer to 0 than that."""
+    return x - xp.clip(x, -0.5, 0.5)
+
+
+def test_an_activation_with_kinks_has_a_mask_and_inputs_beside_the_kinks():
+    def truth(x):
+        return np.sign(x) * np.maximum(abs(x) - 0.5, 0)
+
+    keeps_every_rule(Case("softshrink", (), softshrink, truth, low=-1.7, high=1.8))
 
 
 def one_at_a_time(ranks, micro_batches):

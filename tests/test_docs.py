@@ -77,7 +77,7 @@ def test_every_public_function_has_an_example(owner):
         text = inspect.getdoc(thing) or ""
         if not finder.get_examples(text) and "See :func:" not in text and "Example:" not in text:
             missing.append(name)
-    assert not missing
+    assert not missing, f"give their docstrings a section 'Example:' with a doctest: {missing}"
 
 
 def snippets(page):

@@ -69,8 +69,9 @@ def elementwise(
 
     Args:
         gradient: computes the gradient of x from ``gy``, the gradient of y, and from ``x``, ``y``
-            or both, in this order: the arrays that its parameters name are kept for it. It is
-            generic. None for a function whose derivative is 0: nothing flows back.
+            or both, in this order: the arrays that its parameters name are kept for it. It must be
+            generic. Variables are not compared, so a mask is ``array_of(y) > 0``, not ``y > 0``.
+            None for a function whose derivative is 0: nothing flows back.
         name: of the node's class, which errors and graph pictures show; by default that of the
             function in capitalized words, ``LogNdtr`` for ``log_ndtr``.
 

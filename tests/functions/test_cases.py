@@ -196,7 +196,9 @@ def test_every_function_node_has_a_row():
         and node.__name__ not in abstract
         if node not in have
     ]
-    assert not missing, f"without a row in tests/functions/cases/: {missing}"
+    assert not missing, (
+        f"no Case in tests/functions/cases/ names these FunctionNodes (its second field): {missing}"
+    )
 
 
 def test_every_function_node_is_generic():
@@ -227,7 +229,9 @@ def test_every_public_function_has_a_row():
         if inspect.unwrap(getattr(F, name)).__module__ not in speaking
         and name not in have | on_blocks
     ]
-    assert not missing, f"without a row in tests/functions/cases/: {missing}"
+    assert not missing, (
+        f"no Case in tests/functions/cases/ has an id that begins with these names: {missing}"
+    )
 
 
 def test_ids_are_unique():

@@ -21,6 +21,7 @@ class Case:
     call: Callable[..., Any]  # of Variables
     truth: Callable[..., Any]  # of arrays, numpy only
     shapes: tuple[tuple[Any, ...], ...] = ((N, 3),)
+    # the inputs' elements are evenly spaced between these, ends included: no kink may be among them
     low: float = -1.5
     high: float = 1.5
     differentiable: bool = True
