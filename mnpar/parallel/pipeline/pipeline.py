@@ -65,8 +65,8 @@ class Pipeline(ChainList):
         comm: as many ranks as the schedule has.
         stage: a link or a function; a list of them where the schedule has several stages on a rank,
             in order.
-        schedule: ``'gpipe'``, ``'1f1b'``, ``'interleaved'``, ``'zb1p'``, ``'zbv'``, ``'eager'``, or
-            a :class:`Schedule`.
+        schedule: a key of ``mnpar.parallel.SCHEDULES``, such as ``'1f1b'``, or a
+            :class:`Schedule`.
         micro_batches: M, or their sizes. A batch of N examples is cut into M pieces that differ by
             one at most.
         labels: where one rank has the first stage and the last, how many of its last arguments are

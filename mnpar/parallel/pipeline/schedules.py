@@ -380,7 +380,7 @@ def make_schedule(name: str, ranks: int, micro_batches: int, **options: Any) -> 
     """Return a known schedule by its name.
 
     Args:
-        name: ``'gpipe'``, ``'1f1b'``, ``'interleaved'``, ``'zb1p'``, ``'zbv'`` or ``'eager'``.
+        name: a key of ``SCHEDULES``, such as ``'1f1b'``.
         ranks, micro_batches: P and M, at least 1.
         options: ``chunks``, of the interleaved one.
 

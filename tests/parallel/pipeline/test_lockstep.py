@@ -10,9 +10,15 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.parallel import Pipeline, make_schedule, own_schedule, recv_from_stage, send_to_stage
-from tests.parallel.pipeline.test_pipeline import (
+from mnpar.parallel import (
     SCHEDULES,
+    Pipeline,
+    make_schedule,
+    own_schedule,
+    recv_from_stage,
+    send_to_stage,
+)
+from tests.parallel.pipeline.test_pipeline import (
     D,
     Layer,
     Loss,

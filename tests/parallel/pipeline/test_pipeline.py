@@ -11,6 +11,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.parallel import (
+    SCHEDULES,
     Pipeline,
     make_schedule,
     own_schedule,
@@ -20,7 +21,6 @@ from mnpar.parallel import (
 )
 
 D, N = 3, 10
-SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb1p", "zbv", "eager"]
 
 
 class Layer(mnpar.Link):

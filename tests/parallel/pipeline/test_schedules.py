@@ -4,6 +4,7 @@ say.
 
 import itertools
 import random
+from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -45,6 +46,13 @@ GRAPHS = {
     "zb1p": lambda P, M, r: min(P, M),
     "eager": lambda P, M, r: M,
 }
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_has_a_bubble_here_and_a_row_in_the_docs(name):
+    assert name in BUBBLES, f"add the bubble of {name!r} to BUBBLES in this file"
+    page = Path(__file__).parents[3] / "docs" / "pipelines.md"
+    assert f"\n| `{name}`" in page.read_text(), f"add a row for {name!r} to the table of {page}"
 
 
 @together(name=BUBBLES, ranks_and_batches=FULL)
