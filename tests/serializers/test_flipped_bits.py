@@ -9,6 +9,7 @@ import pytest
 
 import mnpar
 import mnpar.links as L
+from mnpar import serializers
 from mnpar.errors import CheckpointError
 from mnpar.serializers import (
     load_hdf5,
@@ -29,6 +30,12 @@ FORMATS = {
     "compressed HDF5": (save_hdf5, load_hdf5, 2039),
 }
 REFUSED = (CheckpointError, KeyError, OSError)  # a name that is damaged is one that is not there
+
+
+def test_every_format_has_a_row():
+    savers = {name for name in serializers.__all__ if name.startswith("save_")}
+    missing = sorted(savers - {f"save_{name.split()[-1].lower()}" for name in FORMATS})
+    assert not missing, f"add rows to FORMATS in this file, for {missing}"
 
 
 class Steps(mnpar.Chain):

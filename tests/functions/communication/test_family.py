@@ -6,7 +6,9 @@ are made from the operations, so one that is missing fails.
 """
 
 import functools
+import inspect
 import operator
+import re
 
 import ml_dtypes  # noqa: F401 (numpy knows bfloat16 then)
 import numpy as np
@@ -14,6 +16,8 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from tests.functions.communication import rows, test_oracle
+from tests.random_programs import programs
 
 OPERATIONS = """
     send recv sendrecv shift bcast reduce gather scatter allgather reduce_scatter allreduce alltoall
@@ -49,6 +53,32 @@ def test_every_operation_is_there_as_a_method_and_as_a_function(operation, form)
         assert callable(getattr(F, form + operation, None)), (
             f"mnpar.functions has no {form + operation}"
         )
+
+
+def collectives():
+    """Every function of collective.py, without the non-blocking ones and the barrier."""
+    names = [
+        name
+        for name in F.__all__
+        if inspect.unwrap(getattr(F, name)).__module__ == "mnpar.functions.communication.collective"
+    ]
+    return [name for name in names if f"i{name}" in names]
+
+
+def first_words(table):
+    return {re.split("[, ]", name)[0] for name in table}
+
+
+@pytest.mark.parametrize("name", collectives())
+def test_every_collective_is_in_all_tables_of_tests(name):
+    tables = {
+        "OPERATIONS in tests/functions/communication/test_family.py": OPERATIONS,
+        "ROWS in tests/functions/communication/rows.py": rows.ROWS,
+        "ROWS in tests/functions/communication/test_oracle.py": test_oracle.ROWS,
+        "COLLECTIVES in tests/random_programs/programs.py": programs.COLLECTIVES,
+    }
+    missing = [where for where, table in tables.items() if name not in first_words(table)]
+    assert not missing, f"add {name!r} to {'; to '.join(missing)} (see CONTRIBUTING.md)"
 
 
 # what rank r calls, by the name of a method, and what numpy says: of all ranks' values and all
