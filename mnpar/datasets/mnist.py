@@ -25,6 +25,12 @@ from mnpar.errors import DatasetError
 
 CLASSES = 10
 LABELS_BEGIN = 8  # bytes of header before the labels
+FILES = (  # of each data set
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 
 
 class MnistSource(NamedTuple):
@@ -35,11 +41,17 @@ class MnistSource(NamedTuple):
     files: Mapping[str, KnownFile]  # by their names without .gz
     mirrors: Sequence[str]
 
-    def part(self, name: str, data: str | Path | None, form: ImageForm) -> Any:
-        """Return the set "train" or "t10k"; ``data`` is the folder that the user names, or None."""
+    def sets(self, data: str | Path | None, form: ImageForm) -> tuple[Any, Any]:
+        """Return the training set and the test set; ``data`` is the folder that the user names, or
+        None.
+        """
+        check_ndim(form.ndim)
+        return self._set("train", data, form), self._set("t10k", data, form)
+
+    def _set(self, part: str, data: str | Path | None, form: ImageForm) -> Any:
         images, labels = _read_pair(
-            self._path(f"{name}-images-idx3-ubyte", data),
-            self._path(f"{name}-labels-idx1-ubyte", data),
+            self._path(f"{part}-images-idx3-ubyte", data),
+            self._path(f"{part}-labels-idx1-ubyte", data),
         )
         return form.dataset(images, labels, 255)
 
@@ -76,11 +88,14 @@ class MnistSource(NamedTuple):
         return f"give the folder with the four IDX files (gzipped or not) by data=, {other}"
 
 
-def four_files(*known: tuple[str, int, str]) -> dict[str, KnownFile]:
-    """Return the files of a data set by their names without ``.gz``, from name, size and SHA-256 of
-    each.
+def four_files(*known: tuple[int, str]) -> dict[str, KnownFile]:
+    """Return the files of a data set by their names without ``.gz``, from size and SHA-256 of each,
+    in the order of ``FILES``.
     """
-    return {name.removesuffix(".gz"): KnownFile(name, size, digest) for name, size, digest in known}
+    return {
+        name: KnownFile(f"{name}.gz", size, digest)
+        for name, (size, digest) in zip(FILES, known, strict=True)
+    }
 
 
 def _read_pair(images_path: Path, labels_path: Path) -> tuple[Array, Array]:
@@ -101,26 +116,10 @@ MNIST = MnistSource(
     "mnist",
     ("", "mnist", "MNIST/raw"),
     four_files(
-        (
-            "train-images-idx3-ubyte.gz",
-            9912422,
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        ),
-        (
-            "train-labels-idx1-ubyte.gz",
-            28881,
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        ),
-        (
-            "t10k-images-idx3-ubyte.gz",
-            1648877,
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        ),
-        (
-            "t10k-labels-idx1-ubyte.gz",
-            4542,
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        ),
+        (9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        (28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        (1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        (4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
     ),
     (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -132,26 +131,10 @@ FASHION_MNIST = MnistSource(
     "fashion-mnist",
     ("fashion-mnist", "fashion", "FashionMNIST/raw"),
     four_files(
-        (
-            "train-images-idx3-ubyte.gz",
-            26421880,
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        ),
-        (
-            "train-labels-idx1-ubyte.gz",
-            29515,
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        ),
-        (
-            "t10k-images-idx3-ubyte.gz",
-            4422102,
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-        ),
-        (
-            "t10k-labels-idx1-ubyte.gz",
-            5148,
-            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        ),
+        (26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        (29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        (4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        (5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
     ),
     (
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
@@ -162,26 +145,10 @@ KUZUSHIJI_MNIST = MnistSource(
     "kmnist",
     ("kmnist", "KMNIST/raw"),
     four_files(
-        (
-            "train-images-idx3-ubyte.gz",
-            18165135,
-            "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
-        ),
-        (
-            "train-labels-idx1-ubyte.gz",
-            29497,
-            "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
-        ),
-        (
-            "t10k-images-idx3-ubyte.gz",
-            3041136,
-            "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
-        ),
-        (
-            "t10k-labels-idx1-ubyte.gz",
-            5120,
-            "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
-        ),
+        (18165135, "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4"),
+        (29497, "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17"),
+        (3041136, "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5"),
+        (5120, "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c"),
     ),
     ("http://codh.rois.ac.jp/kmnist/dataset/kmnist/",),
 )
@@ -239,9 +206,8 @@ def get_mnist(
         Traceback (most recent call last):
         FileNotFoundError: ...
     """
-    check_ndim(ndim)
     form = ImageForm(withlabel, ndim, scale, dtype, label_dtype, rgb_format)
-    return MNIST.part("train", data, form), MNIST.part("t10k", data, form)
+    return MNIST.sets(data, form)
 
 
 def get_fashion_mnist(
@@ -274,9 +240,8 @@ def get_fashion_mnist(
         Traceback (most recent call last):
         FileNotFoundError: ...
     """
-    check_ndim(ndim)
     form = ImageForm(withlabel, ndim, scale, dtype, label_dtype, rgb_format)
-    return FASHION_MNIST.part("train", data, form), FASHION_MNIST.part("t10k", data, form)
+    return FASHION_MNIST.sets(data, form)
 
 
 def get_fashion_mnist_labels() -> list[str]:
@@ -319,9 +284,8 @@ def get_kuzushiji_mnist(
         Traceback (most recent call last):
         FileNotFoundError: ...
     """
-    check_ndim(ndim)
     form = ImageForm(withlabel, ndim, scale, dtype, label_dtype, rgb_format)
-    return KUZUSHIJI_MNIST.part("train", data, form), KUZUSHIJI_MNIST.part("t10k", data, form)
+    return KUZUSHIJI_MNIST.sets(data, form)
 
 
 def get_kuzushiji_mnist_labels() -> list[str]:
