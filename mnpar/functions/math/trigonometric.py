@@ -27,8 +27,7 @@ def sin(xp: ArrayModule, x: Array) -> Array:
         >>> F.sin(np.array([0.0, np.pi / 2])).array
         array([0., 1.])
     """
-    result: Array = xp.sin(x)
-    return result
+    return xp.sin(x)
 
 
 @elementwise(gradient=lambda gy, x: gy * -sin.generic(x))
@@ -40,8 +39,7 @@ def cos(xp: ArrayModule, x: Array) -> Array:
         >>> F.cos(np.array([0.0, np.pi])).array
         array([ 1., -1.])
     """
-    result: Array = xp.cos(x)
-    return result
+    return xp.cos(x)
 
 
 @elementwise(gradient=lambda gy, y: gy * (y * y + 1))
@@ -53,8 +51,7 @@ def tan(xp: ArrayModule, x: Array) -> Array:
         >>> F.tan(np.array([0.0, 1.0])).array.round(4)
         array([0.    , 1.5574])
     """
-    result: Array = xp.tan(x)
-    return result
+    return xp.tan(x)
 
 
 @elementwise(gradient=lambda gy, x: gy / sqrt.generic(1 - x * x))
@@ -66,8 +63,7 @@ def arcsin(xp: ArrayModule, x: Array) -> Array:
         >>> F.arcsin(np.array([0.0, 0.5])).array.round(4)
         array([0.    , 0.5236])
     """
-    result: Array = xp.arcsin(x)
-    return result
+    return xp.arcsin(x)
 
 
 @elementwise(gradient=lambda gy, x: -gy / sqrt.generic(1 - x * x))
@@ -79,8 +75,7 @@ def arccos(xp: ArrayModule, x: Array) -> Array:
         >>> F.arccos(np.array([0.0, 0.5])).array.round(4)
         array([1.5708, 1.0472])
     """
-    result: Array = xp.arccos(x)
-    return result
+    return xp.arccos(x)
 
 
 @elementwise(gradient=lambda gy, x: gy / (x * x + 1))
@@ -92,8 +87,7 @@ def arctan(xp: ArrayModule, x: Array) -> Array:
         >>> F.arctan(np.array([0.0, 1.0])).array.round(4)
         array([0.    , 0.7854])
     """
-    result: Array = xp.arctan(x)
-    return result
+    return xp.arctan(x)
 
 
 class Arctan2(GenericFunction):
@@ -150,8 +144,7 @@ def sinh(xp: ArrayModule, x: Array) -> Array:
         >>> F.sinh(np.array([0.0, 1.0])).array.round(4)
         array([0.    , 1.1752])
     """
-    result: Array = xp.sinh(x)
-    return result
+    return xp.sinh(x)
 
 
 @elementwise(gradient=lambda gy, x: gy * sinh.generic(x))
@@ -163,8 +156,7 @@ def cosh(xp: ArrayModule, x: Array) -> Array:
         >>> F.cosh(np.array([0.0, 1.0])).array.round(4)
         array([1.    , 1.5431])
     """
-    result: Array = xp.cosh(x)
-    return result
+    return xp.cosh(x)
 
 
 # 1 - x² as (1 - x)(1 + x) is accurate near ±1
@@ -177,5 +169,4 @@ def arctanh(xp: ArrayModule, x: Array) -> Array:
         >>> F.arctanh(np.array([0.0, 0.5])).array.round(4)
         array([0.    , 0.5493])
     """
-    result: Array = xp.arctanh(x)
-    return result
+    return xp.arctanh(x)
