@@ -50,7 +50,41 @@ if TYPE_CHECKING:
 Axis = int | tuple[int, ...] | None
 
 
-class BatchNormalization(Link):
+def _shape_of(size: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (size,) if isinstance(size, int | np.integer) else tuple(size)
+
+
+def _initialize(link: Link, size: tuple[int, ...], *params: Parameter | None) -> None:
+    """Initialize those of a link's parameters that are there and are not initialized yet."""
+    if any(n < 1 for n in size):
+        raise ValueError(f"{type(link).__name__}: the sizes {size} are not 1 or more")
+    for param in params:
+        if param is not None and not param.is_initialized:
+            param.initialize(size)
+
+
+class _RunningStatistics(Link):
+    """The base of layers with running statistics: how much of them a batch leaves."""
+
+    decay: float
+    N: int
+
+    def _decay(self, finetune: bool) -> float:
+        """Return the decay of the running statistics by this batch, which is counted if it is one
+        of a finetuning.
+        """
+        if finetune and not config.in_recomputing:
+            self.N += 1
+        return 1 - 1 / self.N if finetune else self.decay
+
+    def start_finetuning(self) -> None:
+        """Start the mean over batches anew, with the next batch that is called with
+        ``finetune=True``.
+        """
+        self.N = 0
+
+
+class BatchNormalization(_RunningStatistics):
     """γ·(x - mean) / √(var + ε) + β: by this batch's mean and variance while ``config.train`` is
     on, else by running ones.
 
@@ -113,7 +147,7 @@ class BatchNormalization(Link):
         for name in ("avg_mean", "avg_var", "N"):
             self.register_persistent(name)
         if size is not None:
-            self._initialize_params((size,) if isinstance(size, int | np.integer) else tuple(size))
+            self._initialize_params(_shape_of(size))
 
     def _initializer(self, initial: Any, default: float) -> Any:
         made = initializers._get_initializer(initial, default)
@@ -123,11 +157,7 @@ class BatchNormalization(Link):
         return made
 
     def _initialize_params(self, size: tuple[int, ...], like: Any = None) -> None:
-        if any(n < 1 for n in size):
-            raise ValueError(f"{type(self).__name__}: the sizes {size} are not 1 or more")
-        for param in (self.gamma, self.beta):
-            if param is not None and not param.is_initialized:
-                param.initialize(size)
+        _initialize(self, size, self.gamma, self.beta)
         if self.avg_mean is None:
             arrays = [initializers.generate_array(x, size) for x in self._initial_avg]
             self.avg_mean, self.avg_var = (
@@ -167,9 +197,7 @@ class BatchNormalization(Link):
             return fixed_batch_normalization(
                 x, gamma, beta, self.avg_mean, self.avg_var, self.eps, self.axis
             )
-        if finetune and not config.in_recomputing:
-            self.N += 1
-        return self._by_batch(x, gamma, beta, 1 - 1 / self.N if finetune else self.decay)
+        return self._by_batch(x, gamma, beta, self._decay(finetune))
 
     def _by_batch(
         self, x: Variable | Array, gamma: Variable | Array, beta: Variable | Array, decay: float
@@ -188,12 +216,6 @@ class BatchNormalization(Link):
             if param is None
             else param
         )
-
-    def start_finetuning(self) -> None:
-        """Start the mean over batches anew, with the next batch that is called with
-        ``finetune=True``.
-        """
-        self.N = 0
 
 
 class BatchRenormalization(BatchNormalization):
@@ -256,7 +278,7 @@ class BatchRenormalization(BatchNormalization):
         )
 
 
-class DecorrelatedBatchNormalization(Link):
+class DecorrelatedBatchNormalization(_RunningStatistics):
     """Whitens channels: by the batch's statistics while ``config.train`` is on, else by a running
     mean and projection.
 
@@ -313,26 +335,17 @@ class DecorrelatedBatchNormalization(Link):
             return fixed_decorrelated_batch_normalization(
                 x, self.avg_mean, self.avg_projection, self.groups
             )
-        if finetune and not config.in_recomputing:
-            self.N += 1
         mean, projection = (
             (None, None) if config.in_recomputing else (self.avg_mean, self.avg_projection)
         )
-        decay = 1 - 1 / self.N if finetune else self.decay
         return decorrelated_batch_normalization(
             x,
             groups=self.groups,
             eps=self.eps,
             running_mean=mean,
             running_projection=projection,
-            decay=decay,
+            decay=self._decay(finetune),
         )
-
-    def start_finetuning(self) -> None:
-        """Start the mean over batches anew, with the next batch that is called with
-        ``finetune=True``.
-        """
-        self.N = 0
 
 
 class _Normalization(Link):
@@ -352,14 +365,10 @@ class _Normalization(Link):
         self.gamma = Parameter(initializers._get_initializer(initial_gamma, 1))
         self.beta = Parameter(initializers._get_initializer(initial_beta, 0))
         if size is not None:
-            self._initialize_params((size,) if isinstance(size, int | np.integer) else tuple(size))
+            self._initialize_params(_shape_of(size))
 
     def _initialize_params(self, size: tuple[int, ...]) -> None:
-        if any(n < 1 for n in size):
-            raise ValueError(f"{type(self).__name__}: the sizes {size} are not 1 or more")
-        for param in (self.gamma, self.beta):
-            if not param.is_initialized:
-                param.initialize(size)
+        _initialize(self, size, self.gamma, self.beta)
 
     def _infer_sizes(self, x: Variable | Array, axis: int) -> None:
         if not (self.gamma.is_initialized and self.beta.is_initialized):
