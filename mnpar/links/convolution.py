@@ -91,7 +91,11 @@ class _ConvolutionLayer(Link):
                 f"{self.groups} groups"
             )
         self.in_channels = in_channels
-        self.W.initialize(self._shape(in_channels))
+        self._initialize_W(self._shape(in_channels))
+
+    def _initialize_W(self, whole: tuple[int, ...]) -> None:
+        """Initialize W, or this rank's part of it, where the layer's W is of shape ``whole``."""
+        self.W.initialize(whole)
 
     def _infer_sizes(self, x: Variable | Array) -> None:
         if not self.W.is_initialized:

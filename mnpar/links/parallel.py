@@ -33,7 +33,7 @@ filter parallelism for large-scale CNN training", SC 2019, describe the layers o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -56,16 +56,29 @@ from mnpar.initializers.initializer import InitialValue
 from mnpar.kernels.windows import PerAxis
 from mnpar.link import Link
 from mnpar.links.convolution import Convolution2D
+from mnpar.links.divided import Divided, cut_parameter, initialize_part
 from mnpar.links.linear import Linear
 from mnpar.plans import Box, block
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-from mnpar.links.divided import Divided, cut_parameter, initialize_part
 
 
-class ColumnParallelLinear(Divided, Linear):
+class _ParallelLayer(Divided):
+    """The base of the layers of this file: their ``repr`` also shows a setting and the ranks."""
+
+    _setting: ClassVar[str]  # the attribute to show
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+        """Names and values to show in ``repr``."""
+        yield from super().printable_specs
+        yield self._setting, getattr(self, self._setting)
+        yield "ranks", self.comm.size
+
+
+class ColumnParallelLinear(_ParallelLayer, Linear):
     """A Linear of which each rank computes a block of the outputs.
 
     Args:
@@ -96,6 +109,8 @@ class ColumnParallelLinear(Divided, Linear):
         [((2, 2), [[1.0, 5.0, 9.0]], [[6.0, 9.0]]), ((1, 2), [[1.0, 5.0, 9.0]], [[6.0, 9.0]])]
     """
 
+    _setting = "gather_output"
+
     def __init__(
         self,
         comm: Communicator,
@@ -123,15 +138,6 @@ class ColumnParallelLinear(Divided, Linear):
         first, last = block(out_size, self.comm.size, self.comm.rank)
         initialize_part(self.W, (out_size, in_size), Box((first, 0), (last, in_size)))
 
-    @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
-        """Names and values to show in ``repr``."""
-        yield from (
-            *super().printable_specs,
-            ("gather_output", self.gather_output),
-            ("ranks", self.comm.size),
-        )
-
     def forward(self, x: Variable | Array, n_batch_axes: int = 1) -> Variable:
         """Return the layer's outputs.
 
@@ -156,7 +162,7 @@ class ColumnParallelLinear(Divided, Linear):
         return gather_from(self.comm, y) if self.gather_output else y
 
 
-class RowParallelLinear(Divided, Linear):
+class RowParallelLinear(_ParallelLayer, Linear):
     """A Linear of which each rank computes the contribution of a block of the inputs; the
     contributions are summed.
 
@@ -189,6 +195,8 @@ class RowParallelLinear(Divided, Linear):
         [((1, 2), [[111.0]], [[1.0, 10.0, 100.0]]), ((1, 1), [[111.0]], [[1.0, 10.0, 100.0]])]
     """
 
+    _setting = "input_is_parallel"
+
     def __init__(
         self,
         comm: Communicator,
@@ -213,15 +221,6 @@ class RowParallelLinear(Divided, Linear):
         assert out_size is not None
         first, last = block(in_size, self.comm.size, self.comm.rank)
         initialize_part(self.W, (out_size, in_size), Box((0, first), (out_size, last)))
-
-    @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
-        """Names and values to show in ``repr``."""
-        yield from (
-            *super().printable_specs,
-            ("input_is_parallel", self.input_is_parallel),
-            ("ranks", self.comm.size),
-        )
 
     def forward(self, x: Variable | Array, n_batch_axes: int = 1) -> Variable:
         """Return the layer's outputs.
@@ -293,7 +292,7 @@ def require_batch_axis(layer: Link, axis: int | None, n_batch_axes: int) -> int 
     return axis
 
 
-class _ParallelConvolution(Divided, Convolution2D):
+class _ParallelConvolution(_ParallelLayer, Convolution2D):
     """The base of parallel convolutions: sizes, which may come from the first batch, and the check
     of the input's channels.
     """
@@ -366,6 +365,8 @@ class FilterParallelConvolution2D(_ParallelConvolution):
         [((2, 2, 1, 1), [2.0, 3.0, 4.0], [3.0, 3.0]), ((1, 2, 1, 1), [2.0, 3.0, 4.0], [3.0, 3.0])]
     """
 
+    _setting = "gather_output"
+
     def __init__(
         self,
         comm: Communicator,
@@ -430,24 +431,9 @@ class FilterParallelConvolution2D(_ParallelConvolution):
             return block(self.out_channels, self.comm.size, self.comm.rank)
         return self._of_groups(self.out_channels, self.comm.rank)
 
-    def _initialize_params(self, in_channels: int) -> None:
-        if in_channels < 1 or in_channels % self.groups:
-            raise ValueError(
-                f"{type(self).__name__}: {in_channels} channels cannot be divided into "
-                f"{self.groups} groups"
-            )
-        self.in_channels = in_channels
-        whole, (first, last) = self._shape(in_channels), self._filters
+    def _initialize_W(self, whole: tuple[int, ...]) -> None:
+        first, last = self._filters
         initialize_part(self.W, whole, Box((first, 0, 0, 0), (last, *whole[1:])))
-
-    @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
-        """Names and values to show in ``repr``."""
-        yield from (
-            *super().printable_specs,
-            ("gather_output", self.gather_output),
-            ("ranks", self.comm.size),
-        )
 
     def forward(self, x: Variable | Array) -> Variable:
         """Return the layer's outputs.
@@ -514,6 +500,8 @@ class ChannelParallelConvolution2D(_ParallelConvolution):
         [((1, 2, 1, 1), 111.0, [1.0, 10.0, 100.0]), ((1, 1, 1, 1), 111.0, [1.0, 10.0, 100.0])]
     """
 
+    _setting = "input_is_parallel"
+
     def __init__(
         self,
         comm: Communicator,
@@ -557,15 +545,6 @@ class ChannelParallelConvolution2D(_ParallelConvolution):
         self.in_channels = in_channels
         whole, (first, last) = self._shape(in_channels), self._channels(self.comm.rank)
         initialize_part(self.W, whole, Box((0, first, 0, 0), (whole[0], last, *whole[2:])))
-
-    @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
-        """Names and values to show in ``repr``."""
-        yield from (
-            *super().printable_specs,
-            ("input_is_parallel", self.input_is_parallel),
-            ("ranks", self.comm.size),
-        )
 
     def forward(self, x: Variable | Array) -> Variable:
         """Return the layer's outputs.
