@@ -32,20 +32,28 @@ class Visits:
 
     def __init__(self) -> None:
         self._counts: WeakKeyDictionary[Transport, dict[Hashable, int]] = WeakKeyDictionary()
+        # those that were asked for last: to find them costs more than all else here
+        self._latest: tuple[Transport | None, dict[Hashable, int]] = None, {}
         self._told: WeakKeyDictionary[Transport, set[str]] = WeakKeyDictionary()
 
-    def is_due(self, kinds: Iterable[Any], what: Hashable) -> bool:
+    def is_due(self, communications: Iterable[Any], what: Hashable) -> bool:
         """Count a visit; return whether it is the first, second, fourth, eighth …, or all are
         looked at.
 
         Args:
-            kinds: communications; without any, nothing is to be looked at.
+            communications: without any, nothing is to be looked at.
             what: is counted, for the communicator of the first of them.
         """
-        first = next((kind for kind in kinds if hasattr(kind, "comm")), None)
-        if first is None:
+        for function in communications:
+            comm = getattr(collective_of(function), "comm", None)
+            if comm is not None:
+                break
+        else:
             return False
-        counts = self._counts.setdefault(first.comm.transport, {})
+        transport, counts = self._latest
+        if comm.transport is not transport:
+            counts = self._counts.setdefault(comm.transport, {})
+            self._latest = comm.transport, counts
         if len(counts) > self.MANY:
             counts.clear()
         count = counts[what] = counts.get(what, 0) + 1
@@ -65,9 +73,8 @@ def look(seeds: Sequence[Seed], communications: Sequence[Any]) -> None:
     Raises:
         MismatchError: see :class:`Survey`.
     """
-    kinds = [collective_of(function) for function in communications]
-    sequence = hash(tuple([getattr(kind, "site", "") for kind in kinds]))
-    if _visits.is_due(kinds, sequence):
+    sequence = tuple([getattr(collective_of(function), "site", "") for function in communications])
+    if _visits.is_due(communications, sequence):
         survey = Survey([node for node, _ in seeds], communications)
         compare_gradients(survey, seeds, _visits.told)
 
@@ -82,8 +89,7 @@ def check_reported(name: str, x: Variable) -> None:
         name: under which it is reported.
         x: what is reported.
     """
-    kinds = map(collective_of, current_tape().records)
-    if x.size != 1 or not _visits.is_due(kinds, name):
+    if x.size != 1 or not _visits.is_due(current_tape().records, name):
         return
     for state in Survey([x.node]).of(x.node).values():
         if state is None or state.varying is None or state.together is not None:
