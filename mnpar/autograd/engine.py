@@ -28,6 +28,7 @@ from mnpar.autograd.graph import Function, Gradient, VariableNode
 from mnpar.autograd.passes import BackwardPass
 from mnpar.autograd.tape import current_tape
 from mnpar.backend import HALVES, Array, add_gradients, cast_gradient, wrap_scalar
+from mnpar.configuration import recording
 from mnpar.function_hook import around_vjp, function_hooks
 from mnpar.runtime.callsite import call_site
 
@@ -72,10 +73,13 @@ def run_backward(
         retained = {node.key for node in targets if node.creator is not None}
     walk = BackwardWalk(tape.records, record, retained, on_final, deferred is not None)
     try:
-        for check in before_backward if tape.records else ():
-            check(seeds, tape.records)
-        site = call_site() if tape.records else ""
-        with BackwardPass(record, record or retain_tape, targets is not None, site):
+        this_pass = recording(record)
+        if tape.records:
+            for check in before_backward:
+                check(seeds, tape.records)
+            keeps_tape = record or retain_tape
+            this_pass = BackwardPass(record, keeps_tape, targets is not None, call_site())
+        with this_pass:
             walk.start(seeds)
             for function, gys in walk:
                 if retain_grad:
