@@ -62,6 +62,8 @@ _ON_ARRAYS = (
     "reduce_scatter",
     "allreduce",
     "alltoall",
+    "scan",
+    "exscan",
     "reduce_from",
 )
 
@@ -94,8 +96,6 @@ UPDATE = "optimizer.update"  # allreduce_if: errors name what the user has calle
 _OTHERS = (
     "barrier",
     "split",
-    "scan",
-    "exscan",
     "exchange",
     "gather_from",
     "share",

@@ -408,7 +408,9 @@ class Alone:
             return {rank: [ins[root][i]] for i, rank in enumerate(e.ranks)}
         if e.kind == "allgather":
             return {rank: [ins[q][0] for q in e.ranks] for rank in e.ranks}
-        return {rank: [ins[q][i] for q in e.ranks] for i, rank in enumerate(e.ranks)}
+        if e.kind == "alltoall":
+            return {rank: [ins[q][i] for q in e.ranks] for i, rank in enumerate(e.ranks)}
+        raise NotImplementedError(f"tell Alone.collective what {e.kind} gives to each rank")
 
 
 def fold(xs, op="sum"):
@@ -512,7 +514,9 @@ class Ranked:
             return f(comm, x, e.root, e.op)
         if e.kind in ("allgather", "alltoall"):
             return f(comm, x if e.kind == "allgather" else ins)
-        return f(comm, ins if e.kind == "reduce_scatter" else x, e.op)
+        if e.kind in SAME_FORM:
+            return f(comm, ins if e.kind == "reduce_scatter" else x, e.op)
+        raise NotImplementedError(f"tell Ranked.collective how {e.kind} is called")
 
 
 def in_one(e, xs):
