@@ -120,7 +120,9 @@ def samples_of(training, update, rank):
 
 
 def train(training, samples, comm=None):
-    """Train, on a rank of ``comm`` or alone; return the weights in the end."""
+    """Train, on a rank of ``comm`` or alone; return the weights in the end, and those before the
+    last update, in which copies are compared.
+    """
     with mnpar.using_config("dtype", np.float64):
         model = Model(training.widths)
     optimizer = OPTIMIZERS[training.optimizer](training.lr)
@@ -144,6 +146,7 @@ def train(training, samples, comm=None):
 
     for update in range(len(training.samples)):
         x, t = samples(update)
+        compared = [param.array.copy() for param in model.params()]
         if training.changed == update:
             model[0].W.array[...] += 0.25
         if training.other_lr == update:
@@ -169,11 +172,11 @@ def train(training, samples, comm=None):
                 optimizer.update()
             else:
                 optimizer.update(loss, x, t)
-    return [param.array.copy() for param in model.params()]
+    return [param.array.copy() for param in model.params()], compared
 
 
 def truth(training):
-    """The weights of one process that has the samples of all ranks."""
+    """What ``train`` returns in one process that has the samples of all ranks."""
 
     def samples(update):
         parts = [samples_of(training, update, rank) for rank in range(training.size)]
@@ -183,7 +186,7 @@ def truth(training):
 
 
 def over_ranks(training, comm):
-    """The weights that a rank has in the end."""
+    """What ``train`` returns on a rank."""
     return train(training, lambda update: samples_of(training, update, comm.rank), comm)
 
 
@@ -239,8 +242,12 @@ def outcome(seed):
         return "hung", how, f"{text}: {hung}"
     except TOLD as told:
         return "reported", how, f"{text}: {told!r}"
-    wanted = truth(training)
-    return ("harmless" if all(same(one, wanted) for one in found) else "silent"), how, text
+    wanted, compared = truth(training)
+    if all(same(one, wanted) for one, _ in found):
+        return "harmless", how, text
+    # DistributedDataParallel knows no optimizer: it tells drift where values are compared
+    unseen = training.ddp and all(same(one, compared) for _, one in found)
+    return ("own" if unseen else "silent"), how, text
 
 
 def job(seed):
@@ -258,7 +265,10 @@ def main(seed):
     rank, _, instead = spoil(training, seed)
     comm = mnpar.create_communicator()
     found = over_ranks(instead if comm.rank == rank else training, comm)
-    print(f"rank {comm.rank} is {'right' if same(found, truth(training)) else 'wrong'}", flush=True)
+    final, compared = [same(*pair) for pair in zip(found, truth(training), strict=True)]
+    # where a copy drifts after the last comparison, DistributedDataParallel cannot tell
+    right = final or (training.ddp and compared)
+    print(f"rank {comm.rank} is {'right' if right else 'wrong'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -227,6 +227,8 @@ class OptimizerFingerprint(SyncFingerprint):
             "reduce": self._how,
             # what comes from other ranks is scaled too
             "loss scale": f"{self._optimizer.loss_scale or 1.0:.9g}",
+            # two kinds may have hyperparameters of the same names and values
+            "optimizer": type(self._optimizer).__name__,
             "hooks": ", ".join([type(hook).__name__ for hook in hooks]),
             _INTERRUPTED: str(self._interrupted),
         }
