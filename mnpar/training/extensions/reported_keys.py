@@ -28,6 +28,7 @@ class ReportedKeys:
         >>> keys = ReportedKeys("PrintReport", ["main/acuracy"])
         >>> keys.add(["main/loss", "main/accuracy"])
         >>> with warnings.catch_warnings(record=True) as told:
+        ...     warnings.simplefilter("always")
         ...     keys.compare()
         >>> str(told[0].message)
         "PrintReport: nothing reports 'main/acuracy': did you mean 'main/accuracy'?"
