@@ -1,5 +1,8 @@
 """Training that changes nothing, or something else than was meant."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 from mnpar.optimizer_hooks import GradientClipping
 
@@ -183,3 +186,52 @@ def two_models_in_another_order(comm):
     x = np.ones((1, 1))
     for model in (a, b) if comm.rank else (b, a):
         F.sum(model(x)).backward()
+
+
+@hall.room(
+    "An array that changes between forward and backward",
+    "Chainer 7.8 (measured with its functions, in debug mode, too)",
+    "functions keep references to arrays: the gradient is that at the changed values, [4, 6] for "
+    "[2, 4]",
+    ranks=1,
+    error="input 0 of",
+)
+def array_that_changes_before_backward(comm):
+    x = mnpar.Variable(np.array([1.0, 2.0]))
+    with mnpar.using_config("debug", True):
+        y = F.sum(x * x)
+        x.array += 1
+        y.backward()
+    return x.grad
+
+
+@hall.room(
+    "Backward of a joint loss on each rank",
+    "ChainerMN 7.8 (by reading: its tutorial of averaging ensembles)",
+    "each rank calls backward on the one loss of the averaged output, and all gradients are P "
+    "times too large",
+    error="counts 2 times",
+)
+def backward_of_a_joint_loss_on_each_rank(comm):
+    member = L.Linear(1, 2, initialW=np.full((2, 1), comm.rank + 1.0))
+    optimizer = mnpar.optimizers.SGD(0.1).setup(member)
+    x, t = np.ones((3, 1)), np.array([0, 1, 1])
+    ys = F.allgather(comm, member(x))
+    optimizer.update(lambda: F.softmax_cross_entropy(sum(ys) / comm.size, t))
+
+
+@hall.room(
+    "A flipped bit in a file of weights",
+    "safetensors 0.8 (measured: 299 of 400 flips load other weights)",
+    "the format has no checksum: other weights are loaded",
+    ranks=1,
+    error="checksum",
+)
+def flipped_bit_in_a_file(comm):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.safetensors")
+        mnpar.serializers.save_safetensors(path, L.Linear(2, 2))
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 4
+        path.write_bytes(data)
+        mnpar.serializers.load_safetensors(path, L.Linear(2, 2))
