@@ -258,8 +258,9 @@ def take_up(numbers: Numbers) -> None:
 
 
 class RankRandomness:
-    """What the thread ranks of one run draw from, as processes would: after ``np.random.seed`` all
-    are started by numpy's stream as it is; otherwise each has a generator of its own.
+    """The random numbers of the thread ranks of one run, drawn as processes draw theirs: after
+    ``np.random.seed`` all start from numpy's stream as it is; otherwise each has a generator of its
+    own.
 
     Args:
         n: the number of ranks.

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 Group: TypeAlias = tuple[int, ...]  # the ranks of a communicator, by their numbers in the world
 
 
-class State(NamedTuple):
-    """What is known of a value for the ranks of one communicator.
+class Ownership(NamedTuple):
+    """The knowledge of who owns a value, for the ranks of one communicator.
 
     Args:
         together: the communication from which it has what the ranks own together; None: nothing.
@@ -57,9 +57,9 @@ class State(NamedTuple):
     varying: Communication | None = None
     alike: Communication | None = None
 
-    def join(self, other: State) -> State:
+    def join(self, other: Ownership) -> Ownership:
         """Return the state of what is computed from both."""
-        return State(
+        return Ownership(
             self.together or other.together,
             self.own or other.own,
             self.varying or other.varying,
@@ -68,7 +68,7 @@ class State(NamedTuple):
 
 
 # by group; None: it may be anything. A group that is missing has not touched the value yet.
-States: TypeAlias = Mapping[Group, State | None]
+States: TypeAlias = Mapping[Group, Ownership | None]
 
 _UNTOUCHED: States = {}
 
@@ -101,7 +101,7 @@ class Survey:
         # of what functions computed, by their numbers; those of constants are missing
         self._found: dict[int, States] = {}
         # as what leaves are used
-        self._uses: dict[VariableNode, dict[Group, State]] = {}
+        self._uses: dict[VariableNode, dict[Group, Ownership]] = {}
         self._used_as_both: str = ""
         for function, kind in zip(self._order, kinds, strict=True):
             states = self._after(function, kind)
@@ -161,7 +161,7 @@ class Survey:
                         self._use(x, group, state)
         return _joined([states, *[self._of(x) for x in terms]]) if terms else states
 
-    def _use(self, node: VariableNode, group: Group, state: State) -> None:
+    def _use(self, node: VariableNode, group: Group, state: Ownership) -> None:
         """Note as what the leaves are used from which local functions alone computed a variable."""
         stack = [node]
         seen = set()
@@ -174,7 +174,7 @@ class Survey:
                     stack += [x for x in function.inputs if x is not _added_once(function)]
             elif self._of(x) is not None:
                 uses = self._uses.setdefault(x, {})
-                uses[group] = both = uses.get(group, State()).join(state)
+                uses[group] = both = uses.get(group, Ownership()).join(state)
                 if both.together is not None and both.own is not None:
                     self._used_as_both = self._used_as_both or _used_as_both(x, both)
 
@@ -274,21 +274,21 @@ def _communicated(kind: Communication, states: States, unknown: States) -> State
     for group in unknown:
         if group != here and len(set(group) & set(here)) > 1:
             result[group] = None
-    state = states.get(here, State())
+    state = states.get(here, Ownership())
     if not outputs_are:
         state = None
     elif kind.inputs_are == "copies":
         _refuse_own(kind, state)
-        state = State(own=kind, varying=kind if outputs_are == "parts" else None, alike=kind)
+        state = Ownership(own=kind, varying=kind if outputs_are == "parts" else None, alike=kind)
     elif kind.inputs_are == "parts":
         _refuse_together(kind, state)
-        state = State(together=kind)
+        state = Ownership(together=kind)
     elif state is None or (state.together is not None and outputs_are != "sum"):
         state = None
     elif outputs_are == "sum":  # of what is together, it is a multiple
-        state = State(state.together, state.own and kind, alike=kind)
+        state = Ownership(state.together, state.own and kind, alike=kind)
     else:
-        state = State(own=kind, varying=kind if outputs_are == "parts" else None, alike=kind)
+        state = Ownership(own=kind, varying=kind if outputs_are == "parts" else None, alike=kind)
     result[here] = state
     return result
 
@@ -296,7 +296,7 @@ def _communicated(kind: Communication, states: States, unknown: States) -> State
 # ---- what is wrong ----
 
 
-def _refuse_own(kind: Communication, state: State | None) -> None:
+def _refuse_own(kind: Communication, state: Ownership | None) -> None:
     if state is not None and state.own is not None:
         before = state.own
         why = _PASSED.get(before.op, _ADDED)
@@ -307,7 +307,7 @@ def _refuse_own(kind: Communication, state: State | None) -> None:
         )
 
 
-def _refuse_together(kind: Communication, state: State | None) -> None:
+def _refuse_together(kind: Communication, state: Ownership | None) -> None:
     if state is not None and state.together is not None:
         before = state.together
         raise MismatchError(
@@ -319,7 +319,7 @@ def _refuse_together(kind: Communication, state: State | None) -> None:
         )
 
 
-def _used_as_both(leaf: VariableNode, state: State) -> str:
+def _used_as_both(leaf: VariableNode, state: Ownership) -> str:
     whole, own = state.together, state.own
     assert whole is not None
     assert own is not None
@@ -332,7 +332,7 @@ def _used_as_both(leaf: VariableNode, state: State) -> str:
     )
 
 
-def _mixed(function: Any, state: State) -> str:
+def _mixed(function: Any, state: Ownership) -> str:
     whole, own = state.together, state.own
     assert whole is not None
     assert own is not None
@@ -345,9 +345,9 @@ def _mixed(function: Any, state: State) -> str:
     )
 
 
-_NEEDED: Mapping[str, Callable[[Communication], State]] = {
-    "copies": lambda kind: State(together=kind),
-    "parts": lambda kind: State(own=kind),
+_NEEDED: Mapping[str, Callable[[Communication], Ownership]] = {
+    "copies": lambda kind: Ownership(together=kind),
+    "parts": lambda kind: Ownership(own=kind),
 }
 
 _TWICE = (

@@ -150,8 +150,8 @@ def describe_pass(flags: int, origin: int) -> str:
 
 
 def different_passes(*flags: int) -> tuple[str, str]:
-    """What is wrong where ranks are in passes of these flags, and the remedy; it names the call
-    that joins the pass which a program most easily forgets.
+    """Return what is wrong where ranks are in passes of these flags, and the remedy, which names
+    the call that joins the pass that a program most easily forgets.
     """
     what = "ranks are in different passes of backward"
     if len({one & RECORDING for one in flags}) > 1:

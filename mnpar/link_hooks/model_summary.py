@@ -37,7 +37,7 @@ class LinkRow(NamedTuple):
 
 
 class ModelSummary:
-    """What :func:`mnpar.summary` returns: prints as a table, and shows itself in notebooks.
+    """The result of :func:`mnpar.summary`: prints as a table, and shows itself in notebooks.
 
     Attributes:
         rows: a :class:`LinkRow` for each link.

@@ -61,7 +61,7 @@ class Level(NamedTuple):
     stamps: tuple[float, ...] = ()
 
 
-class Plan(NamedTuple):
+class SumPlan(NamedTuple):
     """The sums by which all ranks get a number of the whole model.
 
     Args:
@@ -112,12 +112,12 @@ class ModelHolders:
         self.in_step = widest(in_step)
         self._tied = tied
         # what the ranks have told each other, by the ranks of the communicator
-        self._plans: dict[Ranks, Plan] = {}
+        self._plans: dict[Ranks, SumPlan] = {}
         self._levels: dict[Ranks, Level] = {}
 
     @cached_property
     def params(self) -> list[tuple[str, Parameter]]:
-        """Those that have arrays, with their paths."""
+        """The parameters that have arrays, with their paths."""
         return list(self.model.namedparams(include_uninit=False))
 
     @cached_property
@@ -185,7 +185,7 @@ class ModelHolders:
         params: list[tuple[str, Parameter]],
         everyone: Communicator,
         comm: Communicator,
-        plan: Plan,
+        plan: SumPlan,
     ) -> ModelHolders:
         """Return what the ranks of a mesh know.
 
@@ -238,7 +238,7 @@ class ModelHolders:
                 pieces.setdefault(piece.comm, []).append(i)
         return pieces
 
-    def _add_up(self, values: Array, plan: Plan, who: str) -> float | None:
+    def _add_up(self, values: Array, plan: SumPlan, who: str) -> float | None:
         """Return the sum; None if ranks have other parameters than when they made the plan."""
         if plan.stamp != self._stamp and not self.on_mesh:  # the others shall hear of it
             values = np.zeros(len(plan.names))
@@ -363,7 +363,7 @@ class ModelHolders:
 
     # ---- who has what ----
 
-    def _plan(self, comm: Communicator | None) -> Plan:
+    def _plan(self, comm: Communicator | None) -> SumPlan:
         """Return the plan for the ranks of ``comm``, or for those that links know; where there is
         none yet, all ranks make it together.
         """
@@ -372,7 +372,7 @@ class ModelHolders:
             plan = self._plans[_key(comm)] = self._make_plan(comm)
         return plan
 
-    def _make_plan(self, given: Communicator | None) -> Plan:
+    def _make_plan(self, given: Communicator | None) -> SumPlan:
         comms = self.comms if given is None else [given]
         names = [path for path, _ in self.params]
         levels = []
@@ -385,7 +385,7 @@ class ModelHolders:
         for comm in comms:
             if any([ranks != mine for ranks in comm.allgather_obj(mine)]):
                 raise MismatchError(_IRREGULAR.format(comm))
-        return Plan(levels, frozenset(mine), names, self._stamp)
+        return SumPlan(levels, frozenset(mine), names, self._stamp)
 
     def _make_level(
         self, comm: Communicator, mine: list[int], is_given: bool = False
@@ -434,7 +434,7 @@ _Row = tuple[str, Any, tuple[Ranks, int] | None]
 
 
 class _Table(NamedTuple):
-    """What a rank tells the others.
+    """The parameters of a rank, as it tells the others.
 
     Args:
         ranks: of whose parameters it knows the sum, itself included.

@@ -79,7 +79,7 @@ _COMPUTES = ("forward", "backward", "update")  # kinds of events after which mem
 
 
 class Described(NamedTuple):
-    """What is said of an event: see :class:`mnpar.profiling.timeline.Event`."""
+    """A description of an event: see :class:`mnpar.profiling.timeline.Event`."""
 
     name: str
     peer: int | None = None

@@ -13,12 +13,12 @@ import numpy as np
 from mnpar import random
 from mnpar.backend import Array
 from mnpar.gradient_check import NondifferentiableError, check_backward
-from mnpar.testing.recording import Call, Leaf, Place, ProgramRun, line_of, ranks_text
+from mnpar.testing.recording import Leaf, Place, ProgramRun, RecordedCall, line_of, ranks_text
 
 
 @dataclass
 class Verdict:
-    """What finite differences say."""
+    """The verdict of finite differences on gradients."""
 
     of: str = ""  # the loss that the gradients are of
     wrong: bool = False
@@ -257,7 +257,7 @@ class FiniteDifferences:
         return ""
 
 
-def _is_wrong(call: Call, inputs: list[Array | None]) -> bool:
+def _is_wrong(call: RecordedCall, inputs: list[Array | None]) -> bool:
     """Return whether a function's backward, on its own, is not the derivative of its forward."""
     nodes = call.function.inputs
     arrays = [x for x in inputs if x is not None]

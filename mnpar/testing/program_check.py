@@ -27,7 +27,7 @@ _LINES = 25  # of a report, at most
 
 @dataclass
 class CheckResult:
-    """What :func:`mnpar.check` has found; it prints as a report.
+    """The findings of :func:`mnpar.check`, which print as a report.
 
     Attributes:
         ok: whether everything that was compared agrees.

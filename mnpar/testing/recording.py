@@ -41,7 +41,7 @@ Place = tuple[int, int]  # of a leaf: the number of a function call, and which i
 Key = tuple[str, str, int]  # a function call: class, source line, how many such came before
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """A call of a function in a pass."""
 
     number: int
@@ -67,7 +67,7 @@ class Leaf:
 
 @dataclass
 class Pass:
-    """What one rank did until the end of a backward."""
+    """A rank's work until the end of a backward."""
 
     losses: list[tuple[float, float]]  # value and weight of each
     leaves: list[Leaf]
@@ -75,7 +75,7 @@ class Pass:
     # of a traced pass, by function call: copies of its inputs, and of its outputs' gradients
     inputs: dict[Key, list[Array | None]] = field(default_factory=dict)
     gradients: dict[Key, list[Array | None]] = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
 
     def producer(self, key: Key, which: int) -> Key | None:
         """Return the call in this traced pass that computed an input of another call."""
@@ -102,8 +102,8 @@ class Held(NamedTuple):
 
 
 @dataclass
-class Step:
-    """What one rank has after a step of an optimizer."""
+class RecordedStep:
+    """The hooks and parameters that one rank has after a step of an optimizer."""
 
     hooks: list[str]
     params: dict[str, Held]
@@ -114,7 +114,7 @@ class RankRun:
     """All that one rank did."""
 
     passes: list[Pass] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RecordedStep] = field(default_factory=list)
     is_random: str = ""  # the source line of a function that draws random numbers
     dtypes: dict[Any, None] = field(default_factory=dict)  # of what functions have computed
 
@@ -138,7 +138,7 @@ class EnoughPasses(BaseException):
     """Ends a rank's program, which has made as many passes as are compared."""
 
 
-class Recorder(FunctionHook):
+class ProgramRecorder(FunctionHook):
     """The observer and function hook of one rank.
 
     Args:
@@ -160,7 +160,7 @@ class Recorder(FunctionHook):
         for (number, which), delta in (moves or {}).items():
             self._moves.setdefault(number, []).append((which, delta))
         self._number, self._depth = 0, 0
-        self._calls: list[Call] = []
+        self._calls: list[RecordedCall] = []
         self._seen: dict[tuple[str, str], int] = {}
         self._inputs: dict[Key, list[Array | None]] = {}
         self._gradients: dict[Key, list[Array | None]] = {}
@@ -185,7 +185,7 @@ class Recorder(FunctionHook):
         if traced:
             self._inputs[key] = [None if x is None else to_host(x).copy() for x in in_data]
         before = copy.copy(function) if traced else None
-        self._calls.append(Call(self._number, key, function, in_data, before))
+        self._calls.append(RecordedCall(self._number, key, function, in_data, before))
         self._keys[id(function)] = key
         self._number += 1
         if type(function).__module__ == "mnpar.functions.noise" and not self.run.is_random:
@@ -267,7 +267,7 @@ class Recorder(FunctionHook):
                 held = Held(param.node, value, gradient, param.whole, param.box)
                 params[path if not number else f"{number}:{path}"] = held
         hooks = [getattr(hook, "name", type(hook).__name__) for hook in optimizer.hooks]
-        self.run.steps.append(Step(hooks, params))
+        self.run.steps.append(RecordedStep(hooks, params))
 
     def restore(self) -> None:
         """Give arrays that were moved their values again: the program may have them for longer."""
@@ -356,10 +356,11 @@ def record(
         program: ``program(comm, *args)``; what it prints is dropped.
         passes: the program ends before the backward after so many.
         dtype: ``mnpar.config.dtype`` during the run.
-        moves, traced: as :class:`Recorder` has them, ``moves`` for each rank.
+        moves, traced: as :class:`ProgramRecorder` has them, ``moves`` for each rank.
     """
     recorders = [
-        Recorder(passes, None if moves is None else moves[rank], traced) for rank in range(ranks)
+        ProgramRecorder(passes, None if moves is None else moves[rank], traced)
+        for rank in range(ranks)
     ]
 
     def body(comm: Communicator) -> None:

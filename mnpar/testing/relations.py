@@ -26,7 +26,7 @@ class Relation(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the ranks have together what one rank has."""
+        """True if the ranks have together what one rank has."""
         return self.kind in ("same", "blocks", "rows", "none")
 
 

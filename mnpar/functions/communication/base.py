@@ -290,8 +290,8 @@ class Communication(GenericFunction):
         )
 
     def told(self, tag: int) -> tuple[int, int]:
-        """What a header tells beside the call: of a message in forward the user's tag; of a
-        gradient the line and the flags of the pass of backward. (Each gradient has a tag of its
+        """Return what a header tells beside the call: for a message in forward the user's tag; for
+        a gradient the line and the flags of the pass of backward. (Each gradient has a tag of its
         own, by which no header could be used again.)
         """
         return (tag, 0) if self.order == 0 else header_fields()

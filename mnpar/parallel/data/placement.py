@@ -28,7 +28,7 @@ from mnpar.holders import Holders, Share
 from mnpar.link import Link
 from mnpar.links.divided import BoxInitializer, digest_of
 from mnpar.optimizers import GradientMethod
-from mnpar.optimizers.model_holders import Level, ModelHolders, Plan
+from mnpar.optimizers.model_holders import Level, ModelHolders, SumPlan
 from mnpar.parallel.data.reducer import Among
 from mnpar.parallel.mesh import NOTE, Mesh
 from mnpar.parameter import Parameter, structure
@@ -356,7 +356,7 @@ class Placement:
         axes = self._counted()
         comm = self.mesh[axes]
         counts = [not self._before(path, axes) for path, _ in params]
-        plan = Plan(
+        plan = SumPlan(
             [Level(comm, np.array(counts, bool), [])],
             frozenset(self.mesh.comm.transport.world_ranks),
             [path for path, _ in params],
