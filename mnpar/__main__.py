@@ -9,6 +9,7 @@ import argparse
 import difflib
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from mnpar import __version__, doctor
 from mnpar.errors import DatasetError, LauncherError
@@ -18,11 +19,9 @@ from mnpar.runtime.launcher import launched_ranks
 from mnpar.runtime.mpiexec import start
 from mnpar.testing import check_script
 
-COMMANDS = ("doctor", "run", "check", "film")
 
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+def parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    """Return the parser of the command line, and the names of the commands."""
     # installed, the command is mnpar, too
     name = "mnpar" if Path(sys.argv[0]).stem == "mnpar" else "python -m mnpar"
     whole = argparse.ArgumentParser(prog=name, description="mnpar's commands.")
@@ -37,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         help="start ranks of a script",
         description="Start ranks of a script by the mpiexec of this Python.",
     )
-    run.add_argument("-n", "--ranks", type=int, default=2, metavar="N", help="how many ranks (2)")
+    run.add_argument("-n", "--ranks", type=int, metavar="N", help="how many ranks (2)")
     run.add_argument(
         "--hosts",
         metavar="FILE",
@@ -66,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "agrees, 1 if something is wrong, 2 if it could not be checked.",
     )
     check_script.add_arguments(checked)
-    return whole
+    return whole, [*commands.choices]
 
 
 def main() -> int:
@@ -74,55 +73,65 @@ def main() -> int:
     ``run`` is the job's; ``check``'s is 0 if the script is right, 1 if it is wrong, 2 if it could
     not be checked.
     """
-    whole = parser()
-    near = difflib.get_close_matches(sys.argv[1], COMMANDS, 1) if sys.argv[1:] else []
-    if near and sys.argv[1] not in COMMANDS:
-        whole.error(f"there is no command {sys.argv[1]}: did you mean {near[0]}?")
-    flags: list[str] = []
-    if sys.argv[1:2] == ["check"] and "--" in sys.argv:
-        cut = sys.argv.index("--")
-        flags, sys.argv = sys.argv[cut + 1 :], sys.argv[:cut]
-    if sys.argv[1:2] == ["check"]:
-        args, unknown = whole.parse_known_args()
-        if unknown:
-            whole.error(
-                f"unrecognized arguments: {' '.join(unknown)}; flags of the script follow --: "
-                f"check {args.script} -- {' '.join(unknown)}"
-            )
-        return check_script.check_script(args, flags, whole.error)
+    whole, commands = parser()
+    word = sys.argv[1] if sys.argv[1:] else ""
+    near = difflib.get_close_matches(word, commands, 1)
+    if near and word not in commands:
+        whole.error(f"there is no command {word}: did you mean {near[0]}?")
+    if word == "check":
+        return _check(whole)
     args = parse_args(whole)
     if args.command == "doctor":
         return doctor.examine()
-    if args.command == "film":
-        trace = Path(args.trace)
-        try:
-            write_film(trace / "timeline.json" if trace.is_dir() else trace, args.out)
-        except (OSError, DatasetError) as error:
-            whole.error(str(error))
-        print(f"film: {args.out}")
-        return 0
-    if args.ranks < 1:
-        whole.error(f"-n is at least 1, not {args.ranks}")
+    return _film(args, whole) if args.command == "film" else _run(args, whole)
+
+
+def _check(whole: argparse.ArgumentParser) -> int:
+    """Check a script, whose flags follow ``--``."""
+    flags: list[str] = []
+    if "--" in sys.argv:
+        cut = sys.argv.index("--")
+        flags, sys.argv = sys.argv[cut + 1 :], sys.argv[:cut]
+    args, unknown = whole.parse_known_args()
+    if unknown:
+        whole.error(
+            f"unrecognized arguments: {' '.join(unknown)}; flags of the script follow --: "
+            f"check {args.script} -- {' '.join(unknown)}"
+        )
+    return check_script.check_script(args, flags, whole.error)
+
+
+def _film(args: argparse.Namespace, whole: argparse.ArgumentParser) -> int:
+    """Write the film of a profile."""
+    trace = Path(args.trace)
+    try:
+        write_film(trace / "timeline.json" if trace.is_dir() else trace, args.out)
+    except (OSError, DatasetError) as error:
+        whole.error(str(error))
+    print(f"film: {args.out}")
+    return 0
+
+
+def _run(args: argparse.Namespace, whole: argparse.ArgumentParser) -> NoReturn:
+    """Start ranks of a script; its exit code becomes that of this process."""
+    ranks = 2 if args.ranks is None else args.ranks
+    if ranks < 1:
+        whole.error(f"-n is at least 1, not {ranks}")
     if launched_ranks() > 1:
         whole.error(
             "this is a rank of a job already: run starts ranks, it is not started by mpiexec"
         )
     misplaced = [flag for flag in args.args if flag in ("-n", "--ranks")]
-    if misplaced and not any([flag.startswith(("-n", "--r")) for flag in _before(args.script)]):
+    if args.ranks is None and misplaced:
         print(
-            f"mnpar: starting {args.ranks} ranks: {misplaced[0]} after {args.script} is a flag of "
+            f"mnpar: starting {ranks} ranks: {misplaced[0]} after {args.script} is a flag of "
             f"that script; for other ranks write {whole.prog} run -n N {args.script}",
             file=sys.stderr,
         )
     try:
-        start(args.ranks, [args.script, *args.args], args.hosts, args.module)
+        start(ranks, [args.script, *args.args], args.hosts, args.module)
     except LauncherError as error:
         whole.error(str(error))
-
-
-def _before(script: str) -> list[str]:
-    """Return the words of the command line before the script."""
-    return sys.argv[: sys.argv.index(script)]
 
 
 if __name__ == "__main__":

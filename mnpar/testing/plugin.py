@@ -36,6 +36,7 @@ class RankCase(NamedTuple):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of ranks, processes and grids."""
     group = parser.getgroup("mnpar")
     group.addoption(
         "--ranks-on",
@@ -64,6 +65,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Describe the markers, and register what runs tests in processes and on ranks."""
     config.addinivalue_line(
         "markers",
         "ranks(*sizes, on=('threads', 'mpi')): run this test, which takes `comm`, on so many ranks",
@@ -79,6 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test that takes ``comm`` a case for each number of ranks, on threads and on MPI."""
     if "comm" not in metafunc.fixturenames:
         return
     mark = metafunc.definition.get_closest_marker("ranks")
@@ -97,6 +100,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out combinations of grids, unless tests are named or all are wanted."""
     named = config.option.keyword or any("::" in argument for argument in config.args)
     if not (named or config.getoption("--sweep") or config.stash.get(WORKER, None)):
         items[:], left = grids.covering(items)
@@ -131,6 +135,7 @@ def comm(request: pytest.FixtureRequest) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that takes ``comm`` on its ranks."""
     __tracebackhide__ = True
     ranks = pyfuncitem.funcargs.get("comm")
     if not isinstance(ranks, RankCase):

@@ -27,6 +27,7 @@ def _reduced(who: str, loss: Variable, reduce: str) -> Variable:
 
 
 def require_same_shapes(who: str, *xs: Any) -> list[Variable]:
+    """Return arrays as Variables; ValueError, which names ``who``, if their shapes differ."""
     found = [as_variable(x) for x in xs]
     check_shapes(who, *found)
     return found
