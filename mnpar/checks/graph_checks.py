@@ -73,8 +73,9 @@ def look(seeds: Sequence[Seed], communications: Sequence[Any]) -> None:
     Raises:
         MismatchError: see :class:`Survey`.
     """
-    sequence = tuple([getattr(collective_of(function), "site", "") for function in communications])
-    if _visits.is_due(communications, sequence):
+    sites = [getattr(collective_of(function), "site", "") for function in communications]
+    # its hash alone is kept: a program may have a thousand long sequences
+    if _visits.is_due(communications, hash(tuple(sites))):
         survey = Survey([node for node, _ in seeds], communications)
         compare_gradients(survey, seeds, _visits.told)
 
