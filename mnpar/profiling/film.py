@@ -72,8 +72,6 @@ def _film_of(events: list[dict[str, Any]], title: str) -> dict[str, Any]:
     names, details, sites = _Words(), _Words(), _Words()
     details.number("")
     sites.number("")
-    sends: dict[str, list[list[float]]] = {}
-    messages: list[list[float]] = []
     whole = sorted([e for e in events if e["ph"] == "X"], key=lambda e: (e["ts"], -e["dur"]))
     for event in whole:
         args = event["args"]
@@ -94,16 +92,21 @@ def _film_of(events: list[dict[str, Any]], title: str) -> dict[str, Any]:
             int(args.get("memory", 0)),
         ]
         lanes[event["pid"]].append(row)
-        if event["cat"] == "send":
-            sends.setdefault(str(args.get("detail", "")), []).append([event["pid"], *row])
-    for event in whole:
-        if event["cat"] == "recv" and (sent := sends.get(str(event["args"].get("detail", "")))):
-            source, _, name, start, length, _, _, site, nbytes, _ = sent.pop(0)
-            back = int(str(event["args"].get("detail", "")).split()[2]) % 2
-            taken = event["ts"] + event["dur"]
-            at = start + length
-            messages.append([source, at, event["pid"], max(taken, at), name, back, nbytes, site])
-    messages.sort(key=lambda message: message[1])
+    arrivals = {event["id"]: event for event in events if event["ph"] == "f"}
+    messages = [
+        [
+            sent["pid"],
+            sent["ts"],
+            arrivals[sent["id"]]["pid"],
+            arrivals[sent["id"]]["ts"],
+            names.number(str(sent["name"])),
+            int(sent["args"]["gradient"]),
+            int(sent["args"]["bytes"]),
+            sites.number(str(sent["args"]["line"])),
+        ]
+        for sent in events
+        if sent["ph"] == "s"
+    ]
     return {
         "title": title,
         "kinds": KINDS,

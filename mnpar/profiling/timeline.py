@@ -119,18 +119,21 @@ class Timeline:
         """Source, time of sending, dest and time of arrival of each message both of whose ends were
         recorded.
         """
-        sent: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        return [(source, sent.end, dest, taken.end) for source, sent, dest, taken in self._pairs()]
+
+    def _pairs(self) -> list[tuple[int, Event, int, Event]]:
+        """Return the two ends of each message, each with its rank, in the order of sending."""
+        sent: dict[str, list[tuple[int, Event]]] = defaultdict(list)
         for rank, events in enumerate(self.events):
             for event in events:
                 if event.kind == "send":
-                    sent[event.detail].append((rank, event.end))
+                    sent[event.detail].append((rank, event))
         found = []
         for rank, events in enumerate(self.events):
             for event in events:
                 if event.kind == "recv" and sent[event.detail]:
-                    source, at = sent[event.detail].pop(0)
-                    found.append((source, at, rank, event.end))
-        return sorted(found, key=lambda message: message[1])
+                    found.append((*sent[event.detail].pop(0), rank, event))
+        return sorted(found, key=lambda message: message[1].end)
 
     def text(self) -> str:
         """Return how long each rank computed and waited, and for whom."""
@@ -194,10 +197,14 @@ class Timeline:
                         "args": {**args, "what": event.name},
                     }
                 )
-        for number, (source, sent, dest, taken) in enumerate(self.messages()):
-            flow = {"cat": "message", "name": "message", "id": number, "tid": 0}
-            events.append({**flow, "ph": "s", "pid": source, "ts": 1e6 * sent})
-            events.append({**flow, "ph": "f", "bp": "e", "pid": dest, "ts": 1e6 * max(taken, sent)})
+        for number, (source, sent, dest, taken) in enumerate(self._pairs()):
+            flow = {"cat": "message", "name": sent.name, "id": number, "tid": 0}
+            order = (*sent.detail.split(), "0", "0", "0")[2]  # of differentiation; odd: a gradient
+            gradient = int(order) % 2 if order.isdigit() else 0
+            args = {"bytes": sent.nbytes, "line": sent.site, "gradient": gradient}
+            arrived = 1e6 * max(taken.end, sent.end)
+            events.append({**flow, "ph": "s", "pid": source, "ts": 1e6 * sent.end, "args": args})
+            events.append({**flow, "ph": "f", "bp": "e", "pid": dest, "ts": arrived})
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
     def draw(self, path: Path) -> None:
