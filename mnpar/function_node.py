@@ -78,6 +78,10 @@ class FunctionNode(Hookable):
 
     number: int = 0  # its place in time; 0 until it is recorded
     on_tape: bool = False  # a backward has still to visit it
+    # of a communication: its communicator, its name and the source line that called it
+    comm: Any = None
+    op: str = ""
+    site: str = ""
     inputs: tuple[VariableNode, ...] = ()
     # dependencies that get no gradients here (a delegate): only ``unchain`` follows them
     extra_inputs: tuple[VariableNode, ...] = ()

@@ -171,14 +171,7 @@ class Variable(ArrayLike):
         """Add to every leaf's ``grad`` the derivative of this Variable: :func:`mnpar.backward` of
         it alone.
         """
-        backward(
-            [self],
-            None,
-            retain_grad=retain_grad,
-            enable_double_backprop=enable_double_backprop,
-            loss_scale=loss_scale,
-            retain_tape=retain_tape,
-        )
+        _backward([self], None, enable_double_backprop, retain_grad, loss_scale, retain_tape)
 
     def cleargrad(self) -> None:
         """Set the gradient to None."""
@@ -293,14 +286,25 @@ def backward(
         >>> float(x.grad)
         8.0
     """
+    _backward(outputs, grad_outputs, enable_double_backprop, retain_grad, loss_scale, retain_tape)
+
+
+def _backward(
+    outputs: Sequence[Variable],
+    grad_outputs: Sequence[Variable | None] | None,
+    record: bool,
+    retain_grad: bool,
+    loss_scale: float | None,
+    retain_tape: bool,
+) -> None:
     watching = observer()
     if watching is not None:
         watching.backward_begins()
-    seeds = _seeds(outputs, grad_outputs, loss_scale, enable_double_backprop)
+    seeds = _seeds(outputs, grad_outputs, loss_scale, record)
     leaves = LeafAccumulator(seeds, loss_scale)
     found = run_backward(
         seeds,
-        record=enable_double_backprop,
+        record=record,
         retain_grad=retain_grad,
         retain_tape=retain_tape,
         on_final=leaves.add,

@@ -145,8 +145,11 @@ def copy_shared(gs: Sequence[Gradient | None], taken: set[int], on_read: bool = 
 
 def buffer_ids(gs: Iterable[Gradient]) -> set[int]:
     """Return the ids of the arrays that own the gradients' memory."""
-    arrays = [_array_of(g) for g in gs]
-    return {id(x if x.base is None else x.base) for x in arrays}
+    ids = set()
+    for g in gs:
+        x: Any = getattr(g, "array", g)
+        ids.add(id(x if x.base is None else x.base))
+    return ids
 
 
 def copy_gradient(g: AnyGradient) -> AnyGradient:

@@ -73,13 +73,12 @@ def run_backward(
         retained = {node.key for node in targets if node.creator is not None}
     walk = BackwardWalk(tape.records, record, retained, on_final, deferred is not None)
     try:
-        this_pass = recording(record)
         if tape.records:
             for check in before_backward:
                 check(seeds, tape.records)
             keeps_tape = record or retain_tape
-            this_pass = BackwardPass(record, keeps_tape, targets is not None, call_site())
-        with this_pass:
+            tape.current_pass = BackwardPass(keeps_tape, targets is not None, call_site())
+        with recording(record):
             walk.start(seeds)
             for function, gys in walk:
                 if retain_grad:
@@ -98,6 +97,7 @@ def run_backward(
     except BaseException:
         tape.clear()  # some communications were visited, and nobody can visit them again
         raise
+    tape.current_pass = None
     if not (record or retain_tape):
         tape.clear()
     return walk.totals

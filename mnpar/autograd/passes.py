@@ -10,49 +10,21 @@ they also agree on the number of passes: the last pass over a tape is the one th
 
 from __future__ import annotations
 
-from contextvars import ContextVar, Token
 
-from mnpar.configuration import recording
-
-
-class BackwardPass(recording):
-    """A pass of backward, current inside a ``with`` block, in which functions are recorded or not.
+class BackwardPass:
+    """A pass of backward: that which a tape's ``current_pass`` is, while backward visits the tape.
 
     Args:
-        record: whether the pass itself is to be differentiable.
         keeps_tape: whether another pass over the same tape may follow.
         to_targets: whether it computes the gradients of some variables only (:func:`mnpar.grad`).
-        site: the source line that called it, if the tape has communications.
+        site: the source line that called it.
     """
 
-    __slots__ = ("_before", "header_fields", "keeps_tape", "site", "to_targets")
+    __slots__ = ("header_fields", "keeps_tape", "site", "to_targets")
 
-    def __init__(
-        self,
-        record: bool = False,
-        keeps_tape: bool = False,
-        to_targets: bool = False,
-        site: str = "",
-    ) -> None:
-        self._on = record
+    def __init__(self, keeps_tape: bool, to_targets: bool, site: str) -> None:
         self.keeps_tape = keeps_tape
         self.to_targets = to_targets
         self.site = site
         # what headers say of it, once this rank has made one
         self.header_fields: tuple[int, int] | None = None
-
-    def __enter__(self) -> None:
-        recording.__enter__(self)
-        self._before: Token[BackwardPass | None] = _current.set(self)
-
-    def __exit__(self, *error: object) -> None:
-        _current.reset(self._before)
-        recording.__exit__(self, *error)
-
-
-_current: ContextVar[BackwardPass | None] = ContextVar("mnpar.autograd.passes", default=None)
-
-
-def current_pass() -> BackwardPass:
-    """Return the pass that this rank is in; one without further properties if it is in none."""
-    return _current.get() or BackwardPass()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any
 
+from mnpar.autograd.passes import BackwardPass
 from mnpar.runtime.callsite import warn_user
 
 
@@ -35,6 +36,8 @@ class Tape:
         self.pending: list[Callable[[], Any]] = []
         # advance transfers during a backward; called after each function
         self.transfers: list[Callable[[], None]] = []
+        # the backward that visits this tape now, if the tape has communications
+        self.current_pass: BackwardPass | None = None
         # the communicators over which gradients went in the last backward, each with a
         # communication and its line
         self.crossed: dict[Any, tuple[str, str]] = {}
@@ -64,13 +67,12 @@ class Tape:
         """Remove all communications: they were visited, or a failed backward has left them
         unusable.
         """
+        self.current_pass = None
         self.crossed = {}
         for function in self.records:
             function.on_tape = False
-            comm = getattr(function, "comm", None)
-            if comm is not None and not function.silent_backward:
-                name = getattr(function, "op", type(function).__name__)
-                self.crossed[comm] = name, getattr(function, "site", "")
+            if function.comm is not None and not function.silent_backward:
+                self.crossed[function.comm] = function.op or function.label, function.site
         self.records.clear()
 
     def __enter__(self) -> Tape:

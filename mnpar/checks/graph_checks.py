@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from mnpar.autograd.engine import Seed, before_backward
 from mnpar.autograd.tape import current_tape
 from mnpar.checks.joint_loss import compare_gradients
-from mnpar.checks.states import Survey, collective_of
+from mnpar.checks.states import Survey
 from mnpar.configuration import is_debugging
 from mnpar.runtime.callsite import call_site
 
@@ -45,7 +46,7 @@ class Visits:
             what: is counted, for the communicator of the first of them.
         """
         for function in communications:
-            comm = getattr(collective_of(function), "comm", None)
+            comm = function.comm
             if comm is not None:
                 break
         else:
@@ -65,6 +66,7 @@ class Visits:
 
 
 _visits = Visits()
+_site = attrgetter("site")
 
 
 def look(seeds: Sequence[Seed], communications: Sequence[Any]) -> None:
@@ -73,9 +75,8 @@ def look(seeds: Sequence[Seed], communications: Sequence[Any]) -> None:
     Raises:
         MismatchError: see :class:`Survey`.
     """
-    sites = [getattr(collective_of(function), "site", "") for function in communications]
     # its hash alone is kept: a program may have a thousand long sequences
-    if _visits.is_due(communications, hash(tuple(sites))):
+    if _visits.is_due(communications, hash(tuple(map(_site, communications)))):
         survey = Survey([node for node, _ in seeds], communications)
         compare_gradients(survey, seeds, _visits.told)
 

@@ -74,26 +74,21 @@ class Channel(Mailbox):
 
     def __init__(self, transport: Transport, order: int) -> None:
         super().__init__(transport, order)
-        self._collectives = 0
+        # the number of the next collective. All are even; the odd number after each is for its
+        # adjoint (AdjointChannel).
+        self.next_number = 0
         self._buffers = transport.match_buffers[self.lane]
-
-    @property
-    def next_number(self) -> int:
-        """The number of the next collective. All are even; the odd number after each is for its
-        adjoint (AdjointChannel).
-        """
-        return self._collectives
 
     def take_number(self) -> int:
         """Take a number for an exchange by a plan (functions/communication/exchange.py), which all
         ranks call, and which has no match.
         """
-        self._collectives += 2
-        return self._collectives - 2
+        self.next_number += 2
+        return self.next_number - 2
 
     def return_number(self, number: int) -> None:
         """Give the last number back: what it was taken for did not take place."""
-        self._collectives = number
+        self.next_number = number
 
     def _match(self, call: Call, x: Any, parts: int | None = None) -> Steps[Match]:
         """Exchange the blocks of all ranks, and check that their calls match."""
@@ -120,9 +115,9 @@ class Channel(Mailbox):
         this one carries.
         """
         buffers = self._buffers
-        seq = self._collectives
+        seq = self.next_number
         less = len(piggyback)
-        self._collectives = seq + 2
+        self.next_number = seq + 2
         buffer = buffers.now
         number = (seq & OWN_NUMBER | (of & OWN_NUMBER) << 32).to_bytes(8, "little")
         key = (call, x.shape, x.dtype, less) if type(x) is np.ndarray else _key(call, x, parts)
@@ -410,7 +405,7 @@ class AdjointChannel(Channel):
 
     def __init__(self, channel: Channel, number: int) -> None:
         super().__init__(channel.transport, channel.order)
-        self._collectives = number | 1
+        self.next_number = number | 1
 
     def _gather_blocks(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
         transport = self.transport

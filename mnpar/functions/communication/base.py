@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from mnpar.autograd.graph import VariableNode
-from mnpar.autograd.passes import current_pass
+from mnpar.autograd.tape import current_tape
 from mnpar.communicators.channel import AdjointChannel
 from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.communicators.operation import Operation, complete
@@ -127,11 +127,13 @@ def header_fields() -> tuple[int, int]:
     """The fields by which headers of gradients name the pass of backward: the line from which it
     was called, and flags.
     """
-    here = current_pass()
+    here = current_tape().current_pass
+    if here is None:
+        return encode_site(call_site(1)), 0
     fields = here.header_fields
     if fields is None:
         flags = here.keeps_tape * KEEPS_TAPE | here.to_targets * TO_TARGETS
-        fields = here.header_fields = encode_site(here.site or call_site(1)), flags
+        fields = here.header_fields = encode_site(here.site), flags
     return fields
 
 
@@ -273,7 +275,10 @@ class Communication(GenericFunction):
         """Return what this rank's messages say of the communication."""
         self.recording = recording = is_recording()
         wants = self.differentiable and recording
-        told, flags = self.told(tag)
+        # A header tells, beside the call, in forward the user's tag, and for a gradient the line
+        # and the flags of the pass of backward. (Each gradient has a tag of its own, by which no
+        # header could be used again.)
+        told, flags = header_fields() if self.order else (tag, 0)
         return call_of(
             (
                 self.op,
@@ -288,13 +293,6 @@ class Communication(GenericFunction):
                 flags,
             )
         )
-
-    def told(self, tag: int) -> tuple[int, int]:
-        """Return what a header tells beside the call: for a message in forward the user's tag; for
-        a gradient the line and the flags of the pass of backward. (Each gradient has a tag of its
-        own, by which no header could be used again.)
-        """
-        return (tag, 0) if self.order == 0 else header_fields()
 
     def check_pass(self, header: Header, source: int) -> None:
         """Check that a gradient was sent in the pass of backward in which it is received.

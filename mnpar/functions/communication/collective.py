@@ -164,12 +164,10 @@ class AllReduce(Collective):
     op, algorithm = "allreduce", ALLREDUCE
     inputs_are, outputs_are = "terms", "sum"
 
-    def __init__(self, comm: Communicator, of: AllReduce | None = None) -> None:
-        super().__init__(comm, of)
-        self.alike = of is not None and of.alike  # (a multiple of what all have is no sum of parts)
-
     def mirror(self) -> Communication:
-        return type(self)(self.comm, of=self)
+        mirror = type(self)(self.comm, of=self)
+        mirror.alike = self.alike  # (a multiple of what all have is no sum of parts)
+        return mirror
 
 
 class AllReduceMean(AllReduce):

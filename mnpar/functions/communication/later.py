@@ -37,6 +37,7 @@ from mnpar.functions.communication.base import (
 )
 from mnpar.functions.communication.future import Future, when_used
 from mnpar.functions.node import GenericFunction
+from mnpar.hints import check_keywords
 from mnpar.variable import Variable
 
 P = ParamSpec("P")
@@ -59,12 +60,17 @@ def blocking(prepare: Callable[P, Prepared[R]]) -> Callable[P, R]:
     """Make the function that runs what ``prepare`` has prepared, and waits for it."""
 
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        collective, inputs, result = prepare(*args, **kwargs)
+        try:
+            collective, inputs, result = prepare(*args, **kwargs)
+        except TypeError:
+            check_keywords(name, inspect.signature(prepare), kwargs)
+            raise
         return result(collective.apply(inputs))
 
+    name = prepare.__name__
     returns = prepare.__annotations__["return"].removeprefix("Prepared[").removesuffix("]")
-    present(run, prepare, prepare.__name__, returns, prepare.__doc__)
-    run.__dict__["prepare"] = prepare
+    present(run, prepare, name, returns, prepare.__doc__)
+    run.__dict__.update(prepare=prepare, tells_keywords=True)
     return run
 
 
@@ -85,7 +91,11 @@ def later(function: Callable[P, R]) -> Callable[P, R]:
     def start(*args: P.args, **kwargs: P.kwargs) -> Any:
         if args:
             require_communicator(args[0], f"i{name}(comm, …)")
-        what, inputs, result = prepare(*args, **kwargs)
+        try:
+            what, inputs, result = prepare(*args, **kwargs)
+        except TypeError:
+            check_keywords(f"i{name}", inspect.signature(prepare), kwargs)
+            raise
         collective = SplitCollective(what)
         collective.start(inputs)
 
@@ -101,6 +111,7 @@ def later(function: Callable[P, R]) -> Callable[P, R]:
     _, _, details = inspect.cleandoc(prepare.__doc__ or "").partition("Args:")
     doc = _NON_BLOCKING.format(name=name) + "Args:" + re.sub(rf"F\.{name}\b", f"F.i{name}", details)
     present(start, prepare, f"i{name}", function.__annotations__["return"], doc)
+    start.__dict__["tells_keywords"] = True
     return start
 
 
@@ -115,7 +126,7 @@ class Phase(GenericFunction):
 
     def __init__(self, whole: SplitCollective) -> None:
         self.whole = whole
-        self.op = whole.what.op
+        self.comm, self.op, self.site = whole.what.comm, whole.what.op, whole.what.site
 
     @property
     def label(self) -> str:

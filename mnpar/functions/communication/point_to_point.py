@@ -22,7 +22,14 @@ from mnpar.communicators.waiting import ANY
 from mnpar.communicators.wire import REFUSED, WAITED_FOR, WANTS, Call, Header, call_of
 from mnpar.configuration import is_recording
 from mnpar.errors import MismatchError
-from mnpar.functions.communication.base import Communication, Keys, arrays_of, by_keys, peer
+from mnpar.functions.communication.base import (
+    Communication,
+    Keys,
+    arrays_of,
+    by_keys,
+    header_fields,
+    peer,
+)
 from mnpar.variable import Variable, as_variable, backward as backward_from
 
 if TYPE_CHECKING:
@@ -403,7 +410,7 @@ class SendRecv(Communication):
         """Return the call that the message which it sends tells."""
         self.recording = on = is_recording()
         self.wants = wants = self.differentiable and on
-        tag, flags = self.told(self.tags[0])
+        tag, flags = header_fields() if self.order else (self.tags[0], 0)
         return call_of(("send", self.site, wants, on, 0, "sum", self.order, tag, False, flags))
 
     def receipt(self) -> Call:

@@ -14,9 +14,9 @@ from typing import Any
 
 from mnpar.autograd.engine import BackwardWalk, DeferredGradients, defer_leaves
 from mnpar.autograd.graph import Function, Gradient, VariableNode
-from mnpar.autograd.passes import BackwardPass
 from mnpar.autograd.tape import Tape
 from mnpar.backend import Array
+from mnpar.configuration import recording
 from mnpar.function_hook import around_vjp, function_hooks
 
 Seeds = Iterable[tuple[VariableNode, Gradient]]
@@ -46,7 +46,7 @@ def backward_in_lockstep(
         for node, seed in start:
             gradients.add(node, seed)
     try:
-        with BackwardPass():
+        with recording(False):
             for row in itertools.zip_longest(*sums):
                 if None not in row and _can_join(row):
                     _visit_joined(row, sums, later)
