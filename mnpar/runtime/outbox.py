@@ -3,7 +3,8 @@
 MPI takes a message at once while it has room for it; one that it has no room for (MPICH has it for
 64 messages between two ranks of a machine), and most large ones, move on only in calls of MPI by
 their sender. A program that computes makes none: its peers would wait for messages whose sends have
-returned. So a thread makes such calls while anything is left here. It sleeps otherwise, and is
+returned. So a thread makes such calls where a message is left here for longer than a tick: until
+then the program is likely to communicate, and moves it by that. The thread sleeps otherwise, and is
 never woken by a message that was taken at once, as nearly all small ones are.
 
 Two threads are in MPI then, so MPI must have been started for that (THREAD_MULTIPLE, as mpi4py and
@@ -35,7 +36,9 @@ class Outbox:
 
     def __init__(self, MPI: Any) -> None:
         self._MPI = MPI
-        self._queues: dict[tuple[Any, int], deque[tuple[Any, Any]]] = {}
+        # each message with the tick in which it came
+        self._queues: dict[tuple[Any, int], deque[tuple[Any, Any, int]]] = {}
+        self._tick = 0
         self._lock = threading.Lock()  # held in all calls of MPI with requests of the queues
         self._helped = MPI.Query_thread() >= MPI.THREAD_MULTIPLE
         self._thread: threading.Thread | None = None
@@ -56,7 +59,7 @@ class Outbox:
             if queue is None:
                 queue = self._queues[owner, dest] = deque()
             self._release(queue)
-            queue.append((request, memory))
+            queue.append((request, memory, self._tick))
         if not self._awake and self._helped:
             self._wake()
 
@@ -77,7 +80,7 @@ class Outbox:
                     del self._queues[key]
         return moved
 
-    def _release(self, queue: deque[tuple[Any, Any]]) -> bool:
+    def _release(self, queue: deque[tuple[Any, Any, int]]) -> bool:
         """Drop the messages that have been sent from the front of a queue; return whether there
         were any.
         """
@@ -105,11 +108,17 @@ class Outbox:
             while calm < _CALM and not self._ended:
                 time.sleep(_TICK)
                 calm = 0 if self._queues else calm + 1
-                if self._queues:
+                if self._has_old():
                     self._push()
+                self._tick += 1
             self._awake = False
             if self._queues:  # since the last look
                 self._wake()
+
+    def _has_old(self) -> bool:
+        """Return whether a message was here before the tick that ends now."""
+        with self._lock:
+            return any([queue[0][2] < self._tick for queue in self._queues.values() if queue])
 
     def _push(self) -> None:
         """Let messages go as long as they do."""
