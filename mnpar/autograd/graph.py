@@ -6,6 +6,7 @@ The graph holds no arrays of its own, so an array can be freed while the graph s
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -88,7 +89,8 @@ class VariableNode:
             array is not None and dtype.kind in self.WITHOUT_GRADIENT
         )
         self.creator = creator
-        # which output of its creator it is; of a leaf, when it was made (0: nobody knows)
+        # which output of its creator it is; of a leaf, when it was made (0: nobody knows; negative:
+        # the time at which it was unpickled)
         self.index = index
         self.gradient: Any = None  # None, a Gradient or a CopyOnRead
         self.name: str | None = None
@@ -102,6 +104,19 @@ class VariableNode:
         """
         kept = {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
         return None, {**kept, "creator": None, "index": 0, "grad_slot": None, "hooks": ()}
+
+    def __setstate__(self, state: Any) -> None:
+        """Restore what was unpickled."""
+        for name, value in state[1].items():
+            setattr(self, name, value)
+        self.index = -tick()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> VariableNode:
+        """Return a copy, which is made now."""
+        other = memo[id(self)] = object.__new__(type(self))
+        other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        other.index = tick()
+        return other
 
     def add_hook(self, hook: GradientHook) -> Callable[[], None]:
         """Add a hook; return a function that removes the hook."""

@@ -63,23 +63,32 @@ class KnownModels:
     the ranks first named them to each other.
 
     A rank describes a model by a few numbers. From those of all ranks, each of them knows whether
-    all mean the same model. A new model is told from another new one by its age: ranks make their
-    models in one order (law 5).
+    all mean the same model. A new model is told from another new one by which of the known ones
+    were made before it, and which after: ranks make their models in one order (law 5). A model that
+    was unpickled is compared with such models alone: its original may be older than the message.
+    Two models that are new at the same call cannot be told apart before the next one.
     """
 
     def __init__(self) -> None:
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        # of each number, when its model was made; 0: nobody knows, as of a copy
+        # of each number, when its model was made, negative if it was unpickled; 0: nobody knows
         self._made: list[int] = []
 
     def describe(self, model: Model) -> list[int]:
-        """Return the number of a model, -1 if it has none yet; how many of the known ones were made
-        before it, -1 if nobody knows; and the bits of the numbers whose models are still there.
+        """Return the number of a model, -1 if it has none yet; 1 if it was made here, -1 if it was
+        unpickled, and 0 if nobody knows; the bits of the known ones that were made before it, and
+        after it, in the same way; and the bits of those that are still there.
         """
         made = _made(model)
-        older = sum([0 < other < made for other in self._made]) if made else -1
+        before = after = 0
+        for n, other in enumerate(self._made[:_BITS]):
+            if other * made > 0:
+                if abs(other) < abs(made):
+                    before |= 1 << n
+                elif other != made:
+                    after |= 1 << n
         living = sum([1 << n for n in self._numbers.values() if n < _BITS])
-        return [self._numbers.get(model, -1), older, living]
+        return [self._numbers.get(model, -1), (made > 0) - (made < 0), before, after, living]
 
     def agree(
         self, comm: ReplicatingCommunicator, model: Model, rows: list[list[int]], forms: list[int]
@@ -95,14 +104,13 @@ class KnownModels:
         Raises:
             MismatchError: the ranks mean different models; on all ranks.
         """
-        known = sorted({number for number, _, _ in rows if number >= 0})
-        ages = {older for number, older, _ in rows if number < 0 and older >= 0}
+        known = sorted({row[0] for row in rows if row[0] >= 0})
         # a rank may have made its copy anew, if the one of before is no longer there
-        others = [living for number, _, living in rows if number < 0 and known]
+        others = [row[-1] for row in rows if row[0] < 0 and known]
         if (
             len(set(forms)) > 1
             or len(known) > 1
-            or (not known and len(ages) > 1)
+            or (not known and _were_made_in_another_order(rows))
             or any([known[0] < _BITS and living >> known[0] & 1 for living in others])
         ):
             words = comm.allgather_obj(describe_model(model))
@@ -116,6 +124,18 @@ class KnownModels:
         self._numbers[model] = number
 
 
+def _were_made_in_another_order(rows: list[list[int]]) -> bool:
+    """Return whether a known model was made before the new one on one rank, and after it on
+    another.
+    """
+    for way in (1, -1):
+        of_way = [row for row in rows if row[1] == way]
+        for _, _, before, _, _ in of_way:
+            if any([before & after for _, _, _, after, _ in of_way]):
+                return True
+    return False
+
+
 def describe_model(model: Model) -> str:
     """Return a model's class and first parameters, for messages."""
     params = [
@@ -127,14 +147,15 @@ def describe_model(model: Model) -> str:
 
 
 def _made(model: Model) -> int:
-    """Return when the first parameter of a model was made; 0: nobody knows."""
+    """Return when the first parameter of a model was made; negative: unpickled; 0: nobody knows."""
     return next((int(param.node.index) for param in model.params()), 0)
 
 
-def _ordinal(number: int, older: int, living: int) -> str:
+def _ordinal(number: int, way: int, before: int, after: int, living: int) -> str:
     if number >= 0:
         return f"model {number + 1} of this communicator"
-    return "a new model" + f", made after {older} of those named before" * (older >= 0)
+    verb = "made" if way > 0 else "unpickled"
+    return "a new model" + f", {verb} after {before.bit_count()} of those named before" * bool(way)
 
 
 def initialize_alike(comm: ReplicatingCommunicator, model: Model) -> None:
@@ -242,8 +263,8 @@ def _agree_on(
     form = crc32(repr([param.shape for param in params]).encode())
     rows = comm.allgather(np.array([form, *comm.models.describe(model), *told]))
     forms = [int(row[0]) for row in rows]
-    comm.models.agree(comm, model, [row[1:4].tolist() for row in rows], forms)
-    return [row[4:] for row in rows]
+    comm.models.agree(comm, model, [row[1:6].tolist() for row in rows], forms)
+    return [row[6:] for row in rows]
 
 
 def allreduce_gradients(comm: ReplicatingCommunicator, model: Model, scale: float) -> None:

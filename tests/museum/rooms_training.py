@@ -1,5 +1,6 @@
 """Training that changes nothing, or something else than was meant."""
 
+import copy
 import tempfile
 from pathlib import Path
 
@@ -186,6 +187,19 @@ def two_models_in_another_order(comm):
     x = np.ones((1, 1))
     for model in (a, b) if comm.rank else (b, a):
         F.sum(model(x)).backward()
+
+
+@hall.room(
+    "Two copies of a model in another order",
+    "mnpar, an earlier version",
+    "values of two models of one form are swapped: nothing says when a copy was made",
+    error="made after 1 of those named before",
+)
+def two_copies_in_another_order(comm):
+    a = L.Linear(1, 2)
+    b = copy.deepcopy(a)
+    for model in (a, b) if comm.rank else (b, a):
+        mnpar.parallel.broadcast_model(model, comm)
 
 
 @hall.room(

@@ -2,6 +2,9 @@
 another order are told.
 """
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -63,6 +66,35 @@ def test_two_models_that_are_first_named_in_another_order_on_one_rank_are_told(c
         r"before, a Linear with /W \(2, 3\)(.|\n)*made after 0 (.|\n)*in the same order on all",
     ):
         call(comm, both[1])
+
+
+def unpickled(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+@pytest.mark.parametrize("made", [copy.deepcopy, unpickled, L.Linear.copy])
+@pytest.mark.ranks(2, 3, on="threads")
+def test_copies_of_models_that_are_named_in_another_order_are_told(comm, made):
+    both = [made(model) for model in two(comm)]
+    if comm.rank == comm.size - 1:
+        both.reverse()
+    broadcast_model(both[0], comm)
+    with pytest.raises(MismatchError, match=r"after 1 of those named(.|\n)*after 0 of those named"):
+        broadcast_model(both[1], comm)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.ranks(3, on="threads")
+def test_models_that_came_as_objects_from_a_rank_are_not_compared_with_its_own(comm, ahead):
+    """The others unpickle them in the order of the list, after a model that rank 0 made last."""
+    mine = None if ahead == 0 else L.Linear(3, 2)
+    both = two(comm) if comm.rank == 0 else None
+    if mine is None:
+        mine = L.Linear(3, 2)
+    both = comm.bcast_obj(None if both is None else both[::-1])
+    for model in [*both, mine]:
+        broadcast_model(model, comm)
+        broadcast_model(both[0], comm)
 
 
 @EACH
