@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def _cupy() -> Any:
     return sys.modules.get("cupy")
 
 
-def is_array(x: object) -> bool:
+def is_array(x: object) -> TypeGuard[Array]:
     """Return whether ``x`` is an array that a Variable can hold.
 
     Example:
@@ -83,7 +83,7 @@ def as_plain_ndarray(x: Array) -> Array:
     return x.view(np.ndarray)
 
 
-def wrap_scalar(x: Array) -> Array:
+def wrap_scalar(x: Array | np.generic | float) -> Array:
     """Return a numpy scalar, which operations on 0-d arrays return, as an array again; arrays as
     they are.
 
@@ -251,7 +251,7 @@ class Device(str):
 
     def is_array_supported(self, array: object) -> bool:
         """Return whether the array is on this device."""
-        return is_array(array) and device_of(cast("Array", array)) == self
+        return is_array(array) and device_of(array) == self
 
 
 class CpuDevice(Device):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -17,6 +17,11 @@ from mnpar.backend import Array
 from mnpar.configuration import is_debugging, is_recording
 from mnpar.function_hook import Hookable, around_forward, function_hooks
 from mnpar.variable import Variable, as_variable
+
+# an input's gradient, None, or a function that computes the gradient when it is wanted
+InputGradient: TypeAlias = Gradient | Callable[[], Gradient | None] | None
+# what a backward returns: one for each input, or the only one
+InputGradients: TypeAlias = InputGradient | tuple[InputGradient, ...]
 
 
 @hints.with_hints(hints.FUNCTION)
@@ -108,7 +113,7 @@ class FunctionNode(Hookable):
         """Compute the outputs, arrays, from the inputs, arrays."""
         raise TypeError(f"{self.label} does not define forward(self, *xs)")
 
-    def backward(self, *gys: Any) -> Any:
+    def backward(self, *gys: Any) -> InputGradients:
         """Compute the inputs' gradients from the outputs'. A class that does not define it passes
         no gradients back.
         """
@@ -140,7 +145,7 @@ class FunctionNode(Hookable):
             Variable.of(y, self.outputs[i]() or VariableNode(y, True, self, i)) for i, y in pairs
         )
 
-    def gradient_out(self, i: int, like: Array) -> Array | None:
+    def gradient_out(self, i: int, like: Gradient) -> Array | None:
         """Return the array of a flat buffer to compute the gradient of input i into, if there is
         one and it is like ``like``; called in ``backward``.
         """
@@ -259,8 +264,8 @@ class FunctionNode(Hookable):
                 None if gy is None else Variable(as_array(gy), requires_grad=False) for gy in gys
             ]
         try:
-            gxs, inputs = self.backward(*gys), self.inputs
-            gxs = gxs if type(gxs) is tuple else (gxs,)
+            found, inputs = self.backward(*gys), self.inputs
+            gxs = found if isinstance(found, tuple) else (found,)
             if len(gxs) != len(inputs):
                 raise ValueError(f"it returned {len(gxs)} gradients for {len(inputs)} inputs")
             trusted = not (record or debugging)

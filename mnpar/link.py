@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from mnpar import backend, hints, lazy
+from mnpar.backend import Array
 from mnpar.errors import listed, refuse_class
 from mnpar.initializers import Constant
 from mnpar.link_hook import LinkHook, hooked_forward, link_hooks
@@ -626,7 +627,7 @@ def _check_substitute(link: Link, name: str, value: Any) -> None:
     if isinstance(value, Variable):
         if value.creator is not None or not value.requires_grad:
             return
-        given = value.array
+        given: Array | complex = value.array
     elif backend.is_array(value) or isinstance(value, int | float | complex):
         given = value
     else:

@@ -160,7 +160,7 @@ class GradSlot:
         self.reserved = False
         self.synchronized = synchronized
 
-    def reserve(self, like: Array) -> Array | None:
+    def reserve(self, like: Gradient) -> Array | None:
         """Return the array, for one function to compute a gradient of ``like``'s type and dtype
         into; None if that cannot be.
         """

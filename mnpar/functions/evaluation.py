@@ -199,7 +199,10 @@ def f1_score(
 
 
 def r2_score(
-    pred: Any, true: Any, sample_weight: Any = None, multioutput: str = "uniform_average"
+    pred: Variable | Array,
+    true: Variable | Array,
+    sample_weight: Any = None,
+    multioutput: str = "uniform_average",
 ) -> Variable:
     """The share of the variance that predictions explain: 1 - Σ (p - t)² / Σ (t - t̄)², 0 where
     ``true`` is constant.
@@ -242,7 +245,7 @@ def r2_score(
     return Variable(xp.asarray(score, floating_dtype(pred.dtype)), requires_grad=False)
 
 
-def _share(right: Any, count: Any, y: Any) -> Variable:
+def _share(right: Any, count: Any, y: Variable | Array) -> Variable:
     xp = backend.get_array_module(y)
     return Variable(
         xp.asarray(right / xp.maximum(xp.asarray(count), 1), floating_dtype(y.dtype)),

@@ -12,20 +12,20 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from types import FunctionType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
-from mnpar.function_node import FunctionNode
+from mnpar.function_node import FunctionNode, InputGradients
 from mnpar.hints import check_keywords
 from mnpar.variable import Variable, as_variable
 
 P = ParamSpec("P")
-
-
 Result = TypeVar("Result")
+# for functions whose result is an array if they are given arrays, and a Variable if given Variables
+Operand = TypeVar("Operand", Variable, Array, Variable | Array)
 
 
 class GenericFunction(FunctionNode):
@@ -36,14 +36,15 @@ class GenericFunction(FunctionNode):
 
     generic = True
 
-    def __call__(self, *xs: Any) -> Any:
+    def __call__(self, *xs: Operand) -> Operand:
         """Compute the one output: an array, or a recorded Variable if one of the inputs is a
         Variable.
         """
         for x in xs:
             if isinstance(x, Variable):
                 return self.apply(xs)[0]
-        return self.forward(*xs)
+        y: Operand = self.forward(*xs)
+        return y
 
 
 class Elementwise(Protocol):
@@ -55,12 +56,12 @@ class Elementwise(Protocol):
     def __call__(self, x: Variable | Array) -> Variable: ...
 
     @staticmethod
-    def generic(x: Any) -> Any:
+    def generic(x: Operand) -> Operand:
         """Compute an array of an array and a Variable of a Variable, as backwards need it."""
 
 
 def elementwise(
-    gradient: Callable[..., Any] | None, name: str | None = None
+    gradient: Callable[..., Variable | Array] | None, name: str | None = None
 ) -> Callable[[Callable[[ArrayModule, Array], Array]], Elementwise]:
     """Make a differentiable function of one array, and its FunctionNode, from a formula.
 
@@ -110,7 +111,7 @@ _OF_ONE = inspect.signature(_of_one)
 
 
 def _node(
-    compute: Callable[[ArrayModule, Array], Array], gradient: Callable[..., Any]
+    compute: Callable[[ArrayModule, Array], Array], gradient: Callable[..., Variable | Array]
 ) -> type[GenericFunction]:
     kept = tuple(inspect.signature(gradient).parameters)[1:]
     if kept not in (("x",), ("y",), ("x", "y"), ()):
@@ -123,13 +124,15 @@ def _node(
         def forward(self, x: Array) -> Array:
             return compute(backend.get_array_module(x), x)
 
-        def backward(self, gy: Any) -> Any:
+        def backward(self, gy: Variable | Array) -> InputGradients:
             return gradient(gy, *self.get_retained_inputs(), *self.get_retained_outputs())
 
     return Node
 
 
-def _recorded(compute: Callable[..., Any], node: type[GenericFunction]) -> Callable[..., Variable]:
+def _recorded(
+    compute: Callable[..., Array], node: type[GenericFunction]
+) -> Callable[..., Variable]:
     refuse = functools.partial(check_keywords, compute.__name__, _OF_ONE)
 
     def function(x: Variable | Array, **words: Any) -> Variable:
@@ -221,14 +224,18 @@ def _public(function: Any, formula: Callable[..., Any], like: Any) -> Any:
     return public
 
 
-def array_of(x: Any) -> Array:
+@overload
+def array_of(x: Variable | Array) -> Array: ...
+@overload
+def array_of(x: Variable | Array | float) -> Array | float: ...
+def array_of(x: Variable | Array | float) -> Array | float:
     """The array of a Variable, or the array itself: for masks and labels, through which nothing is
     differentiated.
     """
     return x.array if isinstance(x, Variable) else x
 
 
-def without_gradient(name: str, compute: Callable[[Array], Array], x: Any) -> Variable:
+def without_gradient(name: str, compute: Callable[[Array], Array], x: Variable | Array) -> Variable:
     """Return the result of a function without a derivative, or with the derivative 0."""
     array = as_variable(x).array
     try:
@@ -259,7 +266,7 @@ def as_operand(x: Any, other: Any) -> Any:
     return backend.get_array_module(like).asarray(x, dtype)
 
 
-def normalize_axis(name: str, x: Any, axis: int) -> int:
+def normalize_axis(name: str, x: Variable | Array, axis: int) -> int:
     """An axis of an array or Variable, counted from 0.
 
     Args:
@@ -276,10 +283,10 @@ def normalize_axis(name: str, x: Any, axis: int) -> int:
         raise TypeError(f"{name}: an axis is an integer, not {axis!r}")
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"{name}: x of shape {x.shape} has no axis {axis}")
-    return axis % x.ndim  # type: ignore[no-any-return]
+    return axis % x.ndim
 
 
-def normalize_axes(name: str, x: Any, axes: int | Iterable[int]) -> list[int]:
+def normalize_axes(name: str, x: Variable | Array, axes: int | Iterable[int]) -> list[int]:
     """Axes of an array or Variable, counted from 0.
 
     Args:
@@ -318,7 +325,7 @@ def check_labels(who: str, labels: Array, classes: int, lowest: int = 0) -> None
         )
 
 
-def check_option(who: str, option: str, value: Any, *known: Any) -> None:
+def check_option(who: str, option: str, value: object, *known: object) -> None:
     """Raises ValueError if the value of an option is none of those that are known.
 
     Example:
@@ -332,7 +339,7 @@ def check_option(who: str, option: str, value: Any, *known: Any) -> None:
         raise ValueError(f"{who}: {option} is {', '.join(others)} or {last}, not {value!r}")
 
 
-def check_shapes(who: str, *xs: Any) -> None:
+def check_shapes(who: str, *xs: Variable | Array) -> None:
     """Raises ValueError if not all have one shape: where this is called, nothing is broadcast.
 
     Example:
@@ -346,7 +353,7 @@ def check_shapes(who: str, *xs: Any) -> None:
         raise ValueError(f"{who}: shapes {show_shapes(shapes)} must be the same")
 
 
-def show_shapes(shapes: Any) -> str:
+def show_shapes(shapes: Iterable[Iterable[int]]) -> str:
     """Shapes as an error shows them.
 
     Example:

@@ -11,6 +11,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import config
+from mnpar.function_node import InputGradients
 from mnpar.functions.activation.relu import leaky_relu
 from mnpar.functions.activation.softmax import softmax
 from mnpar.functions.array.broadcast import broadcast_to
@@ -32,12 +33,12 @@ class Dropout(GenericFunction):
     def forward(self, x: Array) -> Array:
         return x * self.mask
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: gy * self.mask
 
 
 def dropout(
-    x: Any,
+    x: Variable | Array,
     ratio: float = 0.5,
     *,
     mask: Array | None = None,
@@ -97,7 +98,7 @@ def dropout(
         return (x, None) if return_mask else x
     if mask is None:
         backend.require_float_dtype("dropout", x.array)
-        mask = _draw(x, ratio, rng or generator(), whole, part)
+        mask = _draw(x.array, ratio, rng or generator(), whole, part)
     elif mask.shape != x.shape:
         raise ValueError(f"dropout: a mask of shape {mask.shape} does not fit x of shape {x.shape}")
     (y,) = Dropout(mask).apply((x,))
@@ -105,7 +106,11 @@ def dropout(
 
 
 def zoneout(
-    h: Any, x: Any, ratio: float = 0.5, *, rng: np.random.Generator | None = None
+    h: Variable | Array,
+    x: Variable | Array,
+    ratio: float = 0.5,
+    *,
+    rng: np.random.Generator | None = None,
 ) -> Variable:
     """The next state ``x``, in which elements keep their value in the last state ``h`` with
     probability ``ratio``.
@@ -139,13 +144,17 @@ def zoneout(
     if h.shape != x.shape:
         raise ValueError(f"zoneout: states of shapes {h.shape} and {x.shape} must have the same")
     if not config.train:
-        return x  # type: ignore[no-any-return]
+        return x
     keep = backend.to_device_of((rng or generator()).random(x.shape, np.float32) < ratio, x.array)
     return where(keep, h, x)
 
 
 def gumbel_softmax(
-    log_pi: Any, tau: float = 0.1, axis: int = 1, *, rng: np.random.Generator | None = None
+    log_pi: Variable | Array,
+    tau: float = 0.1,
+    axis: int = 1,
+    *,
+    rng: np.random.Generator | None = None,
 ) -> Variable:
     """Draw nearly one-hot vectors from categorical distributions, differentiably in the
     probabilities.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.function_node import FunctionNode
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.shape import cast, reshape, transpose
@@ -78,12 +79,12 @@ def _reflected(symbol: str, node: type[FunctionNode]) -> Method:
     return method
 
 
-def _floordiv(x: Any, other: Any) -> Any:
+def _floordiv(x: Variable | Array, other: Any) -> Any:
     other = as_operand(other, x)
     return other if other is NotImplemented else floor_divide(x, other)
 
 
-def _rfloordiv(x: Any, other: Any) -> Any:
+def _rfloordiv(x: Variable | Array, other: Any) -> Any:
     other = as_operand(other, x)
     return other if other is NotImplemented else floor_divide(other, x)
 

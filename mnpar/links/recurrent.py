@@ -199,12 +199,12 @@ class StatelessMGU(Chain):
         self.W_f = Linear(n_inputs + n_units, n_units)
         self.W_h = Linear(n_inputs + n_units, n_units)
 
-    def step(self, h: Variable | Array | None, x: Variable | Array) -> Variable:
+    def step(self, h: Variable | Array, x: Variable | Array) -> Variable:
         """State, input → state."""
         f = sigmoid(self.W_f(concat((h, x), axis=1)))
         return linear_interpolate(f, tanh(self.W_h(concat((f * h, x), axis=1))), h)
 
-    def forward(self, h: Variable | Array | None, x: Variable | Array) -> Variable:
+    def forward(self, h: Variable | Array, x: Variable | Array) -> Variable:
         """(N, H), (N, D) → (N, H)."""
         return self.step(h, x)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from mnpar.backend import Array, ArrayModule
+from mnpar.function_node import InputGradients
 from mnpar.functions.activation.sigmoid import tanh
 from mnpar.functions.math.exponential import exp
-from mnpar.functions.node import GenericFunction, check_option, elementwise
+from mnpar.functions.node import GenericFunction, array_of, check_option, elementwise
 from mnpar.kernels import erf as kernel
 from mnpar.variable import Variable
 
@@ -35,11 +35,11 @@ class Gelu(GenericFunction):
         self.retain_inputs((0,))
         return self.blocks.forward(x, self.differentiable)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,) = self.get_retained_inputs()
         if isinstance(x, Variable):
             return lambda: gy * self._slope(x)
-        return lambda: self.blocks.gradient(x, gy)
+        return lambda: self.blocks.gradient(x, array_of(gy))
 
     def _slope(self, x: Variable) -> Variable:
         """Return Φ + x Φ′ as a function of a Variable."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.math.scale import align_axes
 from mnpar.functions.node import GenericFunction, array_of
@@ -23,7 +24,7 @@ class PReLU(GenericFunction):
         y += xp.maximum(x, 0)
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x, W = self.get_retained_inputs()
         negative = (array_of(x) < 0).astype(x.dtype)
 

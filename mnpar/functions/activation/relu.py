@@ -9,6 +9,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.joining import concat
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.math.maximum import Clip
@@ -23,10 +24,10 @@ class ReLU(GenericFunction):
         self.y = y = backend.get_array_module(x).maximum(x, 0)
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: self._where_positive(gy)
 
-    def _where_positive(self, gy: Any) -> Any:
+    def _where_positive(self, gy: Variable | Array) -> Any:
         # numpy multiplies faster by numbers than by booleans
         positive = (self.y > 0).astype(gy.dtype)
         if isinstance(gy, Variable):
@@ -59,7 +60,7 @@ class LeakyReLU(GenericFunction):
         result: Array = x * self.factor
         return result
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: gy * self.factor
 
 
@@ -92,7 +93,7 @@ class ELU(GenericFunction):
         self.negative = x <= 0
         return xp.maximum(x, 0) + self.alpha * xp.expm1(xp.minimum(x, 0))
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,) = self.get_retained_inputs()
 
         def gx() -> Any:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar.backend import Array, ArrayModule
 from mnpar.functions.math.maximum import Clip
-from mnpar.functions.node import elementwise
+from mnpar.functions.node import array_of, elementwise
 from mnpar.kernels.logistic import compute_in_blocks, logistic
 from mnpar.variable import Variable, as_variable
 
 
-def _sigmoid_gradient(gy: Any, y: Any) -> Any:
+def _sigmoid_gradient(gy: Variable | Array, y: Variable | Array) -> Variable | Array:
     """``gx = y (1 - y) gy``."""
     if isinstance(gy, Variable):
         return (1 - y) * y * gy
@@ -20,7 +18,7 @@ def _sigmoid_gradient(gy: Any, y: Any) -> Any:
         xp.multiply(xp.subtract(1, y, out=gx), y, out=gx)
         gx *= gy
 
-    return compute_in_blocks(compute, y, gy)
+    return compute_in_blocks(compute, array_of(y), gy)
 
 
 @elementwise(_sigmoid_gradient)
@@ -35,7 +33,7 @@ def sigmoid(xp: ArrayModule, x: Array) -> Array:
     return logistic(x)
 
 
-def _tanh_gradient(gy: Any, y: Any) -> Any:
+def _tanh_gradient(gy: Variable | Array, y: Variable | Array) -> Variable | Array:
     """``gx = (1 - y²) gy``."""
     if isinstance(gy, Variable):
         return (1 - y * y) * gy
@@ -44,7 +42,7 @@ def _tanh_gradient(gy: Any, y: Any) -> Any:
         xp.subtract(1, xp.multiply(y, y, out=gx), out=gx)
         gx *= gy
 
-    return compute_in_blocks(compute, y, gy)
+    return compute_in_blocks(compute, array_of(y), gy)
 
 
 @elementwise(_tanh_gradient)

@@ -5,12 +5,11 @@ Along the last axis they work on blocks of rows, which stay in the cache.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.math.exponential import exp
-from mnpar.functions.node import GenericFunction
+from mnpar.functions.node import GenericFunction, array_of
 from mnpar.kernels.dtypes import as_floating, upcast_halves
 from mnpar.kernels.sums import MODEST, is_rowwise, row_blocks, sum_array, sum_over
 from mnpar.variable import Variable
@@ -42,11 +41,11 @@ class Softmax(GenericFunction):
             xp.multiply(e, 1 / sum_array(e, 1, keepdims=True), out=to)
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (y,) = self.get_retained_outputs()
         if isinstance(y, Variable) or not is_rowwise(y, self.axis):
             return lambda: y * (gy - sum_over(gy * y, self.axis, keepdims=True))
-        return lambda: self._vjp(y, gy)
+        return lambda: self._vjp(y, array_of(gy))
 
     def _vjp(self, y: Array, gy: Array) -> Array:
         xp = backend.get_array_module(y)
@@ -88,7 +87,7 @@ class LogSoftmax(GenericFunction):
         y -= xp.log(sum_array(upcast_halves(xp.exp(y)), self.axis, keepdims=True))
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (y,) = self.get_retained_outputs()
         return lambda: gy - exp.generic(y) * sum_over(gy, self.axis, keepdims=True)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.activation.sigmoid import sigmoid
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.logistic import log1p_exp
@@ -23,7 +22,7 @@ class Softplus(GenericFunction):
         self.retain_inputs((0,))
         return log1p_exp(x * self.beta) * (1 / self.beta)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,) = self.get_retained_inputs()
         return lambda: gy * sigmoid.generic(x * self.beta)
 

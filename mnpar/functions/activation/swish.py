@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import HALVES, Array, ArrayModule
+from mnpar.function_node import InputGradients
 from mnpar.functions.activation.sigmoid import sigmoid
 from mnpar.functions.array.broadcast import Shape, unbroadcast
 from mnpar.functions.node import GenericFunction
@@ -42,7 +42,7 @@ class Swish(GenericFunction):
             xp.divide(part, _one_and_exp(xp, part, slope, z), out=z)
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x, beta = self.get_retained_inputs()
         if not isinstance(gy, Variable) and x.dtype == beta.dtype and x.dtype.char in "fd":
             return self._vjp(x, beta, gy)

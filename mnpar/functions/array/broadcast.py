@@ -12,7 +12,8 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.node import GenericFunction, show_shapes
+from mnpar.function_node import InputGradients
+from mnpar.functions.node import GenericFunction, Operand, show_shapes
 from mnpar.kernels.sums import sum_array
 from mnpar.variable import Variable, as_variable
 
@@ -33,7 +34,7 @@ class SumTo(GenericFunction):
         y = sum_array(x, tuple(range(lead)) + ones, keepdims=bool(ones))
         return y.reshape(self.shape) if y.shape != self.shape else y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: BroadcastTo(self.inputs[0].shape)(gy)
 
 
@@ -49,11 +50,11 @@ class BroadcastTo(GenericFunction):
         # a view that must not be written to
         return backend.get_array_module(x).broadcast_to(x, self.shape)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: unbroadcast(gy, self.inputs[0].shape)
 
 
-def unbroadcast(g: Any, shape: Shape) -> Any:
+def unbroadcast(g: Operand, shape: Shape) -> Operand:
     """The gradient of an operand that was broadcast: ``g`` summed to the operand's shape. Arrays
     stay arrays.
     """

@@ -10,6 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import Shape, unbroadcast
 from mnpar.functions.node import GenericFunction, array_of, as_operand, check_labels, show_shapes
 from mnpar.kernels.dtypes import upcast_halves
@@ -28,7 +29,7 @@ class GetItem(GenericFunction):
         result: Array = x[self.index]
         return result
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x = self.inputs[0]
         return lambda: ScatterAdd(self.index, x.shape)(gy)
 
@@ -65,7 +66,7 @@ class ScatterAdd(GenericFunction):
             places = rows[again, None] * y.shape[1] + xp.arange(y.shape[1])
             xp.add.at(y.reshape(-1), places.reshape(-1), x[again].reshape(-1))
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: gy[self.index]
 
 
@@ -197,7 +198,7 @@ class Where(GenericFunction):
     def forward(self, x: Array, y: Array) -> Array:
         return backend.get_array_module(self.condition).where(self.condition, x, y)
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         x, y = self.inputs
         zero = backend.get_array_module(gz).zeros((), gz.dtype)  # not a product: ∞ · 0 is NaN
         return (

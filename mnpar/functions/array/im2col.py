@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.dtypes import upcast_halves
-from mnpar.kernels.windows import Windows, numbers_per_axis
+from mnpar.kernels.windows import PerAxis, Windows, numbers_per_axis
 from mnpar.variable import Variable, as_variable
 
 
@@ -26,7 +26,7 @@ class Im2Col(GenericFunction):
             x.shape[0], rows, *self.windows.out
         )
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: Col2Im(self.windows)(gy)
 
 
@@ -45,17 +45,17 @@ class Col2Im(GenericFunction):
             x[(..., *where)] += columns[(slice(None), slice(None), *offset)]
         return x[(..., *self.windows.inside)].astype(y.dtype, copy=False)
 
-    def backward(self, gx: Any) -> Any:
+    def backward(self, gx: Variable | Array) -> InputGradients:
         return lambda: Im2Col(self.windows)(gx)
 
 
 def im2col(
     x: Variable | Array,
-    ksize: Any,
-    stride: Any = 1,
-    pad: Any = 0,
+    ksize: PerAxis,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
     cover_all: bool = False,
-    dilate: Any = 1,
+    dilate: PerAxis = 1,
 ) -> Variable:
     """Return the cells that each window of an image sees, as channels.
 

@@ -10,9 +10,11 @@ from operator import index
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction, normalize_axis
 from mnpar.variable import Variable, as_variable
 
@@ -33,7 +35,7 @@ class Concat(GenericFunction):
     def forward(self, *xs: Array) -> Array:
         return backend.get_array_module(*xs).concatenate(xs, self.axis)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         axis = self.axis % len(self.inputs[0].shape)
         ends = accumulate([x.shape[axis] for x in self.inputs], initial=0)
         return tuple([lambda i=i, j=j: gy[at(axis, slice(i, j))] for i, j in pairwise(ends)])
@@ -52,11 +54,11 @@ class SplitAxis(GenericFunction):
         self.shapes = [y.shape for y in ys]
         return tuple(ys)
 
-    def backward(self, *gys: Any) -> Any:
+    def backward(self, *gys: Variable | Array | None) -> InputGradients:
         return lambda: Concat(self.axis)(*_filled(gys, self.shapes, self.inputs[0].dtype))
 
 
-def concat(xs: Sequence[Any], axis: int = 1) -> Variable:
+def concat(xs: Sequence[Variable | Array], axis: int = 1) -> Variable:
     """Join arrays along an existing axis.
 
     Args:
@@ -143,7 +145,7 @@ class Stack(GenericFunction):
             y[at(self.axis, i)] = x
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         axis = self.axis % gy.ndim
         return tuple([lambda i=i: gy[at(axis, i)] for i in range(len(self.inputs))])
 
@@ -161,13 +163,13 @@ class Separate(GenericFunction):
         self.order = backend.memory_order(x)
         return tuple([xp.asarray(x[at(self.axis, i)]) for i in range(x.shape[self.axis])])
 
-    def backward(self, *gys: Any) -> Any:
+    def backward(self, *gys: Variable | Array | None) -> InputGradients:
         x = self.inputs[0]
         shape = x.shape[: self.axis] + x.shape[self.axis + 1 :]
         return lambda: Stack(self.axis, self.order)(*_filled(gys, [shape] * len(gys), x.dtype))
 
 
-def stack(xs: Sequence[Any], axis: int = 0) -> Variable:
+def stack(xs: Sequence[Variable | Array], axis: int = 0) -> Variable:
     """Join arrays of one shape along a new axis.
 
     Args:
@@ -208,7 +210,9 @@ def separate(x: Variable | Array, axis: int = 0) -> tuple[Variable, ...]:
     return Separate(normalize_axis("separate", x, axis)).apply((x,))
 
 
-def _filled(gys: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
+def _filled(
+    gys: Sequence[Variable | Array | None], shapes: Sequence[tuple[int, ...]], dtype: DTypeLike
+) -> list[Variable | Array]:
     """Zeros for the parts from which no gradient came."""
     xp = backend.get_array_module(*gys)
     return [
@@ -216,7 +220,7 @@ def _filled(gys: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtype: Any) -
     ]
 
 
-def _explain(name: str, xs: Sequence[Any], axis: Any, error: Exception) -> Exception:
+def _explain(name: str, xs: Sequence[Variable | Array], axis: Any, error: Exception) -> Exception:
     if getattr(axis, "shape", ()):  # concat(a, b)
         return TypeError(
             f"{name}: the axis is an integer, not an array: the arrays come in one tuple, as "
@@ -234,7 +238,7 @@ def _explain(name: str, xs: Sequence[Any], axis: Any, error: Exception) -> Excep
     )
 
 
-def hstack(xs: Sequence[Any]) -> Variable:
+def hstack(xs: Sequence[Variable | Array]) -> Variable:
     """Side by side: along axis 1, or along the only axis of vectors.
 
     Example:
@@ -246,7 +250,7 @@ def hstack(xs: Sequence[Any]) -> Variable:
     return concat(rows, axis=0 if rows[0].ndim == 1 else 1)
 
 
-def vstack(xs: Sequence[Any]) -> Variable:
+def vstack(xs: Sequence[Variable | Array]) -> Variable:
     """On top of each other: along axis 0; vectors are rows.
 
     Example:
@@ -259,7 +263,7 @@ def vstack(xs: Sequence[Any]) -> Variable:
     return stack(rows) if rows[0].ndim == 1 else concat(rows, axis=0)
 
 
-def dstack(xs: Sequence[Any]) -> Variable:
+def dstack(xs: Sequence[Variable | Array]) -> Variable:
     """Join arrays along the third axis.
 
     Example:
@@ -276,5 +280,5 @@ def dstack(xs: Sequence[Any]) -> Variable:
     return concat(deep, axis=2)
 
 
-def _at_least_1d(xs: Sequence[Any]) -> Sequence[Any]:
+def _at_least_1d(xs: Sequence[Variable | Array]) -> Sequence[Variable | Array]:
     return [as_variable(x).reshape(1) for x in xs] if xs[0].ndim == 0 else xs

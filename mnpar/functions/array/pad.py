@@ -10,6 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import stack
 from mnpar.functions.node import GenericFunction
@@ -46,7 +47,7 @@ class Pad(GenericFunction):
     def _inside(self, shape: Sequence[int]) -> tuple[slice, ...]:
         return tuple([slice(low, low + n) for (low, _), n in zip(self.widths, shape, strict=True)])
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: gy[self._inside(self.inputs[0].shape)]
 
 
@@ -97,7 +98,9 @@ def pad(
     return y
 
 
-def pad_sequence(xs: Sequence[Any], length: int | None = None, padding: Any = 0) -> Variable:
+def pad_sequence(
+    xs: Sequence[Variable | Array], length: int | None = None, padding: Any = 0
+) -> Variable:
     """Join sequences of different lengths into one array, padded at their ends.
 
     Args:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.get_item import ScatterAdd, get_item
 from mnpar.functions.array.joining import concat, separate, split_axis, stack
 from mnpar.functions.array.shape import moveaxis, reshape, transpose
@@ -25,7 +26,7 @@ class Flip(GenericFunction):
     def forward(self, x: Array) -> Array:
         return backend.get_array_module(x).flip(x, self.axis)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: Flip(self.axis)(gy)
 
 
@@ -108,7 +109,7 @@ class Permutate(GenericFunction):
     def forward(self, x: Array) -> Array:
         return x.take(self.places, axis=self.axis)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: Permutate(self.opposite, self.places, self.axis)(gy)
 
 
@@ -142,7 +143,7 @@ def permutate(x: Variable | Array, indices: Array, axis: int = 0, inv: bool = Fa
     return Permutate(order, opposite, axis).apply((x,))[0]
 
 
-def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
+def transpose_sequence(xs: Sequence[Variable | Array]) -> tuple[Variable, ...]:
     """From one array for each sequence to one for each step: step t has the t-th elements of the
     sequences that reach it.
 
@@ -160,21 +161,22 @@ def transpose_sequence(xs: Sequence[Any]) -> tuple[Variable, ...]:
         >>> [y.array for y in F.transpose_sequence([np.array([1, 2]), np.array([3])])]
         [array([1, 3]), array([2])]
     """
-    xs = [as_variable(x) for x in xs]
-    lengths = [x.shape[0] for x in xs]
+    sequences = [as_variable(x) for x in xs]
+    lengths = [x.shape[0] for x in sequences]
     if lengths != sorted(lengths, reverse=True):
         raise ValueError(
             "transpose_sequence: sequences come in the order of their lengths, the longest "
             f"first, not {lengths}"
         )
-    if not xs or not lengths[0]:
+    if not sequences or not lengths[0]:
         return ()
     if lengths[0] == lengths[-1]:
-        return separate(stack(xs, axis=1))
+        return separate(stack(sequences, axis=1))
     starts = np.cumsum([0, *lengths[:-1]])
     counts = [sum(n > t for n in lengths) for t in range(lengths[0])]
     places = np.concatenate([starts[:n] + t for t, n in enumerate(counts)])
-    rows = get_item(concat(xs, axis=0), xs[0].xp.asarray(places))  # all elements, step by step
+    # all elements, step by step
+    rows = get_item(concat(sequences, axis=0), sequences[0].xp.asarray(places))
     ends = [int(n) for n in np.cumsum(counts)[:-1]]
     return split_axis(rows, ends, 0, force_tuple=True)  # type: ignore[return-value]
 
@@ -212,7 +214,7 @@ class Diagonal(GenericFunction):
     def forward(self, x: Array) -> Array:
         return x.diagonal(self.offset, -2, -1)  # a view that must not be written to
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: OnDiagonal(self.offset, self.inputs[0].shape)(gy)
 
 
@@ -231,7 +233,7 @@ class OnDiagonal(GenericFunction):
         x[..., first : first + y.shape[-1] * (W + 1) : W + 1] = y
         return x.reshape(self.shape)
 
-    def backward(self, gx: Any) -> Any:
+    def backward(self, gx: Variable | Array) -> InputGradients:
         return lambda: Diagonal(self.offset)(gx)
 
 
@@ -256,7 +258,7 @@ def diagonal(x: Variable | Array, offset: int = 0, axis1: int = 0, axis2: int = 
     return Diagonal(offset).apply((x,))[0]
 
 
-def space2depth(X: Any, r: int) -> Variable:
+def space2depth(X: Variable | Array, r: int) -> Variable:
     """Blocks of r × r pixels become channels; :func:`depth2space` undoes it.
 
     Args:
@@ -287,7 +289,7 @@ def space2depth(X: Any, r: int) -> Variable:
     return reshape(y, (N, r * r * C, H // r, W // r))
 
 
-def depth2space(X: Any, r: int) -> Variable:
+def depth2space(X: Variable | Array, r: int) -> Variable:
     """Channels become blocks of r × r pixels: sub-pixel convolution (Shi et al. 2016, arXiv
     1609.05158) ends with it.
 

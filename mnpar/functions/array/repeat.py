@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import broadcast_to
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.shape import reshape
@@ -59,7 +60,7 @@ class Repeat(GenericFunction):
     def forward(self, x: Array) -> Array:
         return x.repeat(self.n, axis=self.axis)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: AddRepeats(self.n, self.axis)(gy)
 
 
@@ -82,7 +83,7 @@ class AddRepeats(GenericFunction):
             x += part
         return x.astype(y.dtype, copy=False)
 
-    def backward(self, gx: Any) -> Any:
+    def backward(self, gx: Variable | Array) -> InputGradients:
         return lambda: Repeat(self.n, self.axis)(gx)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable
@@ -53,7 +54,7 @@ class Resize(GenericFunction):
                 xp.matmul(weights, x[..., inputs, :], out=y[..., outputs, :])
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: Gathered(self.size, self.out, self.parts, self.last)(gy)
 
 
@@ -71,7 +72,7 @@ class Gathered(Resize):
                 x[..., inputs, :] += weights.T @ y[..., outputs, :]
         return x
 
-    def backward(self, gx: Any) -> Any:
+    def backward(self, gx: Variable | Array) -> InputGradients:
         return lambda: Resize(self.size, self.out, self.parts, self.last)(gx)
 
 

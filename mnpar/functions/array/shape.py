@@ -8,9 +8,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from numpy.typing import DTypeLike
+
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import as_dtype
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import Shape
 from mnpar.functions.node import GenericFunction, normalize_axes, normalize_axis
 from mnpar.variable import Variable, as_variable
@@ -25,7 +28,7 @@ class Reshape(GenericFunction):
     def forward(self, x: Array) -> Array:
         return x.reshape(self.shape)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: gy.reshape(self.inputs[0].shape)
 
 
@@ -70,7 +73,7 @@ class Transpose(GenericFunction):
     def forward(self, x: Array) -> Array:
         return x.transpose(self.axes)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         if self.axes is None:
             return lambda: gy.transpose()
         inverse = sorted(
@@ -230,13 +233,13 @@ def flatten(x: Variable | Array) -> Variable:
 class Cast(GenericFunction):
     """The elements in another dtype; ``gx`` is ``gy`` in the dtype of ``x``."""
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: DTypeLike) -> None:
         self.dtype = dtype
 
     def forward(self, x: Array) -> Array:
         return x.astype(self.dtype)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: backend.cast_gradient(gy, self.inputs[0].dtype)
 
 
@@ -267,7 +270,7 @@ class Copy(GenericFunction):
         self.origin = backend.device_of(x)
         return backend.to_device(self.device, x)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: Copy(self.origin)(gy)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
+from mnpar.function_node import InputGradients
 from mnpar.functions.activation.softmax import Softmax
 from mnpar.functions.array.broadcast import broadcast_to
 from mnpar.functions.array.get_item import Where
@@ -34,7 +35,7 @@ class Attention(GenericFunction):
         self.retain_outputs((0,))
         return self.blocks.forward(q, k, v, self.differentiable)
 
-    def backward(self, go: Any) -> Any:
+    def backward(self, go: Variable | Array) -> InputGradients:
         q, k, v = self.get_retained_inputs()
         found: list[Any] = []
 
@@ -76,7 +77,7 @@ class Dense(GenericFunction):
         y[...] = x
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return gy
 
 

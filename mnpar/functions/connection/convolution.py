@@ -17,10 +17,11 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.function_node import FunctionNode
+from mnpar.function_node import FunctionNode, InputGradients
 from mnpar.functions.node import GenericFunction, any_axes, for_axes, show_shapes
 from mnpar.kernels import winograd
 from mnpar.kernels.columns import Blocks, advance_between
@@ -45,7 +46,7 @@ class Convolving(GenericFunction):
             self.windows, x.shape[0], filters, gradient
         )
 
-    def weights(self, W: Array, dtype: Any) -> Array:
+    def weights(self, W: Array, dtype: DTypeLike) -> Array:
         """W as matrices (groups, K / groups, C / groups · kernel)."""
         return W.reshape(self.groups, W.shape[0] // self.groups, -1).astype(dtype, copy=False)
 
@@ -95,7 +96,7 @@ class Convolution(Convolving):
             _plus(b, part)
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x, W = self.get_retained_inputs()
         gx = lambda: Deconvolution(self.windows, self.groups)(gy, W)
         gW = lambda: weight_gradient(self, self.windows, self.groups, W, x, gy)
@@ -163,7 +164,7 @@ class Deconvolution(Convolving):
         )
         return Convolution(windows, g).forward(y, turned, b)
 
-    def backward(self, gx: Any) -> Any:
+    def backward(self, gx: Variable | Array) -> InputGradients:
         y, W = self.get_retained_inputs()
         gy = lambda: Convolution(self.windows, self.groups)(gx, W)
         gW = lambda: weight_gradient(self, self.windows, self.groups, W, gx, y)
@@ -197,7 +198,7 @@ class WeightGradient(Convolving):
             self._by_columns(x, y, gW.reshape(self.groups, self.shape[0] // self.groups, -1), dtype)
         return gW
 
-    def _by_columns(self, x: Array, y: Array, matrix: Array, dtype: Any) -> None:
+    def _by_columns(self, x: Array, y: Array, matrix: Array, dtype: DTypeLike) -> None:
         """The products of all blocks, added up in ``matrix``: in place, but where it is small. The
         turned product is faster then, and to turn its sum back takes no time.
         """
@@ -221,7 +222,7 @@ class WeightGradient(Convolving):
         elif own is None:
             matrix[...] = total.swapaxes(1, 2) if turned else total
 
-    def backward(self, gW: Any) -> Any:
+    def backward(self, gW: Variable | Array) -> InputGradients:
         x, y = self.get_retained_inputs()
         return (
             lambda: Deconvolution(self.windows, self.groups)(y, gW),
@@ -230,7 +231,12 @@ class WeightGradient(Convolving):
 
 
 def weight_gradient(
-    function: FunctionNode, windows: Windows, groups: int, W: Any, x: Any, y: Any
+    function: FunctionNode,
+    windows: Windows,
+    groups: int,
+    W: Variable | Array,
+    x: Variable | Array,
+    y: Variable | Array,
 ) -> Any:
     """x ⋆ y as the gradient of W, the second input of ``function``: right where that is kept, if it
     can be.
@@ -243,7 +249,7 @@ def check_filters(
     who: str,
     x: Variable,
     W: Variable,
-    b: Any,
+    b: Variable | Array | None,
     groups: int,
     ndim: int | None,
     *,

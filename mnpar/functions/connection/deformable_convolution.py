@@ -4,8 +4,6 @@ interpolation.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mnpar.backend import Array
@@ -14,7 +12,7 @@ from mnpar.functions.array.pad import pad as padded
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.array.spatial_transformer import spatial_transformer_sampler
 from mnpar.functions.math.matmul import matmul
-from mnpar.kernels.windows import Windows, numbers_per_axis
+from mnpar.kernels.windows import PerAxis, Windows, numbers_per_axis
 from mnpar.variable import Variable, as_variable
 
 
@@ -23,8 +21,8 @@ def deformable_convolution_2d_sampler(
     offset: Variable | Array,
     W: Variable | Array,
     b: Variable | Array | None = None,
-    stride: Any = 1,
-    pad: Any = 0,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
 ) -> Variable:
     """:func:`convolution_2d` in which each cell of each window is sampled at an offset, by bilinear
     interpolation.

@@ -12,10 +12,10 @@ from mnpar import backend
 from mnpar.autograd.arraylike import as_array
 from mnpar.autograd.graph import Gradient
 from mnpar.backend import HALVES, Array
-from mnpar.function_node import FunctionNode
+from mnpar.function_node import FunctionNode, InputGradients
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.math.matmul import gradient_by_rows, multiply_by_rows
-from mnpar.functions.node import GenericFunction
+from mnpar.functions.node import GenericFunction, array_of
 from mnpar.kernels.blas import product
 from mnpar.kernels.sums import ones, sum_over
 from mnpar.variable import Variable, as_variable
@@ -37,7 +37,7 @@ class Linear(GenericFunction):
         y += b
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x, W = self.get_retained_inputs()
         gx, gW = (
             lambda: gradient_by_rows(gy, W, x),  # (N, O) · (O, D)
@@ -48,15 +48,15 @@ class Linear(GenericFunction):
         )
         return (gx, gW, lambda: self._rows_added(gy)) if len(self.inputs) == 3 else (gx, gW)
 
-    def _rows_added(self, gy: Any) -> Any:
+    def _rows_added(self, gy: Variable | Array) -> Any:
         """The gradient of b, right where that is kept."""
         out = self.gradient_out(2, gy)
         if type(gy) is np.ndarray and gy.dtype.char in "fd":
             # BLAS: a third of the time, and it minds no order of elements
             return ones(len(gy), gy.dtype).dot(gy, out)
-        return (
-            sum_over(gy, 0) if out is None or gy.dtype.char in HALVES else gy.sum(axis=0, out=out)
-        )
+        if out is None or isinstance(gy, Variable) or gy.dtype.char in HALVES:
+            return sum_over(gy, 0)
+        return gy.sum(axis=0, out=out)
 
     def join_key(self) -> Any:
         """Functions with the same W and b can share one product."""
@@ -93,7 +93,12 @@ def features_error(who: str, shape: tuple[int, ...], n_batch_axes: int) -> str:
     )
 
 
-def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
+def linear(
+    x: Variable | Array,
+    W: Variable | Array,
+    b: Variable | Array | None = None,
+    n_batch_axes: int = 1,
+) -> Variable:
     """``x Wᵀ + b`` for each sample; all axes after the batch's are one axis of features.
 
     Args:
@@ -116,7 +121,7 @@ def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
     """
     x = x if isinstance(x, Variable) else as_variable(x)
     W = W if isinstance(W, Variable) else as_variable(W)
-    w, bias = W.array, getattr(b, "array", b)
+    w, bias = W.array, None if b is None else array_of(b)
     # a parameter says itself that it has no array yet
     shape, weights = (
         x.array.shape,
@@ -133,7 +138,7 @@ def linear(x: Any, W: Any, b: Any = None, n_batch_axes: int = 1) -> Variable:
         )
     if b is not None and (b if bias is None else bias).shape != weights[:1]:
         raise ValueError(
-            f"linear: b of shape {bias.shape} must have shape {weights[:1]}, one for each row "
+            f"linear: b of shape {b.shape} must have shape {weights[:1]}, one for each row "
             f"of W {weights}"
         )
     if len(shape) > 2:

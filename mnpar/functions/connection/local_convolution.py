@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.sums import sum_over
 from mnpar.kernels.windows import (
     Numbers,
+    PerAxis,
     Windows,
     get_conv_outsize,
     get_deconv_outsize,
@@ -88,7 +89,7 @@ class LocalConvolution(LocallyConvolving):
             y += b
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x, W = self.get_retained_inputs()
         gx = lambda: LocalDeconvolution(self.windows)(gy, W)
         gW = lambda: LocalWeightGradient(self.windows)(x, gy)
@@ -126,7 +127,7 @@ class LocalDeconvolution(LocallyConvolving):
             across = slice(j, (width - 1) * sw + j + 1, sw)
             x[:, high, across] += columns[:, :, :, i, j].transpose(2, 0, 1, 3)
 
-    def backward(self, gx: Any) -> Any:
+    def backward(self, gx: Variable | Array) -> InputGradients:
         y, W = self.get_retained_inputs()
         gy = lambda: LocalConvolution(self.windows)(gx, W)
         gW = lambda: LocalWeightGradient(self.windows)(gx, y)
@@ -150,7 +151,7 @@ class LocalWeightGradient(LocallyConvolving):
             gW[:, rows] = product.transpose(2, 0, 1, 3)
         return gW.reshape(K, *out, C, *self.windows.K)
 
-    def backward(self, gW: Any) -> Any:
+    def backward(self, gW: Variable | Array) -> InputGradients:
         x, y = self.get_retained_inputs()
         return (
             lambda: LocalDeconvolution(self.windows)(y, gW),
@@ -158,7 +159,7 @@ class LocalWeightGradient(LocallyConvolving):
         )
 
 
-def local_windows(who: str, size: Numbers, ksize: Numbers, stride: Any) -> Windows:
+def local_windows(who: str, size: Numbers, ksize: Numbers, stride: PerAxis) -> Windows:
     """The windows of an image, of which there may be none at all: a rank may have no place."""
     stride = numbers_per_axis(f"{who}: stride", stride, 2, 1)
     out = tuple(
@@ -168,7 +169,7 @@ def local_windows(who: str, size: Numbers, ksize: Numbers, stride: Any) -> Windo
 
 
 def local_convolution_2d(
-    x: Variable | Array, W: Variable | Array, b: Variable | Array | None = None, stride: Any = 1
+    x: Variable | Array, W: Variable | Array, b: Variable | Array | None = None, stride: PerAxis = 1
 ) -> Variable:
     """A convolution with its own filters and biases at each position of the output.
 
@@ -214,8 +215,8 @@ def local_deconvolution_2d(
     x: Variable | Array,
     W: Variable | Array,
     b: Variable | Array | None = None,
-    stride: Any = 1,
-    outsize: Any = None,
+    stride: PerAxis = 1,
+    outsize: PerAxis | None = None,
 ) -> Variable:
     """The transpose of :func:`local_convolution_2d`: each place adds its values, by its own
     filters, to its window.
@@ -264,7 +265,7 @@ def local_deconvolution_2d(
     return LocalDeconvolution(windows).apply((x, W) if b is None else (x, W, b))[0]
 
 
-def _check_bias(who: str, b: Any, shape: tuple[int, ...]) -> None:
+def _check_bias(who: str, b: Variable | Array | None, shape: tuple[int, ...]) -> None:
     if b is not None and b.shape != shape:
         raise ValueError(
             f"{who}: b of shape {b.shape} must have shape {shape}, one number for each place "

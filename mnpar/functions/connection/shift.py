@@ -4,10 +4,9 @@ neighbouring cells.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction
 from mnpar.variable import Variable, as_variable
 
@@ -27,7 +26,7 @@ class ShiftChannels(GenericFunction):
             y[:, channels, to_h, to_w] = x[:, channels, from_h, from_w]
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: ShiftChannels(
             [(channels, -down, -right) for channels, down, right in self.moves]
         )(gy)

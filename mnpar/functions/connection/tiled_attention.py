@@ -22,9 +22,11 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.configuration import is_recording
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.joining import Concat
 from mnpar.functions.node import GenericFunction, array_of
+from mnpar.functions.normalization.moments import cast
 from mnpar.kernels import attention_tiles
 from mnpar.kernels.attention_tiles import (
     NEVER,
@@ -34,7 +36,7 @@ from mnpar.kernels.attention_tiles import (
     first_shown,
 )
 from mnpar.kernels.blas import batched_matmul, matrix_transpose
-from mnpar.kernels.dtypes import upcast_halves
+from mnpar.kernels.dtypes import compute_dtype, upcast_halves
 from mnpar.plans import in_order, rows_of
 from mnpar.plans.ring import Cut, Stretch, finer, ways
 from mnpar.variable import Variable
@@ -56,7 +58,7 @@ class Probabilities(GenericFunction):
         p = xp.subtract(p, lse, out=None if larger else p)
         return xp.exp(p, out=p).astype(q.dtype, copy=False)
 
-    def backward(self, gp: Any) -> Any:
+    def backward(self, gp: Variable | Array) -> InputGradients:
         (q, k), (p,) = self.get_retained_inputs(), self.get_retained_outputs()
         gs = gp * p
         shown = mask_gradient(gs, self.hidden)
@@ -67,7 +69,7 @@ class Probabilities(GenericFunction):
         )
 
 
-def mask_gradient(gs: Any, hidden: Hidden | None) -> Any:
+def mask_gradient(gs: Variable | Array, hidden: Hidden | None) -> Any:
     """A gradient of scores: none flows to what is hidden. Only of blind queries is there one."""
     if hidden is None or hidden.blind is None:
         return gs
@@ -88,7 +90,13 @@ def product_with_transpose(a: Variable | Array, b: Variable | Array) -> Any:
 
 
 def tile_gradients(
-    q: Any, k: Any, v: Any, lse: Any, go: Any, c: Any, hidden: Hidden | None
+    q: Variable | Array,
+    k: Variable | Array,
+    v: Variable | Array,
+    lse: Variable | Array,
+    go: Variable | Array,
+    c: Variable | Array,
+    hidden: Hidden | None,
 ) -> tuple[Any, Any, Any]:
     """The part of a tile in the gradients of q, k and v; of arrays or Variables.
 
@@ -100,10 +108,7 @@ def tile_gradients(
         c: (…, T, 1), gradient of lse less Σ go · o.
         hidden: as forward.
     """
-    q = upcast_halves(q)
-    k = upcast_halves(k)
-    v = upcast_halves(v)
-    go = upcast_halves(go)
+    q, k, v, go = [cast(x, compute_dtype(x)) for x in (q, k, v, go)]
     p = Probabilities(hidden)(q, k, lse)
     gv = unbroadcast(batched_product(matrix_transpose(p), go), v.shape)
     gs = product_with_transpose(go, v)
@@ -211,11 +216,13 @@ class TiledAttention(GenericFunction):
                 f"{self.label}: a mask of shape {shape} does not show {keys} keys to {T} queries"
             )
 
-    def _round(self, k: Any, v: Any, order: int, record: bool) -> Iterator[tuple[int, Any, Any]]:
+    def _round(
+        self, k: Variable | Array, v: Variable | Array, order: int, record: bool
+    ) -> Iterator[tuple[int, Any, Any]]:
         """The keys and values that are on this rank after 0, 1, … hops."""
         yield 0, k, v
 
-    def backward(self, go: Any, glse: Any) -> Any:
+    def backward(self, go: Variable | Array, glse: Variable | Array) -> InputGradients:
         (q, k, v), record = self.get_retained_inputs(), is_recording()
         ring, rank, D, (mine, gqs) = self.ways.ring, self.rank, k.shape[-1], self._mine(q, go, glse)
         own: list[Any] = []
@@ -235,14 +242,22 @@ class TiledAttention(GenericFunction):
         return (gq, None, None) if gkv is None else (gq, _owned(gkv[..., :D]), _owned(gkv[..., D:]))
 
     def _hand_on(
-        self, h: int, added: list[Any], own: list[Any], k: Any, v: Any, record: bool
+        self,
+        h: int,
+        added: list[Any],
+        own: list[Any],
+        k: Variable | Array,
+        v: Variable | Array,
+        record: bool,
     ) -> None:
         """Let what was added to the gradients of others' keys go where they go."""
 
     def _landed(self, hops: int, own: list[Any]) -> Any:
         """Take what comes back for this rank's own keys."""
 
-    def _mine(self, q: Any, go: Any, glse: Any) -> tuple[dict[Any, QueryRows], dict[Any, Any]]:
+    def _mine(
+        self, q: Variable | Array, go: Variable | Array, glse: Variable | Array
+    ) -> tuple[dict[Any, QueryRows], dict[Any, Any]]:
         """For each stretch of this rank's queries, if there is a gradient; and room for the
         gradients of them.
         """
@@ -250,7 +265,7 @@ class TiledAttention(GenericFunction):
             return {}, {}
         o, lse = self.get_retained_outputs()
         go = self.xp.zeros(o.shape, o.dtype) if go is None else go
-        c = -(upcast_halves(go) * upcast_halves(o)).sum(axis=-1, keepdims=True)
+        c = -(cast(go, compute_dtype(go)) * cast(o, compute_dtype(o))).sum(axis=-1, keepdims=True)
         q = q * self.scale
         c = c if glse is None else c + glse
         rows = rows_of(self.ways.ring.queries[self.rank])
@@ -302,6 +317,6 @@ def _key(rows: slice) -> tuple[int, int]:
     return rows.start, rows.stop
 
 
-def _owned(x: Any) -> Any:
+def _owned(x: Variable | Array) -> Any:
     """An array that is given away is no view."""
     return x if isinstance(x, Variable) else x.copy()

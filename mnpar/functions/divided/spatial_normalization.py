@@ -86,7 +86,7 @@ def spatial_layer_normalization(
     mine = (..., *slices_within(grid.block(shape), Box.whole(shape)))
     y = _normalized(x, grid, math.prod(x.shape[: x.ndim - len(D)]), eps)
     y = y * get_item(gamma, mine) + get_item(beta, mine)
-    return cast(y, x.dtype)  # type: ignore[no-any-return]
+    return cast(y, x.dtype)
 
 
 def spatial_group_normalization(
@@ -135,7 +135,7 @@ def spatial_group_normalization(
         )
     gamma, beta = [p.reshape((C, *[1] * len(shape))) for p in copy_all_to(grid.comm, gamma, beta)]
     y = _normalized(x, grid, x.shape[0] * groups, eps) * gamma + beta
-    return cast(y, x.dtype)  # type: ignore[no-any-return]
+    return cast(y, x.dtype)
 
 
 def spatial_dropout(

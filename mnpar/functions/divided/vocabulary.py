@@ -63,7 +63,9 @@ class ShiftedScores(GenericFunction):
 
     def backward(self, gy: Any) -> Any:
         (x,) = self.get_retained_inputs()
-        return lambda: (self._recorded if isinstance(x, Variable) else self._at_once)(x, gy)
+        if isinstance(x, Variable):
+            return lambda: self._recorded(x, gy)
+        return lambda: self._at_once(x, gy)
 
     def _at_once(self, x: Array, gy: Array) -> Array:
         e = self.cached

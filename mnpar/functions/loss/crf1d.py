@@ -21,7 +21,7 @@ from mnpar.variable import Variable, as_variable
 
 
 def crf1d(
-    cost: Variable | Array, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean"
+    cost: Variable | Array, xs: Sequence[Variable | Array], ys: Sequence[Any], reduce: str = "mean"
 ) -> Variable:
     """The negative logarithm of the probability of label sequences in a linear-chain conditional
     random field.
@@ -77,7 +77,9 @@ def crf1d(
     return loss if reduce == "no" else mean(loss)
 
 
-def argmax_crf1d(cost: Variable | Array, xs: Sequence[Any]) -> tuple[Variable, list[Array]]:
+def argmax_crf1d(
+    cost: Variable | Array, xs: Sequence[Variable | Array]
+) -> tuple[Variable, list[Array]]:
     """The likeliest label sequences in a linear-chain conditional random field (Viterbi's
     algorithm).
 

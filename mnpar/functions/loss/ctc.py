@@ -19,6 +19,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.autograd.tape import Tape
 from mnpar.backend import Array, ArrayModule
+from mnpar.function_node import InputGradients
 from mnpar.functions.activation.softmax import log_softmax
 from mnpar.functions.array.get_item import get_item, where
 from mnpar.functions.array.joining import concat, stack
@@ -99,9 +100,11 @@ class CTC(GenericFunction):
         self.log_p = (top + xp.log(xp.exp(ends - top).sum(axis=1, keepdims=True)))[:, 0]
         return xp.where(self.log_p < NEVER / 2, np.inf, -self.log_p).astype(x.dtype)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,) = self.get_retained_inputs()
-        return lambda: self._recorded(x, gy) if isinstance(x, Variable) else self._vjp(x, gy)
+        if isinstance(x, Variable):
+            return lambda: self._recorded(x, gy)
+        return lambda: self._vjp(x, array_of(gy))
 
     def _vjp(self, x: Array, gy: Array) -> Array:
         """softmax(x) minus the probability of each symbol at each step, given the labels; 0 for
@@ -140,7 +143,7 @@ class CTC(GenericFunction):
         xp.minimum(shares, 0, out=shares)
         return xp.exp(shares, out=shares)
 
-    def _recorded(self, x: Variable, gy: Any) -> Any:
+    def _recorded(self, x: Variable, gy: Variable | Array) -> Any:
         """The gradient by differentiable functions of mnpar, step by step: slower, but
         differentiable any number of times.
         """
@@ -170,7 +173,7 @@ def _composed(x: Variable, states: States) -> Variable:
 
 
 def connectionist_temporal_classification(
-    x: Any,
+    x: Variable | Array,
     t: Variable | Array,
     blank_symbol: int,
     input_length: Any = None,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.math.reduction import mean as mean_of, sum as sum_of
 from mnpar.functions.node import GenericFunction, check_labels, check_option, show_shapes
 from mnpar.variable import Variable, as_variable
@@ -25,7 +24,7 @@ class Hinge(GenericFunction):
             self.sign = self.sign * (loss > 0)
         return loss * loss if self.square else loss
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         if not self.square:
             return lambda: gy * self.sign
         (x,) = self.get_retained_inputs()

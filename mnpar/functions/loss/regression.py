@@ -7,10 +7,10 @@ elements, their gradients must be weighted by these numbers.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.loss.likelihood import require_same_shapes
 from mnpar.functions.math.arithmetic import absolute
 from mnpar.functions.math.maximum import Clip
@@ -31,7 +31,7 @@ class MeanSquaredError(GenericFunction):
         flat = upcast_halves(d).ravel()
         return xp.asarray(flat.dot(flat) * self.scale, floating_dtype(d.dtype))
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         x, y = self.get_retained_inputs()
         g = gz * (2 * self.scale)
         return lambda: (x - y) * g, lambda: (y - x) * g
@@ -69,7 +69,7 @@ class MeanAbsoluteError(GenericFunction):
         self.difference, self.scale = d, 1 / max(d.size, 1)
         return xp.asarray(upcast_halves(abs(d)).sum() * self.scale, floating_dtype(d.dtype))
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         sign = backend.get_array_module(self.difference).sign(self.difference)
         g = gz * self.scale
         return lambda: g * sign, lambda: -g * sign
@@ -147,7 +147,7 @@ class HuberLoss(GenericFunction):
         d *= c
         return d
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x, t = self.get_retained_inputs()
         c = functools.cache(lambda: Clip(-self.delta, self.delta)(x - t))
         return lambda: gy * c(), lambda: gy * -c()

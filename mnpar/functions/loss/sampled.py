@@ -80,7 +80,9 @@ def _products(x: Variable, W: Variable, samples: Array) -> Variable:
     return reshape(y, samples.shape)
 
 
-def _checked(who: str, x: Any, t: Any, W: Any, lowest: int) -> tuple[Variable, Array, Variable]:
+def _checked(
+    who: str, x: Variable | Array, t: Any, W: Variable | Array, lowest: int
+) -> tuple[Variable, Array, Variable]:
     x = as_variable(x)
     labels = as_variable(t).array
     W = as_variable(W)

@@ -10,6 +10,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.activation.sigmoid import sigmoid
 from mnpar.functions.array.get_item import Where
 from mnpar.functions.node import GenericFunction, check_option, check_shapes
@@ -37,12 +38,12 @@ class SigmoidCrossEntropy(GenericFunction):
         total = loss if self.mean is None else loss.sum() * self.mean
         return backend.get_array_module(x).asarray(total, floating_dtype(x.dtype))
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,) = self.get_retained_inputs()
         g = gy if self.mean is None else gy * self.mean
         return lambda: sigmoid.generic(self._that_counts(x) * self.s) * (self.s * g)
 
-    def _that_counts(self, x: Any) -> Any:
+    def _that_counts(self, x: Variable | Array) -> Any:
         """The scores, 0 where they do not count: there they may be infinite."""
         if self.counted is None:
             return x

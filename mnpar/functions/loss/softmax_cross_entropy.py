@@ -11,12 +11,14 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.activation.softmax import Softmax, log_softmax
 from mnpar.functions.math.reduction import mean as mean_of
-from mnpar.functions.node import GenericFunction, check_option, show_shapes
+from mnpar.functions.node import GenericFunction, Operand, array_of, check_option, show_shapes
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.sums import MODEST, row_sums
 from mnpar.variable import Variable, as_variable
@@ -74,30 +76,31 @@ class SoftmaxCrossEntropy(GenericFunction):
         backend.get_array_module(x).exp(e, out=e)
         return e, row_sums(e), score
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,) = self.get_retained_inputs()
         g = gy.reshape((-1,)) if self.mean is None else gy * self.mean  # (M,) or a number
         if self.weight is not None:
             g = g * self.weight
-        return lambda: (self._recorded if isinstance(x, Variable) else self._at_once)(x, g)
+        if isinstance(x, Variable):
+            return lambda: self._recorded(x, g)
+        return lambda: self._at_once(x, array_of(g))
 
     def _at_once(self, x: Array, g: Array) -> Array:
         e, total, score = self.cached or self._exponentials(x)
         part = g / total
         gx = e * part[:, None]  # (M, C): softmax · g
         gx[self.places] = (part if score is None else part * e[self.places]) - g
-        result: Array = from_rows(gx, x.shape)
-        return result
+        return from_rows(gx, x.shape)
 
-    def _recorded(self, x: Variable, g: Variable) -> Any:
+    def _recorded(self, x: Variable, g: Variable | Array) -> Variable:
         rows = to_rows(x)
         onehot = x.xp.zeros(rows.shape, x.dtype)
         onehot[self.places] = 1
-        gx = (Softmax(1)(rows) - onehot) * (g.reshape((-1, 1)) if g.ndim else g)
+        gx: Variable = (Softmax(1)(rows) - onehot) * (g.reshape((-1, 1)) if g.ndim else g)
         return from_rows(gx.astype(x.dtype), x.shape)
 
 
-def to_rows(x: Variable | Array) -> Any:
+def to_rows(x: Operand) -> Operand:
     """(N, C, d₁, …) → (N·d₁·…, C), of an array or a Variable."""
     if x.ndim == 2:
         return x
@@ -106,14 +109,12 @@ def to_rows(x: Variable | Array) -> Any:
     )
 
 
-def from_rows(rows: Any, shape: tuple[int, ...]) -> Any:
+def from_rows(rows: Operand, shape: tuple[int, ...]) -> Operand:
     """(N·d₁·…, C) → (N, C, d₁, …): the inverse of :func:`to_rows`."""
-    n = len(shape)
-    return (
-        rows
-        if n == 2
-        else rows.reshape((shape[0], *shape[2:], shape[1])).transpose((0, n - 1, *range(1, n - 1)))
-    )
+    if len(shape) == 2:
+        return rows
+    by_place = rows.reshape((shape[0], *shape[2:], shape[1]))
+    return by_place.transpose((0, len(shape) - 1, *range(1, len(shape) - 1)))
 
 
 def softmax_cross_entropy(
@@ -233,7 +234,7 @@ def label_weights(
     valid: Array | None,
     class_weight: Array | None,
     classes: int,
-    dtype: Any,
+    dtype: DTypeLike,
 ) -> Array | None:
     """Return what each sample's loss is multiplied by; None stands for 1."""
     _check_class_weight(who, class_weight, classes)

@@ -15,6 +15,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.get_item import Where
 from mnpar.functions.math.exponential import log
@@ -32,7 +33,7 @@ class Add(GenericFunction):
     def forward(self, x: Array, y: Array) -> Array:
         return x + y
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         x, y = self.inputs
         return lambda: unbroadcast(gz, x.shape), lambda: unbroadcast(gz, y.shape)
 
@@ -43,7 +44,7 @@ class Sub(GenericFunction):
     def forward(self, x: Array, y: Array) -> Array:
         return x - y
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         x, y = self.inputs
         return lambda: unbroadcast(gz, x.shape), lambda: unbroadcast(-gz, y.shape)
 
@@ -57,7 +58,7 @@ class Mul(GenericFunction):
         self.retain_inputs((0, 1))
         return x * y
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         x, y = self.get_retained_inputs()
         return lambda: unbroadcast(gz * y, x.shape), lambda: unbroadcast(gz * x, y.shape)
 
@@ -72,7 +73,7 @@ class Div(GenericFunction):
         self.retain_outputs((0,))
         return x / y
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         (y,), (z,), (a, b) = self.get_retained_inputs(), self.get_retained_outputs(), self.inputs
         part = cache(lambda: gz / y)
         # y · y would underflow in float16
@@ -85,7 +86,7 @@ class Neg(GenericFunction):
     def forward(self, x: Array) -> Array:
         return -x
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: -gy
 
 
@@ -98,7 +99,7 @@ class AddConstant(GenericFunction):
     def forward(self, x: Array) -> Array:
         return x + self.c
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return gy
 
 
@@ -111,7 +112,7 @@ class MulConstant(GenericFunction):
     def forward(self, x: Array) -> Array:
         return x * self.c
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: gy * self.c
 
 
@@ -129,7 +130,7 @@ class PowConstant(GenericFunction):
             return result
         return x**self.c
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,), c = self.get_retained_inputs(), self.c
         if c == 0:
             return lambda: gy * 0  # 0 · x⁻¹ would be NaN at 0
@@ -146,7 +147,7 @@ class Pow(GenericFunction):
         self.retain_outputs((0,))
         return x**y
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         (x, y), (z,) = self.get_retained_inputs(), self.get_retained_outputs()
         xp = backend.get_array_module(x)
 
@@ -190,7 +191,7 @@ class AddSeveral(GenericFunction):
             z += other
         return z
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         return (gz,) * len(self.inputs)
 
 
@@ -250,7 +251,7 @@ def squared_difference(x1: Variable | Array, x2: Variable | Array) -> Variable:
     return y
 
 
-def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
+def linear_interpolate(p: Variable | Array, x: Variable | Array, y: Variable | Array) -> Variable:
     """``p x + (1 - p) y``: from y (p = 0) to x (p = 1), three arrays of one shape.
 
     Raises:
@@ -271,7 +272,7 @@ def linear_interpolate(p: Any, x: Any, y: Any) -> Variable:
     return z
 
 
-def _absolute_gradient(gy: Any, x: Any) -> Any:
+def _absolute_gradient(gy: Variable | Array, x: Variable | Array) -> Any:
     """``gx = gy sign(x)``, which is 0 where ``x = 0``; of complex x the conjugate of x / |x|."""
     if array_of(x).dtype.kind != "c":
         return gy * backend.get_array_module(x).sign(array_of(x))
@@ -297,7 +298,7 @@ class PassThrough(GenericFunction):
     def forward(self, *xs: Array) -> tuple[Array, ...]:
         return xs
 
-    def backward(self, *gys: Any) -> Any:
+    def backward(self, *gys: Variable | Array | None) -> InputGradients:
         return gys
 
 

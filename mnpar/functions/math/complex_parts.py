@@ -6,9 +6,8 @@ gradient of real numbers that became complex is its real part.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar.backend import Array, get_array_module
+from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction, without_gradient
 from mnpar.variable import Variable, as_variable
 
@@ -19,7 +18,7 @@ class Real(GenericFunction):
     def forward(self, z: Array) -> Array:
         return z.real.copy()
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: gy.astype(self.inputs[0].dtype)
 
 
@@ -46,7 +45,7 @@ class Imag(GenericFunction):
     def forward(self, z: Array) -> Array:
         return z.imag.copy()
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: gy.astype(self.inputs[0].dtype) * -1j
 
 
@@ -73,7 +72,7 @@ class Conj(GenericFunction):
     def forward(self, z: Array) -> Array:
         return z.conj()
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: gy.conj()
 
 

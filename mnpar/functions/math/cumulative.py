@@ -12,6 +12,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import HALVES, Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
@@ -37,7 +38,7 @@ class CumSum(GenericFunction):
         y = flip(y, self.axis) if self.backwards else y
         return y.astype(x.dtype) if half else y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: CumSum(self.axis, not self.backwards)(gy)
 
 
@@ -73,7 +74,7 @@ class CumProd(GenericFunction):
         self.retain_outputs((0,))
         return x.cumprod(axis=self.axis)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
         return lambda: CumSum(self.axis, backwards=True)(gy * y) / x
 
@@ -123,7 +124,7 @@ class Prod(GenericFunction):
         y: Array = wide.prod(axis=self.axes, keepdims=True, dtype=wide.dtype)
         return y.astype(x.dtype, copy=False)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
         return lambda: BroadcastTo(x.shape)(gy * y) / x
 
@@ -169,7 +170,7 @@ def _divisible(y: Variable) -> bool:
     return y.creator is None or bool((y.xp.isfinite(y.array) & (y.array != 0)).all())
 
 
-def _along(name: str, x: Any, axis: int | None) -> tuple[Variable, int]:
+def _along(name: str, x: Variable | Array, axis: int | None) -> tuple[Variable, int]:
     """The Variable and its axis, counted from 0; flattened, if there is none."""
     x = as_variable(x)
     if axis is None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.shape import moveaxis, reshape
 from mnpar.functions.math.matmul import matmul
@@ -71,7 +72,7 @@ class Einsum(GenericFunction):
             else y.transpose([found.index(name) for name in output])
         )
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         xs = self.get_retained_inputs()
 
         def gradient(i: int) -> Any:
@@ -235,7 +236,14 @@ def _clean(axes: str, x: Variable, elsewhere: set[str]) -> tuple[str, Variable]:
     return axes, x
 
 
-def bilinear(e1: Any, e2: Any, W: Any, V1: Any = None, V2: Any = None, b: Any = None) -> Variable:
+def bilinear(
+    e1: Variable | Array,
+    e2: Variable | Array,
+    W: Variable | Array,
+    V1: Variable | Array | None = None,
+    V2: Variable | Array | None = None,
+    b: Variable | Array | None = None,
+) -> Variable:
     """The bilinear product of two inputs: y_l = Σ_jk e1_j e2_k W_jkl, plus e1 V1 + e2 V2 + b if
     these are given.
 
@@ -277,12 +285,12 @@ def bilinear(e1: Any, e2: Any, W: Any, V1: Any = None, V2: Any = None, b: Any = 
         raise ValueError("bilinear: V1, V2 and b are given together or not at all")
     J, K, L = W.shape
     pairs = reshape(matmul(e1, reshape(W, (J, K * L))), (len(e1), K, L))
-    y: Variable = reshape(matmul(reshape(e2, (len(e2), 1, K)), pairs), (len(e1), L))
-    if V1 is None:
+    y = reshape(matmul(reshape(e2, (len(e2), 1, K)), pairs), (len(e1), L))
+    if V1 is None or V2 is None or b is None:
         return y
     if V1.shape != (J, L) or V2.shape != (K, L) or b.shape != (L,):
         raise ValueError(
             f"bilinear: shapes {show_shapes((V1.shape, V2.shape, b.shape))} are not {(J, L)}, "
             f"{(K, L)} and {(L,)}"
         )
-    return y + matmul(e1, V1) + matmul(e2, V2) + b  # type: ignore[no-any-return]
+    return y + matmul(e1, V1) + matmul(e2, V2) + b

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TypeAlias
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.node import GenericFunction, show_shapes
+from mnpar.function_node import InputGradients
+from mnpar.functions.node import GenericFunction, array_of, show_shapes
 from mnpar.variable import Variable, as_variable
+
+# the real and the imaginary part of complex numbers
+Parts: TypeAlias = tuple[Variable | Array, Variable | Array]
 
 
 class Fourier(GenericFunction):
@@ -24,18 +28,22 @@ class Fourier(GenericFunction):
         y = getattr(xp.fft, self.method)(real + imaginary * 1j)
         return y.real.astype(real.dtype), y.imag.astype(real.dtype)
 
-    def backward(self, greal: Any, gimaginary: Any) -> Any:
+    def backward(self, greal: Variable | Array, gimaginary: Variable | Array) -> InputGradients:
         greal = gimaginary * 0 if greal is None else greal
         gimaginary = greal * 0 if gimaginary is None else gimaginary
         adjoint = Fourier(self.method)
         gs = (gimaginary, greal)
         found = cache(
-            lambda: adjoint.apply(gs) if isinstance(greal, Variable) else adjoint.forward(*gs)
+            lambda: (
+                adjoint.apply(gs)
+                if isinstance(greal, Variable)
+                else adjoint.forward(*map(array_of, gs))
+            )
         )
         return lambda: found()[1], lambda: found()[0]
 
 
-def _transform(method: str, x: Any) -> tuple[Variable, Variable]:
+def _transform(method: str, x: Parts) -> tuple[Variable, Variable]:
     real, imaginary = [as_variable(part) for part in x]
     if (
         real.shape != imaginary.shape
@@ -55,7 +63,7 @@ def _transform(method: str, x: Any) -> tuple[Variable, Variable]:
     return Fourier(method).apply((real, imaginary))  # type: ignore[return-value]
 
 
-def fft(x: tuple[Any, Any]) -> tuple[Variable, Variable]:
+def fft(x: Parts) -> tuple[Variable, Variable]:
     """The discrete Fourier transform along the last axis: y_k = Σ_t x_t exp(-2πi k t / T).
 
     Args:
@@ -76,7 +84,7 @@ def fft(x: tuple[Any, Any]) -> tuple[Variable, Variable]:
     return _transform("fft", x)
 
 
-def ifft(x: tuple[Any, Any]) -> tuple[Variable, Variable]:
+def ifft(x: Parts) -> tuple[Variable, Variable]:
     """The inverse of :func:`fft`, with its factor 1 / T; arguments and results are alike.
 
     Example:

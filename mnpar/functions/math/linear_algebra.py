@@ -10,6 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import sum as sum_of
@@ -33,7 +34,7 @@ class Inv(GenericFunction):
                 f"a singular matrix has no inverse, and its determinant here no gradient{where}"
             ) from None
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (y,) = self.get_retained_outputs()
         turned = y.transpose((0, 2, 1))
         return lambda: turned @ -gy @ turned
@@ -90,7 +91,7 @@ class Det(GenericFunction):
         y: Array = backend.get_array_module(x).linalg.det(upcast_halves(x))
         return y.astype(floating_dtype(x.dtype), copy=False)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         ((x,), (y,)) = self.get_retained_inputs(), self.get_retained_outputs()
         return lambda: (gy * y).reshape((x.shape[0], 1, 1)) * Inv()(x).transpose((0, 2, 1))
 
@@ -153,7 +154,7 @@ class Cholesky(GenericFunction):
                 f"{what}: add a small multiple of the identity, if it should be"
             ) from None
 
-    def backward(self, gL: Any) -> Any:
+    def backward(self, gL: Variable | Array) -> InputGradients:
         (L,) = self.get_retained_outputs()
 
         def ga() -> Any:
@@ -244,7 +245,7 @@ def batch_l2_norm_squared(x: Variable | Array) -> Variable:
     return sum_of(x * x, axis=tuple(range(1, x.ndim)))
 
 
-def _square(name: str, x: Any, form: str) -> Variable:
+def _square(name: str, x: Variable | Array, form: str) -> Variable:
     a = as_variable(x)
     if a.ndim != len(form.split(",")) or a.shape[-1] != a.shape[-2]:
         raise ValueError(f"{name}: a of shape {a.shape} is not {form}")

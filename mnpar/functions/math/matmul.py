@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.shape import reshape, swapaxes
 from mnpar.functions.node import GenericFunction, show_shapes
@@ -26,14 +27,14 @@ class MatMul(GenericFunction):
         result: Array = product(x, y)
         return result
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         x, y = self.get_retained_inputs()
         return lambda: unbroadcast(product(gz, matrix_transpose(y)), x.shape), lambda: self._right(
             x, y, gz
         )
 
     @staticmethod
-    def _right(x: Any, y: Any, gz: Any) -> Any:
+    def _right(x: Variable | Array, y: Variable | Array, gz: Variable | Array) -> Any:
         if y.ndim == 2 < x.ndim:  # one large product instead of a sum of small ones
             rows = math.prod(x.shape[:-1])
             # (…, K) → (rows, K)
@@ -62,7 +63,7 @@ def multiply_by_rows(x: Array, W: Array) -> Array:
     return x @ W.T
 
 
-def gradient_by_rows(gy: Any, W: Any, x: Any) -> Any:
+def gradient_by_rows(gy: Variable | Array, W: Variable | Array, x: Variable | Array) -> Any:
     """gy W: (N, O) · (O, D), its elements in the order in which x has them: it will be multiplied
     with what x was made of.
     """

@@ -12,6 +12,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.node import GenericFunction, as_operand
 from mnpar.variable import Variable
@@ -25,7 +26,7 @@ class Maximum(GenericFunction):
             self.first = x >= y
         return backend.get_array_module(x, y).maximum(x, y)
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         x, y = self.inputs
         return lambda: unbroadcast(gz * self.first, x.shape), lambda: unbroadcast(
             gz * ~self.first, y.shape
@@ -99,7 +100,7 @@ class Clip(GenericFunction):
             self.inside = (low <= x) & (x <= high) if self.ends else (low < x) & (x < high)
         return x.clip(self.low, self.high)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: gy * self.inside
 
 

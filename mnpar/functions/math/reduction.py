@@ -12,6 +12,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import HALVES, Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.shape import cast
 from mnpar.functions.math.exponential import exp
@@ -43,11 +44,11 @@ class Reduction(GenericFunction):
         self.axis = tuple(axis) if isinstance(axis, list) else axis
         self.keepdims = keepdims
 
-    def lift(self, y: Any) -> Any:
+    def lift(self, y: Variable | Array) -> Any:
         """An output, or its gradient, with the reduced axes back at length 1."""
         return y if self.keepdims else y.reshape(kept_shape(self.inputs[0].shape, self.axis))
 
-    def spread(self, g: Any) -> Any:
+    def spread(self, g: Variable | Array) -> Any:
         """The same for every element that was reduced."""
         return BroadcastTo(self.inputs[0].shape)(self.lift(g))
 
@@ -58,7 +59,7 @@ class Sum(Reduction):
     def forward(self, x: Array) -> Array:
         return sum_array(x, self.axis, self.keepdims)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: self.spread(gy)
 
 
@@ -87,7 +88,7 @@ class Mean(Reduction):
         y = y / self.count
         return y.astype(x.dtype) if x.dtype.kind in "fV" else y  # bfloat16 is a V
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: self.spread(gy * (1 / self.count))
 
 
@@ -152,7 +153,7 @@ class Max(Reduction):
         result: Array = y if self.keepdims else y.squeeze(self.axis)
         return result
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: self.lift(gy) * self.chosen
 
 
@@ -258,7 +259,7 @@ class LogSumExp(Reduction):
         y = y.astype(x.dtype, copy=False)
         return y if self.keepdims else y.squeeze(self.axis)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
         return lambda: self.lift(gy) * exp.generic(x - self.lift(y))
 

@@ -4,10 +4,9 @@ flows through them.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.node import GenericFunction, as_operand, elementwise
 from mnpar.variable import Variable
@@ -75,7 +74,7 @@ class Fmod(GenericFunction):
         self.quotient = xp.trunc(x / d)
         return xp.fmod(x, d)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x, d = self.inputs
         return lambda: unbroadcast(gy * 1, x.shape), lambda: unbroadcast(
             gy * -self.quotient, d.shape

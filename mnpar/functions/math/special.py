@@ -8,12 +8,12 @@ each step, is a kernel of its own (kernels/erf.py).
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.node import GenericFunction, array_of, elementwise
@@ -176,7 +176,7 @@ class PolyGamma(GenericFunction):
         self.retain_inputs((0,))
         return _compute("polygamma", x, self.n.astype("d"))
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,) = self.get_retained_inputs()
         return lambda: unbroadcast(gy * PolyGamma(self.n + 1)(x), x.shape)
 
@@ -207,7 +207,7 @@ class Zeta(GenericFunction):
         self.retain_inputs((0,))
         return _compute("zeta", q, self.x.astype("d"))
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (q,) = self.get_retained_inputs()
         return lambda: unbroadcast(gy * Zeta(self.x + 1)(q) * (-self.x).astype(q.dtype), q.shape)
 

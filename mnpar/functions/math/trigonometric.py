@@ -9,12 +9,13 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
+from mnpar.function_node import InputGradients
 from mnpar.functions.math.sqrt import sqrt
 from mnpar.functions.node import GenericFunction, array_of, check_shapes, elementwise
 from mnpar.variable import Variable, as_variable
 
 
-def _sin_gradient(gy: Any, x: Any) -> Any:
+def _sin_gradient(gy: Variable | Array, x: Variable | Array) -> Any:
     return gy * cos.generic(x)
 
 
@@ -99,7 +100,7 @@ class Arctan2(GenericFunction):
         self.retain_inputs((0, 1))
         return backend.get_array_module(x).arctan2(y, x)
 
-    def backward(self, gz: Any) -> Any:
+    def backward(self, gz: Variable | Array) -> InputGradients:
         y, x = self.get_retained_inputs()
         xp = backend.get_array_module(array_of(x))
         size = xp.maximum(abs(array_of(x)), abs(array_of(y)))
@@ -131,7 +132,7 @@ def arctan2(x1: Variable | Array, x2: Variable | Array) -> Variable:
     return Arctan2().apply((x1, x2))[0]
 
 
-def _sinh_gradient(gy: Any, x: Any) -> Any:
+def _sinh_gradient(gy: Variable | Array, x: Variable | Array) -> Any:
     return gy * cosh.generic(x)
 
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.shape import transpose
-from mnpar.functions.node import GenericFunction
+from mnpar.functions.node import GenericFunction, Operand
 from mnpar.functions.normalization.moments import across, cast, centred
 from mnpar.kernels.dtypes import compute_dtype
 from mnpar.kernels.moments import (
@@ -76,7 +77,7 @@ class BatchNormalization(GenericFunction):
         """The mean of each of the C, float64."""
         return self.shift + self.rest
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x, gamma = self.get_retained_inputs()
         if isinstance(gy, Variable):
             return recorded_gradients(
@@ -143,13 +144,13 @@ def sweep_once(
 def recorded_gradients(
     x: Variable | Array,
     gamma: Variable | Array,
-    gy: Any,
+    gy: Variable | Array,
     shape: tuple[int, ...],
     gamma_shape: tuple[int, ...],
     shift: Array,
     axes: tuple[int, ...],
     eps: float,
-) -> tuple[Callable[[], Any], ...]:
+) -> tuple[Callable[[], Variable | Array], ...]:
     """The gradients of γ·(x - μ)·s + β in ordinary functions of Variables, differentiable any
     number of times.
 
@@ -158,8 +159,9 @@ def recorded_gradients(
     """
     dtype, m = shift.dtype, max(math.prod([shape[axis] for axis in axes]), 1)
 
-    def mean(z: Any) -> Any:
-        return z.sum(axis=axes, keepdims=True) * (1 / m)
+    def mean(z: Operand) -> Operand:
+        total: Operand = z.sum(axis=axes, keepdims=True)
+        return total * (1 / m)
 
     g = cast(gy, dtype).reshape(shape)
     d = cast(x, dtype).reshape(shape) - shift
@@ -167,11 +169,11 @@ def recorded_gradients(
     s = (mean(d * d) + eps) ** -0.5
     normal = d * s
 
-    def gx() -> Any:
+    def gx() -> Variable | Array:
         h = g * cast(gamma, dtype).reshape(gamma_shape)
         return ((h - mean(h) - normal * mean(h * normal)) * s).reshape(x.shape)
 
-    def ggamma() -> Any:
+    def ggamma() -> Variable | Array:
         return unbroadcast(g * normal, gamma_shape).reshape(gamma.shape)
 
     return gx, ggamma, lambda: unbroadcast(g, gamma_shape).reshape(gamma.shape)
@@ -205,11 +207,11 @@ class FixedBatchNormalization(GenericFunction):
                 y[:, c] = d
         return y.reshape(x.shape)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x, gamma, mean, var = self.get_retained_inputs()
         dtype = np.result_type(compute_dtype(x), gamma.dtype)
         C = self.shape[1]
-        g = cast(gy, dtype).reshape(self.shape)
+        g: Any = cast(gy, dtype).reshape(self.shape)
         flat = cast(gamma, dtype).reshape((C,))
         x3 = x.reshape(self.shape)
         s = cast((cast(var, np.dtype("d")) + self.eps) ** -0.5, dtype).reshape((C,))

@@ -12,6 +12,7 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.shape import reshape, transpose
 from mnpar.functions.math.matmul import matmul
 from mnpar.functions.math.reduction import mean as mean_of
@@ -30,7 +31,7 @@ class InverseRoot(GenericFunction):
         result: Array = (vectors * values[:, None] ** -0.5) @ vectors.swapaxes(1, 2)
         return result
 
-    def backward(self, gZ: Any) -> Any:
+    def backward(self, gZ: Variable | Array) -> InputGradients:
         (Z,) = self.get_retained_outputs()
         inverse = Z @ Z
         return lambda: -(inverse @ Lyapunov()(Z, (gZ + gZ.transpose((0, 2, 1))) * 0.5) @ inverse)
@@ -49,7 +50,7 @@ class Lyapunov(GenericFunction):
         )
         return result
 
-    def backward(self, gX: Any) -> Any:
+    def backward(self, gX: Variable | Array) -> InputGradients:
         (A,), (X,) = self.get_retained_inputs(), self.get_retained_outputs()
         turned = X.transpose((0, 2, 1))
 

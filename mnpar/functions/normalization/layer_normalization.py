@@ -16,6 +16,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
+from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction
 from mnpar.functions.normalization.batch_normalization import recorded_gradients, sweep_once
 from mnpar.functions.normalization.moments import cast
@@ -104,7 +105,7 @@ class LayerNormalization(GenericFunction):
             else x[n]
         )
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x, gamma = self.get_retained_inputs()
         if isinstance(gy, Variable):
             return recorded_gradients(
@@ -254,7 +255,7 @@ class GroupNormalization(GenericFunction):
         step = max(1, tuning.MOMENTS_BLOCK // features) if type(x) is np.ndarray else max(N, 1)
         return (slice(start, start + step) for start in range(0, N, step))
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         x, gamma = self.get_retained_inputs()
         if isinstance(gy, Variable):
             return recorded_gradients(

@@ -9,19 +9,19 @@ each place instead of C·k². In blocks, the halo is that of one channel, exchan
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.pad import pad
 from mnpar.functions.divided.blocks import check_block, windowed
 from mnpar.functions.divided.halo import SpatialGrid
 from mnpar.functions.node import GenericFunction, array_of
 from mnpar.functions.normalization.moments import cast
 from mnpar.kernels.dtypes import compute_dtype, upcast_halves
-from mnpar.kernels.windows import Numbers, numbers_per_axis
+from mnpar.kernels.windows import Numbers, PerAxis, numbers_per_axis
 from mnpar.plans import Window
 from mnpar.variable import Variable, as_variable
 
@@ -59,7 +59,7 @@ class Blur(GenericFunction):
                 y += weight * x[some]
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: Blur(self.weights, not self.full)(gy)
 
 
@@ -78,7 +78,7 @@ def gaussian_weights(ksize: Numbers) -> Weights:
     return tuple([tuple(map(float, factor / factor.sum())) for factor in factors])
 
 
-def _ksize(who: str, ksize: Any, ndim: int) -> Numbers:
+def _ksize(who: str, ksize: PerAxis, ndim: int) -> Numbers:
     numbers = numbers_per_axis(f"{who}: ksize", ksize, ndim, 1)
     if any([k % 2 == 0 for k in numbers]):
         raise ValueError(
@@ -100,7 +100,7 @@ def _normalized(x: Variable, blur: Callable[[Variable], Variable]) -> Variable:
     return cast(v / (squares + none) ** 0.5, dtype)  # type: ignore[no-any-return]
 
 
-def local_contrast_normalization(x: Variable | Array, ksize: Any) -> Variable:
+def local_contrast_normalization(x: Variable | Array, ksize: PerAxis) -> Variable:
     """Subtract from each place the mean around it, and divide by the root mean square of what is
     left around it.
 
@@ -143,7 +143,7 @@ def local_contrast_normalization(x: Variable | Array, ksize: Any) -> Variable:
 
 
 def spatial_local_contrast_normalization(
-    x: Variable | Array, grid: SpatialGrid, shape: Sequence[int], ksize: Any
+    x: Variable | Array, grid: SpatialGrid, shape: Sequence[int], ksize: PerAxis
 ) -> Variable:
     """:func:`local_contrast_normalization` of an image that is cut into blocks.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar.backend import Array
-from mnpar.functions.node import GenericFunction, array_of
+from mnpar.function_node import InputGradients
+from mnpar.functions.node import GenericFunction, Operand, array_of
 from mnpar.functions.normalization.moments import cast
 from mnpar.kernels.dtypes import compute_dtype, floating_dtype
 from mnpar.variable import Variable, as_variable
@@ -26,7 +27,7 @@ class WindowSum(GenericFunction):
             y[:, :-i] += x[:, i:]
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: WindowSum(self.half)(gy)
 
 
@@ -42,7 +43,7 @@ class LocalResponseNormalization(GenericFunction):
         self.alpha = alpha
         self.beta = beta
 
-    def _parts(self, x: Any) -> tuple[Any, Any]:
+    def _parts(self, x: Operand) -> tuple[Operand, Operand]:
         """z and z^-β."""
         z = WindowSum(self.half)(x * x) * self.alpha + self.k
         if self.beta == 0.75:  # the usual one: two roots are five times faster than a power
@@ -54,10 +55,9 @@ class LocalResponseNormalization(GenericFunction):
         widened = cast(x, compute_dtype(x))
         y = self._parts(widened)[1]
         y *= widened
-        result: Array = cast(y, floating_dtype(x.dtype))
-        return result
+        return cast(y, floating_dtype(x.dtype))
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         def gx() -> Any:
             (x,) = self.get_retained_inputs()
             widened = cast(x, compute_dtype(x))
@@ -79,7 +79,7 @@ class Normalize(GenericFunction):
     def __init__(self, eps: float, axis: int | tuple[int, ...]) -> None:
         self.eps, self.axis = eps, axis
 
-    def _lengths(self, x: Any) -> tuple[Any, Any]:
+    def _lengths(self, x: Operand) -> tuple[Operand, Operand]:
         """‖x‖, or 1 where that is 0: beside an x of 0 it does not matter, and its root can be
         differentiated; and ‖x‖ + ε.
         """
@@ -95,10 +95,9 @@ class Normalize(GenericFunction):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         widened = cast(x, compute_dtype(x))
-        result: Array = cast(widened / self._lengths(widened)[1], floating_dtype(x.dtype))
-        return result
+        return cast(widened / self._lengths(widened)[1], floating_dtype(x.dtype))
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         def gx() -> Any:
             (x,) = self.get_retained_inputs()
             widened = cast(x, compute_dtype(x))

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from numpy.typing import DTypeLike
+
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.functions.node import GenericFunction, array_of
+from mnpar.function_node import InputGradients
+from mnpar.functions.node import GenericFunction, Operand, array_of
 from mnpar.kernels.dtypes import compute_dtype, upcast_halves
 from mnpar.kernels.moments import ChannelView, centre, channel_blocks, split_mean, subtract_shift
 from mnpar.variable import Variable
@@ -39,7 +42,7 @@ class Moments(GenericFunction):
             mean[c], squares[c] = shift + rest, var * self.count
         return mean, squares
 
-    def backward(self, gmean: Any, gsquares: Any) -> Any:
+    def backward(self, gmean: Variable | Array, gsquares: Variable | Array) -> InputGradients:
         (x,), (mean,) = self.get_retained_inputs(), self.get_retained_outputs()
 
         def gx() -> Any:
@@ -58,9 +61,9 @@ class Moments(GenericFunction):
 
         return gx
 
-    def _written_out(self, x: Any, mean: Any, gmean: Any, gsquares: Any) -> Any:
+    def _written_out(self, x: Variable | Array, mean: Any, gmean: Any, gsquares: Any) -> Any:
         """The gradient in ordinary functions of Variables, differentiable any number of times."""
-        g: Any = backend.get_array_module(x.array).zeros(self.shape, compute_dtype(x))
+        g: Any = backend.get_array_module(x).zeros(self.shape, compute_dtype(x))
         if gsquares is not None:
             g = centred(x.reshape(self.shape), mean) * across(gsquares * 2, compute_dtype(x))
         if gmean is not None:
@@ -68,17 +71,17 @@ class Moments(GenericFunction):
         return g.reshape(x.shape)
 
 
-def cast(x: Variable | Array, dtype: Any) -> Any:
+def cast(x: Operand, dtype: DTypeLike) -> Operand:
     """An array or Variable in a dtype, itself if it has that dtype."""
     return x if x.dtype == dtype else x.astype(dtype)
 
 
-def across(a: Variable | Array, dtype: Any) -> Any:
+def across(a: Operand, dtype: DTypeLike) -> Operand:
     """An array or Variable (C,) as (C, 1), to meet an (A, C, B)."""
     return cast(a, dtype).reshape((a.size, 1))
 
 
-def centred(x: Variable | Array, mean: Variable | Array) -> Any:
+def centred(x: Variable | Array, mean: Variable | Array) -> Variable | Array:
     """x - mean for arrays and Variables (A, C, B) and (C,): the leading digits of the mean go
     first, as a constant.
     """

@@ -6,11 +6,12 @@ from typing import Any
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction, array_of
 from mnpar.functions.normalization.moments import cast
 from mnpar.functions.pooling.pooling import Unpooling, pooling_windows
 from mnpar.kernels.dtypes import compute_dtype, upcast_halves
-from mnpar.kernels.windows import Windows
+from mnpar.kernels.windows import PerAxis, Windows
 from mnpar.variable import Variable, as_variable
 
 
@@ -35,7 +36,7 @@ class LpPooling(GenericFunction):
         y = xp.sqrt(y, out=y) if p == 2 else y ** (1 / p)
         return y.astype(dtype, copy=False)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         def gx() -> Any:
             (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
             dtype, p = compute_dtype(x), self.p
@@ -50,7 +51,7 @@ class LpPooling(GenericFunction):
 
         return gx
 
-    def _slope(self, x: Any) -> Any:
+    def _slope(self, x: Variable | Array) -> Any:
         """|x|^(p-1)·sign x."""
         if self.p == 2:
             return x
@@ -60,9 +61,9 @@ class LpPooling(GenericFunction):
 
 def lp_pooling_nd(
     x: Variable | Array,
-    ksize: Any,
-    stride: Any = None,
-    pad: Any = 0,
+    ksize: PerAxis,
+    stride: PerAxis | None = None,
+    pad: PerAxis = 0,
     cover_all: bool = False,
     p: float = 2,
 ) -> Variable:

@@ -16,6 +16,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction, any_axes, array_of, for_axes
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.sums import even_slices
@@ -55,7 +56,7 @@ class MaxPooling(GenericFunction):
         )
         return self.windows.reduce(padded, backend.get_array_module(x).maximum)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
         if not isinstance(gy, Variable):
             return lambda: self._spread(x, y, gy)
@@ -124,7 +125,7 @@ class Spread(GenericFunction):
             cell += y * (self.places == i)
         return x[(..., *self.windows.inside)].astype(y.dtype, copy=False)
 
-    def backward(self, gx: Any) -> Any:
+    def backward(self, gx: Variable | Array) -> InputGradients:
         return lambda: Pick(self.windows, self.places)(gx)
 
 
@@ -141,7 +142,7 @@ class Pick(GenericFunction):
             y += cell * (self.places == i)
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: Spread(self.windows, self.places)(gy)
 
 
@@ -247,7 +248,7 @@ class SumPooling(GenericFunction):
         y *= self.scale
         return y.astype(x.dtype, copy=False)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: Unpooling(self.windows, self.scale)(gy)
 
 
@@ -267,7 +268,7 @@ class Unpooling(GenericFunction):
             else x[(..., *self.windows.inside)].astype(y.dtype)
         )
 
-    def backward(self, gx: Any) -> Any:
+    def backward(self, gx: Variable | Array) -> InputGradients:
         return lambda: SumPooling(self.windows, self.scale)(gx)
 
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.resize_images import weights_at
 from mnpar.functions.node import GenericFunction
-from mnpar.kernels.windows import Numbers, numbers_per_axis
+from mnpar.kernels.windows import Numbers, PerAxis, numbers_per_axis
 from mnpar.variable import Variable, as_variable
 
 
@@ -85,7 +86,7 @@ class RegionPooling(GenericFunction):
             picks.append(xp.where(counts, self._candidates(region, x), -np.inf).argmax(axis=-1))
         return RegionPooling(self.regions, self.shape, self.out, picks)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: RegionUnpooling(self)(gy)
 
 
@@ -108,7 +109,7 @@ class RegionUnpooling(GenericFunction):
             x[image, :, rows, columns] += A.T.astype(y.dtype) @ found @ B.astype(y.dtype)
         return x
 
-    def backward(self, gx: Any) -> Any:
+    def backward(self, gx: Variable | Array) -> InputGradients:
         of = self.of
         return lambda: RegionPooling(of.regions, of.shape, of.out, of.picks)(gx)
 
@@ -118,7 +119,7 @@ Matrix = Callable[[float, float, int, int, int], Any]  # edges, cells, length, a
 
 def _pool(
     who: str,
-    x: Any,
+    x: Variable | Array,
     rois: Any,
     images: Any,
     out: Numbers,
@@ -219,7 +220,7 @@ def _points(ratio: Any, mean: bool) -> Matrix:
     return matrix
 
 
-def _size(who: str, outsize: Any) -> Numbers:
+def _size(who: str, outsize: PerAxis) -> Numbers:
     return numbers_per_axis(f"{who}: outsize", outsize, 2, 1)
 
 
@@ -227,7 +228,7 @@ def roi_average_pooling_2d(
     x: Variable | Array,
     rois: Variable | Array,
     roi_indices: Any,
-    outsize: Any,
+    outsize: PerAxis,
     spatial_scale: float,
 ) -> Variable:
     """The means of the bins of regions, whose edges are rounded to cells.
@@ -266,7 +267,7 @@ def roi_max_pooling_2d(
     x: Variable | Array,
     rois: Variable | Array,
     roi_indices: Any,
-    outsize: Any,
+    outsize: PerAxis,
     spatial_scale: float,
 ) -> Variable:
     """The largest cells of the bins of regions; arguments and result as in
@@ -343,7 +344,7 @@ def roi_average_align_2d(
     x: Variable | Array,
     rois: Variable | Array,
     roi_indices: Any,
-    outsize: Any,
+    outsize: PerAxis,
     spatial_scale: float,
     sampling_ratio: Any = None,
 ) -> Variable:
@@ -382,7 +383,7 @@ def roi_max_align_2d(
     x: Variable | Array,
     rois: Variable | Array,
     roi_indices: Any,
-    outsize: Any,
+    outsize: PerAxis,
     spatial_scale: float,
     sampling_ratio: Any = None,
 ) -> Variable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.activation.sigmoid import sigmoid, tanh
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import Concat, Stack, concat
@@ -33,7 +34,7 @@ class LSTMCell(GenericFunction):
         c, h, self.gates, self.memory = lstm_cell(c_prev, gates, self._gates)
         return c, h
 
-    def backward(self, gc: Any, gh: Any) -> Any:
+    def backward(self, gc: Variable | Array, gh: Variable | Array) -> InputGradients:
         c_prev, gates = self.get_retained_inputs()
         (i, f, a, o), memory = (
             self._gates_again(c_prev, gates)

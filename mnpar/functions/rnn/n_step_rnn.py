@@ -9,7 +9,7 @@ sequences.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias
 
 from mnpar.backend import Array
 from mnpar.functions.activation.relu import relu
@@ -21,22 +21,23 @@ from mnpar.functions.noise import dropout
 from mnpar.functions.rnn.lstm import LSTMCell
 from mnpar.variable import Variable, as_variable
 
-Step = Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]
-
-
-"""From what a layer computed of a step's inputs, and its states before, to its states after: the
-first is the output.
-"""
+# from what a layer computed of a step's inputs, and its states before, to its states after: the
+# first is the output
+Step: TypeAlias = Callable[[Variable, tuple[Variable, ...]], tuple[Variable, ...]]
+# the weights, or the biases, of a layer
+Weights: TypeAlias = Sequence[Variable | Array]
+# from a layer's weights and biases to what it computes of the inputs of all steps, and its step
+Layer: TypeAlias = Callable[[Weights, Weights], tuple[Callable[[Variable], Variable], Step]]
 
 
 def _over_time(
-    step: Step, inputs: Sequence[Any], states: tuple[Any, ...], backwards: bool
-) -> tuple[list[Any], tuple[Any, ...]]:
+    step: Step, inputs: Sequence[Variable], states: tuple[Variable, ...], backwards: bool
+) -> tuple[list[Variable], tuple[Variable, ...]]:
     """Run a layer over the steps: its outputs at each, and the states of all sequences after their
     last one.
     """
     now = list(states)
-    outputs = [None] * len(inputs)
+    outputs = list(inputs)  # the place of each step's output
     total, ended = len(states[0]), []
     order = range(len(inputs))
     if backwards:  # the longest begin alone, the others join with their first states
@@ -71,16 +72,16 @@ def _n_step(
     who: str,
     n_layers: int,
     ratio: float,
-    states: tuple[Any, ...],
-    ws: Any,
-    bs: Any,
-    xs: Sequence[Any],
+    states: tuple[Variable | Array, ...],
+    ws: Sequence[Weights],
+    bs: Sequence[Weights],
+    xs: Sequence[Variable | Array],
     both: bool,
-    layer: Callable[[Any, Any], tuple[Callable[[Any], Any], Step]],
-) -> tuple[Any, ...]:
+    layer: Layer,
+) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
     """All layers, in one direction or both: their last states and the outputs of the last one."""
     steps = [as_variable(x) for x in xs]
-    states = tuple([as_variable(state) for state in states])
+    first = tuple([as_variable(state) for state in states])
     counts = [len(x) for x in steps]
     directions = 2 if both else 1
     if not steps or counts != sorted(counts, reverse=True):
@@ -90,17 +91,17 @@ def _n_step(
             "and give its functions.transpose_sequence"
         )
     if any(
-        s.shape[:2] != (n_layers * directions, states[0].shape[1]) or s.shape[1] < counts[0]
-        for s in states
+        s.shape[:2] != (n_layers * directions, first[0].shape[1]) or s.shape[1] < counts[0]
+        for s in first
     ):
         raise ValueError(
             f"{who}: states of {n_layers} layers in {directions} directions over {counts[0]} "
             "sequences are "
             f"({n_layers * directions}, {counts[0]}, H), not "
-            f"{show_shapes([state.shape for state in states])}"
+            f"{show_shapes([state.shape for state in first])}"
         )
     cuts = [sum(counts[:t]) for t in range(1, len(steps))]
-    last: list[tuple[Any, ...]] = []
+    last: list[tuple[Variable, ...]] = []
     for k in range(n_layers):
         found = []
         if k:
@@ -108,15 +109,15 @@ def _n_step(
         rows = concat(steps, axis=0)  # all inputs, step by step
         for d in range(directions):
             i = k * directions + d
-            if wrong := [v.shape for v in (*ws[i], *bs[i]) if v.shape[:1] != states[0].shape[2:]]:
+            if wrong := [v.shape for v in (*ws[i], *bs[i]) if v.shape[:1] != first[0].shape[2:]]:
                 raise ValueError(
                     f"{who}: {wrong[0]} begins with another length than H = "
-                    f"{states[0].shape[2]} of the states"
+                    f"{first[0].shape[2]} of the states"
                 )
             project, step = layer(ws[i], bs[i])
             inputs = list(split_axis(project(rows), cuts, 0))  # type: ignore[arg-type]
             outputs, ends = _over_time(
-                step, inputs, tuple([state[i] for state in states]), backwards=bool(d)
+                step, inputs, tuple([state[i] for state in first]), backwards=bool(d)
             )
             found.append(outputs)
             last.append(ends)
@@ -125,8 +126,8 @@ def _n_step(
             if directions == 1
             else [concat(pair, axis=1) for pair in zip(*found, strict=True)]
         )
-    finals = tuple([stack([ends[j] for ends in last]) for j in range(len(states))])
-    return (*finals, tuple(steps))
+    finals = tuple([stack([ends[j] for ends in last]) for j in range(len(first))])
+    return finals, tuple(steps)
 
 
 def transpose_back(steps: Sequence[Variable], lengths: Sequence[int]) -> tuple[Variable, ...]:
@@ -144,13 +145,13 @@ def rows_at(like: Variable, places: Sequence[int]) -> Array:
     return result
 
 
-def _lstm_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
+def _lstm_layer(w: Weights, b: Weights) -> tuple[Callable[[Variable], Variable], Step]:
     # (4 H, D), (4 H, H)
     W = concat(list(w[:4]), axis=0)
     U = concat(list(w[4:]), axis=0)
     bias = concat([b[k] + b[k + 4] for k in range(4)], axis=0)
 
-    def step(x: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+    def step(x: Variable, states: tuple[Variable, ...]) -> tuple[Variable, ...]:
         h, c = states
         c, h = LSTMCell().apply((c, x + linear(h, U)))
         return h, c
@@ -158,7 +159,7 @@ def _lstm_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
     return lambda rows: linear(rows, W, bias), step
 
 
-def _gru_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
+def _gru_layer(w: Weights, b: Weights) -> tuple[Callable[[Variable], Variable], Step]:
     # (3 H, D), (3 H, H)
     W = concat(list(w[:3]), axis=0)
     U = concat(list(w[3:]), axis=0)
@@ -166,7 +167,7 @@ def _gru_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
     state_bias = concat(list(b[3:]), axis=0)
     H = len(b[0])
 
-    def step(x: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+    def step(x: Variable, states: tuple[Variable, ...]) -> tuple[Variable, ...]:
         (h,) = states
         y = linear(h, U, state_bias)
         gates = sigmoid(x[:, : 2 * H] + y[:, : 2 * H])
@@ -178,11 +179,11 @@ def _gru_layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
     return lambda rows: linear(rows, W, bias), step
 
 
-def _rnn_layer(activation: str) -> Callable[[Any, Any], tuple[Callable[[Any], Any], Step]]:
+def _rnn_layer(activation: str) -> Layer:
     check_option("n_step_rnn", "activation", activation, "tanh", "relu")
     bend = tanh if activation == "tanh" else relu
 
-    def layer(w: Any, b: Any) -> tuple[Callable[[Any], Any], Step]:
+    def layer(w: Weights, b: Weights) -> tuple[Callable[[Variable], Variable], Step]:
         step: Step = lambda x, states: (bend(x + linear(states[0], w[1])),)
         return lambda rows: linear(rows, w[0], b[0] + b[1]), step
 
@@ -190,8 +191,14 @@ def _rnn_layer(activation: str) -> Callable[[Any, Any], tuple[Callable[[Any], An
 
 
 def n_step_lstm(
-    n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Any
-) -> tuple[Any, ...]:
+    n_layers: int,
+    dropout_ratio: float,
+    hx: Variable | Array,
+    cx: Variable | Array,
+    ws: Sequence[Weights],
+    bs: Sequence[Weights],
+    xs: Sequence[Variable | Array],
+) -> tuple[Variable, Variable, tuple[Variable, ...]]:
     """Long short-term memory of several layers over sequences.
 
     i = σ(W₀x + W₄h + b₀ + b₄), f = σ(W₁x + W₅h + b₁ + b₅), a = tanh(W₂x + W₆h + b₂ + b₆), o = σ(W₃x
@@ -224,12 +231,21 @@ def n_step_lstm(
         >>> hy.shape, [y.shape for y in ys]
         ((1, 2, 2), [(2, 2), (1, 2), (1, 2)])
     """
-    return _n_step("n_step_lstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, False, _lstm_layer)
+    (hy, cy), ys = _n_step(
+        "n_step_lstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, False, _lstm_layer
+    )
+    return hy, cy, ys
 
 
 def n_step_bilstm(
-    n_layers: int, dropout_ratio: float, hx: Any, cx: Any, ws: Any, bs: Any, xs: Any
-) -> tuple[Any, ...]:
+    n_layers: int,
+    dropout_ratio: float,
+    hx: Variable | Array,
+    cx: Variable | Array,
+    ws: Sequence[Weights],
+    bs: Sequence[Weights],
+    xs: Sequence[Variable | Array],
+) -> tuple[Variable, Variable, tuple[Variable, ...]]:
     """:func:`n_step_lstm` in both directions: states ``(2 S, N, H)``, of each layer forward, then
     backward; ys ``(N_t, 2 H)``.
 
@@ -240,14 +256,20 @@ def n_step_bilstm(
         >>> F.n_step_bilstm(1, 0.0, hx, hx, ws, bs, [np.ones((1, 3))] * 4)[2][0].shape
         (1, 4)
     """
-    return _n_step(
+    (hy, cy), ys = _n_step(
         "n_step_bilstm", n_layers, dropout_ratio, (hx, cx), ws, bs, xs, True, _lstm_layer
     )
+    return hy, cy, ys
 
 
 def n_step_gru(
-    n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any
-) -> tuple[Any, ...]:
+    n_layers: int,
+    dropout_ratio: float,
+    hx: Variable | Array,
+    ws: Sequence[Weights],
+    bs: Sequence[Weights],
+    xs: Sequence[Variable | Array],
+) -> tuple[Variable, tuple[Variable, ...]]:
     """Gated recurrent units of several layers over sequences (Cho et al. 2014, with the reset after
     the product, as cuDNN).
 
@@ -268,12 +290,18 @@ def n_step_gru(
         >>> hy.shape, ys[0].shape
         ((1, 1, 2), (1, 2))
     """
-    return _n_step("n_step_gru", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _gru_layer)
+    (hy,), ys = _n_step("n_step_gru", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _gru_layer)
+    return hy, ys
 
 
 def n_step_bigru(
-    n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any
-) -> tuple[Any, ...]:
+    n_layers: int,
+    dropout_ratio: float,
+    hx: Variable | Array,
+    ws: Sequence[Weights],
+    bs: Sequence[Weights],
+    xs: Sequence[Variable | Array],
+) -> tuple[Variable, tuple[Variable, ...]]:
     """:func:`n_step_gru` in both directions, as :func:`n_step_bilstm`.
 
     Example:
@@ -282,18 +310,21 @@ def n_step_bigru(
         >>> F.n_step_bigru(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)[1][0].shape
         (1, 4)
     """
-    return _n_step("n_step_bigru", n_layers, dropout_ratio, (hx,), ws, bs, xs, True, _gru_layer)
+    (hy,), ys = _n_step(
+        "n_step_bigru", n_layers, dropout_ratio, (hx,), ws, bs, xs, True, _gru_layer
+    )
+    return hy, ys
 
 
 def n_step_rnn(
     n_layers: int,
     dropout_ratio: float,
-    hx: Any,
-    ws: Any,
-    bs: Any,
-    xs: Any,
+    hx: Variable | Array,
+    ws: Sequence[Weights],
+    bs: Sequence[Weights],
+    xs: Sequence[Variable | Array],
     activation: str = "tanh",
-) -> tuple[Any, ...]:
+) -> tuple[Variable, tuple[Variable, ...]]:
     """Plain recurrent layers over sequences: h ← f(W₀x + W₁h + b₀ + b₁).
 
     Args:
@@ -312,20 +343,21 @@ def n_step_rnn(
         ... ].array[0, 0]
         array([45., 45.])
     """
-    return _n_step(
+    (hy,), ys = _n_step(
         "n_step_rnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, False, _rnn_layer(activation)
     )
+    return hy, ys
 
 
 def n_step_birnn(
     n_layers: int,
     dropout_ratio: float,
-    hx: Any,
-    ws: Any,
-    bs: Any,
-    xs: Any,
+    hx: Variable | Array,
+    ws: Sequence[Weights],
+    bs: Sequence[Weights],
+    xs: Sequence[Variable | Array],
     activation: str = "tanh",
-) -> tuple[Any, ...]:
+) -> tuple[Variable, tuple[Variable, ...]]:
     """:func:`n_step_rnn` in both directions, as :func:`n_step_bilstm`.
 
     Example:
@@ -334,6 +366,7 @@ def n_step_birnn(
         >>> F.n_step_birnn(1, 0.0, np.zeros((2, 1, 2)), ws, bs, [np.ones((1, 3))] * 4)[1][0].shape
         (1, 4)
     """
-    return _n_step(
+    (hy,), ys = _n_step(
         "n_step_birnn", n_layers, dropout_ratio, (hx,), ws, bs, xs, True, _rnn_layer(activation)
     )
+    return hy, ys

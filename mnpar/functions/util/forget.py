@@ -25,6 +25,7 @@ from mnpar.backend import Array
 from mnpar.communicators.communicator import ANY_SOURCE, Communicator, require_communicator
 from mnpar.configuration import config, force_backprop_mode, is_recording, using_config
 from mnpar.function_hook import FunctionHook
+from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction
 from mnpar.random import generator
 from mnpar.variable import Variable, as_variable, grad
@@ -72,7 +73,7 @@ class Entrance(GenericFunction):
     def forward(self, x: Array) -> Array:
         return x
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return None if self.shut else gy
 
 
@@ -111,7 +112,7 @@ class Forget(GenericFunction):
         ys, self.ys = self.ys, ()
         return ys
 
-    def backward(self, *gys: Any) -> Any:
+    def backward(self, *gys: Variable | Array | None) -> InputGradients:
         found: list[Any] = self._again(gys) if self.communicates else []
 
         def gradient(i: int) -> Any:
