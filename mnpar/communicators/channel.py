@@ -165,19 +165,17 @@ class Channel(Mailbox):
         """
         fault = None
         try:
-            kind, nbytes, shape, dtype, body, on_device = describe_value(
-                x, call, parts, size - SIZE
-            )
+            kind, nbytes, shape, dtype, body, flags = describe_value(x, call, parts, size - SIZE)
         except Exception as error:  # an object can fail to be pickled for any reason
             fault = error
             reason = np.frombuffer(str(error).encode(errors="replace")[: size - SIZE], np.uint8)
             kind = FAULT
             nbytes = len(reason)
             shape = (0,)
-            dtype = ""
+            dtype = None
             body = reason
-            on_device = False
-        header = wire.pack_header(call, 0, kind, nbytes, shape, dtype, on_device)
+            flags = 0
+        header = wire.pack_header(call, 0, kind, nbytes, shape, dtype, flags)
         inside = nbytes + SIZE <= size
         record = CallRecord(
             header,
@@ -348,8 +346,9 @@ class Channel(Mailbox):
             self.transport.traffic.collective_bytes += x.nbytes
             waiting = Waiting(call.name, call.site, dest, ANY, order=self.order)
             tag = self.reply_tag(seq, PART)
+            header = wire.pack_header(call, seq, ARRAY, x.nbytes, x.shape, x.dtype)
             return self.transport.post_rendezvous(
-                wire.header_of(x, call, seq), as_bytes(x), dest, tag, BACKWARD, waiting
+                header, as_bytes(x), dest, tag, BACKWARD, waiting
             )
         frame = (
             wire.encode_object(x, call, seq)

@@ -68,7 +68,9 @@ class Mailbox:
         if not is_rendezvous(x):
             return self.send(x, call, dest, tag), None
         seq = next(self._sent[dest])
-        header = wire.header_of(x, call, seq, wire.WAITED_FOR)
+        header = wire.pack_header(
+            call, seq, wire.ARRAY, x.nbytes, x.shape, x.dtype, wire.WAITED_FOR
+        )
         waiting = Waiting(call.name, call.site, dest, tag, order=self.order, head=header)
         self._count(x.nbytes)
         return seq, self.transport.post_rendezvous(

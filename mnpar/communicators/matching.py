@@ -133,9 +133,9 @@ class CallRecord:
 
 def describe_value(
     x: Any, call: Call, parts: int | None, room: int
-) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
-    """Kind, size in bytes, shape, dtype and bytes of a value, and whether it is on a GPU, for an
-    match with so much room.
+) -> tuple[int, int, tuple[int, ...], Any, Array, int]:
+    """Return kind, size in bytes, shape, dtype, bytes and flags of a value, for a match with so
+    much room; the first four are those of its header.
     """
     if parts is not None and (not isinstance(x, tuple) or len(x) != parts):
         thing = "object" if call.op.endswith("_obj") else "array"
@@ -145,23 +145,23 @@ def describe_value(
         )
     if call.op.endswith("_obj"):
         if x is None and parts is None and call.op in ("bcast_obj", "scatter_obj"):
-            return NOTHING, 0, (), "", EMPTY, False
+            return NOTHING, 0, (), None, EMPTY, 0
         if parts is not None:
-            return OBJECT, NEVER_INLINE, (), "", EMPTY, False
+            return OBJECT, NEVER_INLINE, (), None, EMPTY, 0
         body = np.frombuffer(pickle.dumps(x, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
-        return OBJECT, len(body), (), "", body, False
+        return OBJECT, len(body), (), None, body, 0
     if x is None:
-        return NOTHING, 0, (), "", EMPTY, False
+        return NOTHING, 0, (), None, EMPTY, 0
     if parts is not None:
         return _describe_parts(x, call, room)
     check_reducible(x, call)
-    x, dtype, on_device = wire.describe(x)
-    return ARRAY, x.nbytes, x.shape, dtype, as_bytes(x), on_device
+    x, flags = wire.describe(x)
+    return ARRAY, x.nbytes, x.shape, x.dtype, as_bytes(x), flags
 
 
 def _describe_parts(
     xs: tuple[Any, ...], call: Call, room: int
-) -> tuple[int, int, tuple[int, ...], str, Array, bool]:
+) -> tuple[int, int, tuple[int, ...], Any, Array, int]:
     for x in xs:
         check_reducible(x, call)
     forms = part_forms(xs)
@@ -175,9 +175,9 @@ def _describe_parts(
         TUPLE,
         nbytes,
         (0 if call.order else zlib.crc32(repr(forms).encode()), len(text)),
-        "",
+        None,
         body,
-        False,
+        0,
     )
 
 

@@ -248,25 +248,37 @@ class Header(NamedTuple):
         return f"{order}{dtype.name} {self.shape}"
 
 
-# packed headers, by all but their number: a program sends the same ones again and again
-_TEMPLATES: dict[Any, bytes] = {}
+# packed headers, before and after their number: a program sends the same ones again and again
+_PACKED: dict[Any, tuple[bytes, bytes]] = {}
 
 
 def pack_header(
     call: Call,
     seq: int,
     kind: int,
-    nbytes: int,
+    nbytes: int = 0,
     shape: tuple[int, ...] = (),
-    dtype: str = "",
-    on_device: bool = False,
+    dtype: Any = None,
+    flags: int = 0,
 ) -> bytes:
-    """The header of a message."""
-    key = (call, kind, nbytes, shape, dtype, on_device)
-    template = _TEMPLATES.get(key)
-    if template is None:
-        flags = call.flags | on_device * ON_DEVICE
-        template = _LAYOUT.pack(
+    """Return the header of a message.
+
+    Args:
+        call: what sends it.
+        seq: the number of the message, collective or exchange.
+        kind: of value, one of ``KINDS``.
+        nbytes: how many bytes follow the header.
+        shape: of an array; two numbers of any other value.
+        dtype: of an array.
+        flags: added to those of the call.
+
+    Raises:
+        TypeError: arrays of this dtype, or of so many axes, cannot be sent.
+    """
+    key = call, kind, nbytes, shape, dtype, flags
+    known = _PACKED.get(key)
+    if known is None:
+        header = _LAYOUT.pack(
             _MAGIC,
             _OP_CODES[call.op],
             _REDUCTION_CODES[call.reduction],
@@ -276,18 +288,18 @@ def pack_header(
             0,
             kind,
             len(shape),
-            dtype.encode(),
+            b"" if dtype is None else check_form(dtype, len(shape)).encode(),
             nbytes,
             *shape,
             *_NO_SHAPE[len(shape) :],
-            flags,
+            call.flags | flags,
             call.tag,
             call.site.encode(),
         )
-        if len(_TEMPLATES) > 10_000:
-            _TEMPLATES.clear()
-        _TEMPLATES[key] = template
-    return numbered(template, seq)
+        if len(_PACKED) > 10_000:
+            _PACKED.clear()
+        known = _PACKED[key] = header[: NUMBER.start], header[NUMBER.stop :]
+    return known[0] + seq.to_bytes(8, "little") + known[1]
 
 
 def numbered(header: bytes, seq: int) -> bytes:
@@ -366,8 +378,21 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
+def check_form(dtype: Any, ndim: int) -> str:
+    """Return the name of a dtype, if arrays of it, and of so many axes, can be sent.
+
+    Raises:
+        TypeError: they cannot be sent.
+    """
+    if ndim > MAX_NDIM:
+        raise TypeError(
+            f"arrays of at most {MAX_NDIM} axes can be sent, not {ndim}: reshape it first"
+        )
+    return dtype_name(dtype)
+
+
 def check(x: Array) -> str:
-    """The dtype's name of an array that is to be sent.
+    """Return the name of the dtype of an array that is to be sent.
 
     Raises:
         TypeError: it cannot be sent.
@@ -383,45 +408,23 @@ def check(x: Array) -> str:
                 f"a numpy or cupy array is sent here, not {type(x).__name__}: {instead}"
             )
         backend.as_plain_ndarray(x)  # refuses masked arrays
-    if x.ndim > MAX_NDIM:
-        raise TypeError(
-            f"arrays of at most {MAX_NDIM} axes can be sent, not {x.ndim}: reshape it first"
-        )
-    return dtype_name(x.dtype)
+    return check_form(x.dtype, x.ndim)
 
 
-def describe(x: Array) -> tuple[Array, str, bool]:
-    """The array on the host, its dtype's name, and whether it was on a GPU; raises TypeError if it
-    cannot be sent.
+def describe(x: Array) -> tuple[Array, int]:
+    """Return the array on the host, and ``ON_DEVICE`` if it was on a GPU.
+
+    Raises:
+        TypeError: it cannot be sent.
     """
-    name = check(x)
+    check(x)
     host = backend.to_host(x)
-    return host, name, host is not x
-
-
-_FORMS: dict[Any, tuple[bytes, bytes]] = {}  # headers of arrays, before and after their number
-
-
-def header_of(x: Any, call: Call, seq: int, flags: int = 0) -> bytes:
-    """The header of a message with one numpy array; ``flags`` are added to those of the call."""
-    key = call, x.shape, x.dtype, flags
-    known = _FORMS.get(key)
-    if known is None:
-        if len(_FORMS) > 10_000:
-            _FORMS.clear()
-        header = pack_header(call, 0, ARRAY, x.nbytes, x.shape, check(x))
-        header = _flagged(header, flags)
-        known = _FORMS[key] = header[: IDENTITY - 8], header[IDENTITY:]
-    return known[0] + seq.to_bytes(8, "little") + known[1]
-
-
-def _flagged(header: bytes, flags: int) -> bytes:
-    return header[:FLAGS] + bytes((header[FLAGS] | flags,)) + header[FLAGS + 1 :]
+    return host, (host is not x) * ON_DEVICE
 
 
 def encode_refusal(call: Call, seq: int) -> Array:
-    """A message to a rank that wants a gradient: it was not recorded here what would give it."""
-    return np.frombuffer(_flagged(pack_header(call, seq, NOTHING, 0), REFUSED), np.uint8)
+    """Return a message to a rank that wants a gradient: what would give it was not recorded."""
+    return np.frombuffer(pack_header(call, seq, NOTHING, flags=REFUSED), np.uint8)
 
 
 def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
@@ -438,21 +441,21 @@ def encode(x: Any, call: Call, seq: int) -> Array:
     tuple, list or dict of such.
     """
     if type(x) is np.ndarray:
-        header = header_of(x, call, seq)
+        header = pack_header(call, seq, ARRAY, x.nbytes, x.shape, x.dtype)
         return (
             np.frombuffer(bytearray(header + x.tobytes()), np.uint8)
             if x.nbytes <= _SMALL
             else _behind(header, x)
         )
     if x is None:
-        return np.frombuffer(pack_header(call, seq, NOTHING, 0), np.uint8)
+        return np.frombuffer(pack_header(call, seq, NOTHING), np.uint8)
     if isinstance(x, dict):
         keys = np.frombuffer(json.dumps([_text(key) for key in x]).encode(), np.uint8)
         return _encode_parts([keys, *x.values()], DICT, call, seq)
     if isinstance(x, tuple | list):
         return _encode_parts(list(x), TUPLE, call, seq)
-    x, name, on_device = describe(x)
-    return _behind(pack_header(call, seq, ARRAY, x.nbytes, x.shape, name, on_device), x)
+    x, flags = describe(x)
+    return _behind(pack_header(call, seq, ARRAY, x.nbytes, x.shape, x.dtype, flags), x)
 
 
 def bytes_of(x: Any) -> int:
@@ -482,9 +485,8 @@ def encode_pieces(pieces: list[Array], shape: tuple[int, ...], call: Call, seq: 
     host = [backend.to_host(piece) for piece in pieces]
     nbytes = sum([piece.nbytes for piece in host])
     frame = np.empty(SIZE + nbytes, np.uint8)
-    header = pack_header(
-        call, seq, ARRAY, nbytes, shape, dtype_name(dtype), host[0] is not pieces[0]
-    )
+    flags = (host[0] is not pieces[0]) * ON_DEVICE
+    header = pack_header(call, seq, ARRAY, nbytes, shape, dtype, flags)
     frame[:SIZE] = np.frombuffer(header, np.uint8)
     body, start = frame[SIZE:].view(dtype), 0
     for piece in host:
