@@ -1,5 +1,5 @@
-"""The bubbles of all schedules, measured with known waits in place of computing, beside their
-formulas and the simulation.
+"""The bubbles of all schedules, measured with known waits in place of computing, beside those of
+the simulation.
 
     mpiexec -n 4 python -m benchmarks.pipeline_bubble [--unit 0.02] [--micro-batches 8]
 
@@ -14,16 +14,7 @@ import time
 import numpy as np
 
 import mnpar
-from mnpar.parallel import Pipeline, make_schedule, simulate
-
-FORMULAS = {
-    "gpipe": lambda P, M: 2 * (P - 1) / (3 * M + 2 * (P - 1)),
-    "1f1b": lambda P, M: 2 * (P - 1) / (3 * M + 2 * (P - 1)),
-    "interleaved": lambda P, M: 2 * (P - 1) / (6 * M + 2 * (P - 1)),
-    "zb1p": lambda P, M: (P - 1) / (3 * M + P - 1),
-    "zbv": lambda P, M: (P - 1) / (6 * M + P - 1),
-    "eager": lambda P, M: (P - 1) / (3 * M + P - 1),
-}
+from mnpar.parallel import SCHEDULES, Pipeline, make_schedule, simulate
 
 
 class Sleep(mnpar.FunctionNode):
@@ -86,20 +77,17 @@ def main():
     parser.add_argument("--unit", type=float, default=0.02, help="seconds")
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--schedules", nargs="*", default=list(FORMULAS))
+    parser.add_argument("--schedules", nargs="*", default=list(SCHEDULES))
     args = mnpar.launch.parse_args(parser)
     comm = mnpar.create_communicator()
     for name in args.schedules:
-        formula = FORMULAS[name]
         schedule, bubble, graphs = measured(comm, name, args.micro_batches, args.unit, args.steps)
         graphs = comm.gather_obj(graphs)
         if comm.is_root:
             found = simulate(schedule)
             print(
-                f"{name:12} bubble {100 * bubble:5.1f} %, formula "
-                f"{100 * formula(comm.size, args.micro_batches):5.1f} %, "
-                f"simulation {100 * found.bubble:5.1f} %; graphs in flight {graphs}, "
-                f"simulation {list(found.in_flight)}",
+                f"{name:12} bubble {100 * bubble:5.1f} %, simulation {100 * found.bubble:5.1f} %; "
+                f"graphs in flight {graphs}, simulation {list(found.in_flight)}",
                 flush=True,
             )
 

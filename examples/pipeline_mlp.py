@@ -5,7 +5,7 @@ really happened are drawn.
     python examples/pipeline_mlp.py --schedule zbv        starts two ranks itself
     python examples/pipeline_mlp.py --threads 3           ranks that are threads: needs no MPI
 
-The schedules: gpipe, 1f1b, interleaved, zb1p, zbv, eager; or a list of your own, the ranks' actions
+``--schedule`` takes any name in mnpar.parallel.SCHEDULES, or a list of your own, the ranks' actions
 with commas between them: ``--schedule "F0 F1 B1 B0, F0 F1 B1 B0"``. The layers are given to the
 stages by what they cost, measured here. Rank 0 prints what the schedule promises; a timeline of one
 step is left in ``--out``: timeline.png, and timeline.json for ui.perfetto.dev. The weights are

@@ -200,46 +200,22 @@ class Channel(Mailbox):
 
     # ---- collectives ----
 
-    def barrier(self, call: Call) -> Steps[None]:
-        """Return when every rank has come."""
-        if self.by_messages or call.later:
-            yield from self._match(call, None)
-            return
-        transport = self.transport
-        if transport.in_use:
-            raise self.used_twice(call)
-        transport.in_use = get_ident()
-        try:
-            self._match_now(call, None)
-        finally:
-            transport.in_use = 0
-
     def steps(self, algorithm: Algorithm, x: Any, call: Call) -> Steps[tuple[Any, bool]]:
         """Carry a collective out: its result on this rank, and whether any rank wants its
-        gradient.
+        gradient. One that is not awaited later has one step, :meth:`now`.
         """
+        if not (call.later or self.by_messages):
+            return self.now(algorithm, x, call)
         x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
-        if self.by_messages or call.later:
-            match = yield from self._match(call, x, parts)
-            if match.inline:
-                return algorithm.inline(match, x), match.wants
-            return (yield from algorithm.transfer(self, match, x)), match.wants
-        transport = self.transport
-        if transport.in_use:
-            raise self.used_twice(call)
-        transport.in_use = get_ident()
-        try:
-            match = self._match_now(call, x, parts)
-            if match.inline:
-                return algorithm.inline(match, x), match.wants
-            return (yield from algorithm.transfer(self, match, x)), match.wants
-        finally:
-            transport.in_use = 0
+        match = yield from self._match(call, x, parts)
+        if match.inline:
+            return algorithm.inline(match, x), match.wants
+        return (yield from algorithm.transfer(self, match, x)), match.wants
 
     def now(self, algorithm: Algorithm, x: Any, call: Call, of: int = 0) -> tuple[Any, bool]:
-        """Take :meth:`steps` of a call that is not awaited later, and wait; small values, which
-        come with the calls, need no steps (that is a twentieth of a small allreduce). ``of`` is the
-        number of the collective whose gradient this one carries.
+        """Carry a collective out, and wait for it: returns what :meth:`steps` does. Small values,
+        which come with the calls, take no steps. ``of`` is the number of the collective whose
+        gradient this one carries.
         """
         x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
         transport = self.transport
@@ -273,19 +249,23 @@ class Channel(Mailbox):
         """
         host = backend.to_host(x)
         into = out if type(out) is np.ndarray else None
-        if self.transport.in_use:
+        transport = self.transport
+        if transport.in_use:
             raise self.used_twice(call)
-        match = self._match_now(call, host, None, piggyback)
-        match.check_identity()
-        raw, block = match.raw, match.block
-        if not accept(
-            [bytes(raw[end - len(piggyback) : end]) for end in range(block, len(raw) + 1, block)]
-        ):
-            return False
-        if match.checked().inline:
-            total = reduce_arrays(match.arrays, call.reduction, into)
-        else:
-            total = complete(self.transport, self.reduce_large(host, match, None, into))
+        transport.in_use = get_ident()
+        try:
+            match = self._match_now(call, host, None, piggyback)
+            match.check_identity()
+            raw, block, less = match.raw, match.block, len(piggyback)
+            ends = range(block, len(raw) + 1, block)
+            if not accept([bytes(raw[end - less : end]) for end in ends]):
+                return False
+            if match.checked().inline:
+                total = reduce_arrays(match.arrays, call.reduction, into)
+            else:
+                total = complete(transport, self.reduce_large(host, match, None, into))
+        finally:
+            transport.in_use = 0
         if into is None or not np.may_share_memory(total, into):
             backend.copyto(out, total)
         return True
@@ -347,9 +327,7 @@ class Channel(Mailbox):
             waiting = Waiting(call.name, call.site, dest, ANY, order=self.order)
             tag = self.reply_tag(seq, PART)
             header = wire.pack_header(call, seq, ARRAY, x.nbytes, x.shape, x.dtype)
-            return self.transport.post_rendezvous(
-                header, as_bytes(x), dest, tag, BACKWARD, waiting
-            )
+            return self.transport.post_rendezvous(header, as_bytes(x), dest, tag, BACKWARD, waiting)
         frame = (
             wire.encode_object(x, call, seq)
             if call.op.endswith("_obj")

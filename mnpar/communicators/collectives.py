@@ -183,9 +183,12 @@ def _reduce_scatter_transfer(channel: Channel, match: Match, xs: Any) -> Steps[A
     return _reduce_on_host(given, match.call) if given else None
 
 
-ALLREDUCE = Algorithm(
-    _reduce_inline, _reduce_transfer
-)  # and reduce: the call's operation tells which
+def _nothing(match: Match, x: Any) -> None:
+    """Return the result of a barrier: the match itself is all of it."""
+
+
+BARRIER = Algorithm(_nothing, _allgather_transfer)  # nothing always comes with the calls
+ALLREDUCE = Algorithm(_reduce_inline, _reduce_transfer)  # and reduce: the call tells which
 ALLGATHER = Algorithm(_gather_inline, _allgather_transfer)
 GATHER = Algorithm(_gather_inline, _gather_transfer)
 BCAST = Algorithm(_bcast_inline, _bcast_transfer, _at_root)

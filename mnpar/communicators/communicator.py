@@ -43,6 +43,7 @@ from mnpar.communicators.collectives import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
+    BARRIER,
     BCAST,
     GATHER,
     REDUCE_SCATTER,
@@ -242,7 +243,7 @@ class Communicator:
             )
         if not (isinstance(key, int | np.integer) and abs(key) < 2**31):
             raise ValueError(f"rank {self.rank}: the key of a split is a number, not {key!r}")
-        complete(self.transport, self.channel(0).barrier(self._call("split")))
+        self.channel(0).now(BARRIER, None, self._call("split"))
         transport = self.transport.split(None if color is None else int(color), int(key))
         other = None if transport is None else Communicator(transport)
         if self.parts is not None:
@@ -611,7 +612,7 @@ class Communicator:
 
     def _barrier(self, later: bool) -> Steps[None]:
         """Return when every rank has called it."""
-        yield from self.channel(0).barrier(self._call("barrier", later=later))
+        yield from self.channel(0).steps(BARRIER, None, self._call("barrier", later=later))
 
     barrier, ibarrier = twins(_barrier)
 
@@ -805,7 +806,7 @@ class Communicator:
         """Allocate memory, ``nbytes`` zeros, that the ranks of each machine share
         (:class:`mnpar.SharedData`); all call it.
         """
-        complete(self.transport, self.channel(0).barrier(self._call("share")))
+        self.channel(0).now(BARRIER, None, self._call("share"))
         return self.transport.share(nbytes)
 
     def allreduce_if(

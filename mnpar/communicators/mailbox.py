@@ -103,14 +103,26 @@ class Mailbox:
             call: returns the call of this rank, which is needed only if the message does not come
                 soon, or does not belong.
             source, tag: of the message; ANY.
-            later: do not poll for a while before the first wait.
+            later: let other communications of this rank go on where it has to wait; else it waits
+                itself, in :meth:`recv_now`.
             objects: whether a pickled object is awaited, and not arrays.
 
         Raises:
             MismatchError: an object came where an array is awaited, or the other way round.
         """
-        if later:
-            return (yield from self._recv(call, source, tag, objects))
+        if not later:
+            return self.recv_now(call, source, tag, objects)
+        waiting = self._awaiting(call(), source, tag)
+        envelope = yield from self._arrived(source, tag, self.lane, waiting)
+        frame = yield from self.transport.read(envelope, self.lane, waiting)
+        return self._read(frame, envelope.source, envelope.tag, call, objects)
+
+    def recv_now(
+        self, call: Callable[[], Call], source: int, tag: int, objects: bool = False
+    ) -> tuple[Any, Header, int, int]:
+        """Receive a message, and wait for it: :meth:`recv` has the arguments. A message that comes
+        soon takes no steps.
+        """
         transport = self.transport
         if transport.in_use:
             raise self.used_twice(call())
@@ -119,33 +131,7 @@ class Mailbox:
             received = self._poll(call, source, tag)
             if received is not None:
                 return self._read(*received, call, objects)
-            return (yield from self._recv(call, source, tag, objects))
-        finally:
-            transport.in_use = 0
-
-    def _recv(
-        self, call: Callable[[], Call], source: int, tag: int, objects: bool
-    ) -> Steps[tuple[Any, Header, int, int]]:
-        waiting = self._awaiting(call(), source, tag)
-        envelope = yield from self._arrived(source, tag, self.lane, waiting)
-        frame = yield from self.transport.read(envelope, self.lane, waiting)
-        return self._read(frame, envelope.source, envelope.tag, call, objects)
-
-    def recv_now(
-        self, call: Callable[[], Call], source: int, tag: int
-    ) -> tuple[Any, Header, int, int]:
-        """Take :meth:`recv`, of arrays, and wait; a message that comes soon needs no steps (that is
-        a twentieth of a small receive).
-        """
-        transport = self.transport
-        if transport.in_use:
-            raise self.used_twice(call())
-        transport.in_use = get_ident()
-        try:
-            received = self._poll(call, source, tag)
-            if received is not None:
-                return self._read(*received, call, False)
-            return complete(transport, self._recv(call, source, tag, False))
+            return complete(transport, self.recv(call, source, tag, True, objects))
         finally:
             transport.in_use = 0
 

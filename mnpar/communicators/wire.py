@@ -53,7 +53,8 @@ NOTHING, ARRAY, OBJECT, TUPLE, DICT, FAULT = range(6)
 KINDS = ("nothing", "an array", "an object", "a tuple", "a dict", "what it cannot take")
 POINT_TO_POINT = ("send", "recv", "send_obj", "recv_obj")
 
-_ON_ARRAYS = (
+# each is there for arrays and, with _obj after its name, for objects
+_COLLECTIVES = (
     "bcast",
     "reduce",
     "gather",
@@ -64,31 +65,10 @@ _ON_ARRAYS = (
     "alltoall",
     "scan",
     "exscan",
-    "reduce_from",
 )
-
-_ON_OBJECTS = (
-    "bcast_obj",
-    "gather_obj",
-    "scatter_obj",
-    "allgather_obj",
-    "allreduce_obj",
-    "alltoall_obj",
-    "reduce_obj",
-    "reduce_scatter_obj",
-    "scan_obj",
-    "exscan_obj",
-)
-
-ROOTED = (
-    "bcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "bcast_obj",
-    "gather_obj",
-    "scatter_obj",
-    "reduce_obj",
+# of one root, which errors name
+ROOTED = tuple(
+    [name + obj for name in ("bcast", "reduce", "gather", "scatter") for obj in ("", "_obj")]
 )
 
 UPDATE = "optimizer.update"  # allreduce_if: errors name what the user has called
@@ -96,6 +76,7 @@ UPDATE = "optimizer.update"  # allreduce_if: errors name what the user has calle
 _OTHERS = (
     "barrier",
     "split",
+    "reduce_from",
     "exchange",
     "gather_from",
     "share",
@@ -104,7 +85,11 @@ _OTHERS = (
     "likeness",
 )
 
-OPS = (*POINT_TO_POINT, *_ON_ARRAYS, *_ON_OBJECTS, *_OTHERS)
+OPS = (
+    *POINT_TO_POINT,
+    *[name + obj for name in _COLLECTIVES for obj in ("", "_obj")],
+    *_OTHERS,
+)
 _OP_CODES = {name: code for code, name in enumerate(OPS)}
 REDUCTIONS = ("sum", "max", "min", "prod", "mean")
 _WIDENED = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")

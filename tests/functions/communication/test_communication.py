@@ -329,7 +329,7 @@ def test_the_headers_of_gradients_are_made_once_for_all_steps(comm, exchange):
         x = mnpar.Variable(np.ones(3))
         F.sum(x * exchange(comm, x)).backward()
         comm.barrier()
-        return len(wire._FORMS), len(wire._READ)
+        return len(wire._PACKED), len(wire._READ)
 
     known = [step() for _ in range(5)]
     assert known[-1] == known[1]

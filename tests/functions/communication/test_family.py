@@ -16,13 +16,10 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from tests.functions.communication import rows, test_oracle
+from tests.functions.communication import rows
+from tests.functions.communication.rows import FROM_LISTS, OPERATIONS, REDUCING, WHOLE
 from tests.random_programs import programs
 
-OPERATIONS = """
-    send recv sendrecv shift bcast reduce gather scatter allgather reduce_scatter allreduce alltoall
-    scan exscan barrier
-""".split()  # noqa: SIM905
 REDUCE = {
     "sum": lambda parts: functools.reduce(operator.add, parts),
     "mean": lambda parts: functools.reduce(operator.add, parts) / len(parts),
@@ -72,17 +69,15 @@ def first_words(table):
 @pytest.mark.parametrize("name", collectives())
 def test_every_collective_is_in_all_tables_of_tests(name):
     tables = {
-        "OPERATIONS in tests/functions/communication/test_family.py": OPERATIONS,
         "ROWS in tests/functions/communication/rows.py": rows.ROWS,
-        "ROWS in tests/functions/communication/test_oracle.py": test_oracle.ROWS,
+        "PLANS in tests/functions/communication/rows.py": rows.PLANS,
+        "WHOLE in tests/functions/communication/rows.py": rows.WHOLE,
         "COLLECTIVES in tests/random_programs/programs.py": programs.COLLECTIVES,
     }
     missing = [where for where, table in tables.items() if name not in first_words(table)]
     assert not missing, f"add {name!r} to {'; to '.join(missing)} (see CONTRIBUTING.md)"
 
 
-# what rank r calls, by the name of a method, and what numpy says: of all ranks' values and all
-# ranks' lists of parts
 def method(comm, name, x, xs, later, obj, **op):
     """Call it in one of its four forms."""
     call = getattr(comm, "i" * later + name + "_obj" * obj)
@@ -98,27 +93,7 @@ def method(comm, name, x, xs, later, obj, **op):
         )
     if name == "sendrecv":
         return call(x, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
-    return call(xs if name in ("scatter", "reduce_scatter", "alltoall") else x, **op)
-
-
-def whole(name, r, values, lists, reduced):
-    """The same, of all ranks' values, in one process."""
-    return {
-        "send": lambda: values[r - 1],
-        "recv": lambda: values[r - 1],
-        "sendrecv": lambda: values[r - 1],
-        "shift": lambda: values[r - 1],
-        "bcast": lambda: values[0],
-        "gather": lambda: list(values) if r == 0 else None,
-        "allgather": lambda: list(values),
-        "scatter": lambda: lists[0][r],
-        "alltoall": lambda: [parts[r] for parts in lists],
-        "reduce": lambda: reduced(values) if r == 0 else None,
-        "allreduce": lambda: reduced(values),
-        "reduce_scatter": lambda: reduced([parts[r] for parts in lists]),
-        "scan": lambda: reduced(values[: r + 1]),
-        "exscan": lambda: reduced(values[:r]) if r else None,
-    }[name]()
+    return call(xs if name in FROM_LISTS else x, **op)
 
 
 def same(found, expected):
@@ -133,12 +108,7 @@ def same(found, expected):
 
 DTYPES = ["?", "i1", "u4", "i8", "f2", "bfloat16", "f4", "f8", "c8", "c16"]
 SHAPES = [(), (0,), (3,), (60, 10)]
-MOVING = [
-    name
-    for name in OPERATIONS
-    if name not in ("reduce", "allreduce", "reduce_scatter", "scan", "exscan", "barrier")
-]
-REDUCING = ["reduce", "allreduce", "reduce_scatter", "scan", "exscan"]
+MOVING = [name for name in WHOLE if name not in REDUCING]
 
 
 def draw(comm, shape, dtype):
@@ -170,7 +140,7 @@ def test_methods_move_every_dtype_and_shape(comm, name, later):
             found = waited(
                 method(comm, name, values[comm.rank], lists[comm.rank], later, obj=False), later
             )
-            same(found, whole(name, comm.rank, values, lists, None))
+            same(found, WHOLE[name](comm.rank, values, lists, None))
             first = found[0] if isinstance(found, list | tuple) else found
             assert first is None or first.dtype == values[0].dtype
 
@@ -194,12 +164,12 @@ def test_methods_reduce_by_every_operation(comm, name, later, op):
             found = waited(
                 method(comm, name, values[comm.rank], lists[comm.rank], later, False, op=op), later
             )
-            same(found, whole(name, comm.rank, values, lists, REDUCE[op]))
+            same(found, WHOLE[name](comm.rank, values, lists, REDUCE[op]))
 
 
 @pytest.mark.grid
 @pytest.mark.parametrize("later", [False, True], ids=["now", "later"])
-@pytest.mark.parametrize("name", MOVING + REDUCING)
+@pytest.mark.parametrize("name", [*MOVING, *REDUCING])
 @pytest.mark.ranks(1, 3)
 def test_methods_for_objects_do_the_same(comm, name, later):
     values = [10.0 + r for r in range(comm.size)]
@@ -209,7 +179,7 @@ def test_methods_for_objects_do_the_same(comm, name, later):
         found = waited(
             method(comm, name, values[comm.rank], lists[comm.rank], later, True, **kinds), later
         )
-        same(found, whole(name, comm.rank, values, lists, REDUCE.get(op)))
+        same(found, WHOLE[name](comm.rank, values, lists, REDUCE.get(op)))
         if comm.rank == 0 and name == "exscan":
             assert found is None
 
@@ -324,7 +294,7 @@ def function(comm, name, x, xs, later, **op):
     elif name == "bcast":
         ys = call(comm, x if comm.rank == 0 else None)
     else:
-        ys = call(comm, xs if name in ("alltoall", "reduce_scatter") else x, **op)
+        ys = call(comm, xs if name in FROM_LISTS else x, **op)
     here = comm.rank == 0 or name not in ("gather", "reduce")
     return (ys if isinstance(ys, tuple) else (ys,)) if here else ()
 
@@ -382,7 +352,7 @@ def one_process(P, name, op, shape, values, lists):
 
     losses = []
     for r in range(P):
-        ys = whole(name, r, xs, parts, reduced)
+        ys = WHOLE[name](r, xs, parts, reduced)
         ys = () if ys is None else tuple(ys) if isinstance(ys, list) else (ys,)
         losses.append(loss(ys, r, shape))
     mnpar.backward([each for each in losses if each is not None])
