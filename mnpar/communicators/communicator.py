@@ -64,7 +64,7 @@ from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.transport import Traffic, Transport
 from mnpar.communicators.twins import present
 from mnpar.communicators.waiting import ANY, Steps, T
-from mnpar.communicators.wire import REDUCTIONS, UPDATE, Call, mean_of
+from mnpar.communicators.wire import REDUCTIONS, UPDATE, Call, call_of, mean_of
 from mnpar.configuration import is_debugging, is_recomputing
 from mnpar.errors import CommunicatorError
 from mnpar.runtime.callsite import call_site
@@ -415,7 +415,7 @@ class Communicator:
     ) -> Call:
         if op not in REDUCTIONS:
             raise ValueError(f"rank {self.rank}: {what} knows {', '.join(REDUCTIONS)}, not {op!r}")
-        return Call(what, call_site(), root=root, reduction=op, tag=tag, later=later)
+        return call_of((what, call_site(), False, False, root, op, 0, tag, later, 0))
 
     def _ring(self, steps: int) -> tuple[int, int]:
         """The rank so many steps up the ring, and the one as many steps down."""
