@@ -31,6 +31,7 @@ from mnpar.errors import DatasetError
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, under_open_mpi
 from mnpar.runtime.mpiexec import relaunch as relaunch
 from mnpar.runtime.output import ALIKE
+from mnpar.runtime.tracebacks import show_own_lines, to_own_lines
 
 
 def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:
@@ -471,6 +472,7 @@ def run(program: Callable[..., T], ranks: int = 2, args: tuple[Any, ...] = ()) -
         [6, 6, 6, 6]
     """
 
+    __tracebackhide__ = True  # notebooks and pytest show the callers' lines
     if not callable(program):
         raise TypeError(
             "run(program, ranks): the program is a function of the communicator, not "
@@ -494,5 +496,9 @@ def run(program: Callable[..., T], ranks: int = 2, args: tuple[Any, ...] = ()) -
 
     try:
         return run_threads(body, ranks)
+    except BaseException as error:
+        to_own_lines(error)
+        show_own_lines()
+        raise
     finally:
         randomness.end()

@@ -20,6 +20,7 @@ from mnpar.runtime import launcher
 from mnpar.runtime.malloc import keep_memory
 from mnpar.runtime.output import write_lines_at_once
 from mnpar.runtime.process import Process
+from mnpar.runtime.tracebacks import show_own_lines
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -127,6 +128,7 @@ def create_communicator(
 
 
 def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
+    show_own_lines()
     transport = current_transport.get()
     if name == "threads" or (name == "auto" and transport is not None and mpi_comm is None):
         if transport is None:

@@ -7,17 +7,21 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import warnings
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
+from typing import Any
 
+_END = "the end of its program"
 SITE_BYTES = 47  # of a source line in a header
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 # contextlib's frames are between mnpar's context managers and a ``with``, os's between execvp and
 # execve
 _BETWEEN = (contextmanager.__code__.co_filename, os.execvp.__code__.co_filename)
+_CALLERS = {threading.Thread.run.__code__.co_filename}
 _INSIDE: dict[str, bool] = {}  # by file names
 _SITES: dict[tuple[str, int], str] = {}
 
@@ -27,23 +31,16 @@ def is_internal(filename: str) -> bool:
     return filename.startswith(_PACKAGE)
 
 
-def own_lines(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without mnpar's own frames behind the user's last line, which would hide
-    that.
+def is_between(filename: str) -> bool:
+    """Return whether a source file is mnpar's own, or stands between mnpar and a user's line."""
+    return filename.startswith(_PACKAGE) or filename in _BETWEEN
+
+
+def add_caller(filename: str) -> None:
+    """Note a source file that calls whole programs, such as tests: what has no other caller is at
+    the end of a program.
     """
-    frames = []
-    while trace is not None:
-        frames.append(trace)
-        trace = trace.tb_next
-    users = [
-        i for i, entry in enumerate(frames) if not is_internal(entry.tb_frame.f_code.co_filename)
-    ]
-    tail: TracebackType | None = None
-    for entry in reversed(
-        frames[: users[-1] + 1] if users and os.environ.get("MNPAR_DEBUG") != "1" else frames
-    ):
-        tail = TracebackType(tail, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return tail
+    _CALLERS.add(filename)
 
 
 def call_site(skip: int = 0) -> str:
@@ -61,22 +58,35 @@ def site_of(frame: FrameType) -> str:
         inside = known(filename)
         if not inside:
             if inside is None:
-                inside = _INSIDE[filename] = is_internal(filename) or filename in _BETWEEN
+                inside = _INSIDE[filename] = is_between(filename)
             if not inside:
                 break
         caller = frame.f_back
         if caller is None:
             if is_internal(filename):
-                return "the end of its program"  # called by the interpreter
+                return _END  # called by the interpreter
             break
         frame = caller
     key = (filename, frame.f_lineno)
     site = _SITES.get(key)
     if site is None:
-        site = f"{'/'.join(Path(key[0]).parts[-2:])}:{key[1]}"
+        site = _END if filename in _CALLERS else f"{_shown_name(filename)}:{key[1]}"
         # whole letters, in any script
         site = _SITES[key] = site.encode(errors="replace")[-SITE_BYTES:].decode(errors="ignore")
     return site
+
+
+def _shown_name(filename: str) -> str:
+    """Return the end of a path; or a notebook's name of a cell, ``In[3]``."""
+    shell = ipython_shell()
+    cell = None if shell is None else shell.compile.format_code_name(filename)
+    return "/".join(Path(filename).parts[-2:]) if cell is None else str(cell[1])
+
+
+def ipython_shell() -> Any:
+    """Return the shell of a notebook or of IPython in which the program runs; None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
 
 
 @functools.lru_cache(1000)
@@ -92,7 +102,7 @@ def decode_site(code: int) -> str:
     """
     line = code & 0xFFFF
     if not line:
-        return "the end of its program"
+        return _END
     callers = {site.rpartition(":")[0] for site in tuple(_SITES.values())}
     files = [getattr(module, "__file__", None) for module in tuple(sys.modules.values())]
     loaded = {"/".join(Path(file).parts[-2:]) for file in files if file}

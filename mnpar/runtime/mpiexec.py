@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mnpar.errors import LauncherError
 from mnpar.runtime import supervisor
+from mnpar.runtime.callsite import ipython_shell
 from mnpar.runtime.launcher import launched_ranks
 
 if TYPE_CHECKING:
@@ -58,6 +59,16 @@ def find_mpiexec(python: str | None = None) -> str:
             "machine's MPI"
         )
     return found
+
+
+def require_mpi4py() -> None:
+    """Check that ranks which a launcher starts will find MPI for Python.
+
+    Raises:
+        LauncherError: they will not.
+    """
+    if importlib.util.find_spec("mpi4py") is None:
+        raise LauncherError("mpi4py is missing: pip install 'mnpar[mpi]'")
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -126,7 +137,8 @@ def relaunch(ranks: int) -> bool:
 
     Returns:
         Whether the script now runs as it should; False if it stays alone because no MPI is
-        installed, or because a scheduler is to start the ranks: what to type is then printed.
+        installed, because a scheduler is to start the ranks, or in a notebook: what to type is
+        then printed.
 
     Example:
         >>> import mnpar
@@ -142,10 +154,9 @@ def relaunch(ranks: int) -> bool:
         )
         return False
     try:
-        if importlib.util.find_spec("mpi4py") is None:
-            raise LauncherError("mpi4py is missing: pip install 'mnpar[mpi]'")
+        require_mpi4py()
         command, environment = mpiexec_command(ranks)
-        program = _this_program()
+        program = _this_program(ranks)
     except LauncherError as error:
         print(f"mnpar: running alone, because {error}")
         return False
@@ -166,13 +177,21 @@ def without_relaunch() -> Iterator[None]:
             os.environ[_AGAIN] = before
 
 
-def _this_program() -> list[str]:
+def _this_program(ranks: int) -> list[str]:
     """The arguments that Python was started with: its own options, a script or ``-m`` or ``-c``,
     and that program's arguments.
 
     Raises:
-        LauncherError: the program came through standard input, and cannot come there again.
+        LauncherError: the program came through standard input, and cannot come there again; or from
+            a notebook, whose kernel would end.
     """
+    if ipython_shell() is not None:
+        raise LauncherError(
+            "a notebook's process cannot become several: mnpar.run(program, ranks="
+            f"{ranks}) runs a function of the communicator on {ranks} ranks here, and "
+            f"'!{os.path.basename(sys.executable)} -m mnpar run -n {ranks} script.py' a script "
+            "(%%writefile script.py makes one of a cell)"
+        )
     if sys.argv[0] in ("", "-"):
         raise LauncherError("this program is not in a file: save it, and start that")
     # where -m or -c would be in ``given``
@@ -206,8 +225,7 @@ def start(
     Raises:
         LauncherError: there is no mpiexec, no mpi4py, no such script or no such file of hosts.
     """
-    if importlib.util.find_spec("mpi4py") is None:
-        raise LauncherError("mpi4py is missing: pip install 'mnpar[mpi]'")
+    require_mpi4py()
     for what, file in (("script", None if module else command[0]), ("file of hosts", hosts)):
         if file is not None and not os.path.isfile(file):
             raise LauncherError(f"there is no {what} {file}")

@@ -31,6 +31,7 @@ from mnpar.runtime.deadlock import DeadlockDetector
 from mnpar.runtime.heartbeat import CARD, Heartbeat, Neighbours, PeerState
 from mnpar.runtime.outbox import Outbox
 from mnpar.runtime.output import ALIKE, await_reader, speak, speak_at_once
+from mnpar.runtime.tracebacks import to_own_lines
 
 if TYPE_CHECKING:
     from mnpar.runtime.rendezvous import Session
@@ -361,11 +362,8 @@ class Process:
             time.sleep(ALIKE)
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
-        text = "".join(
-            traceback.format_exception(
-                kind, error, callsite.own_lines(trace) if isinstance(error, MnparError) else trace
-            )
-        )
+        to_own_lines(error)
+        text = "".join(traceback.format_exception(error))
         code = error.exit_code if isinstance(error, DeadlockError) else 1
         others = "" if known else others
         same = f"rank {', '.join(map(str, alike))} failed alike\n" if alike else ""

@@ -7,20 +7,23 @@
 Fixtures, parameters and assertions work as in any other test, on every rank. The processes are
 started once, as a pool, and run one test after another; a rank's failure is shown with that rank's
 traceback. If a test leaves a rank that hangs or died, the pool is ended, and the next test starts a
-new one.
+new one. Where there is no MPI, tests on processes are skipped.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
 from mnpar.communicators.communicator import Communicator
+from mnpar.errors import LauncherError
 from mnpar.launch import run
+from mnpar.runtime import callsite
 from mnpar.testing import forks, grids
-from mnpar.testing.pool import WORKER, Pool
+from mnpar.testing.pool import LEAVING, WORKER, Pool
 from mnpar.testing.processes import ProcessRunner
 from mnpar.testing.worker import check_received, ranks_of
 
@@ -74,6 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "grid: of this test's combinations of parameters, enough for every pair (see --sweep)",
     )
+    # pluggy's, which calls hooks such as this one, and tests by them
+    callsite.add_caller(sys._getframe(1).f_code.co_filename)
     config.stash[_POOL] = config.stash[_FORKS] = None
     config.pluginmanager.register(
         ProcessRunner(config.getoption("--processes"), lambda kill: _close_pool(config, kill))
@@ -148,10 +153,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     elif worker is not None:
         worker.call(pyfuncitem.obj, arguments)
     else:
-        failure = _pool(pyfuncitem.session).run(pyfuncitem.nodeid, ranks.size)
+        try:
+            failure = _pool(pyfuncitem.session).run(pyfuncitem.nodeid, ranks.size)
+        except LauncherError as error:
+            raise LEAVING["Skipped"](f"no ranks on MPI: {error}") from None
         if failure:
-            pytest.fail(failure, pytrace=False)
+            _fail(failure)
     return True
+
+
+def _fail(text: str) -> NoReturn:
+    """Fail with this text; pytest would say of a traceback whose frames are hidden that they
+    are.
+    """
+    raise pytest.fail.Exception(text, pytrace=False)
 
 
 def _on_thread(test: Any, arguments: dict[str, Any], comm: Communicator) -> None:

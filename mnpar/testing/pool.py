@@ -25,7 +25,8 @@ from typing import Any
 
 import pytest
 
-from mnpar.runtime.mpiexec import mpiexec_command
+from mnpar.runtime.mpiexec import mpiexec_command, require_mpi4py
+from mnpar.runtime.tracebacks import own_lines_of_dump
 from mnpar.testing.forks import Forks
 
 # where a session that is a rank keeps its Worker
@@ -64,6 +65,7 @@ class Pool:
         string.
 
         Raises:
+            LauncherError: this machine has no MPI.
             Exception: no rank failed, and one called ``pytest.skip``, ``xfail`` or ``exit``: what
                 these raise.
         """
@@ -98,12 +100,13 @@ class Pool:
 
     def _start(self) -> str:
         """Start the ranks; return what went wrong, or an empty string."""
+        require_mpi4py()
+        command, environment = mpiexec_command(self.size)
         self._folder = Path(tempfile.mkdtemp(prefix="mnpar-pool-"))
         server = socket.socket(socket.AF_UNIX)
         server.bind(str(self._folder / "socket"))
         server.listen(self.size)
         server.settimeout(0.2)
-        command, environment = mpiexec_command(self.size)
         rootdir = str(self._config.rootpath)
         command += (
             self._session_of_its_own()
@@ -204,7 +207,7 @@ class Pool:
             if others_failed
             else f"died or did not end within {self._timeout:g} s (--rank-timeout)"
         )
-        return f"---------- rank {names} {what} ----------\n{self._log()}"
+        return f"---------- rank {names} {what} ----------\n{own_lines_of_dump(self._log())}"
 
     def _log(self) -> str:
         assert self._folder is not None

@@ -21,6 +21,7 @@ from _pytest.runner import runtestprotocol
 
 from mnpar.autograd.tape import Tape
 from mnpar.communicators.create import create_communicator
+from mnpar.runtime.tracebacks import to_own_lines
 from mnpar.testing.forks import Forks, die_with_parent
 from mnpar.testing.pool import WORKER
 
@@ -76,6 +77,14 @@ class Worker:
         """Run a test function with this rank's communicator (called by the plugin)."""
         __tracebackhide__ = True
         try:
+            self._call(test, arguments)
+        except Exception as error:
+            to_own_lines(error)
+            raise
+
+    def _call(self, test: Any, arguments: dict[str, Any]) -> None:
+        __tracebackhide__ = True
+        try:
             with Tape():  # so that what a test leaves on its tape is not on that of the next one
                 test(**{**arguments, "comm": self._sub})
         except (pytest.skip.Exception, pytest.xfail.Exception) as error:
@@ -97,7 +106,8 @@ def check_received(comm: Any) -> None:
     __tracebackhide__ = True
     comm.barrier()
     left = comm.transport.unreceived()
-    assert not left, ", ".join(left)
+    if left:
+        raise pytest.fail.Exception(", ".join(left), pytrace=False)
 
 
 def ranks_of(session: pytest.Session) -> Forks:

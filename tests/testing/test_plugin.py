@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -165,6 +166,10 @@ def test_ring(comm):
 @pytest.mark.ranks(2)
 def test_after_a_deadlock(comm):
     comm.barrier()
+@pytest.mark.ranks(2)
+def test_gone(comm):
+    if comm.rank == 1:
+        comm.recv(0)
 """
 GPU = "sys.modules.setdefault('jax', os)\n"
 OF_THEIR_OWN = """
@@ -271,7 +276,7 @@ def test_a_message_that_nobody_received_fails_its_test_and_no_other(bad):
     outcomes, text, _ = bad
     assert outcomes.items() >= expected(2, test_stray="FAILED", test_after_a_stray="PASSED").items()
     told = (
-        r"^E +AssertionError: rank 1 never received a message from rank 0, tag 9: send of "
+        r"^rank 1 never received a message from rank 0, tag 9: send of "
         r"float64 \(2, 3\) at "
     )
     for name in ("test_stray[threads-2]", "test_stray[mpi-2]"):
@@ -289,6 +294,42 @@ def test_a_deadlock_fails_its_test_with_the_table(bad):
     )
     assert re.search(table, section(text, "test_ring[mpi-2]"))
     assert "no rank can go on" in section(text, "test_ring[threads-2]")
+
+
+@pytest.mark.parametrize("on", ["threads", "mpi"])
+def test_errors_show_the_lines_of_the_test_and_none_of_mnpars_or_pytests(bad, on):
+    for name in ("test_ring", "test_fails", "test_stray", "test_gone"):
+        size = 3 if name == "test_fails" else 2
+        said = section(bad[1], f"{name}[{on}-{size}]")
+        assert not re.search(r"(pluggy|threading|launch|transport|deadlock|worker)\S*\.py", said), (
+            said
+        )
+        assert len(said.splitlines()) < 40
+    assert "rank 0: waits in barrier at the end of its program" in said
+    assert re.search(r"rank 1: waits in recv from rank 0, tag 0 at \S*test_it\.py:\d+", said)
+
+
+def test_where_there_is_no_mpiexec_tests_on_processes_are_skipped_and_nothing_is_left(tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    (tmp_path / "test_it.py").write_text(f"import pytest\n{MARKS}")
+    done = subprocess.run(
+        [python, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_it.py"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path), "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 passed, 3 skipped" in done.stdout
+    reason = "no ranks on MPI: no mpiexec beside this Python or on PATH: pip install 'mnpar[mpi]'"
+    assert done.stdout.count(reason) >= 1
+    assert [path.name for path in temporary.iterdir() if "mnpar" in path.name] == []
 
 
 def test_a_test_that_ranks_skip_while_it_runs_is_skipped_on_all_kinds_of_ranks(good):

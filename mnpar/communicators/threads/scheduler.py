@@ -136,6 +136,10 @@ class World:
         """The rank's program has ended."""
         if error is not None and self.failure is None:
             self.failure = (rank, error)
+        elif isinstance(error, DeadlockError) and self.failure is not None:
+            # the failure was made where no rank stood
+            first = self.failure[1]
+            first.__traceback__ = first.__traceback__ or error.__traceback__
         self.done[rank] = True
         self._hand_on(rank)
 

@@ -321,6 +321,7 @@ def run_threads(program: Callable[[ThreadTransport], T], ranks: int) -> list[T]:
     """Run ``program`` on thread ranks; their results in rank order, or the first rank's error with
     its number in a piggyback.
     """
+    __tracebackhide__ = True
     world = World(ranks)
     results: list[T | None] = [None] * ranks
     ends: list[SystemExit] = []
