@@ -1,33 +1,112 @@
-"""Run benchmarks by their names.
+"""Run benchmarks by their names, beside what a user would pick instead, where that is installed.
 
 python -m benchmarks                              list them
-python -m benchmarks overhead mlp_step            run these, one after the other
+python -m benchmarks all                          run the suite: about 20 minutes
+python -m benchmarks steps overhead               run these, one after the other
+    --json new.json                               keep what they found
+    --compare old.json                            say what has become slower since then
+    --plot suite.png                              draw it
 python -m benchmarks functions relu --chainer …   what follows the names is for the benchmark
 mpiexec -n 2 python -m benchmarks data_parallel   on ranks
 """
 
+import argparse
 import ast
+import json
+import os
+import re
 import runpy
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-SHARED = ("__init__", "__main__", "timing")
+from benchmarks import machine, report
+from benchmarks.rows import COLLECTED
+
+SHARED = ("__init__", "__main__", "report", "rows", "timing")
+SUITE = (
+    "overhead",
+    "steps",
+    "functions",
+    "optimizers",
+    "communication",
+    "data_parallel",
+    "pipeline",
+    "tensor_parallel",
+    "spatial",
+)
 
 
-def benchmarks():
-    """What each benchmark measures, by name."""
+def docstrings():
+    """The docstring of each benchmark, by name."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     docs = {
         file.stem: ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) for file in files
     }
-    return {name: doc.split("\n\n")[0] for name, doc in docs.items() if name not in SHARED}
+    return {name: doc for name, doc in docs.items() if name not in SHARED}
+
+
+def benchmarks():
+    """What each benchmark measures, by name."""
+    return {name: doc.split("\n\n")[0] for name, doc in docstrings().items()}
+
+
+def ranks_of(doc):
+    """The ranks of the first command in a docstring; 0: it starts none, or starts them itself."""
+    found = re.search(r"^ +(?:mpiexec -n (\d+) )?python -m", doc, re.M)
+    return int(found[1] or 0) if found else 0
+
+
+def run_one(name, flags, rows):
+    """Run a benchmark in a process, or a job, of its own: it sets the number of BLAS threads before
+    numpy is imported.
+    """
+    ranks = ranks_of(docstrings()[name])
+    command, environment = [], dict(os.environ)
+    if ranks:
+        from mnpar.runtime.mpiexec import mpiexec_command
+
+        command, environment = mpiexec_command(ranks)
+    command += [sys.executable, "-m", f"benchmarks.{name}", *flags]
+    print(f"---- {name} ----", flush=True)
+    subprocess.run(command, env={**environment, COLLECTED: str(rows)}, check=True)
+
+
+def run_several(names, flags, args):
+    """Run benchmarks one after the other, and say what they found together."""
+    if args.compare:
+        before = report.read(args.compare)  # or fail now
+    print("---- machine ----", flush=True)
+    measured = subprocess.run(
+        [sys.executable, "-m", "benchmarks.machine", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found = {"machine": json.loads(measured.stdout), "rows": []}
+    print(machine.told(found["machine"]), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows"
+        rows.touch()
+        for name in names:
+            run_one(name, flags, rows)
+        lines = rows.read_text(encoding="utf-8").splitlines()
+        found["rows"] = [json.loads(line) for line in lines]
+    if args.json:
+        report.write(args.json, found)
+    print("---- in all ----")
+    report.summarize(found)
+    if args.compare:
+        report.compare(before, found)
+    if args.plot:
+        report.plot(args.plot, found)
 
 
 def main():
     names, flags = [], sys.argv[1:]
     known = benchmarks()
-    while flags and flags[0] in known:
+    while flags and flags[0] in (*known, "all"):
         names.append(flags.pop(0))
     if not names and flags and not flags[0].startswith("-"):
         raise SystemExit(f"there is no benchmark {flags[0]}, only {', '.join(known)}")
@@ -35,14 +114,17 @@ def main():
         print(__doc__)
         for name, doc in known.items():
             print(f"{name:26}{' '.join(doc.split())}")
-    elif len(names) == 1:
-        # in this process, which may be a rank
+        return
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", allow_abbrev=False)
+    for flag in ("--json", "--compare", "--plot"):
+        parser.add_argument(flag, metavar="FILE", type=Path)
+    args, flags = parser.parse_known_args(flags)
+    if len(names) > 1 or names == ["all"] or args.json or args.compare or args.plot:
+        names = [one for name in names for one in (SUITE if name == "all" else (name,))]
+        run_several(names, flags, args)
+    else:  # in this process, which may be a rank
         sys.argv[1:] = flags
         runpy.run_module(f"benchmarks.{names[0]}", run_name="__main__", alter_sys=True)
-    for name in names if len(names) > 1 else ():
-        print(f"---- {name} ----", flush=True)
-        # in one of its own: it sets the number of BLAS threads before numpy is imported
-        subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *flags], check=True)
 
 
 if __name__ == "__main__":

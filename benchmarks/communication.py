@@ -28,6 +28,7 @@ import subprocess
 import sys
 import time
 
+from benchmarks.rows import collect
 from benchmarks.timing import gloo_or_none, in_time, sizes
 
 NAMES = ("allreduce", "allgather", "shift")
@@ -219,6 +220,9 @@ def measured(ranks, least, most, chainermn, rounds, limit):
 def show(ranks, found):
     print(f"{ranks} ranks; µs")
     for (name, size), times in found.items():
+        both = {"mnpar": times["function"], "raw": times["raw"]}
+        others = {who: s for who, s in times.items() if who in ("gloo", "chainermn")}
+        collect(f"{name}, {size} bytes, {ranks} ranks", {**both, **others})
         us = {way: 1e6 * s for way, s in times.items()}
         over = us["function"] - us["raw"]
         text = "   ".join(f"{way} {value:9.1f}" for way, value in us.items())

@@ -13,6 +13,7 @@ gradients as views of buckets, where PyTorch is installed. One BLAS thread for e
 import argparse
 import itertools
 
+from benchmarks.rows import collect
 from benchmarks.timing import gloo_or_none, in_turn, one_thread
 
 one_thread()
@@ -144,6 +145,7 @@ def main():
         found = in_turn(ways, 20, args.rounds, world.Barrier)
         found = {way: max(comm.allgather_obj(seconds)) for way, seconds in found.items()}
         if comm.is_root:
+            collect(f"{name}, {comm.size} ranks", {"mnpar": found["mnpar"], **found})
             print(f"{name}, {comm.size} ranks")
             for way, seconds in found.items():
                 share = seconds / found["mnpar"]

@@ -15,6 +15,7 @@ import functools
 import sys
 import time
 
+from benchmarks.rows import record
 from benchmarks.timing import (
     SERVE,
     Elsewhere,
@@ -23,7 +24,6 @@ from benchmarks.timing import (
     one_thread,
     serve,
     start,
-    table,
     torch_or_none,
 )
 
@@ -509,10 +509,7 @@ def compare(name, chainer):
             ways["chainer"] = Elsewhere(chainer, name, i)
         begin = in_turn(ways, 1, rounds=1)
         times = max(1, min(200, int(0.1 / max(begin.values()))))
-        print(
-            table(f"{name}: {i}", in_turn(ways, times, rounds=5, clock=time.process_time)),
-            flush=True,
-        )
+        record(f"{name}: {i}", in_turn(ways, times, rounds=5, clock=time.process_time))
 
 
 def main():

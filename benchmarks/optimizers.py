@@ -4,6 +4,9 @@ a million float32 numbers.
     python -m benchmarks.optimizers
 """
 
+import time
+
+from benchmarks.rows import record
 from benchmarks.timing import in_turn, one_thread, torch_or_none
 
 one_thread()
@@ -70,12 +73,9 @@ def main():
         )
         link.p.grad = np.full(10**6, 1e-3, "f4")
         tensor.grad = torch.full((10**6,), 1e-3)
-        found = in_turn({"mnpar": optimizer.update, "torch": other.step}, 20, rounds=7)
-        times = "   ".join(f"{who} {1e6 * s:6.0f} µs" for who, s in found.items())
-        print(
-            f"{name:22} apart {apart:.0e}   {times}   ratio {found['mnpar'] / found['torch']:.2f}",
-            flush=True,
-        )
+        ways = {"mnpar": optimizer.update, "torch": other.step}
+        found = in_turn(ways, 20, rounds=7, clock=time.process_time)
+        record(f"{name} (apart {apart:.0e})", found)
 
 
 if __name__ == "__main__":

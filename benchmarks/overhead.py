@@ -1,9 +1,12 @@
-"""What recording costs: forward and backward of ``x * y + z`` on 8 floats, beside PyTorch's eager
-mode.
+"""What recording costs: forward and backward of ``x * y + z``, two operations, on 8 floats, beside
+PyTorch's eager mode.
 
     python -m benchmarks.overhead
 """
 
+import time
+
+from benchmarks.rows import record
 from benchmarks.timing import in_turn, one_thread, torch_or_none
 
 one_thread()
@@ -44,14 +47,7 @@ def main():
     if torch:
         forward["torch"], both["torch"] = theirs(torch)
     for what, ways in (("forward", forward), ("forward and backward", both)):
-        found = in_turn(ways, 3000)
-        text = "   ".join(
-            f"{name} {1e6 * s / 2:5.2f} µs per operation" for name, s in found.items()
-        )
-        print(
-            f"{what:22} {text}"
-            + (f"   ratio {found['mnpar'] / found['torch']:.2f}" if torch else "")
-        )
+        record(what, in_turn(ways, 3000, clock=time.process_time))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import argparse
 import itertools
 import statistics
 
+from benchmarks.rows import collect
 from benchmarks.timing import gloo_or_none, in_turn, one_thread
 
 one_thread()
@@ -249,6 +250,10 @@ def main():
             print(
                 f"{name:30}" + "  ".join(f"{way} {1e3 * s:.2f}" for way, s in found.items()) + " ms"
             )
+            for one in args.schedules:
+                ways = {"mnpar": f"mnpar {one}", "alone": "alone", "torch": f"torch {one}"}
+                ways = {who: found[way] for who, way in ways.items() if way in found}
+                collect(f"{name}, {one}, {comm.size} ranks", ways)
             ideal = found["alone in pieces"] * (M + 1) / (M * 2)
             best = fastest(found, "mnpar")
             print(f"{'':30}ideal {1e3 * ideal:.2f} ms, reached {ideal / found[best]:.2f}", end="")

@@ -14,7 +14,8 @@ that comes: then mnpar hands views on, too.
 import sys
 import time
 
-from benchmarks.timing import SERVE, Elsewhere, arguments, in_turn, one_thread, serve, start, table
+from benchmarks.rows import record
+from benchmarks.timing import SERVE, Elsewhere, arguments, in_turn, one_thread, serve, start
 
 one_thread()
 import numpy as np  # noqa: E402
@@ -269,7 +270,7 @@ def measure(row, ways):
     first = max(in_turn(ways, 3, rounds=1).values())
     times = max(1, min(300, int(0.02 / first)))
     seconds = in_turn(ways, times, rounds=7, clock=time.process_time)
-    print(table(row, seconds), flush=True)
+    record(row, seconds)
     return {row: seconds["chainer"] / seconds["mnpar"]}
 
 

@@ -26,6 +26,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
+from benchmarks.rows import collect
 from benchmarks.timing import one_thread
 
 if "torch" not in sys.argv:
@@ -363,6 +364,10 @@ def table(names, rounds):
         rows = [elsewhere(ranks, name, rounds) for ranks in (1, 2, 4)]
         one = rows[0]["step"]
         torch = elsewhere(0, name, rounds)
+        for r in rows:
+            ways = {"mnpar": r["step"], "one rank": one}
+            ways |= {"torch": torch["step"]} if torch else {}
+            collect(f"{name}, {r['ranks']} ranks", ways)
         print(f"{name}, batch {MODELS[name][2]}")
         print(
             "  ranks  grid     step ms   1 rank / it   MiB a rank   halos ms   of the step   "

@@ -21,14 +21,14 @@ activations, each the whole ones and 1/P of the divided ones (``formula`` lists 
 """
 
 import argparse
-import gc
 import json
 import statistics
 import subprocess
 import sys
 import tracemalloc
 
-from benchmarks.timing import gloo_or_none, in_turn, one_thread
+from benchmarks.rows import collect
+from benchmarks.timing import forget_peak, gloo_or_none, in_turn, one_thread, resident
 
 one_thread()
 import numpy as np  # noqa: E402
@@ -241,21 +241,12 @@ def timing(comm, args):
         torch.distributed.destroy_process_group()
 
 
-def resident(what):
-    """A line of this process's memory, in bytes."""
-    with open("/proc/self/status") as lines:
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(what))
-
-
 def memory(comm, args):
     """How much one way of one network takes at its peak, on the rank where it is the most."""
     (name,), way = args.networks, args.way
     torch = torch_over_gloo(comm) if way.startswith("torch") else None
     comm.allreduce(np.ones(2**16))  # what the first use of MPI takes
-    gc.collect()
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # forget the peak of the imports
-    start = resident("VmRSS")
+    start = forget_peak()
     if args.arrays:
         tracemalloc.start()
     step = (
@@ -330,6 +321,9 @@ def measured(ranks, args):
 def show(ranks, args):
     print(f"{ranks} ranks; {SIZES}", flush=True)
     for name, (found, sent) in measured(ranks, args).items():
+        for cut in ("", " cut"):
+            ways = {toolkit: found.get(toolkit + cut) for toolkit in TOOLKITS}
+            collect(f"{name}{cut}, {ranks} ranks", ways)
         for way, seconds in found.items():
             toolkit = way.split()[0]
             flags = ["--networks", name, "--way", way]

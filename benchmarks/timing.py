@@ -12,6 +12,7 @@ keep it.
 """
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -27,14 +28,32 @@ SERVE = "--serve"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+def set_threads(number):
+    """So many BLAS threads for each process; to be called before numpy is imported."""
+    for name in THREADS:
+        os.environ[name] = str(number)
+
+
 def one_thread():
-    """One BLAS thread for each process; to be called before numpy is imported."""
+    """One BLAS thread for each process, if the environment says nothing else; to be called before
+    numpy is imported.
+    """
     for name in THREADS:
         os.environ.setdefault(name, "1")
 
 
-def arguments(doc):
-    """The command line of a benchmark that can run beside Chainer."""
+def threads_asked_for():
+    """The number after ``--threads`` on the command line, which is read before numpy is imported;
+    1 without it.
+    """
+    at = sys.argv.index("--threads") + 1 if "--threads" in sys.argv else 0
+    return int(sys.argv[at]) if 0 < at < len(sys.argv) and sys.argv[at].isdecimal() else 1
+
+
+def arguments(doc, threads=False):
+    """The command line of a benchmark that can run beside Chainer; one that measures its memory in
+    processes of its own, and can use several threads.
+    """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -47,6 +66,9 @@ def arguments(doc):
         help="a Python that has Chainer: it runs the same beside this one",
     )
     parser.add_argument(SERVE, action="store_true", help=argparse.SUPPRESS)
+    if threads:
+        parser.add_argument("--threads", type=int, default=1, help="threads of a process (1)")
+        parser.add_argument("--memory", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -113,6 +135,20 @@ def sizes(most, least=0):
     return [size for size in (*found, most) if size >= least]
 
 
+def resident(what):
+    """A line of this process's memory, in bytes: ``VmRSS`` is what it has, ``VmHWM`` the peak."""
+    with open("/proc/self/status") as lines:
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(what))
+
+
+def forget_peak():
+    """Let ``VmHWM`` begin anew, without the peak of the imports; the bytes that are resident."""
+    gc.collect()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    return resident("VmRSS")
+
+
 class Elsewhere:
     """A step of the same script in another process."""
 
@@ -153,23 +189,14 @@ def serve(make):
         )
 
 
-def table(name, found):
-    """A line: the first way's microseconds, and the others' times relative to it (more than 1: the
-    first is faster).
-    """
-    (first, own), *others = found.items()
-    ratios = "".join(f"   {who} ×{s / own:5.2f}" for who, s in others if s is not None)
-    return f"{name:58} {first} {1e6 * own:8.0f} µs{ratios}"
-
-
-def torch_or_none():
-    """PyTorch with one thread, if it is installed."""
+def torch_or_none(threads=1):
+    """PyTorch with so many threads, if it is installed."""
     try:
         import torch
     except ImportError:
         print("PyTorch is not installed: its column is left out (pip install torch)")
         return None
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     return torch
 
 

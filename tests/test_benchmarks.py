@@ -1,5 +1,8 @@
-"""Benchmarks are listed and run by name; the three walks through mnpar can be counted."""
+"""Benchmarks are listed and run by name; what several find is kept and compared; the three walks
+through mnpar can be counted.
+"""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import walks
-from benchmarks.__main__ import SHARED, benchmarks
+from benchmarks import report, walks
+from benchmarks.__main__ import SHARED, SUITE, benchmarks, docstrings, ranks_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,6 +46,77 @@ def test_a_name_that_is_none_is_told():
     done = run("nothing")
     assert done.returncode == 1
     assert done.stderr.startswith("there is no benchmark nothing, only ")
+
+
+def test_the_suite_has_benchmarks_that_exist():
+    assert [name for name in SUITE if name not in benchmarks()] == []
+
+
+def test_a_benchmark_of_ranks_is_started_on_as_many_as_its_first_command():
+    ranks = {name: ranks_of(doc) for name, doc in docstrings().items()}
+    assert (ranks["steps"], ranks["communication"], ranks["spatial"]) == (0, 0, 0)
+    assert (ranks["data_parallel"], ranks["pipeline"], ranks["pipeline_bubble"]) == (2, 2, 4)
+
+
+def row(name, **seconds):
+    return {"benchmark": "steps", "name": name, "seconds": seconds}
+
+
+def test_rows_are_compared_by_the_ratio_to_the_peer_that_both_runs_had():
+    before = {"rows": [row("a", mnpar=1.0, torch=1.0), row("b", mnpar=1.0), row("gone", mnpar=1.0)]}
+    after = {"rows": [row("a", mnpar=4.0, torch=2.0), row("b", mnpar=0.5), row("new", mnpar=1.0)]}
+    assert report.changes(before, after) == {("steps", "a"): 2.0, ("steps", "b"): 0.5}
+
+
+def test_several_benchmarks_keep_what_they_find_and_are_compared_with_an_earlier_run(tmp_path):
+    old, new, picture = tmp_path / "old.json", tmp_path / "new.json", tmp_path / "suite.png"
+    command = ("overhead", "--json", str(new))
+    assert run(*command).returncode == 0
+    found = report.read(new)
+    assert [one["name"] for one in found["rows"]] == ["forward", "forward and backward"]
+    assert found["machine"]["products"] > 0
+    assert found["machine"]["copies"] > 0
+    for one in found["rows"]:
+        one["seconds"] = {"mnpar": one["seconds"]["mnpar"] / 1e3, "torch": 1.0}
+    old.write_text(json.dumps({"machine": {}, "rows": found["rows"]}), encoding="utf-8")
+    done = run(*command, "--compare", str(old))
+    assert done.returncode == 0, done.stderr
+    assert "2 rows in both: 2 slower, 0 faster" in done.stdout
+    assert "on another machine" in done.stdout
+    report.plot(picture, found)
+    assert picture.read_bytes()[1:4] == b"PNG"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"machine": 3, "rows": []}'])
+def test_a_file_that_is_no_earlier_run_is_told_before_anything_is_measured(tmp_path, text):
+    path = tmp_path / "old.json"
+    path.write_text(text, encoding="utf-8")
+    done = run("overhead", "--compare", str(path))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{path} is no file that --json has written")
+    assert done.stdout == ""
+
+
+LEARNS = """
+import mnpar.functions as F
+from benchmarks import steps
+for name in steps.NETWORKS:
+    step = steps.ours(name, steps.STEP)
+    x, t = steps.data(name)
+    before = F.softmax_cross_entropy(step.model(x), t).item()
+    step()
+    print(name, F.softmax_cross_entropy(step.model(x), t).item() < before, sep=": ")
+"""
+
+
+def test_each_network_of_the_steps_learns():
+    # in a process of its own: the benchmark sets the number of threads
+    done = subprocess.run(
+        [sys.executable, "-c", LEARNS], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 9
+    assert [line for line in lines if not line.endswith(": True")] == []
 
 
 @pytest.mark.parametrize("name", walks.WALKS)

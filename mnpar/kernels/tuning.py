@@ -17,7 +17,7 @@ MOMENTS_CHANNELS = 8
 MOMENTS_FEW = 8  # numbers of a channel: fewer are shifted without a look at their mean
 LAYER_BLOCK = 2**16  # elements of a block of rows
 
-# Windows as columns of a matrix: benchmark "conv_net".
+# Windows as columns of a matrix: benchmark "steps".
 # outputs of a sample that is a block by itself: its outputs are a matrix already
 COLUMNS_LARGE = 500
 COLUMNS_LEAST_BYTES = 2**16  # of the columns of such a sample
@@ -25,7 +25,7 @@ COLUMNS_SAME = 128  # outputs of a sample whose columns are the sample itself
 COLUMNS_SHORT = 12  # outputs in a row of an image, at most, so that samples come last in memory
 COLUMNS_LONGER = 4  # by how much this must lengthen what lies together
 
-# Winograd's method: benchmark "conv_net", of 3 x 3 filters.
+# Winograd's method: benchmark "steps", of 3 x 3 filters.
 WINOGRAD_TOUCH = 20  # reading or writing a number costs as much as so many products,
 WINOGRAD_CACHE = 2**19  # and three times that if there are more than so many numbers
 WINOGRAD_PAYS = 0.65  # of the cost of the sum written out, at most
@@ -33,7 +33,7 @@ WINOGRAD_PAYS_GRADIENT = 0.58  # the same, for the gradient of filters
 WINOGRAD_FEW_TILES = 4  # along the last axis, at most, and
 WINOGRAD_MANY_SAMPLES = 8  # samples, at least, so that samples come last in memory
 
-# Products of matrices, and functions, of BLAS libraries: benchmark "mlp_step".
+# Products of matrices, and functions, of BLAS libraries: benchmark "steps".
 DOT_MOST = 2**16  # multiplications: up to here ``dot`` is faster than ``matmul``
 UNPACKED = 10**6  # multiplications of a product that OpenBLAS computes without packing
 UNPACKED_ROWS = 16  # rows, at least, that are worth a product of their own
