@@ -12,13 +12,12 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.communicators import wire
-from mnpar.communicators.operation import complete
+from mnpar.communicators.operation import complete, used_twice
 from mnpar.communicators.posted_receives import PostedReceives
 from mnpar.communicators.transport import EXCHANGE, REPLY, Envelope, Transport, numbered_tag
 from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
 from mnpar.communicators.wire import OBJECT, Call, Header, read_header
 from mnpar.errors import CommunicatorError, MismatchError
-from mnpar.runtime.callsite import site_of_thread
 
 EAGER_LIMIT = 2**17  # bytes: smaller arrays travel in one message with their header
 
@@ -139,16 +138,7 @@ class Mailbox:
         """Return the error of a call that is made while another one, on this communicator, waits in
         another thread.
         """
-        rank, thread = self.transport.rank, self.transport.in_use
-        if thread == get_ident():
-            where = "while it waits in another call (a signal handler, or a callback, makes this)"
-        else:
-            where = f"while another thread waits at {site_of_thread(thread) or 'its end'}"
-        return CommunicatorError(
-            f"rank {rank} calls {call.name} at {call.site} {where}, on one communicator: nobody "
-            "could tell whose message is whose. Let one thread make all calls of communicators; "
-            "others hand it what to send, in a queue.Queue"
-        )
+        return used_twice(self.transport, f"{call.name} at {call.site}")
 
     def _poll(
         self, call: Callable[[], Call], source: int, tag: int

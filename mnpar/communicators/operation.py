@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from threading import get_ident
 from typing import Any
 
 from mnpar.communicators.transport import Transport
 from mnpar.communicators.waiting import Pending, Steps, T, Waiting
+from mnpar.errors import CommunicatorError
+from mnpar.runtime.callsite import call_site, site_of_thread
 
 
 def complete(transport: Transport, steps: Steps[T]) -> T:
@@ -58,6 +61,22 @@ def wait(transport: Transport, pending: Pending) -> None:
             other.step()
     if not pending.ready():
         transport.wait(pending)
+
+
+def used_twice(transport: Transport, call: str) -> CommunicatorError:
+    """Return the error of a call, said with its line, that is made while another one, on the same
+    communicator, waits in another thread.
+    """
+    thread = transport.in_use
+    if thread == get_ident():
+        where = "while it waits in another call (a signal handler, or a callback, makes this)"
+    else:
+        where = f"while another thread waits at {site_of_thread(thread) or 'its end'}"
+    return CommunicatorError(
+        f"rank {transport.rank} calls {call} {where}, on one communicator: nobody could tell whose "
+        "message is whose. Let one thread make all calls of communicators; others hand it what to "
+        "send, in a queue.Queue"
+    )
 
 
 class Operation:
@@ -120,7 +139,13 @@ class Operation:
             self._transport.active.pop(self, None)
 
     def test(self) -> bool:
-        """Return whether it is done; takes what steps it can."""
+        """Return whether it is done; takes what steps it can.
+
+        Raises:
+            CommunicatorError: another thread waits on the communicator.
+        """
+        if self._pending is not None and self._transport.in_use:
+            raise used_twice(self._transport, f"test of an operation at {call_site(1)}")
         self.step()
         if not self.done:
             self._transport.pause()
@@ -131,10 +156,19 @@ class Operation:
 
         Raises:
             MismatchError, DeadlockError: as the communication's blocking form does.
+            CommunicatorError: another thread waits on the communicator.
         """
-        while self._pending is not None:
-            wait(self._transport, self._pending)
-            self.step()
+        if self._pending is not None:
+            transport = self._transport
+            if transport.in_use:
+                raise used_twice(transport, f"wait of an operation at {call_site(1)}")
+            transport.in_use = get_ident()
+            try:
+                while self._pending is not None:
+                    wait(transport, self._pending)
+                    self.step()
+            finally:
+                transport.in_use = 0
         if self._error is not None:
             raise self._error
         return self._value

@@ -664,6 +664,29 @@ def two_threads(comm):
     print("done", flush=True)
 
 
+def two_threads_wait_for_operations(comm):
+    """As two calls, two waits of operations are, and a wait and a call."""
+    if comm.rank == 1:
+        comm.recv(0)
+        comm.send(np.ones(3), 0)
+        comm.send(np.ones(3), 0, 1)
+    else:
+        operations, received = [comm.irecv(1), comm.irecv(1, 1)], []
+        thread = threading.Thread(target=lambda: received.append(operations[0].wait()))
+        thread.start()
+        while not comm.transport.in_use:
+            time.sleep(0.001)
+        for call in (operations[1].wait, operations[1].test, comm.barrier):
+            text = refusal(call)
+            assert len(set(re.findall(r"faults/programs\.py:\d+", text))) == 2, text
+            assert "queue.Queue" in text, text
+        comm.send(np.ones(3), 1)
+        thread.join()
+        assert received[0].sum() == operations[1].wait().sum() == 3
+    comm.barrier()
+    print("done", flush=True)
+
+
 def file_by_the_receiver(comm):
     """Messages whose sends have returned arrive while their sender does not communicate: more of
     them than MPI has room for.

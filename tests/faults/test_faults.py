@@ -400,6 +400,7 @@ JOBS = {
     "forks": works("43"),
     "forks_that_communicate": works("43"),
     "two_threads": works(""),
+    "two_threads_wait_for_operations": works(""),
     "file_by_the_receiver": works(""),
     "error_on_two": fails(
         "1",
