@@ -7,7 +7,6 @@ communication is on the tape, and next to nothing elsewhere.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from mnpar.autograd.tape import current_tape
 from mnpar.checks.joint_loss import compare_gradients
 from mnpar.checks.states import Survey
 from mnpar.configuration import is_debugging
-from mnpar.runtime.callsite import call_site
+from mnpar.runtime.callsite import call_site, warn_user
 
 if TYPE_CHECKING:
     from mnpar.communicators.transport import Transport
@@ -100,12 +99,15 @@ def check_reported(name: str, x: Variable) -> None:
         told = _visits.told(kind)
         if kind.comm.rank == 0 and name not in told:
             told.add(name)
-            site = call_site(1)
-            warnings.warn(_PART_REPORTED.format(kind=kind, name=name, site=site), stacklevel=3)
+            P = kind.comm.size
+            warn_user(_PART_REPORTED.format(kind=kind, name=name, site=call_site(1), P=P))
 
 
 _PART_REPORTED = (
-    "{name}, reported at {site}, is on each of {kind.comm.size} ranks that of the rank's part, "
-    "which {kind.op} at {kind.site} gave. If the parts add up, report F.reduce_from(comm, {name}), "
-    "which is the whole on each rank; as a loss it counts once, and has the same gradient"
+    "{name}, reported at {site}, is on each of {P} ranks that of the rank's part, which {kind.op} "
+    "at {kind.site} gave, and not the whole. A sum over the part: let it pass "
+    "F.reduce_from(comm, {name}) before, which is the whole on each rank; as a loss it counts "
+    "once, and has the same gradient. A mean over the part: multiply it before by the part's share "
+    "of all numbers (grid.share(shape)), or the loss is a sum of {P} means, and so are its "
+    "gradients"
 )

@@ -11,7 +11,6 @@ for it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,9 @@ import numpy as np
 from mnpar.autograd.arraylike import as_array
 from mnpar.autograd.engine import Seed
 from mnpar.checks.fingerprint import fingerprint
-from mnpar.checks.states import Survey, is_nonlinear
+from mnpar.checks.states import Survey, collective_of, is_nonlinear
 from mnpar.functions.math.arithmetic import Div, Mul, MulConstant
+from mnpar.runtime.callsite import warn_user
 
 if TYPE_CHECKING:
     from mnpar.autograd.graph import Function, Gradient, VariableNode
@@ -49,7 +49,7 @@ def compare_gradients(
             if kind is None or kind.op not in _INSTEAD or kind.comm.size == 1:
                 continue
             if kind.comm.rank == getattr(kind, "root", 0) and _counts(node, g, kind.comm.size):
-                kind.compare = partial(_compare, kind, told(kind))
+                kind.compare = partial(_compare, kind, told(kind), _is_linear(node, kind))
 
 
 def _counts(loss: VariableNode, g: Gradient, P: int) -> bool:
@@ -76,6 +76,35 @@ def _is_divided(loss: VariableNode, P: int) -> bool:
     return False
 
 
+def _is_linear(loss: VariableNode, kind: Communication) -> bool:
+    """Return whether a loss is computed from a collective's result by linear functions that take no
+    other arrays: its gradient has nothing then of a rank's data.
+    """
+    functions: dict[int, Function] = {}
+    stack = [loss.creator]
+    while stack:
+        function = stack.pop()
+        if function is None or function.communicates or function.number in functions:
+            continue
+        functions[function.number] = function
+        stack += [x.creator for x in function.inputs]
+    reached = set()
+    for number in sorted(functions):
+        function = functions[number]
+        for x in function.inputs:
+            creator = x.creator
+            if creator is not None and (
+                creator.number in reached or collective_of(creator) is kind
+            ):
+                reached.add(number)
+        if number in reached and (
+            is_nonlinear(function, function.inputs)
+            or any([x.shape and not x.requires_grad for x in function.inputs])
+        ):
+            return False
+    return True
+
+
 def _divisor(function: Function) -> float:
     """Return the number by which a function divides its input; 0: it does something else."""
     if isinstance(function, MulConstant):
@@ -90,9 +119,17 @@ def _divisor(function: Function) -> float:
 
 
 def _compare(
-    kind: Communication, told: set[str], gys: tuple[Any, ...], gxs: tuple[Any, ...]
+    kind: Communication,
+    told: set[str],
+    is_linear: bool,
+    gys: tuple[Any, ...],
+    gxs: tuple[Any, ...],
 ) -> None:
-    """Warn, once for a line, if the sum of all ranks' gradients is P times that of this rank."""
+    """Warn, once for a line, if the sum of all ranks' gradients is P times that of this rank.
+
+    Gradients of few digits may be equal by chance, such as those of ranks that have labels of their
+    own (for each the sign of an error is 1 or -1). That of a linear loss has nothing of labels.
+    """
     kind.compare = None
     P = kind.comm.size
     mine = gys[kind.comm.rank] if len(gys) == P else gys[0]
@@ -100,12 +137,12 @@ def _compare(
     if mine is None or total is None or mine.shape != total.shape or mine.dtype.kind != "f":
         return
     eps = float(np.finfo(mine.dtype).eps)
-    if kind.site in told or fingerprint(mine).plain:
+    if kind.site in told or (fingerprint(mine).plain and not is_linear):
         return
     mine = mine if kind.op == "allreduce" and kind.reduction == "mean" else P * mine
     if bool((abs(total - mine) <= 4 * P * eps * abs(total)).all()):
         told.add(kind.site)
-        warnings.warn(_COUNTS.format(kind=kind, P=P, instead=_INSTEAD[kind.op]), stacklevel=2)
+        warn_user(_COUNTS.format(kind=kind, P=P, instead=_INSTEAD[kind.op]))
 
 
 _COUNTS = (

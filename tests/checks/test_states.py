@@ -485,6 +485,9 @@ COUNTED = {
     "iallreduce": lambda comm, m: joint(F.iallreduce(comm, m(X))),
     "mean": lambda comm, m: joint(F.allreduce(comm, m(X), op="mean")),
     "bcast": lambda comm, m: joint(F.bcast(comm, m(X) if comm.rank == 0 else None)),
+    "a critic's mean": lambda comm, m: -F.mean(F.concat(F.allgather(comm, m(X)), axis=0)),
+    "a penalty": lambda comm, m: joint(m(X)) + 0.7 * F.sum(F.allreduce(comm, F.sum(m.W**2))),
+    "the square of one number": lambda comm, m: F.mean((F.allreduce(comm, F.sum(m(X))) - 0.3) ** 2),
 }
 ONCE = {
     "divided": lambda comm, m: joint(average(F.allgather(comm, m(X)))) / comm.size,
@@ -492,6 +495,12 @@ ONCE = {
     "together": lambda comm, m: joint(F.reduce_from(comm, m(X)) / comm.size),
     "shown and divided": lambda comm, m: (
         F.reduce_from(comm, joint(F.allreduce(comm, m(X)))) / comm.size
+    ),
+    "absolute errors of own labels": lambda comm, m: F.sum(
+        abs(F.allreduce(comm, m(X)) - 100.0 * (1 + comm.rank))
+    ),
+    "own masks": lambda comm, m: F.sum(
+        F.allreduce(comm, m(X)) * (np.arange(4)[:, None] < 4 + comm.rank)
     ),
     "own labels": lambda comm, m: joint(F.allreduce(comm, m(X)), (T + comm.rank) % 3),
     "one rank has it": lambda comm, m: (
@@ -598,6 +607,55 @@ def test_a_part_of_a_loss_that_is_reported_is_told_once_and_has_a_remedy(of, ran
     for (_, gs), (_, others) in zip(parts, wholes, strict=True):
         for g, other in zip(gs, others, strict=True):
             np.testing.assert_allclose(g, other, atol=1e-12)
+
+
+class Denoiser(mnpar.Chain):
+    """A model of rows in blocks, whose loss is a mean over the block, or over the whole row."""
+
+    def __init__(self, grid, whole):
+        super().__init__()
+        self.grid, self.whole = grid, whole
+        with self.init_scope():
+            self.a = L.SpatialConvolutionND(grid, 1, 1, 2, 3, pad=1)
+            self.b = L.SpatialConvolutionND(grid, 1, 2, 1, 3, pad=1)
+
+    def forward(self, x, t):
+        loss = F.mean((self.b(F.tanh(self.a(x, (7,))), (7,)) - t) ** 2)
+        if self.whole:
+            loss = F.reduce_from(self.grid.comm, loss * self.grid.share((7,)))
+        mnpar.report({"loss": loss}, self)
+        return loss
+
+
+def log_of_a_trainer(comm, whole, out):
+    mnpar.random.seed(0)
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        grid = mnpar.SpatialGrid(comm, (comm.size,))
+        draw = np.random.RandomState(0)
+        x, t = [mnpar.datasets.shard_image(draw.rand(8, 1, 7), grid) for _ in range(2)]
+        batches = mnpar.iterators.SerialIterator(mnpar.datasets.TupleDataset(x, t), 4)
+        optimizer = mnpar.optimizers.SGD(0.1).setup(Denoiser(grid, whole))
+        updater = mnpar.training.StandardUpdater(batches, optimizer)
+        trainer = mnpar.training.Trainer(updater, (3, "epoch"), out=out / str(comm.rank))
+        log = mnpar.training.extensions.LogReport(trigger=(1, "epoch"))
+        trainer.extend(log)
+        trainer.run()
+    return [entry["main/loss"] for entry in log.log]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_trainer_of_uneven_blocks_logs_the_loss_of_one_rank_or_says_that_it_is_a_mean_of_a_part(
+    ranks, tmp_path
+):
+    (one,) = mnpar.run(log_of_a_trainer, ranks=1, args=(False, tmp_path))
+    for log in mnpar.run(log_of_a_trainer, ranks=ranks, args=(True, tmp_path)):
+        assert log == pytest.approx(one, rel=1e-12)
+    with pytest.warns(
+        UserWarning, match=r"^main/loss, reported at .* A mean over the part: multiply it"
+    ) as told:
+        logs = mnpar.run(log_of_a_trainer, ranks=ranks, args=(False, tmp_path))
+    assert len(told) == 1
+    assert all(log != pytest.approx(one, rel=1e-3) for log in logs)
 
 
 @pytest.mark.parametrize("program", RIGHT, ids=[program.__name__ for program in RIGHT])

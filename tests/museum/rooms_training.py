@@ -235,6 +235,48 @@ def backward_of_a_joint_loss_on_each_rank(comm):
 
 
 @hall.room(
+    "A joint loss that is half of a square",
+    "mnpar, whose warning of a joint loss it escapes on two ranks",
+    "as above: gradients are twice too large",
+    checked="a loss that all ranks hold counts P times",
+    impossible="0.5 may be the half of a square, or the division by comm.size of the remedy: one "
+    "program text with one meaning on two ranks. On three it is told.",
+)
+def joint_loss_that_is_half_of_a_square(comm):
+    model = mnpar.Link()
+    model.w = mnpar.Parameter(np.array([1.1, 2.3]))
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    mine = np.arange(2) % comm.size == comm.rank  # each rank's part of a common weight
+    for _ in range(2):
+        y = F.allreduce(comm, F.sum((model.w * np.array([0.7, 0.9]))[mine]))
+        model.cleargrads()
+        (0.5 * (y - 0.3) ** 2).backward()
+        model.w.grad = comm.allreduce(model.w.grad)
+        optimizer.update()
+
+
+@hall.room(
+    "A joint loss of absolute errors",
+    "mnpar, whose warning of a joint loss it escapes",
+    "as above: gradients are P times too large",
+    checked="a loss that all ranks hold counts P times",
+    impossible="The gradient of each rank's result is 1 or -1. So it is where each rank has labels "
+    "of its own, and one gradient for each of them is right: equal signs may be chance.",
+)
+def joint_loss_of_absolute_errors(comm):
+    model = mnpar.Link()
+    model.w = mnpar.Parameter(np.array([1.1, 2.3]))
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    mine = np.arange(2) % comm.size == comm.rank
+    for _ in range(2):
+        y = F.allreduce(comm, F.sum((model.w * np.array([0.7, 0.9]))[mine]))
+        model.cleargrads()
+        abs(y - 0.3).backward()
+        model.w.grad = comm.allreduce(model.w.grad)
+        optimizer.update()
+
+
+@hall.room(
     "A flipped bit in a file of weights",
     "safetensors 0.8 (measured: 299 of 400 flips load other weights)",
     "the format has no checksum: other weights are loaded",
