@@ -4,8 +4,8 @@ check that their calls match.
 The match is an allgather of blocks of one size, whatever the collective (matching.py): each rank
 states the operation, its number on this communicator, root, reduction, dtype and shape, and the
 user's source line. So ranks whose calls do not match find out together, before any value is
-delivered, and raise the same table. Small values travel inline, in the blocks; how larger ones
-follow, the ``Algorithm`` of each collective says, by the methods here.
+delivered, and raise the same table. Small values travel inline, in the blocks; larger ones follow
+as the ``Algorithm`` of each collective says, by the methods here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Given: TypeAlias = "tuple[Any, int | None]"
 
 
 class Algorithm(NamedTuple):
-    """How a collective is carried out."""
+    """The algorithm of a collective: how its result is made."""
 
     inline: Callable[[Match, Any], Any]  # makes the result if all values came in the match
     transfer: Callable[[Channel, Match, Any], Steps[Any]]  # makes it otherwise
@@ -50,7 +50,7 @@ class Algorithm(NamedTuple):
 
 
 def owned(x: Any) -> Any:
-    """A copy of a rank's own part: what a rank receives from others is its own too."""
+    """Return a copy of a rank's own part, as the parts of the other ranks are copies."""
     return x.copy() if backend.is_array(x) else x
 
 
@@ -66,11 +66,11 @@ class Channel(Mailbox):
     collectives in one order.
 
     A non-blocking collective (``call.later``) starts with the same match. But its values go as
-    messages, matched by its number, and never by MPI's own collectives: MPI wants these started in
-    one order on all ranks, and each rank notices the end of a match at a moment of its own.
+    messages, matched by its number, and never by MPI's own collectives: MPI requires that all ranks
+    start these in one order, and each rank notices the end of a match at another moment.
     """
 
-    by_messages = False  # whether matches, too, go by point-to-point messages (AdjointChannel)
+    by_messages = False  # True: matches, too, go by point-to-point messages (AdjointChannel)
 
     def __init__(self, transport: Transport, order: int) -> None:
         super().__init__(transport, order)
@@ -87,7 +87,7 @@ class Channel(Mailbox):
         return self.next_number - 2
 
     def return_number(self, number: int) -> None:
-        """Give the last number back: what it was taken for did not take place."""
+        """Give the last number back: its exchange did not take place."""
         self.next_number = number
 
     def _match(self, call: Call, x: Any, parts: int | None = None) -> Steps[Match]:
@@ -110,9 +110,9 @@ class Channel(Mailbox):
     def _match_now(
         self, call: Call, x: Any, parts: int | None = None, piggyback: bytes = b"", of: int = 0
     ) -> Match:
-        """:meth:`_match`, waited for at once. With a piggyback the calls are not checked yet: the
-        caller looks at the piggybacks first. ``of`` is the number of the collective whose gradient
-        this one carries.
+        """Exchange the blocks as :meth:`_match` does, and wait. With a piggyback the calls are not
+        checked yet: the caller looks at the piggybacks first. ``of`` is the number of the
+        collective whose gradient this one carries.
         """
         buffers = self._buffers
         seq = self.next_number
@@ -147,7 +147,7 @@ class Channel(Mailbox):
         return Waiting(call.name, call.site, None, 0, seq, self.order, record.head)
 
     def _gather_blocks(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
-        """The blocks of all ranks, joined in rank order, where they go by messages."""
+        """Return the blocks of all ranks, joined in rank order, where they go by messages."""
         raise NotImplementedError
 
     def _record(
@@ -161,7 +161,8 @@ class Channel(Mailbox):
     ) -> CallRecord:
         """Make the record of this rank's call and value, for a block of ``size`` bytes.
 
-        With a key it is kept in the buffer, if it will be the same for the next value of this form.
+        The buffer keeps the record under the key, if the next value of this form will have the same
+        one.
         """
         fault = None
         try:
@@ -238,8 +239,8 @@ class Channel(Mailbox):
         accept: Callable[[list[bytes]], bool],
         out: Array,
     ) -> bool:
-        """Write the sum to ``out`` if the piggybacks that the ranks send with it are as accept;
-        returns whether they are. It waits.
+        """Write the sum to ``out`` if ``accept`` returns True for the piggybacks of all ranks,
+        which travel with it; wait, and return whether it did.
 
         All ranks get the same piggybacks, so they decide alike: there is a sum on all of them, or
         on none. If there is none, the arrays need not have one form.
@@ -275,7 +276,7 @@ class Channel(Mailbox):
     def reduce_large(
         self, x: Array, match: Match, root: int | None, out: Array | None = None
     ) -> Steps[Array]:
-        """The reduction of arrays of one form, on ``root`` or on all."""
+        """Return the reduction of arrays of one form, on ``root`` or on all."""
         flat = np.ascontiguousarray(x).reshape(-1)
         reduction = match.call.reduction
         waiting = self._waiting(match)
@@ -289,7 +290,7 @@ class Channel(Mailbox):
         return total.reshape(x.shape)
 
     def allgather_bytes(self, body: Array, counts: list[int], match: Match) -> Steps[Array]:
-        """The bytes of all ranks, joined; ``counts[r]`` of them are rank r's."""
+        """Return the bytes of all ranks, joined; ``counts[r]`` of them are rank r's."""
         return (yield from self.transport.allgather(body, counts, self.lane, self._waiting(match)))
 
     def bcast_bytes(self, body: Array, match: Match) -> Steps[None]:
@@ -299,8 +300,8 @@ class Channel(Mailbox):
     def exchange_parts(
         self, xs: Any, match: Match, own: Callable[[Any], Any] = owned
     ) -> Steps[tuple[Any, ...]]:
-        """Send ``xs[q]`` to each rank q; returns what all sent to this one, in rank order (its own
-        part by ``own``).
+        """Send ``xs[q]`` to each rank q, and return what all sent to this one, in rank order (its
+        own part by ``own``).
         """
         given = [self.send_part(xs[rank], match, rank) for rank in self.others()]
         values = yield from self.recv_parts(match, own(xs[self.transport.rank]))
@@ -308,8 +309,8 @@ class Channel(Mailbox):
         return tuple(values)
 
     def others(self) -> list[int]:
-        """The other ranks, in an order that begins with the next one, so that not all ranks send to
-        the same one first.
+        """Return the other ranks, in an order that begins with the next one, so that not all ranks
+        send to the same one first.
         """
         return [
             (self.transport.rank + step) % self.transport.size
@@ -317,8 +318,8 @@ class Channel(Mailbox):
         ]
 
     def send_part(self, x: Any, match: Match, dest: int) -> Pending | None:
-        """Start sending a rank its part, a large one without a copy; returns what to wait for
-        before the part may change.
+        """Start sending a rank its part, a large one without a copy. Return the ``Pending`` after
+        which the part may change; None: it was copied.
         """
         call, seq = match.call, match.seq
         # all are here, and take it now
@@ -370,7 +371,7 @@ class Channel(Mailbox):
 
 
 class AdjointChannel(Channel):
-    """A channel for one adjoint only.
+    """A channel for one adjoint only, whose matches go by point-to-point messages.
 
     Args:
         channel: of the same order of differentiation.
@@ -402,8 +403,8 @@ class AdjointChannel(Channel):
 
 
 def _key(call: Call, x: Any, parts: int | None) -> Any:
-    """The key under which a buffer keeps what is stated of values of this form; None if they are
-    not all numpy arrays.
+    """Return the key under which a buffer keeps what is stated of values of this form; None if they
+    are not all numpy arrays.
     """
     if x is None:
         return call

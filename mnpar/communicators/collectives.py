@@ -1,9 +1,10 @@
-"""How each collective gets its result: from values that came in the match, or from larger ones
-that follow it.
+"""The algorithm of each collective: its result from values that came in the match, or from larger
+ones that follow it.
 
-Larger values follow by a collective of the transport, or as messages with headers: where each pair
-of ranks has a part of its own, and in non-blocking collectives. A rank may have *nothing* to give
-(None): a gradient that does not exist. Reductions leave it out, the other collectives deliver None.
+Larger values follow by a collective of the transport. Where each pair of ranks has a part of its
+own, and in non-blocking collectives, they follow as messages with headers. A rank may have
+*nothing* to give (None): a gradient that does not exist. Reductions leave it out, the other
+collectives deliver None.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _reduce_inline(match: Match, x: Any) -> Array | None:
 
 
 def _reduce_on_host(arrays: list[Array], call: Call) -> Array:
-    """The reduction of arrays on any devices, where the first of them is."""
+    """Return the reduction of arrays on any devices, where the first of them is."""
     return backend.to_device_of(
         reduce_arrays([backend.to_host(array) for array in arrays], call.reduction), arrays[0]
     )
@@ -63,8 +64,8 @@ def _reduce_transfer(
 
 
 def allreduce_into(out: Array) -> Algorithm:
-    """An allreduce whose result is computed into a contiguous array like ``x``, or ``x`` itself,
-    where that can be done.
+    """Return an allreduce that computes its result into ``out``, where that can be done: a
+    contiguous array like its argument, or that itself.
     """
     return Algorithm(
         _reduce_inline, lambda channel, match, x: _reduce_transfer(channel, match, x, out)
@@ -103,7 +104,9 @@ def _gather_transfer(channel: Channel, match: Match, x: Any) -> Steps[tuple[Any,
 
 
 def _scan(exclusive: bool, up: bool) -> Algorithm:
-    """The reduction of the ranks up to this one (or from it on), with or without its own."""
+    """Return the algorithm of a reduction of the ranks up to this one (or from it on), with or
+    without its own value.
+    """
 
     def scanned(parts: Any, match: Match) -> Array | None:
         me = match.me
@@ -202,8 +205,8 @@ SCANS = {
 
 
 def listed(xs: Any) -> Any:
-    """One part for each rank, as a tuple; an array is cut along its first axis. ``describe_value``
-    refuses what has no parts.
+    """Return one part for each rank, as a tuple; an array is cut along its first axis.
+    ``describe_value`` refuses what has no parts.
     """
     if type(xs) is tuple:
         return xs
@@ -213,8 +216,8 @@ def listed(xs: Any) -> Any:
 
 
 def _body(x: Any, match: Match) -> Array:
-    """This rank's own value as bytes; of an array whose form the buffer knows they are made only
-    here.
+    """Return this rank's own value as bytes. The record has none of an array whose form the buffer
+    knows.
     """
     return (
         as_bytes(x)

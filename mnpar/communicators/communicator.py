@@ -1,5 +1,4 @@
-"""The communicator: the ranks that work together, and every way in which they can exchange arrays
-and objects.
+"""The communicator: a group of ranks, and every way in which they exchange arrays and objects.
 
 The contract, for whatever carries the bytes (tests/communicators/test_contract.py has a test for
 each line):
@@ -75,7 +74,7 @@ ANY_TAG = ANY
 
 _FINALIZED, _FORKED = "finalized", "in a fork"
 
-# all of this process, for its forks
+# the communicators of this process, which its forks must not use
 _communicators: weakref.WeakKeyDictionary[Communicator, None] = weakref.WeakKeyDictionary()
 
 _SEND_BY_LETTERS = "comm.send(array, dest), and array = comm.recv(source), which takes no buffer"
@@ -162,9 +161,9 @@ class Communicator:
         self.rank = transport.rank
         self.size = transport.size
         self._channels: dict[int, Channel] = {}
-        self._closed = ""  # why it cannot be used any more
+        self._closed = ""  # the reason why it cannot be used any more
         _communicators[self] = None
-        # what was split from it, with color and key; None: nobody asked for that (``follow``)
+        # the communicators split from it, with color and key; None: nobody called ``follow``
         self.parts: list[tuple[int | None, int, Communicator | None]] | None = None
         # how many objects of each kind were made on it that all ranks make in one order
         # (parallel/data/fingerprint.py)
@@ -186,7 +185,7 @@ class Communicator:
 
     @property
     def intra_size(self) -> int:
-        """How many ranks are on this machine."""
+        """The number of ranks on this machine."""
         return self.transport.places()[1]
 
     @property
@@ -196,7 +195,7 @@ class Communicator:
 
     @property
     def inter_size(self) -> int:
-        """How many machines there are."""
+        """The number of machines."""
         return self.transport.places()[3]
 
     @property
@@ -274,7 +273,7 @@ class Communicator:
         self._configs[name] = value
 
     def get_config(self, name: str | None = None) -> Any:
-        """The value of an option, or all of them by name.
+        """Return the value of an option, or all of them by name.
 
         Raises:
             ValueError: there is no such option.
@@ -306,14 +305,14 @@ class Communicator:
             self.finalize()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
-        """A model's copy works with the same ranks."""
+        """Return the communicator itself: a model's copy works with the same ranks."""
         return self
 
     def __copy__(self) -> Communicator:
         return self
 
     def __reduce__(self) -> Any:
-        """Raises TypeError: what holds a communicator stays in its process."""
+        """Raise TypeError: an object that holds a communicator stays in its process."""
         raise TypeError(
             f"{self!r} cannot be pickled, nor what holds it: save models with "
             "mnpar.serializers or mnpar.checkpoint, and give "
@@ -331,14 +330,14 @@ class Communicator:
         return self.transport.traffic
 
     def follow(self) -> None:
-        """Keep what is split from it from now on, and from that, so that all of it can be given up
-        and renewed with it.
+        """Keep the communicators that are split from it from now on, and from these, so that they
+        can be given up and renewed with it.
         """
         self.parts = []
 
     def revoke(self) -> None:
-        """Give up all messages under way here, and in what was split from it: nobody waits for them
-        any more.
+        """Give up all messages under way here, and in the communicators split from it: nobody waits
+        for them any more.
         """
         self.transport.revoke()
         for _, _, part in self.parts or ():
@@ -349,7 +348,7 @@ class Communicator:
         """Go on with new messages among the same ranks, after those under way were given up.
         Collective.
 
-        What was split from it goes on, too, but for what not all of its ranks had yet.
+        The communicators that were split from it go on too, if all of its ranks had made them.
         """
         self.transport, self.rank, self.size = transport, transport.rank, transport.size
         self._channels = {}
@@ -362,7 +361,7 @@ class Communicator:
                 part.renew(made)
 
     def channel(self, order: int) -> Channel:
-        """The messages of one order of differentiation: 0 forward, 1 its gradients …"""
+        """Return the messages of one order of differentiation: 0 forward, 1 its gradients …"""
         if self._closed:
             raise self._error_of_use(order)
         channel = self._channels.get(order)
@@ -376,7 +375,7 @@ class Communicator:
         self.transport.shared_sum = None
 
     def _error_of_use(self, order: int) -> Exception:
-        """The error of who uses it though it is closed."""
+        """Return the error of a call on a communicator that is closed."""
         remedy = "create or split another one"
         if self._closed == _FORKED:
             return CommunicatorError(f"rank {self.rank}, {call_site()}: {NO_RANK}")
@@ -385,7 +384,7 @@ class Communicator:
         return ValueError(f"rank {self.rank}: this communicator is {self._closed}: {remedy}")
 
     def peer(self, rank: int, wildcard: int | None = None) -> int:
-        """The rank, checked."""
+        """Return the number of a rank as an int; raise ValueError if there is no such rank."""
         if isinstance(rank, _INTEGERS) and (0 <= rank < self.size or rank == wildcard):
             return int(rank)
         if isinstance(rank, np.ndarray) and rank.ndim:
@@ -399,9 +398,9 @@ class Communicator:
         )
 
     def tag(self, tag: int, wildcard: int | None = None) -> int:
-        """The tag, checked. What ranks repeat in backward (functions.forget) has tags of its own,
-        counted from the other end: a message that left after forward, and is received after
-        backward, is none of these.
+        """Return the tag as an int; raise ValueError if there is no such tag. Messages that ranks
+        repeat in backward (functions.forget) have tags counted from the other end, so none of them
+        is taken for a message that left after forward and is received after backward.
         """
         if isinstance(tag, _INTEGERS) and (0 <= tag <= self.transport.tag_limit or tag == wildcard):
             again = is_recomputing() and tag != wildcard
@@ -418,7 +417,7 @@ class Communicator:
         return call_of((what, call_site(), False, False, root, op, 0, tag, later, 0))
 
     def _ring(self, steps: int) -> tuple[int, int]:
-        """The rank so many steps up the ring, and the one as many steps down."""
+        """Return the rank so many steps up the ring, and the one as many steps down."""
         return (self.rank + steps) % self.size, (self.rank - steps) % self.size
 
     # ---- arrays: point to point ----
@@ -824,7 +823,7 @@ class Communicator:
             out: an array like ``x``, or ``x`` itself.
 
         Returns:
-            What ``accept`` returned.
+            The result of ``accept``.
 
         Raises:
             ValueError: the piggyback is longer.
@@ -860,7 +859,7 @@ class Communicator:
             wanted: False: by messages again.
 
         Returns:
-            Whether it does: the ranks are processes of one machine, and their MPI is not Open MPI.
+            True if it does: the ranks are processes of one machine, and their MPI is not Open MPI.
             Arrays of more than 32 KiB go by messages nevertheless, but for those of
             :meth:`share_vectors`.
         """
@@ -898,7 +897,7 @@ class Communicator:
     # ---- means ----
 
     def _mean(self, total: Any, op: str, x: Any) -> Any:
-        """A sum as the mean, in the dtype that numpy's mean of ``x`` has."""
+        """Return the mean of a sum, in the dtype of numpy's mean of ``x``."""
         if op != "mean" or total is None:
             return total
         mean = backend.wrap_scalar(total / self.size)
@@ -920,7 +919,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _folded(objs: Any, op: str) -> Any:
-    """The reduction of objects, in rank order."""
+    """Return the reduction of objects, in rank order."""
     if op in ("max", "min"):
         return (max if op == "max" else min)(objs)
     total = functools.reduce(operator.mul if op == "prod" else operator.add, objs)
@@ -928,13 +927,13 @@ def _folded(objs: Any, op: str) -> Any:
 
 
 def _like(x: Any, given: Any) -> Any:
-    """A result, on the device of the argument."""
+    """Return a result on the device of the argument."""
     return backend.to_device_of(x, given) if given is not None and x is not None else x
 
 
 def _widened(x: Any, call: Call) -> tuple[Any, Call]:
-    """Return the array that is summed for a mean, and the call that is told: as in numpy, 8-bit
-    integers do not overflow on the way, nor 16-bit floats.
+    """Return the array that is summed for a mean, and the call that the header states: as in numpy,
+    8-bit integers do not overflow on the way, nor 16-bit floats.
     """
     if (
         call.reduction[:4] != "mean"

@@ -85,7 +85,7 @@ def run_on_all(comm: Communicator, work: Callable[[], T]) -> list[T]:
 
 
 def dump_error(error: Exception) -> bytes:
-    """A pickled exception; one that cannot be pickled becomes a RuntimeError with its text."""
+    """Return a pickled exception; one that cannot be pickled as a RuntimeError with its text."""
     try:
         data = pickle.dumps(error)
         pickle.loads(data)  # some errors can be pickled and then not be made again
@@ -102,7 +102,7 @@ def raise_error(data: bytes, rank: int) -> None:
 
 
 def check_root(comm: Communicator, root: Any, name: str = "root") -> int:
-    """The root as an int.
+    """Return the root as an int.
 
     Raises:
         ValueError: on this rank alone, as there is no root that could broadcast it: ``root`` is no

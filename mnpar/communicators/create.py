@@ -55,7 +55,7 @@ _CHAINERMN = (
 def create_communicator(
     communicator_name: str = "auto", mpi_comm: Any = None, **kwargs: Any
 ) -> Communicator:
-    """The communicator of all ranks; every rank calls it.
+    """Return the communicator of all ranks; every rank calls it.
 
     Args:
         communicator_name: ``'auto'`` takes thread ranks inside :func:`mnpar.run`, MPI under
@@ -178,9 +178,7 @@ def _meet(
     size: int | None = None,
     timeout: float = _PATIENT,
 ) -> str:
-    """Let this process become a rank of an MPI job by a file; the name of the communicator that it
-    then has.
-    """
+    """Make this process a rank of an MPI job by a file; return the name of its communicator."""
     if mpi_comm is not None or current_transport.get() is not None:
         given = "mpi_comm" if mpi_comm is not None else "a rank of mnpar.run"
         raise ValueError(
@@ -249,7 +247,7 @@ def _check_environment(told: tuple[int, int, str] | None) -> None:
 
 
 def _in_told_order(comm: Communicator, told: tuple[int, int, str]) -> Communicator:
-    """The ranks of an MPI job, numbered as the environment says."""
+    """Return the ranks of an MPI job, numbered as the environment says."""
     everyone = comm.allgather_obj(told[:2])
     if sorted(rank for rank, _ in everyone) != list(range(comm.size)) or {
         size for _, size in everyone
@@ -261,8 +259,8 @@ def _in_told_order(comm: Communicator, told: tuple[int, int, str]) -> Communicat
 
 
 def current_rank() -> int:
-    """The calling rank among all ranks of the job, for messages; 0 where there is one rank, or no
-    communicator was made yet.
+    """Return the calling rank among all ranks of the job, for messages; 0 where there is one rank,
+    or no communicator was made yet.
 
     Example:
         >>> import mnpar
@@ -278,7 +276,7 @@ def current_rank() -> int:
 
 
 def current_size() -> int:
-    """The number of ranks of the job, of which :func:`current_rank` is one."""
+    """Return the number of ranks of the job, of which :func:`current_rank` is one."""
     transport = current_transport.get()
     if transport is not None:
         return transport.size
@@ -287,8 +285,8 @@ def current_size() -> int:
 
 
 def own_cores() -> set[int]:
-    """The cores on which this process may run: a launcher may have given each rank some of its
-    own.
+    """Return the cores on which this process may run: a launcher may have given each rank some of
+    its own.
     """
     return (
         os.sched_getaffinity(0)
@@ -299,13 +297,13 @@ def own_cores() -> set[int]:
 
 def share_cores(comm: Communicator) -> int | None:
     """Set the threads of BLAS to cores / ranks on this machine (2 to 3.5 times faster than all
-    using all), unless the user chose a number himself; all ranks call it. Returns the number, None
-    where nothing was changed.
+    using all), unless the user chose a number; all ranks call it. Return the number, None where
+    nothing was changed.
     """
     if comm.size == 1:
         return None
     mine = own_cores()
-    # of all: what follows each rank decides for itself
+    # all ranks decide alike up to here; from here on each decides for itself
     told = comm.allgather_obj((comm.inter_rank, sorted(mine)))
     if comm.intra_size == 1 or any(name in os.environ for name in THREAD_VARIABLES):
         return None

@@ -42,8 +42,8 @@ class Mailbox:
         self._posted = PostedReceives(transport.size)
 
     def send(self, x: Any, call: Call, dest: int, tag: int) -> int:
-        """Start sending a value (array, None, or tuple, list, dict of arrays); returns the number
-        of the message: it counts those from this rank to ``dest``.
+        """Start sending a value (array, None, or tuple, list, dict of arrays); return the number of
+        the message among those from this rank to ``dest``.
         """
         seq = next(self._sent[dest])
         frame = wire.encode(x, call, seq)
@@ -54,15 +54,15 @@ class Mailbox:
         return seq
 
     def refuse(self, call: Call, dest: int, tag: int) -> None:
-        """Tell a rank that what it waits for, here, will never come."""
+        """Tell a rank that the gradient which it awaits from this one will never come."""
         seq = next(self._sent[dest])
         self._count(0)
         self.transport.post(wire.encode_refusal(call, seq), dest, tag, self.lane)
 
     def send_nocopy(self, x: Any, call: Call, dest: int, tag: int) -> tuple[int, Pending | None]:
-        """:meth:`send` of a value that will not change before the ``Pending`` is ready: a large
-        array is not copied, and the ``Pending`` is ready when it has been taken. (None: the value
-        was copied.)
+        """Start sending a value that will not change before the ``Pending`` is ready. A large array
+        is not copied, and the ``Pending`` is ready when the receiver has it; None: the value was
+        copied.
         """
         if not is_rendezvous(x):
             return self.send(x, call, dest, tag), None
@@ -96,7 +96,7 @@ class Mailbox:
         later: bool = False,
         objects: bool = False,
     ) -> Steps[tuple[Any, Header, int, int]]:
-        """Receive a message: value, header, source, tag.
+        """Receive a message; return value, header, source and tag.
 
         Args:
             call: returns the call of this rank, which is needed only if the message does not come
@@ -143,7 +143,7 @@ class Mailbox:
     def _poll(
         self, call: Callable[[], Call], source: int, tag: int
     ) -> tuple[Array, int, int] | None:
-        """Look for a message for a short time: its bytes, source and tag."""
+        """Look for a message for a short time; return its bytes, source and tag."""
         if self._posted or self.transport.active:
             return None
         return self.transport.try_recv(
@@ -153,7 +153,9 @@ class Mailbox:
     def _read(
         self, frame: Array, source: int, tag: int, call: Callable[[], Call], objects: bool
     ) -> tuple[Any, Header, int, int]:
-        """Return the value in a message, if it is what the call expects, and where it is from."""
+        """Return the value in a message with its header, source and tag, if it is of the kind that
+        the call expects.
+        """
         header = read_header(frame)
         if header.order != self.order or (header.kind == OBJECT) != objects:
             raise self._unexpected(header, source, tag, call())
@@ -176,8 +178,8 @@ class Mailbox:
         return Waiting(call.name, call.site, source, tag, order=self.order)
 
     def _arrived(self, source: int, tag: int, lane: int, waiting: Waiting) -> Steps[Envelope]:
-        """The next message of this kind: among receives that a message matches, the one that was
-        posted first gets it.
+        """Return the next message of this kind; among the receives that a message matches, the one
+        that was posted first gets it.
         """
         posted, probe = self._posted, self.transport.probe
         if not posted and (first := probe(source, tag, lane)) is not None:
@@ -197,7 +199,7 @@ class Mailbox:
         self.transport.post(frame, dest, self.reply_tag(seq, EXCHANGE), BACKWARD)
 
     def recv_exchange(self, call: Call, source: int, seq: int) -> Steps[tuple[Any, Header]]:
-        """A rank's message of exchange ``seq``.
+        """Return a rank's message of exchange ``seq``.
 
         Raises:
             MismatchError: it belongs to another exchange, or to another plan.
@@ -222,8 +224,8 @@ class Mailbox:
     def exchange_mismatch(
         self, source: int, wanted: str, header: Header, what: str
     ) -> MismatchError:
-        """The error for a message of another exchange, or of another plan; its sender is told to
-        raise it too.
+        """Return the error for a message of another exchange, or of another plan; its sender is
+        told to raise it too.
         """
         text = (
             f"rank {self.transport.rank} waits for {wanted} from rank {source}, but "
@@ -234,7 +236,7 @@ class Mailbox:
         return MismatchError(text)
 
     def reply_tag(self, seq: int, kind: int = REPLY) -> int:
-        """The tag of message ``seq``'s gradient, or of a part of collective or exchange ``seq``:
-        matched by identity, not by arrival.
+        """Return the tag of message ``seq``'s gradient, or of a part of collective or exchange
+        ``seq``: matched by identity, not by arrival.
         """
         return numbered_tag(self.transport.tag_limit, seq, self.order, kind)

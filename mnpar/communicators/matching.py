@@ -1,5 +1,4 @@
-"""Matching: what all ranks state of their calls as a collective begins, and whether the calls
-match.
+"""Matching: all ranks state their calls as a collective begins, and compare them.
 
 A match is an allgather of blocks of one size. In its block each rank has a ``CallRecord``: the
 header of its call, and its value, if that fits (*inline*). A ``Match`` is made of the blocks of all
@@ -7,10 +6,10 @@ ranks: it raises the error if their calls do not match, and has the values that 
 
 Programs repeat their calls, as loops do. The record of a value is the same bytes for each value of
 one form in a call from one source line, but for the number of the collective and the values
-themselves, which are written to their places in the block. And if all other ranks, too, state what
-they stated last time, the ``Match`` that was made of it holds again. So nothing is packed or
-parsed: bytes are compared, and the views of all ranks' values exist already. ``MatchBuffer`` keeps
-the blocks and the records; ``MatchBuffers`` chooses the size of blocks by the values of late.
+themselves, which are written to their places in the block. If all other ranks, too, state what they
+stated last time, the last ``Match`` holds again. So nothing is packed or parsed: bytes are
+compared, and the views of all ranks' values exist already. ``MatchBuffer`` keeps the blocks and the
+records; ``MatchBuffers`` chooses the size of blocks by the latest values.
 
 An alltoall, reduce_scatter or scatter has a value for each rank: the block then holds a table of
 their dtypes and shapes, and their bytes, one after the other.
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 
 # bytes of a rank's block: a header, and the value itself where it fits
 BLOCK = 512
-# of larger blocks: 1,856, 4,416 and 8,512 bytes of values, which is a page, and two of them with a
+# larger blocks have room for 1,856, 4,416 and 8,512 bytes of values: a page, and two of them with a
 # table
 _SIZES = (BLOCK, 2048, 4608, 8704)
 # with more ranks, blocks stay small: each rank receives as many as there are ranks
@@ -73,8 +72,8 @@ TO_ROOT = ("reduce", "gather", "gather_obj", "reduce_obj")
 
 
 class CallRecord:
-    """The bytes in a rank's block that describe its call and value and, if values of this form come
-    again, the match that came of them.
+    """The bytes in a rank's block that describe its call and value; and, if values of this form
+    come again, the last match of such a value.
 
     Args:
         head: the header, and whatever else in the block is the same for all values of this form.
@@ -103,8 +102,8 @@ class CallRecord:
         self.body = body
         self.fault = fault
         self.repeats = False
-        self.place: Any = None  # the view of the block to which an array is written
-        self.parts: Sequence[tuple[int, Any]] = ()  # of several arrays: index and view of each
+        self.place: Any = None  # the view of the block for an array's elements
+        self.parts: Sequence[tuple[int, Any]] = ()  # index and view of each of several arrays
         self.match: Match | None = None
         self._front = head[: NUMBER.start]
         self._others: list[tuple[int, bytes, int, bytes]] = []
@@ -182,7 +181,7 @@ def _describe_parts(
 
 
 def decode_value(body: Array, header: Header) -> Any:
-    """The value that followed a match."""
+    """Return the value that followed a match."""
     if header.kind == NOTHING:
         return None
     return pickle.loads(body.data) if header.kind == OBJECT else wire.as_array(body, header)
@@ -243,18 +242,18 @@ class Match:
         self.largest = max([int.from_bytes(raw[start : start + 8], "little") for start in starts])
         self.room = block - SIZE - less  # bytes that there are for a rank's value
         self.inline = self.largest <= self.room
-        self.required = self.largest + less  # bytes that there should have been
-        # whether the size of the next match may change by this one
+        self.required = self.largest + less  # payload size with which all values would be inline
+        # True: the size of the next match may change by this one
         self.resizes = block > BLOCK or self.required > BLOCK - SIZE
-        # whether there is a result on this rank
+        # True: this rank gets a result
         self.has_result = me == call.root or call.op not in TO_ROOT
-        # whether all values are arrays on the host, or nothing: then this can be used again
+        # True: all values are arrays on the host, or nothing, so this match can be used again
         self.reusable = False
         # each rank's array (of parts: the one for this rank), a view of the match; else None
         self.given: list[Any] = []
         self.arrays: list[Array] = []  # the same without the Nones
         self.tables = [b""] * size
-        # of each rank; where the match is used again their numbers are those of the first time
+        # the headers of all ranks; in a match that is used again their numbers are the first ones
         self.forms: list[Header] = []
 
     @property
@@ -273,16 +272,16 @@ class Match:
         return self.raw[wire.FORM.start :: self.block]  # type: ignore[no-any-return]
 
     def header(self, rank: int) -> Header:
-        """A rank's header."""
+        """Return a rank's header."""
         start = rank * self.block
         return read_header(bytes(self.raw[start : start + SIZE]))
 
     def headers(self) -> list[Header]:
-        """The headers of all ranks, in rank order."""
+        """Return the headers of all ranks, in rank order."""
         return [self.header(rank) for rank in range(self.size)]
 
     def copy_of(self, rank: int) -> Any:
-        """A copy of what a rank gave."""
+        """Return a copy of what a rank gave."""
         given = self.given[rank]
         if given is None and self.kinds[rank] == OBJECT:
             start = rank * self.block + SIZE
@@ -310,7 +309,7 @@ class Match:
         return wire.as_array(np.frombuffer(self.raw, np.uint8, header.nbytes, start), header)
 
     def same_form(self) -> bool:
-        """Return whether all values have one dtype and shape. (Of a gradient some parts may be
+        """Return whether all values have one dtype and shape. (Some parts of a gradient may be
         missing: their number is compared.)
         """
         blocks = [bytes(self.raw[rank * self.block :][: wire.FLAGS]) for rank in range(self.size)]
@@ -320,7 +319,7 @@ class Match:
         return all([form == forms[0] for form in forms])
 
     def checked(self) -> Match:
-        """This match, if the ranks' calls match.
+        """Return this match, if the ranks' calls match.
 
         Raises:
             MismatchError: they do not.
@@ -354,7 +353,7 @@ class Match:
         return len(ops) == len(told) == 1 and told <= set(wire.MEANS) and blank == {"mean"}
 
     def check_identity(self) -> None:
-        """Raises MismatchError if the ranks are in different collectives."""
+        """Raise MismatchError if the ranks are in different collectives."""
         if not self.same_call:
             raise self.mismatch("ranks are in different collectives")
 
@@ -388,7 +387,7 @@ class Match:
             )
 
     def mismatch(self, what: str, remedy: str = _ORDER) -> MismatchError:
-        """An error with a table of who does what."""
+        """Return an error with a table of who does what."""
         rows = []
         for rank, h in enumerate(self.headers()):
             mode = ", not recording" if self.wants and not h.flags & wire.RECORDING else ""
@@ -405,7 +404,7 @@ class Match:
 
 
 def block_sizes(ranks: int) -> tuple[int, ...]:
-    """The sizes of matches among so many ranks."""
+    """Return the sizes of matches among so many ranks."""
     return _SIZES if ranks <= _RANKS else _SIZES[:1]
 
 
@@ -426,7 +425,7 @@ class MatchBuffer:
         self._last: CallRecord | None = None
 
     def keep(self, key: Any, record: CallRecord) -> None:
-        """Remember what is stated of values of one form."""
+        """Keep the record of values of one form."""
         if len(self.known) >= _REMEMBERED:
             self.known.clear()
         self.known[key] = record
@@ -444,7 +443,7 @@ class MatchBuffer:
             place[...] = x[index]
 
     def exchange(self) -> bool:
-        """Start the exchange of the blocks; whether it is complete after a short time of
+        """Start the exchange of the blocks; return whether it is complete after a short time of
         polling.
         """
         raise NotImplementedError
@@ -455,12 +454,11 @@ class MatchBuffer:
 
 
 class MatchBuffers:
-    """Chooses the size of the next match, so that the values of the latest ones would have fit
-    in, up to a limit.
+    """The buffers of one lane, and the choice among them: the next match has room for the largest
+    of the latest values, up to a limit.
 
-    So a program whose values are small, but do not fit beside a header in 512 bytes, has them in
-    the match too. All ranks of a group see the same matches, so all of them choose the same
-    size.
+    So values that are small, but do not fit beside a header in 512 bytes, travel in the match too.
+    All ranks of a group see the same matches, so all of them choose the same size.
     """
 
     __slots__ = ("_buffers", "_left", "_most", "now")
@@ -472,7 +470,7 @@ class MatchBuffers:
         self._most = 0
 
     def resize(self, most: int) -> None:
-        """A match in which the largest value had so many bytes."""
+        """Note a match in which the largest value had so many bytes."""
         need = most + SIZE
         size = self.now.size
         if need > self._buffers[-1].size:
@@ -503,7 +501,7 @@ class Place(NamedTuple):
 
 @functools.lru_cache(1000)
 def table(forms: tuple[Any, ...]) -> bytes:
-    """The forms, (name of dtype, shape) or None each, as text of a multiple of 64 bytes."""
+    """Return the forms, (name of dtype, shape) or None each, as text of a multiple of 64 bytes."""
     text = json.dumps(forms, separators=(",", ":")).encode()
     return text.ljust(-(-len(text) // 64) * 64)
 
@@ -525,7 +523,7 @@ def places(text: bytes) -> tuple[Place | None, ...]:
 
 
 def part_forms(xs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The form of each part, (name of dtype, shape); None for a part that does not exist.
+    """Return the form of each part, (name of dtype, shape); None for a part that does not exist.
 
     Raises:
         TypeError: a part cannot be sent.
@@ -534,7 +532,7 @@ def part_forms(xs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def join_parts(text: bytes, xs: tuple[Any, ...]) -> bytes:
-    """The table, and then the parts themselves."""
+    """Return the table, and then the parts themselves."""
     return b"".join([text, *[x.tobytes() for x in xs if x is not None]])
 
 
@@ -544,7 +542,7 @@ def on_host(xs: tuple[Any, ...]) -> bool:
 
 
 def part(raw: Any, start: int, text: bytes, index: int) -> Array | None:
-    """A view of one of the parts behind a table that begins at ``start``."""
+    """Return a view of one of the parts behind a table that begins at ``start``."""
     place = places(text)[index]
     return (
         None

@@ -2,8 +2,8 @@
 
 Each communication is written once, as steps: a generator that yields what it waits for
 (``Pending``). :func:`complete` drives it to its end. An :class:`Operation` starts it and lets the
-program go on; it takes its next steps whenever this rank waits for anything, or asks
-:meth:`Operation.test`, so no thread is needed, and a rank that waits never keeps another one
+program go on; it takes its next steps whenever this rank waits for anything, or calls
+:meth:`Operation.test`. So no thread is needed, and a rank that waits never keeps another one
 waiting.
 """
 
@@ -21,7 +21,7 @@ from mnpar.runtime.callsite import call_site, site_of_thread
 
 
 def complete(transport: Transport, steps: Steps[T]) -> T:
-    """Take all steps; their result."""
+    """Take all steps; return their result."""
     try:
         pending = next(steps)
         while True:
@@ -33,7 +33,7 @@ def complete(transport: Transport, steps: Steps[T]) -> T:
 
 
 def no_steps() -> Steps[None]:
-    """The steps of a communication that is done already."""
+    """Return the steps of a communication that is done already."""
     return
     yield
 
@@ -102,7 +102,7 @@ class Operation:
         self._error: BaseException | None = None
         self.done = False
         self._advance(None)
-        if self._error is not None:  # of the arguments
+        if self._error is not None:  # a wrong argument
             raise self._error
         if not self.done:
             transport.active[self] = None
@@ -139,7 +139,7 @@ class Operation:
             self._transport.active.pop(self, None)
 
     def test(self) -> bool:
-        """Return whether it is done; takes what steps it can.
+        """Take the steps that can be taken without waiting; return whether it is done.
 
         Raises:
             CommunicatorError: another thread waits on the communicator.

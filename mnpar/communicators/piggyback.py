@@ -1,7 +1,7 @@
-"""``Communicator.allreduce_if`` of the same array again and again, in two halves.
+"""A repeated ``Communicator.allreduce_if`` of one array, in two halves.
 
 Between the halves a rank can work, and no other rank waits for it. The multi-node optimizer sums
-its gradients so: what a step of it must agree on travels with them as the piggyback.
+its gradients so: the ranks' records of the update travel with them as the piggyback.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from mnpar.communicators.wire import UPDATE
 
 
 class PiggybackSum:
-    """:meth:`Communicator.allreduce_if` of one array: ``begin`` publishes this rank's values where
-    ranks sum in shared memory, ``end`` sums. Between them no other rank waits for this one.
+    """The sum of one array by :meth:`Communicator.allreduce_if`: ``begin`` publishes this rank's
+    values where ranks sum in shared memory, ``end`` sums. Between them no other rank waits for this
+    one.
 
     Args:
         comm: the ranks.
@@ -27,8 +28,8 @@ class PiggybackSum:
 
     def __init__(self, comm: Communicator, x: Array) -> None:
         self._comm, self.x, self._piggyback = comm, x, b""
-        self._shared: SharedSum | None = None  # the communicator's, when it was last looked up
-        self._form: SumForm | None = None  # of the array, there
+        self._shared: SharedSum | None = None  # that of the communicator at the last begin
+        self._form: SumForm | None = None  # the array's form in it
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PiggybackSum:
         """Return a sum over the same ranks, of a copy of the array."""
@@ -52,7 +53,7 @@ class PiggybackSum:
                 after :meth:`wait_for_rest`.
 
         Returns:
-            Whether it was accepted.
+            True if it was accepted.
         """
         comm, shared, x = self._comm, self._shared, self.x
         if shared is None or self._form is None:

@@ -1,4 +1,4 @@
-"""Receives that were posted, and which of them gets a message.
+"""Posted receives, and the choice of the one that gets a message.
 
 As in MPI, a message goes to the receive that was posted first among those that it matches, and
 messages of one rank are taken in the order in which they were sent. Receives are kept by what they
@@ -41,7 +41,7 @@ class PostedReceives:
         self._size = size
         self._numbers = itertools.count()
         self._waited_for = 0
-        # those without a message, by lane, source and tag, in the order in which they were posted
+        # receives without a message, by lane, source and tag, in the order of their posting
         self._open: dict[tuple[int, int, int], deque[PostedReceive]] = {}
         self._of_any_tag = 0  # so many of these
 
@@ -75,7 +75,7 @@ class PostedReceives:
         return True
 
     def _give(self, envelope: Envelope, lane: int) -> None:
-        """Give a message to the first receive that it matches: there is one."""
+        """Give a message to the first receive that it matches; there must be one."""
         source, tag = envelope.source, envelope.tag
         found = [
             self._first(*key, lane)
@@ -86,7 +86,7 @@ class PostedReceives:
         self._first(first.source, first.tag, lane)
 
     def _first(self, source: int, tag: int, lane: int) -> PostedReceive | None:
-        """The first open receive of this source and tag; those that are not open are dropped."""
+        """Return the first open receive of this source and tag; drop closed ones before it."""
         queue = self._open.get((lane, source, tag))
         if queue is None:
             return None
@@ -99,11 +99,10 @@ class PostedReceives:
         return None
 
     def _probe(self, receive: PostedReceive, probe: Probe) -> Envelope | None:
-        """A message for a receive, or for an earlier one.
+        """Return a message for a receive, or for an earlier one.
 
-        Where an earlier receive waits for any tag of a source, it is the oldest message of that
-        source that has to be taken, whatever its tag: to look for the one of this tag first would
-        give them out in another order.
+        If an earlier receive waits for any tag of a source, the oldest message of that source must
+        be taken, whatever its tag: a search for this tag would give messages out in another order.
         """
         source, tag, lane = receive.source, receive.tag, receive.lane
         if tag == ANY or not self._of_any_tag:

@@ -43,8 +43,8 @@ def check_reducible(x: Array, call: Call) -> None:
 
 
 def bytes_of_reduction(array: Array, rank: int, size: int, root: int | None) -> int:
-    """The bytes that a rank sends when an array is reduced in parts: the other ranks' parts of its
-    array, and the reduction of its own part to each rank that wants the result.
+    """Return the bytes that a rank sends when an array is reduced in parts: the other ranks' parts
+    of its array, and the reduction of its own part to each rank that wants the result.
     """
     start = array.size * rank // size
     stop = array.size * (rank + 1) // size
@@ -53,8 +53,8 @@ def bytes_of_reduction(array: Array, rank: int, size: int, root: int | None) -> 
 
 
 def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None) -> Array:
-    """The reduction of arrays in the order of the list, in ``out`` if it is given; 16-bit floats
-    are reduced in 32 bits.
+    """Return the reduction of arrays in the order of the list, in ``out`` if it is given; 16-bit
+    floats are reduced in 32 bits.
     """
     first = arrays[0]
     ufunc = UFUNCS[reduction]
@@ -67,7 +67,7 @@ def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None)
         total = first.copy()  # it may be a view of the message
     elif out is None:
         total = ufunc(first, arrays[1])
-        if isinstance(total, np.generic):  # of 0-d arrays
+        if isinstance(total, np.generic):  # numpy makes a scalar of 0-d arrays
             total = np.asarray(total)
     else:
         total = ufunc(first, arrays[1], out=out)

@@ -1,9 +1,9 @@
-"""Copies of one model on several ranks, as a communicator sees them: parameters and persistent
-values from rank 0, and sums of gradients, by few messages.
+"""Copies of one model on several ranks: few messages give them rank 0's parameters and persistent
+values, or sum their gradients.
 
-A communicator knows arrays and no models, so what it needs of one is a protocol here. Values and
-gradients of two models of one form fit together, so the ranks also compare which model each of them
-means (:class:`KnownModels`).
+A communicator knows arrays and no models; the part of a model that it needs is a protocol here.
+Values and gradients of two models of one form fit together, so the ranks also compare which model
+each of them means (:class:`KnownModels`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class KnownModels:
 
     def __init__(self) -> None:
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        # of each number, when its model was made, negative if it was unpickled; 0: nobody knows
+        # by number, the time at which a model was made, negative: it was unpickled; 0: nobody knows
         self._made: list[int] = []
 
     def describe(self, model: Model) -> list[int]:
@@ -329,7 +329,7 @@ def _reduce_together(comm: ReplicatingCommunicator, arrays: list[Array], scale: 
         start += array.size
 
 
-_BITS = 62  # of an integer that travels; models beyond count as dropped
+_BITS = 62  # bits of an integer that travels; models beyond them count as dropped
 
 _DIFFERENT = "the ranks name different models in one call:"
 

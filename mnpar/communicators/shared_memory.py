@@ -26,8 +26,8 @@ class SharedMemory(Protocol):
         """Return whether other arrays of this rank refer to the memory."""
 
     def sync(self) -> None:
-        """A memory barrier: to be called before and after the ranks meet, so that each sees what
-        the others wrote before.
+        """Make a memory barrier: ranks call it before and after they meet, so that each sees the
+        writes of the others.
         """
 
     def free(self) -> None:
@@ -59,7 +59,7 @@ class OwnMemory(MemoryArray):
     """The memory of thread ranks, which share one address space."""
 
     def sync(self) -> None:
-        """Threads see each other's writes."""
+        """Do nothing: threads see each other's writes."""
 
     def free(self) -> None:
         """Drop this rank's reference; with the last one the memory is gone."""
@@ -67,8 +67,8 @@ class OwnMemory(MemoryArray):
 
 
 class WindowMemory(MemoryArray):
-    """The memory of processes: a window of MPI's, which a machine's first rank allocates, and all
-    its ranks read and write.
+    """The memory of processes: an MPI window, which a machine's first rank allocates, and all its
+    ranks read and write.
     """
 
     def __init__(self, MPI: Any, window: Any, first: bool) -> None:
@@ -79,12 +79,12 @@ class WindowMemory(MemoryArray):
             self.array.fill(0)
 
     def sync(self) -> None:
-        """MPI's memory barrier; it does not wait."""
+        """Call MPI's memory barrier, which does not wait."""
         self._window.Sync()
 
     def free(self) -> None:
-        """Free the window: MPI's call blocks until the other ranks of the machine make it, which
-        are all here.
+        """Free the window. MPI's call blocks until all ranks of the machine have made it; all of
+        them are here.
         """
         del self.array
         self._window.Unlock_all()
@@ -92,7 +92,7 @@ class WindowMemory(MemoryArray):
 
 
 def free_memory() -> int | None:
-    """The bytes of shared memory that this machine has left; None if it is not to be seen."""
+    """Return the bytes of shared memory that this machine has left; None: they cannot be seen."""
     try:
         left = os.statvfs(SHM)
     except (OSError, AttributeError):  # another system
@@ -101,5 +101,5 @@ def free_memory() -> int | None:
 
 
 def allocate(nbytes: int) -> memoryview:
-    """A buffer of zeros."""
+    """Return a buffer of zeros."""
     return memoryview(np.zeros(max(nbytes, 1), np.uint8))  # type: ignore[arg-type]

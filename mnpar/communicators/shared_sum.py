@@ -13,9 +13,9 @@ Larger arrays are not copied at all: they live in the shared memory (``SharedVec
 adds up its part of all vectors, writes the sum to all of them, and tells by its word when it is
 done. So each rank reads as many bytes as its vector has, and writes as many.
 
-A sum has two halves: ``begin`` publishes this rank's values, ``end`` adds up those of all ranks.
-Whatever a rank does between them, no other rank has to wait for it, and ranks that arrive at
-slightly different times do not wait for each other.
+A sum has two halves: ``begin`` publishes this rank's values, ``end`` adds up those of all ranks. No
+other rank waits while a rank works between them, and ranks that arrive at slightly different times
+do not wait for each other.
 
 Ranks may be in different collectives by mistake. A rank that waits in the match of a collective
 writes the number of that collective to a second word; a rank that waits here sees it, leaves, and
@@ -53,7 +53,7 @@ _TEXT = HEAD - 2  # bytes of the form; the first two of the head are the length 
 SLOT_VALUES = 2**15
 _LINE = 64  # bytes of a cache line
 _SLOT = HEAD + PIGGYBACK + SLOT_VALUES
-_ELSEWHERE = 1  # where the second word is, after the first
+_ELSEWHERE = 1  # place of the second word after the first
 # a word is the number of the sum times this, plus how often the slot got another form or piggyback
 # (modulo this)
 _COUNTS = 2**16
@@ -72,7 +72,7 @@ _BLOCK = 2**17
 
 
 class SumForm:
-    """How arrays of one form (dtype and shape) are summed here.
+    """The way in which arrays of one form (dtype and shape) are summed here.
 
     Args:
         head: the form, as bytes.
@@ -98,7 +98,7 @@ class SumForm:
 
 
 def _adder(arrays: list[Array]) -> Callable[[Array], Any]:
-    """A function that writes the sum of these arrays to another one."""
+    """Return a function that writes the sum of these arrays to another one."""
     two = len(arrays) == 2 and arrays[0].dtype.itemsize > 2
     return partial(np.add, *arrays) if two else partial(reduce_arrays, arrays, "sum")
 
@@ -131,8 +131,8 @@ class SharedSum:
         self._others = [at for at in self._at if at != self._mine]
         self._slots = [[start + _LINE + turn * _SLOT for start in starts] for turn in (0, 1)]
         self._turn = 0  # the same on all ranks
-        self._seq = 0  # of the sum that this rank is in
-        self._form: Any = None  # of its values
+        self._seq = 0  # number of the sum that this rank is in
+        self._form: Any = None  # form of its values
         # the form and piggyback in each slot of this rank, and how often each got another one
         self._published: list[tuple[SumForm | None, bytes]] = [(None, b"")] * 2
         self._counts = [0, 0]
@@ -147,7 +147,7 @@ class SharedSum:
 
     @classmethod
     def size(cls, ranks: int) -> int:
-        """Bytes of memory that a memory_sum of so many ranks takes."""
+        """Return the bytes of memory that a sum over so many ranks takes."""
         return ranks * (_LINE + 2 * _SLOT)
 
     def add_vectors(self, vectors: SharedVectors) -> None:
@@ -156,7 +156,7 @@ class SharedSum:
         self._vectors[id(vectors.mine)] = vectors
 
     def form(self, x: Any) -> SumForm | None:
-        """How an array is summed here; None if it cannot be."""
+        """Return the form by which an array is summed here; None if it cannot be."""
         if type(x) is not np.ndarray:
             return None
         if x.nbytes <= SLOT_VALUES:
@@ -218,7 +218,7 @@ class SharedSum:
                 after :meth:`wait_for_rest`.
 
         Returns:
-            Whether the piggybacks are accepted; None if there is no sum here, because some rank is
+            True if the piggybacks are accepted; None if there is no sum here, because some rank is
             in another collective, or has values of another form.
         """
         words = self._words
@@ -268,8 +268,8 @@ class SharedSum:
             self._seq = 0
 
     def _leave(self, channel: Channel, seq: int) -> None:
-        """There is no sum here: the caller goes on in a match of the same number, where all
-        ranks learn why.
+        """Leave without a sum: the caller goes on in a match of the same number, where all ranks
+        learn why.
         """
         self._seq, self._turn = 0, 1 - self._turn  # nobody has used the slot of this turn
         channel.return_number(seq)
@@ -283,7 +283,7 @@ class SharedSum:
         self._published[turn], self._counts_read[turn] = (form, piggyback), self._nothing_read
 
     def _read_forms(self, begin: int, turn: int) -> None:
-        """Read the slots whose form or piggyback may be others than last time; all ranks have
+        """Read the slots whose form or piggyback may have changed since last time; all ranks have
         written them.
         """
         # a rank in the next sum shows the count of its other slot
@@ -302,7 +302,7 @@ class SharedSum:
 
     def _wait(self, least: int) -> bool:
         """Wait until the words of all other ranks are at least ``least``, or one is in another
-        collective; whether they are.
+        collective; return whether they are.
         """
         words, transport = self._words, self._transport
         for at in self._others:
@@ -374,7 +374,7 @@ class SharedVectors:
         start, stop = [
             size * r // ranks // line * line if r < ranks else size for r in (rank, rank + 1)
         ]
-        # what this rank adds up, and what is before and after it:
+        # the stretch that this rank adds up, and those before and after it
         self.parts = [slice(start, stop), slice(0, start), slice(stop, size)]
         step = _BLOCK // self.mine.itemsize
         places = [slice(at, min(at + step, stop)) for at in range(start, stop, step)]
@@ -383,7 +383,7 @@ class SharedVectors:
         self.form: Any = None  # how a SharedSum sums them, set by it
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedVectors:
-        """Itself: a copied model's gradients live elsewhere."""
+        """Return the vectors themselves: a copied model's gradients live elsewhere."""
         return self
 
     def add_up(self) -> None:
@@ -413,8 +413,8 @@ class ObjectCommunicator(Protocol):
 
 
 def share_vectors(comm: ObjectCommunicator, like: Array, number: int) -> SharedVectors | None:
-    """SharedVectors like ``like``, which is one-dimensional; all ranks call it. None if the memory
-    cannot be had.
+    """Return SharedVectors like ``like``, which is one-dimensional; all ranks call it. Return None
+    if the memory cannot be had.
 
     Each rank allocates the pages of its own vector: with several memory nodes (NUMA) they are on
     the one near that rank.
@@ -448,8 +448,8 @@ def share_vectors(comm: ObjectCommunicator, like: Array, number: int) -> SharedV
 
 
 def _unnamed_file(nbytes: int) -> int:
-    """A file that never has a name, so that nothing is left of it however the job ends; -1: there
-    is no room for it.
+    """Return a file that never has a name, so that nothing is left of it however the job ends; -1:
+    there is no room for it.
     """
     try:
         file = os.open(SHM, os.O_RDWR | os.O_TMPFILE, 0o600)
@@ -463,8 +463,8 @@ def _unnamed_file(nbytes: int) -> int:
 
 
 def _file_identity(file: int) -> tuple[int, int]:
-    """The identity of an open file: in another container the path of a process's descriptor may
-    lead to another file.
+    """Return the identity of an open file: in another container the path of a process's descriptor
+    may lead to another file.
     """
     found = os.fstat(file)
     return found.st_dev, found.st_ino

@@ -1,4 +1,5 @@
-"""How bytes get from rank to rank: the small protocol behind every communicator.
+"""The transport: the small protocol behind every communicator, by which bytes get from rank to
+rank.
 
 A transport knows neither Variables nor shapes nor what a gradient is: :class:`Channel` builds all
 communications on these methods, so each of them is written, and proved, once for processes, threads
@@ -17,14 +18,14 @@ from mnpar.communicators.matching import MatchBuffers
 from mnpar.communicators.shared_memory import SharedMemory
 from mnpar.communicators.waiting import Pending, Steps, Waiting
 
-# What a message on the backward lane is: with its number it makes the tag by which the message is
-# matched (``numbered_tag``).
+# The kind of a message on the backward lane: with its number it makes the tag by which the message
+# is matched (``numbered_tag``).
 REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, MATCH = KINDS = range(6)
 
 
 def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
-    """The tag of a message of this kind (``KINDS``) that belongs to message, collective or exchange
-    number ``seq``.
+    """Return the tag of a message of this kind (``KINDS``) that belongs to message, collective or
+    exchange number ``seq``.
     """
     return len(KINDS) * ((8 * seq + order) % (limit // len(KINDS))) + kind
 
@@ -38,7 +39,7 @@ class Traffic:
     there is no gradient counts, too), and the bytes of the arrays in them, or of pickled objects.
     ``collectives`` and ``collective_bytes``: the collectives in which the rank took part, and the
     bytes of their arrays that it sent to other ranks. Headers are not counted. Thread ranks send
-    nothing: counted is what processes would send.
+    nothing: they count the bytes that processes would send.
     """
 
     messages: int = 0
@@ -73,13 +74,13 @@ class Transport(Protocol):
     active: dict[Any, None]
     # the thread that is in a communication of this group and waits for it; 0: none
     in_use: int
-    # so many of the operations are looked at between two looks for what is awaited: where it asks
-    # again and again they take turns, so that a thousand of them slow nothing down
+    # the number of operations that are looked at between two looks for the awaited message: where
+    # the transport looks again and again they take turns, so a thousand of them slow nothing down
     at_once: int
     # the buffers of collectives' matches, for each lane
     match_buffers: tuple[MatchBuffers, MatchBuffers]
     shared_sum: Any  # a SharedSum, once one was made; else None
-    can_sum_in_memory: bool  # whether one can be made
+    can_sum_in_memory: bool  # a SharedSum can be made
 
     @property
     def world_ranks(self) -> list[int]:
@@ -107,13 +108,13 @@ class Transport(Protocol):
         """Take the oldest matching message out of the queue, if there is one."""
 
     def read(self, envelope: Envelope, lane: int, waiting: Waiting) -> Steps[Array]:
-        """The bytes of a message that ``probe`` gave."""
+        """Return the bytes of a message that ``probe`` gave."""
 
     def try_recv(
         self, source: int, tag: int, lane: int, waiting: Callable[[], Waiting]
     ) -> tuple[Array, int, int] | None:
-        """The bytes, source and tag of the oldest matching message; None if none comes while it
-        polls for a short time.
+        """Return the bytes, source and tag of the oldest matching message; None if none comes while
+        it polls for a short time.
         """
 
     def complain(self, rank: int, text: str) -> None:
@@ -122,17 +123,17 @@ class Transport(Protocol):
         """
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
-        """An allgather of blocks of one size, in rank order. Other collectives may be started
+        """Start an allgather of blocks of one size, in rank order. Other collectives may be started
         before it is ready. (A match that is waited for at once goes by the ``match_buffers``.)
         """
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
-        """Fill ``array`` with the root's. This and the next two have to be waited for at once."""
+        """Fill ``array`` with the root's. The caller must wait at once, as for the next two."""
 
     def allgather(
         self, array: Array, counts: list[int], lane: int, waiting: Waiting
     ) -> Steps[Array]:
-        """The bytes of all ranks, joined; ``counts[r]`` of them are rank r's."""
+        """Return the bytes of all ranks, joined; ``counts[r]`` of them are rank r's."""
 
     def reduce(
         self,
@@ -143,8 +144,8 @@ class Transport(Protocol):
         waiting: Waiting,
         out: Array | None = None,
     ) -> Steps[Array]:
-        """The elementwise reduction over ranks; on ``root`` alone, or everywhere (None). It may be
-        computed into ``out``.
+        """Return the elementwise reduction over ranks; on ``root`` alone, or everywhere (None). It
+        may be computed into ``out``.
         """
 
     def reduce_in_parts(
@@ -155,21 +156,21 @@ class Transport(Protocol):
         root: int | None = None,
         out: Array | None = None,
     ) -> Steps[Array]:
-        """The same by point-to-point messages of tag ``waiting.tag``: it can also be waited for
-        later.
+        """Reduce as :meth:`reduce` does, by point-to-point messages of tag ``waiting.tag``; the
+        caller may also wait for it later.
         """
 
     def split(self, color: int | None, key: int) -> Transport | None:
-        """The group of those who gave the same color, ordered by (key, rank). It waits."""
+        """Return the group of those who gave the same color, ordered by (key, rank). It waits."""
 
     def places(self) -> tuple[int, int, int, int]:
-        """intra_rank, intra_size, inter_rank, inter_size: the rank on its machine, the machine
-        among machines. It waits.
+        """Return intra_rank, intra_size, inter_rank and inter_size: the rank on its machine, the
+        machine among machines. It waits.
         """
 
     def share(self, nbytes: int) -> SharedMemory:
-        """Memory of ``nbytes`` zeros on each machine, which its ranks share. It waits; called right
-        after a barrier.
+        """Return memory of ``nbytes`` zeros on each machine, which its ranks share. It waits;
+        called right after a barrier.
         """
 
     def finalize(self) -> None:
@@ -182,19 +183,17 @@ class Transport(Protocol):
         """Return whether ranks can go on when others of them have ended."""
 
     def revoke(self) -> None:
-        """Have every rank that waits in this group, now or later, fail: what it waits for may never
-        come.
-        """
+        """Let every rank fail that waits in this group, now or later."""
 
     def lost(self, error: BaseException) -> bool:
         """Return whether an error says that another rank was lost, and nothing of this one."""
 
     def agree(self, well: bool) -> bool:
-        """Return whether all ranks are there, and all are well: the same on all of them. It waits,
-        for those that are there.
+        """Return whether all ranks are there, and all are well: the same on all of them. It waits
+        for the ranks that are there.
         """
 
     def survivors(self, well: bool) -> Transport | None:
-        """The group of the ranks that are there and well; None on one that is not. It waits, for
-        those that are there.
+        """Return the group of the ranks that are there and well; None on one that is not. It waits
+        for the ranks that are there.
         """

@@ -1,7 +1,8 @@
 """Waits: a communication is a generator of them (``Steps``), so it can be waited for now or later.
 
 The steps of a communication yield a ``Pending`` where they need something of other ranks.
-``Waiting`` describes what is awaited, for the errors of waits that would last for ever.
+``Waiting`` describes the awaited message or collective, for the errors of waits that would last for
+ever.
 """
 
 from __future__ import annotations
@@ -45,15 +46,17 @@ _COMMUNICATOR = re.compile(on_communicator("") + r"([\d.]+)")
 
 
 def untaken(dest: int, source: int, tag: int, text: str) -> str:
-    """The warning about a message that rank ``dest`` never received; ``text`` is its header's."""
+    """Return the warning about a message that rank ``dest`` never received; ``text`` is its
+    header's.
+    """
     if text.startswith("gradient of"):  # its tag is a number that no user gave
         return f"rank {dest} never took a gradient from rank {source}: {text}; {BACKWARD_TOO}"
     return f"rank {dest} never received a message from rank {source}, tag {tag}: {text}"
 
 
 def unfinished(rank: int, text: str) -> str:
-    """The warning about an operation that was started, and that other ranks never came to: nobody
-    waited for it.
+    """Return the warning about an operation that was started, and that other ranks never came to:
+    nobody waited for it.
     """
     return (
         f"rank {rank} started {text}, which could not end: others never came to it, or sent nothing"
@@ -61,7 +64,7 @@ def unfinished(rank: int, text: str) -> str:
 
 
 class Waiting(NamedTuple):
-    """A description of what a rank waits for, shown when it waits too long."""
+    """The description of a wait, shown when it lasts too long."""
 
     what: str  # "recv", "gradient of allreduce"
     site: str
@@ -123,8 +126,9 @@ class Waiting(NamedTuple):
         return read_header(self.head).said if self.head else self.what
 
     def beside(self, ranks: Sequence[int], me: int, size: int) -> str:
-        """The numbers in the job of those it waits for, where these are not said: ``ranks`` of the
-        ``size`` in the job are the communicator's, ``me`` is waiting.
+        """Return the numbers in the job of the ranks it waits for, where the communicator's numbers
+        are others: ``ranks`` are those of the communicator among the ``size`` in the job, and
+        ``me`` is waiting.
         """
         if self.peer == ANY:
             return "; it could come from " + " or ".join(
@@ -142,9 +146,7 @@ class Waiting(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """Something that is awaited: the steps of a communication yield it, and are sent its value when
-    it is there.
-    """
+    """A wait: the steps of a communication yield it, and are sent its value when it is ready."""
 
     ready: Callable[[], bool]  # looks, and never waits
     value: Callable[[], Any]  # asked for once, after ``ready()``
@@ -153,7 +155,7 @@ class Pending(NamedTuple):
 
 
 def nothing() -> None:
-    """The value of a ``Pending`` that has none."""
+    """Return None, the value of a ``Pending`` that has none."""
 
 
 T = TypeVar("T")

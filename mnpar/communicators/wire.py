@@ -26,12 +26,12 @@ from mnpar.runtime.callsite import SITE_BYTES, decode_site
 _LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + f"Bi{SITE_BYTES}s")
 SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
-NUMBER = slice(10, 18)  # of these, the seq
+NUMBER = slice(10, 18)  # the seq in them
 # the part of a collective's seq that is its own number; above it stands the number of the
 # collective whose gradient it is, 0 in forward
 OWN_NUMBER = 2**32 - 1
 FORM = slice(18, 140)  # kind, ndim, dtype, nbytes, shape
-NBYTES = slice(36, 44)  # of these, the number of bytes
+NBYTES = slice(36, 44)  # the number of bytes in them
 FLAGS = 140
 _FOLLOWS = struct.Struct("<2xBxB5xQ18xQ")  # op, order, seq, nbytes
 WANTS, RECORDING, ON_DEVICE = 1, 2, 4
@@ -40,7 +40,7 @@ WAITED_FOR = 8  # the sender waits until the message has been taken
 # here is no gradient, and there never will be one: whoever wants it need not ask again
 REFUSED = 16
 
-# of messages of gradients: the pass of backward keeps the tape for another pass; the pass computes
+# in messages of gradients: the pass of backward keeps the tape for another pass; the pass computes
 # gradients of some variables only (mnpar.grad)
 KEEPS_TAPE, TO_TARGETS = 32, 64
 PASS = RECORDING | KEEPS_TAPE | TO_TARGETS  # the identity of a pass: autograd/passes.py
@@ -66,7 +66,7 @@ _COLLECTIVES = (
     "scan",
     "exscan",
 )
-# of one root, which errors name
+# collectives with a root, which errors name
 ROOTED = tuple(
     [name + obj for name in ("bcast", "reduce", "gather", "scatter") for obj in ("", "_obj")]
 )
@@ -93,8 +93,8 @@ OPS = (
 _OP_CODES = {name: code for code, name in enumerate(OPS)}
 REDUCTIONS = ("sum", "max", "min", "prod", "mean")
 _WIDENED = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
-# Of these the mean is made of wider numbers, which are what travels: that all ranks gave the same
-# has to be told.
+# The mean of arrays of these dtypes is made of wider numbers, which travel; so the header must name
+# the dtype that the ranks gave.
 MEANS = ("mean", *[f"mean of {name}" for name in _WIDENED])
 _TOLD = (*REDUCTIONS, *MEANS[1:])
 _REDUCTION_CODES = {name: code for code, name in enumerate(_TOLD)}
@@ -111,8 +111,8 @@ class Call(NamedTuple):
     reduction: str = "sum"
     order: int = 0  # 0 forward, 1 the gradient of it, 2 the gradient of the gradient …
     tag: int = 0
-    later: bool = False  # whether a collective is non-blocking
-    pass_flags: int = 0  # of a gradient: KEEPS_TAPE and TO_TARGETS
+    later: bool = False  # True: a non-blocking collective
+    pass_flags: int = 0  # KEEPS_TAPE and TO_TARGETS, of a gradient
 
     @property
     def flags(self) -> int:
@@ -130,12 +130,14 @@ class Call(NamedTuple):
 
 
 def describe_pass(flags: int, origin: int) -> str:
-    """A pass of backward as errors tell it: ``mnpar.backward(retain_tape=True) at train.py:12``."""
+    """Return a pass of backward as errors name it: ``mnpar.backward(retain_tape=True) at
+    train.py:12``.
+    """
     return f"mnpar.{_pass_call(flags, '')} at {decode_site(origin)}"
 
 
 def different_passes(*flags: int) -> tuple[str, str]:
-    """Return what is wrong where ranks are in passes of these flags, and the remedy, which names
+    """Return the first line of an error where ranks are in passes of these flags, and its remedy:
     the call that joins the pass that a program most easily forgets.
     """
     what = "ranks are in different passes of backward"
@@ -162,18 +164,18 @@ def _pass_call(flags: int, arguments: str) -> str:
 
 
 def call_of(fields: tuple[Any, ...]) -> Call:
-    """``Call(*fields)`` of all its fields, but faster."""
+    """Return ``Call(*fields)`` of all its fields, but faster."""
     return tuple.__new__(Call, fields)
 
 
 def mean_of(dtype: Any) -> str:
-    """The mean as a header tells it, of arrays that are made wider to be summed."""
+    """Return the name in a header of the mean of arrays that are made wider to be summed."""
     name = f"mean of {dtype.name}"
     return name if name in _REDUCTION_CODES else "mean"
 
 
 class Header(NamedTuple):
-    """A header, read."""
+    """A parsed header."""
 
     op: str
     reduction: str
@@ -288,7 +290,7 @@ def pack_header(
 
 
 def numbered(header: bytes, seq: int) -> bytes:
-    """The header of the same message with another number."""
+    """Return the header of the same message with another number."""
     return header[: IDENTITY - 8] + seq.to_bytes(8, "little") + header[IDENTITY:]
 
 
@@ -296,7 +298,7 @@ _READ: dict[bytes, Header] = {}  # parsed headers, by all but their number
 
 
 def read_header(raw: bytes | memoryview | Array) -> Header:
-    """The header at the beginning of a message.
+    """Return the header at the beginning of a message.
 
     Raises:
         MismatchError: mnpar did not send this.
@@ -341,8 +343,8 @@ _NAMES: dict[Any, str] = {}
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of a dtype in a header: numpy's short one; for the dtypes of ml_dtypes (bfloat16)
-    the full one.
+    """Return the name of a dtype in a header: numpy's short one; for the dtypes of ml_dtypes
+    (bfloat16) the full one.
 
     Raises:
         TypeError: arrays of this dtype have no meaning in another process.
@@ -408,13 +410,15 @@ def describe(x: Array) -> tuple[Array, int]:
 
 
 def encode_refusal(call: Call, seq: int) -> Array:
-    """Return a message to a rank that wants a gradient: what would give it was not recorded."""
+    """Return a message to a rank that wants a gradient: the function that would give it was not
+    recorded.
+    """
     return np.frombuffer(pack_header(call, seq, NOTHING, flags=REFUSED), np.uint8)
 
 
 def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
-    """Read a header that is sent by itself: whether it is of a send, its order, its number, and
-    how many bytes follow it.
+    """Read a header that is sent by itself; return whether it is of a send, its order, its number,
+    and the number of bytes that follow it.
     """
     # an array is a buffer, which type checkers know from Python 3.12 on
     op, order, seq, nbytes = _FOLLOWS.unpack_from(head)  # type: ignore[arg-type]
@@ -422,8 +426,8 @@ def what_follows(head: bytes | Array) -> tuple[bool, int, int, int]:
 
 
 def encode(x: Any, call: Call, seq: int) -> Array:
-    """A message, header and value, in memory of its own, uint8. ``x`` is an array, None, or a
-    tuple, list or dict of such.
+    """Return a message, header and value, in memory of its own, uint8. ``x`` is an array, None, or
+    a tuple, list or dict of such.
     """
     if type(x) is np.ndarray:
         header = pack_header(call, seq, ARRAY, x.nbytes, x.shape, x.dtype)
@@ -444,7 +448,7 @@ def encode(x: Any, call: Call, seq: int) -> Array:
 
 
 def bytes_of(x: Any) -> int:
-    """The bytes of the arrays in a value that :func:`encode` takes."""
+    """Return the bytes of the arrays in a value that :func:`encode` takes."""
     if isinstance(x, dict):
         return sum(map(bytes_of, x.values()))
     if isinstance(x, tuple | list):
@@ -453,7 +457,7 @@ def bytes_of(x: Any) -> int:
 
 
 def _behind(header: bytes, x: Array) -> Array:
-    """The message of a header and an array on the host, which is copied once."""
+    """Return the message of a header and an array on the host, which is copied once."""
     frame = np.empty(SIZE + x.nbytes, np.uint8)
     frame.data[:SIZE] = header
     np.ndarray(x.shape, x.dtype, frame, SIZE)[...] = x
@@ -461,8 +465,8 @@ def _behind(header: bytes, x: Array) -> Array:
 
 
 def encode_pieces(pieces: list[Array], shape: tuple[int, ...], call: Call, seq: int) -> Array:
-    """One message of several pieces of arrays of one dtype, each copied once, to its place in the
-    message.
+    """Return one message of several pieces of arrays of one dtype, each copied once, to its place
+    in the message.
 
     ``shape`` is the one in the header; it has as many elements as the pieces together.
     """
@@ -481,7 +485,9 @@ def encode_pieces(pieces: list[Array], shape: tuple[int, ...], call: Call, seq: 
 
 
 def _encode_parts(parts: list[Any], kind: int, call: Call, seq: int) -> Array:
-    """A container is a header and the messages of its parts, each on a 64-byte boundary."""
+    """Return the message of a container: a header, and the messages of its parts, each on a 64-byte
+    boundary.
+    """
     frames = [encode(part, call, seq) for part in parts]
     room = sum(-(-len(frame) // 64) * 64 for frame in frames)
     whole = np.zeros(SIZE + room, np.uint8)
@@ -500,14 +506,14 @@ def _text(key: object) -> str:
 
 
 def encode_object(obj: Any, call: Call, seq: int) -> Array:
-    """One message that holds a pickled object."""
+    """Return one message that holds a pickled object."""
     body = pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
     return np.frombuffer(pack_header(call, seq, OBJECT, len(body)) + body, np.uint8)
 
 
 def decode(frame: Array, header: Header | None = None) -> tuple[Any, Header]:
-    """The value of a message, and its header. An array is a view of the message's own memory: it
-    was written once.
+    """Return the value of a message, and its header. An array is a view of the message's own
+    memory, to which it was written once.
     """
     header = header or read_header(frame)
     if header.kind == ARRAY and not header.flags & ON_DEVICE:  # the common case
@@ -530,6 +536,6 @@ def decode(frame: Array, header: Header | None = None) -> tuple[Any, Header]:
 
 
 def as_array(body: Array, header: Header) -> Array:
-    """Bytes as the array that the header describes, on a GPU if it left one."""
+    """Return bytes as the array that the header describes, on a GPU if it left one."""
     array = np.ndarray(header.shape, np.dtype(header.dtype), body)
     return backend.to_current_gpu(array) if header.flags & ON_DEVICE else array

@@ -1,6 +1,4 @@
-"""The source line of the user's program that a rank is at: errors name it, and message headers
-carry it.
-"""
+"""The current source line of the user's program: errors name it, and message headers carry it."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 _END = "the end of its program"
-SITE_BYTES = 47  # of a source line in a header
+SITE_BYTES = 47  # length of a source line in a header
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 # contextlib's frames are between mnpar's context managers and a ``with``, os's between execvp and
 # execve
@@ -44,14 +42,16 @@ def add_caller(filename: str) -> None:
 
 
 def call_site(skip: int = 0) -> str:
-    """The source line of the innermost caller outside mnpar, ``"train/model.py:42"``, where
-    ``skip`` of them are mnpar's.
+    """Return the source line of the innermost caller outside mnpar, ``"train/model.py:42"``; the
+    first ``skip`` callers are known to be mnpar's.
     """
     return site_of(sys._getframe(skip + 1))
 
 
 def site_of(frame: FrameType) -> str:
-    """The innermost source line outside mnpar at which a frame is, ``"train/model.py:42"``."""
+    """Return the innermost source line outside mnpar of a frame and its callers,
+    ``"train/model.py:42"``.
+    """
     known = _INSIDE.get
     while True:
         filename = frame.f_code.co_filename
@@ -91,14 +91,14 @@ def ipython_shell() -> Any:
 
 @functools.lru_cache(1000)
 def encode_site(site: str) -> int:
-    """A source line as a number of 31 bits, for headers that have no room for its text."""
+    """Return a source line as a number of 31 bits, for headers that have no room for its text."""
     name, _, line = site.rpartition(":")
     return _file_code(name) | min(int(line), 0xFFFF) if name else 0
 
 
 def decode_site(code: int) -> str:
-    """The source line that another rank has encoded. Its file is looked for among those that have
-    called mnpar here, then among the loaded modules.
+    """Return the source line that another rank has encoded. Its file is searched among those that
+    have called mnpar here, then among the loaded modules.
     """
     line = code & 0xFFFF
     if not line:
@@ -118,7 +118,7 @@ def _file_code(name: str) -> int:
 
 
 def site_of_thread(ident: int) -> str:
-    """The source line outside mnpar at which a thread is; empty if it has ended."""
+    """Return the source line outside mnpar at which a thread is; empty if the thread has ended."""
     frame = sys._current_frames().get(ident)
     return "" if frame is None else site_of(frame)
 

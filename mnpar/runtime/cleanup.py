@@ -1,5 +1,5 @@
-"""Remove all that an MPI job must neither leave behind (files in shared memory) nor hand on to
-child processes (the launcher's variables).
+"""The cleanup after an MPI job, which must neither leave files in shared memory behind nor hand the
+launcher's variables on to child processes.
 
 MPI libraries keep shared memory as files in ``/dev/shm``, and remove them only at a regular end: a
 job that is aborted leaves megabytes there for ever. But a file that all ranks have mapped, or read,
@@ -27,7 +27,7 @@ _SETTINGS = ("PMIX_MCA_",)  # the user's, read when they are needed
 
 
 def segments(pid: int | str = "self") -> list[str]:
-    """The files in shared memory that MPI has mapped into a process."""
+    """Return the files in shared memory that MPI has mapped into a process."""
     found = set()
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
         for line in maps:
@@ -38,7 +38,7 @@ def segments(pid: int | str = "self") -> list[str]:
 
 
 def unfinished(pid: int | str = "self") -> list[str]:
-    """The files in shared memory that UCX has made in a process, and has still to map, and to
+    """Return the files in shared memory that UCX has made in a process, and must still map and
     unlink.
     """
     found = []
@@ -52,10 +52,10 @@ def unfinished(pid: int | str = "self") -> list[str]:
 
 
 def launchers_file(launcher: int) -> list[str]:
-    """The file by which MPICH's launcher describes the machine to its ranks, and which stays when a
-    job is aborted.
+    """Return the file by which MPICH's launcher describes the machine to its ranks, and which stays
+    when a job is aborted.
 
-    Its name is not passed on, but the launcher has it open.
+    The launcher does not pass its name on, but has it open.
     """
     found = []
     with contextlib.suppress(OSError):
@@ -68,12 +68,12 @@ def launchers_file(launcher: int) -> list[str]:
 
 
 def is_launchers(name: str) -> bool:
-    """Return whether a file has the name of such a one."""
+    """Return whether a file has the name of a launcher's file."""
     return Path(name).name.startswith("hydra_hwloc_xmlfile_")
 
 
 def fingerprint(names: list[str]) -> int:
-    """A checksum of names: the same on ranks that have mapped the same files."""
+    """Return a checksum of names: the same on ranks that have mapped the same files."""
     return zlib.crc32("\n".join(names).encode())
 
 
@@ -88,7 +88,7 @@ _COLLECT = 'while IFS= read -r name; do [ "$name" ] || exit; set -- "$@" "$name"
 
 
 class Remover:
-    """A process that removes files if this one ends before it releases it, however it ends.
+    """A process that removes files if this one ends, in any way, before it calls ``release``.
 
     It is a shell, which starts in a millisecond, that waits for the end of a pipe: in a session of
     its own, as launchers kill groups of processes, and without the files that this process has
@@ -132,7 +132,7 @@ class Remover:
             os.write(self._wake, os.fsencode(name) + b"\n")
 
     def release(self) -> None:
-        """There is nothing to remove any more, or somebody else does."""
+        """End the process: nothing is left to remove, or somebody else removes it."""
         with contextlib.suppress(OSError):  # somebody has killed it, or waited for it
             os.write(self._wake, b"\n")
         os.close(self._wake)
@@ -148,8 +148,8 @@ def _is_inheritable(file: int) -> bool:
 
 
 def job_segments(job: str) -> str:
-    """The files in shared memory that ranks of a job open while MPICH starts, with the shell's
-    wildcards.
+    """Return a pattern, with the shell's wildcards, of the files in shared memory that ranks of a
+    job open while MPICH starts.
 
     Args:
         job: MPICH's name of it (of its "key value space"). The files' names have its hash (32-bit

@@ -1,12 +1,12 @@
-"""Waiting politely, and knowing why it takes so long.
+"""The detection of deadlocks: a rank waits by polling, and finds out why a wait takes long.
 
 A rank never sits in a blocking MPI call. It polls: first eagerly, then with short naps; so Ctrl-C
-gets through, and a rank that waits can answer questions. After half a second it asks those it waits
-for whether they have ended; after its patience it asks everybody what they wait for, and if from
-all the answers, given twice, nobody in its reach can go on, that is a deadlock: it raises an error
-with the table of all ranks. Of a rank that does not answer its neighbours on the same machine know
-more (``PeerState``): one that is gone or stopped is an error too; one that is busy, or that nobody
-can see, is a warning now and then, never an error.
+gets through, and a rank that waits can answer questions. After half a second it asks the awaited
+ranks whether they have ended; after its patience it asks all ranks for their waits. If by all the
+answers, given twice, nobody in its reach can go on, that is a deadlock: it raises an error with the
+table of all ranks. If a rank does not answer, its neighbours on the same machine know more
+(``PeerState``): one that is gone or stopped is an error too; one that is busy, or that nobody can
+see, is a warning now and then, never an error.
 """
 
 from __future__ import annotations
@@ -41,34 +41,36 @@ _SAID = {
 
 
 def _form(failure: str) -> str:
-    """An error's text without its numbers."""
+    """Return an error's text without its numbers."""
     return re.sub(r"\d+", "#", failure)
 
 
 class Polling:
-    """How eagerly ranks look for what they wait for."""
+    """The pace at which ranks poll for the message that they await."""
 
     spins = 30  # polls that hand on no core: most of what is awaited comes within them
     eager = 300  # polls before the first look at the clock
     yielding = 0.003  # s before the first nap
 
     def nap_at_once(self) -> None:
-        """For processes that share their cores with many others."""
+        """Nap from the first poll on, as processes do that share their cores with many others."""
         self.spins, self.eager, self.yielding = 1, 3, 0.0
 
 
-polling = Polling()  # of this process
+polling = Polling()  # the pace of this process
 
 
 class Awaited(Protocol):
-    """The description of what a rank waits for; ``str`` shows it as errors do."""
+    """The description of a wait; ``str`` shows it as errors do."""
 
     @property
     def from_any(self) -> bool:
         """Return whether one of the ranks is enough, whichever it is."""
 
     def advice(self, finished: bool, rows: str) -> str:
-        """The remedy; ``finished``: some ranks have finished instead; ``rows``: what each does."""
+        """Return the remedy; ``finished``: some ranks have finished instead; ``rows``: the table of
+        all ranks.
+        """
 
 
 class ControlChannel(Protocol):
@@ -81,10 +83,10 @@ class ControlChannel(Protocol):
         """Start sending; return at once."""
 
     def heard(self) -> tuple[int, int, bytes] | None:
-        """The next (source, tag, text) that has arrived, if any."""
+        """Return the next (source, tag, text) that has arrived, if any."""
 
     def peer_state(self, rank: int) -> PeerState | None:
-        """The state of the process of a rank on this machine; None if it cannot be seen."""
+        """Return the state of the process of a rank on this machine; None if it cannot be seen."""
 
 
 class ActiveWait:
@@ -99,7 +101,7 @@ class ActiveWait:
         also: Callable[[], str] | None,
     ) -> None:
         self.waiting = waiting
-        self.also = also  # what else can be said, should it last for ever
+        self.also = also  # more to say of it, should it last for ever
         self.peers = peers  # numbers in the world of those it waits for
         # the same for all ranks that wait in the same collective; "" for messages
         self.meeting = str(meeting)
@@ -112,7 +114,7 @@ class ActiveWait:
 
 
 class DeadlockDetector:
-    """Polls for a rank, answers the others' questions, and finds deadlocks."""
+    """The part of a rank that polls for it, answers the others' questions, and finds deadlocks."""
 
     def __init__(self, control: ControlChannel, patience: float) -> None:
         self._control = control
@@ -163,8 +165,8 @@ class DeadlockDetector:
                 self._inquire(wait, elapsed)
 
     def finish(self, ready: Callable[[], bool], how: tuple[int, str]) -> None:
-        """The rank's program has ended (exit code, and how): answer questions until all others'
-        have ended too.
+        """Note that the rank's program has ended (exit code, and how), and answer questions until
+        all others' have ended too.
 
         Raises:
             DeadlockError: one of them never will, because it is gone.
@@ -192,7 +194,7 @@ class DeadlockDetector:
             time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
 
     def meanwhile(self, seconds: float, failure: str) -> tuple[list[int], str]:
-        """The ranks that have failed alike, and what others wait for, a line for each wait.
+        """Return the ranks that have failed alike, and the waits of others, a line for each.
 
         Args:
             seconds: that this rank has to hear from them.
@@ -309,7 +311,7 @@ class DeadlockDetector:
         self._peer_states = {rank: seen for rank, seen in states.items() if seen is not None}
 
     def _fresh(self) -> dict[int, dict[str, Any]]:
-        """The answers of the last moments, with this rank's own state."""
+        """Return the answers of the last moments, with this rank's own state."""
         now = time.monotonic()
         states = {
             rank: answer
@@ -325,8 +327,8 @@ class DeadlockDetector:
     def _stuck(
         self, wait: ActiveWait, elapsed: float, states: dict[int, dict[str, Any]]
     ) -> list[int]:
-        """The ranks that can never go on, if this one is among them: a lost peer shows soon, a
-        cycle after the patience.
+        """Return the ranks that can never go on, if this one is among them: a lost peer shows soon,
+        a cycle after the patience.
         """
         lost = [rank for rank, state in states.items() if state["state"] == "gone"]
         finished = [rank for rank, state in states.items() if state["state"] == "finished"]
@@ -413,14 +415,14 @@ class DeadlockDetector:
 
     @property
     def stopped_advice(self) -> str:
-        """The remedy where a rank is stopped."""
+        """Return the remedy where a rank is stopped."""
         return (
             f"a job ends if one of its ranks is stopped for {self.patience:g} s: to stop one for "
             "longer, start the job with more seconds in MNPAR_STALL"
         )
 
     def _rows(self, states: dict[int, dict[str, Any]]) -> str:
-        """Describe what each rank does."""
+        """Describe the state of each rank."""
         rows = []
         for rank in [rank for rank in range(self._control.size) if rank not in self.lost]:
             seen = self._peer_states.get(

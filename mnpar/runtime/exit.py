@@ -1,8 +1,8 @@
 """The end of a job: hooks for uncaught errors, which are installed once, and ways to end all ranks.
 
 MPI lets the other ranks hang for ever when one of them fails. So an uncaught error, in any thread,
-shows its traceback and ends the job. How that is done depends on how far the job has come, and is a
-strategy (``Ending``): before all ranks have met, startup.py makes the launcher notice; afterwards
+shows its traceback and ends the job. The way to end it depends on how far the job has come, and is
+a strategy (``Ending``): before all ranks have met, startup.py makes the launcher notice; afterwards
 process.py lets MPI abort, or the session of a job without a launcher. Errors of forked children are
 their own.
 """
@@ -45,7 +45,7 @@ class Ending(Protocol):
         """Show an error, and end the job; ``show`` is the hook that was there before."""
 
     def note_error(self) -> None:
-        """Called when an error that does not end the job has ended the program."""
+        """Note an error that has ended the program, but does not end the job."""
 
 
 _ending: Ending
@@ -89,8 +89,8 @@ def _hook_errors_of_threads(show: Callable[[threading.ExceptHookArgs], Any]) -> 
 
 
 def kill(launcher: int | None, notices: Notices | None = None) -> None:
-    """End this process so that its launcher ends the others, and first what these would leave
-    behind: of a process that leaves by itself the launcher may think nothing.
+    """End this process so that its launcher ends the others, and first remove the files that these
+    would leave behind. A process that leaves by itself may be no failure to the launcher.
     """
     tidy(launcher)
     if notices is not None:
@@ -117,8 +117,8 @@ def tidy(launcher: int | None) -> None:
 
 def part_from_launcher() -> None:
     """Tell MPICH's launcher that this process is over: MPI is, and the process ends in a way that
-    passes C's ``exit``, in which MPICH would tell. The launcher would kill the others, who may
-    still write their results, and think nothing of it.
+    passes C's ``exit``, in which MPICH would tell. Else the launcher would kill the others, who may
+    still write their results, and report no failure.
     """
     if processes.is_mpichs(processes.launcher()[0]):
         with contextlib.suppress(OSError, KeyError, ValueError):

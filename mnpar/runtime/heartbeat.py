@@ -1,11 +1,11 @@
-"""The state of the other ranks on this machine, found out without MPI: running, stopped or gone.
+"""The state of the other ranks on this machine, seen without MPI: running, stopped or gone.
 
 A rank that computes for a long time answers no questions, and neither does one that is stopped or
 dead. The kernel tells these apart: ``/proc/<pid>/stat``. So that the source line of a busy rank can
 be named, every process writes its own four times a second, from a thread that never calls MPI, to
-an unnamed file that is mapped into its memory; the others read it through ``/proc/<pid>/fd``. There
-is nothing to clean up, however a process ends. Ranks on other machines, or on systems without these
-files, cannot be seen.
+an unnamed file that is mapped into its memory; the others read it through ``/proc/<pid>/fd``.
+Nothing is left to clean up when a process ends in any way. Ranks on other machines, or on systems
+without these files, cannot be seen.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PeerState(NamedTuple):
     """A rank's process, as another process on its machine sees it."""
 
     state: str  # running, stopped or gone
-    detail: str  # what else can be said of it
+    detail: str  # more to say of it
 
 
 class Heartbeat:
@@ -67,14 +67,14 @@ class Heartbeat:
             _NOTE.pack_into(self._memory, 0, time.monotonic(), site_of(frame).encode())
 
     def stop(self) -> None:
-        """The process is about to end."""
+        """Stop the heartbeat: the process is about to end."""
         self._stop.set()
         self._thread.join(1)
 
 
 def boot() -> str:
-    """The kernel's boot id, which tells machines of one name apart (that of containers is often the
-    same); empty if unknown.
+    """Return the kernel's boot id, which tells machines of one name apart (that of containers is
+    often the same); empty if unknown.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -84,9 +84,9 @@ def boot() -> str:
 
 
 def card(heart: Heartbeat) -> bytes:
-    """Return what others need to see this process, in ``CARD`` bytes: its place (machine and
-    namespace of process ids; empty if processes cannot be seen), its id, when it was started, and
-    the descriptor of its heartbeat's file.
+    """Return the description by which others see this process, in ``CARD`` bytes: its place
+    (machine and namespace of process ids; empty if processes cannot be seen), its id, when it was
+    started, and the descriptor of its heartbeat's file.
     """
     try:
         place = boot() + os.readlink("/proc/self/ns/pid")
@@ -106,7 +106,7 @@ class Neighbours:
         self._processes = {r: found[r][1:] for r in self.here if r != rank}
 
     def state_of(self, rank: int) -> PeerState | None:
-        """The state of a rank's process; None if it cannot be seen."""
+        """Return the state of a rank's process; None if it cannot be seen."""
         if rank not in self._processes:
             return None
         pid, since, fd = self._processes[rank]
@@ -130,7 +130,7 @@ class Neighbours:
 
     @staticmethod
     def _note(pid: int, fd: int) -> tuple[float, str]:
-        """Return what the process last noted of itself: when, and its source line."""
+        """Return the last note of the process: its time and source line."""
         with contextlib.suppress(OSError, struct.error):
             other = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY)
             try:
@@ -146,13 +146,15 @@ def _at(site: str) -> str:
 
 
 def stat_of(pid: int) -> list[str]:
-    """The fields of a process's stat, from its state on (proc(5) counts it as the third)."""
+    """Return the fields of a process's stat, from its state on (proc(5) counts it as the third)."""
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()
 
 
 def _ending(code: int) -> str:
-    """How a process ended, by its wait status; 0 also where the kernel does not tell."""
+    """Describe the end of a process by its wait status, which is 0 also where the kernel does not
+    tell.
+    """
     if number := code & 127:
         with contextlib.suppress(ValueError):
             return f"its process was killed by {signal.Signals(number).name}"

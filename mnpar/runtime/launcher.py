@@ -1,5 +1,5 @@
-"""The facts that the launcher has told this process: how many ranks it has started, and which one
-this is.
+"""The launcher's facts about this process: the number of ranks that it has started, and the number
+of this one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _RANK_AND_SIZE = (
 
 
 def launched_ranks() -> int:
-    """How many ranks the launcher says it has started; 0 where no launcher is seen."""
+    """Return the number of ranks that the launcher says it has started; 0 where no launcher is
+    seen.
+    """
     return max(
         (int(os.environ[name]) for name in _WORLD_SIZES if os.environ.get(name, "").isdigit()),
         default=0,
@@ -34,15 +36,15 @@ def launched_ranks() -> int:
 
 
 def launched_ranks_here() -> int:
-    """How many of them are on this machine; 0 where the launcher does not say, or another one,
-    around it, says otherwise.
+    """Return the number of ranks on this machine; 0 where the launcher does not say, or another
+    one, around it, says otherwise.
     """
     told = [int(os.environ[name]) for name in _LOCAL_SIZES if os.environ.get(name, "").isdigit()]
     return told[0] if told and min(told) == max(told) else 0
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Which of them a process with this environment is; None if that does not say."""
+    """Return the rank of a process with this environment; None if the environment does not say."""
     return next(
         (int(environment[name]) for name in _WORLD_RANKS if environment.get(name, "").isdigit()),
         None,
@@ -50,7 +52,7 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int | None:
 
 
 def launched_after_first() -> bool:
-    """Return whether the launcher says that this is not rank 0: known before MPI starts, and where
+    """Return whether the launcher says that this is not rank 0; known before MPI starts, and where
     it cannot start.
     """
     return any(os.environ.get(name, "0") != "0" for name in _WORLD_RANKS)
@@ -72,8 +74,8 @@ def under_launcher() -> bool:
 
 
 def told_by_environment() -> tuple[int, int, str] | None:
-    """(rank, size, whose names) of this process by the variables that torchrun and Slurm set; None
-    where there are none.
+    """Return (rank, size, whose names) of this process by the variables that torchrun and Slurm
+    set; None where there are none.
     """
     for rank, size, whose in _RANK_AND_SIZE:
         values = os.environ.get(rank, ""), os.environ.get(size, "")

@@ -1,5 +1,5 @@
-"""The memory of large arrays that are freed, which the C library keeps: to get it again from the
-system takes long.
+"""The freed memory of large arrays, which the C library keeps: a new request to the system takes
+long.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ def keep_memory() -> bool:
     """Let the C library keep the memory of large arrays that are freed, up to 512 MiB, instead of
     giving it back to the system.
 
-    To get it again costs 2 µs for each 4 KiB, more than to receive a message of that size; in a
-    virtual machine whose host has got it back 10 µs. It is in large pages where the system has
-    them. (GNU's C library; others are left as they are, and so is everything if the user has set
+    A new request costs 2 µs for each 4 KiB, more than to receive a message of that size; in a
+    virtual machine whose host has the memory back, 10 µs. The memory is in large pages where the
+    system has them. Only GNU's C library is told so, and not if the user has set
     ``MALLOC_TRIM_THRESHOLD_`` or ``MNPAR_KEEP_MEMORY=0``, or where addresses are limited, by
-    ``ulimit -v`` say: what is kept would be missing elsewhere.)
+    ``ulimit -v`` say: the kept memory would be missing elsewhere.
 
     Returns:
-        Whether it was done.
+        True if it was done.
     """
     if "MALLOC_TRIM_THRESHOLD_" in os.environ or not environment.switch("MNPAR_KEEP_MEMORY", True):
         return False
@@ -73,8 +73,8 @@ def _in_large_pages(library: Any, size: int) -> None:
     does for each array of 4 MiB.
 
     In pages of 4 KiB a training step on arrays of some MiB takes 1 to 8 % longer: most of their
-    addresses are looked up anew each time. The memory is only marked here: it is asked for, not
-    touched, and freed, and the library keeps its addresses.
+    addresses are looked up anew each time. The memory is only marked here: it is requested and
+    freed untouched, and the library keeps its addresses.
     """
     malloc, free, madvise = (getattr(library, name, None) for name in ("malloc", "free", "madvise"))
     if malloc is None or free is None or madvise is None:

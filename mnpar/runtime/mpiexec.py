@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     pass
 
 
-# What a launcher leaves in the environment of its ranks; a second launcher inside must not see it.
+# The variables that a launcher sets for its ranks; a second launcher inside must not see them.
 _LAUNCHERS_MARKS = (
     "PMI",  # and PMIX
     "OMPI_",
@@ -42,8 +42,8 @@ _AGAIN = "MNPAR_RELAUNCHED"
 
 
 def find_mpiexec(python: str | None = None) -> str:
-    """The mpiexec beside this Python (it belongs to the MPI that pip installed), else the first on
-    PATH.
+    """Return the mpiexec beside this Python (it belongs to the MPI that pip installed), else the
+    first on PATH.
 
     Args:
         python: another Python than the one that runs.
@@ -72,8 +72,8 @@ def require_mpi4py() -> None:
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without a launcher's marks, as a launcher inside needs it; other threads may
-    change it meanwhile.
+    """Return the environment without a launcher's variables, as a launcher inside needs it; other
+    threads may change it meanwhile.
     """
     names = [name for name in list(environment) if not name.startswith(_LAUNCHERS_MARKS)]
     return {name: value for name in names if (value := environment.get(name)) is not None}
@@ -82,7 +82,8 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def mpiexec_command(
     ranks: int, python: str | None = None, hosts: str | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """The command that starts ``ranks`` ranks on this machine, and the environment to start it in.
+    """Return the command that starts ``ranks`` ranks on this machine, and the environment to start
+    it in.
 
     Open MPI alone refuses more ranks than cores, and to run as root (containers, CI): both are
     allowed here.
@@ -111,8 +112,8 @@ def _is_open_mpi(mpiexec: str) -> bool:
 
 @functools.cache
 def kind_of(mpiexec: str) -> str:
-    """The MPI of a launcher: ``'Open MPI'``, ``'MPICH'`` (and Intel MPI: each starts the other's
-    ranks), or empty: unknown.
+    """Return the MPI of a launcher: ``'Open MPI'``, ``'MPICH'`` (and Intel MPI: each starts the
+    other's ranks), or empty: unknown.
     """
     environment = clean_environment(os.environ)
     version = subprocess.run(
@@ -136,7 +137,7 @@ def relaunch(ranks: int) -> bool:
         ranks: how many to start; 1 changes nothing.
 
     Returns:
-        Whether the script now runs as it should; False if it stays alone because no MPI is
+        True if the script now runs as it should; False if it stays alone because no MPI is
         installed, because a scheduler is to start the ranks, or in a notebook: what to type is
         then printed.
 
@@ -178,8 +179,8 @@ def without_relaunch() -> Iterator[None]:
 
 
 def _this_program(ranks: int) -> list[str]:
-    """The arguments that Python was started with: its own options, a script or ``-m`` or ``-c``,
-    and that program's arguments.
+    """Return the arguments that Python was started with: its own options, a script or ``-m`` or
+    ``-c``, and that program's arguments.
 
     Raises:
         LauncherError: the program came through standard input, and cannot come there again; or from
@@ -194,7 +195,7 @@ def _this_program(ranks: int) -> list[str]:
         )
     if sys.argv[0] in ("", "-"):
         raise LauncherError("this program is not in a file: save it, and start that")
-    # where -m or -c would be in ``given``
+    # the place of -m or -c in ``given``
     given, before = (
         sys.orig_argv[1:],
         len(sys.orig_argv) - len(sys.argv) - 2,

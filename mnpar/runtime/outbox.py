@@ -1,14 +1,14 @@
-"""Messages that this process has started to send and that MPI has not taken yet.
+"""The outbox: messages that this process has started to send, and that MPI has not taken yet.
 
 MPI takes a message at once while it has room for it; one that it has no room for (MPICH has it for
 64 messages between two ranks of a machine), and most large ones, move on only in calls of MPI by
 their sender. A program that computes makes none: its peers would wait for messages whose sends have
-returned. So a thread makes such calls where a message is left here for longer than a tick: until
-then the program is likely to communicate, and moves it by that. The thread sleeps otherwise, and is
-never woken by a message that was taken at once, as nearly all small ones are.
+returned. So a thread makes such calls when a message is left here for longer than a tick: within a
+tick the program is likely to communicate, which moves the message. The thread sleeps otherwise, and
+is never woken by a message that was taken at once, as nearly all small ones are.
 
 Two threads are in MPI then, so MPI must have been started for that (THREAD_MULTIPLE, as mpi4py and
-mnpar do). Where a program has asked for less, messages move on when it next communicates.
+mnpar do). If a program has asked for less, messages move on when it next communicates.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Outbox:
         return not any([key[0] is owner for key in self._queues])
 
     def _move_on(self) -> bool:
-        """Release the memory of what has been sent; return whether there was anything."""
+        """Release the memory of the messages that have been sent; return whether there were any."""
         moved = False
         with self._lock:
             for key, queue in tuple(self._queues.items()):
@@ -121,7 +121,7 @@ class Outbox:
             return any([queue[0][2] < self._tick for queue in self._queues.values() if queue])
 
     def _push(self) -> None:
-        """Let messages go as long as they do."""
+        """Let MPI send messages as long as it takes any."""
         turn = sys.getswitchinterval()
         sys.setswitchinterval(min(_TURN, turn))
         try:
@@ -137,7 +137,7 @@ class Outbox:
             sys.setswitchinterval(turn)
 
     def end(self) -> None:
-        """Let the thread end: MPI is about to."""
+        """Let the thread end, before MPI does."""
         self._ended = True
         if self._thread is not None:
             self._alarm.set()

@@ -1,5 +1,4 @@
-"""Write to the user, above all before a process ends the job, and the time until that has
-been read.
+"""Output to the user, above all before a process ends the job, and the wait until it has been read.
 
 A launcher passes on what its ranks write to pipes. MPICH's closes them when a rank aborts the job:
 if it is late, on a busy machine, it learns of both at once, and drops what it has not read. So a
@@ -57,7 +56,7 @@ def speak_at_once(text: str) -> None:
 
 
 def await_reader() -> None:
-    """Wait until what was written has been read and passed on, or nobody seems to read it."""
+    """Wait until the output has been read and passed on, or nobody seems to read it."""
     deadline = time.monotonic() + _READ
     while any(map(_unread, (1, 2))) and time.monotonic() < deadline:
         time.sleep(_NAP)
@@ -65,7 +64,7 @@ def await_reader() -> None:
 
 
 def _unread(stream: int) -> int:
-    """The bytes in a pipe; 0 of anything else."""
+    """Return the bytes in a pipe; 0 for any other file."""
     with contextlib.suppress(OSError):
         if stat.S_ISFIFO(os.fstat(stream).st_mode):
             return int.from_bytes(fcntl.ioctl(stream, termios.FIONREAD, bytes(4)), sys.byteorder)

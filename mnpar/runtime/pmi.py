@@ -1,11 +1,11 @@
-"""Notices at MPICH's launcher: by them ranks learn that one has ended before MPI began, on whatever
-machine it was.
+"""Notices at MPICH's launcher: by them ranks learn that one has ended before MPI began, on any
+machine.
 
 ``MPI_Publish_name`` lets a launcher keep names, and tell them to any rank at any time, over the
 connection that each process inherits from it (PMI 1, lines of text). A rank that is about to start
 MPI publishes that it waits, then asks whether one has left; a rank that ends without MPI publishes
-that it has left, and then asks whether one waits. So whichever comes second learns of the other,
-and nobody is told anything in a job whose ranks all come, or none of them.
+that it has left, and then asks whether one waits. So the one that comes second learns of the other,
+and in a job whose ranks all come, or none of them, nobody learns anything.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Notices:
         self._number, self._file = number, _socket(number)
 
     def job(self, limit: float | None = None) -> str:
-        """The launcher's name of this job: those that it has spawned have the same launcher.
+        """Return the launcher's name of this job: those that it has spawned have the same launcher.
 
         Raises:
             OSError, KeyError: the launcher does not tell.
@@ -45,22 +45,22 @@ class Notices:
         return self._ask("get_my_kvsname", limit)["kvsname"]
 
     def machine_file(self, job: str) -> list[str]:
-        """The file by which the launcher describes the machine to its ranks: made now, for MPI
-        would ask for it in a moment.
+        """Return the file by which the launcher describes the machine to its ranks. The launcher
+        makes it now; MPI would ask for it in a moment.
         """
         name = self._ask(f"get kvsname={job} key=PMI_hwloc_xmlfile", None).get("value", "")
         return [name] if cleanup.is_launchers(name) else []
 
     def one_has_left(self, rank: int) -> int | None:
-        """Publish that this rank waits; a rank that has left before, if one has. It asks as MPI
-        will: without a limit.
+        """Publish that this rank waits; return a rank that has left before, if one has. The
+        question has no time limit, like MPI's own.
         """
         with contextlib.suppress(OSError, ValueError, KeyError):
             return self._publish(_WAITS, rank, _LEFT, None)
         return None
 
     def one_waits(self, rank: int) -> int | None:
-        """Publish that this rank has left; a rank that waits, if one does. If none does the
+        """Publish that this rank has left; return a rank that waits, if one does. If none does the
         connection is closed.
         """
         waits = None
@@ -71,7 +71,7 @@ class Notices:
         return waits
 
     def finalize(self) -> None:
-        """Let the launcher take the end of this process for no failure."""
+        """Tell the launcher that the end of this process is no failure."""
         with contextlib.suppress(OSError, ValueError):
             self._ask("finalize", _LIMIT)
 
@@ -89,7 +89,7 @@ class Notices:
         return int(told["port"]) if told.get("rc") == "0" else None
 
     def _ask(self, what: str, limit: float | None) -> dict[str, str]:
-        """The answer of the launcher.
+        """Return the answer of the launcher.
 
         Raises:
             OSError: there is none.
@@ -111,7 +111,7 @@ class Notices:
 
 
 def _socket(number: int) -> tuple[int, int]:
-    """Which socket a file is."""
+    """Return the identity of the socket that a file is."""
     found = os.fstat(number)
     if not stat.S_ISSOCK(found.st_mode):
         raise OSError(f"file {number} is no connection")

@@ -40,11 +40,12 @@ class _Found(ctypes.Structure):
     _fields_ = [("process", _PmixProcess), ("key", ctypes.c_char * 512), ("value", _Value)]
 
 
-_NONE = (None, ctypes.c_size_t(0))  # of an array
+_NONE = (None, ctypes.c_size_t(0))  # PMIx's type of an array
 
 
 def publish_that_this_one_has_left(launcher: int) -> None:
-    """Tell ranks that look for it; called by one that has not started MPI.
+    """Publish that this rank has left, for ranks that look for such notices; called by a rank that
+    has not started MPI.
 
     Args:
         launcher: its process, whose library this process loads.
@@ -65,8 +66,8 @@ def _publish(launcher: int) -> None:
 
 
 def one_has_left() -> int | None:
-    """A rank that has published so; None if there is none, or MPI is not connected. To be called
-    while MPI starts.
+    """Return a rank that has published that it has left; None if there is none, or MPI is not
+    connected. Called while MPI starts.
     """
     library = _library("self")
     found = _Found(key=_key())
@@ -76,8 +77,8 @@ def one_has_left() -> int | None:
 
 
 def killed_launcher() -> int | None:
-    """The process that the launcher was, if it is gone: nobody takes connections where it did; None
-    if it may be there.
+    """Return the process that the launcher was, if it is gone: nobody takes connections at its
+    address. Return None if it may be there.
     """
     pid = os.environ.get("PMIX_SERVER_TMPDIR", "").rpartition("ompi.")[2]
     where = next(
@@ -103,7 +104,7 @@ def _key() -> bytes:
 
 
 def _library(process: int | str) -> ctypes.CDLL | None:
-    """Load the PMIx library which a process has loaded; None if it has none, or one whose functions
+    """Load the PMIx library that a process has loaded; None if it has none, or one whose functions
     have other names.
     """
     with contextlib.suppress(OSError):

@@ -3,9 +3,9 @@ its end.
 
 Unless it is told otherwise, MPI lets the other ranks hang for ever when one of them fails. So from
 the first communicator on, an uncaught error on any rank aborts the job (exit.py). ``os._exit`` does
-too (mpiexec may take it for success), and ``sys.exit`` notes its code for those who wait for this
-rank. In forked children all hooks are off. All ways to the end meet here: the rank's own, and those
-of its launcher and of other ranks.
+too (mpiexec may take it for success), and ``sys.exit`` notes its code for the ranks that wait for
+this one. In forked children all hooks are off. All ways to the end meet here: the rank's own, and
+those of its launcher and of other ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PROMPT = 0.2  # s for the others to answer
 _KILLED = 2.0  # s for a launcher to end a process that has aborted the job
 
 
-# of a forked child that communicates
+# the error of a forked child that communicates
 NO_RANK = (
     "this process is a fork of the rank's (by os.fork, or by multiprocessing), and no rank itself, "
     "so it cannot communicate. Let it return what is to be sent to the rank, and that send it; "
@@ -53,18 +53,18 @@ NO_RANK = (
 
 
 class Process:
-    """This process among all of the job, and the way to end the job (exit.Ending). There is one,
-    made by the first communicator.
+    """This process among all of the job, and the way to end the job (exit.Ending). The first
+    communicator makes the only one.
     """
 
     _one: Process | None = None
-    session: Session | None = None  # of a job without a launcher
+    session: Session | None = None  # the lines of a job without a launcher
     # mpi4py would end MPI in forked children, too: they would wait for the other ranks, or fail
     finalizes_forks = False
 
     @classmethod
     def get(cls, MPI: Any, patience: float) -> Process:
-        """The process; the first call makes it, on all ranks together."""
+        """Return the process; the first call makes it, on all ranks together."""
         if cls._one is None:
             cls._one = Process(MPI, patience)
         if cls._one.size > 1 and os.getpid() != cls._one._pid:
@@ -74,7 +74,7 @@ class Process:
 
     @classmethod
     def known(cls) -> Process | None:
-        """The process, if a communicator was made; None before."""
+        """Return the process, if a communicator was made; None before."""
         return cls._one
 
     def __init__(self, MPI: Any, patience: float) -> None:
@@ -102,7 +102,7 @@ class Process:
         self._blocked: tuple[float, str, list[int]] | None = None
         # by when the process must have ended, and its exit code
         self._ends: tuple[float, int] | None = None
-        self.machines = [""]  # of each rank, by name
+        self.machines = [""]  # the name of each rank's machine
         self._given_up: list[Any] = []
         self._exit: tuple[int, str] = 0, "has finished its program"
         if self.size > 1:
@@ -189,9 +189,9 @@ class Process:
 
     @contextlib.contextmanager
     def blocking(self, what: str, ranks: Sequence[int]) -> Iterator[None]:
-        """Around a blocking call of MPI, which the other ranks are about to make too. This rank
-        answers no questions meanwhile, and nothing can be raised from outside: the heartbeat's
-        thread watches it (``_look_at``).
+        """Return a context around a blocking call of MPI, which the other ranks are about to make
+        too. This rank answers no questions meanwhile, and nothing can be raised from outside, so
+        the heartbeat's thread watches it (``_look_at``).
         """
         self._blocked_for = 0
         self._blocked = (
@@ -233,7 +233,7 @@ class Process:
     # ---- other processes that are lost ----
 
     def until_done(self, request: Any) -> None:
-        """Poll a request that waits for those that are left, and for nobody else."""
+        """Poll a request that waits for the ranks that are left, and for nobody else."""
         while not request.Test():
             time.sleep(0.0001)
             with contextlib.suppress(self.MPI.Exception):
@@ -279,8 +279,8 @@ class Process:
         self._os_exit(status)
 
     def _on_exec(self, execute: Callable[..., NoReturn], path: Any, *args: Any) -> NoReturn:
-        """The program replaces itself by another one, which would be no rank: the others would wait
-        for ever, or each would go on alone.
+        """End the job where the program would replace itself by another one, which is no rank: the
+        other ranks would wait for ever, or each would go on alone.
         """
         if self.is_rank():
             self._abort(
@@ -292,8 +292,8 @@ class Process:
         execute(path, *args)
 
     def _on_finalize(self) -> None:
-        """The program calls ``MPI.Finalize``, as some do at their end: as of then this rank answers
-        nobody.
+        """End this rank's part in the job where the program calls ``MPI.Finalize``, as some do at
+        their end: from then on the rank answers nobody.
         """
         if os.getpid() != self._pid or self.MPI.Is_finalized():
             self._mpis_finalize()
@@ -315,7 +315,7 @@ class Process:
         if (blocked := self._blocked) is not None:
             self._look_at(*blocked)
         if self.session is not None:
-            return self.session.obey(self._os_exit)  # who started it may go
+            return self.session.obey(self._os_exit)  # the process that started it may go
         if os.getppid() == launcher:
             return None
         self._orphaned_for += 1
@@ -342,7 +342,7 @@ class Process:
         trace: TracebackType | None,
         show: exit.Hook = sys.__excepthook__,
     ) -> NoReturn:
-        """Show an error and what the others do meanwhile, and abort the job."""
+        """Show an error and the waits of the others, and abort the job."""
         self._end_soon(1)
         with contextlib.suppress(ValueError):  # a thread that is not the main one
             # launchers pass on the Ctrl-C that the terminal has sent already
@@ -351,14 +351,14 @@ class Process:
         known = isinstance(error, MnparError)  # its table says what the others do
         asks = isinstance(error, Exception) and (self.rank or not known)
         if asks and threading.current_thread() is threading.main_thread():
-            # of MPI, which the error may come from, or a complaint
+            # errors of MPI, from which this one may come, or a complaint
             with contextlib.suppress(Exception):
                 alike, others = self.deadlocks.meanwhile(
                     ALIKE if self.rank else _PROMPT, f"{kind.__name__}: {error}"
                 )
         if self.rank:  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
             time.sleep(max(0.0, begin + ALIKE - time.monotonic()))
-        if any(rank < self.rank for rank in alike):  # of some of them the lowest does
+        if any(rank < self.rank for rank in alike):  # if some have, the lowest of them does
             time.sleep(ALIKE)
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
@@ -392,7 +392,7 @@ class Process:
         self._os_exit(code)
 
     def _leave(self) -> None:
-        """At exit."""
+        """Leave the job at exit."""
         if os.getpid() != self._pid:
             if self.finalizes_forks and not self.MPI.Is_finalized():
                 speak()
@@ -428,13 +428,13 @@ class Process:
             self.end_job(type(error), error, None)
 
     def _meet_survivors(self) -> None:
-        """Wait for those that are left."""
+        """Wait for the ranks that are left."""
         with contextlib.suppress(self.MPI.Exception):  # one more was lost
             self.until_done(self._control.Iagree(array("i", [1])))
 
     def _go_on(self, until: Any) -> bool:
-        """Advance the operations that were never waited for, as other ranks may need them; whether
-        the request is done.
+        """Advance the operations that were never waited for, as other ranks may need them; return
+        whether the request is done.
         """
         for operation in tuple(self.active):
             operation.step()

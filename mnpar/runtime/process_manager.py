@@ -1,11 +1,10 @@
-"""The process manager of ranks that were started one by one: brings them together, and then is
+"""The process manager of ranks that were started one by one: it brings them together, and then is
 their MPI library's launcher.
 
-An MPI library knows of its job what its launcher tells it, over a connection that the process
-inherits (PMI 1, the protocol of MPICH's launcher): how many ranks there are, which one this is,
-which of them share a machine, and by which addresses the others can be reached. So rank 0 starts
-this file as a script, in a process of its own; all ranks connect to it. What they become is a job
-like any other.
+An MPI library learns of its job from its launcher, over a connection that the process inherits (PMI
+1, the protocol of MPICH's launcher): the number of ranks and of this one, the ranks that share a
+machine, and the addresses of the others. So rank 0 starts this file as a script, in a process of
+its own; all ranks connect to it, and become a job like any other.
 
 Both ends of a line first prove that they know the token in the file, which nobody sends. A rank
 says ``{"rank": 1, "size": 4, …}``, and is told, as JSON, who is missing, what is wrong, or that the
@@ -45,7 +44,7 @@ _GRACE = 2.0  # s for ranks to end, once they were told
 _HELLO = 10.0  # s for those who connect to say who they are
 _LONGEST = 2**16  # bytes of a line
 _VALUE = 900  # bytes of a value, in a line of at most 1024
-_OWN_FILES = 32  # of this process, beside its lines
+_OWN_FILES = 32  # files of this process beside its lines
 _KILLED = 1  # the exit code of ranks that end because another one has left
 
 
@@ -55,7 +54,7 @@ def end_line(code: int, text: str) -> bytes:
 
 
 def end_of(line: str) -> tuple[int, str]:
-    """(exit code, text) of an :func:`end_line`."""
+    """Return (exit code, text) of an :func:`end_line`."""
     told = _fields(line)
     return int(told["code"]), urllib.parse.unquote(told["text"])
 
@@ -68,13 +67,13 @@ def proof(token: str, who: str, *said: str) -> str:
 
 
 def numbers(ranks: Sequence[int]) -> str:
-    """'rank 2', 'ranks 2, 3', 'ranks 1, 2, 3, 4, 5, 6, 7, 8 and 5 more'."""
+    """Name ranks: 'rank 2', 'ranks 2, 3', 'ranks 1, 2, 3, 4, 5, 6, 7, 8 and 5 more'."""
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:8]))}{more}"
 
 
 def mapping(nodes: Sequence[str]) -> str:
-    """Which ranks are on which machine, as PMI has it: blocks of (first machine, how many, ranks on
+    """Return the machine of each rank in PMI's form: blocks of (first machine, how many, ranks on
     each).
 
     Args:
@@ -95,7 +94,9 @@ def _fields(line: str) -> dict[str, str]:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Let it fail half a minute after the other machine has lost its power, or its network."""
+    """Let a connection fail half a minute after the other machine has lost its power, or its
+    network.
+    """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
         if hasattr(socket, option):
@@ -103,7 +104,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 class Line:
-    """The connection of a process, and what it has said of itself."""
+    """The connection of a process, with its statements about itself."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -121,7 +122,7 @@ class Line:
         return f"rank {self.about['rank']} (process {self.about['pid']} on {self.about['host']})"
 
     def read(self) -> list[str] | None:
-        """The lines that have come; None if no more will come."""
+        """Return the lines that have come; None if no more will come."""
         try:
             more = self.socket.recv(_LONGEST)
         except OSError as error:
@@ -175,14 +176,14 @@ class Manager:
         self._ends: float | None = None  # when lines are closed that are open still
 
     def serve(self) -> None:
-        """Until all lines are closed."""
+        """Serve until all lines are closed."""
         while (self._lines or not (self._begun or self._ends)) and time.monotonic() < (
             self._ends or float("inf")
         ):
             for key, _ in self._selector.select(0.25):
                 if key.fileobj is self._listener:
                     self._welcome()
-                elif key.data in self._lines:  # what came before on another line may have closed it
+                elif key.data in self._lines:  # another line's message may have closed it
                     self._read(key.data)
             self._look_at_clock()
         self.remove_file()
@@ -236,7 +237,7 @@ class Manager:
         return [rank for rank in range(self._size) if rank not in self._ranks]
 
     def _hear(self, line: Line, text: str) -> None:
-        """Return who it is, once it has proved that it knows the file."""
+        """Note the rank of a line, once it has proved that it knows the file."""
         if line.challenge is None:
             line.challenge = text, os.urandom(16).hex()
             return line.write(
@@ -265,7 +266,7 @@ class Manager:
         return None
 
     def _hear_mpi(self, line: Line) -> None:
-        """The second line of a rank; after the last one nobody can come any more."""
+        """Take the second line of a rank; after the last one nobody can come any more."""
         self._mpis[line.about["rank"]] = line
         line.tell(begin=True)
         if len(self._mpis) == self._size:
@@ -324,7 +325,7 @@ class Manager:
             self._close(line)
 
     def _close(self, line: Line) -> None:
-        """It has left."""
+        """Close a line whose process has left."""
         if line not in self._lines:
             return
         self._lines.remove(line)
@@ -409,7 +410,7 @@ class Manager:
 
 
 def listen() -> socket.socket:
-    """A socket that takes connections from all machines, on a port that is free."""
+    """Return a socket that takes connections from all machines, on a free port."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
             return socket.create_server(

@@ -1,5 +1,5 @@
-"""The processes around a rank before there is MPI: its launcher on this machine, and what that has
-started, by ``/proc``.
+"""The processes around a rank before there is MPI, by ``/proc``: its launcher on this machine, and
+the processes that the launcher has started.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MPIS_OWN = "MPIR_CVAR_PMI_VERSION"  # set: ranks and launcher speak another pro
 # the name of a rank that has come to its end without a communicator; of 15 letters at most
 LEAVES = "mnpar leaves"
 
-# what starts ranks on a machine
+# names of programs that start ranks on a machine
 _LAUNCHERS = (
     MPICHS,
     "prterun",
@@ -34,7 +34,7 @@ _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
 def _ancestors() -> Iterator[int]:
-    """This process, the one that has started it, and so on, as far as they can be seen."""
+    """Return this process, the one that has started it, and so on, as far as they can be seen."""
     pid = os.getpid()
     with contextlib.suppress(OSError, ValueError):
         while pid:
@@ -43,8 +43,8 @@ def _ancestors() -> Iterator[int]:
 
 
 def launcher() -> tuple[int | None, int]:
-    """(What has started this rank on this machine, None if it cannot be seen; its child, which is
-    the rank or its wrapper.)
+    """Return the process that has started this rank on this machine, None if it cannot be seen, and
+    its child, which is the rank or its wrapper.
     """
     mine = os.getpid()
     for pid in _ancestors():
@@ -69,9 +69,8 @@ def is_mpichs(launcher: int | None) -> bool:
 
 @functools.cache
 def reaches_terminal(file: int) -> bool:
-    """Return whether what a rank writes to its standard output (1) or error (2), a terminal, is
-    seen on one: Open MPI's launcher gives ranks terminals of their own, and passes on what they
-    write to where its own output goes.
+    """Return whether the standard output (1) or error (2) of a rank, a terminal, is seen on one:
+    Open MPI's launcher gives ranks terminals of their own, and passes their output on to its own.
     """
     if not under_open_mpi() or file not in (1, 2):
         return True
@@ -81,8 +80,8 @@ def reaches_terminal(file: int) -> bool:
 
 
 def leave() -> None:
-    """Let the other ranks see that this one, whose main thread calls, makes no communicator any
-    more: MPI may still wait.
+    """Let the other ranks see that this one makes no communicator any more; MPI may still wait. The
+    main thread must call it.
     """
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(LEAVES, encoding="ascii")
@@ -108,8 +107,8 @@ def is_helper() -> bool:
 
 
 def children(parent: int) -> dict[int, int]:
-    """The ranks, or their wrappers, of a launcher that have not ended, and when each was started,
-    in ticks of the kernel's clock.
+    """Return the ranks, or their wrappers, of a launcher that have not ended, and when each was
+    started, in ticks of the kernel's clock.
     """
     there = {}
     with contextlib.suppress(OSError):  # the launcher has ended
@@ -130,7 +129,7 @@ def _is_a_way_out(pid: int) -> bool:
 
 
 def begun(pid: int) -> int | None:
-    """When a process was started, in ticks of the kernel's clock; 0 if it has ended, None if it
+    """Return the start of a process, in ticks of the kernel's clock; 0 if it has ended, None if it
     cannot be seen.
     """
     try:
@@ -143,14 +142,14 @@ def begun(pid: int) -> int | None:
 
 
 def age(since: int | None) -> float:
-    """For how many seconds a process has been there that was started then."""
+    """Return the age in seconds of a process that was started then."""
     return (
         time.clock_gettime(time.CLOCK_BOOTTIME) - since / os.sysconf("SC_CLK_TCK") if since else 0.0
     )
 
 
 def rank_of(pid: int) -> int | None:
-    """The rank that a process, or what it wraps, is; None if it does not tell."""
+    """Return the rank that a process, or the process in its wrapper, is; None: it does not tell."""
     return launched_rank(_variables(pid))
 
 

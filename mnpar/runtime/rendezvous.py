@@ -1,9 +1,9 @@
 """Ranks that are started one by one, and become one MPI job by a file that all of them can see.
 
-Rank 0 starts a process manager (process_manager.py) and publishes in the file where it listens; the
+Rank 0 starts a process manager (process_manager.py) and publishes its address in the file; the
 others connect to it, each when it comes, and nobody starts MPI before all are there. Every wait is
-polled and has an end. The file is there only while ranks are missing, and one that an earlier job
-has left is replaced by rank 0, as nobody answers where it leads.
+polled and has an end. The file is there only while ranks are missing. Rank 0 replaces one that an
+earlier job has left, as nobody answers at its address.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Session:
             os.register_at_fork(after_in_child=self.close)
 
     def close(self) -> None:
-        """In a child, or the lines of a rank that has gone would seem open."""
+        """Close the lines in a child process: those of a rank that has gone would seem open."""
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self.mpis), self._which):
                 os.close(self.mpis)
@@ -116,14 +116,16 @@ def join(path: str, rank: int, size: int, timeout: float, library: str) -> Sessi
         _refuse(path, rank, size, library)
     session = Session(*meet(path, rank, size, timeout, library), path, rank, size)
     for name in [name for name in os.environ if name.startswith(_LAUNCHERS_MARKS)]:
-        # of a launcher that has started this process alone, or for another MPI
+        # the variables of a launcher that has started this process alone, or for another MPI
         del os.environ[name]
     os.environ |= {"PMI_FD": str(session.mpis), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
     return session
 
 
 def _refuse(path: str, rank: int, size: int, library: str) -> NoReturn:
-    """This process has an MPI library that cannot take part: tell the others, if they are there."""
+    """Tell the others, if they are there, that this process has an MPI library that cannot take
+    part.
+    """
     if rank:
         with contextlib.suppress(LauncherError):
             for line in meet(path, rank, size, _REFUSAL, library):
@@ -139,8 +141,8 @@ def _refuse(path: str, rank: int, size: int, library: str) -> NoReturn:
 def meet(
     path: str, rank: int, size: int, timeout: float, library: str
 ) -> tuple[socket.socket, socket.socket]:
-    """Two connections to the process manager, ours and MPI's, once all ranks have come; arguments
-    and errors as of join.
+    """Return two connections to the process manager, ours and MPI's, once all ranks have come;
+    arguments and errors as of join.
     """
     return _Meeting(path, rank, size, timeout, library).lines()
 
@@ -165,10 +167,10 @@ class _Meeting:
         self._began = time.monotonic()
         self._next_report = self._began + _REPORT
         self._waits_for = ""
-        self._there: dict[str, Any] = {}  # what the file said of who has answered
+        self._there: dict[str, Any] = {}  # the content of the file whose publisher has answered
 
     def lines(self) -> tuple[socket.socket, socket.socket]:
-        """Connected twice, and all other ranks are there too.
+        """Return both connections, when all other ranks are there too.
 
         Raises:
             LauncherError: they did not come in time, or something is wrong with one of them.
@@ -206,7 +208,7 @@ class _Meeting:
     # ---- the file ----
 
     def _read(self) -> dict[str, Any] | None:
-        """Return what the file says; None if there is none, or it is empty."""
+        """Return the content of the file; None if there is none, or it is empty."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 text = file.read(2**16)
@@ -237,7 +239,7 @@ class _Meeting:
                 f"{os.geteuid()}'s: take a path in a folder of your own"
             )
         if not text.strip():
-            return None  # of mktemp, say
+            return None  # made by mktemp, say
         with contextlib.suppress(ValueError, TypeError, KeyError):
             told = json.loads(text)
             return {name: told[name] for name in ("token", "hosts", "port", "node")}
@@ -246,8 +248,8 @@ class _Meeting:
         )
 
     def _publish(self, stale: dict[str, Any] | None) -> socket.socket | None:
-        """Start a process manager, and write where it is; the first line to it, or None if another
-        file is there now.
+        """Start a process manager, and write its address; return the first line to it, or None if
+        another file is there now.
         """
         token = os.urandom(16).hex()
         here = node()
@@ -302,8 +304,8 @@ class _Meeting:
     # ---- the process manager ----
 
     def _connect(self, told: dict[str, Any], mpi: bool = False) -> socket.socket | None:
-        """A line to who has published the file, for MPI or not; None if nobody answers who knows
-        what stands in it.
+        """Connect to the publisher of the file, for MPI or not; return the line, or None if nobody
+        answers who knows the file's content.
         """
         first = ["localhost"] if told["node"] == self._about["node"] else []
         for host in [*first, *told["hosts"]]:
@@ -324,7 +326,7 @@ class _Meeting:
         return None
 
     def _all_come(self, line: socket.socket) -> bool:
-        """Wait for all to have come; False if the process manager has gone meanwhile."""
+        """Wait until all have come; return False if the process manager has gone meanwhile."""
         line.settimeout(_POLL)
         while True:
             try:
@@ -343,7 +345,7 @@ class _Meeting:
 
 
 def _greet(line: socket.socket, token: str, about: str) -> bool:
-    """Say who this is, if the other end proves that it knows the token, and prove it too."""
+    """State this process's rank, if the other end proves that it knows the token, as this does."""
     mine = os.urandom(16).hex()
     line.sendall(f"{mine}\n".encode())
     its, _, proved = (_next_line(line) or b"").decode(errors="replace").strip().partition(" ")
@@ -354,8 +356,8 @@ def _greet(line: socket.socket, token: str, about: str) -> bool:
 
 
 def _next_line(line: socket.socket) -> bytes | None:
-    """A line of text, and nothing of what follows it; None if no more will come. TimeoutError if
-    nothing has come yet.
+    """Read a line of text, and nothing of the bytes behind it; return None if no more will come.
+    Raise TimeoutError if nothing has come yet.
     """
     with contextlib.suppress(ConnectionError):
         while told := line.recv(2**16, socket.MSG_PEEK):
@@ -371,7 +373,7 @@ def _remove(path: str) -> None:
 
 
 def _link(draft: str, path: str) -> bool:
-    """Give a file its name, unless there is another of that name; whether it has it."""
+    """Give a file its name, unless there is another of that name; return whether it has it."""
     try:
         os.link(draft, path)
     except FileExistsError:
@@ -384,7 +386,9 @@ def _link(draft: str, path: str) -> bool:
 
 
 def node() -> str:
-    """This machine, as long as its memory can be shared: containers have their own."""
+    """Return the name of this machine as far as its memory is shared: containers have names of
+    their own.
+    """
     with contextlib.suppress(OSError):
         return (
             f"{boot()} {socket.gethostname()} {os.stat('/dev/shm').st_dev} "
@@ -394,8 +398,8 @@ def node() -> str:
 
 
 def hosts() -> list[str]:
-    """The addresses of this machine, which others may know, and last its name: to look that up may
-    take long.
+    """Return the addresses of this machine that others may know, and last its name, whose lookup
+    may take long.
     """
     found = []
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:

@@ -1,15 +1,15 @@
 """The start of a job, until there is a communicator: a rank that ends before ends all of them.
 
 ``MPI_Init`` returns when all ranks have called it, and never if one has ended before it did;
-launchers let that happen, as one that leaves without MPI is no failure to them. So an uncaught
-error ends its process in a way that is one (:class:`EndBeforeMeeting`). For all other ends: each
-rank on a machine is a child process of its launcher there, or in a wrapper that is one and lasts as
-long, and the launcher has told how many there are. While a rank is in ``MPI_Init``, a thread counts
-those children (mpi/library.py calls MPI without the GIL); if some are missing, it says which, and
-ends this process. Ranks on other machines leave notices for each other at the launcher (pmi.py for
-MPICH's, pmix.py for Open MPI's). Where the launcher or its children cannot be seen (systems without
-``/proc``, kernels that list no children, containers that hide processes, Slurm), nothing is
-watched.
+launchers let that happen, as a rank that leaves without MPI is no failure to them. So an uncaught
+error ends its process in a way that is a failure to them (:class:`EndBeforeMeeting`). For all other
+ends: each rank on a machine is a child process of its launcher there, or in a wrapper that is one
+and lasts as long, and the launcher has told how many there are. While a rank is in ``MPI_Init``, a
+thread counts those children (mpi/library.py calls MPI without the GIL); if some are missing, it
+says which, and ends this process. Ranks on other machines leave notices for each other at the
+launcher (pmi.py for MPICH's, pmix.py for Open MPI's). If the launcher or its children cannot be
+seen (systems without ``/proc``, kernels that list no children, containers that hide processes,
+Slurm), nothing is watched.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class EndBeforeMeeting:
 
 
 def _follow(launcher: int, since: int | None) -> None:
-    """In a thread: end this process if its launcher has died, until a communicator looks after
+    """Run in a thread: end this process if its launcher has died, until a communicator looks after
     that.
     """
     while not _all_met.wait(_LOOK):
@@ -148,13 +148,13 @@ def _follow(launcher: int, since: int | None) -> None:
 
 _all_met = threading.Event()  # in a communicator
 
-# of what a rank would leave that is killed before all have met
+# removes the files that a rank would leave that is killed before all have met
 _remover: cleanup.Remover | None = None
 
 
 def _remove_if_killed(session: Session | None) -> None:
-    """From now on until :func:`settled`: what MPI and MPICH's launcher have made is removed if this
-    process is killed.
+    """Let the files of MPI and of MPICH's launcher be removed if this process is killed, until
+    :func:`settled`.
     """
     global _remover
     launcher = processes.launcher()[0]
@@ -170,7 +170,7 @@ def _remove_if_killed(session: Session | None) -> None:
 
 
 def settled() -> None:
-    """All ranks have met, and removed what they have in common."""
+    """Note that all ranks have met, and have removed the files that they have in common."""
     global _remover
     _all_met.set()
     if _remover is not None:
@@ -184,8 +184,8 @@ def _some_elsewhere() -> bool:
 
 
 def _notices() -> Notices | None:
-    """How this process learns of ranks on other machines; None if there are none, no way to, or it
-    is not a rank itself.
+    """Return the notices by which this process learns of ranks on other machines; None if there are
+    no such ranks, there is no way to, or it is not a rank itself.
     """
     if not _some_elsewhere() or not os.environ.get("PMI_FD", "").isdigit():
         return None
@@ -200,8 +200,8 @@ def _notices() -> Notices | None:
 
 
 def _leave(notices: Notices | None) -> None:
-    """At exit of a rank that has made no communicator: tell others, who may wait for it; end the
-    job if one is known to.
+    """Tell others, at exit of a rank that has made no communicator, that it has left; end the job
+    if one of them is known to wait.
     """
     launcher, rank = processes.launcher()
     if launcher is None or rank != os.getpid():
@@ -228,8 +228,8 @@ def _leave(notices: Notices | None) -> None:
 
 @contextlib.contextmanager
 def watched(library: str, session: Session | None) -> Iterator[None]:
-    """Around ``MPI_Init``: Ctrl-C ends it, and this process ends if another one has before it came
-    so far.
+    """Return a context around ``MPI_Init``: Ctrl-C ends it, and this process ends if another one
+    has ended before its own ``MPI_Init``.
 
     Args:
         library: MPI's name and version.
@@ -279,7 +279,8 @@ def watched(library: str, session: Session | None) -> Iterator[None]:
 
 def wait_for_all(MPI: Any, request: Any) -> None:
     """Wait for a request that is done when all ranks make a communicator; end the job if one on
-    this machine never will, who has started MPI before, and so is waited for in ``MPI_Finalize``.
+    this machine never will. (That one has started MPI before, so ``MPI_Finalize`` would wait for
+    it.)
     """
     launcher = processes.launcher()[0]
     seen = 0
@@ -324,8 +325,8 @@ def _await_others() -> None:
 
 
 def _watch(over: threading.Event, wakes: int, site: str, session: Session | None) -> None:
-    """In a thread: end this process at Ctrl-C, or if a rank of this machine is gone, or if a job
-    without a launcher ends.
+    """Run in a thread: end this process at Ctrl-C, or if a rank of this machine is gone, or if a
+    job without a launcher ends.
     """
     expected = launched_ranks_here()
     most = 0
@@ -394,12 +395,12 @@ def _watch(over: threading.Event, wakes: int, site: str, session: Session | None
 
 
 def _has_died(pid: int, since: int | None) -> bool:
-    """Return whether a process has ended that was started then; no if it cannot be seen."""
+    """Return whether a process has ended that was started then; False if it cannot be seen."""
     return bool(since) and processes.begun(pid) not in (since, None)
 
 
 def _missing(expected: int, ranks: list[int | None]) -> str:
-    """The ranks of this machine that are not among ``ranks``, those that are there."""
+    """Return the ranks of this machine that are missing: all but ``ranks``, which are there."""
     size = launched_ranks()
     lost = expected - len(ranks)
     gone = sorted(set(range(size)).difference(ranks)) if expected == size else []

@@ -4,8 +4,8 @@ left in the middle of the job.
 A rank can leave without an error: a library calls C's ``_exit(0)``, say. MPICH's launcher then
 kills the other ranks, before they can report it, and returns 0, or reports those that it has
 killed. So each rank notes (:func:`note`) that it has begun and that it has come to its end, in a
-file without a name that this process has open: nothing is left behind, however the job ends. A rank
-on another machine cannot reach the file, and is left out.
+file without a name that this process has open: nothing is left behind when the job ends in any way.
+A rank on another machine cannot reach the file, and is left out.
 
 ``mnpar.launch`` runs this file as a script. It imports nothing of mnpar: it stays until the job has
 ended.
@@ -41,7 +41,7 @@ _SI_USER = 0  # <signal.h>: somebody sent it to this process
 
 
 def start(command: list[str]) -> int:
-    """Start the launcher, which ends if this process is killed; its process id."""
+    """Start the launcher, which ends if this process is killed; return its process id."""
     libc = ctypes.CDLL(None)
     parent = os.getpid()
     pid = os.fork()
@@ -55,7 +55,7 @@ def start(command: list[str]) -> int:
 
 
 def wait(pid: int) -> int:
-    """Wait for the launcher, and pass signals on to it; its exit code.
+    """Wait for the launcher, and pass signals on to it; return its exit code.
 
     A SIGINT that comes from a terminal, or is sent to the process group, reaches the launcher too.
     So it is passed on only if the launcher has not ended a moment later: a second one would
@@ -92,7 +92,7 @@ def note(rank: int, state: int) -> None:
 
 
 def unended(notes: bytes, code: int) -> str:
-    """The error if ranks have begun and never come to their end; else empty.
+    """Return the error if ranks have begun and never come to their end; else an empty text.
 
     Args:
         notes: of all ranks.
@@ -115,7 +115,7 @@ def unended(notes: bytes, code: int) -> str:
 
 
 def main(ranks: int, command: list[str]) -> int:
-    """Run the launcher's command; the exit code of the job."""
+    """Run the launcher's command; return the exit code of the job."""
     name = f"mnpar-{os.urandom(8).hex()}"
     file = os.memfd_create(name)
     os.ftruncate(file, ranks * _NOTE.size)

@@ -35,7 +35,7 @@ _FROM_STDIN = (
 
 
 def _imported() -> Any:
-    """mpi4py's MPI, not started if nobody has."""
+    """Return mpi4py's MPI, without starting it."""
     try:
         import mpi4py
 
@@ -66,7 +66,7 @@ def _imported() -> Any:
 
 
 def join(meet: Callable[[str], Session]) -> None:
-    """Before MPI starts: let this process meet others that no MPI launcher has started.
+    """Let this process meet others that no MPI launcher has started; before MPI starts.
 
     Args:
         meet: called with the name of the MPI library; what it returns ends the job if a rank fails.
@@ -85,13 +85,13 @@ def join(meet: Callable[[str], Session]) -> None:
 
 
 def name(MPI: Any) -> str:
-    """The MPI library's name and version."""
+    """Return the MPI library's name and version."""
     first = MPI.Get_library_version().splitlines()[0].split(",")[0]
     return " ".join(first.replace("Version:", "").strip("\0").split())
 
 
 def load() -> Any:
-    """mpi4py's MPI, started.
+    """Return mpi4py's MPI, started.
 
     Raises:
         LauncherError: mpi4py or the MPI library is missing, or the launcher belongs to another MPI.
@@ -139,8 +139,8 @@ def _check_memory(library: str) -> None:
 
 
 def _initialize(MPI: Any) -> None:
-    """``MPI.Init_thread``, which would hold the GIL while it waits for the other ranks: other
-    threads run meanwhile.
+    """Call ``MPI_Init_thread`` without the GIL, so that other threads run while it waits for the
+    other ranks.
     """
     # in the linker's order: a profiler's function, which is loaded first, comes first
     for library in (
@@ -155,7 +155,7 @@ def _initialize(MPI: Any) -> None:
         return
     if code := init(None, None, ctypes.c_int(MPI.THREAD_MULTIPLE), ctypes.byref(ctypes.c_int())):
         raise MPI.Exception(code)
-    if sys.modules["mpi4py"].rc.errors == "exception":  # what mpi4py does after its own
+    if sys.modules["mpi4py"].rc.errors == "exception":  # mpi4py does the same after its own call
         for comm in (MPI.COMM_SELF, MPI.COMM_WORLD):
             comm.Set_errhandler(MPI.ERRORS_RETURN)
 

@@ -30,7 +30,7 @@ _OPS = {"sum": "SUM", **dict.fromkeys(MEANS, "SUM"), "max": "MAX", "min": "MIN",
 
 
 def _numpys(dtype: Any, ufunc: Any) -> Callable[[Any, Any, Any], None]:
-    """A numpy function as an MPI operation on buffers of this dtype."""
+    """Return a numpy function as an MPI operation on buffers of this dtype."""
 
     def combine(one: Any, other: Any, _: Any) -> None:
         target = np.frombuffer(other, dtype)
@@ -52,7 +52,7 @@ class Reductions:
     apart: bool  # on several machines
 
     def meeting(self, waiting: Waiting, what: str = "") -> tuple[str, int, int, str]:
-        """The name of a collective's step, the same on all ranks that are in it."""
+        """Return the name of a collective's step, the same on all ranks that are in it."""
         return self.label, waiting.order, waiting.seq, what
 
     def allgather(
@@ -104,11 +104,11 @@ class Reductions:
         root: int | None = None,
         out: Array | None = None,
     ) -> Steps[Array]:
-        """Each rank reduces one part, in rank order, and gives it to the others (to the root).
+        """Reduce one part on each rank, in rank order, and give it to the others (to the root).
 
         No rank receives more than two arrays' worth; numpy adds faster than the MPI libraries do;
-        and all ranks, thread ranks too, get the same bits. ``out`` may be ``array``: of what was
-        sent nothing is needed again.
+        and all ranks, thread ranks too, get the same bits. ``out`` may be ``array``: nothing that
+        was sent is needed again.
         """
         total = np.empty_like(array) if out is None else out
         length = PIECE // array.itemsize
@@ -155,9 +155,9 @@ class Reductions:
     def _reduce_both(
         self, array: Array, total: Array, reduction: str, waiting: Waiting
     ) -> Steps[None]:
-        """Two ranks on two machines exchange their whole arrays, and both compute the whole sum: as
-        many bytes as in parts, but in one step, so that no rank waits for sums from one that is
-        busy.
+        """Reduce between two ranks on two machines: they exchange their whole arrays, and both
+        compute the whole sum: as many bytes as in parts, but in one step, so that no rank waits for
+        sums from one that is busy.
         """
         other = np.empty_like(array)
         comm = self.lanes[BACKWARD]
@@ -168,7 +168,7 @@ class Reductions:
         reduce_arrays([array, other] if self.rank == 0 else [other, array], reduction, out=total)
 
     def _cut(self, array: Array) -> list[Array]:
-        """Its bytes, in as many messages as they travel in."""
+        """Return the array's bytes, cut into the messages in which they travel."""
         whole = array.view(np.uint8)
         most = _WIRE if self.apart else PIECE
         if 0 < whole.size <= most:  # nearly always
@@ -186,8 +186,8 @@ class Reductions:
     def _reduce_by_mpi(
         self, array: Array, reduction: str, root: int | None, lane: int, waiting: Waiting
     ) -> Steps[Array]:
-        """Sums of 16-bit floats are made in 32 bits; other byte orders in the machine's; times go
-        as integers.
+        """Reduce by the MPI library: 16-bit floats in 32 bits, other byte orders in the machine's,
+        and times as integers.
         """
         dtype = array.dtype
         if dtype.itemsize == 2 and dtype.kind in "fV":
@@ -221,8 +221,8 @@ class Reductions:
         return total.astype(dtype, copy=False)
 
     def _operation(self, dtype: Any, reduction: str) -> Any:
-        """MPI's operation; numpy's own for the maximum of what may be NaN (or NaT), which MPI drops
-        or keeps by chance.
+        """Return MPI's operation; for maxima and minima of values that may be NaN (or NaT), which
+        MPI drops or keeps by chance, numpy's.
         """
         if reduction not in ("max", "min") or dtype.kind not in "fmM":
             return getattr(self.MPI, _OPS[reduction])

@@ -65,7 +65,7 @@ class MpiTransport(Reductions):
     name = "mpi"
     at_once = 16
     shared_sum: SharedSum | None = None
-    lost_gradients = 0  # of those that ``unreceived`` tells: gradients with values
+    lost_gradients = 0  # gradients with values among the messages that ``unreceived`` names
 
     def __init__(self, process: Process, mpi_comm: Any, own: bool = False) -> None:
         self.process, self.MPI = process, process.MPI
@@ -152,7 +152,7 @@ class MpiTransport(Reductions):
         return Pending(self._test([request for request, _ in sent]), self._sweep, waiting)
 
     def _sweep(self) -> None:
-        """Forget what was lent to MPI and has been sent."""
+        """Forget the buffers whose messages MPI has sent."""
         lent = self._lent
         while lent and lent[0][0].Test():
             lent.popleft()
@@ -174,8 +174,8 @@ class MpiTransport(Reductions):
         ]
 
     def _following(self, head: bytes | Array) -> tuple[int, int]:
-        """The tag of the pieces that follow a header, which no other message under way has; and how
-        many bytes they are.
+        """Return the tag of the pieces that follow a header, which no other message under way has,
+        and the number of their bytes.
         """
         of_send, order, seq, nbytes = wire.what_follows(head)
         return numbered_tag(
@@ -183,7 +183,7 @@ class MpiTransport(Reductions):
         ), nbytes
 
     def _test(self, requests: list[Any]) -> Callable[[], bool]:
-        """A function that tells whether all of them are done."""
+        """Return a function that returns whether all of the requests are done."""
         return (
             requests[0].Test if len(requests) == 1 else lambda: self.MPI.Request.Testall(requests)
         )
@@ -202,8 +202,8 @@ class MpiTransport(Reductions):
         )
 
     def _beside(self, waiting: Waiting) -> str:
-        """Whom it waits for and on which communicator, where that is not said, and of the messages
-        that have come and are not awaited the first.
+        """Describe the ranks and the communicator of a wait, where its text does not name them, and
+        the first message that has come and is not awaited.
         """
         process = self.process
         where = self._named()
@@ -227,7 +227,7 @@ class MpiTransport(Reductions):
         return whom
 
     def _named(self) -> str:
-        """Its name, where another communicator has the same ranks."""
+        """Return the communicator's name, where another one has the same ranks."""
         known = [one.world_ranks for one in self.process.transports if one is not None]
         return on_communicator(self.label) if known.count(self._world_ranks) > 1 else ""
 
@@ -235,7 +235,7 @@ class MpiTransport(Reductions):
         os.sched_yield()
 
     def go_on(self) -> bool:
-        """Let MPI make progress with what is under way; always False."""
+        """Let MPI make progress with the messages under way; return False."""
         return self.lanes[BACKWARD].Iprobe(self.MPI.ANY_SOURCE, self.tag_limit) and False
 
     def probe(self, source: int, tag: int, lane: int) -> Envelope | None:
@@ -272,7 +272,7 @@ class MpiTransport(Reductions):
         return frame, source, tag
 
     def _received(self, handle: Any) -> tuple[Array, Any]:
-        """Memory for the message that was probed last, and the request that fills it."""
+        """Return memory for the message that was probed last, and the request that fills it."""
         nbytes = self._status.Get_count(self._byte)
         frame = np.empty(nbytes, np.uint8)
         # mpi4py need not find out what it is: that takes 1 µs
@@ -289,7 +289,7 @@ class MpiTransport(Reductions):
         )
 
     def _rest(self, head: Array, source: int, waiting: Callable[[], Waiting]) -> Steps[Array]:
-        """The message whose header has come alone."""
+        """Return the message whose header has come alone."""
         tag, nbytes = self._following(head)
         if nbytes == 0:
             return head
@@ -310,8 +310,8 @@ class MpiTransport(Reductions):
         self.process.tell(self._world_ranks[rank], COMPLAINT, text.encode())
 
     def unreceived(self) -> list[str]:
-        """The messages that have arrived and that nobody took, and the operations that nobody
-        waited for and that do not end, in words. All ranks call it, where they are done.
+        """Return the messages that have arrived and that nobody took, and the operations that
+        nobody waited for and that do not end, in words. All ranks call it, when they are done.
         """
         me = self.process.rank
         found = [unfinished(me, str(one.waiting)) for one in self._unfinished()]
@@ -336,8 +336,8 @@ class MpiTransport(Reductions):
         return found
 
     def _unfinished(self) -> list[Any]:
-        """This transport's operations under way, of those that do not end though all ranks go on
-        with them for a while.
+        """Return this transport's operations under way that do not end though all ranks go on with
+        them for a while.
         """
         deadline = time.monotonic() + _UNFINISHED
         while True:
@@ -394,8 +394,8 @@ class MpiTransport(Reductions):
         return intra.index(self.rank), len(intra), machines.index(mine), len(machines)
 
     def _all_come(self, block: bytes = bytes(BLOCK)) -> bytes:
-        """A barrier: what comes next blocks in MPI, or writes what others read. Returns the blocks
-        of all ranks.
+        """Wait for all ranks, before a call that blocks in MPI, or that writes memory which others
+        read. Return the blocks of all ranks.
         """
         pending = self.exchange(block, 0, Waiting("sharing memory", call_site()))
         wait(self, pending)
@@ -553,6 +553,6 @@ class MpiMatchBuffer(MatchBuffer):
         raise DeadlockError(_GIVEN_UP.format(self._transport.rank, waiting))
 
     def free(self) -> None:
-        """Give MPI's part of it back."""
+        """Free MPI's persistent request."""
         if self._request is not None:
             self._request.Free()

@@ -1,8 +1,8 @@
 """The scheduler of thread ranks: a baton goes round, and only the rank that holds it runs.
 
-Where a rank has to wait it hands the baton on, to the next rank (in rank order) that can go on. So
-a program runs the same way each time. If no rank can go on, that is a deadlock, which is found at
-once, and shown as a table of who waits for what. A single process is a world of one rank.
+A rank that must wait hands the baton on, to the next rank (in rank order) that can go on. So a
+program runs the same way each time. If no rank can go on, that is a deadlock: it is found at once,
+and shown as a table with a row for each rank. A single process is a world of one rank.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class MessageQueue:
         return number in self._messages
 
     def take(self, tag: int) -> tuple[int, Array] | None:
-        """Take out the oldest message with this tag (or ANY); its tag and bytes."""
+        """Take out the oldest message with this tag (or ANY); return its tag and bytes."""
         if tag == ANY:
             if not self._messages:
                 return None
@@ -80,14 +80,14 @@ class World:
         self.meetings: dict[Any, dict[int, Any]] = {}
         self.active: list[dict[Any, None]] = [{} for _ in range(size)]  # each rank's operations
         self.groups = 1
-        self.members: dict[int, list[int]] = {}  # of each group
+        self.members: dict[int, list[int]] = {}  # by the number of the group
         # (group, number of its muster) -> the group of the survivors
         self.successors: dict[tuple[int, int], int] = {}
         self.revoked: set[int] = set()  # groups in which nobody waits any more
         self.failure: tuple[int, BaseException] | None = None
         self.complaints: dict[int, str] = {}
         self.done = [False] * size
-        # what each rank waits for, and the number of its group
+        # the wait of each rank: its end, its description, and the number of its group
         self.waiting: list[tuple[Callable[[], bool], Waiting, int] | None] = [None] * size
         # plain locks: a Semaphore is a Condition, and that two of them
         self._batons = [threading.Lock() for _ in range(size)]
@@ -133,7 +133,7 @@ class World:
         self._raise_failure(rank)
 
     def leave(self, rank: int, error: BaseException | None) -> None:
-        """The rank's program has ended."""
+        """Note that the rank's program has ended, and hand the baton on."""
         if error is not None and self.failure is None:
             self.failure = (rank, error)
         elif isinstance(error, DeadlockError) and self.failure is not None:
@@ -157,8 +157,8 @@ class World:
             self._batons[self.done.index(False)].release()
 
     def _step_for_the_done(self) -> bool:
-        """Go on with what ended ranks have left under way: others may wait for it. Returns whether
-        there was anything.
+        """Go on with the operations that ended ranks have left under way, for which others may
+        wait; return whether there were any.
         """
         ready = [
             one
@@ -190,8 +190,8 @@ class World:
         ) from error
 
     def unreceived(self) -> list[str]:
-        """The messages that nobody took, and the operations that were never waited for and could
-        not end, in words.
+        """Return the messages that nobody took, and the operations that were never waited for and
+        could not end, in words.
         """
         left = [
             unfinished(rank, str(one.waiting))
@@ -201,7 +201,7 @@ class World:
         return [text for where in self.mail for text in self.untaken(where)] + left
 
     def untaken(self, where: tuple[int, int, int, int]) -> list[str]:
-        """The messages of one queue of the mail, in words."""
+        """Return the messages of one queue of the mail, in words."""
         group, _, source, dest = where
         ends = self.members[group][dest], self.members[group][source]
         return [untaken(*ends, tag, read_header(frame).text) for tag, frame in self.mail[where]]
@@ -221,7 +221,7 @@ class World:
         return "has finished" if self.done[rank] else "has not started"
 
     def _named(self, group: int) -> str:
-        """The name of a group's communicator, where another one has the same ranks."""
+        """Return the name of a group's communicator, where another one has the same ranks."""
         known = list(self.members.values())
         return on_communicator(str(group)) if known.count(self.members[group]) > 1 else ""
 

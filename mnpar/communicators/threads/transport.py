@@ -1,7 +1,6 @@
 """Ranks that are threads of one process: for tests, teaching and debugging, never for speed.
 
-Only one of them runs at a time (``World``), so what they exchange are entries of dicts that no lock
-has to guard.
+Only one of them runs at a time (``World``), so they exchange entries of dicts that no lock guards.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class ThreadTransport:
         self._world.complaints[self._members[rank]] = text
 
     def _meet(self, thing: Any, key: Any, waiting: Waiting) -> Pending:
-        """An allgather of any things; ``key`` is the same on all ranks."""
+        """Start an allgather of any things; ``key`` is the same on all ranks."""
         meetings = self._world.meetings
         key = (self._group, key)
         meeting = meetings.setdefault(key, {})
@@ -138,7 +137,7 @@ class ThreadTransport:
 
         def value() -> list[Any]:
             if meetings.get(key) is meeting:
-                del meetings[key]  # who comes late has it already
+                del meetings[key]  # ranks that come later hold it already
             return [meeting[rank] for rank in range(self.size)]
 
         return Pending(lambda: len(meeting) == self.size, value, waiting)
@@ -207,7 +206,7 @@ class ThreadTransport:
         return meeting.value()
 
     def _new_groups(self, keys: list[tuple[int | None, int]]) -> dict[int, int]:
-        """Rank 0 numbers the new groups for all."""
+        """Number the new groups on rank 0, for all."""
         if self.rank != 0:
             return {}
         colors = list(dict.fromkeys(color for color, _ in keys if color is not None))
@@ -216,7 +215,7 @@ class ThreadTransport:
         return {color: first + i for i, color in enumerate(colors)}
 
     def duplicate(self) -> ThreadTransport:
-        """The same ranks with messages of their own."""
+        """Return the same ranks with messages of their own."""
         if os.getpid() != self._world.pid and self.size > 1:
             raise CommunicatorError(f"{call_site()}: {NO_RANK}")
         return self.split(0, self.rank) or self
@@ -232,7 +231,7 @@ class ThreadTransport:
         )
 
     def unreceived(self) -> list[str]:
-        """The messages that have arrived and that nobody took, in words."""
+        """Return the messages that have arrived and that nobody took, in words."""
         mine = [
             where for where in self._world.mail if (where[0], where[3]) == (self._group, self.rank)
         ]
@@ -267,7 +266,7 @@ class ThreadTransport:
         )
 
     def _muster(self, well: bool) -> dict[int, bool]:
-        """Exchange ``well`` among the ranks whose programs have not ended; what each of them
+        """Exchange ``well`` among the ranks whose programs have not ended; return what each of them
         gave.
         """
         self._musters += 1
@@ -296,8 +295,8 @@ _owners: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictio
 
 
 def claim(thing: Any) -> None:
-    """Note that this rank is going to change ``thing``: what was made outside of the program is
-    shared by all thread ranks.
+    """Note that this rank is going to change ``thing``: objects that were made outside of the
+    program are shared by all thread ranks.
 
     Raises:
         RuntimeError: another thread rank has claimed it too.
@@ -318,8 +317,8 @@ T = TypeVar("T")
 
 
 def run_threads(program: Callable[[ThreadTransport], T], ranks: int) -> list[T]:
-    """Run ``program`` on thread ranks; their results in rank order, or the first rank's error with
-    its number in a piggyback.
+    """Run ``program`` on thread ranks; return their results in rank order, or raise the error of
+    the first rank that failed, with a note of its number.
     """
     __tracebackhide__ = True
     world = World(ranks)
