@@ -27,9 +27,12 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     whole = argparse.ArgumentParser(prog=name, description="mnpar's commands.")
     whole.add_argument("--version", action="version", version=f"mnpar {__version__}")
     commands = whole.add_subparsers(dest="command", required=True)
-    commands.add_parser(
+    examined = commands.add_parser(
         "doctor",
         help="look at this machine, alone or under mpiexec, and say what works and what to type",
+    )
+    examined.add_argument(
+        "--compile", action="store_true", help="compile all kernels, for this kind of processor"
     )
     run = commands.add_parser(
         "run",
@@ -82,7 +85,7 @@ def main() -> int:
         return _check(whole)
     args = parse_args(whole)
     if args.command == "doctor":
-        return doctor.examine()
+        return doctor.compile_kernels() if args.compile else doctor.examine()
     return _film(args, whole) if args.command == "film" else _run(args, whole)
 
 

@@ -28,7 +28,7 @@ from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, ow
 from mnpar.communicators.mpi import library
 from mnpar.communicators.shared_memory import LEAST_FOR_MPI, MORE_MEMORY, free_memory
 from mnpar.errors import LauncherError
-from mnpar.kernels import blas
+from mnpar.kernels import blas, compiler
 from mnpar.runtime import processes
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, launched_ranks_here
 from mnpar.runtime.mpiexec import find_mpiexec, kind_of
@@ -74,6 +74,8 @@ def examine() -> int:
     _versions(report)
     works = _settings(report)
     works = _machine(report) and works
+    if works:
+        report.add("ok", "kernels", compiler.describe())
     _gpus(report)
     comm = _mpi(report) if works else None  # without room MPI would end the process by a bus error
     if comm is not None:
@@ -81,6 +83,21 @@ def examine() -> int:
     if comm.rank == 0 if comm is not None else not launched_after_first():
         report.show()
     return int(report.failed)
+
+
+def compile_kernels() -> int:
+    """Compile all kernels and say where they are kept; 0 if that worked, 1 if not.
+
+    The doctor's ``--compile``, for images of containers and for folders that many ranks share.
+    """
+    try:
+        count, seconds = compiler.compile_all()
+    except ImportError as error:
+        print(f"FAIL  kernels        {error}")
+        return 1
+    print(f"ok    kernels        {count} compiled or found in {seconds:.0f} s")
+    print(f"ok    kernels        kept in {compiler.cache_folder()}")
+    return 0
 
 
 def _version(package: str) -> str | None:
@@ -123,6 +140,7 @@ def _settings(report: Report) -> bool:
         "MNPAR_STALL": environment.seconds,
         "MNPAR_KEEP_MEMORY": lambda: environment.switch("MNPAR_KEEP_MEMORY", True),
         "MNPAR_BLAS": blas.library,
+        "MNPAR_KERNELS": compiler.mode,
         "MNPAR_DATA": lambda: os.scandir(os.environ["MNPAR_DATA"]).close(),
     }
     works = True

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import os
 
-VARIABLES = ("MNPAR_STALL", "MNPAR_DATA", "MNPAR_DEBUG", "MNPAR_KEEP_MEMORY", "MNPAR_BLAS")
+VARIABLES = (
+    "MNPAR_STALL",
+    "MNPAR_DATA",
+    "MNPAR_DEBUG",
+    "MNPAR_KEEP_MEMORY",
+    "MNPAR_BLAS",
+    "MNPAR_KERNELS",
+)
 # which mnpar sets for processes that it starts
 OWN = (
     "MNPAR_ENDINGS",

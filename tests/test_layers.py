@@ -60,6 +60,7 @@ LAYER = {
 LATE = {
     "backend.py": {"cupy", "cupyx", "scipy"},
     "kernels/blas.py": {"threadpoolctl"},
+    "kernels/compiler.py": {"numba", "llvmlite", "fcntl"},
     "communicators/mpi/library.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
     "runtime/malloc.py": {"resource"},
@@ -74,7 +75,11 @@ LATE = {
     "training/extensions/progress_bar.py": {"tqdm"},
     "profiling/timeline.py": {"matplotlib"},
 }
-ONLY = {"cupy": "backend.py", "mpi4py": "communicators/mpi/"}
+ONLY = {
+    "cupy": "backend.py",
+    "mpi4py": "communicators/mpi/",
+    "numba": "kernels/compiler.py",
+}
 
 _BLOCKING = """
     Send Ssend Bsend Rsend Recv Sendrecv Sendrecv_replace Bcast Reduce Allreduce Allgather
@@ -177,7 +182,7 @@ def test_imports_stand_at_the_top(path):
 
 
 @every_file
-def test_one_package_knows_mpi4py_and_one_file_knows_cupy(path):
+def test_one_package_knows_mpi4py_and_one_file_each_knows_cupy_and_numba(path):
     known = {what.split(".")[0] for what, _ in imports(tree_of(path))}
     assert all(
         relative(path).startswith(home) for library, home in ONLY.items() if library in known
@@ -208,6 +213,7 @@ print(*sorted({name.split('.')[0] for name in sys.modules}))
     assert not loaded & {
         "mpi4py",
         "cupy",
+        "numba",
         "scipy",
         "sklearn",
         "matplotlib",

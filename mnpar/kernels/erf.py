@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
 from mnpar.kernels.blas import can_compute_by_mkl, compute_by_mkl
+from mnpar.kernels.compiler import Formula, formula
 from mnpar.kernels.dtypes import upcast_halves
+from mnpar.kernels.fused import fused
+from mnpar.kernels.scalar import exp, logistic, tanh
 
 _START = 1.1283791670955124
 # artanh(erf(x)) / x, of x² up to 36, beyond which erf(x) is 1: what is added to its value at 0, one
@@ -62,14 +66,17 @@ _ARGUMENT = (
     6.141266406949831e-9,
 )
 _EXACT = tuple(c * 0.5 ** (k + 0.5) for k, c in enumerate(_ARGUMENT))  # of x / √2
+_P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7 = _ARGUMENT
+_A1, _A2, _A3, _A4, _A5, _A6, _A7, _A8 = [float(c) for c in _FRACTION[0, 1:]]
+_B1, _B2, _B3, _B4, _B5, _B6, _B7, _B8 = [float(c) for c in _FRACTION[1, 1:]]
+_SQRT_HALF = math.sqrt(0.5)
 HEIGHT = 1 / math.sqrt(2 * math.pi)  # of the normal density at 0
 # √(2/π) and 0.044715 √(2/π), of the approximation
 TANH = math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715
+_TANH_1, _TANH_3 = TANH
 
 
-def erf(x: Array) -> Array:
-    """Return 2 / √π ∫₀ˣ e^(−t²) dt."""
-    xp = backend.get_array_module(x)
+def _erf_in_blocks(xp: ArrayModule, x: Array) -> Array:
     flat = _flat(x, x)
     y = xp.empty_like(flat)
     for place, room in _blocks(xp, flat):
@@ -113,6 +120,88 @@ def _tanh_of(
     xp.tanh(y, out=y)
 
 
+@formula
+def _argument_f(x: Any) -> Any:
+    """artanh(erf(x)), in float32."""
+    s = x * x
+    p = _P7 * s + _P6
+    p = p * s + _P5
+    p = p * s + _P4
+    p = p * s + _P3
+    p = p * s + _P2
+    p = p * s + _P1
+    return (p * s + _P0) * x
+
+
+@formula
+def _argument_d(x: Any) -> Any:
+    """artanh(erf(x)), in float64."""
+    s = x * x
+    s = _FAR if s > _FAR else s
+    a = _A8 * s + _A7
+    a = a * s + _A6
+    a = a * s + _A5
+    a = a * s + _A4
+    a = a * s + _A3
+    a = a * s + _A2
+    a = a * s + _A1
+    b = _B8 * s + _B7
+    b = b * s + _B6
+    b = b * s + _B5
+    b = b * s + _B4
+    b = b * s + _B3
+    b = b * s + _B2
+    b = b * s + _B1
+    b = b * s + 1.0
+    return (a * s / b + _START) * x
+
+
+_artanh_erf = Formula({"f": _argument_f, "d": _argument_d})
+
+
+@fused(twin=_erf_in_blocks)
+def erf(x: Any) -> Any:
+    """Return 2 / √π ∫₀ˣ e^(−t²) dt."""
+    return tanh(_artanh_erf(x))
+
+
+@formula
+def _normal_share(x: Any) -> Any:
+    """Φ(x), the share of normal numbers below x."""
+    return logistic(2.0 * _artanh_erf(x * _SQRT_HALF))
+
+
+@fused(twin=lambda xp, x: BlockedGelu(False)._forward_in_blocks(x, False))
+def _gelu(x: Any) -> Any:
+    """x Φ(x)"""
+    return x * _normal_share(x)
+
+
+@fused(twin=lambda xp, g, x: BlockedGelu(False)._gradient_in_blocks(x, g))
+def _gelu_gradient(g: Any, x: Any) -> Any:
+    """(Φ + x Φ′) g"""
+    return (_normal_share(x) + x * (exp(-0.5 * x * x) * HEIGHT)) * g
+
+
+@formula
+def _share_by_tanh(x: Any) -> Any:
+    """(1 + tanh u) / 2 with u = √(2 / π) (x + 0.044715 x³)."""
+    return logistic(2.0 * (x * (x * x * _TANH_3 + _TANH_1)))
+
+
+@fused(twin=lambda xp, x: BlockedGelu(True)._forward_in_blocks(x, False))
+def _gelu_by_tanh(x: Any) -> Any:
+    return x * _share_by_tanh(x)
+
+
+@fused(twin=lambda xp, g, x: BlockedGelu(True)._gradient_in_blocks(x, g))
+def _gelu_by_tanh_gradient(g: Any, x: Any) -> Any:
+    p = _share_by_tanh(x)
+    s = x * x
+    s = 1e3 if s > 1e3 else s  # where the rest is 0
+    return (p + x * (2.0 * p * (1.0 - p) * (s * (3.0 * _TANH_3) + _TANH_1))) * g
+
+
 class BlockedGelu:
     """x Φ(x), where Φ is the share of normal numbers below x, or an approximation by tanh.
 
@@ -127,6 +216,11 @@ class BlockedGelu:
 
     def forward(self, x: Array, differentiable: bool) -> Array:
         """Return x Φ(x); ``differentiable``: :meth:`gradient` will be asked for."""
+        if (loop := _gelu_by_tanh if self.by_tanh else _gelu).takes(x):
+            return loop(x)
+        return self._forward_in_blocks(x, differentiable)
+
+    def _forward_in_blocks(self, x: Array, differentiable: bool) -> Array:
         xp = backend.get_array_module(x)
         flat = _flat(x, x)
         y = xp.empty_like(flat)
@@ -143,6 +237,12 @@ class BlockedGelu:
 
     def gradient(self, x: Array, gy: Array) -> Array:
         """Return (Φ + x Φ′) gy."""
+        loop = _gelu_by_tanh_gradient if self.by_tanh else _gelu_gradient
+        if self.slope is None and loop.takes(x):
+            return loop(gy, x)
+        return self._gradient_in_blocks(x, gy)
+
+    def _gradient_in_blocks(self, x: Array, gy: Array) -> Array:
         return _shaped(self._times_slope(_flat(gy, x), x), x)
 
     def _below(self, xp: ArrayModule, x: Array, phi: Array, square: Array) -> bool:

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.kernels.dtypes import as_floating, upcast_halves
+from mnpar.kernels.fused import fused
+from mnpar.kernels.scalar import exp, log1p, logistic as _logistic
 from mnpar.kernels.sums import split_arrays
 
 
@@ -36,9 +38,7 @@ def compute_in_blocks(
     return gx
 
 
-def logistic(x: Array) -> Array:
-    """Return 1 / (1 + e⁻ˣ); where e⁻ˣ is ∞ it is 0."""
-    xp = backend.get_array_module(x)
+def _logistic_in_blocks(xp: ArrayModule, x: Array) -> Array:
     x = as_floating(x)
     y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
     with np.errstate(over="ignore"):
@@ -52,9 +52,13 @@ def logistic(x: Array) -> Array:
     return y
 
 
-def log1p_exp(x: Array) -> Array:
-    """Return log(1 + eˣ), computed as max(x, 0) + log(1 + e⁻ˡˣˡ)."""
-    xp = backend.get_array_module(x)
+@fused(twin=_logistic_in_blocks)
+def logistic(x: Any) -> Any:
+    """Return 1 / (1 + e⁻ˣ); where e⁻ˣ is ∞ it is 0."""
+    return _logistic(x)
+
+
+def _log1p_exp_in_blocks(xp: ArrayModule, x: Array) -> Array:
     y = xp.empty(x.shape, x.dtype if x.dtype.kind == "f" else "d")
     n = backend.block_bytes(x) // 32
     room = backend.empty_aligned((min(n, y.size),), y.dtype, xp)
@@ -64,3 +68,9 @@ def log1p_exp(x: Array) -> Array:
         xp.log1p(xp.exp(e, out=e), out=e)
         xp.add(xp.maximum(from_, 0), e, out=to)
     return y
+
+
+@fused(twin=_log1p_exp_in_blocks)
+def log1p_exp(x: Any) -> Any:
+    """Return log(1 + eˣ), computed as max(x, 0) + log(1 + e⁻ˡˣˡ)."""
+    return (0.0 if x < 0.0 else x) + log1p(exp(x if x < 0.0 else -x))

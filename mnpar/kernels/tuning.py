@@ -5,6 +5,9 @@ A result is right whatever their values. The benchmarks named are those of the r
 much of an array is worked on at a time is the backend's ``block_bytes``.
 """
 
+# Compiled loops (compiler.py): benchmark "functions" (relu, softmax), with and without numba.
+COMPILED_LEAST = 2**13  # elements: fewer are left to numpy, and do not import numba
+
 # Sums as products with ones, and rows in blocks: benchmark "functions" (sums, softmax).
 SUM_LEAST = 2**13  # elements: fewer are summed up by numpy, and computed at once
 ONES_KEPT = 2**14  # the longest vector of ones that is kept

@@ -14,6 +14,7 @@ from mnpar.functions.array.joining import concat
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.math.maximum import Clip
 from mnpar.functions.node import GenericFunction
+from mnpar.kernels import activation as kernel
 from mnpar.variable import Variable, as_variable
 
 
@@ -21,19 +22,16 @@ class ReLU(GenericFunction):
     """``y = max(x, 0)``; ``gx = gy`` where ``y > 0``, else 0."""
 
     def forward(self, x: Array) -> Array:
-        self.y = y = backend.get_array_module(x).maximum(x, 0)
+        self.y = y = kernel.relu(x)
         return y
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: self._where_positive(gy)
 
     def _where_positive(self, gy: Variable | Array) -> Any:
-        # numpy multiplies faster by numbers than by booleans
-        positive = (self.y > 0).astype(gy.dtype)
         if isinstance(gy, Variable):
-            return gy * positive
-        positive *= gy
-        return positive
+            return gy * (self.y > 0).astype(gy.dtype)
+        return kernel.relu_gradient(gy, self.y)
 
 
 def relu(x: Variable | Array) -> Variable:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from mnpar.backend import Array, ArrayModule
 from mnpar.functions.math.maximum import Clip
 from mnpar.functions.node import array_of, elementwise
-from mnpar.kernels.logistic import compute_in_blocks, logistic
+from mnpar.kernels import activation as kernel
+from mnpar.kernels.logistic import logistic
 from mnpar.variable import Variable, as_variable
 
 
@@ -13,12 +14,7 @@ def _sigmoid_gradient(gy: Variable | Array, y: Variable | Array) -> Variable | A
     """``gx = y (1 - y) gy``."""
     if isinstance(gy, Variable):
         return (1 - y) * y * gy
-
-    def compute(xp: ArrayModule, y: Array, gy: Array, gx: Array) -> None:
-        xp.multiply(xp.subtract(1, y, out=gx), y, out=gx)
-        gx *= gy
-
-    return compute_in_blocks(compute, array_of(y), gy)
+    return kernel.sigmoid_gradient(gy, array_of(y))
 
 
 @elementwise(_sigmoid_gradient)
@@ -37,12 +33,7 @@ def _tanh_gradient(gy: Variable | Array, y: Variable | Array) -> Variable | Arra
     """``gx = (1 - y²) gy``."""
     if isinstance(gy, Variable):
         return (1 - y * y) * gy
-
-    def compute(xp: ArrayModule, y: Array, gy: Array, gx: Array) -> None:
-        xp.subtract(1, xp.multiply(y, y, out=gx), out=gx)
-        gx *= gy
-
-    return compute_in_blocks(compute, array_of(y), gy)
+    return kernel.tanh_gradient(gy, array_of(y))
 
 
 @elementwise(_tanh_gradient)

@@ -1,0 +1,400 @@
+"""Loops in plain Python, compiled by numba at their first call: when, how and where they are kept.
+
+The only file that knows numba. A loop is compiled for float32 and for float64, each at its first
+use; its literals and the constants that it reads take that dtype, so that ``0.5 * x`` stays in
+float32. ``kernels/__init__.py`` has the whole picture.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+import pkgutil
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Annotated, Any, TypeAlias, get_type_hints
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.kernels import tuning
+
+# Annotations of a loop's arguments: contiguous arrays of the loop's dtype by their number of axes,
+# a number of that dtype; and vectors of float64 and of int64, whatever that dtype is.
+Vector: TypeAlias = Annotated[Array, "Vector"]
+Matrix: TypeAlias = Annotated[Array, "Matrix"]
+Cube: TypeAlias = Annotated[Array, "Cube"]
+Array4: TypeAlias = Annotated[Array, "Array4"]
+Array5: TypeAlias = Annotated[Array, "Array5"]
+Array6: TypeAlias = Annotated[Array, "Array6"]
+Real: TypeAlias = Annotated[float, "Real"]
+Doubles: TypeAlias = Annotated[Array, "Doubles"]
+Integers: TypeAlias = Annotated[Array, "Integers"]
+
+_AXES = {"Vector": 1, "Matrix": 2, "Cube": 3, "Array4": 4, "Array5": 5, "Array6": 6}
+_REALS: dict[str, Callable[[float], Any]] = {"f": np.float32, "d": np.float64}
+# a product and a sum are rounded once; sums may be reordered, into as many as are added at a time.
+# Nothing is assumed about NaN and ∞.
+_FASTMATH = {"contract", "reassoc", "nsz"}
+
+
+@functools.cache
+def mode() -> str:
+    """Return what ``MNPAR_KERNELS`` says: ``''``, ``'numpy'`` or ``'numba'``.
+
+    Raises:
+        ValueError: it says something else.
+    """
+    named = os.environ.get("MNPAR_KERNELS", "")
+    if named not in _LEAST:
+        raise ValueError(f"MNPAR_KERNELS is numpy or numba, not {named!r}")
+    return named
+
+
+_LEAST = {"": tuning.COMPILED_LEAST, "numpy": sys.maxsize, "numba": 0}
+
+
+@functools.cache
+def least() -> int:
+    """Return how many elements an array has at least for which a loop is compiled."""
+    return _LEAST[mode()]
+
+
+@functools.cache
+def numba() -> Any:
+    """Return numba, imported at the first call; None where it is missing or does not work.
+
+    Raises:
+        ImportError: so it is, but ``MNPAR_KERNELS=numba`` wants it.
+    """
+    try:
+        import numba
+
+        return numba
+    except ImportError as error:
+        if mode() == "numba":
+            raise ImportError(
+                f"MNPAR_KERNELS=numba needs numba ({error}): pip install 'mnpar[fast]'"
+            ) from None
+        if is_installed():
+            warnings.warn(f"mnpar: numba is left alone: {error}", stacklevel=2)
+        return None
+
+
+def is_installed() -> bool:
+    """Return whether numba is installed, without importing it."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def suits(x: Array, *others: Array) -> bool:
+    """Return whether compiled loops take these arrays.
+
+    Example:
+        >>> suits(np.zeros(10, np.float16)), suits(np.zeros((10, 10)).T)
+        (False, False)
+    """
+    if x.size < least() or x.dtype.char not in "fd" or numba() is None:
+        return False
+    dtype = x.dtype
+    if not dtype.isnative:
+        return False
+    for array in (x, *others):
+        # carray: contiguous, aligned and writable
+        if type(array) is not np.ndarray or array.dtype != dtype or not array.flags.carray:
+            return False
+    return True
+
+
+class Formula:
+    """A computation of single numbers, which loops call and the compiler copies into them.
+
+    Args:
+        function: plain Python; or one for each dtype, by its character.
+    """
+
+    def __init__(self, function: FunctionType | dict[str, Formula]) -> None:
+        self.function = function
+        self._ready: dict[str, Any] = {}
+
+    def at(self, char: str) -> Any:
+        """Return numba's function for a dtype."""
+        if isinstance(self.function, dict):
+            return self.function[char].at(char)
+        if char not in self._ready:
+            self._ready[char] = numba().njit(
+                _typed(self.function, char),
+                nogil=True,
+                error_model="numpy",
+                # no sums are reordered here: formulas rely on the order
+                fastmath={"contract"},
+                forceinline=True,
+            )
+        return self._ready[char]
+
+    def digest(self, char: str) -> bytes:
+        """Return a fingerprint of the formula and of those that it calls."""
+        if isinstance(self.function, dict):
+            return self.function[char].digest(char)
+        return _digest(self.function, char)
+
+    def __call__(self, *numbers: Any) -> Any:
+        """Compute it in Python, for one number."""
+        if isinstance(self.function, dict):
+            char = "f" if isinstance(numbers[0], np.float32) else "d"
+            return self.function[char](*numbers)
+        return self.function(*numbers)
+
+
+def formula(function: Callable[..., Any]) -> Formula:
+    """Mark a computation of single numbers that loops may call."""
+    return Formula(function)  # type: ignore[arg-type]
+
+
+class Loop:
+    """A loop over arrays, compiled when it is first called.
+
+    Args:
+        function: plain Python, whose annotations are the signature.
+        name: of the compiled loop; by default the function's.
+        constants: what replaces globals of the function.
+    """
+
+    def __init__(
+        self, function: FunctionType, name: str = "", constants: dict[str, Any] | None = None
+    ) -> None:
+        self.name = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        self.function = FunctionType(
+            function.__code__, {**function.__globals__, **(constants or {})}, function.__name__
+        )
+        self.declared = function
+        self._ready: dict[str, Any] = {}
+        LOOPS.append(self)
+
+    @functools.cached_property
+    def signature(self) -> list[str]:
+        """The kinds of the arguments: ``Vector``, ``Real`` …"""
+        hints = get_type_hints(self.declared, include_extras=True)
+        hints.pop("return", None)
+        return [_kind(name, hint) for name, hint in hints.items()]
+
+    def __call__(self, *args: Any) -> None:
+        """Run it; the first argument, an array, says the dtype."""
+        char = args[0].dtype.char
+        (self._ready.get(char) or self.at(char))(*args)
+
+    def at(self, char: str) -> Any:
+        """Return the loop for a dtype, ``'f'`` or ``'d'``: compiled, or found where it is kept."""
+        with _COMPILING:
+            if char not in self._ready:
+                self._ready[char] = self._compile(char)
+            return self._ready[char]
+
+    def _compile(self, char: str) -> Any:
+        for name, value in self.declared.__globals__.items():  # some are defined below the loop
+            self.function.__globals__.setdefault(name, value)
+        typed = _typed(self.function, char)
+        # numba keeps a function under its name, and does not know the formulas that it calls
+        file = self.function.__code__.co_filename
+        kept = f"{self.signature} {file} {os.stat(file).st_mtime}"
+        digest = hashlib.sha256(_digest(self.function, char) + kept.encode())
+        typed.__qualname__ = f"{self.name}_{char}_{digest.hexdigest()[:12]}".replace(".", "_")
+        loop = numba().njit(typed, nogil=True, error_model="numpy", fastmath=_FASTMATH)
+        kinds = tuple([_numba_type(kind, char) for kind in self.signature])
+        folder = cache_folder()
+        if folder is None:
+            loop.compile(kinds)
+        else:
+            with _kept_in(folder):
+                loop.enable_caching()
+            mark = folder / f"{typed.__qualname__}.done"
+            with contextlib.nullcontext() if mark.exists() else _locked(folder):
+                if not mark.exists():
+                    _tell(folder)
+                loop.compile(kinds)
+                with contextlib.suppress(OSError):
+                    mark.touch()
+        loop.disable_compile()
+        return loop
+
+
+def describe() -> str:
+    """Return a line about compiled loops on this machine, for the doctor; numba is not imported.
+
+    Raises:
+        ValueError: ``MNPAR_KERNELS`` has no meaning.
+    """
+    if mode() == "numpy":
+        return "numpy's (MNPAR_KERNELS=numpy)"
+    if not is_installed():
+        return "numpy's; pip install 'mnpar[fast]' compiles them, for networks on processors"
+    kept = kernels_folder()
+    ready = {path.name for path in kept.glob("*/*.done")}
+    return (
+        f"compiled by numba {metadata.version('numba')}; {len(ready)} are kept in {kept} "
+        "(doctor --compile compiles all)"
+    )
+
+
+LOOPS: list[Loop] = []  # all that were defined, for those who compile beforehand
+_COMPILING = threading.RLock()
+
+
+def compiled(function: Callable[..., None]) -> Loop:
+    """Mark loops over arrays, which are compiled when they are first called.
+
+    Example:
+        >>> @compiled
+        ... def double(x: Vector, y: Vector) -> None:
+        ...     for i in range(x.size):
+        ...         y[i] = 2.0 * x[i]
+        >>> double.name.rpartition(".")[2], double.signature
+        ('double', ['Vector', 'Vector'])
+    """
+    return Loop(function)  # type: ignore[arg-type]
+
+
+def compile_all() -> tuple[int, float]:
+    """Compile all loops of this package, for both dtypes; how many these are, and how many
+    seconds it took.
+
+    Raises:
+        ImportError: numba is missing.
+    """
+    if numba() is None:
+        raise ImportError("kernels are compiled by numba: pip install 'mnpar[fast]'")
+    begin = time.perf_counter()
+    for module in pkgutil.iter_modules([os.path.dirname(__file__)]):
+        importlib.import_module(f"{__package__}.{module.name}")
+    loops = [loop for loop in LOOPS if loop.function.__module__.startswith("mnpar.")]
+    for loop in loops:
+        for char in _REALS:
+            loop.at(char)
+    return 2 * len(loops), time.perf_counter() - begin
+
+
+def _typed(function: FunctionType, char: str) -> FunctionType:
+    """The function with its constants in a dtype, and numba's functions in place of formulas."""
+
+    def of(value: Any) -> Any:
+        if isinstance(value, Formula):
+            return value.at(char)
+        if type(value) is float:
+            return _REALS[char](value)
+        return tuple(map(of, value)) if type(value) is tuple else value
+
+    code = function.__code__
+    known = function.__globals__
+    return FunctionType(
+        code.replace(co_consts=tuple(map(of, code.co_consts))),
+        {**known, **{name: of(known[name]) for name in code.co_names if name in known}},
+        function.__name__,
+    )
+
+
+def _digest(function: FunctionType, char: str) -> bytes:
+    """A fingerprint of what a function computes in a dtype: its code, and what that reads."""
+    code: CodeType = function.__code__
+    parts = [sys.version.encode(), char.encode(), code.co_code, repr(code.co_consts).encode()]
+    for name in code.co_names:
+        value = function.__globals__.get(name)
+        parts.append(
+            value.digest(char)
+            if isinstance(value, Formula)
+            else f"{name}={value!r}".encode()
+            if isinstance(value, int | float | tuple)
+            else name.encode()
+        )
+    return hashlib.sha256(b"\0".join(parts)).digest()
+
+
+def _kind(name: str, hint: Any) -> str:
+    kind: str = "int" if hint is int else getattr(hint, "__metadata__", [""])[0]
+    if not kind:
+        raise TypeError(
+            f"the argument {name} of a loop is a Vector, Matrix, Cube, Array4 to Array6, Doubles, "
+            f"Integers, Real or int, not {hint}"
+        )
+    return kind
+
+
+def _numba_type(kind: str, char: str) -> Any:
+    types = numba().types
+    real = {"f": types.float32, "d": types.float64}[char]
+    if kind in _AXES:
+        return types.Array(real, _AXES[kind], "C")
+    vectors = {"Doubles": types.float64, "Integers": types.int64}
+    if kind in vectors:
+        return types.Array(vectors[kind], 1, "C")
+    return {"int": types.int64, "Real": real}[kind]
+
+
+def kernels_folder() -> Path:
+    """Return where compiled loops of all processors and versions are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mnpar", "kernels")
+
+
+@functools.cache
+def cache_folder() -> Path | None:
+    """Return where loops compiled here are kept: a folder of :func:`kernels_folder` for each kind
+    of processor and each version of numba and numpy; names in it tell versions of mnpar apart.
+    None, and a warning, where it cannot be written.
+    """
+    from llvmlite import binding as llvm
+
+    processor = hashlib.sha256(
+        f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}".encode()
+    ).hexdigest()[:8]
+    versions = f"numba{numba().__version__}-numpy{np.__version__}"
+    folder = kernels_folder() / f"{llvm.get_host_cpu_name()}-{processor}-{versions}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (probe := folder / f".{os.getpid()}-{threading.get_ident()}").touch()
+        probe.unlink()
+    except OSError as error:
+        warnings.warn(
+            f"mnpar: compiled kernels are not kept, each start compiles them anew: {error}",
+            stacklevel=2,
+        )
+        return None
+    return folder
+
+
+@functools.cache
+def _tell(folder: Path) -> None:
+    sys.stderr.write(f"mnpar: compiles kernels for this processor, once; kept in {folder}\n")
+
+
+@contextlib.contextmanager
+def _kept_in(folder: Path) -> Iterator[None]:
+    """Let numba keep what it compiles in a folder; the program's own functions are not touched."""
+    config = numba().config
+    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait until no other process compiles; where files cannot be locked, do not wait."""
+    try:
+        import fcntl
+
+        file = (folder / ".lock").open("w")
+    except (ImportError, OSError):
+        yield
+        return
+    with file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield  # closing the file unlocks it

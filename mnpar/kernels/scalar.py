@@ -1,0 +1,174 @@
+"""Functions of single numbers for compiled loops: eˣ, log(1 + x), tanh ….
+
+They have no branches and no tables, so that the compiler computes as many numbers at once as a
+register holds; the mathematics library of C, which numba calls otherwise, computes one. Errors are
+one or two units of the last digit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mnpar.kernels.compiler import Formula, formula
+
+_LOG2_E = math.log2(math.e)
+# log 2 in two parts, the first of few digits: n times it is exact
+_LOG_2 = {"f": (0.693359375, -2.12194440e-4), "d": (0.693145751953125, 1.42860682030941723212e-6)}
+# added to a number and subtracted, it rounds to an integer, which stands in the last bits between
+_ROUND = {"f": 1.5 * 2.0**23, "d": 1.5 * 2.0**52}
+_BITS = {k: int(np.array(v, k).view({"f": "i4", "d": "i8"}[k])) for k, v in _ROUND.items()}
+_HIGH_F, _LOW_F = _LOG_2["f"]
+_HIGH_D, _LOW_D = _LOG_2["d"]
+_ROUND_F, _ROUND_D = _ROUND["f"], _ROUND["d"]
+_BITS_F, _BITS_D = np.int32(_BITS["f"]), np.int64(_BITS["d"])
+_23, _127 = np.int32(23), np.int32(127)
+_52, _1023 = np.int64(52), np.int64(1023)
+_1F, _1D = np.int32(1), np.int64(1)
+
+
+@formula
+def _curve_f(r: Any) -> Any:
+    """(eʳ − 1 − r) / r² for |r| ≤ log 2 / 2 (Cephes)."""
+    p = 1.9875691500e-4
+    p = p * r + 1.3981999507e-3
+    p = p * r + 8.3334519073e-3
+    p = p * r + 4.1665795894e-2
+    p = p * r + 1.6666665459e-1
+    return p * r + 5.0000001201e-1
+
+
+@formula
+def _curve_d(r: Any) -> Any:
+    """(eʳ − 1 − r) / r² for |r| ≤ log 2 / 2: the series."""
+    p = 1.1470745597729725e-11  # 1 / 14!
+    p = p * r + 1.6059043836821613e-10
+    p = p * r + 2.08767569878681e-09
+    p = p * r + 2.505210838544172e-08
+    p = p * r + 2.755731922398589e-07
+    p = p * r + 2.7557319223985893e-06
+    p = p * r + 2.48015873015873e-05
+    p = p * r + 0.0001984126984126984
+    p = p * r + 0.001388888888888889
+    p = p * r + 0.008333333333333333
+    p = p * r + 0.041666666666666664
+    p = p * r + 0.16666666666666666
+    return p * r + 0.5
+
+
+@formula
+def _exp_f(x: Any) -> Any:
+    x = 89.0 if x > 89.0 else x  # NaN is neither
+    x = -104.0 if x < -104.0 else x
+    t = x * _LOG2_E + _ROUND_F
+    n = t - _ROUND_F
+    r = x - n * _HIGH_F - n * _LOW_F
+    p = _curve_f(r) * r * r + r + 1.0
+    k = np.int32(np.float32(t).view(np.int32) - _BITS_F)
+    # 2ᵏ in two factors, each of which is a normal number
+    half = np.int32(k >> _1F)
+    first = np.int32((half + _127) << _23).view(np.float32)
+    second = np.int32((np.int32(k - half) + _127) << _23).view(np.float32)
+    return p * first * second
+
+
+@formula
+def _exp_d(x: Any) -> Any:
+    x = 710.0 if x > 710.0 else x
+    x = -746.0 if x < -746.0 else x
+    t = x * _LOG2_E + _ROUND_D
+    n = t - _ROUND_D
+    r = x - n * _HIGH_D - n * _LOW_D
+    p = _curve_d(r) * r * r + r + 1.0
+    k = np.float64(t).view(np.int64) - _BITS_D
+    half = k >> _1D
+    first = np.int64((half + _1023) << _52).view(np.float64)
+    second = np.int64((k - half + _1023) << _52).view(np.float64)
+    return p * first * second
+
+
+exp = Formula({"f": _exp_f, "d": _exp_d})
+"""eˣ; ∞ where it is too large, 0 where it is too small."""
+
+
+@formula
+def _small_tanh_f(x: Any) -> Any:
+    """tanh(x) for |x| ≤ 0.625 (Cephes)."""
+    z = x * x
+    p = -5.70498872745e-3
+    p = p * z + 2.06390887954e-2
+    p = p * z - 5.37397155531e-2
+    p = p * z + 1.33314422036e-1
+    p = p * z - 3.33332819422e-1
+    return x + p * z * x
+
+
+@formula
+def _small_tanh_d(x: Any) -> Any:
+    """tanh(x) for |x| ≤ 0.625 (Cephes)."""
+    z = x * x
+    p = (-9.64399179425052238628e-1 * z - 9.92877231001918586564e1) * z - 1.61468768441708447952e3
+    q = ((z + 1.12811678491632931402e2) * z + 2.23548839060100448583e3) * z
+    return x + x * (z * (p / (q + 4.84406305325125486048e3)))
+
+
+_small_tanh = Formula({"f": _small_tanh_f, "d": _small_tanh_d})
+
+
+@formula
+def tanh(x: Any) -> Any:
+    """Hyperbolic tangent."""
+    a = -x if x < 0.0 else x
+    a = 30.0 if a > 30.0 else a
+    y = 1.0 - 2.0 / (exp(2.0 * a) + 1.0)
+    y = _small_tanh(a) if a < 0.625 else y
+    return -y if x < 0.0 else y
+
+
+@formula
+def logistic(x: Any) -> Any:
+    """1 / (1 + e⁻ˣ)."""
+    return 1.0 / (1.0 + exp(-x))
+
+
+@formula
+def _log1p_f(x: Any) -> Any:
+    z = x / (2.0 + x)
+    s = z * z
+    p = 1.0 / 15.0
+    p = p * s + 1.0 / 13.0
+    p = p * s + 1.0 / 11.0
+    p = p * s + 1.0 / 9.0
+    p = p * s + 1.0 / 7.0
+    p = p * s + 1.0 / 5.0
+    p = p * s + 1.0 / 3.0
+    return 2.0 * (z + z * s * p)
+
+
+@formula
+def _log1p_d(x: Any) -> Any:
+    z = x / (2.0 + x)
+    s = z * z
+    p = 1.0 / 33.0
+    p = p * s + 1.0 / 31.0
+    p = p * s + 1.0 / 29.0
+    p = p * s + 1.0 / 27.0
+    p = p * s + 1.0 / 25.0
+    p = p * s + 1.0 / 23.0
+    p = p * s + 1.0 / 21.0
+    p = p * s + 1.0 / 19.0
+    p = p * s + 1.0 / 17.0
+    p = p * s + 1.0 / 15.0
+    p = p * s + 1.0 / 13.0
+    p = p * s + 1.0 / 11.0
+    p = p * s + 1.0 / 9.0
+    p = p * s + 1.0 / 7.0
+    p = p * s + 1.0 / 5.0
+    p = p * s + 1.0 / 3.0
+    return 2.0 * (z + z * s * p)
+
+
+log1p = Formula({"f": _log1p_f, "d": _log1p_d})
+"""log(1 + x) for x from 0 to 1: the series of 2 artanh(x / (2 + x))."""

@@ -1,0 +1,243 @@
+"""Softmax, its logarithm and cross entropy of the rows of a matrix, and their gradients.
+
+The loops read each row two or three times while it is in the nearest cache. The twins work on
+blocks of rows that stay in the cache. No exponential of a large positive number is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array
+from mnpar.kernels.compiler import Integers, Matrix, Vector, compiled, formula, suits
+from mnpar.kernels.dtypes import as_floating, upcast_halves
+from mnpar.kernels.scalar import exp
+from mnpar.kernels.sums import MODEST, is_rowwise, row_blocks, row_sums, sum_array, sum_over
+
+_LANES = 16
+
+
+def as_rows(x: Array, axis: int) -> Array | None:
+    """Return x as the matrix of its rows along the axis, if that is the last one."""
+    last = type(axis) is int and axis in (-1, x.ndim - 1)
+    return x.reshape(-1, x.shape[-1]) if last and x.size else None
+
+
+@compiled
+def _softmax(x: Matrix, y: Matrix) -> None:
+    N, C = x.shape
+    for n in range(N):
+        most = _largest(x, n)
+        total = 0.0
+        for c in range(C):
+            e = exp(x[n, c] - most)
+            y[n, c] = e
+            total += e
+        share = 1.0 / total
+        for c in range(C):
+            y[n, c] *= share
+
+
+@formula
+def _largest(x: Any, n: Any) -> Any:
+    """The largest number of a row; a NaN may be passed over: what is made of it is NaN anyway."""
+    C = x.shape[1]
+    most = x[n, 0]
+    if C < 4 * _LANES:
+        for c in range(1, C):
+            most = x[n, c] if x[n, c] > most else most
+        return most
+    # several at a time, which the compiler does not do with one: NaN has no order
+    lanes = np.empty(_LANES, x.dtype)
+    for k in range(_LANES):
+        lanes[k] = x[n, k]
+    for c in range(_LANES, C - _LANES + 1, _LANES):
+        for k in range(_LANES):
+            v = x[n, c + k]
+            lanes[k] = v if v > lanes[k] else lanes[k]
+    for k in range(_LANES):
+        v = lanes[k]
+        most = v if v > most else most
+    for c in range(C - C % _LANES, C):
+        most = x[n, c] if x[n, c] > most else most
+    return most
+
+
+def softmax(x: Array, axis: int) -> Array:
+    """Return eˣ / Σ eˣ along an axis."""
+    if suits(x) and (rows := as_rows(x, axis)) is not None:
+        y = np.empty_like(x)
+        _softmax(rows, y.reshape(rows.shape))
+        return y
+    xp = backend.get_array_module(x)
+    if not x.size:
+        return as_floating(x).copy()  # of no elements there is no maximum
+    if not is_rowwise(x, axis):
+        x = as_floating(x)
+        y = xp.asarray(x - x.max(axis=axis, keepdims=True))
+        xp.exp(y, out=y)
+        y /= sum_array(upcast_halves(y), axis, keepdims=True)
+        return y
+    y = xp.empty(x.shape, x.dtype)
+    for from_, to, e in row_blocks(x, y):
+        if from_.max() <= MODEST and from_.min() >= -MODEST:
+            xp.exp(from_, out=e)
+        else:
+            xp.exp(xp.subtract(from_, from_.max(axis=1, keepdims=True), out=e), out=e)
+        xp.multiply(e, 1 / sum_array(e, 1, keepdims=True), out=to)
+    return y
+
+
+@compiled
+def _softmax_gradient(y: Matrix, gy: Matrix, gx: Matrix) -> None:
+    N, C = y.shape
+    for n in range(N):
+        total = 0.0
+        for c in range(C):
+            total += gy[n, c] * y[n, c]
+        for c in range(C):
+            gx[n, c] = y[n, c] * (gy[n, c] - total)
+
+
+def softmax_gradient(y: Array, gy: Array, axis: int) -> Array:
+    """Return y (gy - Σ gy y)."""
+    if suits(y, gy) and (rows := as_rows(y, axis)) is not None:
+        gx = np.empty_like(y)
+        _softmax_gradient(rows, gy.reshape(rows.shape), gx.reshape(rows.shape))
+        return gx
+    if not is_rowwise(y, axis):
+        result: Array = y * (gy - sum_over(gy * y, axis, keepdims=True))
+        return result
+    xp = backend.get_array_module(y)
+    gx = xp.empty(y.shape, y.dtype)
+    for part, g, to, room in row_blocks(y, gy, gx):
+        xp.subtract(g, xp.einsum("nc,nc->n", g, part)[:, None], out=room)
+        xp.multiply(part, room, out=to)
+    return gx
+
+
+@compiled
+def _log_softmax(x: Matrix, y: Matrix) -> None:
+    N, C = x.shape
+    for n in range(N):
+        most = _largest(x, n)
+        total = 0.0
+        for c in range(C):
+            v = x[n, c] - most
+            y[n, c] = v
+            total += exp(v)
+        log = math.log(total)
+        for c in range(C):
+            y[n, c] -= log
+
+
+def log_softmax(x: Array, axis: int) -> Array:
+    """Return x - log Σ eˣ along an axis."""
+    if suits(x) and (rows := as_rows(x, axis)) is not None:
+        y = np.empty_like(x)
+        _log_softmax(rows, y.reshape(rows.shape))
+        return y
+    if not x.size:
+        return as_floating(x).copy()
+    xp = backend.get_array_module(x)
+    x = as_floating(x)
+    y = xp.asarray(x - x.max(axis=axis, keepdims=True))
+    y -= xp.log(sum_array(upcast_halves(xp.exp(y)), axis, keepdims=True))
+    return y
+
+
+@compiled
+def _log_softmax_gradient(y: Matrix, gy: Matrix, gx: Matrix) -> None:
+    N, C = y.shape
+    for n in range(N):
+        total = 0.0
+        for c in range(C):
+            total += gy[n, c]
+        for c in range(C):
+            gx[n, c] = gy[n, c] - exp(y[n, c]) * total
+
+
+def log_softmax_gradient(y: Array, gy: Array, axis: int) -> Array:
+    """Return gy - eʸ Σ gy."""
+    if suits(y, gy) and (rows := as_rows(y, axis)) is not None:
+        gx = np.empty_like(y)
+        _log_softmax_gradient(rows, gy.reshape(rows.shape), gx.reshape(rows.shape))
+        return gx
+    xp = backend.get_array_module(y)
+    result: Array = gy - xp.exp(y) * sum_over(gy, axis, keepdims=True)
+    return result
+
+
+@compiled
+def _exponentials(x: Matrix, labels: Integers, e: Matrix, total: Vector, score: Vector) -> None:
+    M, C = x.shape
+    for m in range(M):
+        most = _largest(x, m)
+        s = 0.0
+        for c in range(C):
+            v = exp(x[m, c] - most)
+            e[m, c] = v
+            s += v
+        total[m] = s
+        score[m] = x[m, labels[m]] - most
+
+
+def exponentials(rows: Array, labels: Array) -> tuple[Array, Array, Array | None]:
+    """Return exp(x - s) (M, C) of scores x, its sums (M,), and x - s at the labels (M,).
+
+    s is the score of the label, and the last then None, where no other is much higher, and else
+    the maximum of the row.
+    """
+    if suits(rows):
+        e = np.empty_like(rows)
+        total = np.empty(len(rows), rows.dtype)
+        score: Any = np.empty_like(total)
+        _exponentials(rows, labels.astype(np.int64, copy=False), e, total, score)
+        return e, total, score
+    xp = backend.get_array_module(rows)
+    places = xp.arange(labels.size), labels
+    score = rows[places]
+    # to find the two takes a third of the time of each row's own
+    if rows.size and rows.max() <= score.min() + MODEST:
+        e = rows - score[:, None]
+        score = None
+    else:
+        e = rows - rows.max(axis=1, keepdims=True)
+        score = e[places]
+    xp.exp(e, out=e)
+    return e, row_sums(e), score
+
+
+@compiled
+def _cross_entropy_gradient(
+    e: Matrix, part: Vector, labels: Integers, g: Vector, gx: Matrix
+) -> None:
+    M, C = e.shape
+    for m in range(M):
+        p = part[m]
+        for c in range(C):
+            gx[m, c] = e[m, c] * p
+        gx[m, labels[m]] -= g[m]
+
+
+def cross_entropy_gradient(
+    e: Array, total: Array, score: Array | None, labels: Array, g: Array
+) -> Array:
+    """Return g (softmax - onehot) (M, C), of what :func:`exponentials` found; g is (M,) or a
+    number.
+    """
+    xp = backend.get_array_module(e)
+    part = g / total
+    if suits(e) and part.dtype == e.dtype:
+        gx = np.empty_like(e)
+        each = np.full(len(e), g, e.dtype)
+        _cross_entropy_gradient(e, part, labels.astype(np.int64, copy=False), each, gx)
+        return gx
+    places = xp.arange(labels.size), labels
+    gx = e * part[:, None]
+    gx[places] = (part if score is None else part * e[places]) - g
+    return gx

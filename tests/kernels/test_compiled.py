@@ -1,0 +1,228 @@
+"""Compiled loops against their twins in numpy: values, accuracy, ∞ and NaN, shapes that loops do
+not take; and where and when they are compiled.
+"""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mnpar.kernels import activation, compiler, erf, logistic, softmax
+from mnpar.kernels.compiler import Real, Vector, compiled
+
+needs_numba = pytest.mark.skipif(
+    not compiler.is_installed(), reason="numba is not installed: a second run in .ci/run has it"
+)
+LABELS = np.random.default_rng(3).integers(0, 7, 2000)
+
+
+def gelu(by_tanh):
+    return lambda x: erf.BlockedGelu(by_tanh).forward(x, False)
+
+
+def gelu_gradient(by_tanh):
+    def compute(g, x):
+        block = erf.BlockedGelu(by_tanh)
+        block.forward(x, True)
+        return block.gradient(x, g)
+
+    return compute
+
+
+def cross_entropy_gradient(x, g):
+    labels = LABELS[: len(x)] % x.shape[1]
+    return softmax.cross_entropy_gradient(*softmax.exponentials(x, labels), labels, g[:, 0].copy())
+
+
+def loss(x):
+    _, total, score = softmax.exponentials(x, LABELS[: len(x)] % x.shape[1])
+    return np.log(total) if score is None else np.log(total) - score
+
+
+# name: the function, and how many arrays of one shape it takes
+KERNELS = {
+    "relu": (activation.relu, 1),
+    "relu's gradient": (activation.relu_gradient, 2),
+    "sigmoid": (logistic.logistic, 1),
+    "sigmoid's gradient": (activation.sigmoid_gradient, 2),
+    "tanh's gradient": (activation.tanh_gradient, 2),
+    "softplus": (logistic.log1p_exp, 1),
+    "erf": (erf.erf, 1),
+    "gelu": (gelu(False), 1),
+    "gelu's gradient": (gelu_gradient(False), 2),
+    "gelu by tanh": (gelu(True), 1),
+    "gelu by tanh's gradient": (gelu_gradient(True), 2),
+    "softmax": (lambda x: softmax.softmax(x, -1), 1),
+    "softmax's gradient": (lambda y, g: softmax.softmax_gradient(y, g, -1), 2),
+    "log_softmax": (lambda x: softmax.log_softmax(x, -1), 1),
+    "log_softmax's gradient": (lambda y, g: softmax.log_softmax_gradient(y, g, -1), 2),
+    "cross entropy": (loss, 1),
+    "cross entropy's gradient": (cross_entropy_gradient, 2),
+}
+SHAPES = [(3, 7), (1, 1), (33, 129), (2, 1000)]
+
+
+@pytest.fixture
+def by_loops(monkeypatch):
+    """Computes by compiled loops, whatever the size; ``by_twin`` by numpy."""
+    return lambda function, *xs: _computed(monkeypatch, 0, function, *xs)
+
+
+@pytest.fixture
+def by_twin(monkeypatch):
+    return lambda function, *xs: _computed(monkeypatch, sys.maxsize, function, *xs)
+
+
+def _computed(monkeypatch, least, function, *xs):
+    with monkeypatch.context() as patch, np.errstate(all="ignore"):
+        patch.setattr(compiler, "least", lambda: least)
+        return function(*xs)
+
+
+def arrays(count, shape, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    return [(3 * rng.standard_normal(shape)).astype(dtype) for _ in range(count)]
+
+
+@needs_numba
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_loop_errs_no_more_than_four_times_as_much_as_its_twin(name, by_loops, by_twin):
+    function, count = KERNELS[name]
+    for shape in SHAPES:
+        xs = arrays(count, shape, "f4")
+        truth = by_twin(function, *[x.astype("f8") for x in xs])
+        ulp = np.finfo("f4").eps * np.abs(truth).max()
+        allowed = 4 * max(np.abs(by_twin(function, *xs) - truth).max(), ulp / 2)
+        found = by_loops(function, *xs)
+        assert found.dtype == np.float32
+        assert found.shape == truth.shape
+        assert np.abs(found - truth).max() <= allowed
+        # in float64 the twin is the nearest to the truth that there is
+        exact = by_loops(function, *[x.astype("f8") for x in xs])
+        assert exact.dtype == np.float64
+        np.testing.assert_allclose(exact, truth, rtol=1e-13, atol=1e-14 * np.abs(truth).max())
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_infinite_numbers_and_nan_are_where_the_twin_has_them(name, dtype, by_loops, by_twin):
+    function, count = KERNELS[name]
+    special = [np.inf, -np.inf, np.nan, 1e30, -1e30, 100.0, -100.0, 0.0, -0.0]
+    for k in range(count):
+        xs = arrays(count, (len(special), 70), dtype)
+        xs[k][:, 3] = special  # in a row, as softmax meets them, and by itself
+        xs[k][:, 66] = special[::-1]
+        found = by_loops(function, *xs)
+        twin = by_twin(function, *xs)
+        for test in (np.isnan, np.isposinf, np.isneginf):
+            np.testing.assert_array_equal(test(found), test(twin))
+
+
+@needs_numba
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_loops_do_not_take_is_left_to_the_twin(name, by_loops, by_twin):
+    function, count = KERNELS[name]
+    rowwise = "softmax" in name or "entropy" in name
+    xs = arrays(count, (6, 10), "f8")
+    others = {
+        "not contiguous": [x[::2, ::2] for x in xs],
+        "columns": [x.T for x in xs],
+        "halves": [x.astype("f2") for x in xs],
+        "other byte order": [x.astype(x.dtype.newbyteorder()) for x in xs],
+    }
+    if not rowwise:
+        others["no elements"] = [x[:0] for x in xs]
+        others["no axes"] = [np.array(1.5) for x in xs]
+    for what, given in others.items():
+        twin = by_twin(function, *given)
+        found = by_loops(function, *given)
+        assert found.dtype.type is twin.dtype.type, what
+        np.testing.assert_allclose(found.astype("f8"), twin.astype("f8"), rtol=1e-13, err_msg=what)
+
+
+def test_small_arrays_are_left_to_numpy():
+    assert not compiler.suits(np.zeros(100))
+
+
+def run(code, tmp_path, **environment):
+    """What a program prints, and what it says beside."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={"XDG_CACHE_HOME": str(tmp_path), "PATH": "", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+RELU = """
+import sys, numpy as np
+import mnpar.functions as F
+y = F.relu(np.linspace(-1, 1, 20001)).array
+print(y.sum().round(3), 'numba' in sys.modules)
+"""
+
+
+@needs_numba
+def test_loops_are_kept_where_the_user_keeps_such_things_and_found_again(tmp_path):
+    first = run(RELU, tmp_path)
+    assert first.stdout == "5000.5 True\n", first.stderr
+    assert first.stderr.count("\n") == 1
+    assert f"once; kept in {tmp_path}/mnpar/kernels/" in first.stderr
+    again = run(RELU, tmp_path)
+    assert again.stdout == "5000.5 True\n"
+    assert again.stderr == ""
+
+
+@needs_numba
+def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path):
+    (tmp_path / "mnpar").write_text("a file")
+    found = run(RELU, tmp_path)
+    assert found.stdout == "5000.5 True\n", found.stderr
+    assert found.stderr.count("compiled kernels are not kept") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "environment"),
+    [
+        (RELU, {"MNPAR_KERNELS": "numpy"}),
+        (RELU.replace("20001", "2001"), {}),
+        (RELU, {"PYTHONPATH": "{tmp_path}"}),
+    ],
+    ids=["switched off", "small arrays", "numba is missing"],
+)
+def test_numba_is_not_imported(code, environment, tmp_path):
+    if "PYTHONPATH" in environment:
+        code = "import sys; sys.modules['numba'] = None\n" + code.replace(
+            "'numba' in sys.modules", "bool(sys.modules['numba'])"
+        )
+    found = run(code, tmp_path, **{k: v for k, v in environment.items() if k != "PYTHONPATH"})
+    assert found.stdout.endswith(" False\n"), found.stderr
+
+
+def test_a_missing_numba_that_is_asked_for_is_an_error(tmp_path):
+    found = run("import sys; sys.modules['numba'] = None\n" + RELU, tmp_path, MNPAR_KERNELS="numba")
+    assert "MNPAR_KERNELS=numba needs numba" in found.stderr
+    assert "pip install 'mnpar[fast]'" in found.stderr
+
+
+def test_another_value_of_the_variable_is_an_error(tmp_path):
+    found = run(RELU, tmp_path, MNPAR_KERNELS="fast")
+    assert "MNPAR_KERNELS is numpy or numba, not 'fast'" in found.stderr
+
+
+@compiled
+def scaled(x: Vector, y: Vector, a: Real) -> None:
+    for i in range(x.size):
+        y[i] = 0.1 * x[i] + a
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_literals_and_parameters_have_the_dtype_of_the_arrays(dtype):
+    x = np.linspace(0, 1, 50).astype(dtype)
+    scaled(x, y := np.empty_like(x), 0.3)
+    np.testing.assert_allclose(y, x.dtype.type(0.1) * x + x.dtype.type(0.3), rtol=1e-6)
+    assert (y == (x.dtype.type(0.1) * x + x.dtype.type(0.3))).mean() > 0.5
