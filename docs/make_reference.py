@@ -1,39 +1,74 @@
-"""The pages of the reference, one for each module: a table of its names, and their docstrings.
-Sphinx's conf.py calls it.
+"""The pages of the reference, one for each module: ``python docs/make_reference.py`` writes them.
 
-Nothing that it writes is kept in the repository: the docstrings are the only place.
+A page in the repository lists the names of a module, each with a link to its source. When Sphinx
+builds the site, conf.py puts the docstrings in place of these lists (:func:`entries`): docstrings
+are written once, in the source.
 """
 
+import ast
 import functools
+import importlib
 import inspect
 from pathlib import Path
 
 import mnpar
+
+FOLDER = Path(__file__).parent / "reference"
+# the groups of mnpar.functions, as Chainer's reference has them: (title, folders or files below it)
+FUNCTIONS = (
+    (
+        "Point-to-point communication",
+        "communication/point_to_point communication/delivery",
+    ),
+    ("Collective communication", "communication/collective"),
+    ("Values that ranks own together", "communication/shared"),
+    ("Plans and re-partitions", "communication"),
+    (
+        "Halo exchange, and layers on blocks",
+        "divided/halo divided/halo_convolution divided/blocks divided/spatial_",
+    ),
+    ("Sequences, vocabularies and experts over ranks", "divided"),
+    ("Arithmetic functions", "math/arithmetic operators"),
+    ("Activation functions", "activation"),
+    ("Array manipulations", "array"),
+    ("Neural network connections", "connection"),
+    ("Recurrent networks", "rnn"),
+    ("Evaluation functions", "evaluation"),
+    ("Loss functions", "loss"),
+    ("Mathematical functions", "math"),
+    ("Noise injections", "noise"),
+    ("Normalization functions", "normalization"),
+    ("Spatial pooling", "pooling"),
+    ("Utility functions", "util"),
+)
 
 MODULES = (
     ("mnpar", "Variables, links, communicators, data and training over ranks"),
     ("mnpar.functions", "differentiable functions, communications among them"),
     ("mnpar.links", "layers"),
     ("mnpar.parallel", "copies of models, pipelines, parameter servers"),
-    ("mnpar.plans", "who has what and who wants what, as boxes"),
-    ("mnpar.optimizers", "rules that change parameters"),
-    ("mnpar.optimizers.hooks", "what they do besides"),
-    ("mnpar.initializers", "first values of parameters"),
-    ("mnpar.datasets", "data, and their parts for ranks"),
+    ("mnpar.plans", "what each rank has and wants, as boxes of indices"),
+    ("mnpar.optimizers", "optimizers"),
+    ("mnpar.optimizers.hooks", "hooks of optimizers: weight decay, clipping, noise"),
+    ("mnpar.initializers", "initial values of parameters"),
+    ("mnpar.datasets", "datasets, and their parts for ranks"),
     ("mnpar.dataset", "examples made into batches"),
-    ("mnpar.iterators", "batches, one after the other"),
-    ("mnpar.meters", "running values of training, over ranks"),
-    ("mnpar.training", "the trainer"),
+    ("mnpar.iterators", "iterators over batches"),
+    ("mnpar.meters", "means of reported values, over ranks"),
+    ("mnpar.training", "the training loop"),
     ("mnpar.training.updaters", "one step of training"),
-    ("mnpar.training.triggers", "when something is to happen"),
-    ("mnpar.training.extensions", "what is done besides training"),
-    ("mnpar.training.extensions.snapshot_writers", "who writes snapshots"),
+    ("mnpar.training.triggers", "when an extension runs"),
+    (
+        "mnpar.training.extensions",
+        "extensions of the trainer: evaluation, logs, plots, snapshots",
+    ),
+    ("mnpar.training.extensions.snapshot_writers", "ways to write snapshots"),
     ("mnpar.extensions", "extensions over ranks"),
     ("mnpar.checkpoint", "checkpoints of all ranks"),
     ("mnpar.serializers", "files of one rank"),
     ("mnpar.reporter", "values that links report"),
-    ("mnpar.function_hooks", "what to do around functions"),
-    ("mnpar.link_hooks", "what to do around links"),
+    ("mnpar.function_hooks", "hooks around functions"),
+    ("mnpar.link_hooks", "hooks around links"),
     ("mnpar.computational_graph", "the graph as a drawing"),
     ("mnpar.gradient_check", "gradients against differences"),
     ("mnpar.testing", "tests over ranks"),
@@ -42,7 +77,7 @@ MODULES = (
     ("mnpar.utils", "small helpers"),
     ("mnpar.global_except_hook", "ChainerMN's hook, for programs that call it"),
     ("mnpar.random", "random numbers"),
-    ("mnpar.errors", "what is raised"),
+    ("mnpar.errors", "exceptions and warnings"),
 )
 
 
@@ -61,11 +96,16 @@ def public(module):
     names = getattr(module, "__all__", None)
     if names is None:
         defined = (inspect.isfunction, inspect.isclass)
-        here = [n for n, thing in vars(module).items() if any([is_it(thing) for is_it in defined])]
+        here = [
+            n
+            for n, thing in vars(module).items()
+            if any([is_it(thing) for is_it in defined])
+        ]
         names = [
             n
             for n in here
-            if getattr(module, n).__module__ == module.__name__ and not n.startswith("_")
+            if getattr(module, n).__module__ == module.__name__
+            and not n.startswith("_")
         ]
     return [
         n
@@ -119,44 +159,118 @@ def ends(name):
     )
 
 
-def page(name):
-    """The page of a module, in reStructuredText, as docstrings are."""
-    mine, elsewhere = own(name)
-    text = f"{name}\n{'=' * len(name)}\n\n.. currentmodule:: {name}\n\n"
-    if mine:
-        text += (
-            ".. autosummary::\n   :nosignatures:\n\n"
-            + "".join(f"   {one}\n" for one in mine)
-            + "\n"
-        )
-    if elsewhere:
-        links = ", ".join(f":obj:`{home}.{one}`" for one, home in elsewhere.items())
-        text += f"Also here: {links}.\n\n"
-    text += (
-        f".. automodule:: {name}\n   :members:\n   :inherited-members: {', '.join(ends(name))}\n"
+@functools.cache
+def homes(name):
+    """The module in which each public name of a package is defined."""
+    package = find(name)
+    source = ast.parse(inspect.getsource(package))
+    found = {
+        alias.asname: node.module
+        for node in ast.walk(source)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname and node.module and node.module.startswith("mnpar")
+    }
+    return {
+        one: found.get(one, getattr(package, one).__module__) for one in public(package)
+    }
+
+
+def groups(name):
+    """The names that have entries on a page, as (title, names); only functions have titles."""
+    mine, _ = own(name)
+    if name != "mnpar.functions":
+        return [("", mine)]
+    left = dict.fromkeys(mine)
+    found = []
+    for title, places in FUNCTIONS:
+        paths = tuple(f"{name}.{place.replace('/', '.')}" for place in places.split())
+        here = [one for one in left if homes(name)[one].startswith(paths)]
+        for one in here:
+            del left[one]
+        found.append((title, here))
+    assert not left, (
+        f"give these functions a group in docs/make_reference.py: {[*left]}"
     )
-    return text + (f"   :exclude-members: {', '.join(elsewhere)}\n" if elsewhere else "")
+    return found
+
+
+def opening(name):
+    """The first lines of a page."""
+    about = dict(MODULES)[name]
+    return f"# {name}\n\n{about[0].upper()}{about[1:]}.\n"
+
+
+def source_of(module):
+    """The file of a module, as seen from a page of the reference."""
+    path = Path(inspect.getsourcefile(importlib.import_module(module)))
+    return f"../../{path.relative_to(FOLDER.parents[1])}"
+
+
+def listing(name):
+    """A page as the repository keeps it: the names, with links to their source."""
+    text = opening(name)
+    text += f"\n`help({name})` prints the docstrings, and the site shows them here.\n"
+    for title, names in groups(name):
+        text += f"\n## {title}\n" if title else ""
+        links = [f"[`{one}`]({source_of(homes(name)[one])})" for one in names]
+        text += "\n" + ",\n".join(links) + "\n" if links else ""
+    elsewhere = own(name)[1]
+    links = [f"`{one}` ([{home}]({home}.md))" for one, home in elsewhere.items()]
+    return text + ("\nElsewhere: " + ",\n".join(links) + ".\n" if links else "")
+
+
+def entries(name):
+    """A page as the site has it: tables of names, and their docstrings."""
+    text = opening(name)
+    text += rst(
+        f".. currentmodule:: {name}", f".. automodule:: {name}\n   :no-members:"
+    )
+    for title, names in groups(name):
+        text += f"\n## {title}\n" if title else ""
+        table = "".join(f"   {one}\n" for one in names)
+        blocks = [f".. autosummary::\n   :nosignatures:\n\n{table}"] if names else []
+        text += rst(
+            f".. currentmodule:: {name}", *blocks, *[entry(name, one) for one in names]
+        )
+    elsewhere = own(name)[1]
+    links = ", ".join(f":obj:`{home}.{one}`" for one, home in elsewhere.items())
+    return text + (rst(f"Also here: {links}.") if links else "")
+
+
+def rst(*blocks):
+    """Blocks of reStructuredText, as docstrings are, in a page of Markdown."""
+    return "\n```{eval-rst}\n" + "\n\n".join(blocks) + "\n```\n"
+
+
+def entry(name, one):
+    """The directive that shows a docstring, with those of a class's methods."""
+    if not inspect.isclass(getattr(find(name), one)):
+        return f".. autofunction:: {one}"
+    inherited = ", ".join(ends(name))
+    return f".. autoclass:: {one}\n   :members:\n   :inherited-members: {inherited}"
 
 
 def index():
     """The page that leads to them."""
-    rows = "".join(f"* :doc:`{name}`: {text}\n" for name, text in MODULES)
-    toctree = ".. toctree::\n   :hidden:\n\n" + "".join(f"   {name}\n" for name, _ in MODULES)
+    rows = "".join(f"* [{name}]({name}.md): {text}\n" for name, text in MODULES)
+    toctree = (
+        "```{toctree}\n:hidden:\n"
+        + "".join(f"{name}\n" for name, _ in MODULES)
+        + "```\n"
+    )
     intro = (
-        "Each entry says what the name does not; then shapes, dtypes, what is raised, and an "
-        "example that runs.\n"
+        "Each entry says what the name does not: shapes, dtypes, what is raised, and an example\n"
+        "that runs. `help(mnpar.functions.send)` prints the same.\n"
     )
-    return (
-        f"Reference\n=========\n\n{intro}``help(mnpar.functions.send)`` prints the "
-        f"same.\n\n{rows}\n{toctree}"
-    )
+    return f"# Reference\n\n{intro}\n{rows}\n{toctree}"
 
 
-def write(folder):
-    """Write the pages that have changed; Sphinx reads only these again."""
-    Path(folder).mkdir(exist_ok=True)
-    pages = {"index": index()} | {name: page(name) for name, _ in MODULES}
-    for name, text in pages.items():
-        path = Path(folder) / f"{name}.rst"
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+def pages():
+    """The pages of the repository, by their names."""
+    return {"index": index()} | {name: listing(name) for name, _ in MODULES}
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (FOLDER / f"{name}.md").write_text(text)

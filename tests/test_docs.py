@@ -14,12 +14,12 @@ import mnpar.functions
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
-TUTORIALS = [
-    *re.findall(
-        r":caption: (?:Tutorials|Spread a model)\n(.*?)\n```", (DOCS / "index.md").read_text(), re.S
-    )
-]
-TUTORIALS = [*" ".join(TUTORIALS).split(), "cluster", "seed_systems"]
+INDEX = (DOCS / "index.md").read_text()
+SIDEBAR = dict(re.findall(r":caption: (.*)\n((?:[^`].*\n)+)", INDEX))
+CAPTIONS = ("Getting started", "Training", "Parallelism")
+TUTORIALS = re.findall(r"<(\w+)>", "".join(SIDEBAR[caption] for caption in CAPTIONS))
+TUTORIALS += ["cluster", "machines", "profiling", "seed_systems"]
+WIDTH = 88  # of code: this much is seen at 1280 pixels, beside the sidebar and the page's contents
 
 
 def reference():
@@ -40,8 +40,21 @@ def test_the_reference_has_every_public_module():
     internal |= {f"mnpar.{name}" for name in aliases.split()}
     modules = {f"mnpar.{name}" for name in mnpar.__all__ if inspect.ismodule(getattr(mnpar, name))}
     assert modules - internal <= listed
+
+
+def test_the_reference_in_the_repository_is_that_of_the_source():
+    pages = reference().pages()
+    written = {path.stem: path.read_text() for path in (DOCS / "reference").glob("*.md")}
+    changed = [name for name in sorted({*pages, *written}) if pages.get(name) != written.get(name)]
+    assert not changed, f"run python docs/make_reference.py, which changes {changed}"
+
+
+def test_every_public_name_has_an_entry_on_the_site():
     make = reference()
-    assert [name for name in sorted(listed) if f"automodule:: {name}" not in make.page(name)] == []
+    for name, _ in make.MODULES:
+        text = make.entries(name)
+        entries = re.findall(r"^\.\. auto(?:function|class):: (\w+)", text, re.M)
+        assert sorted(entries) == sorted(make.own(name)[0])
 
 
 def test_everything_has_one_place_in_the_reference():
@@ -55,7 +68,8 @@ def test_everything_has_one_place_in_the_reference():
 
 
 def test_an_entry_has_what_a_class_inherits_from_bases_without_an_entry():
-    ends = set(re.search(r":inherited-members: (.*)", reference().page("mnpar"))[1].split(", "))
+    text = reference().entries("mnpar")
+    ends = set(re.search(r":inherited-members: (.*)", text)[1].split(", "))
     assert {"object", "Variable", "Link"} <= ends
     assert not ends & {
         base.__name__ for base in (mnpar.Variable.__base__, *mnpar.Communicator.__mro__[:-1])
@@ -134,11 +148,52 @@ def test_a_tutorial_says_the_same_under_mpiexec(page, comm, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_is_linked_from_the_index(page):
-    assert page in (
-        "index.md",
-        *[f"{name}.md" for name in re.findall(r"^(\w+)$", (DOCS / "index.md").read_text(), re.M)],
-    )
+def test_a_page_is_in_the_sidebar(page):
+    listed = re.findall(r"<(\w+)>$", INDEX, re.M)
+    assert page == "index.md" or page.removesuffix(".md") in listed
+
+
+def test_every_example_is_in_the_gallery():
+    examples = DOCS.parent / "examples"
+    text = (DOCS / "gallery.md").read_text()
+    names = [str(path.relative_to(examples)) for path in sorted(examples.rglob("*.py"))]
+    assert [name for name in names if f"python examples/{name}" not in text] == []
+
+
+def code(page):
+    """The lines of code of a page, in fences and indented, with their numbers."""
+    fenced = False
+    for number, line in enumerate((DOCS / page).read_text().splitlines(), 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        elif fenced or line.startswith("    "):
+            yield number, line if fenced else line[4:]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_fits_the_screen(page):
+    wide = [number for number, line in code(page) if len(line) > WIDTH]
+    assert not wide, f"lines of more than {WIDTH} characters in docs/{page}: {wide}"
+
+
+def anchors(path):
+    """The headings of a page, as links name them."""
+    titles = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "reference/index.md", "reference/mnpar.functions.md"])
+def test_the_links_of_a_page_lead_to_files_of_the_repository(page):
+    text = re.sub(r"```.*?```", "", (DOCS / page).read_text(), flags=re.S)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        file = ((DOCS / page).parent / path) if path else DOCS / page
+        if not file.is_file() or (anchor and anchor not in anchors(file)):
+            broken.append(link)
+    assert broken == []
 
 
 def there(names, owner=mnpar):

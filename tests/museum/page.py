@@ -52,7 +52,9 @@ def open_all() -> list[Room]:
 
 def links(source: str) -> str:
     """Return a source with a link for each ``owner/repository#number``."""
-    return re.sub(r"([\w.-]+/[\w.-]+)#(\d+)", r"[\1#\2](https://github.com/\1/issues/\2)", source)
+    return re.sub(
+        r"([\w.-]+/[\w.-]+)#(\d+)", r"[\1#\2](https://github.com/\1/issues/\2)", source
+    )
 
 
 def shared(room: Room) -> str:
@@ -95,7 +97,11 @@ def here(room: Room) -> str:
         return "**right**: what one process computes."
     first = room.value[0]
     alike = all([value == first for value in room.value])
-    return f"**right**: {first} on each." if alike else f"**right**: {room.value}, rank by rank."
+    return (
+        f"**right**: {first} on each."
+        if alike
+        else f"**right**: {room.value}, rank by rank."
+    )
 
 
 def main() -> None:

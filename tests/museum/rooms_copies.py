@@ -80,7 +80,9 @@ def forward_that_is_computed_again(comm):
 )
 def copies_that_begin_otherwise(comm):
     model = L.Linear(1, 1, nobias=True, initialW=np.full((1, 1), float(comm.rank)))
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), comm).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(1.0), comm
+    ).setup(model)
     optimizer.update(lambda x: F.mean(model(x)), np.full((2, 1), 3.0))
     return model.W.array
 
@@ -93,7 +95,9 @@ def copies_that_begin_otherwise(comm):
 )
 def learning_rate_on_one_rank(comm):
     model = net()
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(0.1), comm
+    ).setup(model)
     optimizer.lr = 0.1 * (1 + comm.rank)
     for _ in range(2):
         optimizer.update(lambda x: F.mean(model(x) ** 2), X[comm.rank :: comm.size])

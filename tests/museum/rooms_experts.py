@@ -27,7 +27,9 @@ def mixture(comm, **more):
 def gradients_of_experts(comm):
     moe = mixture(comm)
     F.sum(moe(X) ** 2).backward()
-    own = [float((p.grad**3).sum()) for path, p in moe.namedparams() if "experts" in path]
+    own = [
+        float((p.grad**3).sum()) for path, p in moe.namedparams() if "experts" in path
+    ]
     return round(float(comm.allreduce(np.array(sum(own)))), 6)
 
 

@@ -51,7 +51,9 @@ def masked_loss_of_a_divided_sequence(comm):
 def mean_over_uneven_shards(comm):
     x = np.arange(7.0)[comm.rank :: comm.size, None]
     model = L.Linear(1, 1, nobias=True, initialW=np.ones((1, 1)))
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(0.1), comm
+    ).setup(model)
     for _ in range(3):
         optimizer.update(lambda x: F.mean(model(x) ** 2), x)
     return model.W.array
@@ -66,7 +68,9 @@ def mean_over_uneven_shards(comm):
 def a_rank_without_samples(comm):
     x = np.arange(1.0, 3.0)[comm.rank :: comm.size, None]
     model = L.Linear(1, 1, nobias=True, initialW=np.ones((1, 1)))
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(0.1), comm
+    ).setup(model)
     optimizer.update(lambda x: F.mean(model(x) ** 2), x)
     return model.W.array
 
@@ -101,7 +105,9 @@ def mean_with_class_weights(comm):
 def micro_batches_of_different_lengths(comm):
     x = np.arange(1.0, 9.0)[comm.rank :: comm.size, None]
     model = L.Linear(1, 1, nobias=True, initialW=np.ones((1, 1)))
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(0.1), comm
+    ).setup(model)
     loss = lambda x: F.mean(model(x) ** 2)
     with optimizer.no_sync():
         optimizer.update(loss, x[:1])
@@ -118,7 +124,9 @@ def micro_batches_of_different_lengths(comm):
 )
 def accumulation_over_copies(comm):
     x = np.arange(1.0, 13.0)[comm.rank :: comm.size, None]
-    model = mnpar.DistributedDataParallel(L.Linear(1, 1, initialW=np.ones((1, 1))), comm)
+    model = mnpar.DistributedDataParallel(
+        L.Linear(1, 1, initialW=np.ones((1, 1))), comm
+    )
     optimizer = mnpar.optimizers.SGD(0.01).setup(model)
     for _ in range(2):
         model.cleargrads()
@@ -148,7 +156,9 @@ def uneven_copies_with_a_common_loss(comm):
 )
 def balance_of_experts(comm):
     mnpar.random.seed(0)
-    moe = L.MixtureOfExperts(comm, lambda i: L.Linear(2, 2, initialW=np.eye(2) * i), 4, 2, k=2)
+    moe = L.MixtureOfExperts(
+        comm, lambda i: L.Linear(2, 2, initialW=np.eye(2) * i), 4, 2, k=2
+    )
     moe.gate.W.array = np.arange(8.0).reshape(moe.gate.W.shape) / 10
     x = np.array([[1.0, 2.0], [3.0, -4.0], [-5.0, 6.0], [0.5, 0.1]])
     y = moe(x)

@@ -42,8 +42,12 @@ def running_variance_for_uneven_batches(comm):
 )
 def scale_and_shift(comm):
     model = mnpar.Sequential(L.MultiNodeBatchNormalization(1, comm))
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(model)
-    optimizer.update(lambda x: F.mean((model(x) - 1) ** 2), ROWS[comm.rank :: comm.size])
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(0.1), comm
+    ).setup(model)
+    optimizer.update(
+        lambda x: F.mean((model(x) - 1) ** 2), ROWS[comm.rank :: comm.size]
+    )
     return np.concatenate([model[0].gamma.array, model[0].beta.array])
 
 
@@ -73,6 +77,8 @@ def statistics_of_one_rank(comm):
     mnpar.random.seed(1)
     norm, head = L.BatchNormalization(1), L.Linear(1, 2)
     model = mnpar.Chain(norm=norm, head=head)
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(0.1), comm
+    ).setup(model)
     loss = lambda x: F.mean(head(F.tanh(norm(x))) ** 2)
     optimizer.update(loss, ROWS[comm.rank :: comm.size])

@@ -43,7 +43,9 @@ def norm_beside_replicated_weights(comm):
         L.Linear(2, 2, nobias=True, initialW=np.eye(2)),
         L.ColumnParallelLinear(mesh.model, 2, 4, nobias=True, gather_output=True),
     )
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), mesh).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(1.0), mesh
+    ).setup(model)
     optimizer.add_hook(GradientClipping(0.1))
     optimizer.update(lambda x: F.sum(model(x) ** 2), np.array([[1.0, 2.0]]))
     return model[0].W.array
@@ -60,7 +62,9 @@ def norm_of_experts(comm):
     mesh = mnpar.Mesh(comm, expert=comm.size)
     make = lambda i: L.Linear(2, 2, nobias=True, initialW=np.eye(2) * (i + 1))
     moe = L.MixtureOfExperts(mesh.expert, make, 4, 2, k=2)
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(1.0), mesh).setup(moe)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(1.0), mesh
+    ).setup(moe)
     optimizer.add_hook(GradientClipping(0.1))
     x = np.array([[1.0, 2.0], [-3.0, 4.0], [5.0, -6.0], [-7.0, -8.0]])
     optimizer.update(lambda x: F.sum(moe(x) ** 2), x)
@@ -75,7 +79,9 @@ def norm_of_experts(comm):
 def norm_of_a_pipeline(comm):
     layers = {
         "one": lambda: L.Linear(2, 3, initialW=np.ones((3, 2))),
-        "two": lambda: L.Classifier(L.Linear(3, 2, initialW=np.arange(6.0).reshape(2, 3))),
+        "two": lambda: L.Classifier(
+            L.Linear(3, 2, initialW=np.arange(6.0).reshape(2, 3))
+        ),
     }
     model = mnpar.Pipeline.of(comm, layers, micro_batches=2)
     optimizer = mnpar.optimizers.SGD(1.0).setup(model)

@@ -41,7 +41,9 @@ def norm_before_divided_columns(comm):
 )
 def norm_with_copy_to(comm):
     norm = L.LayerNormalization(2)
-    columns = np.arange(1.0, 5.0).reshape(2, 2)[comm.rank * 2 // comm.size :][: 2 // comm.size]
+    columns = np.arange(1.0, 5.0).reshape(2, 2)[comm.rank * 2 // comm.size :][
+        : 2 // comm.size
+    ]
     h = F.matmul(F.copy_to(comm, norm(X)), columns.T)
     F.sum(F.reduce_from(comm, F.sum(F.tanh(h)))).backward()
     return norm.gamma.grad
@@ -82,7 +84,9 @@ def loss_over_a_divided_vocabulary(comm):
 )
 def log_softmax_of_divided_classes(comm):
     scores = np.array([[0.1, 0.7, -0.2, 0.4]])
-    x = mnpar.Variable(scores[:, comm.rank * 4 // comm.size : (comm.rank + 1) * 4 // comm.size])
+    x = mnpar.Variable(
+        scores[:, comm.rank * 4 // comm.size : (comm.rank + 1) * 4 // comm.size]
+    )
     whole = F.gather_from(comm, x, axis=1)
     F.sum(F.log_softmax(whole) * np.array([[1.0, 2.0, 3.0, 4.0]])).backward()
     return np.concatenate(comm.allgather(x.grad), axis=1)

@@ -26,7 +26,9 @@ LIST = "a mistake of programs on any system"
 def overflow_on_one_rank(comm):
     layers = {
         "one": lambda: L.Linear(2, 3, initialW=np.ones((3, 2))),
-        "two": lambda: L.Classifier(L.Linear(3, 2, initialW=np.arange(6.0).reshape(2, 3))),
+        "two": lambda: L.Classifier(
+            L.Linear(3, 2, initialW=np.arange(6.0).reshape(2, 3))
+        ),
     }
     model = mnpar.Pipeline.of(comm, layers, micro_batches=2)
     optimizer = mnpar.optimizers.SGD(0.1).setup(model)
@@ -47,7 +49,9 @@ def overflow_on_one_rank(comm):
 def clipping_without_a_communicator(comm):
     layers = {
         "one": lambda: L.Linear(2, 3, initialW=np.ones((3, 2))),
-        "two": lambda: L.Classifier(L.Linear(3, 2, initialW=np.arange(6.0).reshape(2, 3))),
+        "two": lambda: L.Classifier(
+            L.Linear(3, 2, initialW=np.arange(6.0).reshape(2, 3))
+        ),
     }
     model = mnpar.Pipeline.of(comm, layers, micro_batches=2)
     optimizer = mnpar.optimizers.SGD(1.0).setup(model)
@@ -67,7 +71,9 @@ def layers_in_a_list_of_lists(comm):
     model = mnpar.Chain(head=L.Linear(1, 1))
     model.layers = [[L.Linear(1, 1)]]
     optimizer = mnpar.optimizers.SGD(0.1).setup(model)
-    optimizer.update(lambda: F.sum(model.head(model.layers[0][0](np.ones((1, 1), "f4")))))
+    optimizer.update(
+        lambda: F.sum(model.head(model.layers[0][0](np.ones((1, 1), "f4"))))
+    )
 
 
 @hall.room(
@@ -155,7 +161,9 @@ def evaluation_over_repeated_samples(comm):
 def batch_in_a_list(comm):
     x = np.arange(1.0, 6.0)[comm.rank :: comm.size, None]
     model = L.Linear(1, 1, nobias=True, initialW=np.ones((1, 1)))
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.1), comm).setup(model)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(0.1), comm
+    ).setup(model)
     optimizer.update(lambda batch: F.mean(model(batch[0]) ** 2), [x, x])
 
 
@@ -166,7 +174,9 @@ def batch_in_a_list(comm):
     error="call the DistributedDataParallel, and not its module",
 )
 def forward_around_the_wrapper(comm):
-    model = mnpar.DistributedDataParallel(L.Linear(1, 1, initialW=np.ones((1, 1))), comm)
+    model = mnpar.DistributedDataParallel(
+        L.Linear(1, 1, initialW=np.ones((1, 1))), comm
+    )
     optimizer = mnpar.optimizers.SGD(0.1).setup(model)
     model(np.ones((1, 1)))
     for _ in range(3):
