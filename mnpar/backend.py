@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 # numpy's or CuPy's; type checkers take CuPy's arrays for numpy's, whose interface they have
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -27,7 +28,7 @@ class ArrayModule(ModuleType):
 
     add: Any
     inf: float
-    lib: Any
+    lib: ModuleType
     linalg: Any
     nan: float
     ndarray: Any
@@ -130,7 +131,7 @@ def check_output(label: str, y: Any) -> Any:
     )
 
 
-def get_array_module(*args: Any) -> ArrayModule:
+def get_array_module(*args: object) -> ArrayModule:
     """Return the module, numpy or cupy, whose functions work on these arrays (Variables are looked
     into).
 
@@ -226,9 +227,9 @@ class Device(str):
     )
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> ArrayModule:
         """numpy or cupy."""
-        return np if self.id < 0 else import_cupy()
+        return NUMPY if self.id < 0 else cast("ArrayModule", import_cupy())
 
     def use(self) -> None:
         """Make it this rank's current GPU, on which new arrays are made; of the host, do
@@ -237,7 +238,7 @@ class Device(str):
         if self.id >= 0:
             self.device.use()
 
-    def create_context(self) -> Any:
+    def create_context(self) -> AbstractContextManager[Device]:
         """Return a context manager in which the device is current."""
         return using_device(self)
 
@@ -262,7 +263,7 @@ class CpuDevice(Device):
     def __new__(cls) -> CpuDevice:
         return super().__new__(cls, "@numpy")
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[CpuDevice], tuple[()]]:
         return CpuDevice, ()
 
 
@@ -278,7 +279,7 @@ class GpuDevice(Device):
     def __new__(cls, device: Any) -> GpuDevice:
         return super().__new__(cls, f"@cupy:{device if isinstance(device, int) else device.id}")
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[GpuDevice], tuple[int]]:
         return GpuDevice, (self.id,)
 
     @classmethod
@@ -415,7 +416,7 @@ def device_of(x: Array) -> Device:
     return _HOST if get_array_module(x) is np else GpuDevice(cast("Any", x).device)
 
 
-def get_device_from_array(*arrays: Any) -> Device:
+def get_device_from_array(*arrays: object) -> Device:
     """Return the GPU of the first array (or Variable) that is on one; the host if none is.
 
     Example:
@@ -428,7 +429,7 @@ def get_device_from_array(*arrays: Any) -> Device:
     return next((device for device in found if device.id >= 0), _HOST)
 
 
-def cast_gradient(x: Any, dtype: Any) -> Any:
+def cast_gradient(x: Any, dtype: np.dtype[Any]) -> Any:
     """``x.astype(dtype)`` of an array or Variable; of a complex one in a real dtype the real part,
     without numpy's warning.
 
@@ -440,7 +441,7 @@ def cast_gradient(x: Any, dtype: Any) -> Any:
     return (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
 
 
-def require_array(x: Any) -> Array:
+def require_array(x: object) -> Array:
     """``x``, if it is an array; of a subclass (np.matrix, np.memmap) the plain array in it.
 
     Raises:
@@ -563,7 +564,7 @@ def empty_vector_like(size: int, other: Array) -> Array:
         return xp.empty(size, other.dtype)
 
 
-def empty_aligned(shape: tuple[int, ...], dtype: Any, xp: ArrayModule = NUMPY) -> Array:
+def empty_aligned(shape: tuple[int, ...], dtype: DTypeLike, xp: ArrayModule = NUMPY) -> Array:
     """Return an uninitialized array that begins at a cache line: numpy's own arrays seldom do, and
     are slower by up to a half.
 
@@ -596,7 +597,7 @@ def memory_order(x: Array) -> tuple[int, ...]:
 
 
 def empty_in_order(
-    shape: tuple[int, ...], dtype: Any, order: tuple[int, ...], xp: ArrayModule = NUMPY
+    shape: tuple[int, ...], dtype: DTypeLike, order: tuple[int, ...], xp: ArrayModule = NUMPY
 ) -> Array:
     """Return an uninitialized array whose axes lie in memory in this order, without gaps.
 

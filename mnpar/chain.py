@@ -5,7 +5,7 @@ another.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from mnpar.errors import refuse_class
 from mnpar.link import Link, check_name
@@ -13,6 +13,8 @@ from mnpar.parameter import structure
 
 C = TypeVar("C", bound="Chain")
 CL = TypeVar("CL", bound="ChainList")
+# a link or, in a Sequential, anything that can be called
+Layer: TypeAlias = Callable[..., Any]
 
 
 class Chain(Link):
@@ -40,7 +42,7 @@ class Chain(Link):
         for name, link in links.items():
             self.add_link(name, link)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, Link):
             check_name(self, name)
             _check_acyclic(self, name, value)
@@ -112,22 +114,22 @@ class ChainList(Link):
         (2, ['/0/W', '/0/b', '/1/W', '/1/b'])
     """
 
-    def __init__(self, *links: Any) -> None:
+    def __init__(self, *links: Layer) -> None:
         super().__init__()
-        self._list: list[Any] = []
+        self._list: list[Layer] = []
         self.extend(links)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, Link):
             raise TypeError(
                 f"a ChainList holds its links by number: append {name!r}, or use a Chain"
             )
         super().__setattr__(name, value)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         return self._list[index]
 
-    def __setitem__(self, index: int, link: Any) -> None:
+    def __setitem__(self, index: int, link: Layer) -> None:
         self._list[index] = self._checked(link)
         self._changed()
 
@@ -148,7 +150,7 @@ class ChainList(Link):
                 link.name = name
         structure.change()
 
-    def _checked(self, link: Any) -> Any:
+    def _checked(self, link: Layer) -> Layer:
         if not isinstance(link, Link):
             refuse_class(link, "a child is a link")
             raise TypeError(
@@ -157,7 +159,7 @@ class ChainList(Link):
         _check_acyclic(self, str(len(self._list)), link)
         return link
 
-    def insert(self, index: int, link: Any) -> None:
+    def insert(self, index: int, link: Layer) -> None:
         """Insert a link before a place.
 
         Raises:
@@ -166,18 +168,18 @@ class ChainList(Link):
         self._list.insert(index, self._checked(link))
         self._changed()
 
-    def append(self, link: Any) -> None:
+    def append(self, link: Layer) -> None:
         """Add a link at the end."""
         self.insert(len(self._list), link)
 
     add_link = append
 
-    def extend(self, values: Iterable[Any]) -> None:
+    def extend(self, values: Iterable[Layer]) -> None:
         """Add several links at the end; none of them if one is not a link."""
         self._list.extend([self._checked(link) for link in values])
         self._changed()
 
-    def __iadd__(self: CL, links: Iterable[Any]) -> CL:
+    def __iadd__(self: CL, links: Iterable[Layer]) -> CL:
         self.extend(links)
         return self
 
@@ -187,7 +189,7 @@ class ChainList(Link):
         self._changed()
         return link
 
-    def remove(self, value: Any) -> None:
+    def remove(self, value: Layer) -> None:
         """Remove the first occurrence of a link."""
         self._list.remove(value)
         self._changed()
@@ -202,11 +204,11 @@ class ChainList(Link):
         self._list.reverse()
         self._changed()
 
-    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+    def index(self, value: Layer, start: int = 0, stop: int | None = None) -> int:
         """Return the first place of a link, from ``start`` on and before ``stop``."""
         return self._list.index(value, start, len(self._list) if stop is None else stop)
 
-    def count(self, value: Any) -> int:
+    def count(self, value: Layer) -> int:
         """Return how often a link is in the list."""
         return self._list.count(value)
 
@@ -241,7 +243,7 @@ def _check_acyclic(link: Link, name: str, child: Link) -> None:
         )
 
 
-def _shown(link: Link, layers: Iterable[tuple[Any, Any]]) -> str:
+def _shown(link: Link, layers: Iterable[tuple[object, Layer]]) -> str:
     """Return a link's class, and its children on lines of their own."""
     rows = [
         f"({name}): {layer if isinstance(layer, Link) else layer_type(layer)},"
@@ -251,7 +253,7 @@ def _shown(link: Link, layers: Iterable[tuple[Any, Any]]) -> str:
     return f"{type(link).__name__}({''.join(lines)}{chr(10) if lines else ''})"
 
 
-def one_by_one(given: Any) -> str:
+def one_by_one(given: object) -> str:
     """Return what an error adds where links were given in one list."""
     return (
         ": take it apart with a star, as in ChainList(*links)"
@@ -260,7 +262,7 @@ def one_by_one(given: Any) -> str:
     )
 
 
-def layer_type(layer: Callable[..., Any]) -> str:
+def layer_type(layer: Layer) -> str:
     """Return the name of a link's class, or of a function."""
     return (
         type(layer).__name__

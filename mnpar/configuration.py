@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TextIO, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import environment
 from mnpar.errors import suggestion
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Setting(Generic[T]):
@@ -47,10 +49,10 @@ class Setting(Generic[T]):
         """Raise TypeError if the setting cannot have this value."""
 
 
-class DtypeSetting(Setting[Any]):
+class DtypeSetting(Setting[DTypeLike]):
     """A floating-point dtype by any of its names, or ``mixed16``."""
 
-    def check(self, value: Any) -> None:
+    def check(self, value: DTypeLike | None) -> None:
         if value is None or as_dtype(value).kind in "OSUMmbiu":
             raise TypeError(f"config.dtype = {value!r} is no dtype of floating-point numbers")
 
@@ -72,7 +74,7 @@ class Mixed16:
 mixed16 = Mixed16()
 
 
-def as_dtype(dtype: Any) -> Any:
+def as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """Return the numpy dtype of a name or type.
 
     Raises:
@@ -126,14 +128,14 @@ class Config:
     use_ideep = Setting("never")
     lazy_grad_sum = Setting(False)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setting(name)  # an unknown one is told
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:  # only of what is not there
         raise _unknown(name)
 
-    def show(self, file: Any = None) -> None:
+    def show(self, file: TextIO | None = None) -> None:
         """Print all settings of this rank, to the standard output unless told."""
         names = sorted(settings())
         width = max(map(len, names))
@@ -166,7 +168,9 @@ def _unknown(name: str) -> AttributeError:
 config = Config()
 
 
-def get_dtype(dtype: Any = None, map_mixed16: Any = None) -> Any:
+def get_dtype(
+    dtype: DTypeLike | None = None, map_mixed16: DTypeLike | None = None
+) -> np.dtype[Any]:
     """Return the dtype to use: ``dtype``, or ``config.dtype`` if it is None; ``mixed16`` becomes
     ``map_mixed16``, or else float16.
 
@@ -252,7 +256,7 @@ def using_config(name: str, value: Any, config: Config = config) -> Iterator[Non
         changed.variable.reset(token)
 
 
-def no_backprop_mode() -> Any:
+def no_backprop_mode() -> recording:
     """Record nothing inside a ``with`` block: evaluation needs no graph and no messages of
     gradients.
 
@@ -266,7 +270,7 @@ def no_backprop_mode() -> Any:
     return recording(False)
 
 
-def force_backprop_mode() -> Any:
+def force_backprop_mode() -> recording:
     """Record inside a ``with`` block even where an outer block switched it off.
 
     Example:
@@ -294,9 +298,9 @@ class recording:  # noqa: N801 - it is used like the functions above
     def __exit__(self, *error: object) -> None:
         _recording.reset(self._token)
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
-        def switched(*args: Any, **kwargs: Any) -> Any:
+        def switched(*args: P.args, **kwargs: P.kwargs) -> T:
             with recording(self._on):
                 return function(*args, **kwargs)
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend
 from mnpar.autograd.tape import Tape
@@ -112,7 +113,7 @@ def check_backward(
     atol: float = 1e-5,
     rtol: float = 1e-4,
     no_grads: Sequence[bool] | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     detect_nondifferentiable: bool = False,
     *,
     rng: np.random.Generator | None = None,
@@ -237,7 +238,7 @@ def check_double_backward(
     atol: float = 1e-4,
     rtol: float = 1e-3,
     no_grads: Sequence[bool] | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     detect_nondifferentiable: bool = False,
     *,
     rng: np.random.Generator | None = None,
@@ -358,14 +359,14 @@ def _check_equal(
                 )
 
 
-def _cast(x: Any, dtype: Any) -> Array:
+def _cast(x: Any, dtype: DTypeLike | None) -> Array:
     x = x if backend.is_array(x) else np.asarray(x)
     result: Array = x if dtype is None or x.dtype.kind != "f" else x.astype(dtype)
     return result
 
 
 @contextmanager
-def _holding(params: Sequence[Variable], dtype: Any) -> Iterator[None]:
+def _holding(params: Sequence[Variable], dtype: DTypeLike | None) -> Iterator[None]:
     """The parameters in the dtype of the check; their own arrays come back after it."""
     arrays = [p.array for p in params]
     try:
@@ -382,7 +383,7 @@ def _set(p: Variable, array: Array) -> None:
 
 
 def _output_gradients(
-    ys: Sequence[Variable], y_grad: Any, dtype: Any, together: bool
+    ys: Sequence[Variable], y_grad: Any, dtype: DTypeLike | None, together: bool
 ) -> list[Array | None]:
     if together and not any([y.size for y in ys]):
         return [None] * len(ys)  # a rank without outputs, or with the delegate of a send

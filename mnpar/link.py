@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend, hints, lazy
-from mnpar.backend import Array
+from mnpar.backend import Array, ArrayModule
 from mnpar.errors import listed, refuse_class
 from mnpar.initializers import Constant
+from mnpar.initializers.initializer import InitialValue
 from mnpar.link_hook import LinkHook, hooked_forward, link_hooks
 from mnpar.parameter import Parameter, structure
-from mnpar.serializer import Deserializer, persistent, placed
+from mnpar.serializer import AbstractSerializer, Deserializer, persistent, placed
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -142,7 +144,7 @@ class Link(hints.KeywordHints):
         """
         raise TypeError(f"{type(self).__name__} defines neither forward nor __call__")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, Parameter):
             check_name(self, name)
             self._registry("_params")[name] = None  # a name that is there keeps its place
@@ -163,8 +165,8 @@ class Link(hints.KeywordHints):
         self._params.pop(name, None)
         self._persistent.pop(name, None)
 
-    def _registry(self, which: str) -> dict[str, Any]:
-        registry: dict[str, Any] | None = self.__dict__.get(which)
+    def _registry(self, which: str) -> dict[str, None]:
+        registry: dict[str, None] | None = self.__dict__.get(which)
         if registry is None:
             raise AttributeError(
                 f"call super().__init__() first, before {type(self).__name__} gets parameters "
@@ -191,7 +193,11 @@ class Link(hints.KeywordHints):
     # ---- parameters, persistent values and links in it ----
 
     def add_param(
-        self, name: str, shape: Any = None, dtype: Any = np.float32, initializer: Any = None
+        self,
+        name: str,
+        shape: int | Sequence[int] | None = None,
+        dtype: DTypeLike = np.float32,
+        initializer: InitialValue = None,
     ) -> None:
         """Make a parameter; without a shape, one that is initialized later.
 
@@ -240,11 +246,11 @@ class Link(hints.KeywordHints):
     def _named_children(self) -> Iterator[tuple[str, Link]]:
         return iter(())
 
-    def _filed(self, serializer: Any) -> Iterator[tuple[str, Link]]:
+    def _filed(self, serializer: AbstractSerializer) -> Iterator[tuple[str, Link]]:
         """Return the children under the names that they have in a serializer's files."""
         return self._named_children()
 
-    def filed_params(self, serializer: Any) -> Iterator[tuple[Parameter, Any]]:
+    def filed_params(self, serializer: AbstractSerializer) -> Iterator[tuple[Parameter, Any]]:
         """Return all parameters, each with the part of a serializer that belongs to it.
 
         A shared one comes once, under its first path, except when Chainer's files are written: they
@@ -257,7 +263,7 @@ class Link(hints.KeywordHints):
                 seen.add(id(param))
                 yield param, part
 
-    def _every_part(self, serializer: Any) -> Iterator[tuple[Parameter, Any]]:
+    def _every_part(self, serializer: AbstractSerializer) -> Iterator[tuple[Parameter, Any]]:
         for name in self._params:
             yield self.__dict__[name], serializer[name]
         for name, child in self._filed(serializer):
@@ -323,12 +329,12 @@ class Link(hints.KeywordHints):
                 yield f"{path.rstrip('/')}/{name}", getattr(link, name)
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         return iter(())
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> ArrayModule:
         """numpy or cupy, by the first parameter that has an array."""
         return backend.get_array_module(*[p.array for p in self.params(include_uninit=False)][:1])
 
@@ -577,7 +583,7 @@ class Link(hints.KeywordHints):
         """Move to a GPU; by default to the current one."""
         return self.to_device(backend.get_device("@cupy" if device is None else device))
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load its parameters and persistent values, and its children, each under its
         name.
         """
@@ -595,7 +601,7 @@ class Link(hints.KeywordHints):
         for name, child in self._filed(serializer):
             child.serialize(serializer[name])
 
-    def _serialize_param(self, serializer: Any, name: str) -> bool:
+    def _serialize_param(self, serializer: AbstractSerializer, name: str) -> bool:
         """Save or load a parameter; True if loading has initialized it."""
         param = self.__dict__[name]
         value = placed(serializer, param)(name, param.array)
@@ -620,7 +626,7 @@ def check_name(link: Link, name: str) -> None:
         )
 
 
-def _check_substitute(link: Link, name: str, value: Any) -> None:
+def _check_substitute(link: Link, name: str, value: object) -> None:
     """Raise TypeError if a value takes the place of a parameter, which would not be trained any
     more. A Variable that functions have computed may stand for it.
     """

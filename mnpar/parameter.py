@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from mnpar.backend import Array
 from mnpar.configuration import get_dtype
 from mnpar.holders import WHOLE, Holders
 from mnpar.initializers import _get_initializer, generate_array
+from mnpar.initializers.initializer import InitialValue
 from mnpar.plans import Box
 from mnpar.variable import Variable
 
@@ -62,10 +64,15 @@ class Parameter(Variable):
     # who has other parts of it; an optimizer says so (optimizers/model_holders.py)
     holders: Holders = WHOLE
 
-    def __init__(self, initializer: Any = None, shape: Any = None, name: str | None = None) -> None:
-        taken = shape is None and backend.is_array(initializer)
-        super().__init__(initializer if taken else None, name=name)
-        self.initializer = initializer if taken else _get_initializer(initializer, np.nan)
+    def __init__(
+        self,
+        initializer: InitialValue = None,
+        shape: int | Sequence[int] | None = None,
+        name: str | None = None,
+    ) -> None:
+        array = initializer if shape is None and backend.is_array(initializer) else None
+        super().__init__(array, name=name)
+        self.initializer = _get_initializer(initializer, np.nan) if array is None else array
         self.update_rule: Any = None
         self.whole: tuple[int, ...] | None = None
         self.box: Box | None = None
@@ -188,7 +195,7 @@ class Parameter(Variable):
         if self.box is not None and not self.holders.parts:
             self.check_whole(who, _UNKNOWN_PARTS)
 
-    def sum_over_parts(self, values: Any, who: str = "sum_over_parts") -> Array:
+    def sum_over_parts(self, values: Array, who: str = "sum_over_parts") -> Array:
         """Return the sums of numbers over all parts of the parameter, whichever ranks have them.
 
         For hooks and update rules that need a number of the whole parameter, such as a norm. All

@@ -16,7 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.checks.graph_checks import check_reported
 from mnpar.configuration import config
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.variable import Variable
 
 __all__ = ["DictSummary", "Reporter", "Summary", "get_current_reporter", "report", "report_scope"]
@@ -207,7 +207,7 @@ class Summary:
         variance = x2 / n - mean * mean
         return mean, math.sqrt(variance) if variance > 0 else 0.0 * variance  # NaN stays NaN
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the sums; a whole number of values as one, which Chainer wants."""
         x, x2, n = self.sums()
         whole = n.is_integer() and not isinstance(serializer, Deserializer)
@@ -273,7 +273,7 @@ class DictSummary:
             statistics[name], statistics[f"{name}.std"] = summary.make_statistics()
         return statistics
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the sums; the names are saved as one text, in Chainer's keys. A summary that
         was not saved is empty.
         """

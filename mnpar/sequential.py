@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mnpar.chain import ChainList, layer_type, one_by_one
+from mnpar.chain import ChainList, Layer, layer_type, one_by_one
 from mnpar.errors import refuse_class
 from mnpar.link import Link
+from mnpar.serializer import AbstractSerializer
 
 
 class Sequential(ChainList):
@@ -28,7 +29,7 @@ class Sequential(ChainList):
         (5, 2)
     """
 
-    def _checked(self, layer: Any) -> Any:
+    def _checked(self, layer: Layer) -> Layer:
         if not callable(layer):
             raise TypeError(
                 f"the layers of a Sequential are called: {type(layer).__name__} cannot "
@@ -38,7 +39,7 @@ class Sequential(ChainList):
             refuse_class(layer, "a Sequential is made of links")
         return super()._checked(layer) if isinstance(layer, Link) else layer
 
-    def insert(self, i: int, layer: Any) -> None:
+    def insert(self, i: int, layer: Layer) -> None:
         """Insert a layer before a place.
 
         Raises:
@@ -46,11 +47,11 @@ class Sequential(ChainList):
         """
         super().insert(i, layer)
 
-    def append(self, layer: Any) -> None:
+    def append(self, layer: Layer) -> None:
         """Add a layer at the end."""
         super().append(layer)
 
-    def extend(self, sequential: Iterable[Any]) -> None:
+    def extend(self, sequential: Iterable[Layer]) -> None:
         """Add the layers of another Sequential, or of a list, at the end; none of them if one
         cannot be called.
         """
@@ -60,19 +61,19 @@ class Sequential(ChainList):
         """Remove the layer at a place; returns it."""
         return super().pop(i)
 
-    def remove(self, layer: Any) -> None:
+    def remove(self, layer: Layer) -> None:
         """Remove the first occurrence of a layer."""
         super().remove(layer)
 
-    def index(self, layer: Any, start: int | None = None, end: int | None = None) -> int:
+    def index(self, layer: Layer, start: int | None = None, end: int | None = None) -> int:
         """Return the first place of a layer, from ``start`` on and before ``end``."""
         return super().index(layer, start or 0, end)
 
-    def count(self, layer: Any) -> int:
+    def count(self, layer: Layer) -> int:
         """Return how often a layer is in the list."""
         return super().count(layer)
 
-    def _filed(self, serializer: Any) -> Iterator[tuple[str, Link]]:
+    def _filed(self, serializer: AbstractSerializer) -> Iterator[tuple[str, Link]]:
         """Chainer puts a new link not behind the last one, but behind the first: in its files 0 1 2
         3 are 0 3 2 1.
         """

@@ -8,7 +8,14 @@ of that name. So an object's ``serialize`` method names its parts once, for savi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
+
+
+class Serializable(Protocol):
+    """An object that can be saved and loaded: a link, an optimizer, an iterator, a Trainer."""
+
+    def serialize(self, serializer: AbstractSerializer) -> object:
+        """Save or load the object's values."""
 
 
 class AbstractSerializer:
@@ -65,19 +72,19 @@ class AbstractSerializer:
         return self
 
 
-def placed(serializer: Any, parameter: Any) -> Any:
+def placed(serializer: AbstractSerializer, parameter: Any) -> AbstractSerializer:
     """Return the serializer for a parameter's array, and for what an optimizer keeps for it."""
     place = getattr(serializer, "place", None)
     return serializer if place is None else place(parameter.whole, parameter.box)
 
 
-def persistent(serializer: Any) -> Any:
+def persistent(serializer: AbstractSerializer) -> AbstractSerializer:
     """Return the serializer for a link's persistent values."""
     place = getattr(serializer, "place", None)
     return serializer if place is None else place(None, None, statistic=True)
 
 
-def optional_part(serializer: Any, name: str) -> Any:
+def optional_part(serializer: AbstractSerializer, name: str) -> AbstractSerializer | None:
     """Return the serializer of a part, for a value that may be left out; None if the serializer has
     no parts, because it only knows ``serializer(key, value)``.
     """
@@ -107,7 +114,7 @@ class Serializer(AbstractSerializer):
         2
     """
 
-    def save(self, obj: Any) -> None:
+    def save(self, obj: Serializable) -> None:
         """Write an object that has a ``serialize`` method."""
         obj.serialize(self)
 
@@ -130,6 +137,6 @@ class Deserializer(AbstractSerializer):
         array([[1.]], dtype=float32)
     """
 
-    def load(self, obj: Any) -> None:
+    def load(self, obj: Serializable) -> None:
         """Read an object that has a ``serialize`` method."""
         obj.serialize(self)

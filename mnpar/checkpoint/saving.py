@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -21,18 +21,11 @@ from mnpar.checkpoint.store import agree_on_folder
 from mnpar.communicators import create_communicator
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import run_on_all
-from mnpar.serializer import AbstractSerializer
+from mnpar.serializer import AbstractSerializer, Serializable
 from mnpar.serializers.safetensors import NAMES, write_safetensors
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
-
-
-class Serializable(Protocol):
-    """An object that a checkpoint can have: a link, an optimizer, an iterator, a Trainer."""
-
-    def serialize(self, serializer: Any) -> Any:
-        """Save or load the object's values."""
 
 
 Objects: TypeAlias = Serializable | Mapping[str, Serializable]  # one object, or several by name

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.datasets.download import KnownFile, cache_folder, fetch
@@ -68,7 +69,7 @@ def get_cifar10(
     withlabel: bool = True,
     ndim: int = 3,
     scale: float = 1.0,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     *,
     label_dtype: Any = np.int32,
     data: str | Path | None = None,
@@ -108,7 +109,7 @@ def get_cifar100(
     withlabel: bool = True,
     ndim: int = 3,
     scale: float = 1.0,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     *,
     label_dtype: Any = np.int32,
     coarse: bool = False,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.datasets.labelled_images import ImageForm, check_ndim
@@ -29,7 +30,7 @@ def get_digits(
     withlabel: bool = True,
     ndim: int = 1,
     scale: float = 1.0,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     label_dtype: Any = np.int32,
 ) -> tuple[Any, Any]:
     """Real handwritten digits from scikit-learn's files, split into four fifths to train on and one

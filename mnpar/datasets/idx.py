@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.errors import DatasetError
@@ -29,7 +30,7 @@ CHUNK = 1 << 20
 def read_idx(
     path: str | Path,
     *,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     shape: tuple[int | None, ...] | None = None,
     max_bytes: int = 1 << 30,
 ) -> Array:
@@ -122,7 +123,7 @@ class _Source:
 
 
 def _read(
-    source: _Source, dtype: Any, shape: tuple[int | None, ...] | None, max_bytes: int
+    source: _Source, dtype: DTypeLike | None, shape: tuple[int | None, ...] | None, max_bytes: int
 ) -> Array:
     found, sizes = _read_header(source, dtype, shape)
     nbytes = found.itemsize * prod(sizes)
@@ -143,7 +144,7 @@ def _read(
 
 
 def _read_header(
-    source: _Source, dtype: Any, shape: tuple[int | None, ...] | None
+    source: _Source, dtype: DTypeLike | None, shape: tuple[int | None, ...] | None
 ) -> tuple[Any, tuple[int, ...]]:
     if source.size == 0:
         raise source.error(0, "an IDX file", "an empty file")
@@ -170,7 +171,7 @@ def _read_header(
     return found, tuple(sizes.tolist())
 
 
-def _magic(dtype: Any, shape: tuple[int | None, ...] | None) -> str:
+def _magic(dtype: DTypeLike | None, shape: tuple[int | None, ...] | None) -> str:
     """Return the expected first four bytes, in words."""
     if dtype is None or shape is None:
         return (

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
@@ -50,7 +51,9 @@ class ImageDataset(DatasetMixin):
         (3, 2, 4)
     """
 
-    def __init__(self, paths: Path | Sequence[Path], root: Path = ".", dtype: Any = None) -> None:
+    def __init__(
+        self, paths: Path | Sequence[Path], root: Path = ".", dtype: DTypeLike | None = None
+    ) -> None:
         check_pillow()
         self._paths = (
             [line for _, line in _lines(paths)] if isinstance(paths, str | os.PathLike) else paths
@@ -93,7 +96,7 @@ class LabeledImageDataset(DatasetMixin):
         self,
         pairs: Path | Sequence[tuple[Path, int]],
         root: Path = ".",
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         label_dtype: Any = np.int32,
     ) -> None:
         check_pillow()
@@ -120,7 +123,7 @@ def check_pillow() -> None:
         )
 
 
-def read_image(path: Path, dtype: Any, file: IO[bytes] | None = None) -> Array:
+def read_image(path: Path, dtype: DTypeLike, file: IO[bytes] | None = None) -> Array:
     """Return a file's pixels (C, H, W); ``file``: it is open already, ``path`` is what it is
     called.
     """
@@ -181,7 +184,7 @@ class ZippedImageDataset(DatasetMixin):
 
     _zip: zipfile.ZipFile | None = None
 
-    def __init__(self, zipfilename: Path, dtype: Any = None) -> None:
+    def __init__(self, zipfilename: Path, dtype: DTypeLike | None = None) -> None:
         check_pillow()
         self._path = os.fspath(zipfilename)
         self._dtype = get_dtype(dtype)
@@ -250,7 +253,7 @@ class MultiZippedImageDataset(ConcatenatedDataset):
         0
     """
 
-    def __init__(self, zipfilenames: Sequence[Path], dtype: Any = None) -> None:
+    def __init__(self, zipfilenames: Sequence[Path], dtype: DTypeLike | None = None) -> None:
         super().__init__(*[ZippedImageDataset(name, dtype) for name in zipfilenames])
 
 
@@ -275,7 +278,11 @@ class LabeledZippedImageDataset(DatasetMixin):
     """
 
     def __init__(
-        self, zipfilename: Path, labelfilename: Path, dtype: Any = None, label_dtype: Any = np.int32
+        self,
+        zipfilename: Path,
+        labelfilename: Path,
+        dtype: DTypeLike | None = None,
+        label_dtype: Any = np.int32,
     ) -> None:
         self._images = ZippedImageDataset(zipfilename, dtype)
         self._pairs = read_pairs(labelfilename)

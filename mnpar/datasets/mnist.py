@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.datasets.download import KnownFile, cache_folder, fetch
@@ -171,7 +172,7 @@ def get_mnist(
     withlabel: bool = True,
     ndim: int = 1,
     scale: float = 1.0,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     label_dtype: Any = np.int32,
     rgb_format: bool = False,
     *,
@@ -214,7 +215,7 @@ def get_fashion_mnist(
     withlabel: bool = True,
     ndim: int = 1,
     scale: float = 1.0,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     label_dtype: Any = np.int32,
     rgb_format: bool = False,
     *,
@@ -259,7 +260,7 @@ def get_kuzushiji_mnist(
     withlabel: bool = True,
     ndim: int = 1,
     scale: float = 1.0,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     label_dtype: Any = np.int32,
     rgb_format: bool = False,
     *,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
@@ -29,7 +30,7 @@ def get_photograph_patches(
     size: int = 32,
     stride: int | None = None,
     scale: float = 1.0,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     label_dtype: Any = np.int32,
     *,
     source: str = "sklearn",

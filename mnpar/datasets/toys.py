@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
@@ -19,7 +20,7 @@ def get_toy_images(
     size: int = 32,
     channels: int = 3,
     *,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     label_dtype: Any = np.int32,
     seed: int = 0,
 ) -> tuple[Any, Any]:
@@ -92,7 +93,7 @@ def get_synthetic_images(
     n_classes: int = 10,
     noise: float = 0.3,
     *,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     label_dtype: Any = np.int32,
     seed: int = 0,
 ) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend
 from mnpar.backend import Array
@@ -29,7 +30,7 @@ class Constant(Initializer):
                [1., 2.]], dtype=float32)
     """
 
-    def __init__(self, fill_value: Any, dtype: Any = None) -> None:
+    def __init__(self, fill_value: Any, dtype: DTypeLike | None = None) -> None:
         if not (np.isscalar(fill_value) or backend.is_array(fill_value)) or isinstance(
             fill_value, str | bytes
         ):
@@ -62,7 +63,7 @@ class Zero(Constant):
         array([0., 0.], dtype=float32)
     """
 
-    def __init__(self, dtype: Any = None) -> None:
+    def __init__(self, dtype: DTypeLike | None = None) -> None:
         super().__init__(0.0, dtype)
 
 
@@ -78,7 +79,7 @@ class One(Constant):
         array([1., 1.], dtype=float32)
     """
 
-    def __init__(self, dtype: Any = None) -> None:
+    def __init__(self, dtype: DTypeLike | None = None) -> None:
         super().__init__(1.0, dtype)
 
 
@@ -95,7 +96,7 @@ class NaN(Constant):
         array([nan, nan], dtype=float32)
     """
 
-    def __init__(self, dtype: Any = None) -> None:
+    def __init__(self, dtype: DTypeLike | None = None) -> None:
         super().__init__(np.nan, dtype)
 
 
@@ -116,7 +117,7 @@ class Identity(Initializer):
                [0., 2.]], dtype=float32)
     """
 
-    def __init__(self, scale: float = 1.0, dtype: Any = None) -> None:
+    def __init__(self, scale: float = 1.0, dtype: DTypeLike | None = None) -> None:
         super().__init__(dtype)
         self.scale = scale
 

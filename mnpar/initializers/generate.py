@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend
 from mnpar.backend import NUMPY, Array, ArrayModule
@@ -19,7 +20,7 @@ def generate_array(
     initializer: Any,
     shape: tuple[int, ...],
     xp: ArrayModule = NUMPY,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     device: Any = None,
 ) -> Array:
     """Return a new array, filled.

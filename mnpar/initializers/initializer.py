@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend, random
 from mnpar.backend import Array
@@ -37,7 +38,7 @@ class Initializer(KeywordHints):
         array([0. , 0.5, 1. ])
     """
 
-    def __init__(self, dtype: Any = None) -> None:
+    def __init__(self, dtype: DTypeLike | None = None) -> None:
         self.dtype = dtype
 
     def __call__(self, array: Array) -> None:
@@ -56,7 +57,9 @@ class RandomInitializer(Initializer):
     None, the rank's generator.
     """
 
-    def __init__(self, scale: float, dtype: Any = None, rng: Any = None) -> None:
+    def __init__(
+        self, scale: float, dtype: DTypeLike | None = None, rng: np.random.Generator | None = None
+    ) -> None:
         super().__init__(dtype)
         self.scale = scale
         self.rng = rng

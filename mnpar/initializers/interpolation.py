@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.initializers.initializer import Initializer, put
@@ -24,7 +24,7 @@ def linear_filter(kernel: tuple[int, ...]) -> Array:
 
 
 class _SamplingFilter(Initializer):
-    def __init__(self, interpolation: str = "linear", dtype: Any = None) -> None:
+    def __init__(self, interpolation: str = "linear", dtype: DTypeLike | None = None) -> None:
         if interpolation != "linear":
             raise ValueError(
                 f"{type(self).__name__} interpolates by 'linear', not by {interpolation!r}"

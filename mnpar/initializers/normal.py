@@ -5,7 +5,9 @@ all layers.
 from __future__ import annotations
 
 import math
-from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.initializers.initializer import RandomInitializer, choose_fan, get_fans, put
@@ -28,7 +30,12 @@ class Normal(RandomInitializer):
         0.1
     """
 
-    def __init__(self, scale: float = 0.05, dtype: Any = None, rng: Any = None) -> None:
+    def __init__(
+        self,
+        scale: float = 0.05,
+        dtype: DTypeLike | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
         super().__init__(scale, dtype, rng)
 
     def deviation(self, shape: tuple[int, ...]) -> float:
@@ -49,7 +56,12 @@ class LeCunNormal(Normal):
         0.5
     """
 
-    def __init__(self, scale: float = 1.0, dtype: Any = None, rng: Any = None) -> None:
+    def __init__(
+        self,
+        scale: float = 1.0,
+        dtype: DTypeLike | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
         super().__init__(scale, dtype, rng)
 
     def deviation(self, shape: tuple[int, ...]) -> float:
@@ -65,7 +77,12 @@ class GlorotNormal(Normal):
         0.5
     """
 
-    def __init__(self, scale: float = 1.0, dtype: Any = None, rng: Any = None) -> None:
+    def __init__(
+        self,
+        scale: float = 1.0,
+        dtype: DTypeLike | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
         super().__init__(scale, dtype, rng)
 
     def deviation(self, shape: tuple[int, ...]) -> float:
@@ -86,7 +103,11 @@ class HeNormal(Normal):
     """
 
     def __init__(
-        self, scale: float = 1.0, dtype: Any = None, fan_option: str = "fan_in", rng: Any = None
+        self,
+        scale: float = 1.0,
+        dtype: DTypeLike | None = None,
+        fan_option: str = "fan_in",
+        rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__(scale, dtype, rng)
         self.fan_option = fan_option

@@ -5,9 +5,9 @@ to the factor ``scale``.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.initializers.initializer import RandomInitializer, put
@@ -41,7 +41,11 @@ class Orthogonal(RandomInitializer):
     """
 
     def __init__(
-        self, scale: float = 1.1, dtype: Any = None, mode: str = "auto", rng: Any = None
+        self,
+        scale: float = 1.1,
+        dtype: DTypeLike | None = None,
+        mode: str = "auto",
+        rng: np.random.Generator | None = None,
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"Orthogonal knows the modes {', '.join(MODES)}, not {mode!r}")

@@ -5,7 +5,9 @@ the same name.
 from __future__ import annotations
 
 import math
-from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.initializers.initializer import RandomInitializer, choose_fan, get_fans, put
@@ -26,7 +28,12 @@ class Uniform(RandomInitializer):
         True
     """
 
-    def __init__(self, scale: float = 0.05, dtype: Any = None, rng: Any = None) -> None:
+    def __init__(
+        self,
+        scale: float = 0.05,
+        dtype: DTypeLike | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
         super().__init__(scale, dtype, rng)
 
     def bound(self, shape: tuple[int, ...]) -> float:
@@ -47,7 +54,12 @@ class LeCunUniform(Uniform):
         0.5
     """
 
-    def __init__(self, scale: float = 1.0, dtype: Any = None, rng: Any = None) -> None:
+    def __init__(
+        self,
+        scale: float = 1.0,
+        dtype: DTypeLike | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
         super().__init__(scale, dtype, rng)
 
     def bound(self, shape: tuple[int, ...]) -> float:
@@ -63,7 +75,12 @@ class GlorotUniform(Uniform):
         0.5
     """
 
-    def __init__(self, scale: float = 1.0, dtype: Any = None, rng: Any = None) -> None:
+    def __init__(
+        self,
+        scale: float = 1.0,
+        dtype: DTypeLike | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
         super().__init__(scale, dtype, rng)
 
     def bound(self, shape: tuple[int, ...]) -> float:
@@ -84,7 +101,11 @@ class HeUniform(Uniform):
     """
 
     def __init__(
-        self, scale: float = 1.0, dtype: Any = None, fan_option: str = "fan_in", rng: Any = None
+        self,
+        scale: float = 1.0,
+        dtype: DTypeLike | None = None,
+        fan_option: str = "fan_in",
+        rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__(scale, dtype, rng)
         self.fan_option = fan_option

@@ -10,7 +10,7 @@ The sequence may be cut too, among the ranks of another communicator, as on anot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class Matrices:
         shape: (matrices, rows, columns).
     """
 
-    def __init__(self, initializer: Any, shape: tuple[int, int, int]) -> None:
+    def __init__(self, initializer: Callable[[Array], None], shape: tuple[int, int, int]) -> None:
         self.initializer, self.shape = initializer, shape
         self.dtype = getattr(initializer, "dtype", None)
 
@@ -166,7 +166,7 @@ class MultiHeadAttention(Divided):
         """Add the ranks that have parts of the sequence."""
         return super().gradient_comms().add(self.sequence_comm, self.whole_gradients)
 
-    def _parameter(self, initializer: Any, shape: tuple[int, ...]) -> Parameter:
+    def _parameter(self, initializer: InitialValue, shape: tuple[int, ...]) -> Parameter:
         """Return a parameter of which this rank has its heads, on axis 1."""
         parameter, comm = Parameter(initializer), self.heads_comm
         if comm is None:
@@ -180,7 +180,7 @@ class MultiHeadAttention(Divided):
         return parameter
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         yield from (
             ("n_heads", self.n_heads),

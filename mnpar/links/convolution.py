@@ -108,7 +108,7 @@ class _ConvolutionLayer(Link):
             self._initialize_params(x.shape[1])
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         for name in ("in_channels", "out_channels", "ksize", "stride", "pad", "dilate", "groups"):
             yield name, getattr(self, name)

@@ -8,7 +8,8 @@ that is divided among any number of ranks starts from the weights of the undivid
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from mnpar.configuration import no_backprop_mode
 from mnpar.functions import (
     repartition,
 )
-from mnpar.initializers import Constant
+from mnpar.initializers import Constant, _get_initializer
 from mnpar.initializers.initializer import put
 from mnpar.link import GradientComms, Link
 from mnpar.parameter import Parameter
@@ -41,7 +42,9 @@ class BoxInitializer:
         box: of the whole: what this rank has.
     """
 
-    def __init__(self, initializer: Any, whole: tuple[int, ...], box: Box) -> None:
+    def __init__(
+        self, initializer: Callable[[Array], None], whole: tuple[int, ...], box: Box
+    ) -> None:
         self.initializer = initializer
         self.whole = tuple(whole)
         self.box = box
@@ -111,14 +114,14 @@ class Divided(Link):
 
 def initialize_part(parameter: Parameter, whole: tuple[int, ...], box: Box) -> None:
     """Initialize a parameter with this rank's box of an array of shape ``whole``."""
-    parameter.initializer = BoxInitializer(parameter.initializer, whole, box)
+    parameter.initializer = BoxInitializer(_get_initializer(parameter.initializer), whole, box)
     parameter.whole, parameter.box = tuple(whole), box
     parameter.initialize(box.shape)
 
 
 def cut_parameter(parameter: Parameter, box: Box) -> Parameter:
     """Return a parameter with a box of the array of another, initialized one."""
-    part = Parameter(BoxInitializer(parameter.initializer, parameter.shape, box))
+    part = Parameter(BoxInitializer(_get_initializer(parameter.initializer), parameter.shape, box))
     part.whole, part.box = parameter.shape, box
     part.copydata(Variable(parameter.array[box.index]))
     return part

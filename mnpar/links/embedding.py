@@ -5,7 +5,7 @@ vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -131,7 +131,7 @@ class VocabularyParallelEmbedID(Divided):
         initialize_part(self.W, (in_size, out_size), Box((first, 0), (last, out_size)))
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         yield from (
             ("in_size", self.in_size),

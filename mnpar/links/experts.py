@@ -196,7 +196,7 @@ class MixtureOfExperts(Chain):
         self.load, self.dropped = np.zeros(n_experts, np.int64), 0
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         for name in (
             "in_size",

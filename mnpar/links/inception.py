@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from numpy.typing import DTypeLike
+
 from mnpar.backend import Array
 from mnpar.chain import Chain
 from mnpar.functions import average_pooling_2d, concat, max_pooling_2d, relu
@@ -112,7 +114,7 @@ class InceptionBN(Chain):
         proj_pool: int | None = None,
         stride: int = 1,
         conv_init: InitialValue = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         if pooltype not in ("max", "avg"):

@@ -78,7 +78,7 @@ class Linear(Link):
         self._initialize_params(in_size)
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         yield from (
             ("in_size", self.in_size),

@@ -4,7 +4,7 @@ transpose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mnpar import initializers
@@ -26,7 +26,7 @@ class UntiedFilters:
     small.
     """
 
-    def __init__(self, initializer: Any) -> None:
+    def __init__(self, initializer: Callable[[Array], None]) -> None:
         self.initializer = initializer
         self.dtype = getattr(initializer, "dtype", None)
 
@@ -97,7 +97,7 @@ class _LocalLayer(Link):
         return self.filters, *out
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         for name in ("channels", "filters", "in_size", "ksize", "stride"):
             yield name, getattr(self, name)

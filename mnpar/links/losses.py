@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
@@ -55,7 +56,7 @@ class BinaryHierarchicalSoftmax(Link):
         Morin and Bengio, "Hierarchical probabilistic neural network language model", AISTATS 2005.
     """
 
-    def __init__(self, in_size: int, tree: Any, dtype: Any = None) -> None:
+    def __init__(self, in_size: int, tree: Any, dtype: DTypeLike | None = None) -> None:
         super().__init__()
         paths, nodes = _paths(tree)
         lengths = [len(paths.get(word, ())) for word in range(max(paths) + 1)]
@@ -172,7 +173,7 @@ class NegativeSampling(Link):
         counts: Sequence[int],
         sample_size: int,
         power: float = 0.75,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__()
         self.sample_size = sample_size
@@ -264,7 +265,11 @@ class CRF1d(Link):
         self.cost = Parameter(0 if initial_cost is None else initial_cost, (n_label, n_label))
 
     def forward(
-        self, xs: Sequence[Any], ys: Sequence[Any], reduce: str = "mean", transpose: bool = False
+        self,
+        xs: Sequence[Variable | Array],
+        ys: Sequence[Variable | Array],
+        reduce: str = "mean",
+        transpose: bool = False,
     ) -> Variable:
         """Return the loss: see :func:`mnpar.functions.crf1d`.
 
@@ -280,7 +285,9 @@ class CRF1d(Link):
             xs, ys = [transpose_sequence([zs[i] for i in order]) for zs in (xs, ys)]
         return crf1d(self.cost, xs, ys, reduce)
 
-    def argmax(self, xs: Sequence[Any], transpose: bool = False) -> tuple[Variable, list[Array]]:
+    def argmax(
+        self, xs: Sequence[Variable | Array], transpose: bool = False
+    ) -> tuple[Variable, list[Array]]:
         """Return the scores and labels of the likeliest sequences: see
         :func:`mnpar.functions.argmax_crf1d`.
 
@@ -297,5 +304,5 @@ class CRF1d(Link):
         return score, [labels[order.index(i)] for i in range(len(order))]
 
 
-def _longest_first(xs: Sequence[Any]) -> list[int]:
+def _longest_first(xs: Sequence[Variable | Array]) -> list[int]:
     return sorted(range(len(xs)), key=lambda i: -len(xs[i]))

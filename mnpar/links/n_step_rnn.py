@@ -89,7 +89,7 @@ class NStepRNNBase(ChainList):
             [getattr(layer, f"b{k}") for k in range(self.n_weights)] for layer in self.children()
         ]
 
-    def init_hx(self, xs: Sequence[Any]) -> Variable:
+    def init_hx(self, xs: Sequence[Variable | Array]) -> Variable:
         """Initial states for these sequences: zeros (S, N, H), or (2 S, N, H) in both
         directions.
         """
@@ -98,7 +98,7 @@ class NStepRNNBase(ChainList):
             self.xp.zeros((self.n_layers * self.direction, len(xs), self.out_size), dtype)
         )
 
-    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
+    def rnn(self, states: list[Any], xs: Sequence[Variable | Array]) -> tuple[Any, ...]:
         """Compute the layers: (initial states, steps) → (final states …, outputs of each step),
         longest sequences first.
         """
@@ -106,7 +106,7 @@ class NStepRNNBase(ChainList):
             raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
         return self.function(self.n_layers, self.dropout, *states, self.ws, self.bs, xs)
 
-    def _run(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
+    def _run(self, states: list[Any], xs: Sequence[Variable | Array]) -> tuple[Any, ...]:
         if not isinstance(xs, list | tuple):
             raise TypeError(
                 f"{type(self).__name__} takes a list of sequences (T_i, D), not {type(xs).__name__}"
@@ -133,7 +133,9 @@ class NStepRNNBase(ChainList):
             finals = [F.permutate(final, back, 1) for final in finals]
         return (*finals, [ys[i] for i in back])
 
-    def forward(self, hx: Variable | Array | None, xs: Sequence[Any]) -> tuple[Any, ...]:
+    def forward(
+        self, hx: Variable | Array | None, xs: Sequence[Variable | Array]
+    ) -> tuple[Any, ...]:
         """Initial states (S, N, H) or None, N sequences (T_i, D) in any order → final states, a
         list of outputs (T_i, H).
         """
@@ -160,7 +162,10 @@ class NStepLSTM(NStepRNNBase):
     function = staticmethod(F.n_step_lstm)
 
     def forward(  # type: ignore[override]
-        self, hx: Variable | Array | None, cx: Variable | Array | None, xs: Sequence[Any]
+        self,
+        hx: Variable | Array | None,
+        cx: Variable | Array | None,
+        xs: Sequence[Variable | Array],
     ) -> tuple[Any, ...]:
         """Initial h and c (S, N, H) or None, N sequences (T_i, D) → final h and c, a list of
         outputs (T_i, H).
@@ -220,7 +225,7 @@ class NStepRNNTanh(NStepRNNBase):
     n_weights = 2
     activation: ClassVar[str] = "tanh"
 
-    def rnn(self, states: list[Any], xs: Sequence[Any]) -> tuple[Any, ...]:
+    def rnn(self, states: list[Any], xs: Sequence[Variable | Array]) -> tuple[Any, ...]:
         function = F.n_step_birnn if self.use_bi_direction else F.n_step_rnn
         return function(
             self.n_layers, self.dropout, states[0], self.ws, self.bs, xs, self.activation

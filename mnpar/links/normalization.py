@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend, initializers
 from mnpar.backend import Array
@@ -122,7 +123,7 @@ class BatchNormalization(_RunningStatistics):
         size: int | tuple[int, ...] | None = None,
         decay: float = 0.9,
         eps: float = 2e-5,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         use_gamma: bool = True,
         use_beta: bool = True,
         initial_gamma: InitialValue = None,
@@ -165,7 +166,7 @@ class BatchNormalization(_RunningStatistics):
             )
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         size = None if self.avg_mean is None else self.avg_mean.shape
         yield from (("size", size), ("decay", self.decay), ("eps", self.eps), ("dtype", self.dtype))
@@ -241,7 +242,7 @@ class BatchRenormalization(BatchNormalization):
         dmax: float = 0,
         decay: float = 0.9,
         eps: float = 2e-5,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         use_gamma: bool = True,
         use_beta: bool = True,
         initial_gamma: InitialValue = None,
@@ -311,7 +312,7 @@ class DecorrelatedBatchNormalization(_RunningStatistics):
         groups: int = 16,
         decay: float = 0.9,
         eps: float = 2e-5,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
     ) -> None:
         super().__init__()
         if groups < 1 or size < 1 or size % groups:
@@ -397,7 +398,7 @@ class LayerNormalization(_Normalization):
     """
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         yield from (
             ("size", self.gamma.shape if self.gamma.is_initialized else None),
@@ -448,7 +449,7 @@ class GroupNormalization(_Normalization):
         self.groups = groups
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         size = self.gamma.size if self.gamma.is_initialized else None
         yield from (("groups", self.groups), ("size", size), ("eps", self.eps))
@@ -509,7 +510,7 @@ class MultiNodeBatchNormalization(BatchNormalization):
         comm: Communicator,
         decay: float = 0.9,
         eps: float = 2e-5,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         use_gamma: bool = True,
         use_beta: bool = True,
         initial_gamma: InitialValue = None,

@@ -33,7 +33,7 @@ filter parallelism for large-scale CNN training", SC 2019, describe the layers o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class _ParallelLayer(Divided):
     _setting: ClassVar[str]  # the attribute to show
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         yield from super().printable_specs
         yield self._setting, getattr(self, self._setting)

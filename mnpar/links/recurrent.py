@@ -32,7 +32,7 @@ class _ByGate:
     An array may be that of all (4H, D).
     """
 
-    def __init__(self, initializer: Any) -> None:
+    def __init__(self, initializer: InitialValue) -> None:
         self.initializer = initializers._get_initializer(initializer)
         self.dtype = getattr(self.initializer, "dtype", None)
 

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend, initializers
 from mnpar.backend import Array, ArrayModule
@@ -422,7 +423,7 @@ class SpatialLinear(Link):
         self.W.box = Box((0, 0, *cells.start), (self.out_size, in_size[0], *cells.stop))
         self.W.initialize(self.W.box.shape)
 
-    def _first_whole(self, dtype: Any, xp: ArrayModule) -> Array:
+    def _first_whole(self, dtype: DTypeLike, xp: ArrayModule) -> Array:
         """Return the whole matrix at first: what was loaded before the size was known, or a new
         one.
         """
@@ -450,7 +451,7 @@ class SpatialLinear(Link):
         return gather_parameter(self.grid.comm, self.W).reshape(self._matrix)
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         yield from (
             ("in_size", self.in_size),
@@ -522,7 +523,7 @@ class _SpatialLocalLayer(Divided):
         initialize_part(parameter, shape, Box(start, stop))
 
     @property
-    def printable_specs(self) -> Iterator[tuple[str, Any]]:
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
         yield from (*super().printable_specs, ("grid", self.grid.dims))
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar.chain import ChainList
+from mnpar.chain import ChainList, Layer
 from mnpar.communicators.communicator import require_communicator
 from mnpar.functions import recv, send
-from mnpar.link import GradientComms, Link
+from mnpar.link import GradientComms
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class MultiNodeChainList(ChainList):
             other.add_link(copy.deepcopy(part, memo), rank_in, rank_out)
         return other
 
-    def add_link(self, link: Link, rank_in: Ranks = None, rank_out: Ranks = None) -> None:
+    def add_link(self, link: Layer, rank_in: Ranks = None, rank_out: Ranks = None) -> None:
         """Add a part.
 
         Args:
