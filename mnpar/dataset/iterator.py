@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mnpar.hints import KeywordHints
 from mnpar.serializer import AbstractSerializer
@@ -31,6 +31,19 @@ class Iterator(KeywordHints):
         ...     list(iterator)
         [['example'], ['example']]
     """
+
+    if TYPE_CHECKING:
+
+        @property
+        def epoch(self) -> int: ...
+        @property
+        def is_new_epoch(self) -> bool: ...
+        @property
+        def epoch_detail(self) -> float: ...
+        @property
+        def previous_epoch_detail(self) -> float | None: ...
+        @property
+        def current_position(self) -> int: ...
 
     def __iter__(self) -> Self:
         return self

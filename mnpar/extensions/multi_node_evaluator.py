@@ -180,7 +180,7 @@ class GenericMultiNodeEvaluator(Extension):
         self,
         comm: Communicator | None,
         iterator: Any,
-        target: Any,
+        target: Callable[..., Any],
         device: int | str | None = None,
         converter: Converter = concat_examples,
         root: int = 0,

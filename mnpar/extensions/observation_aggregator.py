@@ -16,7 +16,14 @@ from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import run_on_root
 from mnpar.link import Link
 from mnpar.serializer import AbstractSerializer, Deserializer
-from mnpar.training.extension import PRIORITY_EDITOR, PRIORITY_WRITER, Extension, keep, keep_part
+from mnpar.training.extension import (
+    PRIORITY_EDITOR,
+    PRIORITY_WRITER,
+    Extension,
+    TriggerLike,
+    keep,
+    keep_part,
+)
 from mnpar.training.triggers import EarlyStoppingTrigger
 from mnpar.training.triggers.interval import get_trigger
 from mnpar.variable import Variable
@@ -204,12 +211,12 @@ class MultiNodeEarlyStoppingTrigger:
         self,
         comm: Communicator,
         *,
-        check_trigger: Any = (1, "epoch"),
+        check_trigger: TriggerLike = (1, "epoch"),
         monitor: str = "main/loss",
         patience: int | None = None,
         mode: str = "auto",
         verbose: bool = False,
-        max_trigger: Any = (100, "epoch"),
+        max_trigger: TriggerLike = (100, "epoch"),
         suffix: str = "_aggregated",
         patients: int | None = None,
     ) -> None:

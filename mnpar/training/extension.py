@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mnpar.hints import KeywordHints
 from mnpar.serializer import AbstractSerializer, Deserializer
+
+# a function of the trainer that returns whether it is time
+Trigger: TypeAlias = Callable[[Any], bool]
+# an argument that becomes a trigger: a pair, (2, "epoch"), counts; None never fires
+TriggerLike: TypeAlias = Trigger | tuple[float, str] | None
 
 PRIORITY_WRITER = 300
 PRIORITY_EDITOR = 200
@@ -41,7 +46,7 @@ class Extension(KeywordHints):
         'Shout'
     """
 
-    trigger: Any = (1, "iteration")
+    trigger: TriggerLike = (1, "iteration")
     priority = PRIORITY_READER
     name: str | None = None
 
@@ -70,7 +75,7 @@ class Extension(KeywordHints):
 
 
 def make_extension(
-    trigger: Any = None,
+    trigger: TriggerLike = None,
     default_name: str | None = None,
     priority: int | None = None,
     finalizer: Callable[[], None] | None = None,

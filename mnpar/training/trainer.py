@@ -21,8 +21,9 @@ from mnpar import random
 from mnpar.errors import DeadlockError, MismatchError, refuse_class, suggestion
 from mnpar.reporter import Reporter
 from mnpar.serializer import AbstractSerializer, Deserializer
-from mnpar.training.extension import PRIORITY_READER, keep, keep_part
-from mnpar.training.triggers.interval import Trigger, get_trigger, is_over, join_late
+from mnpar.training.extension import PRIORITY_READER, Trigger, TriggerLike, keep, keep_part
+from mnpar.training.triggers.interval import get_trigger, is_over, join_late
+from mnpar.training.updaters.updater import Updater
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ class Trainer:
 
     def __init__(
         self,
-        updater: Any,
-        stop_trigger: Any = None,
+        updater: Updater,
+        stop_trigger: TriggerLike = None,
         out: str = "result",
         extensions: Any = None,
         *,
@@ -140,7 +141,7 @@ class Trainer:
         self,
         extension: Any,
         name: str | None = None,
-        trigger: Any = None,
+        trigger: TriggerLike = None,
         priority: int | None = None,
         *,
         call_before_training: bool = False,

@@ -14,6 +14,7 @@ from mnpar.errors import listed
 from mnpar.serializer import AbstractSerializer
 from mnpar.serializers.atomic import replacing_path
 from mnpar.training.extension import Extension, keep
+from mnpar.training.trainer import Trainer
 from mnpar.variable import Variable
 
 
@@ -60,25 +61,25 @@ class DumpGraph(Extension):
         self._original_flag: bool | None = None  # None: it has not been changed
         self._flag_called = False
 
-    def initialize(self, trainer: Any) -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Set ``config.keep_graph_on_report``."""
         if not self._flag_called:
             self._original_flag = config.keep_graph_on_report
             config.keep_graph_on_report = True
 
-    def trigger(self, trainer: Any) -> bool:
+    def trigger(self, trainer: Trainer) -> bool:
         """Return whether this is the first iteration."""
         called, self._flag_called = self._flag_called, True
         return not called
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         try:
             if self._asked or getattr(trainer, "speaks", True):
                 self._write(trainer)
         finally:
             self.finalize()
 
-    def _write(self, trainer: Any) -> None:
+    def _write(self, trainer: Trainer) -> None:
         observation = trainer.observation
         if self._root_name not in observation:
             raise KeyError(

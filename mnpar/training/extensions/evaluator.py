@@ -11,11 +11,14 @@ from typing import Any
 from mnpar.configuration import no_backprop_mode, using_config
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
+from mnpar.dataset.iterator import Iterator
 from mnpar.iterators.repeats import without_repeats
+from mnpar.link import Link
 from mnpar.reporter import DictSummary, Reporter, report, report_scope
 from mnpar.serializer import AbstractSerializer
 from mnpar.training.extension import PRIORITY_WRITER, Extension
 from mnpar.training.extensions.progress_bar import Bar
+from mnpar.training.trainer import Trainer
 from mnpar.training.updaters.standard_updater import Converter, call
 
 
@@ -58,11 +61,11 @@ class Evaluator(Extension):
 
     def __init__(
         self,
-        iterator: Any,
-        target: Any,
+        iterator: Iterator | dict[str, Iterator],
+        target: Link | dict[str, Link],
         converter: Converter = concat_examples,
         device: int | str | None = None,
-        eval_hook: Callable[[Any], None] | None = None,
+        eval_hook: Callable[[Evaluator], None] | None = None,
         eval_func: Callable[..., Any] | None = None,
         *,
         progress_bar: bool = False,
@@ -84,23 +87,23 @@ class Evaluator(Extension):
                     stacklevel=2,
                 )
 
-    def get_iterator(self, name: str) -> Any:
+    def get_iterator(self, name: str) -> Iterator:
         """Return the iterator of a name."""
         return self._iterators[name]
 
-    def get_all_iterators(self) -> dict[str, Any]:
+    def get_all_iterators(self) -> dict[str, Iterator]:
         """Return all iterators by name."""
         return dict(self._iterators)
 
-    def get_target(self, name: str) -> Any:
+    def get_target(self, name: str) -> Link:
         """Return the link of a name."""
         return self._targets[name]
 
-    def get_all_targets(self) -> dict[str, Any]:
+    def get_all_targets(self) -> dict[str, Link]:
         """Return all links by name."""
         return dict(self._targets)
 
-    def __call__(self, trainer: Any = None) -> dict[str, float]:
+    def __call__(self, trainer: Trainer | None = None) -> dict[str, float]:
         """Evaluate, report and return the means."""
         prefix = "" if self.name is None else f"{self.name}/"
         reporter = Reporter()

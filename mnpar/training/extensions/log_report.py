@@ -9,14 +9,15 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from mnpar.reporter import DictSummary
 from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.serializers.atomic import replacing_path
-from mnpar.training.extension import Extension, keep, keep_part
+from mnpar.training.extension import Extension, TriggerLike, keep, keep_part
 from mnpar.training.extensions.progress_bar import flush, is_terminal
 from mnpar.training.extensions.reported_keys import ReportedKeys
+from mnpar.training.trainer import Trainer
 from mnpar.training.triggers.interval import get_trigger
 
 
@@ -46,7 +47,7 @@ class LogReport(Extension):
     def __init__(
         self,
         keys: Iterable[str] | None = None,
-        trigger: Any = (1, "epoch"),
+        trigger: TriggerLike = (1, "epoch"),
         postprocess: Callable[[Any], None] | None = None,
         filename: str | None = None,
         *,
@@ -66,7 +67,7 @@ class LogReport(Extension):
         """The entries so far."""
         return self._log
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         observation = trainer.observation
         if self._seen is observation:  # an extension, and called by PrintReport, too
             return
@@ -119,7 +120,10 @@ class PrintReport(Extension):
     """
 
     def __init__(
-        self, entries: Iterable[str], log_report: str | LogReport = "LogReport", out: Any = None
+        self,
+        entries: Iterable[str],
+        log_report: str | LogReport = "LogReport",
+        out: TextIO | None = None,
     ) -> None:
         if not isinstance(log_report, str | LogReport):
             raise TypeError(
@@ -131,7 +135,7 @@ class PrintReport(Extension):
         self._printed: int | None = None  # entries; None: not even the header
         self._keys = ReportedKeys(type(self).__name__, self._entries)
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         report = self._log_report
         if isinstance(report, str):
             report = trainer.get_extension(report)
@@ -154,7 +158,7 @@ class PrintReport(Extension):
             self._keys.compare()
         self._printed = len(report.log)
 
-    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
+    def on_error(self, trainer: Trainer, exc: Exception, tb: TracebackType | None) -> None:
         """Tell nothing: what is missing might have come."""
         self._keys.forget()
 
@@ -170,7 +174,7 @@ class PrintReport(Extension):
         out.write(("\r\033[J" if is_terminal(out) else "") + line + "\n")
         flush(out)
 
-    def initialize(self, trainer: Any) -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Prepare the LogReport that is called from here."""
         if isinstance(self._log_report, LogReport):
             self._log_report.initialize(trainer)

@@ -18,15 +18,19 @@ from mnpar.training.extension import (
     PRIORITY_EDITOR,
     PRIORITY_WRITER,
     Extension,
+    TriggerLike,
     keep,
     keep_part,
     make_extension,
 )
+from mnpar.training.trainer import Trainer
 from mnpar.training.triggers.interval import get_trigger
 from mnpar.variable import Variable
 
 
-def observe_value(observation_key: str, target_func: Callable[[Any], Any]) -> Callable[[Any], None]:
+def observe_value(
+    observation_key: str, target_func: Callable[[Any], Any]
+) -> Callable[[Trainer], None]:
     """Return an extension that reports what a function of the trainer returns, at each epoch unless
     it is told otherwise.
 
@@ -42,13 +46,15 @@ def observe_value(observation_key: str, target_func: Callable[[Any], Any]) -> Ca
     """
 
     @make_extension(trigger=(1, "epoch"), priority=PRIORITY_WRITER)
-    def _observe_value(trainer: Any) -> None:
+    def _observe_value(trainer: Trainer) -> None:
         trainer.observation[observation_key] = target_func(trainer)
 
     return _observe_value  # type: ignore[no-any-return]
 
 
-def observe_lr(optimizer_name: str = "main", observation_key: str = "lr") -> Callable[[Any], None]:
+def observe_lr(
+    optimizer_name: str = "main", observation_key: str = "lr"
+) -> Callable[[Trainer], None]:
     """Return an extension that reports the learning rate of an optimizer, at each epoch unless it
     is told otherwise.
 
@@ -76,7 +82,7 @@ class FailOnNonNumber(Extension):
         >>> guard = extensions.FailOnNonNumber()  # trainer.extend(guard)
     """
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         for name, optimizer in trainer.updater.get_all_optimizers().items():
             for path, param in optimizer.target.namedparams(include_uninit=False):
                 xp = backend.get_array_module(param.array)
@@ -111,14 +117,18 @@ class MicroAverage(Extension):
     priority = PRIORITY_EDITOR
 
     def __init__(
-        self, numerator_key: str, denominator_key: str, result_key: str, trigger: Any = (1, "epoch")
+        self,
+        numerator_key: str,
+        denominator_key: str,
+        result_key: str,
+        trigger: TriggerLike = (1, "epoch"),
     ) -> None:
         self._keys, self._result_key = (numerator_key, denominator_key), result_key
         self._trigger = get_trigger(trigger)
         self._numerator: Any = 0.0
         self._denominator: Any = 0.0
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         if all(key in trainer.observation for key in self._keys):
             numerator, denominator = (_scalar(trainer.observation[key]) for key in self._keys)
             self._numerator = self._numerator + numerator
@@ -187,7 +197,7 @@ class ParameterStatistics(Extension):
         report_params: bool = True,
         report_grads: bool = True,
         prefix: str | None = None,
-        trigger: Any = (1, "epoch"),
+        trigger: TriggerLike = (1, "epoch"),
         skip_nan_params: bool = False,
     ) -> None:
         self._links = [links] if isinstance(links, Link) else list(links)
@@ -205,7 +215,7 @@ class ParameterStatistics(Extension):
         """
         self._statistics[name] = function
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         for link in self._links:
             for path, param in link.namedparams(include_uninit=False):
                 for attr in self._attrs:
@@ -255,16 +265,16 @@ class unchain_variables(Extension):  # noqa: N801 (Chainer's name)
     def __init__(self) -> None:
         self._kept = False
 
-    def initialize(self, trainer: Any) -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """See whether graphs are kept."""
         self._kept = config.keep_graph_on_report
 
-    def trigger(self, trainer: Any) -> bool:
+    def trigger(self, trainer: Trainer) -> bool:
         """Return whether graphs were kept in the last iteration."""
         kept, self._kept = self._kept, config.keep_graph_on_report
         return kept
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         for value in trainer.observation.values():
             if isinstance(value, Variable):
                 value.unchain_backward()

@@ -21,8 +21,9 @@ from mnpar.link import Link
 from mnpar.reporter import DictSummary
 from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.serializers.atomic import replacing_path
-from mnpar.training.extension import Extension, keep, keep_part
+from mnpar.training.extension import Extension, TriggerLike, keep, keep_part
 from mnpar.training.extensions.reported_keys import ReportedKeys
+from mnpar.training.trainer import Trainer
 from mnpar.training.triggers.interval import get_trigger
 from mnpar.variable import Variable
 
@@ -69,7 +70,7 @@ class PlotReport(Extension):
         self,
         y_keys: str | Iterable[str],
         x_key: str = "iteration",
-        trigger: Any = (1, "epoch"),
+        trigger: TriggerLike = (1, "epoch"),
         postprocess: Callable[[Any, Any, Any], None] | None = None,
         filename: str | None = None,
         marker: str | None = "x",
@@ -95,7 +96,7 @@ class PlotReport(Extension):
         """Return whether matplotlib is installed."""
         return available()
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         self._keys.add(trainer.observation)
         wanted = [*self._y_keys, self._x_key]
         self._summary.add(
@@ -118,7 +119,7 @@ class PlotReport(Extension):
         if available() and any(self._data.values()):
             _save(self._draw(summary), os.path.join(trainer.out, self._file_name))
 
-    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
+    def on_error(self, trainer: Trainer, exc: Exception, tb: TracebackType | None) -> None:
         """Tell nothing: what is missing might have come."""
         self._keys.forget()
 
@@ -188,7 +189,7 @@ class VariableStatisticsPlot(Extension):
         plot_mean: bool = True,
         plot_std: bool = True,
         percentile_sigmas: Any = (0, 0.13, 2.28, 15.87, 50, 84.13, 97.72, 99.87, 100),
-        trigger: Any = (1, "epoch"),
+        trigger: TriggerLike = (1, "epoch"),
         filename: str | None = None,
         figsize: Any = None,
         marker: str | None = None,
@@ -222,7 +223,7 @@ class VariableStatisticsPlot(Extension):
         """Return whether matplotlib is installed."""
         return available()
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         self._sample(trainer.updater.iteration)
         if (
             self._trigger(trainer)

@@ -9,10 +9,11 @@ import datetime
 import sys
 import time
 from collections import deque
-from typing import Any
+from typing import Any, TextIO
 
 from mnpar.runtime.processes import reaches_terminal
 from mnpar.training.extension import Extension
+from mnpar.training.trainer import Trainer
 
 
 class Bar:
@@ -23,7 +24,7 @@ class Bar:
         out: a stream; None: the standard output.
     """
 
-    def __init__(self, length: int = 50, out: Any = None) -> None:
+    def __init__(self, length: int = 50, out: TextIO | None = None) -> None:
         self._length, self._out = length, out
         self._timings: deque[tuple[float, float]] = deque(maxlen=100)  # (done, seconds)
         self._tqdm: Any = None
@@ -64,7 +65,7 @@ class Bar:
             f"{datetime.timedelta(seconds=round(max(total - done, 0.0) / speed))} left"
         )
 
-    def _by_tqdm(self, what: str, done: float, total: float, unit: str, out: Any) -> bool:
+    def _by_tqdm(self, what: str, done: float, total: float, unit: str, out: TextIO) -> bool:
         """Draw the bar by tqdm; False if that is not installed."""
         if self._tqdm is None:
             try:
@@ -122,14 +123,14 @@ class ProgressBar(Extension):
         training_length: Any = None,
         update_interval: int = 100,
         bar_length: int = 50,
-        out: Any = None,
+        out: TextIO | None = None,
     ) -> None:
         self._training_length = training_length
         self._update_interval = update_interval
         self._out = out
         self._bar = Bar(bar_length, out)
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         if trainer.updater.iteration % self._update_interval or (
             self._out is None and not getattr(trainer, "speaks", True)
         ):
@@ -155,7 +156,7 @@ class ProgressBar(Extension):
         self._bar.close()
 
 
-def is_terminal(out: Any) -> bool:
+def is_terminal(out: TextIO) -> bool:
     """Return whether what is written to the stream is seen on a terminal."""
     if not getattr(out, "isatty", lambda: False)():
         return False
@@ -164,7 +165,7 @@ def is_terminal(out: Any) -> bool:
     return True
 
 
-def flush(out: Any) -> None:
+def flush(out: TextIO) -> None:
     """Flush a stream that can be flushed."""
     if hasattr(out, "flush"):
         out.flush()

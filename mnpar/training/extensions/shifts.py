@@ -9,8 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from mnpar.optimizers.optimizer import Optimizer
 from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.training.extension import Extension, keep
+from mnpar.training.trainer import Trainer
 
 
 class Shift(Extension):
@@ -38,7 +40,7 @@ class Shift(Extension):
 
     restores = True  # a Trainer initializes it where its trigger has finished, too: the value stays
 
-    def __init__(self, attr: str, init: float | None, optimizer: Any) -> None:
+    def __init__(self, attr: str, init: float | None, optimizer: Optimizer | None) -> None:
         self._attr, self._init, self._optimizer = attr, init, optimizer
         self._given = init is not None
         self._t = 0
@@ -49,21 +51,21 @@ class Shift(Extension):
         """Return the value after ``t`` calls; to be defined by each kind."""
         raise NotImplementedError(f"{type(self).__name__} does not define value(self, t)")
 
-    def _set(self, trainer: Any, value: float) -> None:
+    def _set(self, trainer: Trainer, value: float) -> None:
         setattr(self._whose(trainer), self._attr, value)
         self._last_value = value
 
-    def _whose(self, trainer: Any) -> Any:
+    def _whose(self, trainer: Trainer) -> Any:
         self._known = self._optimizer or trainer.updater.get_optimizer("main")
         return self._known
 
-    def initialize(self, trainer: Any) -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Set the first value, or the one that was loaded."""
         if self._init is None:
             self._init = getattr(self._whose(trainer), self._attr)
         self._set(trainer, self.value(self._t) if self._last_value is None else self._last_value)
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         self._t += 1
         self._set(trainer, self.value(self._t))
 
@@ -118,7 +120,7 @@ class ExponentialShift(Shift):
         rate: float,
         init: float | None = None,
         target: float | None = None,
-        optimizer: Any = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, optimizer)
         if rate < 0:
@@ -156,7 +158,7 @@ class StepShift(Shift):
         step: float,
         init: float | None = None,
         target: float | None = None,
-        optimizer: Any = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, optimizer)
         self._gamma, self._step, self._target = gamma, step, target
@@ -192,7 +194,7 @@ class MultistepShift(Shift):
         gamma: float,
         step_value: Sequence[int],
         init: float | None = None,
-        optimizer: Any = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, optimizer)
         self._gamma = gamma
@@ -232,7 +234,7 @@ class InverseShift(Shift):
         power: float,
         init: float | None = None,
         target: float | None = None,
-        optimizer: Any = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, optimizer)
         if gamma < 0:
@@ -270,7 +272,7 @@ class PolynomialShift(Shift):
         max_count: int,
         init: float | None = None,
         target: float | None = None,
-        optimizer: Any = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, optimizer)
         self._rate, self._max_count, self._target = rate, max_count, target
@@ -305,7 +307,7 @@ class LinearShift(Shift):
         attr: str,
         value_range: tuple[float, float],
         time_range: tuple[int, int],
-        optimizer: Any = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, value_range[0], optimizer)
         self._values, self._times = value_range, time_range
@@ -344,7 +346,7 @@ class WarmupShift(Shift):
         warmup_start: float | None,
         warmup_iter: int,
         init: float,
-        optimizer: Any = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, warmup_start, optimizer)
         self._iterations, self._final = warmup_iter, init
@@ -355,7 +357,7 @@ class WarmupShift(Shift):
         t = min(t, self._iterations)
         return (t * self._final + (self._iterations - t) * self._init) / self._iterations
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         if self._t < self._iterations:
             super().__call__(trainer)
         else:

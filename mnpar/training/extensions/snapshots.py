@@ -18,9 +18,11 @@ from mnpar.checkpoint.retention import keep_newest
 from mnpar.checkpoint.store import is_checkpoint
 from mnpar.communicators.consensus import run_on_all
 from mnpar.errors import CheckpointError
+from mnpar.serializer import Serializable
 from mnpar.serializers import NpzDeserializer, NpzFile, serialize
 from mnpar.training.extension import Extension
 from mnpar.training.extensions.snapshot_writers import Save, SimpleWriter, Writer
+from mnpar.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -30,11 +32,11 @@ FILENAME = "snapshot_iter_{.updater.iteration}"
 
 def snapshot(
     savefun: Save | None = None,
-    filename: Any = FILENAME,
+    filename: str | Callable[[Trainer], str] = FILENAME,
     *,
-    target: Any = None,
+    target: Serializable | None = None,
     condition: Callable[[], bool] | None = None,
-    writer: Any = None,
+    writer: Writer | None = None,
     snapshot_on_error: bool = False,
     n_retains: int = -1,
     autoload: bool = False,
@@ -103,12 +105,12 @@ def snapshot(
 
 
 def snapshot_object(
-    target: Any,
-    filename: Any,
+    target: Serializable | None,
+    filename: str | Callable[[Trainer], str],
     savefun: Save | None = None,
     *,
     condition: Callable[[], bool] | None = None,
-    writer: Any = None,
+    writer: Writer | None = None,
     snapshot_on_error: bool = False,
     n_retains: int = -1,
     autoload: bool = False,
@@ -149,10 +151,10 @@ class _Snapshot(Extension):
 
     def __init__(
         self,
-        target: Any,
+        target: Serializable | None,
         condition: Callable[[], bool] | None,
-        writer: Any,
-        filename: Any,
+        writer: Writer,
+        filename: str | Callable[[Trainer], str],
         snapshot_on_error: bool,
         n_retains: int,
         autoload: bool,
@@ -172,13 +174,13 @@ class _Snapshot(Extension):
         """
         return self._target is None
 
-    def initialize(self, trainer: Any) -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Load the last snapshot, where that is wanted."""
         if self.autoload:
             self.load(trainer)
         self.retain(trainer.out)
 
-    def load(self, trainer: Any) -> str | None:
+    def load(self, trainer: Trainer) -> str | None:
         """Load the last whole snapshot; returns its path, None if there is none."""
         for _, path in reversed(snapshots(self.filename, trainer.out)):
             content = read(path)
@@ -187,7 +189,7 @@ class _Snapshot(Extension):
                 return path
         return None
 
-    def take(self, trainer: Any, content: dict[str, Any]) -> None:
+    def take(self, trainer: Trainer, content: dict[str, Any]) -> None:
         """Load what :func:`read` returned."""
         NpzDeserializer(content).load(trainer if self._target is None else self._target)
 
@@ -205,20 +207,20 @@ class _Snapshot(Extension):
         for path in files[: -self.n_retains]:
             os.remove(path)
 
-    def __call__(self, trainer: Any) -> None:
+    def __call__(self, trainer: Trainer) -> None:
         if self.condition is None or self.condition():
             self._make(trainer)
 
-    def _make(self, trainer: Any) -> None:
+    def _make(self, trainer: Trainer) -> None:
         content = serialize(trainer if self._target is None else self._target)
         self.writer(self._named(trainer), trainer.out, content)
 
-    def _named(self, trainer: Any) -> str:
+    def _named(self, trainer: Trainer) -> str:
         return str(
             self.filename(trainer) if callable(self.filename) else self.filename.format(trainer)
         )
 
-    def on_error(self, trainer: Any, exc: Exception, tb: TracebackType | None) -> None:
+    def on_error(self, trainer: Trainer, exc: Exception, tb: TracebackType | None) -> None:
         """Write one, where that is wanted."""
         if self._snapshot_on_error:
             self._make(trainer)
@@ -236,9 +238,9 @@ class _FolderSnapshot(_Snapshot):
     def __init__(
         self,
         comm: Communicator,
-        target: Any,
+        target: Serializable | None,
         condition: Callable[[], bool] | None,
-        filename: Any,
+        filename: str | Callable[[Trainer], str],
         snapshot_on_error: bool,
         n_retains: int,
         autoload: bool,
@@ -253,7 +255,7 @@ class _FolderSnapshot(_Snapshot):
         )
         self.comm = comm
 
-    def load(self, trainer: Any) -> int | None:  # type: ignore[override]
+    def load(self, trainer: Trainer) -> int | None:  # type: ignore[override]
         """Load the last undamaged one; returns its iteration, None if there is none."""
         target = trainer if self._target is None else self._target
         return load_newest(trainer.out, lambda: self._names(trainer.out), target, self.comm)
@@ -268,7 +270,7 @@ class _FolderSnapshot(_Snapshot):
     def _old(self, out: str) -> list[str]:
         return [name for name in self._names(out) if is_checkpoint(os.path.join(out, name))]
 
-    def _make(self, trainer: Any) -> None:
+    def _make(self, trainer: Trainer) -> None:
         out = trainer.out
         target = trainer if self._target is None else self._target
         save_folder(
@@ -291,7 +293,9 @@ def read(path: str | BinaryIO) -> dict[str, Any] | None:
         return None
 
 
-def snapshots(filename: Any, out: str, again: str = "") -> list[tuple[tuple[str, ...], str]]:
+def snapshots(
+    filename: str | Callable[[Trainer], str], out: str, again: str = ""
+) -> list[tuple[tuple[str, ...], str]]:
     """Return the files that a snapshot's filename stands for, the oldest first: what stands in the
     places of its fields, and the path.
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from mnpar.reporter import DictSummary
 from mnpar.serializer import AbstractSerializer
-from mnpar.training.extension import keep, keep_part
+from mnpar.training.extension import TriggerLike, keep, keep_part
+from mnpar.training.trainer import Trainer
 from mnpar.training.triggers.interval import get_trigger
 
 if TYPE_CHECKING:
@@ -32,14 +33,14 @@ class Watched:
         comm: ranks whose values count together; all of them must call this at the same iterations.
     """
 
-    def __init__(self, key: str, trigger: Any, comm: Communicator | None = None) -> None:
+    def __init__(self, key: str, trigger: TriggerLike, comm: Communicator | None = None) -> None:
         self.key = key
         self.trigger = get_trigger(trigger)
         self.comm = comm
         self._summary = DictSummary()
         self._warned = False
 
-    def __call__(self, trainer: Any) -> float | None:
+    def __call__(self, trainer: Trainer) -> float | None:
         """Take an iteration's value; the mean at the end of an interval, None before and where
         nothing was observed.
         """
@@ -97,7 +98,7 @@ class BestValueTrigger:
         self,
         key: str,
         compare: Callable[[float, float], bool],
-        trigger: Any = (1, "epoch"),
+        trigger: TriggerLike = (1, "epoch"),
         *,
         comm: Communicator | None = None,
     ) -> None:
@@ -105,7 +106,7 @@ class BestValueTrigger:
         self._compare = compare
         self._best_value: float | None = None
 
-    def __call__(self, trainer: Any) -> bool:
+    def __call__(self, trainer: Trainer) -> bool:
         value, best = self._watched(trainer), self._best_value
         # as the best value, no other would compare as better than NaN
         if value is None or math.isnan(value):
@@ -130,7 +131,7 @@ class MaxValueTrigger(BestValueTrigger):
     """
 
     def __init__(
-        self, key: str, trigger: Any = (1, "epoch"), *, comm: Communicator | None = None
+        self, key: str, trigger: TriggerLike = (1, "epoch"), *, comm: Communicator | None = None
     ) -> None:
         super().__init__(key, operator.lt, trigger, comm=comm)
 
@@ -144,7 +145,7 @@ class MinValueTrigger(BestValueTrigger):
     """
 
     def __init__(
-        self, key: str, trigger: Any = (1, "epoch"), *, comm: Communicator | None = None
+        self, key: str, trigger: TriggerLike = (1, "epoch"), *, comm: Communicator | None = None
     ) -> None:
         super().__init__(key, operator.gt, trigger, comm=comm)
 
@@ -181,12 +182,12 @@ class EarlyStoppingTrigger:
 
     def __init__(
         self,
-        check_trigger: Any = (1, "epoch"),
+        check_trigger: TriggerLike = (1, "epoch"),
         monitor: str = "main/loss",
         patience: int | None = None,
         mode: str = "auto",
         verbose: bool = False,
-        max_trigger: Any = (100, "epoch"),
+        max_trigger: TriggerLike = (100, "epoch"),
         *,
         patients: int | None = None,
         comm: Communicator | None = None,
@@ -212,7 +213,7 @@ class EarlyStoppingTrigger:
     def comm(self, comm: Communicator | None) -> None:
         self._watched.comm = comm
 
-    def __call__(self, trainer: Any) -> bool:
+    def __call__(self, trainer: Trainer) -> bool:
         # may communicate, so all ranks call it, also where max_trigger fires
         value = self._watched(trainer)
         if self._max_trigger(trainer):

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.serializer import AbstractSerializer, Deserializer
-from mnpar.training.extension import Extension, keep
+from mnpar.training.extension import Extension, Trigger, TriggerLike, keep
+from mnpar.training.updaters.updater import Updater
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
 
-Trigger = Callable[[Any], bool]
 _ROUNDING = 1e-9  # of a period: ten steps of 0.1 epochs are one epoch
 
 
@@ -44,14 +44,14 @@ class Counting:
         """
         self._previous_iteration = self._previous_epoch_detail = None
 
-    def _advance(self, updater: Any) -> tuple[float, float]:
+    def _advance(self, updater: Updater) -> tuple[float, float]:
         """(before, now): the counts at the last call in an earlier iteration, and at this one."""
         here = updater.iteration, getattr(updater, "epoch_detail", None)
         if self._last is None or self._last[0] != here:
             self._last = here, self._interval(updater)
         return self._last[1]
 
-    def _interval(self, updater: Any) -> tuple[float, float]:
+    def _interval(self, updater: Updater) -> tuple[float, float]:
         if self.unit == "epoch":
             now, before = updater.epoch_detail, self._previous_epoch_detail
             if before is None or before < 0:
@@ -228,7 +228,7 @@ class TimeTrigger:
         self._next_time = keep(serializer, "next_time", self._next_time, float)
 
 
-def get_trigger(trigger: Any) -> Trigger:
+def get_trigger(trigger: TriggerLike) -> Trigger:
     """Return the trigger that an argument ``trigger`` means.
 
     Args:
@@ -246,7 +246,7 @@ def get_trigger(trigger: Any) -> Trigger:
     if trigger is None:
         return _never
     if callable(trigger):
-        return trigger  # type: ignore[no-any-return]
+        return trigger
     if not isinstance(trigger, tuple | list) or len(trigger) != 2:
         raise TypeError(
             "a trigger is a function of the trainer, a pair like (1, 'epoch') or None, not "
@@ -255,7 +255,7 @@ def get_trigger(trigger: Any) -> Trigger:
     return IntervalTrigger(*trigger)
 
 
-def join_late(name: str, extension: Any, trigger: Any) -> None:
+def join_late(name: str, extension: Callable[..., Any], trigger: TriggerLike) -> None:
     """For an extension that comes to a trainer after loading: its trigger counts from here; a lost
     state is warned of.
     """
@@ -270,7 +270,7 @@ def join_late(name: str, extension: Any, trigger: Any) -> None:
         )
 
 
-def is_over(trigger: Any, updater: Any) -> bool:
+def is_over(trigger: Any, updater: Updater) -> bool:
     """Return whether a training that this trigger stops is as long as it may become, or longer,
     having been resumed with another length.
     """

@@ -9,7 +9,10 @@ from typing import Any
 from mnpar.configuration import force_backprop_mode
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
+from mnpar.dataset.iterator import Iterator
+from mnpar.optimizers.optimizer import Optimizer
 from mnpar.serializer import AbstractSerializer, Deserializer
+from mnpar.training.trainer import Trainer
 from mnpar.training.updaters.standard_updater import Converter, StandardUpdater, call
 
 
@@ -47,8 +50,8 @@ class ParallelUpdater(StandardUpdater):
 
     def __init__(
         self,
-        iterator: Any,
-        optimizer: Any,
+        iterator: Iterator | dict[str, Iterator],
+        optimizer: Optimizer | dict[str, Optimizer],
         converter: Converter = concat_examples,
         models: dict[str, Any] | None = None,
         devices: dict[str, Any] | None = None,
@@ -75,7 +78,7 @@ class ParallelUpdater(StandardUpdater):
             )
         self._models, self._devices = models, devices or {}
 
-    def connect_trainer(self, trainer: Any) -> None:
+    def connect_trainer(self, trainer: Trainer) -> None:
         """Let the copies report under their names."""
         for name, model in self._others().items():
             trainer.reporter.add_observer(name, model)

@@ -7,6 +7,8 @@ from typing import Any
 
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
+from mnpar.dataset.iterator import Iterator
+from mnpar.optimizers.optimizer import Optimizer
 from mnpar.serializer import AbstractSerializer
 from mnpar.training.updaters.updater import Updater
 
@@ -62,8 +64,8 @@ class StandardUpdater(Updater):
 
     def __init__(
         self,
-        iterator: Any,
-        optimizer: Any,
+        iterator: Iterator | dict[str, Iterator],
+        optimizer: Optimizer | dict[str, Optimizer],
         converter: Converter = concat_examples,
         device: int | str | None = None,
         loss_func: Callable[..., Any] | None = None,
@@ -100,32 +102,32 @@ class StandardUpdater(Updater):
     @property
     def epoch(self) -> int:
         """Complete sweeps of the main iterator."""
-        return self._iterators["main"].epoch  # type: ignore[no-any-return]
+        return self._iterators["main"].epoch
 
     @property
     def epoch_detail(self) -> float:
         """Sweeps of the main iterator, with the fraction of the one under way."""
-        return self._iterators["main"].epoch_detail  # type: ignore[no-any-return]
+        return self._iterators["main"].epoch_detail
 
     @property
     def previous_epoch_detail(self) -> float | None:
         """``epoch_detail`` one iteration ago."""
-        return self._iterators["main"].previous_epoch_detail  # type: ignore[no-any-return]
+        return self._iterators["main"].previous_epoch_detail
 
     @property
     def is_new_epoch(self) -> bool:
         """Return whether the last batch completed a sweep."""
-        return self._iterators["main"].is_new_epoch  # type: ignore[no-any-return]
+        return self._iterators["main"].is_new_epoch
 
-    def get_optimizer(self, name: str) -> Any:
+    def get_optimizer(self, name: str) -> Optimizer:
         """Return the optimizer of a name."""
         return self._optimizers[name]
 
-    def get_all_optimizers(self) -> dict[str, Any]:
+    def get_all_optimizers(self) -> dict[str, Optimizer]:
         """Return all optimizers by name."""
         return dict(self._optimizers)
 
-    def get_iterator(self, name: str) -> Any:
+    def get_iterator(self, name: str) -> Iterator:
         """Return the iterator of a name."""
         return self._iterators[name]
 
@@ -146,7 +148,7 @@ class StandardUpdater(Updater):
         call(optimizer.update, arrays, self.loss_func or optimizer.target)
         self._count_epoch(optimizer)
 
-    def _count_epoch(self, optimizer: Any) -> None:
+    def _count_epoch(self, optimizer: Optimizer) -> None:
         if self.auto_new_epoch and self._iterators["main"].is_new_epoch:
             optimizer.new_epoch(auto=True)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mnpar.hints import KeywordHints
+from mnpar.optimizers.optimizer import Optimizer
 from mnpar.serializer import AbstractSerializer
 
 
@@ -30,19 +31,32 @@ class Updater(KeywordHints):
         3
     """
 
+    iteration: int
+
+    if TYPE_CHECKING:
+
+        @property
+        def epoch(self) -> int: ...
+        @property
+        def epoch_detail(self) -> float: ...
+        @property
+        def previous_epoch_detail(self) -> float | None: ...
+        @property
+        def is_new_epoch(self) -> bool: ...
+
     def connect_trainer(self, trainer: Any) -> None:
         """Called by the constructor of the trainer that gets this updater."""
 
     def finalize(self) -> None:
         """Release threads and files; called after training."""
 
-    def get_optimizer(self, name: str) -> Any:
+    def get_optimizer(self, name: str) -> Optimizer:
         """Return the optimizer of a name; ``'main'`` is the usual one."""
         raise NotImplementedError(
             f"{type(self).__name__} does not define get_optimizer(self, name)"
         )
 
-    def get_all_optimizers(self) -> dict[str, Any]:
+    def get_all_optimizers(self) -> dict[str, Optimizer]:
         """Return all optimizers by name."""
         raise NotImplementedError(f"{type(self).__name__} does not define get_all_optimizers(self)")
 
