@@ -101,14 +101,14 @@ class Converter:
         'bc'
     """
 
-    def __call__(self, batch: Sequence[Any], device: Any = None) -> Any:
+    def __call__(self, batch: Sequence[Any], device: int | str | None = None) -> Any:
         """Return the arrays of a batch, to be defined by each kind of converter."""
         raise NotImplementedError(
             f"{type(self).__name__} does not define __call__(self, batch, device=None)"
         )
 
 
-def converted(converter: Callable[..., Any], batch: Any, device: Any) -> Any:
+def converted(converter: Callable[..., Any], batch: Any, device: int | str | None) -> Any:
     """Return what a converter makes of a batch: a Converter is given the device as an object, a
     function as its number, as in Chainer.
 
@@ -138,7 +138,7 @@ def converter() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def convert(batch: Any, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def convert(batch: Any, device: int | str | None = None, *args: Any, **kwargs: Any) -> Any:
             return function(
                 batch, None if device is None else backend.get_device(device), *args, **kwargs
             )
@@ -164,7 +164,9 @@ class ConcatWithAsyncTransfer(Converter):
     def __init__(self, stream: Any = None, compute_stream: Any = None) -> None:
         pass
 
-    def __call__(self, batch: Sequence[Any], device: Any = None, padding: Any = None) -> Any:
+    def __call__(
+        self, batch: Sequence[Any], device: int | str | None = None, padding: Any = None
+    ) -> Any:
         """Return what :func:`concat_examples` returns."""
         return concat_examples(batch, device, padding)
 

@@ -8,12 +8,19 @@ from here.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from mnpar.backend import Array
 from mnpar.hints import KeywordHints
+
+
+class Dataset(Protocol):
+    """A data set: anything with ``len`` and ``[i]``."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
 
 
 class DatasetMixin(KeywordHints):

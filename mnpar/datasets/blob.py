@@ -11,7 +11,7 @@ import io
 import json
 import os
 import threading
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class _BlobDataset(DatasetMixin):
 
     _name = "the blob"
 
-    def __init__(self, file: Any, offsets: list[list[int]], end: int) -> None:
+    def __init__(self, file: IO[bytes], offsets: list[list[int]], end: int) -> None:
         self._file, self._offsets, self._end = file, offsets, end
         self._lock = threading.Lock()  # of the file's position: threads may read ahead
 
@@ -132,7 +132,7 @@ class FileBlobDataset(_BlobDataset):
             file.close()
             raise
 
-    def _read_index(self, file: Any) -> tuple[list[list[int]], int]:
+    def _read_index(self, file: IO[bytes]) -> tuple[list[list[int]], int]:
         size = file.seek(0, os.SEEK_END)
         tail = len(_MAGIC) + 8
         file.seek(max(size - tail, 0))

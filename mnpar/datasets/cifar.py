@@ -12,12 +12,13 @@ import os
 import tarfile
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
+from mnpar.dataset.mixin import Dataset
 from mnpar.datasets.download import KnownFile, cache_folder, fetch
 from mnpar.datasets.labelled_images import ImageForm, check_labels
 from mnpar.errors import DatasetError
@@ -71,9 +72,9 @@ def get_cifar10(
     scale: float = 1.0,
     dtype: DTypeLike | None = None,
     *,
-    label_dtype: Any = np.int32,
+    label_dtype: DTypeLike = np.int32,
     data: str | Path | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Dataset, Dataset]:
     """CIFAR-10's training set and test set.
 
     Args:
@@ -111,10 +112,10 @@ def get_cifar100(
     scale: float = 1.0,
     dtype: DTypeLike | None = None,
     *,
-    label_dtype: Any = np.int32,
+    label_dtype: DTypeLike = np.int32,
     coarse: bool = False,
     data: str | Path | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Dataset, Dataset]:
     """CIFAR-100's training set and test set.
 
     Args:
@@ -141,7 +142,7 @@ def get_cifar100(
 
 def _read_both(
     source: CifarSource, which: int, data: str | Path | None, form: ImageForm
-) -> tuple[Any, Any]:
+) -> tuple[Dataset, Dataset]:
     """Return both sets, with the labels of one of the bytes of label."""
     if form.ndim not in (1, 3):
         raise ValueError(
@@ -149,7 +150,7 @@ def _read_both(
         )
     files = _Files(source, data or os.environ.get("MNPAR_DATA"))
 
-    def part(names: tuple[str, ...]) -> Any:
+    def part(names: tuple[str, ...]) -> Dataset:
         records = np.concatenate([_records(source, *files.read(name)) for name in names])
         pixels = records[:, len(source.classes) :].reshape(-1, 3, 32, 32)
         return form.dataset(pixels, records[:, which], 255)

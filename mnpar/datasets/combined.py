@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Any
 
-from mnpar.dataset.mixin import DatasetMixin, check_dataset
+from mnpar.dataset.mixin import Dataset, DatasetMixin, check_dataset
 
 
 class TupleDataset(DatasetMixin):
@@ -26,7 +26,7 @@ class TupleDataset(DatasetMixin):
         (3, (array([4, 5]), 'c'), [(array([0, 1]), 'a'), (array([2, 3]), 'b')])
     """
 
-    def __init__(self, *datasets: Any) -> None:
+    def __init__(self, *datasets: Dataset) -> None:
         if not datasets:
             raise ValueError("TupleDataset needs at least one data set")
         for dataset in datasets:
@@ -62,7 +62,7 @@ class DictDataset(DatasetMixin):
         {'x': 2.5, 't': 'b'}
     """
 
-    def __init__(self, **datasets: Any) -> None:
+    def __init__(self, **datasets: Dataset) -> None:
         if not datasets:
             raise ValueError("DictDataset needs at least one data set")
         for dataset in datasets.values():
@@ -95,7 +95,7 @@ class ConcatenatedDataset(DatasetMixin):
         (5, ['b', 'c', 'd'])
     """
 
-    def __init__(self, *datasets: Any) -> None:
+    def __init__(self, *datasets: Dataset) -> None:
         for dataset in datasets:
             check_dataset(dataset)
         self.datasets = datasets
@@ -128,7 +128,7 @@ class MergeDataset(DatasetMixin):
         flashlight's MergeDataset.
     """
 
-    def __init__(self, *datasets: Any) -> None:
+    def __init__(self, *datasets: Dataset) -> None:
         if not datasets:
             raise ValueError("MergeDataset needs at least one data set")
         for dataset in datasets:

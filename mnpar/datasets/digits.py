@@ -12,12 +12,12 @@ import gzip
 import hashlib
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
+from mnpar.dataset.mixin import Dataset
 from mnpar.datasets.labelled_images import ImageForm, check_ndim
 from mnpar.errors import DatasetError
 
@@ -31,8 +31,8 @@ def get_digits(
     ndim: int = 1,
     scale: float = 1.0,
     dtype: DTypeLike | None = None,
-    label_dtype: Any = np.int32,
-) -> tuple[Any, Any]:
+    label_dtype: DTypeLike = np.int32,
+) -> tuple[Dataset, Dataset]:
     """Real handwritten digits from scikit-learn's files, split into four fifths to train on and one
     to test with.
 
@@ -67,7 +67,7 @@ def get_digits(
     table = _table()  # (1797, 65): 64 pixels and the label
     held_out = _every_fifth(table[:, -1])
 
-    def part(rows: Array) -> Any:
+    def part(rows: Array) -> Dataset:
         pixels = table[rows, :-1].reshape(-1, 8, 8)
         labels = table[rows, -1]
         return form.dataset(pixels, labels, BRIGHTEST)

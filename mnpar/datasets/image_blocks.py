@@ -15,6 +15,7 @@ from mnpar.backend import Array
 from mnpar.communicators.communicator import described
 from mnpar.communicators.consensus import check_root, run_on_root
 from mnpar.dataset.convert import concat_examples
+from mnpar.dataset.mixin import Dataset
 from mnpar.datasets.combined import TupleDataset
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def shard_image(images: Any, grid: Grid, labels: Any = None, *, in_memory: bool 
     return TupleDataset(block, *rest) if rest else block
 
 
-def scatter_image(dataset: Any, grid: Grid, root: int = 0) -> Any:
+def scatter_image(dataset: Dataset, grid: Grid, root: int = 0) -> Any:
     """Send each rank its block of every image of the root's data set, and all labels. Collective.
 
     Args:
@@ -142,7 +143,7 @@ def _parts(dataset: Any, labels: Any) -> list[Any]:
     if dataset is None:
         raise ValueError("the images are None: the rank that has them passes them")
     if isinstance(dataset, np.ndarray):
-        parts = [dataset]
+        parts: list[Any] = [dataset]
     elif isinstance(dataset, TupleDataset) and all(
         hasattr(part, "__array__") or i for i, part in enumerate(dataset.datasets)
     ):

@@ -97,7 +97,7 @@ class LabeledImageDataset(DatasetMixin):
         pairs: Path | Sequence[tuple[Path, int]],
         root: Path = ".",
         dtype: DTypeLike | None = None,
-        label_dtype: Any = np.int32,
+        label_dtype: DTypeLike = np.int32,
     ) -> None:
         check_pillow()
         self._pairs = read_pairs(pairs) if isinstance(pairs, str | os.PathLike) else pairs
@@ -282,7 +282,7 @@ class LabeledZippedImageDataset(DatasetMixin):
         zipfilename: Path,
         labelfilename: Path,
         dtype: DTypeLike | None = None,
-        label_dtype: Any = np.int32,
+        label_dtype: DTypeLike = np.int32,
     ) -> None:
         self._images = ZippedImageDataset(zipfilename, dtype)
         self._pairs = read_pairs(labelfilename)

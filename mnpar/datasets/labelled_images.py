@@ -7,9 +7,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
+from mnpar.dataset.mixin import Dataset
 from mnpar.datasets.combined import TupleDataset
 from mnpar.errors import DatasetError
 
@@ -20,11 +22,11 @@ class ImageForm(NamedTuple):
     withlabel: bool
     ndim: int
     scale: float
-    dtype: Any
-    label_dtype: Any
+    dtype: DTypeLike | None
+    label_dtype: DTypeLike
     rgb_format: bool = False
 
-    def dataset(self, pixels: Array, labels: Array, top: float) -> Any:
+    def dataset(self, pixels: Array, labels: Array, top: float) -> Dataset:
         """Return the data set of N images, (N, H, W) or (N, C, H, W), whose brightest pixel is
         ``top``.
         """

@@ -13,12 +13,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
+from mnpar.dataset.mixin import Dataset
 from mnpar.datasets.download import KnownFile, cache_folder, fetch
 from mnpar.datasets.idx import read_idx
 from mnpar.datasets.labelled_images import ImageForm, check_labels, check_ndim
@@ -42,14 +43,14 @@ class MnistSource(NamedTuple):
     files: Mapping[str, KnownFile]  # by their names without .gz
     mirrors: Sequence[str]
 
-    def sets(self, data: str | Path | None, form: ImageForm) -> tuple[Any, Any]:
+    def sets(self, data: str | Path | None, form: ImageForm) -> tuple[Dataset, Dataset]:
         """Return the training set and the test set; ``data`` is the folder that the user names, or
         None.
         """
         check_ndim(form.ndim)
         return self._set("train", data, form), self._set("t10k", data, form)
 
-    def _set(self, part: str, data: str | Path | None, form: ImageForm) -> Any:
+    def _set(self, part: str, data: str | Path | None, form: ImageForm) -> Dataset:
         images, labels = _read_pair(
             self._path(f"{part}-images-idx3-ubyte", data),
             self._path(f"{part}-labels-idx1-ubyte", data),
@@ -173,11 +174,11 @@ def get_mnist(
     ndim: int = 1,
     scale: float = 1.0,
     dtype: DTypeLike | None = None,
-    label_dtype: Any = np.int32,
+    label_dtype: DTypeLike = np.int32,
     rgb_format: bool = False,
     *,
     data: str | Path | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Dataset, Dataset]:
     """MNIST's training set and test set, from files that are checked to the last byte.
 
     Args:
@@ -216,11 +217,11 @@ def get_fashion_mnist(
     ndim: int = 1,
     scale: float = 1.0,
     dtype: DTypeLike | None = None,
-    label_dtype: Any = np.int32,
+    label_dtype: DTypeLike = np.int32,
     rgb_format: bool = False,
     *,
     data: str | Path | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Dataset, Dataset]:
     """Fashion-MNIST's training set and test set, from files that are checked to the last byte.
 
     Args:
@@ -261,11 +262,11 @@ def get_kuzushiji_mnist(
     ndim: int = 1,
     scale: float = 1.0,
     dtype: DTypeLike | None = None,
-    label_dtype: Any = np.int32,
+    label_dtype: DTypeLike = np.int32,
     rgb_format: bool = False,
     *,
     data: str | Path | None = None,
-) -> tuple[Any, Any]:
+) -> tuple[Dataset, Dataset]:
     """Kuzushiji-MNIST's training set and test set, from files that are checked to the last byte.
 
     Args:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
+from mnpar.dataset.mixin import Dataset
 from mnpar.datasets.combined import TupleDataset
 from mnpar.datasets.image_dataset import check_pillow, read_image
 
@@ -31,10 +31,10 @@ def get_photograph_patches(
     stride: int | None = None,
     scale: float = 1.0,
     dtype: DTypeLike | None = None,
-    label_dtype: Any = np.int32,
+    label_dtype: DTypeLike = np.int32,
     *,
     source: str = "sklearn",
-) -> tuple[Any, Any]:
+) -> tuple[Dataset, Dataset]:
     """Square colour patches of photographs, those to train on from the left four fifths, those to
     test with from the rest.
 
@@ -77,7 +77,7 @@ def get_photograph_patches(
         train.append(_patches(photograph[:, :, :cut], size, stride))
         test.append(_patches(photograph[:, :, cut:], size, stride))
 
-    def part(patches: list[Array]) -> Any:
+    def part(patches: list[Array]) -> Dataset:
         images = np.concatenate(patches).astype(get_dtype(dtype))
         if not len(images):
             raise ValueError(

@@ -14,7 +14,7 @@ import os
 import pickle
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 from mnpar.dataset.mixin import DatasetMixin
 from mnpar.errors import DatasetError
@@ -89,7 +89,7 @@ class PickleDataset(DatasetMixin):
         (2, 3.0, 'good-bye')
     """
 
-    def __init__(self, reader: Any, classes: Sequence[type] = ()) -> None:
+    def __init__(self, reader: IO[bytes], classes: Sequence[type] = ()) -> None:
         if not reader.seekable():
             raise ValueError("a PickleDataset reads examples in any order: its file must seek")
         self._reader, self._classes = reader, tuple(classes)
@@ -147,7 +147,7 @@ class PickleDatasetWriter:
         protocol: of ``pickle``.
     """
 
-    def __init__(self, writer: Any, protocol: int = pickle.HIGHEST_PROTOCOL) -> None:
+    def __init__(self, writer: IO[bytes], protocol: int = pickle.HIGHEST_PROTOCOL) -> None:
         self._writer, self._protocol = writer, protocol
 
     def write(self, x: Any) -> None:

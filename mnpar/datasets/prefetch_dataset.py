@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from mnpar.dataset.mixin import DatasetMixin, check_dataset
+from mnpar.dataset.mixin import Dataset, DatasetMixin, check_dataset
 
 
 class PrefetchDataset(DatasetMixin):
@@ -37,7 +37,7 @@ class PrefetchDataset(DatasetMixin):
         flashlight's PrefetchDataset, which can be read in sequence only.
     """
 
-    def __init__(self, dataset: Any, n_threads: int = 1, n_prefetch: int = 2) -> None:
+    def __init__(self, dataset: Dataset, n_threads: int = 1, n_prefetch: int = 2) -> None:
         if n_threads < 0 or n_prefetch < 0:
             raise ValueError(
                 f"{n_threads} threads cannot read {n_prefetch} examples ahead: both must be 0 or "

@@ -9,12 +9,11 @@ reads some of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.dataset.mixin import DatasetMixin
+from mnpar.dataset.mixin import Dataset, DatasetMixin
 from mnpar.datasets.combined import ConcatenatedDataset, DictDataset, MergeDataset, TupleDataset
 from mnpar.datasets.prefetch_dataset import PrefetchDataset
 from mnpar.datasets.scatter import ScatteredDataset
@@ -24,7 +23,7 @@ from mnpar.datasets.transform_dataset import TransformDataset
 _NONE = np.empty(0, np.intp)
 
 
-def repeated_rows(dataset: Any) -> Array:
+def repeated_rows(dataset: object) -> Array:
     """Return the indices of the examples that another rank counts, in rising order.
 
     Raises:
@@ -74,7 +73,7 @@ def repeated_rows(dataset: Any) -> Array:
     return _NONE
 
 
-def scattered_span(dataset: Any) -> tuple[int, int, int] | None:
+def scattered_span(dataset: object) -> tuple[int, int, int] | None:
     """Return (begin, end, total) of the scattered part that a data set reads, whole; None if it
     reads none, or is made of it in another way.
     """
@@ -85,5 +84,5 @@ def scattered_span(dataset: Any) -> tuple[int, int, int] | None:
     return dataset.begin, dataset.end, dataset.total
 
 
-def _union(datasets: Iterable[Any]) -> Array:
+def _union(datasets: Iterable[Dataset]) -> Array:
     return np.unique(np.concatenate([_NONE, *map(repeated_rows, datasets)]))

@@ -26,6 +26,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.consensus import check_root, run_on_root
+from mnpar.dataset.mixin import Dataset
 from mnpar.dataset.packing import MOST_AXES, Folded, Spec, fold
 from mnpar.datasets.combined import TupleDataset
 from mnpar.datasets.sub_dataset import SubDataset, permutation
@@ -52,7 +53,7 @@ class ScatteredDataset(SubDataset):
             rank before. Over all ranks, ``len(part) - part.n_duplicates`` adds up to ``total``.
     """
 
-    def __init__(self, part: Any, begin: int, end: int, total: int, n_duplicates: int) -> None:
+    def __init__(self, part: Dataset, begin: int, end: int, total: int, n_duplicates: int) -> None:
         super().__init__(part, 0, end - begin)
         self.begin = begin
         self.end = end
@@ -67,7 +68,7 @@ class ScatteredDataset(SubDataset):
 
 
 def scatter_dataset(
-    dataset: Any,
+    dataset: Dataset,
     comm: Communicator,
     root: int = 0,
     shuffle: bool = False,
@@ -137,7 +138,7 @@ def scatter_dataset(
     return ScatteredDataset(part, begin, end, n, max(0, end_before - begin))
 
 
-def _length(dataset: Any, max_buf_len: int) -> int:
+def _length(dataset: Dataset, max_buf_len: int) -> int:
     if dataset is None:
         raise TypeError(
             "scatter_dataset got None as the data set of the root; the root passes it, the "
@@ -209,7 +210,7 @@ def _count(n: Any) -> int:
     return int(n)
 
 
-def create_empty_dataset(dataset: Any) -> list[tuple[()]]:
+def create_empty_dataset(dataset: Dataset) -> list[tuple[()]]:
     """As many examples, with nothing in them: for a rank that takes part in training and needs no
     data.
 
@@ -267,7 +268,7 @@ class PackedExamples:
             ) from error
 
 
-def pick(dataset: Any, rows: Array) -> PackedExamples:
+def pick(dataset: Dataset, rows: Array) -> PackedExamples:
     """Return the examples ``rows`` (an array of indices) of a data set."""
     arrays: list[Array] = []
     objects: list[Any] = []
@@ -325,7 +326,7 @@ def _rebuild(spec: Spec, arrays: Iterator[Array], objects: Iterator[Any]) -> Any
 
 
 def send_parts(
-    dataset: Any, parts: list[Array], comm: Communicator
+    dataset: Dataset, parts: list[Array], comm: Communicator
 ) -> tuple[Any, Exception | None]:
     """On the root: send rank r the examples ``parts[r]``, one rank after the other, so that one
     part at a time is in memory.

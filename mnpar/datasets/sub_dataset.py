@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.dataset.mixin import DatasetMixin, check_dataset
+from mnpar.dataset.mixin import Dataset, DatasetMixin, check_dataset
 from mnpar.random import generator
 
 
@@ -34,7 +34,7 @@ class SubDataset(DatasetMixin):
     """
 
     def __init__(
-        self, dataset: Any, start: int, finish: int, order: Sequence[int] | Array | None = None
+        self, dataset: Dataset, start: int, finish: int, order: Sequence[int] | Array | None = None
     ) -> None:
         check_dataset(dataset)
         n = len(dataset)
@@ -62,7 +62,7 @@ class SubDataset(DatasetMixin):
 
 
 def split_dataset(
-    dataset: Any, split_at: int, order: Sequence[int] | Array | None = None
+    dataset: Dataset, split_at: int, order: Sequence[int] | Array | None = None
 ) -> tuple[SubDataset, SubDataset]:
     """Return the first ``split_at`` examples, and the others.
 
@@ -88,7 +88,7 @@ def split_dataset(
 
 
 def split_dataset_random(
-    dataset: Any, first_size: int, seed: int | None = None
+    dataset: Dataset, first_size: int, seed: int | None = None
 ) -> tuple[SubDataset, SubDataset]:
     """Return a random choice of ``first_size`` examples, and the others.
 
@@ -111,7 +111,7 @@ def split_dataset_random(
 
 
 def split_dataset_n(
-    dataset: Any, n: int, order: Sequence[int] | Array | None = None
+    dataset: Dataset, n: int, order: Sequence[int] | Array | None = None
 ) -> list[SubDataset]:
     """n parts of the same length, one after the other; the remainder of the division is in none of
     them.
@@ -135,7 +135,7 @@ def split_dataset_n(
     return [SubDataset(dataset, size * i, size * (i + 1), order) for i in range(n)]
 
 
-def split_dataset_n_random(dataset: Any, n: int, seed: int | None = None) -> list[SubDataset]:
+def split_dataset_n_random(dataset: Dataset, n: int, seed: int | None = None) -> list[SubDataset]:
     """n random parts of the same length; the remainder of the division is in none of them.
 
     Args:
@@ -156,7 +156,7 @@ def split_dataset_n_random(dataset: Any, n: int, seed: int | None = None) -> lis
 
 
 def get_cross_validation_datasets(
-    dataset: Any,
+    dataset: Dataset,
     n_folds: int | None = None,
     order: Sequence[int] | Array | None = None,
     *,
@@ -197,7 +197,7 @@ def get_cross_validation_datasets(
 
 
 def get_cross_validation_datasets_random(
-    dataset: Any, n_folds: int, seed: int | None = None
+    dataset: Dataset, n_folds: int, seed: int | None = None
 ) -> list[tuple[SubDataset, SubDataset]]:
     """:func:`get_cross_validation_datasets` in a random order.
 
@@ -246,7 +246,7 @@ class ResampleDataset(DatasetMixin):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Dataset,
         order: Sequence[int] | Array | Callable[[int], int],
         n: int | None = None,
     ) -> None:
@@ -260,7 +260,7 @@ class ResampleDataset(DatasetMixin):
         """Take another choice."""
         length = len(self.dataset)
         if callable(order):
-            self._order: Any = order
+            self._order: Callable[[int], int] = order
             self._n = length if n is None else n
             if not isinstance(self._n, int | np.integer) or self._n < 0:
                 raise ValueError(f"n must be a number of examples, not {n}")
@@ -309,7 +309,7 @@ class ShuffleDataset(ResampleDataset):
         flashlight's ShuffleDataset.
     """
 
-    def __init__(self, dataset: Any, seed: int | None = None) -> None:
+    def __init__(self, dataset: Dataset, seed: int | None = None) -> None:
         check_dataset(dataset)
         self._seed = seed
         super().__init__(dataset, permutation(len(dataset), seed))

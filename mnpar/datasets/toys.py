@@ -4,13 +4,12 @@ patterns.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.configuration import get_dtype
+from mnpar.dataset.mixin import Dataset
 from mnpar.datasets.combined import TupleDataset
 
 
@@ -21,9 +20,9 @@ def get_toy_images(
     channels: int = 3,
     *,
     dtype: DTypeLike | None = None,
-    label_dtype: Any = np.int32,
+    label_dtype: DTypeLike = np.int32,
     seed: int = 0,
-) -> tuple[Any, Any]:
+) -> tuple[Dataset, Dataset]:
     """Circles (label 0) and ellipses (label 1) of random place, size and colour: can a network tell
     round from oblong?
 
@@ -94,9 +93,9 @@ def get_synthetic_images(
     noise: float = 0.3,
     *,
     dtype: DTypeLike | None = None,
-    label_dtype: Any = np.int32,
+    label_dtype: DTypeLike = np.int32,
     seed: int = 0,
-) -> tuple[Any, Any]:
+) -> tuple[Dataset, Dataset]:
     """Return a smooth random pattern for each class, shifted a little and covered with noise:
     learnable, of any shape.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.dataset.convert import concat_examples
-from mnpar.dataset.mixin import DatasetMixin, check_dataset
+from mnpar.dataset.mixin import Dataset, DatasetMixin, check_dataset
 
 
 class TransformDataset(DatasetMixin):
@@ -37,7 +37,7 @@ class TransformDataset(DatasetMixin):
         9
     """
 
-    def __init__(self, dataset: Any, transform: Callable[[Any], Any]) -> None:
+    def __init__(self, dataset: Dataset, transform: Callable[[Any], Any]) -> None:
         if not callable(transform):
             raise TypeError(
                 "the transform of a TransformDataset is a function of one example, not "
@@ -83,7 +83,7 @@ class BatchDataset(DatasetMixin):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Dataset,
         batch_size: int | Sequence[int],
         policy: str = "include_last",
         converter: Callable[[list[Any]], Any] | None = concat_examples,

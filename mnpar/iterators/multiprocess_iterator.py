@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from mnpar.communicators.create import own_cores
+from mnpar.dataset.mixin import Dataset
 from mnpar.iterators import shared_file
 from mnpar.iterators.order_samplers import OrderSampler
 from mnpar.iterators.read_ahead import ReadAheadIterator, Readers, ordinary, split_rows
@@ -91,7 +92,7 @@ class MultiprocessIterator(ReadAheadIterator):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Dataset,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
@@ -147,7 +148,7 @@ class WorkerProcesses:
     """
 
     def __init__(
-        self, dataset: Any, n: int, n_slots: int, timeout: float | None, tasks: int | None
+        self, dataset: Dataset, n: int, n_slots: int, timeout: float | None, tasks: int | None
     ) -> None:
         if WORKER in os.environ:
             raise RuntimeError(GUARD)
@@ -244,7 +245,7 @@ class Setup(NamedTuple):
     environment: dict[str, str]
 
 
-def describe(dataset: Any) -> Setup:
+def describe(dataset: Dataset) -> Setup:
     """Return the setup of workers for a data set.
 
     Raises:

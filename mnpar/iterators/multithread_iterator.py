@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import mnpar.random
+from mnpar.dataset.mixin import Dataset
 from mnpar.iterators.order_samplers import OrderSampler
 from mnpar.iterators.read_ahead import ReadAheadIterator, Readers, ordinary, split_rows
 
@@ -49,7 +50,7 @@ class MultithreadIterator(ReadAheadIterator):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Dataset,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,
@@ -73,7 +74,7 @@ class ThreadTask(NamedTuple):
     context: Context  # the rank's configuration
     examples: Future[list[Any]]
 
-    def read(self, dataset: Any) -> list[Any]:
+    def read(self, dataset: Dataset) -> list[Any]:
         """Return the examples; called in a thread, inside ``context``."""
         examples = []
         with mnpar.random.using(np.random.default_rng(self.seed)):
@@ -95,7 +96,7 @@ class ReaderThreads:
 
     broken = False
 
-    def __init__(self, dataset: Any, n: int) -> None:
+    def __init__(self, dataset: Dataset, n: int) -> None:
         self.n = n
         self.queue: SimpleQueue[ThreadTask | None] = SimpleQueue()
         for _ in range(n):
@@ -134,7 +135,7 @@ class ReaderThreads:
             self.queue.put(None)
 
 
-def work(dataset: Any, queue: SimpleQueue[ThreadTask | None]) -> None:
+def work(dataset: Dataset, queue: SimpleQueue[ThreadTask | None]) -> None:
     """Read pieces until there comes None: the loop of a thread."""
     while (piece := queue.get()) is not None:
         if piece.examples.set_running_or_notify_cancel():

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, Self
 
 import mnpar.random
+from mnpar.dataset.mixin import Dataset
 from mnpar.iterators.order_samplers import OrderSampler, SamplerState
 from mnpar.iterators.serial_iterator import SerialIterator, State
 from mnpar.serializer import AbstractSerializer
@@ -54,7 +55,7 @@ class ReadAheadIterator(SerialIterator):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Dataset,
         batch_size: int,
         repeat: bool,
         shuffle: bool | None,

@@ -11,6 +11,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.dataset import Iterator as BatchIterator
+from mnpar.dataset.mixin import Dataset
 from mnpar.datasets.repeats import repeated_rows, scattered_span
 from mnpar.datasets.sub_dataset import SubDataset
 from mnpar.iterators.multi_node_iterator import MultiNodeIterator
@@ -73,7 +74,7 @@ def read_span(iterator: Any) -> tuple[int, int, int] | None:
     return scattered_span(getattr(iterator, "dataset", None))
 
 
-def _without(dataset: Any, rows: Array) -> SubDataset:
+def _without(dataset: Dataset, rows: Array) -> SubDataset:
     kept = np.setdiff1d(np.arange(len(dataset)), rows)
     return SubDataset(dataset, 0, len(kept), np.concatenate([kept, rows]))
 

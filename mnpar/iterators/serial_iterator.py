@@ -11,7 +11,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.dataset import Iterator
-from mnpar.dataset.mixin import check_dataset
+from mnpar.dataset.mixin import Dataset, check_dataset
 from mnpar.iterators.order_samplers import OrderSampler, SamplerState, ShuffleOrderSampler
 from mnpar.serializer import AbstractSerializer, optional_part
 
@@ -65,7 +65,7 @@ class SerialIterator(Iterator):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Dataset,
         batch_size: int,
         repeat: bool = True,
         shuffle: bool | None = None,

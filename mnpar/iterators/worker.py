@@ -26,6 +26,7 @@ import numpy as np
 
 import mnpar.random
 from mnpar.communicators.consensus import dump_error
+from mnpar.dataset.mixin import Dataset
 from mnpar.iterators import shared_file
 
 WORKER = "MNPAR_WORKER"  # is in a worker's environment
@@ -129,7 +130,7 @@ def serve(requests: Connection, replies: Connection, memory: int) -> None:
         replies.send(_read(dataset, request, memory))
 
 
-def _read(dataset: Any, request: Request, memory: int) -> Reply:
+def _read(dataset: Dataset, request: Request, memory: int) -> Reply:
     """Put examples into their slot, or the error."""
     ticket, slot, rows, seed = request
     rng = np.random.default_rng(seed)

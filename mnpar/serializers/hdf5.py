@@ -20,7 +20,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.errors import CheckpointError
-from mnpar.serializer import Serializer
+from mnpar.serializer import Serializable, Serializer
 from mnpar.serializers.atomic import replacing
 from mnpar.serializers.checksum import checksum
 from mnpar.serializers.npz import NpzDeserializer, serialize
@@ -189,7 +189,9 @@ class HDF5Deserializer(NpzDeserializer):
         super().__init__(GroupArrays(group), "", strict)
 
 
-def save_hdf5(filename: str | os.PathLike[str], obj: Any, compression: int | None = 4) -> None:
+def save_hdf5(
+    filename: str | os.PathLike[str], obj: Serializable, compression: int | None = 4
+) -> None:
     """Write an object to an HDF5 file that Chainer reads too; it is there whole or not at all.
     Needs h5py.
 
@@ -220,7 +222,7 @@ def save_hdf5(filename: str | os.PathLike[str], obj: Any, compression: int | Non
 
 
 def load_hdf5(
-    filename: str | os.PathLike[str], obj: Any, path: str = "", strict: bool = True
+    filename: str | os.PathLike[str], obj: Serializable, path: str = "", strict: bool = True
 ) -> None:
     """Read an object from a file that :func:`save_hdf5` or Chainer wrote. Needs h5py.
 

@@ -24,7 +24,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.errors import CheckpointError, listed
-from mnpar.serializer import Deserializer, Serializer
+from mnpar.serializer import Deserializer, Serializable, Serializer
 from mnpar.serializers.atomic import replacing
 from mnpar.serializers.restore import IgnoreNames, is_ignored, restore_value
 
@@ -69,13 +69,13 @@ class DictionarySerializer(Serializer):
         return value
 
 
-def _collect(obj: Any) -> dict[str, Array]:
+def _collect(obj: Serializable) -> dict[str, Array]:
     serializer = DictionarySerializer()
     serializer.save(obj)
     return serializer.target
 
 
-def serialize(obj: Any) -> dict[str, Array]:
+def serialize(obj: Serializable) -> dict[str, Array]:
     """Return copies, on the host, of what an object saves, by slash-joined keys: to be written
     later, while training changes the object.
 
@@ -93,7 +93,11 @@ def serialize(obj: Any) -> dict[str, Array]:
     return {key: np.array(array) for key, array in _collect(obj).items()}
 
 
-def save_npz(file: str | os.PathLike[str] | BinaryIO, obj: Any, compression: bool = True) -> None:
+def save_npz(
+    file: str | os.PathLike[str] | BinaryIO,
+    obj: Serializable | Mapping[str, Array],
+    compression: bool = True,
+) -> None:
     """Write an object to a file that Chainer reads too; under a name, it is there whole or not at
     all.
 
@@ -115,7 +119,7 @@ def save_npz(file: str | os.PathLike[str] | BinaryIO, obj: Any, compression: boo
         >>> bool((a.W.array == b.W.array).all())
         True
     """
-    arrays = obj if isinstance(obj, Mapping) else _collect(obj)
+    arrays: Mapping[str, Array] = obj if isinstance(obj, Mapping) else _collect(obj)
     if isinstance(file, str | os.PathLike):
         with replacing(file) as stream:
             save_npz(stream, arrays, compression)
@@ -198,7 +202,7 @@ class NpzDeserializer(Deserializer):
 
 def load_npz(
     file: str | os.PathLike[str] | BinaryIO,
-    obj: Any,
+    obj: Serializable,
     path: str = "",
     strict: bool = True,
     ignore_names: IgnoreNames = None,

@@ -26,6 +26,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.errors import CheckpointError, listed
+from mnpar.serializer import Serializable
 from mnpar.serializers.atomic import replacing
 from mnpar.serializers.checksum import checksum
 from mnpar.serializers.npz import DictionarySerializer, NpzDeserializer
@@ -281,7 +282,7 @@ def read_safetensors(file: str | os.PathLike[str] | BinaryIO) -> dict[str, Array
 
 def save_safetensors(
     file: str | os.PathLike[str] | BinaryIO,
-    obj: Any,
+    obj: Serializable,
     metadata: Mapping[str, str] | None = None,
     rename: Callable[[str], str] | None = None,
 ) -> None:
@@ -319,7 +320,7 @@ def save_safetensors(
 
 def load_safetensors(
     file: str | os.PathLike[str] | BinaryIO,
-    obj: Any,
+    obj: Serializable,
     path: str = "",
     strict: bool = True,
     ignore_names: IgnoreNames = None,
