@@ -190,7 +190,8 @@ print("the mean of their four birds:        ", np.mean(weights[0] + weights[1]))
 #
 # ### Exercise 1.3: the right mean
 #
-# Which two sums do you need? `comm.allreduce` takes an array of any shape.
+# Which two sums do you need? `comm.allreduce` takes an array of any shape; `np.array(3.0)` is one
+# of a single number.
 
 
 # %%

@@ -34,7 +34,6 @@ def refuse(text):
 graded_by_pytest = False  # which asks for the answers, and needs neither verdicts nor pictures
 world = None  # the communicator of mpiexec's ranks
 _stdout = sys.stdout
-_groups = {}  # the first so many ranks of the world
 if launched_ranks() == 1:
     refuse("a lesson needs 2 ranks or more, and 1 was started: mpiexec -n 4, or no mpiexec at all")
 if launched_ranks() > 1:
@@ -57,12 +56,11 @@ def run(program, ranks=None, args=()):
     ranks = ranks or world.size
     if ranks > world.size:
         refuse(f"{program.__name__} needs {ranks} ranks, and mpiexec started {world.size}")
-    if ranks not in _groups:
-        _groups[ranks] = world.split(0 if world.rank < ranks else None, world.rank)
+    group = world.split(0 if world.rank < ranks else None, world.rank)
     result = None
-    if _groups[ranks] is not None:
-        with contextlib.redirect_stdout(_stdout), mnpar.Tape():
-            result = program(_groups[ranks], *args)
+    if group is not None:
+        with group, contextlib.redirect_stdout(_stdout), mnpar.Tape():
+            result = program(group, *args)
     return world.allgather_obj(result)[:ranks]
 
 

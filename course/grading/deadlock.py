@@ -22,7 +22,7 @@ def last_of_the_left(answer):
 @exercise("7.2")
 def until_all_are_content(answer):
     for ranks in RANKS:
-        first = [1.0, 0.05, 4.0, 0.3][:ranks]
+        first = [1.0, 0.7, 4.0, 0.05][:ranks]
 
         def program(comm, first=first):
             return answer(comm, first[comm.rank])

@@ -15,7 +15,7 @@ import numpy as np
 import mnpar
 from mnpar.errors import DeadlockError, MismatchError
 
-RANKS = (1, 2, 3, 4)
+RANKS = (2, 3, 4, 1)  # one rank last: it has little to say of what is wrong
 _MOST_LINES = 8  # of an error that an answer raises
 
 
