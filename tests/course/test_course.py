@@ -193,6 +193,19 @@ def test_without_mpiexec_a_lesson_goes_on(monkeypatch, capsys):
     assert capsys.readouterr().out == "this needs mpiexec: no mpiexec\n"
 
 
+def test_without_jupyter_the_command_says_what_to_install(tmp_path):
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import importlib.util, runpy\nimportlib.util.find_spec = lambda name: None\n"
+        f"runpy.run_path({str(COURSE / '__main__.py')!r}, run_name='__main__')\n"
+    )
+    done = run_script(script, (), mpiexec_command(1)[1], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "course: error: jupyterlab and jupytext missing: pip install -e '.[course]'\n"
+    )
+
+
 def test_the_pipelines_losses_are_those_of_one_rank():
     """As lesson 5 says."""
     with np.errstate(all="raise"):
