@@ -103,7 +103,7 @@ class Channel(Mailbox):
             raw = yield from self._gather_blocks(block, waiting)
         else:
             raw = yield self.transport.exchange(block, self.lane, waiting)
-        match = Match(raw, self.transport.size, self.transport.rank, call, record)
+        match = Match.of(raw, self.transport.size, self.transport.rank, call, record)
         match.seq = seq
         return match.checked()
 
@@ -134,7 +134,7 @@ class Channel(Mailbox):
             buffer.wait(self._waiting_for(call, seq, record))
         size = self.transport.size
         me = self.transport.rank
-        match = record.repeated(buffer.whole, number) or Match(
+        match = record.repeated(buffer.whole, number) or Match.of(
             buffer.whole, size, me, call, record, less
         )
         match.seq = seq
@@ -261,10 +261,12 @@ class Channel(Mailbox):
             ends = range(block, len(raw) + 1, block)
             if not accept([bytes(raw[end - less : end]) for end in ends]):
                 return False
-            if match.checked().inline:
-                total = reduce_arrays(match.arrays, call.reduction, into)
-            else:
+            if not match.checked().inline:
                 total = complete(transport, self.reduce_large(host, match, None, into))
+            elif match.is_shared:
+                total = match.total()
+            else:
+                total = reduce_arrays(match.arrays, call.reduction, into)
         finally:
             transport.in_use = 0
         if into is None or not np.may_share_memory(total, into):

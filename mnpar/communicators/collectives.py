@@ -35,6 +35,8 @@ _PIECE = 2**30  # bytes; more than this is sent part by part
 def _reduce_inline(match: Match, x: Any) -> Array | None:
     if not (match.has_result and match.arrays):
         return None
+    if match.is_shared and match.found and match.reusable:
+        return match.total()
     if match.reusable:
         return reduce_arrays(match.arrays, match.call.reduction)
     return _reduce_on_host(match.arrays, match.call)

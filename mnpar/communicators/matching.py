@@ -17,6 +17,7 @@ their dtypes and shapes, and their bytes, one after the other.
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import pickle
@@ -28,7 +29,7 @@ import numpy as np
 
 from mnpar.backend import Array, as_bytes
 from mnpar.communicators import wire
-from mnpar.communicators.reduction import REDUCING, check_reducible
+from mnpar.communicators.reduction import REDUCING, check_reducible, reduce_arrays
 from mnpar.communicators.wire import (
     ARRAY,
     FAULT,
@@ -190,6 +191,19 @@ def decode_value(body: Array, header: Header) -> Any:
 # ---- what all ranks stated ----
 
 
+class SharedBlocks(bytes):
+    """The blocks of all ranks, joined once where ranks share one memory, and what the first rank
+    that reads them finds for all: so a collective costs each rank the same, however many there are.
+
+    Attributes:
+        match: the first rank's.
+        total: the reduction of the values in the blocks.
+    """
+
+    match: Match | None = None
+    total: Any = None
+
+
 class Match:
     """The headers of all ranks, and the values that came inline.
 
@@ -209,9 +223,11 @@ class Match:
         "block",
         "call",
         "forms",
+        "found",
         "given",
         "has_result",
         "inline",
+        "is_shared",
         "largest",
         "me",
         "raw",
@@ -232,6 +248,8 @@ class Match:
     ) -> None:
         self.raw, self.size, self.me = raw, size, me
         self.call, self.record, self.seq = call, record, 0
+        self.is_shared = type(raw) is SharedBlocks  # other ranks read the same blocks
+        self.found = False  # the values were found, and are the same for all ranks
         self.block = block = len(raw) // size
         head = raw[:_HEAD]
         # and of one form
@@ -255,6 +273,30 @@ class Match:
         self.tables = [b""] * size
         # the headers of all ranks; in a match that is used again their numbers are the first ones
         self.forms: list[Header] = []
+
+    @classmethod
+    def of(
+        cls, raw: Any, size: int, me: int, call: Call, record: CallRecord, less: int = 0
+    ) -> Match:
+        """Return the match of these blocks: the arguments are the class's. Ranks that share the
+        blocks share what is found in them.
+        """
+        if type(raw) is not SharedBlocks:
+            return cls(raw, size, me, call, record, less)
+        if raw.match is None:
+            raw.match = cls(raw, size, me, call, record, less)
+            return raw.match
+        match = copy.copy(raw.match)
+        match.me, match.call, match.record = me, call, record
+        match.has_result = me == call.root or call.op not in TO_ROOT
+        return match
+
+    def total(self) -> Array:
+        """Return the reduction of the values that ranks share: the first rank makes it for all."""
+        if self.raw.total is None:
+            self.raw.total = reduce_arrays(self.arrays, self.call.reduction)
+        total: Array = self.raw.total.copy()
+        return total
 
     @property
     def all_recording(self) -> bool:
@@ -329,10 +371,14 @@ class Match:
             return self
         if self.record.fault is not None:
             raise self.record.fault
+        if self.found:  # by the first of the ranks that share the blocks
+            return self
         if not self.uniform:
             self._check()
         self._find_values()
-        if self.reusable and self.record.repeats:
+        if self.is_shared:
+            self.found = TUPLE not in self.kinds  # a tuple has another part for each rank
+        elif self.reusable and self.record.repeats:
             self.record.remember(self)
         return self
 
@@ -420,7 +466,7 @@ class MatchBuffer:
     def __init__(self, size: int, ranks: int) -> None:
         self.size = size
         self.mine = bytearray(size)
-        self.whole = bytearray(size * ranks)
+        self.whole: Any = bytearray(size * ranks)  # the blocks of all ranks
         self.known: dict[Any, CallRecord] = {}
         self._last: CallRecord | None = None
 

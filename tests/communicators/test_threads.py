@@ -1,6 +1,7 @@
 """Thread ranks: one runs at a time, the same way each time, and a deadlock is an error at once."""
 
 import re
+import sys
 import threading
 from pathlib import Path
 
@@ -544,3 +545,64 @@ def test_the_line_of_a_wait_is_where_a_with_block_was_entered():
 
     with pytest.raises(DeadlockError, match=rf"waits in allgather of .* at {line('only here')}"):
         mnpar.run(program, ranks=2)
+
+
+COLLECTIVES = {
+    "allreduce": lambda comm: comm.allreduce(np.ones(4)),
+    "allreduce of much": lambda comm: comm.allreduce(np.ones(2000)),
+    "bcast": lambda comm: comm.bcast(np.ones(4)),
+    "barrier": lambda comm: comm.barrier(),
+    "iallreduce": lambda comm: comm.iallreduce(np.ones(4)).wait(),
+    "allreduce_if": lambda comm: comm.allreduce_if(x := np.ones(4), b"yes", lambda told: True, x),
+}
+
+
+def calls_of_a_rank(call, ranks):
+    """How many functions a rank enters in one collective, on average over all ranks."""
+
+    def program(comm):
+        entered = [0]
+
+        def count(frame, event, arg):
+            entered[0] += event in ("call", "c_call")
+
+        for _ in range(3):
+            call(comm)
+        sys.setprofile(count)
+        call(comm)
+        sys.setprofile(None)
+        return entered[0]
+
+    return sum(mnpar.run(program, ranks)) / ranks
+
+
+@pytest.mark.parametrize("call", COLLECTIVES.values(), ids=COLLECTIVES)
+def test_a_collective_costs_a_rank_the_same_however_many_there_are(call):
+    """The first rank that goes on joins what all have brought, for all."""
+    few, many = calls_of_a_rank(call, 8), calls_of_a_rank(call, 64)
+    assert many < 1.5 * few
+
+
+def test_ranks_that_share_a_result_have_arrays_of_their_own():
+    def program(comm):
+        for n in (4, 2000, 20000):
+            for reduce in (comm.allreduce, lambda x: comm.iallreduce(x).wait()):
+                x = np.full(n, comm.rank + 1.0)
+                y = reduce(x)
+                x[:] = y[:] = comm.rank  # before the others have theirs
+                comm.barrier()
+                assert (y == comm.rank).all()
+                np.testing.assert_array_equal(reduce(np.ones(n)), np.full(n, comm.size))
+
+    mnpar.run(program, 5)
+
+
+def test_a_thousand_ranks_pass_a_message_round_the_ring():
+    def program(comm):
+        if comm.rank == 0:
+            comm.send(np.ones(1), 1)
+            return float(comm.recv(comm.size - 1)[0])
+        comm.send(comm.recv(comm.rank - 1) + 1, (comm.rank + 1) % comm.size)
+        return None
+
+    assert mnpar.run(program, 1000)[0] == 1000

@@ -69,6 +69,18 @@ class MessageQueue:
         return message
 
 
+class Meeting:
+    """What ranks bring to one collective, by rank, and what is made of all of it (``joined``),
+    once.
+    """
+
+    __slots__ = ("joined", "things")
+
+    def __init__(self) -> None:
+        self.things: dict[int, Any] = {}
+        self.joined: Any = None
+
+
 class World:
     """The ranks of one program, the baton, and the messages under way."""
 
@@ -76,8 +88,7 @@ class World:
         self.size, self.pid = size, os.getpid()
         # (group, lane, source, dest) -> the messages
         self.mail: dict[tuple[int, int, int, int], MessageQueue] = {}
-        # (group, what, number) -> what each rank brought
-        self.meetings: dict[Any, dict[int, Any]] = {}
+        self.meetings: dict[Any, Meeting] = {}  # by (group, (what, number))
         self.active: list[dict[Any, None]] = [{} for _ in range(size)]  # each rank's operations
         self.groups = 1
         self.members: dict[int, list[int]] = {}  # by the number of the group

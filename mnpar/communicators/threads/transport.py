@@ -13,21 +13,31 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.matching import MatchBuffer, MatchBuffers, block_sizes
+from mnpar.communicators.matching import (
+    MatchBuffer,
+    MatchBuffers,
+    SharedBlocks,
+    block_sizes,
+)
 from mnpar.communicators.operation import wait
 from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
 from mnpar.communicators.shared_memory import OwnMemory, allocate
-from mnpar.communicators.threads.scheduler import MessageQueue, World
+from mnpar.communicators.threads.scheduler import Meeting, MessageQueue, World
 from mnpar.communicators.transport import Envelope, Traffic
 from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
 from mnpar.errors import CommunicatorError, DeadlockError, RankFailedError, UnreceivedWarning
 from mnpar.runtime.callsite import call_site
 from mnpar.runtime.process import NO_RANK
+
+
+def _joined(blocks: list[bytes]) -> SharedBlocks:
+    return SharedBlocks(b"".join(blocks))
 
 
 class ThreadMatchBuffer(MatchBuffer):
@@ -43,7 +53,7 @@ class ThreadMatchBuffer(MatchBuffer):
     def wait(self, waiting: Waiting) -> None:
         pending = self._transport.exchange(bytes(self.mine), self._lane, waiting)
         wait(self._transport, pending)
-        self.whole[:] = pending.value()
+        self.whole = pending.value()
 
 
 class ThreadTransport:
@@ -128,23 +138,33 @@ class ThreadTransport:
     def complain(self, rank: int, text: str) -> None:
         self._world.complaints[self._members[rank]] = text
 
-    def _meet(self, thing: Any, key: Any, waiting: Waiting) -> Pending:
-        """Start an allgather of any things; ``key`` is the same on all ranks."""
+    def _meet(
+        self, thing: Any, key: Any, waiting: Waiting, join: Callable[[list[Any]], Any] = list
+    ) -> Pending:
+        """Start an allgather of any things.
+
+        Args:
+            thing: this rank's.
+            key: the same on all ranks.
+            waiting: describes the wait.
+            join: makes the value of the things in rank order; once, for all ranks.
+        """
         meetings = self._world.meetings
         key = (self._group, key)
-        meeting = meetings.setdefault(key, {})
-        meeting[self.rank] = thing
+        meeting = meetings.setdefault(key, Meeting())
+        meeting.things[self.rank] = thing
 
-        def value() -> list[Any]:
-            if meetings.get(key) is meeting:
-                del meetings[key]  # ranks that come later hold it already
-            return [meeting[rank] for rank in range(self.size)]
+        def value() -> Any:
+            if meeting.joined is None:
+                if meetings.get(key) is meeting:
+                    del meetings[key]  # ranks that come later hold it already
+                meeting.joined = join([meeting.things[rank] for rank in range(self.size)])
+            return meeting.joined
 
-        return Pending(lambda: len(meeting) == self.size, value, waiting)
+        return Pending(lambda: len(meeting.things) == self.size, value, waiting)
 
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
-        meeting = self._meet(block, ("match", waiting.order, waiting.seq), waiting)
-        return meeting._replace(value=lambda: b"".join(meeting.value()))
+        return self._meet(block, ("match", waiting.order, waiting.seq), waiting, _joined)
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         mine = array.copy() if self.rank == root else None
@@ -158,9 +178,9 @@ class ThreadTransport:
         self, array: Array, counts: list[int], lane: int, waiting: Waiting
     ) -> Steps[Array]:
         self.traffic.collective_bytes += (self.size - 1) * array.nbytes
-        return np.concatenate(
-            (yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting))
-        )
+        key = ("data", waiting.order, waiting.seq)
+        joined: Array = yield self._meet(array.copy(), key, waiting, np.concatenate)
+        return joined.copy()
 
     def reduce(
         self,
@@ -173,8 +193,8 @@ class ThreadTransport:
     ) -> Steps[Array]:
         if array.nbytes > GATHERED:
             return (yield from self.reduce_in_parts(array, reduction, waiting, root))
-        gathered = yield from self.allgather(array.view(np.uint8), [], lane, waiting)
-        return reduce_arrays(list(gathered.view(array.dtype).reshape(self.size, -1)), reduction)
+        self.traffic.collective_bytes += (self.size - 1) * array.nbytes
+        return (yield from self._reduce(array, reduction, waiting))
 
     def reduce_in_parts(
         self,
@@ -185,8 +205,13 @@ class ThreadTransport:
         out: Array | None = None,
     ) -> Steps[Array]:
         self.traffic.collective_bytes += bytes_of_reduction(array, self.rank, self.size, root)
-        arrays = yield self._meet(array.copy(), ("data", waiting.order, waiting.seq), waiting)
-        return reduce_arrays(arrays, reduction)
+        return (yield from self._reduce(array, reduction, waiting))
+
+    def _reduce(self, array: Array, reduction: str, waiting: Waiting) -> Steps[Array]:
+        key = ("data", waiting.order, waiting.seq)
+        reduce = partial(reduce_arrays, reduction=reduction)
+        total: Array = yield self._meet(array.copy(), key, waiting, reduce)
+        return total.copy()
 
     def split(self, color: int | None, key: int) -> ThreadTransport | None:
         self._splits += 1
@@ -271,9 +296,8 @@ class ThreadTransport:
         """
         self._musters += 1
         world = self._world
-        said: dict[int, bool] = world.meetings.setdefault(
-            (self._group, ("muster", self._musters)), {}
-        )
+        key = (self._group, ("muster", self._musters))
+        said: dict[int, bool] = world.meetings.setdefault(key, Meeting()).things
         said[self.rank] = well
         others = [(rank, self._members[rank]) for rank in range(self.size)]
         world.wait(
