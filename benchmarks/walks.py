@@ -1,12 +1,13 @@
-"""Which files of mnpar a reader enters who follows three calls, in order: a send between two ranks,
-a step of SGD on two ranks, and a relu with its backward.
+"""The files of mnpar that a reader enters who follows a call, in order: a send between two ranks, a
+step of SGD on one rank and on two, and a relu with its backward.
 
     python -m benchmarks.walks                  how many files, and how often the file changes
     python -m benchmarks.walks --files          and the files themselves
     python -m benchmarks.walks --imports        and those that are only imported on the way
 
-Each call runs four times, and the last time is counted: imports, and what is set up once, are over
-then. The ranks are threads; rank 0 is followed.
+Each call runs seven times, and the last time is counted. Imports, and what is set up once, are over
+then; and it is a usual update: ranks compare their values in those after 1, 2, 4 and 8, and tell
+each other new records in these and the next ones. The ranks are threads; rank 0 is followed.
 """
 
 import argparse
@@ -57,9 +58,12 @@ def send(comm):
 
 
 def sgd(comm):
-    """One step of SGD of one Linear on two ranks."""
+    """One step of SGD of one Linear, on all ranks together if there are several."""
     model = L.Linear(4, 3)
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), comm).setup(model)
+    optimizer = mnpar.optimizers.SGD()
+    if comm.size > 1:
+        optimizer = mnpar.create_multi_node_optimizer(optimizer, comm)
+    optimizer.setup(model)
     x = np.ones((2, 4), "f4")
     t = np.ones((2, 3), "f4")
     return lambda: optimizer.update(lambda: F.mean_squared_error(model(x), t))
@@ -77,15 +81,21 @@ def relu(comm):
     return step
 
 
-WALKS = {"F.send": (send, 2), "a step of SGD": (sgd, 2), "F.relu and backward": (relu, 1)}
+WALKS = {
+    "F.send": (send, 2),
+    "SGD on one rank": (sgd, 1),
+    "SGD on two ranks": (sgd, 2),
+    "F.relu and backward": (relu, 1),
+}
+USUAL = 6  # calls before the one that is counted
 
 
 def walk(make, ranks, imports=False):
-    """Return the walk of rank 0 through the last of four calls."""
+    """Return the walk of rank 0 through the last call."""
 
     def rank(comm):
         step = make(comm)
-        for _ in range(3):
+        for _ in range(USUAL):
             step()
         if comm.rank == 0:
             return trace(step, imports)
