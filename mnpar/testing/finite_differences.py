@@ -4,7 +4,7 @@ function's backward with finite differences of its forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,7 @@ class FiniteDifferences:
         self.eps = 3e-3 if self.single else 1e-6
         self.rtol = 3e-2 if self.single else 2e-5
         self.directions = self._directions()
+        self._jump = ""  # the line of a function that gets integers which a moved leaf changes
 
     def _directions(self) -> list[dict[Place, Array]]:
         found: list[dict[Place, Array]] = []
@@ -87,10 +88,11 @@ class FiniteDifferences:
         length = np.sqrt(sum(squares)) or 1.0
         return [{place: d / length for place, d in mine.items()} for mine in found]
 
-    def verdict(self, only: str | None = None) -> Verdict:
-        """Compare along the direction; ``only`` one path moves if it is given."""
+    def verdict(self, only: Collection[str] | None = None) -> Verdict:
+        """Compare along the direction; ``only`` leaves of some paths move if they are given."""
         if not any([done.losses for done in self.passes]):
             return Verdict(undecided="no rank has a loss")
+        self._jump = ""
         sides = self._slopes(self.eps, only)
         if sides is None:
             return Verdict(undecided="the program fails where its parameters are a little others")
@@ -99,6 +101,11 @@ class FiniteDifferences:
         for of, expected, got in readings:
             if self._agree(expected, got, given):
                 return Verdict(of)
+        if self._jump:
+            return Verdict(
+                undecided=f"whole numbers that {self._jump} gets change where the parameters are a "
+                "little others (rounded values, labels made of outputs): the loss jumps there"
+            )
         _, expected, got = readings[0]
         # where a maximum or relu is just at its kink, backward takes one of the two slopes
         bend = float(np.abs(sides[1] - sides[0]).sum())
@@ -113,7 +120,7 @@ class FiniteDifferences:
             return Verdict(undecided="the loss has a kink or a jump there, or is too inexact")
         return Verdict(wrong=True, given=got, expected=expected)
 
-    def _slopes(self, eps: float, only: str | None) -> Array | None:
+    def _slopes(self, eps: float, only: Collection[str] | None) -> Array | None:
         """Return the slopes (2, P) of each rank's loss along the direction, on its two sides."""
         losses = []
         for sign in (-1, 1):
@@ -121,7 +128,7 @@ class FiniteDifferences:
                 {
                     leaf.place: (sign * eps * mine[leaf.place]).astype(leaf.value.dtype)
                     for leaf in done.leaves
-                    if leaf.place in mine and only in (None, leaf.path)
+                    if leaf.place in mine and (only is None or leaf.path in only)
                 }
                 for done, mine in zip(self.passes, self.directions, strict=True)
             ]
@@ -129,17 +136,31 @@ class FiniteDifferences:
             if run.error is not None or any([len(rank.passes) <= self.n for rank in run.ranks]):
                 return None
             losses.append([rank.passes[self.n].loss for rank in run.ranks])
+            self._jump = self._jump or self._changed_integers(run)
         low, high = np.array(losses)
         here = np.array([done.loss for done in self.passes])
         return np.stack([here - low, high - here]) / eps
 
-    def _given(self, only: str | None) -> list[list[tuple[str, float]]]:
+    def _changed_integers(self, run: ProgramRun) -> str:
+        """Return the first function that got other integers or booleans; empty if all are alike."""
+        for done, rank in zip(self.passes, run.ranks, strict=True):
+            now = rank.passes[self.n].integers
+            if len(now) != len(done.integers):
+                return "a function"
+            for (key, before), (_, after) in zip(done.integers, now, strict=True):
+                if before != after:
+                    return line_of(key)
+        return ""
+
+    def _given(self, only: Collection[str] | None) -> list[list[tuple[str, float]]]:
         """Return, for each rank, the product of each leaf's gradient and direction."""
         return [
             [
                 (leaf.path, float((leaf.gradient * mine[leaf.place]).sum()))
                 for leaf in done.leaves
-                if leaf.place in mine and leaf.gradient is not None and only in (None, leaf.path)
+                if leaf.place in mine
+                and leaf.gradient is not None
+                and (only is None or leaf.path in only)
             ]
             for done, mine in zip(self.passes, self.directions, strict=True)
         ]
@@ -211,13 +232,12 @@ class FiniteDifferences:
             f"losses: along a random direction {verdict.given:.6g}, and {verdict.expected:.6g} is "
             "right"
         ]
-        wrong = self._wrong_paths()
-        if wrong:
-            leaf, one = wrong[0]
+        wrong = self._wrong_leaf()
+        if wrong is not None:
+            leaf, one = wrong
             lines.append(
                 f"the gradient of {leaf.path}, used by {line_of(leaf.used_by)}, is wrong: "
                 f"{one.given:.6g} for {one.expected:.6g}"
-                + (f" (and of {len(wrong) - 1} more)" if len(wrong) > 1 else "")
             )
         guilty = self._guilty()
         if guilty:
@@ -234,15 +254,23 @@ class FiniteDifferences:
             )
         return "\n".join(lines)
 
-    def _wrong_paths(self) -> list[tuple[Leaf, Verdict]]:
-        """Return the leaves with wrong gradients, the one used last first."""
+    def _wrong_leaf(self) -> tuple[Leaf, Verdict] | None:
+        """Return the leaf with a wrong gradient that is used last; None if none is, alone.
+
+        The leaves that are used last are halved: with the first wrong one, they are wrong together.
+        """
         leaves = {leaf.path: leaf for done in self.passes for leaf in done.leaves}
-        found = []
-        for path, leaf in [*reversed(leaves.items())][:12]:
-            verdict = self.verdict(path)
-            if verdict.wrong:
-                found.append((leaf, verdict))
-        return found
+        paths = [*reversed(leaves)]
+        right, wrong = 0, len(paths)  # how many of the last are right, and are not
+        while wrong - right > 1:
+            middle = (right + wrong) // 2
+            if self.verdict(paths[:middle]).wrong:
+                wrong = middle
+            else:
+                right = middle
+        path = paths[right]
+        verdict = self.verdict([path])
+        return (leaves[path], verdict) if verdict.wrong else None
 
     def _guilty(self) -> str:
         """Return the first function that does not communicate and whose backward is wrong."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import copy
+import hashlib
 import io
 import random as python_random
 import sys
@@ -72,6 +73,8 @@ class Pass:
     losses: list[tuple[float, float]]  # value and weight of each
     leaves: list[Leaf]
     keys: list[Key] = field(default_factory=list)
+    # what functions got of integers and booleans: a digest of each
+    integers: list[tuple[Key, bytes]] = field(default_factory=list)
     # of a traced pass, by function call: copies of its inputs, and of its outputs' gradients
     inputs: dict[Key, list[Array | None]] = field(default_factory=dict)
     gradients: dict[Key, list[Array | None]] = field(default_factory=dict)
@@ -165,6 +168,7 @@ class ProgramRecorder(FunctionHook):
         self._inputs: dict[Key, list[Array | None]] = {}
         self._gradients: dict[Key, list[Array | None]] = {}
         self._keys: dict[int, Key] = {}  # by id of the function, which the calls keep alive
+        self._integers: list[tuple[Key, bytes]] = []
         self._targets: list[Link] = []
         self._moved: list[tuple[Array, Array]] = []
         self._nodes: dict[VariableNode, None] = {}  # all leaves so far
@@ -181,6 +185,10 @@ class ProgramRecorder(FunctionHook):
             if x is not None:
                 self._moved.append((x, x.copy()))
                 x[...] += delta
+        for x in in_data:
+            if x is not None and x.dtype.kind in "iub":
+                digest = hashlib.blake2b(np.ascontiguousarray(to_host(x)), digest_size=16).digest()
+                self._integers.append((key, digest))
         traced = self._traced == len(self.run.passes)
         if traced:
             self._inputs[key] = [None if x is None else to_host(x).copy() for x in in_data]
@@ -221,12 +229,12 @@ class ProgramRecorder(FunctionHook):
                 one = array.size == 1
                 # of several numbers, their sum as it was weighted
                 values.append((float(array.sum()) if one else total, _number(weight, one)))
-        done = Pass(values, self._leaves(), [call.key for call in self._calls])
+        done = Pass(values, self._leaves(), [call.key for call in self._calls], self._integers)
         if self._traced == len(self.run.passes):
             done.inputs, done.gradients, done.calls = self._inputs, self._gradients, self._calls
         self.run.passes.append(done)
         self._calls, self._seen, self._inputs, self._gradients = [], {}, {}, {}
-        self._keys = {}
+        self._keys, self._integers = {}, []
 
     def _leaves(self) -> list[Leaf]:
         found: dict[VariableNode, Leaf] = {}
@@ -375,7 +383,7 @@ def record(
                 raise
 
     error: BaseException | None = None
-    with _fresh_state(seed), warnings.catch_warnings(record=True) as caught:
+    with _one_blas_thread(), _fresh_state(seed), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             # in a context of its own: the caller goes on with its generator
@@ -399,6 +407,15 @@ def record(
 def _run_from(seed: int, body: Callable[[Communicator], None], ranks: int) -> None:
     random.seed(seed)
     run(body, ranks)
+
+
+def _one_blas_thread() -> contextlib.AbstractContextManager[Any]:
+    """Give BLAS one thread: those of several ranks would wait for each other's cores."""
+    try:
+        import threadpoolctl
+    except ImportError:
+        return contextlib.nullcontext()
+    return threadpoolctl.threadpool_limits(1)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """mnpar.check lets right programs pass, and names what is wrong with the others."""
 
+import re
+
 import numpy as np
 import pytest
 from mnpar.optimizer_hooks import GradientClipping
@@ -7,6 +9,7 @@ from mnpar.optimizer_hooks import GradientClipping
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.testing import program_check
 from tests.random_programs.programs import Ranked, draw
 from tests.testing import check_programs as programs
 
@@ -352,7 +355,7 @@ def test_gradients_that_are_added_up_are_compared_pass_by_pass():
     assert mnpar.check(program, SEVERAL).ok
 
 
-@pytest.mark.parametrize("seed", [1, 4, 11, 13, 15, 17, 18, 20])
+@pytest.mark.parametrize("seed", [1, 4, 11, 13, 15, 17, 18, 20, 352])
 def test_random_programs_are_right(seed):
     drawn = draw(seed, 4)
     # what a rank does not record has no gradient on purpose
@@ -376,3 +379,56 @@ def test_a_loss_just_at_a_kink_is_not_called_wrong():
     result = mnpar.check(program, (1,))
     assert result.ok, result
     assert "a kink or a jump" in result.notes[0]
+
+
+def test_rounded_values_are_not_called_wrong():
+    def program(comm):
+        x = mnpar.Variable(np.linspace(-1, 1, 50, dtype="f"))
+        rounded = F.cast(F.floor(1000 * x), np.int64)
+        F.sum(F.cast(rounded, "f") + x).backward()
+
+    result = mnpar.check(program, (1,))
+    assert result.ok, result
+    assert re.search(
+        r"whole numbers that Cast at .*test_program_check.py:\d+ gets", result.notes[-1]
+    )
+
+
+def test_blas_has_one_thread_for_all_ranks():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    threads = []
+
+    def program(comm):
+        threads.extend([pool["num_threads"] for pool in threadpoolctl.threadpool_info()])
+        programs.ring(comm)
+
+    with threadpoolctl.threadpool_limits(2):
+        assert mnpar.check(program, SEVERAL)
+        assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {2}
+    assert set(threads) == {1}
+
+
+def test_the_wrong_gradient_among_many_is_found_by_halving(monkeypatch):
+    class Wrong(mnpar.FunctionNode):
+        def forward(self, x):
+            return 2 * x
+
+        def backward(self, gy):
+            return 3 * gy
+
+    def program(comm):
+        links = mnpar.ChainList(*[L.Linear(2, 2, initialW=np.eye(2)) for _ in range(40)])
+        x = mnpar.Variable(np.ones((1, 2)))
+        for i, link in enumerate(links):
+            x = link(Wrong().apply((x,))[0] if i == 3 else x)
+        F.sum(x).backward()
+
+    runs = []
+    recorded = program_check.record
+    monkeypatch.setattr(
+        program_check, "record", lambda *args, **kw: runs.append(0) or recorded(*args, **kw)
+    )
+    result = mnpar.check(program, (1,))
+    assert re.search(r"the gradient of 2:/b, used by Linear .*, is wrong", str(result))
+    assert "the backward of Wrong at" in str(result)
+    assert len(runs) < 40
