@@ -96,7 +96,7 @@ def check_script(args: argparse.Namespace, flags: Sequence[str], fail: Callable[
             checked=False,
         )
     print(result)
-    return RIGHT if result.ok else WRONG if result.checked else NOT_CHECKED
+    return (RIGHT if result.ok else WRONG) if result.checked else NOT_CHECKED
 
 
 def _numbers(text: str, fail: Callable[[str], Any]) -> tuple[int, ...]:

@@ -410,11 +410,16 @@ class Comparison:
             return ""
         rows = sum([len(part) for part in there])
         alike = relation(whole, there, self.rtol).agrees
-        if whole.shape[1:] == there[0].shape[1:] and rows != len(whole) and not alike:
+        if whole.shape[1:] == there[0].shape[1:] and not alike:
+            data = (
+                f"{len(whole)} rows, the {len(there)} ranks' together {rows}"
+                if rows != len(whole)
+                else f"other rows than the {len(there)} ranks' together (an iterator on each rank "
+                "draws samples of its own)"
+            )
             return (
                 f"\n{UNDECIDED}, as the ranks have other data: one rank's first function has "
-                f"{len(whole)} rows, the {len(there)} ranks' together {rows}; cut the same batch "
-                "for any number of ranks, or leave 1 out"
+                f"{data}; cut the same batch for any number of ranks, or leave 1 out"
             )
         return ""
 

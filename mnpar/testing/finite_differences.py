@@ -13,7 +13,16 @@ import numpy as np
 from mnpar import random
 from mnpar.backend import Array
 from mnpar.gradient_check import NondifferentiableError, check_backward
-from mnpar.testing.recording import Leaf, Place, ProgramRun, RecordedCall, line_of, ranks_text
+from mnpar.testing.recording import (
+    Leaf,
+    Pass,
+    Place,
+    ProgramRun,
+    RankRun,
+    RecordedCall,
+    line_of,
+    ranks_text,
+)
 
 
 @dataclass
@@ -47,7 +56,7 @@ class FiniteDifferences:
         self, again: Callable[..., ProgramRun], run: ProgramRun, n: int, seed: int
     ) -> None:
         self.again, self.run, self.n, self.seed = again, run, n, seed
-        self.passes = [rank.passes[n] for rank in run.ranks]
+        self.passes = [self._pass_of(rank) for rank in run.ranks]
         dtypes = [leaf.value.dtype for done in self.passes for leaf in done.leaves]
         dtypes += [dtype for rank in run.ranks for dtype in rank.dtypes]
         self.single = any([dtype.kind == "f" and dtype.itemsize < 8 for dtype in dtypes])
@@ -55,6 +64,10 @@ class FiniteDifferences:
         self.rtol = 3e-2 if self.single else 2e-5
         self.directions = self._directions()
         self._jump = ""  # the line of a function that gets integers which a moved leaf changes
+
+    def _pass_of(self, rank: RankRun) -> Pass:
+        """Return the pass of a rank; an empty one if it never calls backward."""
+        return rank.passes[self.n] if rank.passes else Pass([], [])
 
     def _directions(self) -> list[dict[Place, Array]]:
         found: list[dict[Place, Array]] = []
@@ -133,9 +146,10 @@ class FiniteDifferences:
                 for done, mine in zip(self.passes, self.directions, strict=True)
             ]
             run = self.again(moves=moves)
-            if run.error is not None or any([len(rank.passes) <= self.n for rank in run.ranks]):
+            numbers = [len(rank.passes) for rank in run.ranks]
+            if run.error is not None or any([0 < number <= self.n for number in numbers]):
                 return None
-            losses.append([rank.passes[self.n].loss for rank in run.ranks])
+            losses.append([self._pass_of(rank).loss for rank in run.ranks])
             self._jump = self._jump or self._changed_integers(run)
         low, high = np.array(losses)
         here = np.array([done.loss for done in self.passes])
@@ -144,7 +158,7 @@ class FiniteDifferences:
     def _changed_integers(self, run: ProgramRun) -> str:
         """Return the first function that got other integers or booleans; empty if all are alike."""
         for done, rank in zip(self.passes, run.ranks, strict=True):
-            now = rank.passes[self.n].integers
+            now = self._pass_of(rank).integers
             if len(now) != len(done.integers):
                 return "a function"
             for (key, before), (_, after) in zip(done.integers, now, strict=True):
@@ -278,8 +292,9 @@ class FiniteDifferences:
         if traced.error is not None:
             return ""
         for rank in traced.ranks:
-            for call in reversed(rank.passes[self.n].calls):
-                inputs = rank.passes[self.n].inputs[call.key]
+            done = self._pass_of(rank)
+            for call in reversed(done.calls):
+                inputs = done.inputs[call.key]
                 if not call.function.communicates and _is_wrong(call, inputs):
                     return line_of(call.key)
         return ""
