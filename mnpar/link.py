@@ -649,7 +649,9 @@ def _check_substitute(link: Link, name: str, value: object) -> None:
 
 def _of_path(others: dict[str, Any], path: str, what: str) -> Any:
     if path not in others:
-        raise KeyError(f"the other link has no {what} {path}; it has {listed(others)}")
+        raise KeyError(
+            f"the other link has no {what} {path}; it has {listed(others)}: both must be made alike"
+        )
     return others[path]
 
 

@@ -22,6 +22,7 @@ time write into a folder; the system releases the lock when the process ends, ho
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -36,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mnpar.communicators.consensus import run_on_all
 from mnpar.errors import CheckpointError
-from mnpar.serializers.atomic import sync_folder
+from mnpar.serializers.atomic import naming_path, sync_folder
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -183,19 +184,18 @@ class ShardFile:
         return self
 
     def __exit__(self, *error: object) -> None:
-        try:
+        with naming_path(self.path), contextlib.closing(self._file):
             if error[0] is None:
                 self._file.flush()
                 reach("shard written")
                 os.fsync(self._file.fileno())
-        finally:
-            self._file.close()
         if error[0] is None:
             reach("shard on the disk")
 
     def write(self, data: Any) -> None:
         """Append bytes."""
-        self._file.write(data)
+        with naming_path(self.path):
+            self._file.write(data)
         self._digest.update(data)
         if not self.size:
             reach("shard begun")

@@ -31,6 +31,11 @@ SEND_FIRST = (
     "where all receive nobody sends: send before you receive (send never waits), or use sendrecv"
 )
 
+SAME_TAG = (
+    "a receive takes only messages of its own tag, from its own source and on its own "
+    "communicator: both calls must name the same"
+)
+
 
 def on_communicator(name: str) -> str:
     """Name the communicator on which something is done, where another one has the same ranks."""
@@ -51,7 +56,10 @@ def untaken(dest: int, source: int, tag: int, text: str) -> str:
     """
     if text.startswith("gradient of"):  # its tag is a number that no user gave
         return f"rank {dest} never took a gradient from rank {source}: {text}; {BACKWARD_TOO}"
-    return f"rank {dest} never received a message from rank {source}, tag {tag}: {text}"
+    return (
+        f"rank {dest} never received a message from rank {source}, tag {tag}: {text}; "
+        f"every send needs a recv on rank {dest}"
+    )
 
 
 def unfinished(rank: int, text: str) -> str:
@@ -80,11 +88,13 @@ class Waiting(NamedTuple):
         return self.peer == ANY
 
     def advice(self, finished: bool, rows: str) -> str:
-        """Return the remedy where ranks have finished instead, or where all receive, as the rows
-        of a table say.
+        """Return the remedy where ranks have finished instead, where all receive, or where another
+        message has come, as the rows of a table say.
         """
         if len(set(_COMMUNICATOR.findall(rows))) > 1:
             return ONE_COMMUNICATOR
+        if self.peer is not None and not self.order and "has come" in rows:
+            return SAME_TAG
         if finished:
             return (
                 BACKWARD_TOO

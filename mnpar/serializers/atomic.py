@@ -7,12 +7,30 @@ themselves.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
+
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+
+
+@contextmanager
+def naming_path(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add the path to errors of a full or broken disk, which the system raises without one.
+
+    Args:
+        path: of the file that is written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in _OF_THE_DISK:
+            raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
+        raise
 
 
 @contextmanager
@@ -42,7 +60,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     path = os.path.realpath(path)
     if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as file:
+        with naming_path(path), open(path, "wb") as file:
             yield file
         return
     folder, name = os.path.split(path)
@@ -50,7 +68,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     # the umask has its say
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with naming_path(path), os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -96,9 +114,10 @@ def replacing_path(path: str) -> Iterator[str]:
     stem, ending = os.path.splitext(name)
     with tempfile.TemporaryDirectory(prefix=f".{stem}.", dir=folder or ".") as beside:
         temporary = os.path.join(beside, "new" + ending)
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        with naming_path(path):
+            yield temporary
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     with suppress(OSError):  # not every file system lets a folder be opened
         sync_folder(folder or ".")

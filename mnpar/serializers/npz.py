@@ -312,7 +312,8 @@ class NpzFile(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in self._members:
             raise KeyError(
-                f"{self.name} has no {key!r}; it has {listed(self._members, none='nothing')}"
+                f"{self.name} has no {key!r}; it has {listed(self._members, none='nothing')}: with "
+                "strict=False an object keeps what is not in the file"
             )
         info = self._members[key]
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

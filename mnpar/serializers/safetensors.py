@@ -378,5 +378,8 @@ class _Renamed(dict[str, Array]):
     def __getitem__(self, key: str) -> Array:
         name = self._rename(key)
         if not super().__contains__(name):
-            raise KeyError(f"the file has no {name!r}; it has {listed(self, none='nothing')}")
+            raise KeyError(
+                f"the file has no {name!r}; it has {listed(self, none='nothing')}: with "
+                "strict=False an object keeps what is not in the file"
+            )
         return super().__getitem__(name)
