@@ -526,7 +526,7 @@ MESSAGES = {
         kill_9,
         SystemExit,
         "mnpar: of 2 ranks, 0, 1 never came to an end: one of them left without a word, … or "
-        "was killed … names the process of that one above (PID): rank 0 was … rank 1 was",
+        "was killed, … names the process of that one above (PID): rank 0 was … rank 1 was",
         "",
         ranks=2,
         on="run",
