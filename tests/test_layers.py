@@ -71,6 +71,7 @@ LATE = {
     "datasets/image_dataset.py": {"PIL"},
     "doctor.py": {"importlib"},
     "testing/processes.py": {"threadpoolctl"},
+    "testing/recording.py": {"threadpoolctl"},
     "training/extensions/plot_report.py": {"matplotlib"},
     "training/extensions/progress_bar.py": {"tqdm"},
     "profiling/timeline.py": {"matplotlib"},
