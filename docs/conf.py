@@ -1,5 +1,5 @@
-"""How Sphinx makes a site of this folder: ``pip install -e '.[docs]'``, then ``sphinx-build -W -b
-html docs docs/_build/html``. Any host can serve the result; it loads nothing from elsewhere.
+"""How Sphinx makes a site of this folder: ``pip install -e '.[docs]'``, then ``sphinx-build -M
+html docs docs/_build -W``. Any host can serve the result; it loads nothing from elsewhere.
 
 The pages are Markdown (MyST), and their programs run in tests/test_docs.py. While the site is
 built, the commands of blocks marked ``{run}`` run (run_commands.py), and the reference is made from
@@ -18,8 +18,8 @@ import make_reference  # noqa: E402
 import mnpar  # noqa: E402
 
 project = "mnpar"
-author = "the authors of mnpar"
-copyright = "the authors of mnpar, MIT licence"
+author = "the mnpar developers"
+copyright = "the mnpar developers, MIT licence"
 version = release = mnpar.__version__
 extensions = [
     "myst_parser",

@@ -10,7 +10,7 @@ On the site, the source of the scripts that the commands name comes first, then 
 then the pictures and films (PNG and HTML files) that they write into the folder ``result``.
 Commands run in an empty folder that has ``examples`` and ``docs`` in it, in the environment of
 Sphinx. A command that fails is a warning, which ``-W`` makes an error. Results are kept beside the
-site in ``runs``, and used again until a command, an example or mnpar changes.
+pages in ``runs``, and used again until a Python file changes.
 """
 
 import hashlib
@@ -27,41 +27,47 @@ from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("mnpar", "examples", "docs")  # what results depend on
+LINKED = ("examples", "docs")
 FOLDER = "runs"
+SHOWN = (".png", ".html")  # of the files that commands write
 
 
 def fingerprint():
     """The digest of all Python files that a command can run."""
     digest = hashlib.sha256()
-    for path in sorted(
-        path for folder in SOURCES for path in (ROOT / folder).rglob("*.py")
-    ):
+    files = [path for folder in SOURCES for path in (ROOT / folder).rglob("*.py")]
+    for path in sorted(files):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
 def run(commands, folder):
-    """Run commands in a folder, and return their exit code; ``output.txt`` has what they print."""
+    """Run commands in a folder. If they succeed, ``output.txt`` has what they print."""
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for name in ("examples", "docs"):
+    for name in LINKED:
         (folder / name).symlink_to(ROOT / name)
     environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
     environment["PATH"] = (
-        f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+        f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     )
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=folder,
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
         check=False,
     )
-    (folder / "output.txt").write_text(done.stdout)
-    for name in ("examples", "docs"):
+    for name in LINKED:
         (folder / name).unlink()
-    return done.returncode
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        if path.suffix not in SHOWN:
+            path.unlink()
+    if not done.returncode:
+        text = done.stdout.replace(sys.prefix, ".venv").replace(str(ROOT), ".")
+        (folder / "output.txt").write_text(text.rstrip())
+    return done
 
 
 class Run(SphinxDirective):
@@ -71,47 +77,42 @@ class Run(SphinxDirective):
 
     def run(self):
         commands = "\n".join(self.content)
-        name = hashlib.sha256(
-            (commands + self.env.app.fingerprint).encode()
-        ).hexdigest()[:12]
+        key = commands + self.env.app.fingerprint
+        name = hashlib.sha256(key.encode()).hexdigest()[:12]
         folder = Path(self.env.app.outdir) / FOLDER / name
         if not (folder / "output.txt").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            code = run(commands, folder)
-            if code:
-                text = (folder / "output.txt").read_text()
-                (folder / "output.txt").unlink()
-                message = "exit code %d of\n%s\n%s"
-                logging.getLogger(__name__).warning(
-                    message, code, commands, text, location=self.get_location()
-                )
+            done = run(commands, folder)
+            if done.returncode:
+                code = f"exit code {done.returncode} of\n{commands}"
+                text = f"{code}\n{done.stdout}{done.stderr}"
+                logging.getLogger(__name__).warning(text, location=self.get_location())
                 return []
-        for path in [
-            self.env.doc2path(self.env.docname),
-            *(ROOT / "examples").rglob("*.py"),
-        ]:
-            self.env.note_dependency(str(path))
+        for path in (ROOT / "examples").rglob("*.py"):
+            self.env.note_dependency(
+                str(path)
+            )  # pages are made again when these change
         shown = [code_block(commands, "console")]
         for script in dict.fromkeys(
             re.findall(r"(?:examples|docs)/[\w/]+\.py", commands)
         ):
             shown += folded(script)
-        text = (folder / "output.txt").read_text().rstrip()
+        text = (folder / "output.txt").read_text()
         box = nodes.container(classes=["output", f"run-{name}"])
         if text:
             box += code_block(text, "text")
         up = "../" * self.env.docname.count("/")
-        for path in sorted((folder / "result").rglob("*")):
-            where = f"{up}{FOLDER}/{name}/{path.relative_to(folder)}"
-            if path.suffix == ".png":
-                box += raw(
-                    f'<img src="{where}" alt="{path.stem}, drawn by the program" />'
-                )
-            elif path.suffix == ".html":
-                box += raw(
-                    f'<iframe class="film" src="{where}" title="{path.stem}"></iframe>'
-                )
+        for path in sorted((folder / "result").rglob("*.*")):
+            box += raw(
+                shown_file(path, f"{up}{FOLDER}/{name}/{path.relative_to(folder)}")
+            )
         return [*shown, box]
+
+
+def shown_file(path, where):
+    """The HTML that shows a picture or a film."""
+    if path.suffix == ".png":
+        return f'<img src="{where}" alt="{path.stem}, drawn by the program" />'
+    return f'<iframe class="film" src="{where}" title="{path.stem}"></iframe>'
 
 
 def code_block(text, language):

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mnpar
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.S)
@@ -50,3 +52,9 @@ def test_every_name_of_mnpar_that_the_readme_uses_is_there():
     names = re.findall(r"`(mnpar\.[\w.]+)", README)
     assert "mnpar.backward" in names
     assert [name for name in names if pydoc.locate(name) is None] == []
+
+
+def test_the_version_is_the_same_everywhere():
+    [cited] = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    [newest, *_] = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert cited == newest == mnpar.__version__
