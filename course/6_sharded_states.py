@@ -164,8 +164,8 @@ picture("states.png", bars)
 #
 # ### Exercise 6.3: train
 #
-# Write a training of your own, for any number of ranks: five updates of `make_model()` by SGD with
-# learning rate 0.5, in shards. Each rank takes its block of the examples. The grader runs
+# Write a training of your own, for any number of ranks: five updates of `make_model()` by
+# `MomentumSGD(0.1)`, in shards. Each rank takes its block of the examples. The grader runs
 # `mnpar.check`: gradients and weights must be those of one rank with all examples.
 
 

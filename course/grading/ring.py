@@ -121,6 +121,12 @@ def my_energy(answer):
         )
         require_neighbours_only(results[0][2])
         for rank, (_, gradient, _) in enumerate(results):
+            require(
+                ranks == 1 or is_close(gradient, stars.grad[blocks[rank]]),
+                f"{on_ranks(ranks)}: the energy is right, but the gradient of rank {rank}'s stars "
+                "is not. Did they go round as Variables, by F.send and F.recv? comm.send has no "
+                "gradient",
+            )
             require_close(
                 gradient,
                 stars.grad[blocks[rank]],

@@ -26,8 +26,8 @@ def bytes_on_a_rank(n, ranks, sharded):
 
 def my_training(comm, x, t):
     model = make_model()
-    optimizer = mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(0.5), comm, sharded=True)
-    optimizer.setup(model)
+    momentum = mnpar.optimizers.MomentumSGD(0.1)
+    optimizer = mnpar.create_multi_node_optimizer(momentum, comm, sharded=True).setup(model)
     mine = slice(*mnpar.plans.block(len(x), comm.size, comm.rank))
     for _ in range(5):
         optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x), t), x[mine], t[mine])

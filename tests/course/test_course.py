@@ -152,10 +152,17 @@ def test_a_lesson_runs_on_any_number_of_ranks(lesson, ranks, tmp_path):
     assert told(started(lesson, ranks, tmp_path))
 
 
+def errors(done):
+    """Return the lines that a refused lesson prints; Open MPI's launcher has a word of its own."""
+    assert "Traceback" not in done.stderr
+    return [line for line in done.stderr.splitlines() if "error:" in line]
+
+
 def test_one_rank_is_refused_in_one_line(tmp_path):
     done = started("1_ranks", 1, tmp_path)
     assert done.returncode == 2
-    assert re.fullmatch(r"1_ranks.py: error: a lesson needs 2 ranks or more, .*\n", done.stderr)
+    (line,) = errors(done)
+    assert line.startswith("1_ranks.py: error: a lesson needs 2 ranks or more, and 1 was started")
 
 
 def test_more_ranks_than_there_are_are_refused_in_one_line(tmp_path):
@@ -167,7 +174,7 @@ def test_more_ranks_than_there_are_are_refused_in_one_line(tmp_path):
     command, env = mpiexec_command(2)
     done = run_script(script, (), env, tmp_path, command)
     assert done.returncode == 2
-    assert done.stderr == "mine.py: error: mine needs 3 ranks, and mpiexec started 2\n"
+    assert errors(done) == ["mine.py: error: mine needs 3 ranks, and mpiexec started 2"]
 
 
 def test_without_matplotlib_a_lesson_goes_on(tmp_path):
