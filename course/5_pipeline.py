@@ -38,7 +38,7 @@ print(simulate(make_schedule("gpipe", ranks=3, micro_batches=1)).text())
 # Cut the batch into *micro-batches*. The numbers say which one it is.
 
 # %%
-for m in (2, 4, 8):
+for m in (2, 4, 6):
     print(simulate(make_schedule("gpipe", ranks=3, micro_batches=m)).text())
 
 # %% [markdown]
