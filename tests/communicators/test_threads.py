@@ -12,7 +12,8 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.autograd.tape import current_tape
-from mnpar.errors import DeadlockError, RankFailedError, UnreceivedWarning
+from mnpar.communicators.threads import transport
+from mnpar.errors import DeadlockError, MismatchError, RankFailedError, UnreceivedWarning
 
 HERE = f"{Path(__file__).parent.name}/{Path(__file__).name}"
 
@@ -579,11 +580,12 @@ def calls_of_a_rank(call, ranks):
 @pytest.mark.parametrize("call", COLLECTIVES.values(), ids=COLLECTIVES)
 def test_a_collective_costs_a_rank_the_same_however_many_there_are(call):
     """The first rank that goes on joins what all have brought, for all."""
-    few, many = calls_of_a_rank(call, 8), calls_of_a_rank(call, 64)
+    few, many = calls_of_a_rank(call, 9), calls_of_a_rank(call, 72)
     assert many < 1.5 * few
 
 
-def test_ranks_that_share_a_result_have_arrays_of_their_own():
+@pytest.mark.parametrize("ranks", [5, 9, 20])
+def test_ranks_that_share_a_result_have_arrays_of_their_own(ranks):
     def program(comm):
         for n in (4, 2000, 20000):
             for reduce in (comm.allreduce, lambda x: comm.iallreduce(x).wait()):
@@ -594,7 +596,32 @@ def test_ranks_that_share_a_result_have_arrays_of_their_own():
                 assert (y == comm.rank).all()
                 np.testing.assert_array_equal(reduce(np.ones(n)), np.full(n, comm.size))
 
-    mnpar.run(program, 5)
+    mnpar.run(program, ranks)
+
+
+MISTAKES = {
+    "shapes": lambda comm: comm.allreduce(np.ones(comm.rank + 1)),
+    "collectives": lambda comm: comm.barrier() if comm.rank == 1 else comm.allreduce(np.ones(2)),
+    "an array that cannot be sent": lambda comm: comm.allreduce(
+        np.array([None]) if comm.rank == 2 else np.ones(2)
+    ),
+    "roots": lambda comm: comm.bcast(np.ones(2), comm.rank),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_an_error_is_the_same_where_ranks_share_the_blocks(mistake, monkeypatch):
+    def program(comm):
+        comm.allreduce(np.ones(2))
+        with pytest.raises((MismatchError, TypeError)) as error:
+            mistake(comm)
+        return str(error.value)
+
+    told = []
+    for few in (0, 8):
+        monkeypatch.setattr(transport, "_FEW", few)
+        told.append(mnpar.run(program, 3))
+    assert told[0] == told[1]
 
 
 def test_a_thousand_ranks_pass_a_message_round_the_ring():

@@ -35,9 +35,13 @@ from mnpar.errors import CommunicatorError, DeadlockError, RankFailedError, Unre
 from mnpar.runtime.callsite import call_site
 from mnpar.runtime.process import NO_RANK
 
+# ranks: more share what is found in the blocks of all; of so few each keeps its last match
+_FEW = 8
 
-def _joined(blocks: list[bytes]) -> SharedBlocks:
-    return SharedBlocks(b"".join(blocks))
+
+def _joined(blocks: list[bytes]) -> bytes:
+    joined = b"".join(blocks)
+    return joined if len(blocks) <= _FEW else SharedBlocks(joined)
 
 
 class ThreadMatchBuffer(MatchBuffer):
@@ -53,7 +57,11 @@ class ThreadMatchBuffer(MatchBuffer):
     def wait(self, waiting: Waiting) -> None:
         pending = self._transport.exchange(bytes(self.mine), self._lane, waiting)
         wait(self._transport, pending)
-        self.whole = pending.value()
+        joined = pending.value()
+        if type(joined) is SharedBlocks:
+            self.whole = joined
+        else:
+            self.whole[:] = joined
 
 
 class ThreadTransport:

@@ -41,7 +41,7 @@ def test_backward_is_the_exact_adjoint_and_derivatives_are_difference_quotients(
 @rows(lambda row: row.uneven)
 @shapes(SHAPES[:3])
 @twins
-@pytest.mark.ranks(5, 6, 8, on="threads")
+@pytest.mark.ranks(5, 6, 8, 9, on="threads")
 def test_so_they_are_on_more_ranks_each_with_a_shape_of_its_own(comm, row, shape, when):
     check(comm, row, shape, when)
 

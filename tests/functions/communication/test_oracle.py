@@ -98,7 +98,7 @@ def test_a_collective_equals_its_plan_forward_and_backward(comm, row, lead, when
 @pytest.mark.parametrize("name", UNEVEN)
 @leads
 @pytest.mark.parametrize("when", TWINS)
-@pytest.mark.ranks(5, 6, 8, on="threads")
+@pytest.mark.ranks(5, 6, 8, 9, on="threads")
 def test_so_it_does_on_more_ranks_each_with_a_shape_of_its_own(comm, name, lead, when):
     check(comm, PLANS[name], lead, when)
 
