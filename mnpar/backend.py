@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
+from mnpar.runtime.callsite import call_site
+
 # numpy's or CuPy's; type checkers take CuPy's arrays for numpy's, whose interface they have
 Array: TypeAlias = np.ndarray[Any, Any]
 # slices, numbers, arrays or an ellipsis, one for each axis
@@ -612,7 +614,7 @@ def empty_in_order(
 
 def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: bool = False) -> None:
     """Raise FloatingPointError if any of the arrays (or None) has NaN or, unless ``infinite``
-    allows it, infinity.
+    allows it, infinity; name the function ``owner``, and the user's line.
     """
     for i, y in enumerate(arrays):
         if y is None or y.dtype.kind not in "fc":
@@ -620,8 +622,9 @@ def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: boo
         xp = get_array_module(y)
         if xp.isnan(y).any() if infinite else not xp.isfinite(y).all():
             found = "NaN" if infinite else "NaN or infinity"
+            where = "" if " at " in owner else f", at {call_site(1)}"
             raise FloatingPointError(
-                f"{what} {i} of {owner} has {found} (mnpar.config.debug looks for them)"
+                f"{what} {i} of {owner} has {found}{where} (mnpar.config.debug looks for them)"
             )
 
 

@@ -309,6 +309,7 @@ def _backward(
         retain_grad=retain_grad,
         retain_tape=retain_tape,
         on_final=leaves.add,
+        outputs=[y.array for y in outputs],
     )
     leaves.add_all(found)
     if watching is not None:

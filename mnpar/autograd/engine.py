@@ -33,8 +33,11 @@ from mnpar.function_hook import around_vjp, function_hooks
 from mnpar.runtime.callsite import call_site
 
 Seed: TypeAlias = tuple[VariableNode, Gradient]
-# Called with the seeds and the communications on the tape, before a backward visits these: checks.
-before_backward: list[Callable[[Sequence[Seed], Sequence[Function]], None]] = []
+# Called before a backward visits communications, with the seeds, with the communications on the
+# tape, and with the arrays of the variables that it starts from: checks.
+before_backward: list[
+    Callable[[Sequence[Seed], Sequence[Function], Sequence[Array | None]], None]
+] = []
 
 
 def run_backward(
@@ -46,6 +49,7 @@ def run_backward(
     retain_tape: bool = False,
     on_final: Callable[[VariableNode, Gradient], None] | None = None,
     deferred: list[DeferredGradients] | None = None,
+    outputs: Sequence[Array | None] = (),
 ) -> dict[Any, Gradient]:
     """Walk the graph backwards from ``seeds``, and the current tape with it.
 
@@ -59,6 +63,7 @@ def run_backward(
         on_final: called with each leaf that has hooks, and its gradient, as soon as that is final.
         deferred: collects gradients of leaves that the caller computes later; hooks of leaves are
             not called then.
+        outputs: the arrays of the variables that backward starts from, for checks.
 
     Returns:
         All other gradients of leaves and of ``targets``, by ``node.key``.
@@ -75,7 +80,7 @@ def run_backward(
     try:
         if tape.records:
             for check in before_backward:
-                check(seeds, tape.records)
+                check(seeds, tape.records, outputs)
             keeps_tape = record or retain_tape
             tape.current_pass = BackwardPass(keeps_tape, targets is not None, call_site())
         with recording(record):

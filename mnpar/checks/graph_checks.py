@@ -8,18 +8,23 @@ communication is on the tape, and next to nothing elsewhere.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from mnpar.autograd.engine import Seed, before_backward
 from mnpar.autograd.tape import current_tape
 from mnpar.checks.joint_loss import compare_gradients
+from mnpar.checks.nonfinite import warn_of_nonfinite
 from mnpar.checks.states import Survey
 from mnpar.configuration import is_debugging
 from mnpar.runtime.callsite import call_site, warn_user
 
 if TYPE_CHECKING:
+    from mnpar.backend import Array
     from mnpar.communicators.transport import Transport
     from mnpar.functions.communication.base import Communication
     from mnpar.variable import Variable
@@ -68,12 +73,17 @@ _visits = Visits()
 _site = attrgetter("site")
 
 
-def look(seeds: Sequence[Seed], communications: Sequence[Any]) -> None:
+def look(
+    seeds: Sequence[Seed], communications: Sequence[Any], losses: Sequence[Array | None]
+) -> None:
     """Look at a graph before backward visits it.
 
     Raises:
         MismatchError: see :class:`Survey`.
     """
+    for loss in losses:
+        if type(loss) is np.ndarray and loss.size == 1 and not isfinite(abs(loss.item())):
+            warn_of_nonfinite(seeds, communications, loss, _visits.told)
     # its hash alone is kept: a program may have a thousand long sequences
     if _visits.is_due(communications, hash(tuple(map(_site, communications)))):
         survey = Survey([node for node, _ in seeds], communications)

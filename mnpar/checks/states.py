@@ -89,7 +89,7 @@ class Survey:
         self, roots: Iterable[VariableNode], communications: Sequence[Function] = ()
     ) -> None:
         speaking = [f for f in communications if not (f.silent_forward or f.silent_backward)]
-        functions = _ancestors(roots, speaking)
+        functions = ancestors(roots, speaking)
         self._order = [functions[number] for number in sorted(functions)]
         leaves = [x for f in self._order for x in f.inputs if x.creator is None]
         self._named = any(map(_is_parameter, leaves))
@@ -186,7 +186,7 @@ def _added_once(function: Any) -> VariableNode | None:
     return function.inputs[1] if getattr(function, "adds_once", False) else None
 
 
-def _ancestors(
+def ancestors(
     roots: Iterable[VariableNode], communications: Iterable[Function]
 ) -> dict[int, Function]:
     """Return communications, and the functions from which they and ``roots`` were computed, by

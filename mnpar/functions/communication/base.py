@@ -10,13 +10,14 @@ a gradient then sends a short message that says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from mnpar.autograd.graph import VariableNode
 from mnpar.autograd.tape import current_tape
+from mnpar.backend import check_finite
 from mnpar.communicators.channel import AdjointChannel
 from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.communicators.operation import Operation, complete
@@ -204,7 +205,19 @@ class Communication(GenericFunction):
         return channel if self.adjoint_of is None else AdjointChannel(channel, self.adjoint_of)
 
     def prepare(self, inputs: tuple[Any, ...]) -> tuple[list[VariableNode], list[Any]]:
-        return super().prepare(self.all_there(inputs))
+        nodes, arrays = super().prepare(self.all_there(inputs))
+        self.check_finite(arrays)
+        return nodes, arrays
+
+    def check_finite(self, xs: Sequence[Any]) -> None:
+        """Check, in debug mode, that this rank gives others no NaN or infinity: these have it next,
+        and could not say where it came from.
+
+        Raises:
+            FloatingPointError: one of the arrays has it.
+        """
+        if is_debugging():
+            check_finite(self.label, "input", tuple(xs), self.infinite)
 
     def all_there(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """The inputs, all there: only gradients may be missing. (None comes from a model that
@@ -343,6 +356,7 @@ class Communication(GenericFunction):
     def adjoint(self, function: Communication, *gys: Any) -> tuple[Any, ...]:
         """Run the adjoint: recorded if this backward is, else on the bare arrays."""
         if not is_recording():
+            function.check_finite(gys)
             gxs = function.forward(*gys)
             gxs = gxs if isinstance(gxs, tuple) else (gxs,)
             if self.compare is not None:

@@ -177,6 +177,7 @@ class SplitCollective:
         what.differentiable = first.differentiable
         first.number = tick()
         arrays = tuple(given)
+        what.check_finite(arrays)
         for hook in self._hooks():
             hook.forward_preprocess(first, arrays)
         self._question = self._ask(arrays)
