@@ -8,7 +8,6 @@ communication is on the tape, and next to nothing elsewhere.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -59,9 +58,13 @@ class Visits:
         if comm.transport is not transport:
             counts = self._counts.setdefault(comm.transport, {})
             self._latest = comm.transport, counts
-        if len(counts) > self.MANY:
-            counts.clear()
-        count = counts[what] = counts.get(what, 0) + 1
+        try:
+            count = counts[what] = counts[what] + 1
+        except KeyError:
+            if len(counts) > self.MANY:
+                counts.clear()
+            counts[what] = 1
+            return True
         return not count & (count - 1) or is_debugging()
 
     def told(self, kind: Communication) -> set[str]:
@@ -82,7 +85,8 @@ def look(
         MismatchError: see :class:`Survey`.
     """
     for loss in losses:
-        if type(loss) is np.ndarray and loss.size == 1 and not isfinite(abs(loss.item())):
+        # (of NaN and infinity the difference is NaN)
+        if type(loss) is np.ndarray and not loss.shape and (x := loss.item()) - x:
             warn_of_nonfinite(seeds, communications, loss, _visits.told)
     # its hash alone is kept: a program may have a thousand long sequences
     if _visits.is_due(communications, hash(tuple(map(_site, communications)))):
