@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from mnpar.checkpoint.store import Shard, reach
+from mnpar.serializers.atomic import naming_path
 
 
 def _path(hidden: str, rank: int) -> str:
@@ -20,7 +21,7 @@ def write_marker(hidden: str, rank: int, content: Any) -> None:
     """Write a rank's marker, anything that JSON can hold, atomically."""
     path = _path(hidden, rank)
     # the file may exist already, written in part, if the disk was full
-    with open(path + "~", "w") as file:
+    with naming_path(path + "~"), open(path + "~", "w") as file:
         json.dump(content, file)
     reach("note written")
     os.rename(path + "~", path)

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from mnpar.dataset.mixin import DatasetMixin
 from mnpar.errors import DatasetError
+from mnpar.serializers.atomic import naming_path
 
 _BUILTINS = (
     "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple"
@@ -149,21 +150,25 @@ class PickleDatasetWriter:
 
     def __init__(self, writer: IO[bytes], protocol: int = pickle.HIGHEST_PROTOCOL) -> None:
         self._writer, self._protocol = writer, protocol
+        self._name = str(getattr(writer, "name", writer))  # for errors
 
     def write(self, x: Any) -> None:
         """Append an example, which can be anything that can be pickled; what is neither an array, a
         number, text nor a container of these is read only by a data set that is told its class.
         """
-        pickle.dump(x, self._writer, self._protocol)
+        with naming_path(self._name):
+            pickle.dump(x, self._writer, self._protocol)
 
     def flush(self) -> None:
         """Hand what was written to the system."""
         if hasattr(self._writer, "flush"):
-            self._writer.flush()
+            with naming_path(self._name):
+                self._writer.flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._writer.close()
+        with naming_path(self._name):
+            self._writer.close()
 
     def __enter__(self) -> PickleDatasetWriter:
         return self

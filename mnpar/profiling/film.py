@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mnpar.errors import DatasetError
+from mnpar.serializers.atomic import naming_path
 
 KINDS = ("forward", "backward", "update", "wait", "send", "recv", "stage")
 _TEMPLATE = Path(__file__).with_name("film.html")
@@ -143,4 +144,5 @@ def write_film(trace: str | Path, out: str | Path) -> None:
         page = make_film(events, Path(trace).parent.name or "mnpar")
     except DatasetError as error:
         raise DatasetError(f"{trace}: {error}") from None
-    Path(out).write_text(page, encoding="utf-8")
+    with naming_path(out):
+        Path(out).write_text(page, encoding="utf-8")

@@ -32,6 +32,7 @@ from mnpar.optimizers import GradientMethod
 from mnpar.parallel.pipeline.step import Step
 from mnpar.profiling.timeline import Event, Timeline
 from mnpar.runtime.callsite import call_site
+from mnpar.serializers.atomic import naming_path
 
 Clock = Callable[[], float]
 _STATM = "/proc/self/statm"  # Linux: pages of the process; the second number are those in memory
@@ -351,6 +352,8 @@ def profile(
         timeline.take(known)
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "timeline.json").write_text(json.dumps(timeline.trace()))
+        trace = folder / "timeline.json"
+        with naming_path(trace):
+            trace.write_text(json.dumps(timeline.trace()))
         if picture:
             timeline.draw(folder / "timeline.png")

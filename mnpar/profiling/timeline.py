@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mnpar.serializers.atomic import naming_path
+
 
 class Event(NamedTuple):
     """Something that a rank did.
@@ -220,7 +222,8 @@ class Timeline:
         figure = Figure(figsize=(14, 1.2 + 0.9 * len(self.events)), layout="constrained")
         axes = figure.subplots()
         self.draw_on(axes)
-        figure.savefig(path, dpi=120)
+        with naming_path(path):
+            figure.savefig(path, dpi=120)
 
     def draw_on(self, axes: Any) -> None:
         """Draw on matplotlib's axes what :meth:`draw` draws."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,18 +20,31 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 @contextmanager
-def naming_path(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add the path to errors of a full or broken disk, which the system raises without one.
+def naming_path(
+    path: str | os.PathLike[str], temporary: str | os.PathLike[str] | None = None
+) -> Iterator[None]:
+    """Add the path to errors of a full or broken disk, which the system raises without one, and to
+    those of a full disk the bytes that were written, and those that are free.
 
     Args:
         path: of the file that is written.
+        temporary: where it is written now, if that is elsewhere.
     """
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno in _OF_THE_DISK:
-            raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
-        raise
+        if error.filename is not None or error.errno not in _OF_THE_DISK:
+            raise
+        text = os.strerror(error.errno)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            here = os.fspath(path if temporary is None else temporary)
+            with suppress(OSError):
+                disk = shutil.disk_usage(os.path.dirname(here) or ".")
+                text += (
+                    f", after {os.path.getsize(here):,} bytes of the file (its folder has "
+                    f"{disk.free:,} of {disk.total:,} bytes left)"
+                )
+        raise OSError(error.errno, text, os.fspath(path)) from error
 
 
 @contextmanager
@@ -68,7 +82,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     # the umask has its say
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with naming_path(path), os.fdopen(descriptor, "wb") as file:
+        with naming_path(path, temporary), os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -114,7 +128,7 @@ def replacing_path(path: str) -> Iterator[str]:
     stem, ending = os.path.splitext(name)
     with tempfile.TemporaryDirectory(prefix=f".{stem}.", dir=folder or ".") as beside:
         temporary = os.path.join(beside, "new" + ending)
-        with naming_path(path):
+        with naming_path(path, temporary):
             yield temporary
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
