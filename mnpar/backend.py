@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mnpar.runtime.callsite import call_site
-
 # numpy's or CuPy's; type checkers take CuPy's arrays for numpy's, whose interface they have
 Array: TypeAlias = np.ndarray[Any, Any]
 # slices, numbers, arrays or an ellipsis, one for each axis
@@ -612,9 +610,15 @@ def empty_in_order(
     return xp.empty([shape[axis] for axis in order], dtype).transpose(places)
 
 
-def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: bool = False) -> None:
+def check_finite(
+    owner: str,
+    what: str,
+    arrays: tuple[Array, ...],
+    infinite: bool = False,
+    site: Callable[[], str] | None = None,
+) -> None:
     """Raise FloatingPointError if any of the arrays (or None) has NaN or, unless ``infinite``
-    allows it, infinity; name the function ``owner``, and the user's line.
+    allows it, infinity; name the function ``owner``, and the line that ``site`` returns.
     """
     for i, y in enumerate(arrays):
         if y is None or y.dtype.kind not in "fc":
@@ -622,7 +626,7 @@ def check_finite(owner: str, what: str, arrays: tuple[Array, ...], infinite: boo
         xp = get_array_module(y)
         if xp.isnan(y).any() if infinite else not xp.isfinite(y).all():
             found = "NaN" if infinite else "NaN or infinity"
-            where = "" if " at " in owner else f", at {call_site(1)}"
+            where = "" if site is None else f", at {site()}"
             raise FloatingPointError(
                 f"{what} {i} of {owner} has {found}{where} (mnpar.config.debug looks for them)"
             )

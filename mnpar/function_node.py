@@ -16,6 +16,7 @@ from mnpar.autograd.tape import current_tape
 from mnpar.backend import Array
 from mnpar.configuration import is_debugging, is_recording
 from mnpar.function_hook import Hookable, around_forward, function_hooks
+from mnpar.runtime.callsite import call_site
 from mnpar.variable import Variable, as_variable
 
 # an input's gradient, None, or a function that computes the gradient when it is wanted
@@ -210,7 +211,11 @@ class FunctionNode(Hookable):
             outputs = tuple(map(Variable.of, ys, nodes))
         if is_debugging():
             backend.check_finite(
-                self.label, "output", tuple([y.array for y in outputs]), self.infinite
+                self.label,
+                "output",
+                tuple([y.array for y in outputs]),
+                self.infinite,
+                None if self.site else call_site,
             )
         if recorded is not None:
             self.number = self.number or tick()
