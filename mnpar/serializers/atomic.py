@@ -36,8 +36,8 @@ def naming_path(
         if error.filename is not None or error.errno not in _OF_THE_DISK:
             raise
         text = os.strerror(error.errno)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            here = os.fspath(path if temporary is None else temporary)
+        here = os.fspath(path if temporary is None else temporary)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and os.path.isfile(here):
             with suppress(OSError):
                 disk = shutil.disk_usage(os.path.dirname(here) or ".")
                 text += (
