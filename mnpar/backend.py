@@ -11,16 +11,17 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
+from types import EllipsisType, ModuleType
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 # numpy's or CuPy's; type checkers take CuPy's arrays for numpy's, whose interface they have
 Array: TypeAlias = np.ndarray[Any, Any]
-# slices, numbers, arrays or an ellipsis, one for each axis
-Index: TypeAlias = tuple[Any, ...]
+# what an array is indexed by along one axis; an ellipsis stands for several
+AxisIndex: TypeAlias = SupportsIndex | slice | EllipsisType | Array | Sequence[int] | None
+Index: TypeAlias = tuple[AxisIndex, ...]
 
 
 class ArrayModule(ModuleType):

@@ -201,7 +201,7 @@ def f1_score(
 def r2_score(
     pred: Variable | Array,
     true: Variable | Array,
-    sample_weight: Any = None,
+    sample_weight: Variable | Array | None = None,
     multioutput: str = "uniform_average",
 ) -> Variable:
     """The share of the variance that predictions explain: 1 - Σ (p - t)² / Σ (t - t̄)², 0 where

@@ -227,8 +227,8 @@ def _public(function: Any, formula: Callable[..., Any], like: Any) -> Any:
 @overload
 def array_of(x: Variable | Array) -> Array: ...
 @overload
-def array_of(x: Variable | Array | float) -> Array | float: ...
-def array_of(x: Variable | Array | float) -> Array | float:
+def array_of(x: Variable | Array | Result) -> Array | Result: ...
+def array_of(x: Variable | Array | Result) -> Array | Result:
     """The array of a Variable, or the array itself: for masks and labels, through which nothing is
     differentiated.
     """

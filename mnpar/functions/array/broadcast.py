@@ -6,7 +6,6 @@ Every function that broadcasts its operands relies on the pair through :func:`un
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -111,7 +110,7 @@ def sum_to(x: Variable | Array, shape: Sequence[int]) -> Variable:
     return SumTo(new).apply((v,))[0]
 
 
-def broadcast(*args: Any) -> Any:
+def broadcast(*args: Variable | Array) -> Variable | tuple[Variable, ...]:
     """Give all arguments the one shape that numpy's broadcasting finds for them.
 
     Args:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array, ArrayModule
+from mnpar.backend import Array, ArrayModule, AxisIndex, Index
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import Shape, unbroadcast
 from mnpar.functions.node import GenericFunction, array_of, as_operand, check_labels, show_shapes
@@ -22,7 +21,7 @@ class GetItem(GenericFunction):
     ScatterAdd.
     """
 
-    def __init__(self, index: Any) -> None:
+    def __init__(self, index: AxisIndex | Index) -> None:
         self.index = index
 
     def forward(self, x: Array) -> Array:
@@ -37,7 +36,7 @@ class GetItem(GenericFunction):
 class ScatterAdd(GenericFunction):
     """Zeros of a shape, with the input added at an index: the transpose of GetItem."""
 
-    def __init__(self, index: Any, shape: Shape) -> None:
+    def __init__(self, index: AxisIndex | Index, shape: Shape) -> None:
         self.index, self.shape = index, shape
 
     def forward(self, x: Array) -> Array:
@@ -70,12 +69,12 @@ class ScatterAdd(GenericFunction):
         return lambda: gy[self.index]
 
 
-def _rows(index: Any) -> bool:
+def _rows(index: AxisIndex | Index) -> bool:
     """The index is an array of numbers of rows."""
     return backend.is_array(index) and index.dtype.kind in "iu" and index.ndim > 0
 
 
-def _may_repeat(index: Any) -> bool:
+def _may_repeat(index: AxisIndex | Index) -> bool:
     """Integer arrays can name an element twice; slices, numbers and masks cannot."""
     parts = index if isinstance(index, tuple) else (index,)
     return any(
@@ -86,7 +85,7 @@ def _may_repeat(index: Any) -> bool:
     )
 
 
-def get_item(x: Variable | Array, slices: Any) -> Variable:
+def get_item(x: Variable | Array, slices: AxisIndex | Index) -> Variable:
     """Return ``x[slices]``; an element that is picked twice gets both gradients.
 
     Args:

@@ -220,7 +220,7 @@ def _filled(
     ]
 
 
-def _explain(name: str, xs: Sequence[Variable | Array], axis: Any, error: Exception) -> Exception:
+def _explain(name: str, xs: Sequence[Variable | Array], axis: int, error: Exception) -> Exception:
     if getattr(axis, "shape", ()):  # concat(a, b)
         return TypeError(
             f"{name}: the axis is an integer, not an array: the arrays come in one tuple, as "

@@ -99,7 +99,7 @@ def pad(
 
 
 def pad_sequence(
-    xs: Sequence[Variable | Array], length: int | None = None, padding: Any = 0
+    xs: Sequence[Variable | Array], length: int | None = None, padding: complex = 0
 ) -> Variable:
     """Join sequences of different lengths into one array, padded at their ends.
 

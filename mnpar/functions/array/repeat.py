@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index
 from typing import Any
 
@@ -20,7 +21,7 @@ from mnpar.variable import Variable, as_variable
 FEW = 8  # slices that are added one by one
 
 
-def tile(x: Variable | Array, reps: Any) -> Variable:
+def tile(x: Variable | Array, reps: int | Sequence[int]) -> Variable:
     """Copies of an array side by side.
 
     Args:

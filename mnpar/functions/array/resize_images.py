@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -103,7 +103,10 @@ MODES = ("bilinear", "nearest")
 
 
 def resize_images(
-    x: Variable | Array, output_shape: Any, mode: str = "bilinear", align_corners: bool = True
+    x: Variable | Array,
+    output_shape: Sequence[int],
+    mode: str = "bilinear",
+    align_corners: bool = True,
 ) -> Variable:
     """Resize images by interpolation.
 
@@ -158,16 +161,20 @@ def band(at: Array, size: int) -> list[Interpolation]:
     return parts
 
 
-def places(size: int, out: int, mode: str, align_corners: bool) -> Any:
+def places(size: int, out: int, mode: str, align_corners: bool) -> Array:
     """Return where each of ``out`` cells lies among ``size`` cells."""
     cells = np.arange(out)
+    at: Array
     if mode == "nearest":
-        return cells * size // out
-    if align_corners:
-        return cells * ((size - 1) / max(out - 1, 1))
-    return np.clip((cells + 0.5) * (size / out) - 0.5, 0, size - 1)
+        at = cells * size // out
+    elif align_corners:
+        at = cells * ((size - 1) / max(out - 1, 1))
+    else:
+        at = np.clip((cells + 0.5) * (size / out) - 0.5, 0, size - 1)
+    return at
 
 
-def weights_at(at: Any, cells: Any) -> Any:
+def weights_at(at: Array, cells: Array) -> Array:
     """Return the weights of cells in places among them: (places, cells)."""
-    return np.maximum(0, 1 - abs(at[:, None] - cells))
+    weights: Array = np.maximum(0, 1 - abs(at[:, None] - cells))
+    return weights

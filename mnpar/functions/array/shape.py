@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from numpy.typing import DTypeLike
 
@@ -243,7 +242,7 @@ class Cast(GenericFunction):
         return lambda: backend.cast_gradient(gy, self.inputs[0].dtype)
 
 
-def cast(x: Variable | Array, typ: Any) -> Variable:
+def cast(x: Variable | Array, typ: DTypeLike) -> Variable:
     """Convert to another dtype; the gradient comes back in the old one.
 
     Args:
@@ -263,7 +262,7 @@ def cast(x: Variable | Array, typ: Any) -> Variable:
 class Copy(GenericFunction):
     """The same elements on a device; ``gx`` is ``gy`` on the device of ``x``."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: int | str | None) -> None:
         self.device = device
 
     def forward(self, x: Array) -> Array:
@@ -274,7 +273,7 @@ class Copy(GenericFunction):
         return lambda: Copy(self.origin)(gy)
 
 
-def copy(x: Variable | Array, dst: Any) -> Variable:
+def copy(x: Variable | Array, dst: int | str | None) -> Variable:
     """The same values on another device; the gradient goes back to where ``x`` is.
 
     Args:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnpar.backend import Array
+from mnpar.backend import Array, Index
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.pad import pad
 from mnpar.functions.array.shape import reshape, transpose
@@ -46,7 +46,7 @@ def spatial_transformer_grid(theta: Variable | Array, output_shape: tuple[int, i
     return reshape(matmul(theta, even.reshape(3, H * W)), (theta.shape[0], 2, H, W))
 
 
-def spatial_transformer_sampler(x: Variable | Array, grid: Any) -> Variable:
+def spatial_transformer_sampler(x: Variable | Array, grid: Variable | Array) -> Variable:
     """Return the values at given places of an image, by bilinear interpolation; around the image
     are zeros.
 
@@ -89,7 +89,7 @@ def spatial_transformer_sampler(x: Variable | Array, grid: Any) -> Variable:
     return transpose(y, (0, 3, 1, 2))
 
 
-def _corners(places: Variable, size: int) -> list[tuple[Any, Variable]]:
+def _corners(places: Variable, size: int) -> list[tuple[Index, Variable]]:
     """The cells of a padded axis on both sides of places from -1 to 1, and how much of each."""
     at = clip((places + 1) * ((size - 1) / 2) + 1, 0.0, float(size + 1))
     # what is seen from NaN is NaN, wherever that is

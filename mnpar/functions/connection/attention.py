@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -37,9 +36,9 @@ class Attention(GenericFunction):
 
     def backward(self, go: Variable | Array) -> InputGradients:
         q, k, v = self.get_retained_inputs()
-        found: list[Any] = []
+        found: list[Variable | Array] = []
 
-        def of(i: int) -> Any:
+        def of(i: int) -> Variable | Array:
             if not found:
                 if isinstance(go, Variable):
                     found.extend(self._recorded(q, k, v, go))
@@ -50,7 +49,7 @@ class Attention(GenericFunction):
 
         return lambda: of(0), lambda: of(1), lambda: of(2)
 
-    def _recorded(self, q: Variable, k: Variable, v: Variable, go: Variable) -> list[Any]:
+    def _recorded(self, q: Variable, k: Variable, v: Variable, go: Variable) -> list[Variable]:
         """The gradients in functions of Variables, differentiable any number of times."""
         blocks, xp, T, S = self.blocks, q.xp, q.shape[-2], k.shape[-2]
         shown = blocks.shown

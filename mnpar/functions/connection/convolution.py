@@ -51,7 +51,7 @@ class Convolving(GenericFunction):
         return W.reshape(self.groups, W.shape[0] // self.groups, -1).astype(dtype, copy=False)
 
 
-def _computed(*arrays: Array) -> Any:
+def _computed(*arrays: Array) -> np.dtype[Any]:
     """The dtype in which products are made: halves in 32 bits."""
     dtype = np.result_type(*[x.dtype for x in arrays])
     return np.dtype("f4") if dtype.char == "e" else dtype

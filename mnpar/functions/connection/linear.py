@@ -58,7 +58,7 @@ class Linear(GenericFunction):
             return sum_over(gy, 0)
         return gy.sum(axis=0, out=out)
 
-    def join_key(self) -> Any:
+    def join_key(self) -> tuple[object, ...]:
         """Functions with the same W and b can share one product."""
         x, *weights = self.inputs
         return (x.dtype, *map(id, weights))

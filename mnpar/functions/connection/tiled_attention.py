@@ -15,7 +15,7 @@ attention hides everything are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from mnpar.configuration import is_recording
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.joining import Concat
-from mnpar.functions.node import GenericFunction, array_of
+from mnpar.functions.node import GenericFunction, Operand, array_of
 from mnpar.functions.normalization.moments import cast
 from mnpar.kernels import attention_tiles
 from mnpar.kernels.attention_tiles import (
@@ -40,6 +40,9 @@ from mnpar.kernels.dtypes import compute_dtype, upcast_halves
 from mnpar.plans import in_order, rows_of
 from mnpar.plans.ring import Cut, Stretch, finer, ways
 from mnpar.variable import Variable
+
+# a stretch of rows: the first, and the one after the last
+Place: TypeAlias = tuple[int, int]
 
 
 class Probabilities(GenericFunction):
@@ -69,19 +72,20 @@ class Probabilities(GenericFunction):
         )
 
 
-def mask_gradient(gs: Variable | Array, hidden: Hidden | None) -> Any:
+def mask_gradient(gs: Operand, hidden: Hidden | None) -> Operand:
     """A gradient of scores: none flows to what is hidden. Only of blind queries is there one."""
     if hidden is None or hidden.blind is None:
         return gs
-    return gs * (~hidden.where).astype(gs.dtype)
+    masked: Operand = gs * (~hidden.where).astype(gs.dtype)
+    return masked
 
 
-def batched_product(a: Variable | Array, b: Variable | Array) -> Any:
+def batched_product(a: Variable | Array, b: Variable | Array) -> Variable | Array:
     """The product, of arrays in pieces of a size that BLAS likes, of Variables as a function."""
     return a @ b if isinstance(a, Variable) or isinstance(b, Variable) else batched_matmul(a, b)
 
 
-def product_with_transpose(a: Variable | Array, b: Variable | Array) -> Any:
+def product_with_transpose(a: Variable | Array, b: Variable | Array) -> Variable | Array:
     """a bᵀ, for which small arrays are turned round first."""
     b = matrix_transpose(b)
     return batched_product(
@@ -97,7 +101,7 @@ def tile_gradients(
     go: Variable | Array,
     c: Variable | Array,
     hidden: Hidden | None,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Variable | Array, Variable | Array, Variable | Array]:
     """The part of a tile in the gradients of q, k and v; of arrays or Variables.
 
     Args:
@@ -217,15 +221,15 @@ class TiledAttention(GenericFunction):
             )
 
     def _round(
-        self, k: Variable | Array, v: Variable | Array, order: int, record: bool
-    ) -> Iterator[tuple[int, Any, Any]]:
+        self, k: Operand, v: Operand, order: int, record: bool
+    ) -> Iterator[tuple[int, Operand, Operand]]:
         """The keys and values that are on this rank after 0, 1, … hops."""
         yield 0, k, v
 
     def backward(self, go: Variable | Array, glse: Variable | Array) -> InputGradients:
         (q, k, v), record = self.get_retained_inputs(), is_recording()
         ring, rank, D, (mine, gqs) = self.ways.ring, self.rank, k.shape[-1], self._mine(q, go, glse)
-        own: list[Any] = []
+        own: list[Variable | Array | None] = []
         for h, keys, values in self._round(k, v, 1, record):
             added = self._look(h, keys, values, mine, gqs)
             if h == 0:
@@ -244,20 +248,20 @@ class TiledAttention(GenericFunction):
     def _hand_on(
         self,
         h: int,
-        added: list[Any],
-        own: list[Any],
+        added: list[Variable | Array | None],
+        own: list[Variable | Array | None],
         k: Variable | Array,
         v: Variable | Array,
         record: bool,
     ) -> None:
         """Let what was added to the gradients of others' keys go where they go."""
 
-    def _landed(self, hops: int, own: list[Any]) -> Any:
+    def _landed(self, hops: int, own: list[Variable | Array | None]) -> Any:
         """Take what comes back for this rank's own keys."""
 
     def _mine(
         self, q: Variable | Array, go: Variable | Array, glse: Variable | Array
-    ) -> tuple[dict[Any, QueryRows], dict[Any, Any]]:
+    ) -> tuple[dict[Place, QueryRows], dict[Place, Variable | Array]]:
         """For each stretch of this rank's queries, if there is a gradient; and room for the
         gradients of them.
         """
@@ -272,12 +276,17 @@ class TiledAttention(GenericFunction):
         return {_key(r): QueryRows(*[x[..., r, :] for x in (q, lse, go, c)]) for r in rows}, {}
 
     def _look(
-        self, h: int, keys: Any, values: Any, mine: dict[Any, QueryRows], gqs: dict[Any, Any]
-    ) -> list[Any]:
+        self,
+        h: int,
+        keys: Variable | Array,
+        values: Variable | Array,
+        mine: dict[Place, QueryRows],
+        gqs: dict[Place, Variable | Array],
+    ) -> list[Variable | Array | None]:
         """Return what this rank's queries add to the gradients of the keys and values that are here
         now, and these to theirs.
         """
-        found: dict[Any, Any] = {}
+        found: dict[Place, Variable | Array] = {}
         for tile in self.ways.ring.tiles(self.rank, h) if mine else ():
             hidden = self.masks.hidden(tile, self.xp)
             place = _key(tile.rows)
@@ -285,20 +294,20 @@ class TiledAttention(GenericFunction):
             k = keys[..., tile.columns, :]
             v = values[..., tile.columns, :]
             one = mine[place]
-            gq, *gkv = tile_gradients(one.q, k, v, one.lse, one.go, one.c, hidden)
+            gq, gk, gv = tile_gradients(one.q, k, v, one.lse, one.go, one.c, hidden)
             gqs[place] = gqs[place] + gq if place in gqs else gq
-            gkv = Concat(-1)(*gkv)
+            gkv = Concat(-1)(gk, gv)
             found[key] = found[key] + gkv if key in found else gkv
         return [found.get(_key(columns)) for columns in rows_of(self.ways.ring.held(self.rank, h))]
 
     def _stacked(
         self,
-        parts: list[Any],
+        parts: list[Variable | Array | None],
         stretches: Sequence[Stretch],
         shape: tuple[int, ...],
-        like: Any,
+        like: Variable | Array,
         always: bool = False,
-    ) -> Any:
+    ) -> Variable | Array | None:
         """The parts as one array, in the dtype in which such gradients are summed up; None if there
         is none.
         """
@@ -313,10 +322,10 @@ class TiledAttention(GenericFunction):
         return y if y.dtype == dtype else y.astype(dtype)
 
 
-def _key(rows: slice) -> tuple[int, int]:
+def _key(rows: slice) -> Place:
     return rows.start, rows.stop
 
 
-def _owned(x: Variable | Array) -> Any:
+def _owned(x: Operand) -> Operand:
     """An array that is given away is no view."""
     return x if isinstance(x, Variable) else x.copy()

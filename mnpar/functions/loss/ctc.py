@@ -176,8 +176,8 @@ def connectionist_temporal_classification(
     x: Variable | Array,
     t: Variable | Array,
     blank_symbol: int,
-    input_length: Any = None,
-    label_length: Any = None,
+    input_length: Variable | Array | None = None,
+    label_length: Variable | Array | None = None,
     reduce: str = "mean",
 ) -> Variable:
     """The CTC loss: minus the logarithm of the probability of a sequence of labels, in any
@@ -236,7 +236,13 @@ def connectionist_temporal_classification(
 
 
 def _lengths(
-    name: str, what: str, lengths: Any, xp: ArrayModule, N: int, low: int, high: int
+    name: str,
+    what: str,
+    lengths: Variable | Array | None,
+    xp: ArrayModule,
+    N: int,
+    low: int,
+    high: int,
 ) -> Array:
     counts = xp.full(N, high) if lengths is None else xp.asarray(array_of(lengths))
     if counts.shape != (N,) or (N and not low <= int(counts.min()) <= int(counts.max()) <= high):

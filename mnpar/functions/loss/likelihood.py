@@ -96,7 +96,7 @@ def gaussian(
     mean: Variable | Array,
     ln_var: Variable | Array,
     *,
-    eps: Any = None,
+    eps: Variable | Array | None = None,
     return_eps: bool = False,
     rng: np.random.Generator | None = None,
 ) -> Any:

@@ -64,7 +64,7 @@ class WalkerAlias:
             if share[j] < 1:
                 small.append(large.pop())
 
-    def sample(self, shape: Any, rng: np.random.Generator | None = None) -> Array:
+    def sample(self, shape: int | tuple[int, ...], rng: np.random.Generator | None = None) -> Array:
         """Numbers of this shape, int32, on the host; ``rng``: where chance comes from, mnpar's own
         generator if not given.
         """
@@ -81,7 +81,7 @@ def _products(x: Variable, W: Variable, samples: Array) -> Variable:
 
 
 def _checked(
-    who: str, x: Variable | Array, t: Any, W: Variable | Array, lowest: int
+    who: str, x: Variable | Array, t: Variable | Array, W: Variable | Array, lowest: int
 ) -> tuple[Variable, Array, Variable]:
     x = as_variable(x)
     labels = as_variable(t).array
@@ -163,7 +163,7 @@ def black_out(
     x: Variable | Array,
     t: Variable | Array,
     W: Variable | Array,
-    samples: Any,
+    samples: Variable | Array,
     reduce: str = "mean",
 ) -> Variable:
     """-log p_t - Σ log(1 - p_s), where p is the softmax over the right word and the drawn ones s

@@ -10,6 +10,7 @@ length 1 that broadcast are dropped.
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from typing import Any
 
 from mnpar import backend
@@ -123,7 +124,11 @@ def einsum(*operands: Any) -> Variable:
     return Einsum(tuple(names), output).apply(tuple(xs))[0]
 
 
-def tensordot(a: Variable | Array, b: Variable | Array, axes: Any = 2) -> Variable:
+def tensordot(
+    a: Variable | Array,
+    b: Variable | Array,
+    axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2,
+) -> Variable:
     """The product of two arrays, summed over axes of both.
 
     Args:

@@ -6,8 +6,6 @@ gradient over what was reduced, by a view where it is the same for all elements.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mnpar import backend
@@ -16,7 +14,7 @@ from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.shape import cast
 from mnpar.functions.math.exponential import exp
-from mnpar.functions.node import GenericFunction, normalize_axes, without_gradient
+from mnpar.functions.node import GenericFunction, Operand, normalize_axes, without_gradient
 from mnpar.kernels.dtypes import as_floating, floating_dtype, upcast_halves
 from mnpar.kernels.sums import sum_array
 from mnpar.variable import Variable, as_variable
@@ -44,11 +42,11 @@ class Reduction(GenericFunction):
         self.axis = tuple(axis) if isinstance(axis, list) else axis
         self.keepdims = keepdims
 
-    def lift(self, y: Variable | Array) -> Any:
+    def lift(self, y: Operand) -> Operand:
         """An output, or its gradient, with the reduced axes back at length 1."""
         return y if self.keepdims else y.reshape(kept_shape(self.inputs[0].shape, self.axis))
 
-    def spread(self, g: Variable | Array) -> Any:
+    def spread(self, g: Operand) -> Operand:
         """The same for every element that was reduced."""
         return BroadcastTo(self.inputs[0].shape)(self.lift(g))
 
@@ -93,7 +91,10 @@ class Mean(Reduction):
 
 
 def average(
-    x: Variable | Array, axis: Axis = None, weights: Any = None, keepdims: bool = False
+    x: Variable | Array,
+    axis: Axis = None,
+    weights: Variable | Array | None = None,
+    keepdims: bool = False,
 ) -> Variable:
     """The mean over some axes, weighted or not; ``mean`` is another name of it.
 

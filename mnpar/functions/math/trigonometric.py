@@ -5,8 +5,6 @@ The hyperbolic tangent, an activation function, stands in activation/sigmoid.py.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
 from mnpar.function_node import InputGradients
@@ -15,7 +13,7 @@ from mnpar.functions.node import GenericFunction, array_of, check_shapes, elemen
 from mnpar.variable import Variable, as_variable
 
 
-def _sin_gradient(gy: Variable | Array, x: Variable | Array) -> Any:
+def _sin_gradient(gy: Variable | Array, x: Variable | Array) -> Variable | Array:
     return gy * cos.generic(x)
 
 
@@ -132,7 +130,7 @@ def arctan2(x1: Variable | Array, x2: Variable | Array) -> Variable:
     return Arctan2().apply((x1, x2))[0]
 
 
-def _sinh_gradient(gy: Variable | Array, x: Variable | Array) -> Any:
+def _sinh_gradient(gy: Variable | Array, x: Variable | Array) -> Variable | Array:
     return gy * cosh.generic(x)
 
 

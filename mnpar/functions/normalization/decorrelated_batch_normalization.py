@@ -116,7 +116,7 @@ def decorrelated_batch_normalization(
 
 
 def fixed_decorrelated_batch_normalization(
-    x: Variable | Array, mean: Variable | Array, projection: Any, groups: int = 16
+    x: Variable | Array, mean: Variable | Array, projection: Variable | Array, groups: int = 16
 ) -> Variable:
     """Whiten channels by a mean and a projection that are given.
 

@@ -238,7 +238,7 @@ max_pooling_3d = for_axes(
 class SumPooling(GenericFunction):
     """The sum of each window, times a number (or one for each window)."""
 
-    def __init__(self, windows: Windows, scale: Any) -> None:
+    def __init__(self, windows: Windows, scale: Array | float) -> None:
         self.windows, self.scale = windows, scale
 
     def forward(self, x: Array) -> Array:
@@ -257,7 +257,7 @@ class Unpooling(GenericFunction):
     SumPooling.
     """
 
-    def __init__(self, windows: Windows, scale: Any) -> None:
+    def __init__(self, windows: Windows, scale: Array | float) -> None:
         self.windows, self.scale = windows, scale
 
     def forward(self, y: Array) -> Array:
@@ -310,7 +310,7 @@ def average_pooling_nd(
         raise ValueError(
             f"{who}: pad_value is 0, or None to leave padding out of the means, not {pad_value!r}"
         )
-    scale: Any = 1 / math.prod(windows.K)
+    scale: Array | float = 1 / math.prod(windows.K)
     if pad_value is None and any(windows.pad):
         ones = x.xp.ones((1, 1, *windows.size), x.dtype if x.dtype.char != "e" else "f4")
         scale = 1 / SumPooling(windows, 1).forward(ones)

@@ -120,8 +120,8 @@ Matrix = Callable[[float, float, int, int, int], Any]  # edges, cells, length, a
 def _pool(
     who: str,
     x: Variable | Array,
-    rois: Any,
-    images: Any,
+    rois: Variable | Array,
+    images: Variable | Array,
     out: Numbers,
     scale: float,
     matrix: Matrix,
@@ -178,7 +178,7 @@ def _bins(start: float, end: float, out: int, size: int, inclusive: int = 0) -> 
     return [range(min(max(a, 0), size), min(max(b, 0), size)) for a, b in edges]
 
 
-def _averages(start: float, end: float, out: int, size: int, axis: int) -> Any:
+def _averages(start: float, end: float, out: int, size: int, axis: int) -> Array:
     matrix = np.zeros((out, size))
     for i, cells in enumerate(_bins(start, end, out, size)):
         matrix[i, cells] = 1 / max(len(cells), 1)
@@ -188,7 +188,7 @@ def _averages(start: float, end: float, out: int, size: int, axis: int) -> Any:
 def _cells(inclusive: int) -> Matrix:
     """Each cell of a bin is a candidate; shorter bins have candidates without weight."""
 
-    def matrix(start: float, end: float, out: int, size: int, axis: int) -> Any:
+    def matrix(start: float, end: float, out: int, size: int, axis: int) -> Array:
         bins = _bins(start, end, out, size, inclusive)
         most = max(1, *[len(cells) for cells in bins])
         matrix = np.zeros((out, most, size))
@@ -208,7 +208,7 @@ def _points(ratio: Any, mean: bool) -> Matrix:
             "is needed"
         )
 
-    def matrix(start: float, end: float, out: int, size: int, axis: int) -> Any:
+    def matrix(start: float, end: float, out: int, size: int, axis: int) -> Array:
         length = max(end - start, 1.0)
         n = math.ceil(length / out) if ratios[axis] is None else int(ratios[axis])
         at = start + (np.arange(out * n) + 0.5) * (length / (out * n))
@@ -227,7 +227,7 @@ def _size(who: str, outsize: PerAxis) -> Numbers:
 def roi_average_pooling_2d(
     x: Variable | Array,
     rois: Variable | Array,
-    roi_indices: Any,
+    roi_indices: Variable | Array,
     outsize: PerAxis,
     spatial_scale: float,
 ) -> Variable:
@@ -266,7 +266,7 @@ def roi_average_pooling_2d(
 def roi_max_pooling_2d(
     x: Variable | Array,
     rois: Variable | Array,
-    roi_indices: Any,
+    roi_indices: Variable | Array,
     outsize: PerAxis,
     spatial_scale: float,
 ) -> Variable:
@@ -343,10 +343,10 @@ def roi_pooling_2d(
 def roi_average_align_2d(
     x: Variable | Array,
     rois: Variable | Array,
-    roi_indices: Any,
+    roi_indices: Variable | Array,
     outsize: PerAxis,
     spatial_scale: float,
-    sampling_ratio: Any = None,
+    sampling_ratio: int | tuple[int | None, int | None] | None = None,
 ) -> Variable:
     """The means of even points in the bins of regions, interpolated between cells: nothing is
     rounded.
@@ -382,10 +382,10 @@ def roi_average_align_2d(
 def roi_max_align_2d(
     x: Variable | Array,
     rois: Variable | Array,
-    roi_indices: Any,
+    roi_indices: Variable | Array,
     outsize: PerAxis,
     spatial_scale: float,
-    sampling_ratio: Any = None,
+    sampling_ratio: int | tuple[int | None, int | None] | None = None,
 ) -> Variable:
     """The largest of even points in the bins of regions; arguments, shapes and errors as in
     :func:`roi_average_align_2d`.

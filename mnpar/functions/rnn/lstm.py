@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.activation.sigmoid import sigmoid, tanh
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import Concat, Stack, concat
-from mnpar.functions.node import GenericFunction, show_shapes
+from mnpar.functions.node import GenericFunction, Operand, show_shapes
 from mnpar.kernels.lstm import lstm_cell
 from mnpar.variable import Variable, as_variable
 
@@ -22,7 +20,7 @@ class LSTMCell(GenericFunction):
     def __init__(self, mixed: bool = False) -> None:
         self.mixed = mixed
 
-    def _gates(self, gates: Any) -> list[Any]:
+    def _gates(self, gates: Operand) -> list[Operand]:
         """Return the values of i, f, a and o, (N, H) each."""
         H = gates.shape[1] // 4
         if self.mixed:
@@ -47,13 +45,15 @@ class LSTMCell(GenericFunction):
         parts = g * a * i * (1 - i), g * c_prev * f * (1 - f), g * i * (1 - a * a), shut
         return lambda: g * f, lambda: self._join_gates(*parts)
 
-    def _join_gates(self, i: Any, f: Any, a: Any, o: Any) -> Any:
+    def _join_gates(self, i: Operand, f: Operand, a: Operand, o: Operand) -> Operand:
         """The inverse of ``_gates``."""
         if not self.mixed:
             return Concat(1)(i, f, a, o)
         return Stack(2)(a, i, f, o).reshape((len(i), 4 * i.shape[1], *i.shape[2:]))
 
-    def _gates_again(self, c_prev: Any, gates: Any) -> tuple[tuple[Any, ...], Any]:
+    def _gates_again(
+        self, c_prev: Variable, gates: Variable
+    ) -> tuple[tuple[Variable, ...], Variable]:
         """The gates and the memory as functions of Variables."""
         i, f, a, o = [
             (tanh if k == 2 else sigmoid).generic(gate) for k, gate in enumerate(self._gates(gates))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from mnpar.autograd.graph import VariableNode, tick
+from mnpar.autograd.graph import Gradient, VariableNode, tick
 from mnpar.autograd.tape import Tape, current_tape
 from mnpar.backend import Array
 from mnpar.communicators.communicator import ANY_SOURCE, Communicator, require_communicator
@@ -39,7 +39,7 @@ class _SameMessages(FunctionHook):
     def __init__(self) -> None:
         self.name = f"forget {id(self)}"  # they may be nested
 
-    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+    def forward_preprocess(self, function: Any, in_data: tuple[Array | None, ...]) -> None:
         if function.communicates and getattr(function, "source", None) == ANY_SOURCE:
             raise RuntimeError(
                 f"forget: {function.label} from ANY_SOURCE may take another rank's message "
@@ -52,7 +52,7 @@ class _NoMessages(FunctionHook):
     def __init__(self) -> None:
         self.name = f"forget {id(self)}"  # they may be nested
 
-    def forward_preprocess(self, function: Any, in_data: tuple[Any, ...]) -> None:
+    def forward_preprocess(self, function: Any, in_data: tuple[Array | None, ...]) -> None:
         if function.communicates:
             raise RuntimeError(
                 f"forget: {function.label} would have to be repeated in backward, and other "
@@ -122,7 +122,7 @@ class Forget(GenericFunction):
 
         return tuple([lambda i=i: gradient(i) for i in range(len(self.inputs))])
 
-    def _again(self, gys: tuple[Any, ...]) -> list[Any]:
+    def _again(self, gys: tuple[Any, ...]) -> list[Gradient | None]:
         xs = self.get_retained_inputs()
         record = is_recording()
         tape = Tape()
