@@ -19,6 +19,10 @@ from numpy.typing import DTypeLike
 
 # numpy's or CuPy's; type checkers take CuPy's arrays for numpy's, whose interface they have
 Array: TypeAlias = np.ndarray[Any, Any]
+# axes to reduce; None: all
+Axis: TypeAlias = int | tuple[int, ...] | None
+# int and float are complex to type checkers
+Number: TypeAlias = complex | np.number
 # what an array is indexed by along one axis; an ellipsis stands for several
 AxisIndex: TypeAlias = SupportsIndex | slice | EllipsisType | Array | Sequence[int] | None
 Index: TypeAlias = tuple[AxisIndex, ...]

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_hook import FunctionHook
+from mnpar.function_node import FunctionNode
 
 
 class PrintHook(FunctionHook):
@@ -49,17 +50,20 @@ class PrintHook(FunctionHook):
             flush=self.flush,
         )
 
-    def _show(self, arrays: tuple[Any, ...]) -> None:
+    def _show(self, arrays: tuple[Array | None, ...]) -> None:
         for x in arrays:
             self._print(_described(x))
 
-    def forward_preprocess(self, function: Any, in_data: tuple[Array | None, ...]) -> None:
+    def forward_preprocess(self, function: FunctionNode, in_data: tuple[Array | None, ...]) -> None:
         self._print("function", function.label)
         self._print("input data")
         self._show(in_data)
 
     def backward_preprocess(
-        self, function: Any, in_data: tuple[Array | None, ...], out_grad: tuple[Array | None, ...]
+        self,
+        function: FunctionNode,
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
     ) -> None:
         self._print("function", function.label)
         self._print("kept input data")

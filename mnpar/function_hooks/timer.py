@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_hook import FunctionHook
+from mnpar.function_node import FunctionNode
 
 UNITS = {"sec": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
@@ -111,25 +112,33 @@ class TimerHook(Timings, FunctionHook):
 
     name = "TimerHook"
 
-    def deleted(self, function: Any) -> None:
+    def deleted(self, function: FunctionNode) -> None:
         self._begun.clear()  # of functions that raised
 
-    def forward_preprocess(self, function: Any, in_data: tuple[Array | None, ...]) -> None:
+    def forward_preprocess(self, function: FunctionNode, in_data: tuple[Array | None, ...]) -> None:
         backend.synchronize(*in_data)
         self._begin((id(function), "forward"))
 
-    def forward_postprocess(self, function: Any, in_data: tuple[Array | None, ...]) -> None:
+    def forward_postprocess(
+        self, function: FunctionNode, in_data: tuple[Array | None, ...]
+    ) -> None:
         backend.synchronize(*in_data)
         self._end((id(function), "forward"), type(function).__name__)
 
     def backward_preprocess(
-        self, function: Any, in_data: tuple[Array | None, ...], out_grad: tuple[Array | None, ...]
+        self,
+        function: FunctionNode,
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
     ) -> None:
         backend.synchronize(*in_data, *out_grad)
         self._begin((id(function), "backward"))
 
     def backward_postprocess(
-        self, function: Any, in_data: tuple[Array | None, ...], out_grad: tuple[Array | None, ...]
+        self,
+        function: FunctionNode,
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
     ) -> None:
         backend.synchronize(*in_data, *out_grad)
         self._end((id(function), "backward"), type(function).__name__)

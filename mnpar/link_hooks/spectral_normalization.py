@@ -11,6 +11,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.configuration import config
 from mnpar.kernels.dtypes import upcast_halves
+from mnpar.link import Link
 from mnpar.link_hooks.substitution import WeightSubstitution
 from mnpar.parameter import Parameter
 from mnpar.random import generator
@@ -71,20 +72,20 @@ class SpectralNormalization(WeightSubstitution):
         self.factor = factor
         self.vector_name = weight_name + "_u"
 
-    def added(self, link: Any) -> None:
+    def added(self, link: Link) -> None:
         super().added(link)
         self.sized(link)
 
-    def sized(self, link: Any) -> None:
+    def sized(self, link: Link) -> None:
         if getattr(link, self.weight_name).is_initialized and not hasattr(link, self.vector_name):
             self._prepare(link)
 
-    def deleted(self, link: Any) -> None:
+    def deleted(self, link: Link) -> None:
         for name in [self.vector_name, "gamma"][: 1 + self.use_gamma]:
             if hasattr(link, name):
                 delattr(link, name)
 
-    def _prepare(self, link: Any) -> None:
+    def _prepare(self, link: Link) -> None:
         W = getattr(link, self.weight_name).array
         rows = W.shape[self.axis]
         link.add_persistent(

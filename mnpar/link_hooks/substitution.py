@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar.configuration import no_backprop_mode
+from mnpar.link import Link
 from mnpar.link_hook import ForwardPostprocessCallbackArgs, ForwardPreprocessCallbackArgs, LinkHook
 from mnpar.links import DeconvolutionND
 from mnpar.parameter import Parameter
@@ -66,7 +67,7 @@ class WeightSubstitution(SubstitutionHook):
         super().__init__(name)
         self.weight_name = weight_name
 
-    def added(self, link: Any) -> None:
+    def added(self, link: Link) -> None:
         if not isinstance(getattr(link, self.weight_name, None), Parameter):
             raise ValueError(
                 f"{type(link).__name__} has no parameter {self.weight_name!r} for {self.name}"
@@ -87,7 +88,7 @@ class WeightSubstitution(SubstitutionHook):
         """
         W.check_whole(self.name, "use a layer that is not divided")
 
-    def of(self, link: Any, W: Variable) -> Variable:
+    def of(self, link: Link, W: Variable) -> Variable:
         """Return the Variable with which the link computes in place of W; to be defined by each
         hook.
         """

@@ -9,6 +9,7 @@ from typing import Any
 from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.configuration import no_backprop_mode
 from mnpar.functions.divided.blocks import copy_all_to
+from mnpar.link import Link
 from mnpar.link_hook import ForwardPreprocessCallbackArgs
 from mnpar.link_hooks.substitution import Substitute, SubstitutionHook
 from mnpar.links.divided import Divided
@@ -75,7 +76,7 @@ class WholeGradients(SubstitutionHook):
         for owner, name, param in self._replaced.pop():
             owner[name] = param
 
-    def _places(self, link: Any) -> Places:
+    def _places(self, link: Link) -> Places:
         """Return the parameters that are not divided, each with its link's ``__dict__`` and its
         name there.
         """
@@ -88,7 +89,7 @@ class WholeGradients(SubstitutionHook):
                 found += [(one.__dict__, name, one.__dict__[name]) for name in one._params]
         return found
 
-    def _divides(self, link: Any) -> bool:
+    def _divides(self, link: Link) -> bool:
         """Return whether a link is divided among ranks of the communicator (others, of another
         axis, have the same part of it).
         """

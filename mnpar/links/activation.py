@@ -28,7 +28,7 @@ class PReLU(Link):
         array([[-0.25,  2.  ]])
     """
 
-    def __init__(self, shape: Any = (), init: InitialValue = 0.25) -> None:
+    def __init__(self, shape: tuple[int, ...] = (), init: InitialValue = 0.25) -> None:
         super().__init__()
         self.W = parameter.Parameter(initializers._get_initializer(init), shape)
 
@@ -58,7 +58,7 @@ class Swish(Link):
         array([[0.    , 0.7311]])
     """
 
-    def __init__(self, beta_shape: Any, beta_init: InitialValue = 1.0) -> None:
+    def __init__(self, beta_shape: tuple[int, ...], beta_init: InitialValue = 1.0) -> None:
         super().__init__()
         self.beta = parameter.Parameter(initializers._get_initializer(beta_init), beta_shape)
 

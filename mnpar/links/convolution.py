@@ -361,7 +361,7 @@ class MLPConvolution2D(ChainList):
         ksize: PerAxis | None = None,
         stride: PerAxis = 1,
         pad: PerAxis = 0,
-        activation: Callable[[Any], Variable] = relu,
+        activation: Callable[[Variable | Array], Variable] = relu,
         conv_init: InitialValue = None,
         bias_init: InitialValue = None,
     ) -> None:

@@ -15,10 +15,10 @@ forward and twice backward. (Shazeer et al. 2017, arXiv 1701.06538; Lepikhin et 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from operator import getitem
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -314,7 +314,7 @@ class MixtureOfExperts(Chain):
         )
         return self._trade(results, here.sum(axis=1))
 
-    def _trade(self, rows: Variable, lengths: Any) -> Variable:
+    def _trade(self, rows: Variable, lengths: Sequence[int]) -> Variable:
         """Send each rank the next ``lengths[rank]`` rows; returns the rows received, in the order
         of ranks.
         """
@@ -355,7 +355,7 @@ class Experts(Chain):
         """Add the ranks that have the other experts."""
         return super().gradient_comms().add(self.comm, self.whole_gradients, "parts")
 
-    def forward(self, rows: Variable, lengths: Any, out_size: int) -> Variable:
+    def forward(self, rows: Variable, lengths: Sequence[int], out_size: int) -> Variable:
         """Apply the experts one after another, each to the next ``lengths[i]`` rows; returns their
         results joined.
         """
@@ -373,10 +373,11 @@ class Experts(Chain):
                 )
         return concat(ys, axis=0)
 
-    def _run(self, name: str, rows: Variable) -> Any:
+    def _run(self, name: str, rows: Variable) -> Variable:
         rng = self._generators.pop(name, None)
         with random.using(rng):
-            return self[name](rows)
+            y: Variable = self[name](rows)
+        return y
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Save all experts to the file of each rank, for which all ranks call this; load this
@@ -398,7 +399,7 @@ class Experts(Chain):
                 reduce(getitem, names, serializer)(key, array)
 
 
-def cut(rows: Variable, lengths: Any) -> tuple[Variable, ...]:
+def cut(rows: Variable, lengths: Sequence[int]) -> tuple[Variable, ...]:
     """Return the rows in pieces of these lengths."""
     parts = split_axis(rows, np.cumsum(lengths)[:-1].tolist(), axis=0)
     assert isinstance(parts, tuple)

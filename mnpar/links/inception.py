@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
@@ -147,7 +145,7 @@ class InceptionBN(Chain):
         if proj_pool is not None:
             add("poolp", in_channels, proj_pool, 1)
 
-    def _branch(self, x: Variable | Array, *names: str) -> Any:
+    def _branch(self, x: Variable | Array, *names: str) -> Variable | Array:
         for name in names:
             x = relu(self[f"{name}n"](self[name](x)))
         return x

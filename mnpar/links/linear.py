@@ -5,7 +5,6 @@ a gate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -247,7 +246,7 @@ class Highway(Chain):
         self,
         in_out_size: int,
         nobias: bool = False,
-        activate: Callable[[Any], Variable] = functions.relu,
+        activate: Callable[[Variable | Array], Variable] = functions.relu,
         init_Wh: InitialValue = None,
         init_Wt: InitialValue = None,
         init_bh: InitialValue = None,

@@ -294,7 +294,7 @@ class MultiNodeNStepRNN(Chain):
         """Add the ranks that have the layers before and behind."""
         return super().gradient_comms().hold(self.communicator, "stages")
 
-    def forward(self, *inputs: Any) -> tuple[Any, ...]:
+    def forward(self, *inputs: Variable | Array) -> tuple[Any, ...]:
         """Map the link's arguments without its initial states to the link's results, and a
         delegate variable (or None).
         """

@@ -10,14 +10,14 @@ variance. So it is differentiable any number of times.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mnpar import backend, initializers
-from mnpar.backend import Array
+from mnpar.backend import Array, Axis
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import config, get_dtype
 from mnpar.functions.node import array_of
@@ -47,8 +47,6 @@ from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
-
-Axis = int | tuple[int, ...] | None
 
 
 def _shape_of(size: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -150,7 +148,7 @@ class BatchNormalization(_RunningStatistics):
         if size is not None:
             self._initialize_params(_shape_of(size))
 
-    def _initializer(self, initial: Any, default: float) -> Any:
+    def _initializer(self, initial: Any, default: float) -> Callable[[Array], None]:
         made = initializers._get_initializer(initial, default)
         if isinstance(made, initializers.Initializer) and made.dtype is None:
             made = copy.copy(made)
@@ -207,11 +205,11 @@ class BatchNormalization(_RunningStatistics):
         mean, var = (None, None) if config.in_recomputing else (self.avg_mean, self.avg_var)
         return batch_normalization(x, gamma, beta, self.eps, mean, var, decay, self.axis)
 
-    def _scale_and_shift(self) -> tuple[Any, Any]:
+    def _scale_and_shift(self) -> tuple[Variable | Array, Variable | Array]:
         """gamma and beta as this batch uses them."""
         return self._or_constant(self.gamma, 1), self._or_constant(self.beta, 0)
 
-    def _or_constant(self, param: Parameter | None, value: float) -> Any:
+    def _or_constant(self, param: Parameter | None, value: float) -> Parameter | Array:
         return (
             backend.get_array_module(self.avg_mean).full_like(self.avg_mean, value)
             if param is None

@@ -265,7 +265,7 @@ class LSTM(Stateful, _Gates):
 
     state_names = ("c", "h")
 
-    def set_state(self, c: Any, h: Any) -> None:
+    def set_state(self, c: Variable | Array, h: Variable | Array) -> None:
         """Set the state: both (N, H)."""
         self.c = as_variable(c)
         self.h = as_variable(h)
@@ -306,7 +306,7 @@ class GRU(Stateful, StatelessGRU):
         super().__init__(in_size, out_size, init, inner_init, bias_init)
         self.state_size = out_size
 
-    def set_state(self, h: Any) -> None:
+    def set_state(self, h: Variable | Array) -> None:
         """Set the state h, (N, H)."""
         self.h = as_variable(h)
 
@@ -418,7 +418,7 @@ class StatefulMGU(Stateful, StatelessMGU):
     def __init__(self, in_size: int, out_size: int) -> None:
         super().__init__(in_size, out_size)
 
-    def set_state(self, h: Any) -> None:
+    def set_state(self, h: Variable | Array) -> None:
         """Set the state h, (N, H)."""
         self.h = as_variable(h)
 

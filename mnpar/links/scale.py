@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from mnpar import functions, parameter
+from mnpar.backend import Array
 from mnpar.chain import Chain
 from mnpar.link import Link
 from mnpar.variable import Variable
@@ -27,12 +28,12 @@ class Bias(Link):
         ['/b']
     """
 
-    def __init__(self, axis: int = 1, shape: Any = None) -> None:
+    def __init__(self, axis: int = 1, shape: tuple[int, ...] | None = None) -> None:
         super().__init__()
         self.axis = axis
         self.b = None if shape is None else parameter.Parameter(0, shape)
 
-    def forward(self, *xs: Any) -> Variable:
+    def forward(self, *xs: Variable | Array) -> Variable:
         """Return the sum.
 
         Args:
@@ -68,7 +69,11 @@ class Scale(Chain):
     """
 
     def __init__(
-        self, axis: int = 1, W_shape: Any = None, bias_term: bool = False, bias_shape: Any = None
+        self,
+        axis: int = 1,
+        W_shape: tuple[int, ...] | None = None,
+        bias_term: bool = False,
+        bias_shape: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__()
         self.axis = axis
@@ -79,7 +84,7 @@ class Scale(Chain):
                 raise ValueError("Scale: a bias beside a W that is not learnt needs its bias_shape")
             self.bias = Bias(axis, bias_shape if W_shape is None else W_shape)
 
-    def forward(self, *xs: Any) -> Variable:
+    def forward(self, *xs: Variable | Array) -> Variable:
         """Return the product.
 
         Args:

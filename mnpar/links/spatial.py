@@ -688,7 +688,7 @@ class SpatialBatchNormalization(MultiNodeBatchNormalization):
         """
         return super().forward(x, finetune)
 
-    def _scale_and_shift(self) -> tuple[Any, Any]:
+    def _scale_and_shift(self) -> tuple[Variable | Array, Variable | Array]:
         gamma, beta = copy_all_to(self.grid.comm, self.gamma, self.beta)
         return self._or_constant(gamma, 1), self._or_constant(beta, 0)
 

@@ -8,6 +8,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+from mnpar.backend import Array
 from mnpar.chain import Chain
 from mnpar.functions import sigmoid, tanh, tree_lstm
 from mnpar.links.linear import Linear
@@ -60,7 +61,7 @@ class ChildSumTreeLSTM(Chain):
         self.W_h_aio = Linear(out_size, 3 * out_size, nobias=True)
         self.W_h_f = Linear(out_size, out_size, nobias=True)
 
-    def forward(self, *cshsx: Any) -> tuple[Variable, Variable]:
+    def forward(self, *cshsx: Variable | Array) -> tuple[Variable, Variable]:
         """Map the memories of the children (N, H), their outputs (N, H), the input (N, D) to
         memory and output (N, H).
 
@@ -114,7 +115,7 @@ class NaryTreeLSTM(Chain):
         for i in range(1, n_ary + 1):
             self.add_link(f"W_h{i}", Linear(out_size, (3 + n_ary) * out_size, nobias=True))
 
-    def forward(self, *cshsx: Any) -> tuple[Variable, Variable]:
+    def forward(self, *cshsx: Variable | Array) -> tuple[Variable, Variable]:
         """Map the memories of the children (N, H), their outputs (N, H), the input (N, D) to
         memory and output (N, H).
 

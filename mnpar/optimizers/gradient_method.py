@@ -30,6 +30,7 @@ from mnpar.optimizers.untrained import (
 )
 from mnpar.optimizers.update_rule import UpdateRule, in_float32, unscale
 from mnpar.parameter import Parameter
+from mnpar.serializer import AbstractSerializer
 from mnpar.variable import backward
 
 _ALONE = nullcontext()
@@ -74,7 +75,7 @@ class Synchronizer(Protocol):
     def saving(self) -> AbstractContextManager[None]:
         """Return a context around saving and loading."""
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load what the next update needs of the last one."""
 
     def no_sync(self) -> AbstractContextManager[None]:
@@ -330,7 +331,7 @@ class GradientMethod(Optimizer):
         if self._hooks and not self.in_pieces:
             self.call_hooks("post")
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load its counts and rules' states; where states are in shards, all ranks call it,
         and each has them whole.
         """

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend, random
 from mnpar.backend import Array, ArrayModule
@@ -22,7 +23,7 @@ from mnpar.optimizers.model_holders import square
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -196,7 +197,7 @@ class GradientHardClipping:
 
 
 def exponential_decay_noise(
-    xp: ArrayModule, shape: tuple[int, ...], dtype: Any, hook: GradientNoise, opt: Any
+    xp: ArrayModule, shape: tuple[int, ...], dtype: DTypeLike, hook: GradientNoise, opt: Any
 ) -> Array:
     """Noise of variance η / (1 + t)^0.55, drawn from the rank's generator: Neelakantan et al.,
     arXiv:1511.06807.
@@ -310,7 +311,7 @@ class GradientNoise:
         part = noise if param.box is None else noise[param.box.index]
         g += part.reshape(-1)[inside].reshape(g.shape)
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the seed, if ranks have one."""
         if isinstance(serializer, Deserializer):
             with suppress(KeyError):  # saved without one

@@ -113,7 +113,7 @@ class Hyperparameter:
                 unknown_attribute(whole._whose, f"{whole._whose}.hyperparam", name, intervals)
             )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         # parameters, or a link
         if isinstance(value, Iterator | list | tuple) or hasattr(value, "params"):
             given = type(value).__name__

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.errors import MismatchError
+from mnpar.serializer import AbstractSerializer
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -99,7 +100,7 @@ class LossScaling:
             self.scale = max(self.scale / 2, 1.0)
         return finite
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load a scale that changes; one that was not saved (Chainer does not) begins
         anew.
         """

@@ -16,7 +16,7 @@ from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.model_holders import ModelHolders
 from mnpar.optimizers.update_rule import add_hook
 from mnpar.parameter import Parameter, structure
-from mnpar.serializer import placed
+from mnpar.serializer import AbstractSerializer, placed
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -63,7 +63,7 @@ class Optimizer:
         """
         self._sealed = type(self).__module__.startswith("mnpar.")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if self._sealed and name not in self.__dict__ and not hasattr(type(self), name):
             kind = type(self)
             message = unknown_attribute(kind.__name__, kind.__name__, name, declared(kind))
@@ -311,7 +311,7 @@ class Optimizer:
             else:
                 hook(self)
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the counts, each rule's state under the path of its parameter, and the
         states of hooks.
 

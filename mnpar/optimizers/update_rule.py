@@ -20,7 +20,7 @@ from mnpar.errors import refuse_class
 from mnpar.holders import Piece
 from mnpar.optimizers.hyperparameter import Hyperparameter
 from mnpar.parameter import Parameter, structure
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 
 
 class UpdateRule:
@@ -55,7 +55,7 @@ class UpdateRule:
         self._hooks: dict[str, tuple[str, Callable[..., None]]] = {}
         self.in_fp32 = False
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
         if name in _LASTING:
             structure.change()
@@ -202,7 +202,7 @@ class UpdateRule:
 _LASTING = frozenset(("enabled", "hyperparam", "in_fp32", "in_pieces"))
 
 
-def _optional(serializer: Any) -> Callable[[str, Any], Any]:
+def _optional(serializer: AbstractSerializer) -> Callable[[str, Any], Any]:
     """Reads what is there: Chainer writes no state of a parameter that has no array."""
 
     def read(name: str, value: Any) -> Any:

@@ -15,6 +15,7 @@ from mnpar.chain import ChainList, Layer
 from mnpar.communicators.communicator import require_communicator
 from mnpar.functions import recv, send
 from mnpar.link import GradientComms
+from mnpar.serializer import AbstractSerializer
 from mnpar.variable import Variable
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class MultiNodeChainList(ChainList):
         super().append(link)
         self._routes.append(route)
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load as a link does; tell a checkpoint that each rank has parts of its own."""
         super().serialize(serializer)
         if hasattr(serializer, "staged") and self._comm.size > 1:

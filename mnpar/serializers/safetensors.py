@@ -228,7 +228,7 @@ def _entry(key: str, value: dict[str, Any], begin: int) -> TensorEntry:
     return TensorEntry(name, shape, begin + start, begin + stop, key)
 
 
-def _stored(name: str) -> Any:
+def _stored(name: str) -> np.dtype[Any]:
     return np.dtype("<u2") if name == "BF16" else np.dtype(DTYPES[name]).newbyteorder("<")
 
 

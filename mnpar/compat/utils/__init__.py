@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar.backend import Array
 from mnpar.compat.utils import argument
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 
-def force_array(x: Any, dtype: Any = None) -> Array:
+def force_array(x: Any, dtype: DTypeLike | None = None) -> Array:
     """Return the array; a 0-d one of a number. (An operation on 0-d numpy arrays returns a number.)
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import HALVES, Array
+from mnpar.backend import HALVES, Array, Axis
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.shape import cast
@@ -18,8 +18,6 @@ from mnpar.functions.node import GenericFunction, Operand, normalize_axes, witho
 from mnpar.kernels.dtypes import as_floating, floating_dtype, upcast_halves
 from mnpar.kernels.sums import sum_array
 from mnpar.variable import Variable, as_variable
-
-Axis = int | tuple[int, ...] | None
 
 
 def kept_shape(shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, Axis
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.shape import transpose
@@ -32,8 +32,6 @@ from mnpar.kernels.moments import (
     subtract_shift,
 )
 from mnpar.variable import Variable, as_variable
-
-Axis = int | tuple[int, ...] | None
 
 
 class BatchNormalization(GenericFunction):

@@ -19,6 +19,7 @@ from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.replication import check_same_model
 from mnpar.errors import MismatchError
 from mnpar.optimizers import GradientMethod
+from mnpar.serializer import AbstractSerializer
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -125,7 +126,7 @@ class ElasticAveraging:
             x -= self.alpha * difference
             c += self.alpha * self.comm.allreduce(difference)
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the centre; the optimizer does it. One that was not saved starts as the mean
         of what was loaded.
         """

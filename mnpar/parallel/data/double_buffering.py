@@ -12,6 +12,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.optimizers.flat_buffers import FlatBuffers
 from mnpar.parallel.data.reducer import Reducer
+from mnpar.serializer import AbstractSerializer
 
 if TYPE_CHECKING:
     from mnpar.communicators.operation import Operation
@@ -61,7 +62,7 @@ class DoubleBuffering:
             xp.multiply(backend.to_device_of(total, grad), scale, out=grad, casting="same_kind")
         return True
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the gradients that are under way: they have arrived then, and all ranks have
         the same.
         """

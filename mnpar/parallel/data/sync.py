@@ -61,7 +61,7 @@ from mnpar.parallel.data.weighting import (
 from mnpar.parallel.data.zero import Shards
 from mnpar.parameter import Parameter, structure
 from mnpar.runtime.callsite import warn_user
-from mnpar.serializer import Deserializer
+from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.variable import Variable
 
 REDUCTIONS = ("weighted", "mean", "sum")
@@ -718,7 +718,7 @@ class GradientSync:
         """Return a context around saving and loading."""
         return _NOTHING if self._shards is None else self._shards.whole(self.optimizer)
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load what the next update needs of the last one: divided by another base,
         gradients would have other last digits.
         """

@@ -40,6 +40,7 @@ from mnpar.parallel.pipeline.stage import StageMessages
 from mnpar.parallel.pipeline.step import Arguments, LocalStages, Step
 from mnpar.parameter import Parameter
 from mnpar.reporter import get_current_reporter, report
+from mnpar.serializer import AbstractSerializer
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -336,7 +337,7 @@ class Pipeline(ChainList):
             by_stage[self._mine[-1]] = [(args[cut:], {}) for args, _ in pieces]
         return by_stage
 
-    def serialize(self, serializer: Any) -> None:
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load as a link does; tell a checkpoint which parameters are those of this rank's
         stages alone.
         """

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend
 from mnpar.backend import Array
@@ -127,7 +128,7 @@ def weigh(value: Array, n: int) -> Array:
     return backend.wrap_scalar(value.astype(wide) * n)
 
 
-def mean(total: Array, n: int, dtype: Any) -> Array:
+def mean(total: Array, n: int, dtype: DTypeLike) -> Array:
     """Return a total over n rows divided by n, in the values' ``dtype`` if that has fractions."""
     result = backend.wrap_scalar(total / n)
     return result.astype(dtype, copy=False) if np.dtype(dtype).kind in FRACTIONS else result

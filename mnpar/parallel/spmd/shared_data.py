@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mnpar import backend
 from mnpar.backend import Array
@@ -67,7 +68,7 @@ class SharedData:
         self,
         value: Any = None,
         shape: tuple[int, ...] | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         comm: Communicator | None = None,
         *,
         minibatch: bool = False,
@@ -137,7 +138,7 @@ class SharedData:
     def __setitem__(self, index: Any, value: Any) -> None:
         self.array[index] = value
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def __repr__(self) -> str:
