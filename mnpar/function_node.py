@@ -110,11 +110,13 @@ class FunctionNode(Hookable):
         """The name that errors and graph pictures give this function."""
         return type(self).__name__
 
-    def forward(self, *xs: Any) -> Any:
+    # with **, type checkers let a subclass define these with any parameters of its own
+
+    def forward(self, *xs: Any, **_: Any) -> Any:
         """Compute the outputs, arrays, from the inputs, arrays."""
         raise TypeError(f"{self.label} does not define forward(self, *xs)")
 
-    def backward(self, *gys: Any) -> InputGradients:
+    def backward(self, *gys: Any, **_: Any) -> InputGradients:
         """Compute the inputs' gradients from the outputs'. A class that does not define it passes
         no gradients back.
         """

@@ -1,6 +1,7 @@
 """A user's program, which type checkers read in test_type_checkers.py."""
 
-from typing import assert_type
+import io
+from typing import Any, assert_type
 
 import numpy as np
 
@@ -55,5 +56,59 @@ def program(comm: mnpar.Communicator) -> float:
     return loss.item()
 
 
+class Double(mnpar.FunctionNode):
+    """A function of one's own."""
+
+    def forward(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return twice the array."""
+        return x * 2
+
+    def backward(self, gy: mnpar.Variable) -> mnpar.Variable:
+        """Return twice the gradient."""
+        assert_type(2 * gy, mnpar.Variable)
+        return gy * np.float32(2)
+
+
+def say(trainer: mnpar.training.Trainer) -> None:
+    """Look at what a trainer has, as an extension does."""
+    assert_type(trainer.updater.epoch, int)
+    assert_type(trainer.updater.is_new_epoch, bool)
+
+
+def train(comm: mnpar.Communicator) -> int:
+    """Train by a trainer on a rank's part of a data set, and save the model."""
+    dataset = mnpar.datasets.TupleDataset(np.zeros((4, 3), "f4"), np.zeros(4, "i4"))
+    part = mnpar.scatter_dataset(dataset, comm)
+    assert_type(len(part), int)
+    iterator = mnpar.iterators.SerialIterator(part, 2)
+    assert_type(iterator.epoch_detail, float)
+    model = L.Classifier(L.Linear(3, 4, initialW=mnpar.initializers.Normal(0.1)))
+    optimizer = mnpar.optimizers.SGD(0.1)
+    optimizer.setup(model)
+    updater = mnpar.training.StandardUpdater(iterator, optimizer)
+    assert_type(updater.get_iterator("main"), mnpar.dataset.Iterator)
+    trainer = mnpar.training.Trainer(updater, (1, "epoch"))
+    trainer.extend(say, trigger=(1, "iteration"))
+    trainer.run()
+    assert_type(updater.iteration, int)
+
+    total = comm.allreduce(np.ones(3))
+    assert_type(total, np.ndarray[Any, Any])
+    (x,) = Double().apply((total,))
+    assert_type(F.relu(x), mnpar.Variable)
+    assert_type(F.exp(x)[0] ** 2, mnpar.Variable)
+    assert_type(L.Linear(3, 4)(x.astype("f4").reshape(1, 3)), mnpar.Variable)
+    assert_type(F.softmax_cross_entropy(x.reshape((1, 3)), np.array([0])), mnpar.Variable)
+    with mnpar.no_backprop_mode():
+        assert_type((1 - x).sum(axis=0), mnpar.Variable)
+
+    file = io.BytesIO()
+    mnpar.serializers.save_npz(file, model)
+    file.seek(0)
+    mnpar.serializers.load_npz(file, model)
+    return updater.iteration
+
+
 if __name__ == "__main__":
+    assert_type(mnpar.run(train, ranks=2), list[int])
     assert_type(mnpar.run(program, ranks=2), list[float])
