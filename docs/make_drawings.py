@@ -16,7 +16,8 @@ rect[fill="#fff"] {fill: #1c1f24} rect[fill="#e8eefc"] {fill: #26375c}
 rect[fill="#e6f3e6"] {fill: #24442b} rect[fill="#f4f0e0"] {fill: #4a4226}
 rect[fill="#fbe9e9"] {fill: #562a2e} rect[stroke="#557"] {stroke: #99a6cc}
 rect[stroke="#bbc"] {stroke: #556} text {fill: #e4e6ea} text[fill="#666"] {fill: #a9afba}
-text[fill="#c33"] {fill: #ff8a80} path[stroke="#333"] {stroke: #d5d8de}
+text[fill="#333"] {fill: #d5d8de} text[fill="#c33"] {fill: #ff8a80}
+path[stroke="#333"] {stroke: #d5d8de}
 path[stroke="#c33"] {stroke: #ff8a80} path[fill="#333"] {fill: #d5d8de}
 path[fill="#c33"] {fill: #ff8a80} path[stroke="#999"], path[stroke="#bbb"] {stroke: #5b616c}
 }</style>"""

@@ -195,12 +195,6 @@ def groups(name):
     return found
 
 
-def opening(name):
-    """The first lines of a page."""
-    about = dict(MODULES)[name]
-    return f"# {name}\n\n{about[0].upper()}{about[1:]}.\n"
-
-
 def source_of(module):
     """The file of a module, as seen from a page of the reference."""
     path = Path(inspect.getsourcefile(importlib.import_module(module)))
@@ -209,7 +203,8 @@ def source_of(module):
 
 def listing(name):
     """A page as the repository keeps it: the names, with links to their source."""
-    text = opening(name)
+    about = dict(MODULES)[name]
+    text = f"# {name}\n\n{about[0].upper()}{about[1:]}.\n"
     text += f"\n`help({name})` prints the docstrings, and the site shows them here.\n"
     for title, names in groups(name):
         text += f"\n## {title}\n" if title else ""
@@ -222,7 +217,7 @@ def listing(name):
 
 def entries(name):
     """A page as the site has it: tables of names, and their docstrings."""
-    text = opening(name)
+    text = f"# {name}\n"
     text += rst(
         f".. currentmodule:: {name}", f".. automodule:: {name}\n   :no-members:"
     )

@@ -160,6 +160,15 @@ def test_every_example_is_in_the_gallery():
     assert [name for name in names if f"python examples/{name}" not in text] == []
 
 
+@pytest.mark.parametrize("drawing", sorted(path.name for path in DOCS.glob("drawings/*.svg")))
+def test_a_drawing_has_colours_for_dark_pages(drawing):
+    style, drawn = (DOCS / "drawings" / drawing).read_text().split("</style>")
+    used = re.findall(r'<(text|rect|path)[^>]* ((?:fill|stroke)="#\w+")', drawn)
+    assert [
+        rule for rule in sorted({f"{tag}[{one}]" for tag, one in used}) if rule not in style
+    ] == []
+
+
 def code(page):
     """The lines of code of a page, in fences and indented, with their numbers."""
     fenced = False
