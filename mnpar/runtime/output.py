@@ -26,11 +26,12 @@ def write_lines_at_once() -> None:
     """Let each line that the program prints leave it at once, as on a terminal.
 
     A launcher reads standard output by pipes, which Python fills in blocks: lines would come late,
-    in pieces between those of other ranks, and not at all if another rank ends the job.
+    in pieces between those of other ranks, and not at all if another rank ends the job. With
+    PYTHONUNBUFFERED each piece of a line would leave by itself.
     """
     reconfigure = getattr(sys.stdout, "reconfigure", None)  # not there if it was replaced
     if reconfigure is not None:
-        reconfigure(line_buffering=True)
+        reconfigure(line_buffering=True, write_through=False)
 
 
 def speak(text: str = "") -> None:

@@ -91,3 +91,31 @@ def test_lines_leave_ranks_at_once_whole_and_are_there_when_another_fails(tmp_pa
     assert job.returncode != 0
     assert rest == ""
     assert "on rank 1" in errors
+
+
+PIECES = """
+import os, time
+from mnpar.runtime import output
+output.write_lines_at_once()
+print("half", end=" ")
+open("half", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.01)
+print("line")
+"""
+
+
+def test_a_line_leaves_as_a_whole_where_python_is_unbuffered(tmp_path):
+    reads, writes = os.pipe()
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-c", PIECES]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=writes) as process:
+        while not (tmp_path / "half").exists():
+            time.sleep(0.01)
+        unread = output._unread(reads)
+        (tmp_path / "go").touch()
+    assert process.returncode == 0
+    assert unread == 0
+    assert os.read(reads, 100) == b"half line\n"
+    os.close(reads)
+    os.close(writes)
