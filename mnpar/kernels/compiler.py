@@ -29,7 +29,8 @@ from mnpar.backend import Array
 from mnpar.kernels import tuning
 
 # Annotations of a loop's arguments: contiguous arrays of the loop's dtype by their number of axes,
-# a number of that dtype; and vectors of float64 and of int64, whatever that dtype is.
+# a number of that dtype; and vectors of float64 and of int64, whatever that dtype is. ``float`` is
+# float64, ``int`` int64.
 Vector: TypeAlias = Annotated[Array, "Vector"]
 Matrix: TypeAlias = Annotated[Array, "Matrix"]
 Cube: TypeAlias = Annotated[Array, "Cube"]
@@ -317,11 +318,11 @@ def _digest(function: FunctionType, char: str) -> bytes:
 
 
 def _kind(name: str, hint: Any) -> str:
-    kind: str = "int" if hint is int else getattr(hint, "__metadata__", [""])[0]
+    kind: str = hint.__name__ if hint in (int, float) else getattr(hint, "__metadata__", [""])[0]
     if not kind:
         raise TypeError(
             f"the argument {name} of a loop is a Vector, Matrix, Cube, Array4 to Array6, Doubles, "
-            f"Integers, Real or int, not {hint}"
+            f"Integers, Real, float or int, not {hint}"
         )
     return kind
 
@@ -334,7 +335,7 @@ def _numba_type(kind: str, char: str) -> Any:
     vectors = {"Doubles": types.float64, "Integers": types.int64}
     if kind in vectors:
         return types.Array(vectors[kind], 1, "C")
-    return {"int": types.int64, "Real": real}[kind]
+    return {"int": types.int64, "float": types.float64, "Real": real}[kind]
 
 
 def kernels_folder() -> Path:

@@ -21,6 +21,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels import tuning
+from mnpar.kernels.compiler import Cube, Doubles, Vector, compiled, formula, suits
 
 ChannelView = tuple[int, int, int]
 
@@ -124,3 +125,137 @@ def split_mean(mean: Array, dtype: Any) -> tuple[Array, Array]:
     """A mean as shift and rest."""
     shift = mean.astype(dtype)
     return shift, mean.astype("d") - shift
+
+
+@compiled
+def _normalize_batch(
+    x: Cube,
+    gamma: Vector,
+    beta: Vector,
+    eps: float,
+    y: Cube,
+    shift: Vector,
+    rest: Doubles,
+    var: Doubles,
+) -> None:
+    A, C, B = x.shape
+    some = (A + 7) // 8
+    for c in range(C):
+        total = np.float64(0)
+        for a in range(some):
+            total += _run_sum(x[a, c], np.float64(0))
+        shift[c] = total / (some * B)
+        total = np.float64(0)
+        squares = np.float64(0)
+        for a in range(A):
+            for start in range(0, B, RUN):
+                run = x[a, c, start : start + RUN]
+                one = 0.0
+                two = 0.0
+                for b in range(run.size):
+                    d = run[b] - shift[c]
+                    one += d
+                    two += d * d
+                total += one
+                squares += two
+        mean = total / (A * B)
+        v = squares / (A * B) - mean * mean
+        v = v if not v < 0 else np.float64(0)  # NaN stays
+        rest[c] = mean
+        var[c] = v
+        slope = gamma[c] / math.sqrt(v + eps)
+        scale = x.dtype.type(slope)
+        move = x.dtype.type(beta[c] - mean * slope)
+        for a in range(A):
+            for b in range(B):
+                y[a, c, b] = (x[a, c, b] - shift[c]) * scale + move
+
+
+@formula
+def _run_sum(x: Any, total: Any) -> Any:
+    """The sum of a vector, added to a float64."""
+    for start in range(0, x.size, RUN):
+        run = x[start : start + RUN]
+        one = 0.0
+        for b in range(run.size):
+            one += run[b]
+        total += one
+    return total
+
+
+@compiled
+def _normalize_batch_gradient(
+    x: Cube,
+    gamma: Vector,
+    gy: Cube,
+    eps: float,
+    shift: Vector,
+    rest: Doubles,
+    var: Doubles,
+    gx: Cube,
+    ggamma: Doubles,
+    gbeta: Doubles,
+) -> None:
+    A, C, B = x.shape
+    for c in range(C):
+        p = np.float64(0)
+        q = np.float64(0)
+        for a in range(A):
+            for start in range(0, B, RUN):
+                run = x[a, c, start : start + RUN]
+                g = gy[a, c, start : start + RUN]
+                one = 0.0
+                two = 0.0
+                for b in range(run.size):
+                    one += g[b]
+                    two += g[b] * (run[b] - shift[c])
+                p += one
+                q += two
+        s = 1 / math.sqrt(var[c] + eps)
+        q -= rest[c] * p
+        gbeta[c] = p
+        ggamma[c] = q * s
+        slope = -q * s * s / (A * B)
+        k = x.dtype.type(slope)
+        move = x.dtype.type(p / (A * B) + rest[c] * slope)
+        scale = x.dtype.type(gamma[c] * s)
+        for a in range(A):
+            for b in range(B):
+                d = (x[a, c, b] - shift[c]) * k
+                gx[a, c, b] = (d + gy[a, c, b] - move) * scale
+
+
+def normalize_batch(
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    eps: float,
+    y: Array,
+    statistics: tuple[Array, Array, Array],
+) -> bool:
+    """Compute y = γ·(x - μ)·(σ² + ε)^-½ of (A, C, B), and shift, rest and variance, in one sweep
+    over the channels; False where loops do not take the arrays.
+    """
+    if not suits(x, y, gamma, beta, statistics[0]) or x.shape[2] < tuning.MOMENTS_RUN:
+        return False
+    _normalize_batch(x, gamma, beta, eps, y, *statistics)
+    return True
+
+
+def normalize_batch_gradient(
+    x: Array,
+    gamma: Array,
+    gy: Array,
+    eps: float,
+    statistics: tuple[Array, Array, Array],
+    gx: Array | None,
+) -> tuple[Array, Array] | None:
+    """Compute the gradient of x into ``gx``, and return those of γ and β, float64; None where loops
+    do not take the arrays.
+    """
+    if gx is None or x.shape[2] < tuning.MOMENTS_RUN or not suits(x, gamma, gy, statistics[0], gx):
+        return None
+    ggamma = np.empty(len(gamma))
+    gbeta = np.empty(len(gamma))
+    _normalize_batch_gradient(x, gamma, gy, eps, *statistics, gx, ggamma, gbeta)
+    return ggamma, gbeta

@@ -18,6 +18,8 @@ MOMENTS_BLOCK = 200_000
 # channels of a block, at least: shorter runs of memory cost more than they save
 MOMENTS_CHANNELS = 8
 MOMENTS_FEW = 8  # numbers of a channel: fewer are shifted without a look at their mean
+# numbers of a channel that lie together: fewer are left to numpy, which takes rows of channels
+MOMENTS_RUN = 8
 LAYER_BLOCK = 2**16  # elements of a block of rows
 
 # Windows as columns of a matrix: benchmark "steps".

@@ -8,8 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from mnpar.kernels import activation, compiler, erf, logistic, softmax
+import mnpar.functions as F
+from mnpar.kernels import activation, compiler, erf, logistic, softmax, tuning
 from mnpar.kernels.compiler import Real, Vector, compiled
+from mnpar.variable import Variable, grad
 
 needs_numba = pytest.mark.skipif(
     not compiler.is_installed(), reason="numba is not installed: a second run in .ci/run has it"
@@ -140,6 +142,98 @@ def test_what_loops_do_not_take_is_left_to_the_twin(name, by_loops, by_twin):
         found = by_loops(function, *given)
         assert found.dtype.type is twin.dtype.type, what
         np.testing.assert_allclose(found.astype("f8"), twin.astype("f8"), rtol=1e-13, err_msg=what)
+
+
+def with_gradients(function):
+    """Of arrays: what a function makes of them, and the gradients of a weighted sum of it."""
+
+    def compute(*xs):
+        variables = [Variable(x) for x in xs]
+        y = function(*variables)
+        weights = np.random.default_rng(9).standard_normal(y.shape).astype(y.dtype)
+        return y.array, *[g.array for g in grad([y], variables, [Variable(weights)])]
+
+    return compute
+
+
+# name: the function, the shapes of its arrays
+FUNCTIONS = {
+    "Winograd": (lambda x, W: F.convolution_2d(x, W, pad=1), (3, 33, 16, 16), (40, 33, 3, 3)),
+    "Winograd, tiles beyond": (
+        lambda x, W: F.convolution_2d(x, W, pad=(0, 1)),
+        (2, 40, 15, 9),
+        (32, 40, 3, 3),
+    ),
+    "Winograd in groups": (
+        lambda x, W: F.convolution_2d(x, W, pad=1, groups=2),
+        (2, 64, 8, 12),
+        (64, 32, 3, 3),
+    ),
+    "Winograd, transposed": (
+        lambda x, W: F.deconvolution_2d(x, W, pad=1),
+        (2, 40, 12, 12),
+        (40, 32, 3, 3),
+    ),
+    "max pooling": (lambda x: F.max_pooling_2d(x, 2), (3, 4, 8, 40)),
+    "max pooling, overlapping": (lambda x: F.max_pooling_2d(x, 3, 2, 1), (2, 3, 9, 35)),
+    "max pooling at stride 1": (lambda x: F.max_pooling_2d(x, 2, 1), (2, 3, 5, 6)),
+    "max pooling with gaps": (lambda x: F.max_pooling_2d(x, 2, 3), (2, 3, 10, 11)),
+    "batch normalization": (
+        lambda x, g, b: F.batch_normalization(x + 3, g, b),
+        (5, 6, 7, 9),
+        (6,),
+        (6,),
+    ),
+    "batch normalization far from 0": (
+        lambda x, g, b: F.batch_normalization(x + 1e3, g, b),
+        (9, 2, 300),
+        (2,),
+        (2,),
+    ),
+    "batch normalization of constants": (
+        lambda x, g, b: F.batch_normalization(x * 0 + 3, g, b),
+        (2, 3, 16),
+        (3,),
+        (3,),
+    ),
+}
+
+
+@needs_numba
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_by_loops_errs_no_more_than_four_times_as_much_as_by_numpy(
+    name, by_loops, by_twin, monkeypatch
+):
+    for pays in ("WINOGRAD_PAYS", "WINOGRAD_PAYS_GRADIENT"):  # of small images, too
+        monkeypatch.setattr(tuning, pays, np.inf)
+    function, *shapes = FUNCTIONS[name]
+    compute = with_gradients(function)
+    rng = np.random.default_rng(0)
+    xs = [rng.standard_normal(shape) for shape in shapes]
+    single = [x.astype("f4") for x in xs]
+    truths = by_twin(compute, *[x.astype("f8") for x in single])
+    found = by_loops(compute, *single)
+    for y, twin, truth in zip(found, by_twin(compute, *single), truths, strict=True):
+        ulp = np.finfo("f4").eps * np.abs(truth).max()
+        assert y.dtype == np.float32
+        assert np.abs(y - truth).max() <= 4 * max(np.abs(twin - truth).max(), ulp / 2)
+    for y, twin in zip(by_loops(compute, *xs), by_twin(compute, *xs), strict=True):
+        np.testing.assert_allclose(y, twin, rtol=1e-10, atol=1e-12 * np.abs(twin).max() + 1e-300)
+
+
+@needs_numba
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if "Winograd" not in n])
+def test_a_function_has_infinite_numbers_and_nan_where_numpy_has_them(
+    name, value, by_loops, by_twin
+):
+    function, *shapes = FUNCTIONS[name]
+    compute = with_gradients(function)
+    xs = [np.random.default_rng(0).standard_normal(shape) for shape in shapes]
+    xs[0][1, 1].reshape(-1)[1::4] = value
+    for y, twin in zip(by_loops(compute, *xs), by_twin(compute, *xs), strict=True):
+        for test in (np.isnan, np.isposinf, np.isneginf):
+            np.testing.assert_array_equal(test(y), test(twin))
 
 
 def test_small_arrays_are_left_to_numpy():

@@ -18,6 +18,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction, any_axes, array_of, for_axes
+from mnpar.kernels import pooling as kernel
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import PerAxis, Windows, check_spatial_axes
@@ -66,6 +67,8 @@ class MaxPooling(GenericFunction):
         """The gradient at once, without the picture of places, in blocks of samples that stay in
         the cache.
         """
+        if (found := kernel.spread_maximum(x, y, gy, self.windows)) is not None:
+            return found
         gx = backend.get_array_module(x).empty(x.shape, gy.dtype)
         for n in even_slices(len(x), backend.block_bytes(x) // 8 // max(1, x[:1].nbytes)):
             self._spread_part(x[n], y[n], upcast_halves(gy[n]), gx[n])

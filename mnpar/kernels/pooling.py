@@ -1,0 +1,92 @@
+"""The gradient of max pooling of images, a row of windows at a time: one pass over the image.
+
+Its twin, for any number of axes, is in functions/pooling: it goes over slices of the whole image.
+(Maxima themselves numpy finds as fast: benchmark "functions", max pooling.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.kernels.compiler import Cube, compiled, formula, suits
+from mnpar.kernels.windows import Windows
+
+
+@formula
+def _first_inside(offset: Any, stride: Any) -> Any:
+    """The first window along an axis whose cell at this offset from its stride is in the image."""
+    return 0 if offset >= 0 else (stride - 1 - offset) // stride
+
+
+@formula
+def _end_inside(offset: Any, stride: Any, size: Any, out: Any) -> Any:
+    """The end of the windows whose cell is in the image."""
+    return max(0, min(out, (size - 1 - offset) // stride + 1))
+
+
+# Unsigned numbers as indices: negative ones, which count from the end, need not be looked for, so
+# that the compiler reads many cells at once. A step that it knows is a shuffle of registers.
+_ONE, _TWO = np.uint64(1), np.uint64(2)
+
+
+@formula
+def _take(cells: Any, most: Any, left: Any, gcells: Any, step: Any, last: Any) -> Any:
+    """Move what is left of the gradients to each ``step``-th cell that equals the maximum."""
+    for k in range(most.size):
+        here = (cells[np.uint64(k) * step] == most[k]) | last
+        g = left[k]
+        gcells[np.uint64(k) * step] += g if here else 0.0
+        left[k] = 0.0 if here else g
+
+
+@compiled
+def _spread(
+    x: Cube, y: Cube, gy: Cube, gx: Cube, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int
+) -> None:
+    N, H, W = x.shape
+    OH, OW = y.shape[1:]
+    left = np.empty(OW, x.dtype)
+    for n in range(N):
+        gx[n, :, :] = 0.0
+        for oh in range(OH):
+            left[:] = gy[n, oh]
+            for i in range(max(0, ph - oh * sh), min(kh, H + ph - oh * sh)):
+                row = x[n, oh * sh - ph + i]
+                grow = gx[n, oh * sh - ph + i]
+                for j in range(kw):
+                    first = _first_inside(j - pw, sw)
+                    end = _end_inside(j - pw, sw, W, OW)
+                    cells = row[first * sw + j - pw :]
+                    gcells = grow[first * sw + j - pw :]
+                    some = left[first:end]
+                    most = y[n, oh, first:end]
+                    # the first that equals it; where none does, as of NaN, the last
+                    last = i == kh - 1 and j == kw - 1
+                    if sw == 1:
+                        _take(cells, most, some, gcells, _ONE, last)
+                    elif sw == 2:
+                        _take(cells, most, some, gcells, _TWO, last)
+                    else:
+                        _take(cells, most, some, gcells, np.uint64(sw), last)
+
+
+def _numbers(windows: Windows) -> tuple[int, ...]:
+    """The kernel, stride and padding of two axes, for the loops."""
+    return tuple([n for two in (windows.K, windows.stride, windows.pad) for n in two])
+
+
+def spread_maximum(x: Array, y: Array, gy: Array, windows: Windows) -> Array | None:
+    """Return the gradient of x, at the first of the equal maxima of each window; None where loops
+    do not take the arrays.
+    """
+    if len(windows.size) != 2 or not x.size or not suits(x, y, gy):
+        return None
+    gx = np.empty_like(x)
+    image, out = (-1, *windows.size), (-1, *windows.out)
+    _spread(
+        x.reshape(image), y.reshape(out), gy.reshape(out), gx.reshape(image), *_numbers(windows)
+    )
+    return gx
