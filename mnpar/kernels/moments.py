@@ -236,7 +236,9 @@ def normalize_batch(
     """Compute y = γ·(x - μ)·(σ² + ε)^-½ of (A, C, B), and shift, rest and variance, in one sweep
     over the channels; False where loops do not take the arrays.
     """
-    if not suits(x, y, gamma, beta, statistics[0]) or x.shape[2] < tuning.MOMENTS_RUN:
+    if not x.size or x.shape[2] < tuning.MOMENTS_RUN:
+        return False
+    if not suits(x, y, gamma, beta, statistics[0]):
         return False
     _normalize_batch(x, gamma, beta, eps, y, *statistics)
     return True
@@ -253,7 +255,9 @@ def normalize_batch_gradient(
     """Compute the gradient of x into ``gx``, and return those of γ and β, float64; None where loops
     do not take the arrays.
     """
-    if gx is None or x.shape[2] < tuning.MOMENTS_RUN or not suits(x, gamma, gy, statistics[0], gx):
+    if gx is None or not x.size or x.shape[2] < tuning.MOMENTS_RUN:
+        return None
+    if not suits(x, gamma, gy, statistics[0], gx):
         return None
     ggamma = np.empty(len(gamma))
     gbeta = np.empty(len(gamma))
