@@ -1,4 +1,4 @@
-"""The variables of the environment that mnpar reads; README.md says what they mean."""
+"""The variables of the environment that mnpar reads; docs/installation.md says what they mean."""
 
 from __future__ import annotations
 

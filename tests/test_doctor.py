@@ -154,8 +154,8 @@ def test_all_variables_that_are_read_are_known_and_those_for_users_documented():
     files = Path(doctor.__file__).parent.rglob("*.py")
     read = {name for path in files for name in re.findall("MNPAR_[A-Z_]+", path.read_text())}
     assert read == {*environment.VARIABLES, *environment.OWN}
-    readme = Path(__file__).parents[1].joinpath("README.md").read_text()
-    assert set(re.findall(r"^\| `(MNPAR_[A-Z_]+)`", readme, re.MULTILINE)) == {
+    page = Path(__file__).parents[1].joinpath("docs/installation.md").read_text()
+    assert set(re.findall(r"^\| `(MNPAR_[A-Z_]+)`", page, re.MULTILINE)) == {
         *environment.VARIABLES
     }
 
