@@ -155,9 +155,7 @@ def test_all_variables_that_are_read_are_known_and_those_for_users_documented():
     read = {name for path in files for name in re.findall("MNPAR_[A-Z_]+", path.read_text())}
     assert read == {*environment.VARIABLES, *environment.OWN}
     page = Path(__file__).parents[1].joinpath("docs/installation.md").read_text()
-    assert set(re.findall(r"^\| `(MNPAR_[A-Z_]+)`", page, re.MULTILINE)) == {
-        *environment.VARIABLES
-    }
+    assert set(re.findall(r"^\| `(MNPAR_[A-Z_]+)`", page, re.MULTILINE)) == {*environment.VARIABLES}
 
 
 @pytest.mark.parametrize(
