@@ -210,9 +210,10 @@ def check(parser, args):
     """Refuse what does not go together."""
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if ranks % args.groups:
+        more = ranks + args.groups - ranks % args.groups
         parser.error(
-            f"{ranks} ranks do not make members of {args.groups} ranks each: choose --groups "
-            "so that it divides them"
+            f"{ranks} ranks do not make members of {args.groups} ranks each: "
+            f"{mnpar.launch.command(more, args.threads)}"
         )
 
 

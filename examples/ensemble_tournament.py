@@ -120,8 +120,8 @@ def check(parser, args):
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if args.members and ranks > args.members and ranks % args.members:
         parser.error(
-            f"{ranks} ranks do not make {args.members} members of as many ranks: choose a "
-            f"divisor of {ranks}"
+            f"{ranks} ranks do not make {args.members} members of as many ranks: "
+            f"{mnpar.launch.command(args.members, args.threads)}"
         )
 
 

@@ -73,7 +73,10 @@ def check(parser, args):
     """Refuse what does not go together."""
     ranks = mnpar.launch.started_ranks(args, args.ranks)
     if ranks % 2:
-        parser.error(f"this network is made for an even number of ranks, not {ranks}")
+        parser.error(
+            f"this network is made for an even number of ranks, not {ranks}: "
+            f"{mnpar.launch.command(ranks + 1, args.threads)}"
+        )
 
 
 if __name__ == "__main__":

@@ -197,9 +197,20 @@ def check(parser, args):
         args.mesh = {"data": -1} if others else {"data": 2, "model": 2}
     args.ranks = math.prod(int(n) for size in args.mesh.values() for n in np.atleast_1d(size))
     if args.ranks < 1 and (args.threads or not launched):
-        parser.error("--mesh: -1 needs ranks that are there already: mpiexec -n P python …")
+        parser.error(f"--mesh: -1 needs ranks that are there already: {mnpar.launch.command(4)}")
+    pipe = int(np.prod(args.mesh.get("pipe", 1)))
     if args.ranks < 1:
-        args.ranks = mnpar.launch.launched_ranks()
+        args.ranks, others = mnpar.launch.launched_ranks(), -args.ranks
+        pipe = args.ranks // others if pipe == -1 else pipe
+    try:
+        stages = mnpar.parallel.make_schedule(args.schedule, pipe, args.micro_batches).stages
+    except ValueError as error:
+        parser.error(f"--schedule: {error}")
+    if stages > args.blocks + 2:
+        parser.error(
+            f"--mesh: {args.blocks + 2} layers cannot be cut into {stages} stages: "
+            f"{mnpar.launch.command(args.ranks, args.threads)} --blocks {stages - 2}"
+        )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import inspect
 import io
 import math
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -133,10 +134,41 @@ def ranks_of_grid(
     ranks = started or needed
     if ranks != needed or len(grid) != axes:
         names = "rows x columns" if axes == 2 else f"{axes} numbers"
-        parser.error(
-            f"--{flag} is {names} of all ranks: {grid} is for {needed}, and there are {ranks}"
+        there = (
+            f", and there are {ranks}: {command(needed, args.threads)}" if ranks != needed else ""
         )
+        parser.error(f"--{flag} is {names} of all ranks: {grid} is for {needed}{there}")
     return needed
+
+
+def command(ranks: int, threads: object = None) -> str:
+    """Return what to type for so many ranks of this script: a usage error about their number
+    names it.
+
+    Args:
+        ranks: the right number.
+        threads: ``args.threads`` of what :func:`parse_args` returned: true for thread ranks.
+
+    Example:
+        >>> import sys, mnpar
+        >>> sys.argv = ["examples/unet.py", "--threads", "3", "--epoch", "2"]
+        >>> mnpar.launch.command(4, threads=3)
+        'python examples/unet.py --epoch 2 --threads 4'
+        >>> mnpar.launch.command(4)
+        'mpiexec -n 4 python examples/unet.py --epoch 2'
+    """
+    script, *words = sys.argv
+    others = []
+    while words:
+        word = words.pop(0)
+        if word.partition("=")[0] not in ("--threads", "--ranks"):
+            others.append(word)
+        elif words and words[0].isdecimal():
+            del words[0]
+    line = shlex.join(["python", script, *others])
+    if threads:
+        return f"{line} --threads {ranks}"
+    return f"mpiexec -n {ranks} {line}"
 
 
 def seed(text: str) -> int:
@@ -385,7 +417,10 @@ class Parser(argparse.ArgumentParser):
             args.threads = args.ranks
         started = started_ranks(args, args.ranks)
         if self.exactly and started != args.ranks:
-            self.error(f"this program is made for {args.ranks} ranks, not {started}")
+            self.error(
+                f"this program is made for {args.ranks} ranks, not {started}: "
+                f"{command(args.ranks, args.threads)}"
+            )
         return args
 
 
@@ -424,7 +459,8 @@ def script(main: Callable[[Communicator, argparse.Namespace], object], parser: P
         main(create_communicator(), args)
     else:
         parser.error(
-            f"this program is made for {args.ranks} ranks, not 1: --threads runs them as threads"
+            f"this program is made for {args.ranks} ranks, not 1; as threads of one process: "
+            f"{command(args.ranks, threads=True)}"
         )
 
 

@@ -205,7 +205,7 @@ def check(parser, args):
     if ranks not in (2, STAGES):
         parser.error(
             f"this U-Net has {STAGES} stages, for {STAGES} ranks, or two on each of 2, not for "
-            f"{ranks} ranks"
+            f"{ranks} ranks: {mnpar.launch.command(STAGES, args.threads)}"
         )
     try:
         read(args.schedule, ranks, args.micro_batches)

@@ -153,9 +153,10 @@ def check_ranks(parser, args):
     several = args.datapar or args.modelpar or args.halodatapar
     if ranks % each or (ranks != each and not several):
         switch = f"blocks of {dims[0]}x{dims[1]}" if dims else "a run without a switch"
+        better = mnpar.launch.command(each if dims else ranks, args.threads)
         parser.error(
             f"{ranks} ranks do not suit {switch}: --halopar takes R·C, --halodatapar a "
-            "multiple of it, no switch takes 1"
+            f"multiple of it, no switch takes 1: {better}{'' if dims else ' --datapar'}"
         )
 
 

@@ -365,7 +365,8 @@ OF_PYTHON = {
     "checkpoint_resume": {"--interval 0": "--interval is at least 1, not 0"},
     "ensemble_tournament": {
         "--members 3": "4 ranks do not make 3 members of as many ranks",
-        "--threads 3 --members 2": "3 ranks do not make 2 members",
+        "--threads 3 --members 2": "3 ranks do not make 2 members of as many ranks: python "
+        f"{EXAMPLES}/ensemble_tournament.py --members 2 --threads 2\n",
     },
     "mixture_of_experts": {
         "--k 9": "--k 9 is more than the 6 experts",
@@ -378,6 +379,8 @@ OF_PYTHON = {
     "pipeline_mlp": {"--micro-batches 0": "--micro-batches is at least 1, not 0"},
     "transformer_lm": {
         "--run /dev/null/x": "nothing can be written to /dev/null/x: Not a",
+        "--mesh pipe=6 --threads": "4 layers cannot be cut into 6 stages: python "
+        f"{EXAMPLES}/transformer_lm.py --mesh pipe=6 --threads 6 --blocks 4",
         "--mesh data": "a mesh is names and sizes",
         "--mesh dtaa=2": "there is no axis dtaa here, only data, pipe, model, sequence",
         "--mesh data=-1": "-1 needs ranks that are there already",
@@ -455,18 +458,18 @@ USAGE_ERRORS = [  # example, ranks of mpiexec, flags, what is said once
         "--threads 4",
         "error: --threads is for one process, and the launcher has started 2: choose one of them",
     ),
-    ("mlp_model_parallel", 3, "", "made for 2 ranks, not 3\n"),
+    ("mlp_model_parallel", 3, "", "made for 2 ranks, not 3: mpiexec -n 2 python "),
     ("mnist_data_parallel", 2, "--epoch 0", "--epoch is at least 1, not 0"),
     ("mnist_model_parallel", 2, "--epoch 0", "--epoch is at least 1, not 0"),
-    ("mnist_model_parallel", 3, "", "made for 2 ranks, not 3\n"),
+    ("mnist_model_parallel", 3, "", "made for 2 ranks, not 3: mpiexec -n 2 python "),
     ("mnist_dual_parallel", 2, "--epoch 0", "--epoch is at least 1, not 0"),
     ("mnist_dual_parallel", 3, "", "made for an even number of ranks, not 3"),
-    ("applications/pipeline_seq2seq", 3, "", "made for 2 ranks, not 3\n"),
+    ("applications/pipeline_seq2seq", 3, "", "made for 2 ranks, not 3: mpiexec -n 2 python "),
     ("applications/pipeline_unet", 3, "", "or two on each of 2, not for 3 ranks"),
     ("seeds/resnet50", 2, "--size 4", "--size is at least 8, not 4"),
     ("seeds/resnet50", 2, f"--images {NOWHERE}", f"--images: there is no folder {NOWHERE}"),
     ("seeds/seq2seq_model_parallel", 2, "--epoch 0", "--epoch is at least 1, not 0"),
-    ("seeds/seq2seq_model_parallel", 3, "", "made for 2 ranks, not 3\n"),
+    ("seeds/seq2seq_model_parallel", 3, "", "made for 2 ranks, not 3: mpiexec -n 2 python "),
 ]
 
 
@@ -527,7 +530,8 @@ def test_ranks_that_cannot_be_started_are_a_usage_error(example, ranks, monkeypa
     done = run(0, example)
     assert done.returncode == 2
     assert f"srun -n {ranks} python" in done.stdout
-    message = f"made for {ranks} ranks, not 1: --threads runs them as threads\n"
+    threads = f"python {EXAMPLES}/{example}.py --threads {ranks}\n"
+    message = f"made for {ranks} ranks, not 1; as threads of one process: {threads}"
     assert done.stderr.endswith(message)
 
 
