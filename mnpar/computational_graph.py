@@ -1,7 +1,10 @@
-"""Computational graphs, communications included, as text for Graphviz."""
+"""Computational graphs, communications included: as text for Graphviz, and as pictures in
+notebooks.
+"""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -58,7 +61,16 @@ class ComputationalGraph:
         lines += [f"{ids[id(a)]} -> {ids[id(b)]};" for a, b in self.edges]
         return "\n".join(["digraph graphname {", f"rankdir={self.rankdir};", *lines, "}"]) + "\n"
 
+    def _repr_svg_(self) -> str | None:
+        """Return a picture for a notebook; None of a graph that is too large to be looked at."""
+        return _svg(self) if len(self.nodes) <= _MOST_NODES else None
+
     def _attributes(self, node: Any) -> str:
+        pairs = self.attributes(node)
+        return ", ".join(f'{key}="{_escaped(value)}"' for key, value in pairs.items())
+
+    def attributes(self, node: Any) -> dict[str, str]:
+        """Return Graphviz's attributes of a node: its label, and the style of its kind."""
         if isinstance(node, VariableNode):
             label = f"{node.name}: " if self.show_name and node.name else ""
             label, style = f"{label}{node.shape}, {node.dtype}", self.variable_style
@@ -67,8 +79,7 @@ class ComputationalGraph:
             style = {**self.function_style, **COMMUNICATION}
         else:
             label, style = node.label, self.function_style
-        pairs = {"label": label, **style}
-        return ", ".join(f'{key}="{_escaped(value)}"' for key, value in pairs.items())
+        return {"label": label, **style}
 
 
 def _communication(function: Any) -> str:
@@ -90,6 +101,90 @@ def _style(style: Style | str | None, default: Style) -> Style:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+# ---- the picture for notebooks ----
+
+_MOST_NODES = 300
+_HIGH, _GAP, _LETTER = 34, 26, 7  # pixels: a node, the space between nodes, a letter
+
+
+def _svg(graph: ComputationalGraph) -> str:
+    """Return the graph in rows: a node stands below all that it was computed from."""
+    before: dict[int, list[Any]] = {id(node): [] for node in graph.nodes}
+    for a, b in graph.edges:
+        before[id(b)].append(a)
+    depth = dict[int, int]()
+    for node in _in_order(graph.nodes, before):
+        depth[id(node)] = max([depth[id(x)] + 1 for x in before[id(node)]], default=0)
+    rows: list[list[Any]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for node in graph.nodes:
+        rows[depth[id(node)]].append(node)
+    labels = {id(node): graph.attributes(node)["label"].split("\n") for node in graph.nodes}
+    widths = {key: _LETTER * max(map(len, lines)) + 20 for key, lines in labels.items()}
+    wide = max([sum([widths[id(x)] + _GAP for x in nodes]) for nodes in rows], default=0)
+    places = dict[int, tuple[float, float]]()  # of the nodes' middles
+    for number, nodes in enumerate(rows):
+        # each node as near as can be to those above it
+        nodes.sort(key=lambda node: _mean([places[id(x)][0] for x in before[id(node)]], wide / 2))
+        left = (wide - sum([widths[id(x)] + _GAP for x in nodes])) / 2 + _GAP / 2
+        for node in nodes:
+            places[id(node)] = left + widths[id(node)] / 2, number * (_HIGH + _GAP) + _HIGH / 2 + 4
+            left += widths[id(node)] + _GAP
+    arrows = [_arrow(places[id(a)], places[id(b)]) for a, b in graph.edges]
+    boxes = [
+        _box(places[id(node)], widths[id(node)], labels[id(node)], graph.attributes(node))
+        for node in graph.nodes
+    ]
+    high = len(rows) * (_HIGH + _GAP)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide:.0f}" height="{high}" '
+        f'viewBox="0 0 {wide:.0f} {high}" font-family="sans-serif" font-size="11">'
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="#808080"/></marker></defs>'
+        f"{''.join([*arrows, *boxes])}</svg>"
+    )
+
+
+def _in_order(nodes: list[Any], before: dict[int, list[Any]]) -> list[Any]:
+    """Return the nodes, each after all those before it."""
+    found: dict[int, Any] = {}
+    stack = [(node, False) for node in reversed(nodes)]
+    while stack:
+        node, is_next = stack.pop()
+        if is_next:
+            found[id(node)] = node
+        elif id(node) not in found:
+            stack += [(node, True), *[(x, False) for x in before[id(node)]]]
+    return list(found.values())
+
+
+def _mean(numbers: list[float], otherwise: float) -> float:
+    return sum(numbers) / len(numbers) if numbers else otherwise
+
+
+def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
+    (x, top), (u, bottom) = start, end
+    top, bottom = top + _HIGH / 2, bottom - _HIGH / 2
+    middle = (top + bottom) / 2
+    path = f"M{x:.0f},{top:.0f} C{x:.0f},{middle:.0f} {u:.0f},{middle:.0f} {u:.0f},{bottom:.0f}"
+    return f'<path d="{path}" fill="none" stroke="#808080" marker-end="url(#tip)"/>'
+
+
+def _box(place: tuple[float, float], width: int, lines: list[str], style: Style) -> str:
+    x, y = place
+    corner = _HIGH // 2 if style.get("shape") == VARIABLE["shape"] else 3
+    first = y + 4 - 6.5 * (len(lines) - 1)
+    texts = [
+        f'<text x="{x:.0f}" y="{first + 13 * i:.0f}" text-anchor="middle" fill="#000">'
+        f"{html.escape(line)}</text>"
+        for i, line in enumerate(lines)
+    ]
+    return (
+        f'<rect x="{x - width / 2:.0f}" y="{y - _HIGH / 2:.0f}" width="{width}" height="{_HIGH}" '
+        f'rx="{corner}" fill="{html.escape(style.get("fillcolor", "#ffffff"))}" '
+        f'stroke="#606060"/>{"".join(texts)}'
+    )
 
 
 def build_computational_graph(

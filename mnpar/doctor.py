@@ -24,12 +24,12 @@ import numpy as np
 
 from mnpar import environment
 from mnpar.backend import gpu_summary
-from mnpar.communicators.create import THREAD_VARIABLES, create_communicator, own_cores
+from mnpar.communicators.create import create_communicator, own_cores
 from mnpar.communicators.mpi import library
 from mnpar.communicators.shared_memory import LEAST_FOR_MPI, MORE_MEMORY, free_memory
 from mnpar.errors import LauncherError
 from mnpar.kernels import blas, compiler
-from mnpar.runtime import processes
+from mnpar.runtime import blas_threads, processes
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, launched_ranks_here
 from mnpar.runtime.mpiexec import find_mpiexec, kind_of
 
@@ -165,7 +165,7 @@ def _settings(report: Report) -> bool:
 def _machine(report: Report) -> bool:
     """Cores and shared memory; whether MPI has room to begin."""
     cores = len(own_cores())
-    chosen = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ]
+    chosen = [f"{name}={os.environ[name]}" for name in blas_threads.VARIABLES if name in os.environ]
     shared = (
         "are shared out among"
         if importlib.util.find_spec("threadpoolctl")

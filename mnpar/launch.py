@@ -29,6 +29,7 @@ from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.create import create_communicator
 from mnpar.communicators.threads.transport import ThreadTransport, run_threads
 from mnpar.errors import DatasetError
+from mnpar.runtime import blas_threads
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, under_open_mpi
 from mnpar.runtime.mpiexec import relaunch as relaunch
 from mnpar.runtime.output import ALIKE
@@ -480,7 +481,7 @@ def _check_program(program: Callable[..., Any], args: Any) -> None:
         call = ", ".join(["comm", *("…" for _ in args)])
         raise TypeError(
             f"run calls program({call}) on each rank, and {described(program)} takes {signature}: "
-            f"{error}"
+            f"{error}. Write lambda {call}: … or def program({call}): …"
         ) from None
 
 
@@ -522,6 +523,7 @@ def run(program: Callable[..., T], ranks: int = 2, args: tuple[Any, ...] = ()) -
             f"{described(args)}"
         )
     _check_program(program, args)
+    blas_threads.use_one()
     # the caller's context is copied to each thread, and its generator must not be shared
     randomness = random.RankRandomness(ranks)
 

@@ -134,7 +134,9 @@ def _link_bytecode(library, folder):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """What became of the spoilt programs of tests/random_programs/test_random_programs.py."""
+    """What became of the spoilt programs of tests/random_programs/test_random_programs.py: none may
+    be silent or hang.
+    """
     reports = [
         one
         for ones in terminalreporter.stats.values()
@@ -153,12 +155,11 @@ def pytest_terminal_summary(terminalreporter, config):
         return
     n = Counter(what for what, _ in outcomes.elements())
     told = n["reported"] + n["late"]
+    wrong = told + n["silent"] + n["hung"]
     terminalreporter.write_line(
-        f"spoilt programs: {n['reported']} reported before a wrong value came, {n['late']} "
-        f"after one, {n['silent']} silently "
-        f"wrong, {n['hung']} hanging: {told / max(told + n['silent'] + n['hung'], 1):.2%} of "
-        "those that matter were reported; "
-        f"{n['harmless']} harmless (the gradients are right all the same)"
+        f"random programs with a deliberate mistake: {told} of {wrong} that go wrong were told "
+        f"({n['reported']} before any wrong value, {n['late']} after one), {n['silent']} gave "
+        f"wrong gradients silently, {n['hung']} hung; in {n['harmless']} more the mistake does no harm"
     )
     for how in sorted({how for _, how in outcomes}) if config.getoption("--detection") else ():
         became = ", ".join(

@@ -1,6 +1,7 @@
 """Pictures show each variable and each function once, and with whom a rank speaks."""
 
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -105,3 +106,31 @@ def test_communications_are_coloured_and_name_their_peers():
         )
         assert whole.count("#FFA54F") == 2
         assert connected.count("#FFA54F") == 1
+
+
+def test_a_notebook_shows_a_picture_in_which_each_node_stands_below_what_it_was_computed_from():
+    x, y = variable("<x>"), variable()
+    graph = build_computational_graph([F.exp(x * y) + x])
+    picture = ElementTree.fromstring(graph._repr_svg_())
+    parts = [part.tag.partition("}")[2] for part in picture]
+    assert parts.count("rect") == len(graph.nodes)
+    assert parts.count("path") == len(graph.edges)
+    texts = [(part.text, float(part.get("y"))) for part in picture if part.tag.endswith("text")]
+    assert texts[0][0] == "<x>: (2,), float32"
+    high = dict(texts)
+    assert high["<x>: (2,), float32"] < high["Mul"] < high["Exp"] < high["Add"]
+    boxes = [
+        [float(part.get(n)) for n in ("x", "y", "width")] for part in picture if part.get("rx")
+    ]
+    rows = {}
+    for left, top, width in sorted(boxes):
+        assert left >= rows.get(top, 0)  # none lies on another
+        rows[top] = left + width
+    assert max(rows.values()) <= float(picture.get("width"))
+
+
+def test_a_graph_of_hundreds_of_nodes_is_no_picture():
+    y = variable()
+    for _ in range(200):
+        y = -y
+    assert build_computational_graph([y])._repr_svg_() is None

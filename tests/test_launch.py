@@ -538,9 +538,9 @@ def test_a_script_for_exactly_so_many_ranks_says_so(started, monkeypatch, capsys
     monkeypatch.setattr(sys, "argv", ["train.py"])
     with pytest.raises(SystemExit):
         mnpar.launch.script(print, script_parser(exactly=True))
-    message = "made for 2 ranks, not 1: --threads runs them as threads\n"
+    message = "not 1; as threads of one process: python train.py --threads 2\n"
     assert capsys.readouterr().err.endswith(message)
     with pytest.raises(SystemExit):
         read(["--threads", "3"], monkeypatch, exactly=True)
-    assert capsys.readouterr().err.endswith("made for 2 ranks, not 3\n")
+    assert capsys.readouterr().err.endswith("not 3: python train.py --threads 2\n")
     assert read(["--threads"], monkeypatch, exactly=True).threads == 2

@@ -63,6 +63,7 @@ LATE = {
     "kernels/compiler.py": {"numba", "llvmlite", "fcntl"},
     "communicators/mpi/library.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
+    "runtime/blas_threads.py": {"threadpoolctl"},
     "runtime/malloc.py": {"resource"},
     "runtime/pmix.py": {"socket"},
     "serializers/hdf5.py": {"h5py"},

@@ -8,7 +8,6 @@ import copy
 import json
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from mnpar.errors import CheckpointError
 from mnpar.link import Link
 from mnpar.parameter import Parameter
 from mnpar.plans import Box
+from mnpar.runtime.callsite import warn_user
 from mnpar.serializer import Deserializer
 from mnpar.serializers.restore import restore_value
 
@@ -296,11 +296,10 @@ def _fill(checkpoint: CheckpointReader, objects: Objects, comm: Communicator, st
         copies.take_as_given()
     keys = list(dict.fromkeys([key for keys, _ in found for key in keys]))
     if keys and comm.rank == 0:
-        warnings.warn(
-            f"{checkpoint.path} was written by {checkpoint.written_by} ranks, and read by "
-            f"{comm.size}: what belonged to single ranks does not go on as it would have: "
-            f"{', '.join(keys[:8])}{' …' * (len(keys) > 8)}",
-            stacklevel=3,
+        warn_user(
+            f"{checkpoint.path} was written by {checkpoint.written_by} ranks and is read by "
+            f"{comm.size}: weights, optimizers and all that ranks had alike go on exactly, but not "
+            f"what belonged to single ranks: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}"
         )
     return checkpoint.step
 

@@ -16,19 +16,11 @@ from mnpar.communicators.mpi.transport import MpiTransport
 from mnpar.communicators.threads.scheduler import World
 from mnpar.communicators.threads.transport import ThreadTransport, current_transport
 from mnpar.errors import LauncherError
-from mnpar.runtime import launcher
+from mnpar.runtime import blas_threads, launcher
 from mnpar.runtime.malloc import keep_memory
 from mnpar.runtime.output import write_lines_at_once
 from mnpar.runtime.process import Process
 from mnpar.runtime.tracebacks import show_own_lines
-
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
 
 _NAMES = ("auto", "mpi", "threads", "self", "env", "none", "file")
 
@@ -167,6 +159,7 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
         keep_memory()
         write_lines_at_once()
         return communicator
+    blas_threads.use_one()
     keep_memory()
     return Communicator(ThreadTransport(World(1), 0, [0], 0))
 
@@ -305,7 +298,7 @@ def share_cores(comm: Communicator) -> int | None:
     mine = own_cores()
     # all ranks decide alike up to here; from here on each decides for itself
     told = comm.allgather_obj((comm.inter_rank, sorted(mine)))
-    if comm.intra_size == 1 or any(name in os.environ for name in THREAD_VARIABLES):
+    if comm.intra_size == 1 or any(name in os.environ for name in blas_threads.VARIABLES):
         return None
     try:
         import threadpoolctl

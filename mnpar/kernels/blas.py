@@ -28,6 +28,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels import tuning
+from mnpar.runtime.blas_threads import large_products
 
 _ROW_MAJOR, _AS_IT_IS, _TURNED = 101, 111, 112  # CBLAS's constants
 
@@ -53,6 +54,8 @@ def product(a: Any, b: Any, out: Array | None = None) -> Any:
             out is None or (out.flags.c_contiguous and out.dtype is a.dtype)
         ):
             return a.dot(b, out)
+        if size >= tuning.THREADED_LEAST and large_products.threads > 1:
+            return large_products.compute(np.matmul, a, b, out)
         if (
             size >= tuning.MKL_LEAST
             and (found := library()) is not None

@@ -43,6 +43,7 @@ DOT_MOST = 2**16  # multiplications: up to here ``dot`` is faster than ``matmul`
 UNPACKED = 10**6  # multiplications of a product that OpenBLAS computes without packing
 UNPACKED_ROWS = 16  # rows, at least, that are worth a product of their own
 MKL_LEAST = 2**20  # multiplications: fewer are left to numpy, because a call costs 4 µs more
+THREADED_LEAST = 2**24  # multiplications: from here on a process alone takes all cores
 MKL_NARROW = 32  # rows, columns or terms: less is left to numpy, too
 MKL_LEAST_NUMBERS = 2**10  # of a function: fewer are left to numpy
 

@@ -259,6 +259,24 @@ class Mesh:
             else f"Mesh(rank {self.comm.rank})"
         )
 
+    def _repr_html_(self) -> str:
+        """Return a table for a notebook: the ranks at their places, this one in bold. The last axis
+        runs across.
+        """
+        *down, across = list(self.axes) or ["rank"]
+        width = self._shape[-1] if self._shape else 1
+        cells = [
+            f"<td>{f'<b>rank {rank}</b>' if rank == self.comm.rank else f'rank {rank}'}</td>"
+            for rank in range(self.comm.size)
+        ]
+        heads = [f"<th>{across} {i}</th>" for i in range(width)]
+        rows = ["<tr><th></th>" + "".join(heads) + "</tr>"]
+        for start in range(0, len(cells), width):
+            pairs = zip(down, self._places[start], strict=False)
+            where = ", ".join([f"{name} {place}" for name, place in pairs])
+            rows.append(f"<tr><th>{where}</th>{''.join(cells[start : start + width])}</tr>")
+        return f"<table>{''.join(rows)}</table>"
+
     @staticmethod
     def parse(text: str) -> dict[str, Size]:
         """Return the axes of a flag like ``--mesh data=2,pipe=2,model=2,space=1x2``, for

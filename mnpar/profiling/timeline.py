@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import bisect
 import importlib.util
+import io
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -42,6 +43,8 @@ class Event(NamedTuple):
 
 
 _COLOURS = {"forward": "#7fb2e5", "backward": "#8fce9b", "update": "#d9c27c"}
+_WAITS = "#f4b6b6"
+_MEANINGS = {"wait": "wait for the rank named"}
 _MANY = 600  # arrows: more would hide what is under them
 
 
@@ -209,21 +212,33 @@ class Timeline:
             events.append({**flow, "ph": "f", "bp": "e", "pid": dest, "ts": arrived})
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
+    def __repr__(self) -> str:
+        return self.text() if self.events else "<no events: the profile runs, or rank 0 has them>"
+
+    def _repr_png_(self) -> bytes | None:
+        """Return the picture for a notebook, if it can be drawn; else the text is shown."""
+        if not self.events or importlib.util.find_spec("matplotlib") is None:
+            return None
+        picture = io.BytesIO()
+        self._figure().savefig(picture, format="png", dpi=80)
+        return picture.getvalue()
+
     def draw(self, path: Path) -> None:
-        """Draw all ranks below each other: forward blue, backward green, updates yellow, waits red
-        with the rank waited for; white is the program's own code, lines are messages. Needs
+        """Draw all ranks below each other, and say below what the colours and labels mean. Needs
         matplotlib, else says so.
         """
         if importlib.util.find_spec("matplotlib") is None:
             sys.stderr.write(f"mnpar: {path} was not drawn: pip install matplotlib\n")
             return
+        with naming_path(path):
+            self._figure().savefig(path, dpi=120)
+
+    def _figure(self) -> Any:
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(14, 1.2 + 0.9 * len(self.events)), layout="constrained")
-        axes = figure.subplots()
-        self.draw_on(axes)
-        with naming_path(path):
-            figure.savefig(path, dpi=120)
+        figure = Figure(figsize=(14, 1.7 + 0.9 * len(self.events)), layout="constrained")
+        self.draw_on(figure.subplots())
+        return figure
 
     def draw_on(self, axes: Any) -> None:
         """Draw on matplotlib's axes what :meth:`draw` draws."""
@@ -238,7 +253,7 @@ class Timeline:
                 axes.broken_barh(bars, (rank - 0.35, 0.7), color=colour, linewidth=0)
             waits = [event for event in events if event.kind == "wait"]
             bars = [(scale * event.start, scale * (event.end - event.start)) for event in waits]
-            axes.broken_barh(bars, (rank - 0.35, 0.7), color="#f4b6b6", linewidth=0)
+            axes.broken_barh(bars, (rank - 0.35, 0.7), color=_WAITS, linewidth=0)
             for event in [*waits, *(event for event in events if event.kind == "stage")]:
                 if event.end - event.start > least:
                     middle = scale * (event.start + event.end) / 2
@@ -276,8 +291,33 @@ class Timeline:
             f"{100 * self.busy(rank) / (self.duration or 1):.0f}"
             for rank in range(len(self.events))
         )
-        axes.set_title(
-            f"ranks compute {computing} % of the time (blue forward, green backward, yellow "
-            "update, red waits)",
-            fontsize=9,
+        axes.set_title(f"ranks compute {computing} % of the time", fontsize=9)
+        self._explain(axes)
+
+    def _explain(self, axes: Any) -> None:
+        """Say below the axes what colours, lines and labels mean: those that are there."""
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        kinds = {event.kind for events in self.events for event in events}
+        names = {**_COLOURS, "wait": _WAITS}
+        handles: list[Any] = [
+            Patch(color=names[kind], label=kind) for kind in names if kind in kinds
+        ]
+        handles.append(
+            Patch(facecolor="white", edgecolor="#c0c0c0", label="the program's own code")
+        )
+        if self.messages():
+            handles.append(Line2D([], [], color="#606060", linewidth=0.5, label="message"))
+        stages = [event.name for events in self.events for event in events if event.kind == "stage"]
+        if stages:
+            kinds_of_actions = "F forward, B backward, I gradients of inputs, W of weights"
+            label = f"{stages[0]}: stage, action, micro-batch ({kinds_of_actions})"
+            handles.append(Line2D([], [], linewidth=0, label=label))
+        axes.figure.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=len(handles),
+            fontsize=8,
+            frameon=False,
         )

@@ -28,6 +28,7 @@ from mnpar.testing.processes import ProcessRunner
 from mnpar.testing.worker import check_received, ranks_of
 
 _POOL = pytest.StashKey["Pool | None"]()
+_LEFT = pytest.StashKey[int]()  # combinations that do not run
 _FORKS = pytest.StashKey[forks.Forks | None]()
 
 
@@ -109,8 +110,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     named = config.option.keyword or any("::" in argument for argument in config.args)
     if not (named or config.getoption("--sweep") or config.stash.get(WORKER, None)):
         items[:], left = grids.covering(items)
+        config.stash[_LEFT] = len(left)
         if left:
             config.hook.pytest_deselected(items=left)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say why tests were deselected."""
+    if left := config.stash.get(_LEFT, 0):
+        terminalreporter.write_line(
+            f"{left} combinations of grids were left out: those that ran hold every pair of values "
+            "(--sweep runs all)"
+        )
 
 
 @pytest.hookimpl(wrapper=True)

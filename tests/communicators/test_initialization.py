@@ -10,9 +10,10 @@ import pytest
 import threadpoolctl
 
 import mnpar
-from mnpar.communicators.create import THREAD_VARIABLES, share_cores
+from mnpar.communicators.create import share_cores
 from mnpar.errors import LauncherError
 from mnpar.runtime import launcher
+from mnpar.runtime.blas_threads import VARIABLES
 from mnpar.runtime.mpiexec import mpiexec_command
 from tests.harness.scripts import run_script
 
@@ -183,7 +184,7 @@ def test_a_rank_alone_on_its_machine_takes_part_when_the_others_share_cores(monk
     told = []
     monkeypatch.setattr(threadpoolctl, "threadpool_limits", told.append)
     monkeypatch.setattr("mnpar.communicators.create.own_cores", lambda: {0, 1, 2, 3, 4, 5})
-    for name in THREAD_VARIABLES:
+    for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert mnpar.run(lambda comm: share_cores(Uneven(comm)), ranks=3) == [3, 3, None]
     assert told == [3, 3]

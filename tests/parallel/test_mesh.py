@@ -744,3 +744,15 @@ def test_buckets_of_a_mesh_are_stepped_as_they_arrive_but_where_gradients_are_co
     for a, b in zip(whole, found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
     assert (none, pieces) == ([], [4] if check == 3 else [])  # after 0, 1, 2 and 3 they are
+
+
+def test_a_notebook_shows_the_ranks_at_their_places():
+    page = mnpar.run(lambda comm: mnpar.Mesh(comm, data=2, model=3)._repr_html_(), 6)[4]
+    rows = re.findall(r"<tr>(.*?)</tr>", page)
+    words = [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in rows]
+    assert words == [
+        ["", "model 0", "model 1", "model 2"],
+        ["data 0", "rank 0", "rank 1", "rank 2"],
+        ["data 1", "rank 3", "<b>rank 4</b>", "rank 5"],
+    ]
+    assert "<b>rank 0</b>" in mnpar.Mesh(mnpar.create_communicator("self"))._repr_html_()

@@ -269,3 +269,16 @@ def test_processes_have_one_timeline(comm, tmp_path):
     if comm.is_root:
         assert len(timeline.messages()) == 6
         assert (tmp_path / "timeline.json").exists()
+
+
+def test_a_notebook_shows_the_picture_with_its_meaning_and_the_text_where_there_is_none(tmp_path):
+    timeline = mnpar.run(lambda comm: profiled(comm, tmp_path, pipeline_step), 2)[0]
+    assert timeline._repr_png_().startswith(b"\x89PNG")
+    [legend] = timeline._figure().legends
+    said = [text.get_text() for text in legend.get_texts()]
+    assert {"forward", "backward", "message", "the program's own code"} <= set(said)
+    assert any("stage, action, micro-batch" in text for text in said)
+    assert repr(timeline) == timeline.text()
+    empty = type(timeline)()
+    assert empty._repr_png_() is None
+    assert "no events" in repr(empty)

@@ -284,6 +284,15 @@ def test_a_bar_on_a_terminal_is_drawn_by_tqdm(tmp_path, monkeypatch):
     assert "\n" not in text
 
 
+def test_a_bar_in_a_notebook_is_drawn_in_place(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr(progress_bar, "ipython_shell", lambda: "a shell")
+    monkeypatch.setattr(sys, "stdout", Stream())
+    writes = bars(tmp_path, sys.stdout, bar_length=10)
+    assert writes[0].startswith("\r\033[Ktraining [#####.....] 4 / 8 iterations  50.0%")
+    assert writes[-1] == "\r\033[K"
+
+
 def test_a_bar_needs_to_know_the_length(tmp_path):
     trainer = counting(tmp_path, lambda trainer: trainer.updater.iteration == 100)
     trainer.extend(extensions.ProgressBar())

@@ -1,5 +1,5 @@
-"""A progress bar, redrawn in place on a terminal, by tqdm if it is installed; in other outputs a
-new line each time.
+"""A progress bar, redrawn in place on a terminal and in a notebook, by tqdm if it is installed; in
+other outputs a new line each time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections import deque
 from typing import Any, TextIO
 
+from mnpar.runtime.callsite import ipython_shell
 from mnpar.runtime.processes import reaches_terminal
 from mnpar.training.extension import Extension
 from mnpar.training.trainer import Trainer
@@ -39,12 +40,12 @@ class Bar:
             unit: ``'epoch'`` or ``'iteration'``.
         """
         out = self._out or sys.stdout
-        if is_terminal(out) and self._by_tqdm(what, done, total, unit, out):
+        if can_redraw(out) and self._by_tqdm(what, done, total, unit, out):
             return
         self._timings.append((done, time.perf_counter()))
         rate = min(done / total, 1.0)
         line = f"{what}  {done:.6g} / {total:g} {unit}s  {rate:.1%}{self._left(done, total)}"
-        if is_terminal(out):
+        if can_redraw(out):
             marks = "#" * int(rate * self._length)
             line = (
                 f"\r\033[K{what} [{marks.ljust(self._length, '.')}] "
@@ -97,7 +98,7 @@ class Bar:
         if self._tqdm is not None:
             self._tqdm.close()
             self._tqdm = None
-        elif self._timings and is_terminal(out):
+        elif self._timings and can_redraw(out):
             out.write("\r\033[K")
             flush(out)
         self._timings.clear()
@@ -154,6 +155,14 @@ class ProgressBar(Extension):
     def finalize(self) -> None:
         """Erase the bar."""
         self._bar.close()
+
+
+def can_redraw(out: TextIO) -> bool:
+    """Return whether a line that was written to the stream can be replaced by another one: on a
+    terminal, and in a notebook.
+    """
+    in_notebook = out is sys.stdout and ipython_shell() is not None
+    return in_notebook or is_terminal(out)
 
 
 def is_terminal(out: TextIO) -> bool:

@@ -1,0 +1,75 @@
+"""The threads of numpy's BLAS in a process that computes alone: one, but all cores for large
+products of matrices.
+
+OpenBLAS divides products that take 20 µs among all cores, whose threads spin until all are done. A
+network of small layers gains little by that; and where other programs want the cores, or ranks are
+threads that take turns, it takes four to six times as long as with one thread. Ranks of an MPI job
+share the cores of their machine instead (``communicators/create.py``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+# who sets one of these has chosen
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+T = TypeVar("T")
+
+
+class LargeProducts:
+    """The threads for large products.
+
+    Attributes:
+        threads: how many; 1 until :func:`use_one` has been called.
+    """
+
+    def __init__(self) -> None:
+        self.threads = 1
+        self._libraries: list[Any] = []
+        self._known = False
+
+    def keep(self) -> None:
+        """Let all other products have one thread from now on; called once."""
+        if self._known:
+            return
+        self._known = True
+        try:
+            import threadpoolctl
+        except ImportError:
+            return
+        found = threadpoolctl.ThreadpoolController().lib_controllers
+        self._libraries = [one for one in found if one.internal_api == "openblas"]
+        self.threads = max([one.num_threads for one in self._libraries], default=1)
+        self._set(1)
+
+    def compute(self, multiply: Callable[..., T], *args: Any) -> T:
+        """Return ``multiply(*args)``, computed by all the threads."""
+        self._set(self.threads)
+        try:
+            return multiply(*args)
+        finally:
+            self._set(1)
+
+    def _set(self, threads: int) -> None:
+        for library in self._libraries:
+            library.set_num_threads(threads)
+
+
+large_products = LargeProducts()
+
+
+def use_one() -> None:
+    """Let numpy's BLAS have one thread in this process, and all cores for large products, unless
+    the user chose a number himself.
+    """
+    if not any(name in os.environ for name in VARIABLES):
+        large_products.keep()
