@@ -159,7 +159,8 @@ def pytest_terminal_summary(terminalreporter, config):
     terminalreporter.write_line(
         f"random programs with a deliberate mistake: {told} of {wrong} that go wrong were told "
         f"({n['reported']} before any wrong value, {n['late']} after one), {n['silent']} gave "
-        f"wrong gradients silently, {n['hung']} hung; in {n['harmless']} more the mistake does no harm"
+        f"wrong gradients silently, {n['hung']} hung; in {n['harmless']} more the mistake does no "
+        "harm"
     )
     for how in sorted({how for _, how in outcomes}) if config.getoption("--detection") else ():
         became = ", ".join(
