@@ -10,6 +10,7 @@ from typing import Any
 
 from mnpar.autograd.graph import VariableNode
 from mnpar.autograd.tape import current_tape
+from mnpar.function_node import FunctionNode
 
 __all__ = ["ComputationalGraph", "build_computational_graph"]
 Style = Mapping[str, str]
@@ -82,7 +83,7 @@ class ComputationalGraph:
         return {"label": label, **style}
 
 
-def _communication(function: Any) -> str:
+def _communication(function: FunctionNode) -> str:
     """Return its label, which names operation, line and rank, and with whom it speaks."""
     words = [f"to {function.dest}"] if hasattr(function, "dest") else []
     words += [f"from {function.source}"] if hasattr(function, "source") else []

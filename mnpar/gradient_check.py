@@ -35,7 +35,7 @@ class NondifferentiableError(Exception):
 def numerical_grad(
     f: Callable[[], Any],
     inputs: Sequence[Array],
-    grad_outputs: Sequence[Any],
+    grad_outputs: Sequence[Array | None],
     eps: float = 1e-3,
     detect_nondifferentiable: bool = False,
     diff_atol: float = 0,
@@ -106,9 +106,9 @@ def numerical_grad(
 
 def check_backward(
     func: Callable[..., Any],
-    x_data: Any,
-    y_grad: Any,
-    params: Any = (),
+    x_data: Array | Sequence[Array],
+    y_grad: Array | Sequence[Array | None] | None,
+    params: Variable | Sequence[Variable] = (),
     eps: float = 1e-3,
     atol: float = 1e-5,
     rtol: float = 1e-4,
@@ -229,11 +229,11 @@ def check_backward(
 
 def check_double_backward(
     func: Callable[..., Any],
-    x_data: Any,
-    y_grad: Any,
-    x_grad_grad: Any,
-    params: Any = (),
-    params_grad_grad: Any = (),
+    x_data: Array | Sequence[Array],
+    y_grad: Array | Sequence[Array | None] | None,
+    x_grad_grad: Array | Sequence[Array | None] | None,
+    params: Variable | Sequence[Variable] = (),
+    params_grad_grad: Array | Sequence[Array | None] | None = (),
     eps: float = 1e-3,
     atol: float = 1e-4,
     rtol: float = 1e-3,
@@ -431,7 +431,7 @@ def _dot(x: Array, y: Array) -> float:
 
 def _slope(
     moved: Callable[[float], tuple[Array, ...]],
-    gys: Sequence[Any],
+    gys: Sequence[Array | None],
     eps: float,
     detect: bool,
     atol: float,

@@ -8,12 +8,13 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any
+from contextvars import ContextVar, Token
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.checks.graph_checks import check_reported
 from mnpar.configuration import config
 from mnpar.serializer import AbstractSerializer, Deserializer
@@ -22,6 +23,9 @@ from mnpar.variable import Variable
 __all__ = ["DictSummary", "Reporter", "Summary", "get_current_reporter", "report", "report_scope"]
 
 _current: ContextVar[Reporter | None] = ContextVar("mnpar.reporter", default=None)
+
+# a value that is reported: a number, an array of one element, a Variable
+Reported: TypeAlias = Variable | Array | float
 
 
 class Reporter:
@@ -38,8 +42,8 @@ class Reporter:
 
     def __init__(self) -> None:
         self.observation: dict[str, Any] = {}
-        self._names: dict[int, tuple[str, Any]] = {}
-        self._tokens: list[Any] = []
+        self._names: dict[int, tuple[str, object]] = {}
+        self._tokens: list[Token[Reporter | None]] = []
 
     def __enter__(self) -> Reporter:
         self._tokens.append(_current.set(self))
@@ -58,7 +62,7 @@ class Reporter:
             finally:
                 self.observation = before
 
-    def add_observer(self, name: str, observer: Any) -> None:
+    def add_observer(self, name: str, observer: object) -> None:
         """The name under which an object reports.
 
         Args:
@@ -67,12 +71,12 @@ class Reporter:
         """
         self._names[id(observer)] = (name, observer)  # held, so that its id stays its own
 
-    def add_observers(self, prefix: str, observers: Any) -> None:
+    def add_observers(self, prefix: str, observers: Iterable[tuple[str, object]]) -> None:
         """Names for several, as ``link.namedlinks()`` gives them."""
         for name, observer in observers:
             self.add_observer(prefix + name, observer)
 
-    def report(self, values: Mapping[str, Any], observer: Any = None) -> None:
+    def report(self, values: Mapping[str, Reported], observer: object = None) -> None:
         """Take values; those of an observer under its name.
 
         Raises:
@@ -89,13 +93,12 @@ class Reporter:
         for name, value in values.items():
             if isinstance(value, Variable) and value.node.creator is not None:
                 check_reported(prefix + name, value)
-            bare = isinstance(value, Variable) and not config.keep_graph_on_report
-            self.observation[prefix + name] = (
-                Variable(value.array, requires_grad=False) if bare else value
-            )
+            if isinstance(value, Variable) and not config.keep_graph_on_report:
+                value = Variable(value.array, requires_grad=False)
+            self.observation[prefix + name] = value
 
 
-def report(values: Mapping[str, Any], observer: Any = None) -> None:
+def report(values: Mapping[str, Reported], observer: object = None) -> None:
     """Hand values to this rank's current reporter; without one, nothing happens.
 
     Args:
@@ -231,7 +234,7 @@ class DictSummary:
     def __init__(self) -> None:
         self._summaries: dict[str, Summary] = {}
 
-    def add(self, d: Mapping[str, Any], weight: Any = 1) -> None:
+    def add(self, d: Mapping[str, Reported | tuple[Reported, float]], weight: Any = 1) -> None:
         """Add the scalars of a dict; the rest is left out.
 
         Args:
@@ -287,7 +290,7 @@ class DictSummary:
             summary.serialize(serializer["_summaries"][str(i)])
 
 
-def _is_scalar(x: Any) -> bool:
+def _is_scalar(x: object) -> bool:
     if isinstance(x, int | float):
         return True
     if not (backend.is_array(x) or isinstance(x, np.generic)):

@@ -377,7 +377,7 @@ def grad(
     return results
 
 
-def _check_variables(what: str, xs: Sequence[Any]) -> None:
+def _check_variables(what: str, xs: Sequence[object]) -> None:
     for i, x in enumerate(xs):
         if not isinstance(x, Variable):
             raise TypeError(
@@ -387,7 +387,7 @@ def _check_variables(what: str, xs: Sequence[Any]) -> None:
 
 def _seeds(
     outputs: Sequence[Variable],
-    gys: Any,
+    gys: Sequence[Variable | Array | None] | None,
     loss_scale: float | None,
     record: bool,
     ones: bool = False,
@@ -426,7 +426,7 @@ def _seeds(
 
 
 def paired(
-    name: str, variables: Sequence[Any], gs: Sequence[Any] | None
+    name: str, variables: Sequence[Variable], gs: Sequence[Variable | Array | None] | None
 ) -> Iterable[tuple[Any, Any]]:
     """Return pairs of a variable and its gradient; None for all gradients if ``gs`` is None.
 

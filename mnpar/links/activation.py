@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mnpar import backend, functions, initializers, parameter
@@ -131,5 +129,5 @@ class Maxout(Chain):
         return functions.maxout(self.linear(x), self.pool_size)
 
 
-def _flat(initial: Any, shape: tuple[int, ...]) -> Any:
+def _flat(initial: InitialValue, shape: tuple[int, ...]) -> InitialValue:
     return initial.reshape(shape) if backend.is_array(initial) and np.ndim(initial) else initial

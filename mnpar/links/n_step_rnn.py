@@ -98,7 +98,7 @@ class NStepRNNBase(ChainList):
             self.xp.zeros((self.n_layers * self.direction, len(xs), self.out_size), dtype)
         )
 
-    def rnn(self, states: list[Any], xs: Sequence[Variable | Array]) -> tuple[Any, ...]:
+    def rnn(self, states: Sequence[Variable], xs: Sequence[Variable | Array]) -> tuple[Any, ...]:
         """Compute the layers: (initial states, steps) → (final states …, outputs of each step),
         longest sequences first.
         """
@@ -106,7 +106,9 @@ class NStepRNNBase(ChainList):
             raise TypeError(f"{type(self).__name__} does not define rnn(self, states, xs)")
         return self.function(self.n_layers, self.dropout, *states, self.ws, self.bs, xs)
 
-    def _run(self, states: list[Any], xs: Sequence[Variable | Array]) -> tuple[Any, ...]:
+    def _run(
+        self, states: Sequence[Variable | Array | None], xs: Sequence[Variable | Array]
+    ) -> tuple[Any, ...]:
         if not isinstance(xs, list | tuple):
             raise TypeError(
                 f"{type(self).__name__} takes a list of sequences (T_i, D), not {type(xs).__name__}"
@@ -114,20 +116,20 @@ class NStepRNNBase(ChainList):
         order = np.argsort([-len(x) for x in xs], kind="stable")
         back = np.argsort(order, kind="stable")
         in_order = order.tolist() == list(range(len(xs)))
-        states = [as_variable(self.init_hx(xs) if state is None else state) for state in states]
+        first = [as_variable(self.init_hx(xs) if state is None else state) for state in states]
         # a rank's part of a batch may have no sequences, or only empty ones
         if not any([len(x) for x in xs]):
             return (
-                *states,
+                *first,
                 [
-                    as_variable(self.xp.zeros((0, self.out_size * self.direction), states[0].dtype))
+                    as_variable(self.xp.zeros((0, self.out_size * self.direction), first[0].dtype))
                     for _ in xs
                 ],
             )
         if not in_order:
-            states = [F.permutate(state, order, 1) for state in states]
+            first = [F.permutate(state, order, 1) for state in first]
         sequences = [xs[i] for i in order]
-        *finals, steps = self.rnn(states, F.transpose_sequence(sequences))
+        *finals, steps = self.rnn(first, F.transpose_sequence(sequences))
         ys = transpose_back(steps, [len(x) for x in sequences])
         if not in_order:
             finals = [F.permutate(final, back, 1) for final in finals]
@@ -225,7 +227,7 @@ class NStepRNNTanh(NStepRNNBase):
     n_weights = 2
     activation: ClassVar[str] = "tanh"
 
-    def rnn(self, states: list[Any], xs: Sequence[Variable | Array]) -> tuple[Any, ...]:
+    def rnn(self, states: Sequence[Variable], xs: Sequence[Variable | Array]) -> tuple[Any, ...]:
         function = F.n_step_birnn if self.use_bi_direction else F.n_step_rnn
         return function(
             self.n_layers, self.dropout, states[0], self.ws, self.bs, xs, self.activation

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import add
-from typing import Any
 
 from mnpar.backend import Array
 from mnpar.chain import Chain
@@ -16,8 +15,8 @@ from mnpar.variable import Variable, as_variable
 
 
 def _family(
-    name: str, inputs: tuple[Any, ...], state_size: int, n_ary: int | None = None
-) -> tuple[list[Any], list[Any], Any]:
+    name: str, inputs: tuple[Variable | Array, ...], state_size: int, n_ary: int | None = None
+) -> tuple[list[Variable | Array], list[Variable | Array], Variable | Array]:
     """Return the children's cell states and outputs, and the input; a state that is None becomes
     zeros.
     """

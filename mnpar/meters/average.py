@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from mnpar.backend import Array
 from mnpar.meters.meter import gather_states, on_host
+from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -45,7 +47,7 @@ class AverageValueMeter:
             0.0,
         )
 
-    def add(self, value: Any, weight: float = 1.0) -> None:
+    def add(self, value: Variable | Array, weight: float = 1.0) -> None:
         """Add a number, or an array of numbers that all have this weight; weight 0 adds nothing.
 
         Raises:
