@@ -100,9 +100,7 @@ class Scale(Chain):
         return y if self.bias is None else self.bias(y)
 
 
-def _with(
-    link: Link, xs: tuple[Variable | Array, ...], param: parameter.Parameter | None
-) -> tuple[Any, Any]:
+def _with(link: Link, xs: tuple[Any, ...], param: Any) -> tuple[Any, Any]:
     if len(xs) != (2 if param is None else 1):
         what = "x and its factor or shift" if param is None else "x alone"
         raise ValueError(f"{type(link).__name__} takes {what}, not {len(xs)}")
@@ -121,7 +119,7 @@ class Parameter(Link):
         array([1., 1.])
     """
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: Any) -> None:
         super().__init__()
         self.W = parameter.Parameter(array)
 

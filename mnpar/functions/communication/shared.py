@@ -110,7 +110,7 @@ def add_once(comm: Communicator, y: Variable, b: Any) -> Variable:
     return AddOnce(comm.rank == 0).apply((y, b))[0]
 
 
-def copy_to(comm: Communicator, x: Any) -> Variable:
+def copy_to(comm: Communicator, x: Variable | Array) -> Variable:
     """Identity forward, sum over ranks backward: for a value that all ranks hold alike and each
     uses for a part of the work.
 
@@ -141,7 +141,7 @@ def copy_to(comm: Communicator, x: Any) -> Variable:
     return _function(comm, CopyTo, x).apply((x,))[0]
 
 
-def reduce_from(comm: Communicator, x: Any) -> Variable:
+def reduce_from(comm: Communicator, x: Variable | Array) -> Variable:
     """Sum over ranks forward, identity backward: the ranks own the sum together, and continue alike
     with it.
 
@@ -243,7 +243,7 @@ class GatherFrom(Collective):
         return self.adjoint(ScatterTo(self.comm, self.axis, self.sizes, of=self), gy)
 
 
-def scatter_to(comm: Communicator, x: Any, axis: int = -1) -> Variable:
+def scatter_to(comm: Communicator, x: Variable | Array, axis: int = -1) -> Variable:
     """This rank's block of a value that all ranks hold alike and own together; backward joins the
     blocks' gradients.
 
@@ -278,7 +278,7 @@ def scatter_to(comm: Communicator, x: Any, axis: int = -1) -> Variable:
     return ScatterTo(comm, axis, tuple([b - a for a, b in ends])).apply((x,))[0]
 
 
-def gather_from(comm: Communicator, x: Any, axis: int = -1) -> Variable:
+def gather_from(comm: Communicator, x: Variable | Array, axis: int = -1) -> Variable:
     """All ranks' parts joined along an axis, as a value that they own together: backward gives each
     rank its part's gradient.
 

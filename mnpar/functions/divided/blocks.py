@@ -20,6 +20,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array, Index
 from mnpar.configuration import is_recording
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.joining import concat, split_axis
 from mnpar.functions.communication.exchange import exchange, iexchange
 from mnpar.functions.communication.shared import CopyTo
@@ -56,7 +57,7 @@ class SplitPieces(GenericFunction):
     def forward(self, x: Array) -> tuple[Array, ...]:
         return tuple([x[(..., *place)] for place in self.places])
 
-    def backward(self, *gys: Any) -> Any:
+    def backward(self, *gys: Any) -> InputGradients:
         shape = self.inputs[0].shape
         given = [i for i, gy in enumerate(gys) if gy is not None]
         if not given:
@@ -84,7 +85,7 @@ class JoinPieces(GenericFunction):
                 y[(..., *place)] += x
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return tuple([lambda place=place: gy[(..., *place)] for place in self.places])
 
 

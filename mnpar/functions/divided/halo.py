@@ -14,6 +14,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.communicators.communicator import described, require_communicator
 from mnpar.functions.communication.exchange import exchange, iexchange
+from mnpar.kernels.windows import PerAxis
 from mnpar.plans import Box, Plan, Window
 from mnpar.plans.halo import grid_blocks, grid_halo
 from mnpar.variable import Variable, as_variable
@@ -99,10 +100,10 @@ def halo_exchange(
     x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
-    ksize: Any,
-    stride: Any = 1,
-    pad: Any = 0,
-    dilate: Any = 1,
+    ksize: PerAxis,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
+    dilate: PerAxis = 1,
     cover_all: bool = False,
     mode: Any = "constant",
     fill: float = 0,

@@ -15,6 +15,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction
 from mnpar.variable import Variable
 
@@ -102,7 +103,7 @@ class PickRows(GenericFunction):
     def forward(self, x: Array) -> Array:
         return x.take(backend.get_array_module(x).asarray(self.rows), axis=0)
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: SumRows(self.rows, self.slots)(gy)
 
 
@@ -128,7 +129,7 @@ class SumRows(GenericFunction):
             y[xp.asarray(np.flatnonzero(there))] += x.take(xp.asarray(column[there]), axis=0)
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: PickRows(self.rows, self.slots)(gy)
 
 

@@ -28,7 +28,7 @@ from mnpar.functions.divided.blocks import (
 from mnpar.functions.divided.halo import SpatialGrid, halo_of
 from mnpar.functions.divided.halo_convolution import halo_convolution
 from mnpar.functions.math.scale import bias
-from mnpar.kernels.windows import image_shape
+from mnpar.kernels.windows import PerAxis, image_shape
 from mnpar.plans import Window
 from mnpar.variable import Variable, as_variable
 
@@ -39,10 +39,10 @@ def spatial_convolution_nd(
     shape: Sequence[int],
     W: Variable | Array,
     b: Variable | Array | None = None,
-    stride: Any = 1,
-    pad: Any = 0,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
     cover_all: bool = False,
-    dilate: Any = 1,
+    dilate: PerAxis = 1,
     groups: int = 1,
     *,
     mode: Any = "constant",
@@ -113,8 +113,8 @@ def spatial_depthwise_convolution_2d(
     shape: Sequence[int],
     W: Variable | Array,
     b: Variable | Array | None = None,
-    stride: Any = 1,
-    pad: Any = 0,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
 ) -> Variable:
     """:func:`depthwise_convolution_2d` of an image that is cut into blocks.
 
@@ -146,10 +146,10 @@ def spatial_deconvolution_nd(
     shape: Sequence[int],
     W: Variable | Array,
     b: Variable | Array | None = None,
-    stride: Any = 1,
-    pad: Any = 0,
-    outsize: Any = None,
-    dilate: Any = 1,
+    stride: PerAxis = 1,
+    pad: PerAxis = 0,
+    outsize: PerAxis | None = None,
+    dilate: PerAxis = 1,
     groups: int = 1,
     *,
     hide: bool | None = None,

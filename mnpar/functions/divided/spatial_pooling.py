@@ -22,13 +22,18 @@ from mnpar.functions.divided.blocks import (
 from mnpar.functions.divided.halo import SpatialGrid
 from mnpar.functions.pooling.lp_pooling import LpPooling
 from mnpar.functions.pooling.pooling import MaxPooling, Spread, SumPooling, Unpooling
-from mnpar.kernels.windows import image_shape
+from mnpar.kernels.windows import PerAxis, image_shape
 from mnpar.plans import Box, Window
 from mnpar.variable import Variable
 
 
 def _window(
-    who: str, shape: Sequence[int], ksize: Any, stride: Any, pad: Any, cover_all: bool
+    who: str,
+    shape: Sequence[int],
+    ksize: PerAxis,
+    stride: PerAxis | None,
+    pad: PerAxis,
+    cover_all: bool,
 ) -> Window:
     window = Window.of(len(shape), ksize, ksize if stride is None else stride, pad, 1, cover_all)
     output_shape(who, shape, window)
@@ -39,9 +44,9 @@ def spatial_max_pooling_nd(
     x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
-    ksize: Any,
-    stride: Any = None,
-    pad: Any = 0,
+    ksize: PerAxis,
+    stride: PerAxis | None = None,
+    pad: PerAxis = 0,
     cover_all: bool = True,
     return_indices: bool = False,
     *,
@@ -117,9 +122,9 @@ def spatial_average_pooling_nd(
     x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
-    ksize: Any,
-    stride: Any = None,
-    pad: Any = 0,
+    ksize: PerAxis,
+    stride: PerAxis | None = None,
+    pad: PerAxis = 0,
     pad_value: Any = 0,
     *,
     hide: bool | None = None,
@@ -183,9 +188,9 @@ def spatial_lp_pooling_nd(
     x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
-    ksize: Any,
-    stride: Any = None,
-    pad: Any = 0,
+    ksize: PerAxis,
+    stride: PerAxis | None = None,
+    pad: PerAxis = 0,
     cover_all: bool = False,
     p: float = 2,
     *,
@@ -229,10 +234,10 @@ def spatial_lp_pooling_nd(
 def _unpooled(
     who: str,
     shape: tuple[int, ...],
-    ksize: Any,
-    stride: Any,
-    pad: Any,
-    outsize: Any,
+    ksize: PerAxis,
+    stride: PerAxis | None,
+    pad: PerAxis,
+    outsize: PerAxis | None,
     cover_all: bool,
 ) -> tuple[Window, tuple[int, ...]]:
     window = Window.of(len(shape), ksize, ksize if stride is None else stride, pad, 1, cover_all)
@@ -243,10 +248,10 @@ def spatial_unpooling_nd(
     x: Variable | Array,
     grid: SpatialGrid,
     shape: Sequence[int],
-    ksize: Any,
-    stride: Any = None,
-    pad: Any = 0,
-    outsize: Any = None,
+    ksize: PerAxis,
+    stride: PerAxis | None = None,
+    pad: PerAxis = 0,
+    outsize: PerAxis | None = None,
     cover_all: bool = True,
     *,
     hide: bool | None = None,
@@ -290,10 +295,10 @@ def spatial_upsampling_2d(
     grid: SpatialGrid,
     shape: Sequence[int],
     indexes: Array,
-    ksize: Any,
-    stride: Any = None,
-    pad: Any = 0,
-    outsize: Any = None,
+    ksize: PerAxis,
+    stride: PerAxis | None = None,
+    pad: PerAxis = 0,
+    outsize: PerAxis | None = None,
     cover_all: bool = True,
 ) -> Variable:
     """:func:`upsampling_2d` to an image that is cut into blocks: values back to where their maxima

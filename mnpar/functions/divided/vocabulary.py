@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
+from mnpar.function_node import InputGradients
 from mnpar.functions.communication.base import communication_hook
 from mnpar.functions.communication.shared import reduce_from
 from mnpar.functions.loss.softmax_cross_entropy import (
@@ -61,11 +62,11 @@ class ShiftedScores(GenericFunction):
         self.cached = e if self.cache else None
         return y
 
-    def backward(self, gy: Any) -> Any:
+    def backward(self, gy: Variable | Array) -> InputGradients:
         (x,) = self.get_retained_inputs()
         if isinstance(x, Variable):
             return lambda: self._recorded(x, gy)
-        return lambda: self._at_once(x, gy)
+        return lambda: self._at_once(x, array_of(gy))
 
     def _at_once(self, x: Array, gy: Array) -> Array:
         e = self.cached
@@ -76,7 +77,7 @@ class ShiftedScores(GenericFunction):
         gx[self.places] += gy[1][self.places[0]]
         return gx
 
-    def _recorded(self, x: Variable, gy: Variable) -> Any:
+    def _recorded(self, x: Variable, gy: Variable | Array) -> Any:
         onehot = x.xp.zeros(x.shape, gy.dtype)
         onehot[self.places] = 1
         e = exp(x.astype(gy.dtype) - self.top[:, None])

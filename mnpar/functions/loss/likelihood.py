@@ -26,7 +26,7 @@ def _reduced(who: str, loss: Variable, reduce: str) -> Variable:
     return mean_of(loss) if reduce == "mean" and loss.size else sum_of(loss)
 
 
-def require_same_shapes(who: str, *xs: Any) -> list[Variable]:
+def require_same_shapes(who: str, *xs: Variable | Array) -> list[Variable]:
     """Return arrays as Variables; ValueError, which names ``who``, if their shapes differ."""
     found = [as_variable(x) for x in xs]
     check_shapes(who, *found)

@@ -18,7 +18,7 @@ from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable
 
 
-def _alike(name: str, *xs: Any) -> list[Variable]:
+def _alike(name: str, *xs: Variable | Array) -> list[Variable]:
     variables = [as_variable(x) for x in xs]
     shapes = [x.shape for x in variables]
     if len(shapes[0]) != 2 or shapes.count(shapes[0]) != len(shapes):
