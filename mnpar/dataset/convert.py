@@ -108,7 +108,7 @@ class Converter:
         )
 
 
-def converted(converter: Callable[..., Any], batch: Any, device: int | str | None) -> Any:
+def converted(converter: Callable[..., Any], batch: Sequence[Any], device: int | str | None) -> Any:
     """Return what a converter makes of a batch: a Converter is given the device as an object, a
     function as its number, as in Chainer.
 
@@ -138,7 +138,9 @@ def converter() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def convert(batch: Any, device: int | str | None = None, *args: Any, **kwargs: Any) -> Any:
+        def convert(
+            batch: Sequence[Any], device: int | str | None = None, *args: Any, **kwargs: Any
+        ) -> Any:
             return function(
                 batch, None if device is None else backend.get_device(device), *args, **kwargs
             )

@@ -8,7 +8,7 @@ from here.
 from __future__ import annotations
 
 import operator
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class DatasetMixin(KeywordHints):
         return self.get_example(position(index, len(self)))
 
 
-def position(index: Any, length: int) -> int:
+def position(index: SupportsIndex, length: int) -> int:
     """Return the place ``0 … length - 1`` that an index, perhaps negative, means.
 
     Raises:
@@ -76,7 +76,7 @@ def position(index: Any, length: int) -> int:
     return int(index) % length
 
 
-def check_dataset(dataset: Any) -> None:
+def check_dataset(dataset: object) -> None:
     """Raise TypeError if ``dataset`` has no ``len`` or no ``[i]``."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         given = "None" if dataset is None else type(dataset).__name__

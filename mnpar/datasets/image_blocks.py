@@ -6,6 +6,7 @@ or one rank reads and sends each of the others its block (:func:`scatter_image`)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,7 +34,9 @@ class Grid(Protocol):
         """Every rank's block of an array of this spatial shape."""
 
 
-def shard_image(images: Any, grid: Grid, labels: Any = None, *, in_memory: bool = True) -> Any:
+def shard_image(
+    images: Any, grid: Grid, labels: Array | Sequence[int] | None = None, *, in_memory: bool = True
+) -> Any:
     """Return this rank's block of every image, with the whole labels.
 
     Args:
@@ -138,7 +141,7 @@ def _opened(array: Any) -> Any:
         raise ValueError(f"{array} is no .npy file of numbers: {error}") from None
 
 
-def _parts(dataset: Any, labels: Any) -> list[Any]:
+def _parts(dataset: Any, labels: Array | Sequence[int] | None) -> list[Any]:
     """Return the images as one array, then what else the examples have."""
     if dataset is None:
         raise ValueError("the images are None: the rank that has them passes them")

@@ -135,7 +135,7 @@ def keep(serializer: AbstractSerializer, key: str, value: Any, kind: Callable[[A
     return value if found is None else kind(found)
 
 
-def keep_part(serializer: AbstractSerializer, key: str, part: Any) -> None:
+def keep_part(serializer: AbstractSerializer, key: str, part: object) -> None:
     """Save or load a trigger or an extension under ``key``; one without ``serialize`` has no
     state.
     """

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from mnpar.computational_graph import build_computational_graph
@@ -46,8 +47,8 @@ class DumpGraph(Extension):
         self,
         root_name: str,
         filename: str | None = None,
-        variable_style: Any = None,
-        function_style: Any = None,
+        variable_style: Mapping[str, str] | None = None,
+        function_style: Mapping[str, str] | None = None,
         *,
         out_name: str = "cg.dot",
     ) -> None:

@@ -95,11 +95,11 @@ class Evaluator(Extension):
         """Return all iterators by name."""
         return dict(self._iterators)
 
-    def get_target(self, name: str) -> Link:
+    def get_target(self, name: str) -> Any:
         """Return the link of a name."""
         return self._targets[name]
 
-    def get_all_targets(self) -> dict[str, Link]:
+    def get_all_targets(self) -> dict[str, Any]:
         """Return all links by name."""
         return dict(self._targets)
 

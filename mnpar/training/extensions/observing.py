@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from mnpar.variable import Variable
 
 
 def observe_value(
-    observation_key: str, target_func: Callable[[Any], Any]
+    observation_key: str, target_func: Callable[[Trainer], Any]
 ) -> Callable[[Trainer], None]:
     """Return an extension that reports what a function of the trainer returns, at each epoch unless
     it is told otherwise.
@@ -192,7 +192,7 @@ class ParameterStatistics(Extension):
 
     def __init__(
         self,
-        links: Any,
+        links: Link | Sequence[Link],
         statistics: Any = "default",
         report_params: bool = True,
         report_grads: bool = True,

@@ -10,13 +10,14 @@ import importlib.util
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
+from mnpar.backend import Array
 from mnpar.link import Link
 from mnpar.reporter import DictSummary
 from mnpar.serializer import AbstractSerializer, Deserializer
@@ -182,16 +183,26 @@ class VariableStatisticsPlot(Extension):
 
     def __init__(
         self,
-        targets: Any,
+        targets: Variable | Link | Sequence[Variable | Link],
         max_sample_size: int = 1000,
         report_data: bool = True,
         report_grad: bool = True,
         plot_mean: bool = True,
         plot_std: bool = True,
-        percentile_sigmas: Any = (0, 0.13, 2.28, 15.87, 50, 84.13, 97.72, 99.87, 100),
+        percentile_sigmas: float | Sequence[float] = (
+            0,
+            0.13,
+            2.28,
+            15.87,
+            50,
+            84.13,
+            97.72,
+            99.87,
+            100,
+        ),
         trigger: TriggerLike = (1, "epoch"),
         filename: str | None = None,
-        figsize: Any = None,
+        figsize: tuple[float, float] | None = None,
         marker: str | None = None,
         grid: bool = True,
         *,
@@ -284,7 +295,7 @@ class VariableStatisticsPlot(Extension):
                 one.set_axisbelow(True)
         return figure
 
-    def _draw_moments(self, axes: Any, t: Any, mean: Any, std: Any) -> None:
+    def _draw_moments(self, axes: Any, t: Array, mean: Array, std: Array) -> None:
         if self._mean and self._std:
             axes.errorbar(
                 t, mean, std, color="C0", ecolor=("C0", 0.2), label="mean, std", marker=self._marker
@@ -293,7 +304,7 @@ class VariableStatisticsPlot(Extension):
             values, label = (mean, "mean") if self._mean else (std, "std")
             axes.plot(t, values, color="C0", label=label, marker=self._marker)
 
-    def _draw_percentiles(self, axes: Any, t: Any, values: Any) -> None:
+    def _draw_percentiles(self, axes: Any, t: Array, values: Array) -> None:
         """Bands between the outer ones, around the middle one."""
         count = values.shape[1]
         for i in range(count // 2):
@@ -305,7 +316,7 @@ class VariableStatisticsPlot(Extension):
             axes.plot(t, values[:, count // 2], color="C0", label="percentile", marker=self._marker)
 
 
-def _variables(targets: Any) -> Iterable[Variable]:
+def _variables(targets: Variable | Link | Sequence[Variable | Link]) -> Iterable[Variable]:
     if isinstance(targets, Variable):
         yield targets
     elif isinstance(targets, Link):

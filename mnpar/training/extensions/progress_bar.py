@@ -121,7 +121,7 @@ class ProgressBar(Extension):
 
     def __init__(
         self,
-        training_length: Any = None,
+        training_length: tuple[float, str] | None = None,
         update_interval: int = 100,
         bar_length: int = 50,
         out: TextIO | None = None,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.serializer import AbstractSerializer, Deserializer
@@ -45,7 +44,7 @@ class Shift(Extension):
         self._given = init is not None
         self._t = 0
         self._last_value: float | None = None
-        self._known: Any = None  # the optimizer, once training has begun
+        self._known: Optimizer | None = None  # the optimizer, once training has begun
 
     def value(self, t: int) -> float:
         """Return the value after ``t`` calls; to be defined by each kind."""
@@ -55,7 +54,7 @@ class Shift(Extension):
         setattr(self._whose(trainer), self._attr, value)
         self._last_value = value
 
-    def _whose(self, trainer: Trainer) -> Any:
+    def _whose(self, trainer: Trainer) -> Optimizer:
         self._known = self._optimizer or trainer.updater.get_optimizer("main")
         return self._known
 

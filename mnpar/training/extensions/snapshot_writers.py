@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.backend import to_host
+from mnpar.backend import Array, to_host
 from mnpar.serializers import save_npz
 from mnpar.serializers.atomic import replacing_path
 
@@ -35,14 +35,14 @@ class Writer:
         self._savefun, self._kwds = savefun, kwds
         self._hooks: list[Callable[[], None]] = []
 
-    def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
+    def __call__(self, filename: str, outdir: str, target: dict[str, Array]) -> None:
         """Write the arrays to a file, now or later."""
         raise NotImplementedError(
             f"{type(self).__name__} does not define __call__(self, filename, outdir, target)"
         )
 
     def save(
-        self, filename: str, outdir: str, target: dict[str, Any], savefun: Save, **kwds: Any
+        self, filename: str, outdir: str, target: dict[str, Array], savefun: Save, **kwds: Any
     ) -> None:
         """Write the file now, then call the hooks."""
         with replacing_path(os.path.join(outdir, filename)) as temporary:
@@ -70,7 +70,7 @@ class SimpleWriter(Writer):
         >>> writer = snapshot_writers.SimpleWriter(compression=False)
     """
 
-    def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
+    def __call__(self, filename: str, outdir: str, target: dict[str, Array]) -> None:
         self.save(filename, outdir, target, self._savefun, **self._kwds)
 
 
@@ -91,11 +91,11 @@ class ThreadWriter(Writer):
         self._executor: ThreadPoolExecutor | None = None
         self._writing: list[Future[None]] = []
 
-    def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
+    def __call__(self, filename: str, outdir: str, target: dict[str, Array]) -> None:
         self.finalize()
         self._begin(filename, outdir, target)
 
-    def _begin(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
+    def _begin(self, filename: str, outdir: str, target: dict[str, Array]) -> None:
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, "mnpar-snapshot")
         self._writing.append(
@@ -127,7 +127,7 @@ class ThreadQueueWriter(ThreadWriter):
         >>> writer = snapshot_writers.ThreadQueueWriter()
     """
 
-    def __call__(self, filename: str, outdir: str, target: dict[str, Any]) -> None:
+    def __call__(self, filename: str, outdir: str, target: dict[str, Array]) -> None:
         self._writing = [one for one in self._writing if not one.done() or one.exception()]
         if self._writing and self._writing[0].done():
             self.finalize()  # raises the error
@@ -155,6 +155,6 @@ class ProcessQueueWriter(ThreadQueueWriter):
     """
 
 
-def copied_of(target: dict[str, Any]) -> dict[str, Any]:
+def copied_of(target: dict[str, Array]) -> dict[str, Array]:
     """Return copies of the arrays on the host, as training changes them in place."""
     return {name: np.array(to_host(value)) for name, value in target.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -137,7 +137,7 @@ class ManualScheduleTrigger(Counting):
         [False, True, True, False]
     """
 
-    def __init__(self, points: Any, unit: str) -> None:
+    def __init__(self, points: float | Sequence[float], unit: str) -> None:
         super().__init__(unit)
         array = np.asarray(points)
         if array.ndim > 1 or array.size == 0 or array.dtype.kind not in "iuf":

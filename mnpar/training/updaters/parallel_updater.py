@@ -10,6 +10,7 @@ from mnpar.configuration import force_backprop_mode
 from mnpar.dataset import concat_examples
 from mnpar.dataset.convert import converted
 from mnpar.dataset.iterator import Iterator
+from mnpar.link import Link
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.serializer import AbstractSerializer, Deserializer
 from mnpar.training.trainer import Trainer
@@ -53,8 +54,8 @@ class ParallelUpdater(StandardUpdater):
         iterator: Iterator | dict[str, Iterator],
         optimizer: Optimizer | dict[str, Optimizer],
         converter: Converter = concat_examples,
-        models: dict[str, Any] | None = None,
-        devices: dict[str, Any] | None = None,
+        models: dict[str, Link] | None = None,
+        devices: dict[str, int | str] | None = None,
         loss_func: Callable[..., Any] | None = None,
         loss_scale: float | None = None,
         auto_new_epoch: bool = True,
@@ -84,7 +85,7 @@ class ParallelUpdater(StandardUpdater):
             trainer.reporter.add_observer(name, model)
             trainer.reporter.add_observers(name, model.namedlinks(skipself=True))
 
-    def _others(self) -> dict[str, Any]:
+    def _others(self) -> dict[str, Link]:
         main = self.get_optimizer("main").target
         return {name: model for name, model in self._models.items() if model is not main}
 

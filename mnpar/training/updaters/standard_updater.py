@@ -119,11 +119,11 @@ class StandardUpdater(Updater):
         """Return whether the last batch completed a sweep."""
         return self._iterators["main"].is_new_epoch
 
-    def get_optimizer(self, name: str) -> Optimizer:
+    def get_optimizer(self, name: str) -> Any:
         """Return the optimizer of a name."""
         return self._optimizers[name]
 
-    def get_all_optimizers(self) -> dict[str, Optimizer]:
+    def get_all_optimizers(self) -> dict[str, Any]:
         """Return all optimizers by name."""
         return dict(self._optimizers)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mnpar.hints import KeywordHints
-from mnpar.optimizers.optimizer import Optimizer
 from mnpar.serializer import AbstractSerializer
 
 
@@ -50,13 +49,13 @@ class Updater(KeywordHints):
     def finalize(self) -> None:
         """Release threads and files; called after training."""
 
-    def get_optimizer(self, name: str) -> Optimizer:
+    def get_optimizer(self, name: str) -> Any:
         """Return the optimizer of a name; ``'main'`` is the usual one."""
         raise NotImplementedError(
             f"{type(self).__name__} does not define get_optimizer(self, name)"
         )
 
-    def get_all_optimizers(self) -> dict[str, Optimizer]:
+    def get_all_optimizers(self) -> dict[str, Any]:
         """Return all optimizers by name."""
         raise NotImplementedError(f"{type(self).__name__} does not define get_all_optimizers(self)")
 
