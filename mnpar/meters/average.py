@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from mnpar.autograd.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.meters.meter import gather_states, on_host
-from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -47,7 +47,7 @@ class AverageValueMeter:
             0.0,
         )
 
-    def add(self, value: Variable | Array, weight: float = 1.0) -> None:
+    def add(self, value: ArrayLike | Array, weight: float = 1.0) -> None:
         """Add a number, or an array of numbers that all have this weight; weight 0 adds nothing.
 
         Raises:

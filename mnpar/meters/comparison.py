@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mnpar import backend
+from mnpar.autograd.arraylike import ArrayLike
 from mnpar.backend import Array
 from mnpar.meters.meter import SumMeter, on_host, require_one_shape
-from mnpar.variable import Variable
 
 
 class CountMeter(SumMeter):
@@ -142,7 +142,7 @@ class FrameErrorMeter(SumMeter):
         self.accuracy = accuracy
         super().__init__()
 
-    def add(self, output: Variable | Array, target: Variable | Array) -> None:
+    def add(self, output: ArrayLike | Array, target: ArrayLike | Array) -> None:
         """Compare two arrays of one shape, element by element."""
         output, target = require_one_shape(output, target)
         self._sums += [(output != target).sum(), output.size]
@@ -166,7 +166,7 @@ class MSEMeter(SumMeter):
 
     _size = 2  # squares, samples
 
-    def add(self, output: Variable | Array, target: Variable | Array, samples: int = 1) -> None:
+    def add(self, output: ArrayLike | Array, target: ArrayLike | Array, samples: int = 1) -> None:
         """Compare two arrays of one shape, which hold so many samples."""
         output, target = require_one_shape(output, target)
         if samples < 0:
@@ -205,7 +205,7 @@ class TopKMeter(SumMeter):
         self.k = k
         super().__init__()
 
-    def add(self, output: Variable | Array, target: Variable | Array) -> None:
+    def add(self, output: ArrayLike | Array, target: ArrayLike | Array) -> None:
         """Add scores (N, C), and classes (N,). Among equal scores the lower class comes first."""
         scores = on_host(output)
         classes = on_host(target)

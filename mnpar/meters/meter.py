@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.autograd.arraylike import as_array
+from mnpar.autograd.arraylike import ArrayLike, as_array
 from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError
-from mnpar.variable import Variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -38,12 +37,12 @@ def gather_states(meter: Any, state: Array, comm: Communicator) -> list[Array]:
     return [other for _, other in told]
 
 
-def on_host(x: Variable | Array) -> Array:
+def on_host(x: ArrayLike | Array) -> Array:
     """Return an array or Variable as numpy's array."""
     return np.asarray(backend.to_host(as_array(x)))
 
 
-def require_one_shape(output: Variable | Array, target: Variable | Array) -> tuple[Array, Array]:
+def require_one_shape(output: ArrayLike | Array, target: ArrayLike | Array) -> tuple[Array, Array]:
     """Outputs and their targets, of one shape."""
     output = on_host(output)
     target = on_host(target)
