@@ -79,7 +79,9 @@ def first_shown(shown: Array | None, positions: Array, causal: bool) -> Array:
         causal: else it is 0 for all that are shown any.
     """
     xp = backend.get_array_module(positions)
-    first = xp.zeros((1, 1), "i8") if shown is None else shown.argmax(axis=-1)[..., None]
+    first = xp.zeros((1, 1), "i8")
+    if shown is not None and shown.shape[-1]:
+        first = shown.argmax(axis=-1)[..., None]
     late = first - positions if causal else first * 0
     return late if shown is None else xp.where(shown.any(axis=-1, keepdims=True), late, NEVER)
 

@@ -5,6 +5,7 @@ bytes, work and memory.
 import threading
 import tracemalloc
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -397,3 +398,64 @@ def test_heads_lie_side_by_side_in_what_they_found():
     q, k, v = F.separate(np.ones((2, 5, 3, 3, 4)).transpose(3, 0, 2, 1, 4))
     y = F.scaled_dot_product_attention(q, k, v)
     assert np.shares_memory(y.array, F.reshape(F.transpose(y, (0, 2, 1, 3)), (2, 5, -1)).array)
+
+
+# ---- nothing to attend to, in each dtype ----
+
+PIECES = [(0, 0), (0, 3), (3, 0), (1, 0, 2), (0, 0, 3), (2, 3), (3, 0, 0), (0, 2, 0), (1, 1)]
+HIDING = {
+    "no mask": lambda n, last: None,
+    "the keys of a rank": lambda n, last: np.arange(n) < n - last + np.zeros((n, 1)),
+    "all keys": lambda n, last: np.zeros((n, n), bool),
+    "all keys of some queries": lambda n, last: np.tile(np.arange(n)[:, None] % 2 == 1, n),
+    "at random": lambda n, last: np.random.RandomState(1).rand(n, n) < 0.4,
+}
+CLOSE = {"f2": 0.1, "f4": 1e-3, "f8": 1e-10}
+
+
+def twice_differentiated(attend, q, k, v):
+    """The result, its gradients, and the gradients of the sum of their squares."""
+    xs = [mnpar.Variable(x) for x in (q, k, v)]
+    y = attend(*xs)
+    gs = mnpar.grad([F.sum(y * y)], xs, enable_double_backprop=True)
+    F.sum(sum([F.sum(g * g) for g in gs])).backward()
+    second = [np.zeros_like(x.array) if x.grad is None else x.grad for x in xs]
+    return [y.array, *[g.array for g in gs], *second]
+
+
+@pytest.mark.parametrize("scale", [None, 0.0])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("hiding", HIDING.values(), ids=HIDING)
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("pieces", PIECES, ids=str)
+def test_empty_pieces_and_hidden_keys_have_finite_derivatives_of_both_orders(
+    pieces, dtype, hiding, causal, scale
+):
+    n = sum(pieces)
+    draw = np.random.RandomState(0)
+    whole = [draw.randn(2, n, 3).astype(dtype) for _ in range(3)]
+    mask = hiding(n, pieces[-1])
+    ends = np.cumsum([0, *pieces])
+
+    def program(comm):
+        mine = slice(ends[comm.rank], ends[comm.rank + 1])
+        shown = None if mask is None else mask[mine]
+        attend = partial(F.ring_attention, comm, mask=shown, causal=causal, scale=scale)
+        return twice_differentiated(attend, *[x[:, mine] for x in whole])
+
+    found = [
+        np.concatenate(xs, axis=1) for xs in zip(*mnpar.run(program, len(pieces)), strict=True)
+    ]
+    assert all(np.isfinite(x).all() for x in found)
+    if n:
+        alone = partial(F.scaled_dot_product_attention, mask=mask, causal=causal, scale=scale)
+        expected = twice_differentiated(alone, *whole)
+        for x, y in zip(found, expected, strict=True):
+            np.testing.assert_allclose(x, y, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_a_query_of_a_sequence_without_keys_is_told(comm):
+    q, k = np.ones((1, 2, 3)), np.ones((1, 0, 3))
+    with pytest.raises(ValueError, match="no keys"):
+        F.ring_attention(comm, q, k, k, mask=np.ones((2, 0), bool))
