@@ -33,6 +33,15 @@ def float64():
 
 
 @pytest.fixture
+def debug_off():
+    """Run a test outside of debug mode, also where ``MNPAR_DEBUG=1`` is in the environment of the
+    suite: a test of what is not looked at there, such as infinities and counts of messages.
+    """
+    with mnpar.using_config("debug", False):
+        yield
+
+
+@pytest.fixture
 def device(monkeypatch):
     """CuPy's stand-in, which programs find when they import CuPy."""
     monkeypatch.setitem(sys.modules, "cupy", stand_in.cupy)

@@ -15,7 +15,7 @@ DEFAULTS = {
     "train": True,
     "enable_backprop": True,
     "dtype": np.dtype(np.float32),
-    "debug": False,
+    "debug": os.environ.get("MNPAR_DEBUG") == "1",
     "keep_graph_on_report": False,
 }
 

@@ -126,6 +126,7 @@ def marks(page):
     return [pytest.mark.skipif(missing, reason=f"{NEEDS.get(page)} is not installed")]
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=marks(page)) for page in PAGES if snippets(page)]
 )
@@ -148,6 +149,7 @@ def on_processes(world):
     return run
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.ranks(4, on="mpi")
 @pytest.mark.parametrize("page", TUTORIALS)
 def test_a_tutorial_says_the_same_under_mpiexec(page, comm, tmp_path, monkeypatch):

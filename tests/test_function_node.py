@@ -432,6 +432,7 @@ class Divide(mnpar.FunctionNode):
             return gy.array / np.zeros(gy.shape)
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
 def test_debug_mode_finds_the_function_whose_output_is_not_finite(bad):
     x = variable([1.0, bad])

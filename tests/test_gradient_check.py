@@ -212,6 +212,7 @@ def test_a_local_check_refuses_functions_that_communicate(comm, check):
         check(square_of_sum(comm), x, gy, *more)
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.ranks(2, 3)
 def test_what_ranks_own_together_counts_once(comm):
     W = Parameter(X[:2] * (1 + comm.rank))

@@ -63,6 +63,7 @@ def test_a_weight_whose_value_no_gradient_depends_on_may_change():
         np.testing.assert_array_equal(link.W.grad, np.full((2, 3), 2.0))
 
 
+@pytest.mark.usefixtures("debug_off")
 def test_outside_debug_mode_nothing_is_remembered():
     y = F.exp(mnpar.Variable(np.ones(2)))
     assert y.creator._retained is None

@@ -12,7 +12,7 @@ from mnpar.errors import MismatchError
 from mnpar.link_hooks import WholeGradients
 from mnpar.plans import Box
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "debug_off")
 
 X = np.random.default_rng(0).normal(size=(4, 6))
 SEQUENCES = np.random.default_rng(1).normal(size=(2, 4, 6))

@@ -10,7 +10,7 @@ from mnpar.errors import MismatchError
 from mnpar.plans import blocks, everywhere
 from tests.checks import divided_programs
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "debug_off")
 
 N = 12  # a multiple of all numbers of ranks here
 X = np.random.default_rng(0).normal(size=(4, N))

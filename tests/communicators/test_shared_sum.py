@@ -249,6 +249,7 @@ def test_an_optimizer_sums_small_gradients_so(comm):
     comm.sum_in_shared_memory(False)
 
 
+@pytest.mark.usefixtures("debug_off")
 @PROCESSES
 @pytest.mark.parametrize("units", [2, 3000])
 def test_digests_beside_such_sums_tell_of_copies_that_have_drifted_apart(comm, units):

@@ -82,6 +82,7 @@ def drawn(path, low, high, shape):
     return np.random.RandomState(zlib.crc32(path.encode())).uniform(low, high, shape)
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize(("call", "expected"), REFERENCES.items(), ids=map(" ".join, REFERENCES))
 def test_a_program_arrives_at_the_weights_of_chainermn(call, expected, tmp_path, monkeypatch):
     setup = mnpar.GradientMethod.setup
@@ -153,6 +154,7 @@ def test_train_cifar_under_mpiexec_reads_its_images_in_other_processes(tmp_path)
     assert [entry["epoch"] for entry in json.loads((tmp_path / "log").read_text())] == [1, 2]
 
 
+@pytest.mark.usefixtures("debug_off")
 def test_train_dcgan_has_the_same_two_models_on_all_ranks(tmp_path):
     first, second = on_threads(2, "train_dcgan", tmp_path)
     for one, other in zip(first, second, strict=True):
@@ -194,6 +196,7 @@ def test_a_synchronized_iterator_gives_all_ranks_the_same_images(tmp_path):
     assert first == second  # an ensemble's accuracies, of the same images
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_a_model_on_which_chainermn_waits_for_ever_learns(ranks, tmp_path):
     losses = [result[0] for result in on_threads(ranks, "own_loop", tmp_path)]

@@ -58,6 +58,8 @@ class Job:
         self.mark = f"MNPAR_TEST_JOB={uuid.uuid4().hex}"
         inherited |= {
             "MNPAR_STALL": stall,
+            # reports as they are outside of debug mode, without mnpar's own lines
+            "MNPAR_DEBUG": "0",
             "PYTHONPATH": ROOT,
             **environment,
             **dict([self.mark.split("=")]),

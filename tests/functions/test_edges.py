@@ -16,6 +16,8 @@ from mnpar.configuration import using_config
 from mnpar.kernels.moments import channel_sums
 from mnpar.variable import Variable, grad
 
+pytestmark = pytest.mark.usefixtures("debug_off")
+
 
 def gradient(f, *arrays):
     xs = [Variable(np.asarray(x, float)) for x in arrays]

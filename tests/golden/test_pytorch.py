@@ -20,6 +20,7 @@ OF_FUNCTIONS = load("pytorch_functions")
 OF_OPTIMIZERS = load("pytorch_optimizers")
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_outputs_and_gradients_are_pytorchs(name):
     _, call, *_ = FUNCTIONS[name]

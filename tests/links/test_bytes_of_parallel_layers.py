@@ -14,7 +14,7 @@ import mnpar.links as L
 from mnpar.link_hooks import WholeGradients
 from mnpar.plans import block
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "debug_off")
 
 # of 8 bytes: activations are larger than what is cheaper to gather than to reduce
 N, T, D, HEADS = (

@@ -228,6 +228,7 @@ def test_neons_network_784_100_10_has_the_outputs_and_gradients_of_one_process(r
         assert own[2][0][2].size == n * (100 if make is L.RowParallelLinear else 784)
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("dims", [(1, 1), (2, 1), (1, 3), (2, 2), (5, 1), (3, 2)], ids=str)
 def test_between_a_convolution_and_the_linear_layer_after_it_nothing_travels(dims):
     """The linear layer is cut as the image is: its inputs stay where they are, and only its outputs

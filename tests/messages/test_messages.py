@@ -34,6 +34,7 @@ def require_said(message, text, extra=""):
     assert re.search(r"(alone|together)\.py(:|\", line )\d+", text + extra), text + extra
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("name", THREADS)
 def test_a_mistake_is_told_with_cause_ranks_line_and_remedy(name):
     message = THREADS[name]

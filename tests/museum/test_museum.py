@@ -16,6 +16,7 @@ def show(room):
     return mnpar.run(room.program, ranks=room.ranks)
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("room", [r for r in ROOMS if r.kind == "right"], ids=str)
 def test_a_room_that_is_right_has_the_right_number(room):
     alone = room.value is None

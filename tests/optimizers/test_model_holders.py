@@ -347,6 +347,7 @@ def test_one_rank_that_overflows_lets_all_skip_the_step(comm, build, float64):
     assert optimizer.t == 5
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.ranks(2)
 def test_halves_that_overflow_on_one_stage_alone_leave_scales_alike(comm):
     """The gradient of the last stage's weights overflows before that of the others does."""

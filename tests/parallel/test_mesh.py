@@ -355,6 +355,7 @@ def test_a_weight_in_two_stages_has_to_be_shared():
         mnpar.run(program, ranks=2, args=(False,))
 
 
+@pytest.mark.usefixtures("debug_off")
 def test_values_that_drift_apart_are_found_when_they_are_looked_at():
     def program(comm):
         mesh = mnpar.Mesh(comm, model=2)
@@ -450,6 +451,7 @@ def shared_by_stages(comm, rule, sharded=True, **axes):
     )
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("rule", [mnpar.optimizers.LAMB, mnpar.optimizers.Adam])
 def test_a_shared_weight_that_is_disabled_in_one_stage_is_told_and_nobody_waits_for_it(
     rule,
@@ -507,6 +509,7 @@ def test_a_weight_that_is_disabled_on_one_of_the_ranks_with_other_samples_is_tol
         mnpar.run(program, ranks=4)
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.ranks(2, on="threads")
 def test_gradients_that_are_not_finite_are_not_what_is_looked_for(comm, value):
@@ -714,6 +717,7 @@ def test_gradients_that_are_added_up_and_ranks_that_join_early():
             np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.ranks(2, 4, on="threads")
 @pytest.mark.parametrize("check", [1, 3])
 def test_buckets_of_a_mesh_are_stepped_as_they_arrive_but_where_gradients_are_compared(

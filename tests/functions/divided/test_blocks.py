@@ -211,6 +211,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("seeds", pieces, ids=[str(piece.start) for piece in pieces])
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.grid
 def test_a_layer_on_any_grid_has_the_outputs_and_both_gradients_of_one_process(seeds):
     for seed in seeds:
@@ -470,6 +471,7 @@ def test_a_nan_is_found_beside_the_padding_of_a_maximum():
         mnpar.run(program, ranks=2)
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("fill", [-np.inf, np.nan])
 def test_the_largest_of_all_is_found_where_other_blocks_have_no_number(fill):
     x = np.full((1, 2, 4), fill)

@@ -110,6 +110,7 @@ def block_shape(comm, shape):
     return last - first, *shape[2:]
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_two_messages_go_forward_and_none_backward(ranks):
     """What the ranks say to each other is counted where collectives begin."""

@@ -842,6 +842,7 @@ DRIFTS = {
 }
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("options", [{}, {"bucket_bytes": 300}], ids=["quiet", "buckets"])
 @pytest.mark.parametrize("drift", DRIFTS.values(), ids=DRIFTS)
 @pytest.mark.ranks(2, 3, on="threads")
@@ -866,6 +867,7 @@ def test_copies_that_have_drifted_apart_are_told(comm, drift, options):
         update()
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize(
     "options", [{}, {"bucket_bytes": 300}, {"double_buffering": True}], ids=str
 )

@@ -12,7 +12,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.errors import MismatchError
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "debug_off")
 
 RANKS = pytest.mark.ranks(2, 3, 4, on="threads")
 D = 3

@@ -11,7 +11,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "debug_off")
 
 WAYS = pytest.mark.parametrize(
     "options",

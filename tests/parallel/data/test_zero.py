@@ -275,6 +275,7 @@ def test_values_that_are_changed_between_steps_are_compared_at_once(comm, by, al
             run(optimizer, comm, steps=1)
 
 
+@pytest.mark.usefixtures("debug_off")
 @pytest.mark.ranks(2, on="threads")
 def test_values_that_are_changed_alike_before_each_step_are_compared_seldom(comm):
     optimizer, compared = run(sharded(comm, opt.SGD(0.1), check=4).setup(Net()), comm), []
