@@ -104,6 +104,38 @@ def learning_rate_on_one_rank(comm):
 
 
 @hall.room(
+    "A layer that is frozen on one rank",
+    "a mistake of programs on any system",
+    "the copies of the layer drift apart",
+    error="parameter 0's update: not set, disabled",
+)
+def layer_that_is_frozen_on_one_rank(comm):
+    model = net()
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(0.1), comm
+    ).setup(model)
+    if comm.rank == 1:
+        model.disable_update()
+    for _ in range(2):
+        optimizer.update(lambda x: F.mean(model(x) ** 2), X[comm.rank :: comm.size])
+
+
+@hall.room(
+    "A hook on one rank",
+    "a mistake of programs on any system",
+    "one copy's weights decay, and the others' do not; nothing but their digests shows it",
+    error="the values of /W are not the same on ranks [0, 1], copies of each other",
+)
+def hook_on_one_rank(comm):
+    model = mnpar.DistributedDataParallel(net(), comm)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    if comm.rank == 1:
+        optimizer.add_hook(mnpar.optimizer_hooks.WeightDecay(0.1))
+    for _ in range(8):
+        train(comm, model, optimizer, lambda x: F.mean(model(x)))
+
+
+@hall.room(
     "Copies that nobody averages",
     "intel/e2eAIOK#198 (two models that are taken out of their wrapper)",
     "training degrades to that of one rank's samples; only rank 0 is saved",

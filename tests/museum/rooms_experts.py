@@ -63,3 +63,20 @@ def layers_beside_experts(comm):
             lambda x: F.mean(model.moe(model.first(x)) ** 2), X[comm.rank :: comm.size]
         )
     return model.first.W.array
+
+
+@hall.room(
+    "A router that drifts",
+    "mnpar, an earlier version",
+    "with a plain optimizer the layers that all ranks have beside the experts go their own ways",
+)
+def router_with_a_plain_optimizer(comm):
+    mnpar.random.seed(0)
+    make = lambda i: L.Linear(2, 2, nobias=True, initialW=np.eye(2) * (i + 1))
+    moe = L.MixtureOfExperts(comm, make, 4, 2, k=2)
+    optimizer = mnpar.optimizers.SGD(0.001).setup(moe)
+    optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(0.1))
+    x = np.array([[1.0, 2.0], [-3.0, 4.0], [5.0, -6.0], [-7.0, -8.0]])
+    for _ in range(2):
+        optimizer.update(lambda: F.sum(moe(x) ** 2))
+    return moe.gate.W.array

@@ -209,3 +209,29 @@ def second_derivatives_on_one_rank(comm):
         F.sum(g).backward()
     else:
         F.sum(y).backward()
+
+
+@hall.room(
+    "A backward that one rank forgets",
+    "mpi4torch (its documentation: JoinDummies), ChainerMN 7.8",
+    "the rank that sent goes on without a gradient, and the job ends with 0",
+    error="every rank that has communicated runs backward",
+)
+def backward_that_one_rank_forgets(comm):
+    x = mnpar.Variable(np.ones(1))
+    if comm.rank == 0:
+        F.send(x, comm, rank=1)
+    else:
+        F.sum(F.recv(comm, rank=0)).backward()
+
+
+@hall.room(
+    "Messages that nobody counts",
+    "mnpar, an earlier version",
+    "the traffic of sends and receives is 0, so a program looks as if it sent nothing",
+    value=[[1, 32], [1, 16]],
+)
+def messages_that_are_counted(comm):
+    comm.send(np.ones(4 if comm.rank == 0 else 2), 1 - comm.rank)
+    comm.recv(1 - comm.rank)
+    return [comm.traffic.messages, comm.traffic.bytes]

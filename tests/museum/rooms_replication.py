@@ -145,3 +145,51 @@ def scatter_over_another_group(comm):
     whole = F.gather_from(comm, F.tanh(mine), axis=0)
     F.sum(model(whole) * np.arange(4.0)[:, None]).backward()
     optimizer.update()
+
+
+@hall.room(
+    "A copy too many",
+    "NVIDIA/Megatron-LM#443 (users ask where the additional all-reduce belongs)",
+    "gradients that were added up are added up again: P times too large",
+    error="copy_to would add up a second time",
+)
+def value_that_is_copied_twice(comm):
+    scale, columns = mnpar.Variable(np.ones(2)), np.array([1.0, 2.0]) * (comm.rank + 1)
+    h = F.copy_to(comm, F.tanh(F.copy_to(comm, scale)))
+    F.sum(F.reduce_from(comm, h * columns)).backward()
+
+
+@hall.room(
+    "A layer along the wrong axis",
+    "mnpar, an earlier version",
+    "a layer is divided along the axis of a mesh whose ranks have other samples",
+    ranks=4,
+    error="which have samples of their own",
+)
+def layer_along_the_wrong_axis(comm):
+    mesh = mnpar.Mesh(comm, data=2, model=2)
+    model = mnpar.Chain(
+        wide=L.ColumnParallelLinear(mesh.model, 2, 4, gather_output=False),
+        back=L.RowParallelLinear(mesh.data, 4, 2, input_is_parallel=True),
+    )
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(0.1), mesh
+    ).setup(model)
+    optimizer.update(
+        lambda x: F.sum(model.back(F.tanh(model.wide(x))) ** 2), np.ones((2, 2))
+    )
+
+
+@hall.room(
+    "Attention over a sequence of which a rank has nothing",
+    "mnpar, an earlier version",
+    "second derivatives are NaN",
+)
+def attention_over_an_empty_piece(comm):
+    whole = [np.random.default_rng(i).normal(size=(1, 1, 4, 2)) for i in range(3)]
+    q, k, v = [mnpar.Variable(x[:, :, : 4 * (comm.rank == 0)]) for x in whole]
+    y = F.ring_attention(comm, q, k, v)
+    (gk,) = mnpar.grad([F.sum(y**2)], [k], enable_double_backprop=True)
+    F.sum(gk**2).backward()
+    square = 0.0 if q.grad is None else (q.grad**2).sum()
+    return comm.allreduce(np.array(square))

@@ -1,6 +1,7 @@
 """Training that changes nothing, or something else than was meant."""
 
 import copy
+import io
 import tempfile
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from mnpar.optimizer_hooks import GradientClipping
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.training.extensions import LogReport, PrintReport
 from tests.museum.room import Hall
 
 hall = Hall("Training that does something else")
@@ -104,6 +106,81 @@ def loss_function_without_return(comm):
 
     for _ in range(3):
         optimizer.update(loss)
+
+
+@hall.room(
+    "A loss of another model",
+    LIST,
+    "the optimizer has a copy of the model that is trained: no parameter gets a gradient",
+    ranks=1,
+    error="the loss does not depend on the model that the optimizer was set up for",
+)
+def loss_of_another_model(comm):
+    model = L.Linear(1, 1)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model.copy())
+    optimizer.update(lambda: F.sum(model(np.ones((1, 1), "f4"))))
+
+
+@hall.room(
+    "A setting of another name",
+    LIST,
+    "the setting is made, and nobody reads it",
+    ranks=1,
+    error="mnpar.config has no setting 'trian': did you mean 'train'?",
+)
+def setting_of_another_name(comm):
+    mnpar.config.trian = False
+
+
+@hall.room(
+    "A column that nothing reports",
+    "Chainer 7.8 (PrintReport)",
+    "the column stays empty",
+    ranks=1,
+    error="PrintReport: nothing has reported 'main/los'",
+)
+def column_that_nothing_reports(comm):
+    model = L.Linear(1, 1)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    data = mnpar.datasets.TupleDataset(np.ones((4, 1), "f4"))
+    iterator = mnpar.iterators.SerialIterator(data, 2)
+    updater = mnpar.training.StandardUpdater(
+        iterator, optimizer, loss_func=lambda x: F.sum(model(x))
+    )
+    trainer = mnpar.training.Trainer(updater, (2, "iteration"))
+    trainer.extend(LogReport(trigger=(1, "iteration"), filename=None))
+    trainer.extend(PrintReport(["main/los"], out=io.StringIO()))
+    trainer.run()
+
+
+@hall.room(
+    "NaN that spreads",
+    "a mistake of programs on any system",
+    "one rank's samples make all parameters NaN on all ranks, and nothing says whose they were",
+    error="the losses of ranks [1] are NaN or infinite, those of ranks [0] are not",
+)
+def nan_on_one_rank(comm):
+    model = L.Linear(1, 1, initialW=np.ones((1, 1)))
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.SGD(0.1), comm
+    ).setup(model)
+    x = np.full((1, 1), np.nan if comm.rank == 1 else 1.0)
+    optimizer.update(lambda x: F.mean(model(x) ** 2), x)
+
+
+@hall.room(
+    "A part of the loss in the report",
+    "mnpar, an earlier version",
+    "a Trainer shows the loss of one block of the image as the loss: 0.000513 for 0.001933",
+    error="is on each of 2 ranks that of the rank's part",
+)
+def part_of_the_loss_in_the_report(comm):
+    mnpar.random.seed(0)
+    grid = mnpar.SpatialGrid(comm, (comm.size, 1))
+    model = mnpar.Chain(layer=L.SpatialConvolution2D(grid, 1, 1, 3, pad=1))
+    x = np.arange(16.0).reshape(1, 1, 4, 4)[:, :, grid.block((4, 4)).index[0]]
+    with mnpar.Reporter():
+        mnpar.report({"loss": F.mean(model.layer(x, (4, 4)) ** 2)})
 
 
 @hall.room(
