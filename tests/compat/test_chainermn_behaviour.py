@@ -541,6 +541,15 @@ def test_debug_mode_tells_that_training_has_diverged(comm):
 
 
 @EVERY
+def test_functions_over_a_part_of_the_ranks_say_its_size(comm):
+    part = comm.split(comm.rank % 2, comm.rank)
+    xs = [np.ones(1, "f4")] * (part.size + 1)
+    said = rf"one array for each of the {part.size} ranks, not {part.size + 1}"
+    with pytest.raises(ValueError, match=said):
+        F.alltoall(part, xs)
+
+
+@EVERY
 def test_options_belong_to_a_communicator(comm):
     other = comm.split(0, comm.rank)
     comm.set_config("batched_copy", False)
