@@ -129,7 +129,8 @@ def loss_of_another_model(comm):
     error="mnpar.config has no setting 'trian': did you mean 'train'?",
 )
 def setting_of_another_name(comm):
-    mnpar.config.trian = False
+    config = mnpar.config
+    config.trian = False
 
 
 @hall.room(
