@@ -10,7 +10,8 @@ On the site, the source of the scripts that the commands name comes first, then 
 then the pictures and films (PNG and HTML files) that they write into the folder ``result``.
 Commands run in an empty folder that has ``examples`` and ``docs`` in it, in the environment of
 Sphinx. A command that fails is a warning, which ``-W`` makes an error. Results are kept beside the
-pages in ``runs``, and used again until a Python file changes.
+pages in ``runs``, and used again until a Python file changes. ``sphinx-build -D run_commands=0``
+leaves the commands out: for a look at pages, and where tests run the examples anyway.
 """
 
 import hashlib
@@ -77,6 +78,13 @@ class Run(SphinxDirective):
 
     def run(self):
         commands = "\n".join(self.content)
+        shown = [code_block(commands, "console")]
+        for script in dict.fromkeys(
+            re.findall(r"(?:examples|docs)/[\w/]+\.py", commands)
+        ):
+            shown += folded(script)
+        if not self.config.run_commands:
+            return shown
         key = commands + self.env.app.fingerprint
         name = hashlib.sha256(key.encode()).hexdigest()[:12]
         folder = Path(self.env.app.outdir) / FOLDER / name
@@ -91,11 +99,6 @@ class Run(SphinxDirective):
             self.env.note_dependency(
                 str(path)
             )  # pages are made again when these change
-        shown = [code_block(commands, "console")]
-        for script in dict.fromkeys(
-            re.findall(r"(?:examples|docs)/[\w/]+\.py", commands)
-        ):
-            shown += folded(script)
         text = (folder / "output.txt").read_text()
         box = nodes.container(classes=["output", f"run-{name}"])
         if text:
@@ -143,6 +146,7 @@ def forget_old_runs(app, exception):
 
 def setup(app):
     app.fingerprint = fingerprint()
+    app.add_config_value("run_commands", True, "env", [bool])
     app.add_directive("run", Run)
     app.connect("build-finished", forget_old_runs)
     return {"parallel_read_safe": True}

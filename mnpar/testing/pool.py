@@ -40,6 +40,7 @@ LEAVING: dict[str, Callable[..., BaseException]] = {
 _START = 120.0  # s for all ranks to import, collect and connect
 _FAREWELL = 5.0  # s for the launcher, after its ranks: it removes its files then
 _GRACE = 2.0  # s for the other ranks to finish after one has failed, or left the test
+_LOG_SHOWN = 6000  # characters, from its end
 
 
 class Pool:
@@ -207,11 +208,12 @@ class Pool:
             if others_failed
             else f"died or did not end within {self._timeout:g} s (--rank-timeout)"
         )
-        return f"---------- rank {names} {what} ----------\n{own_lines_of_dump(self._log())}"
+        return f"---------- rank {names} {what} ----------\n{self._log()}"
 
     def _log(self) -> str:
         assert self._folder is not None
-        return (self._folder / "log").read_text(errors="replace")[-6000:]
+        log = own_lines_of_dump((self._folder / "log").read_text(errors="replace"))
+        return log[-_LOG_SHOWN:].partition("\n")[2] if len(log) > _LOG_SHOWN else log
 
     def close(self, kill: bool = False) -> None:
         """End the ranks; the next test starts new ones."""

@@ -472,6 +472,7 @@ def test_a_nan_is_found_beside_the_padding_of_a_maximum():
 
 
 @pytest.mark.usefixtures("debug_off")
+@pytest.mark.filterwarnings("ignore:rank .*its loss.*is nan:UserWarning")
 @pytest.mark.parametrize("fill", [-np.inf, np.nan])
 def test_the_largest_of_all_is_found_where_other_blocks_have_no_number(fill):
     x = np.full((1, 2, 4), fill)

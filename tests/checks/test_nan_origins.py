@@ -66,7 +66,7 @@ def test_a_loss_that_is_not_finite_is_told_once_with_the_communication_it_came_w
         (own,) = [text for text in texts if text not in came]
         assert own.startswith("rank 1: its loss")
         assert "here first in what the program gives, float64 (1, 3)" in own
-        assert f"such as {name} at checks/test_nonfinite.py" in own
+        assert f"such as {name} at checks/test_nan_origins.py" in own
 
 
 def test_a_function_of_finite_messages_and_a_weight_are_named():
@@ -117,7 +117,7 @@ def test_debug_mode_names_the_rank_that_gives_it_to_others(name):
         mnpar.using_config("debug", True),
         pytest.raises(
             FloatingPointError,
-            match=rf"input 0 of {op} at checks/test_nonfinite.py:\d+ \(rank 1\) has NaN",
+            match=rf"input 0 of {op} at checks/test_nan_origins.py:\d+ \(rank 1\) has NaN",
         ),
     ):
         mnpar.run(program, ranks=2)
@@ -141,6 +141,8 @@ def test_debug_mode_names_the_line_of_a_function():
     with (
         mnpar.using_config("debug", True),
         np.errstate(divide="ignore"),
-        pytest.raises(FloatingPointError, match=r"Log has NaN or infinity, at .*nonfinite.py:\d+ "),
+        pytest.raises(
+            FloatingPointError, match=r"Log has NaN or infinity, at .*nan_origins.py:\d+ "
+        ),
     ):
         F.log(x)
