@@ -60,7 +60,7 @@ def test_a_loss_that_is_not_finite_is_told_once_with_the_communication_it_came_w
     with pytest.warns(UserWarning, match="its loss, from which backward") as told:
         mnpar.run(program, ranks=3)
     texts = [str(one.message) for one in told]
-    came = [text for text in texts if f"It came with {name} at checks/test_nonfin" in text]
+    came = [text for text in texts if f"It came with {name} at checks/test_nan_origins" in text]
     assert [text[:6] for text in came] == ["rank 0"]
     if name != "recv":  # there rank 1 has no loss
         (own,) = [text for text in texts if text not in came]
