@@ -5,7 +5,8 @@ A result is right whatever their values. The benchmarks named are those of the r
 much of an array is worked on at a time is the backend's ``block_bytes``.
 """
 
-# Compiled loops (compiler.py): benchmark "functions" (relu, softmax), with and without numba.
+# Compiled loops (compiler.py): benchmark "functions" (relu, softmax), with and without numba. The
+# number has not been measured yet: it is large enough for the cost of the choice not to show.
 COMPILED_LEAST = 2**13  # elements: fewer are left to numpy, and do not import numba
 
 # Sums as products with ones, and rows in blocks: benchmark "functions" (sums, softmax).
@@ -18,7 +19,8 @@ MOMENTS_BLOCK = 200_000
 # channels of a block, at least: shorter runs of memory cost more than they save
 MOMENTS_CHANNELS = 8
 MOMENTS_FEW = 8  # numbers of a channel: fewer are shifted without a look at their mean
-# numbers of a channel that lie together: fewer are left to numpy, which takes rows of channels
+# numbers of a channel that lie together: fewer are left to numpy, which takes rows of channels (not
+# measured yet)
 MOMENTS_RUN = 8
 LAYER_BLOCK = 2**16  # elements of a block of rows
 
