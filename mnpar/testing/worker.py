@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,15 @@ class Worker:
         self._say({"rank": self._world.rank, "pid": os.getpid()})
         for text in self._line.makefile():
             order = json.loads(text)
-            self._sub = self._groups[order["ranks"] - 1].split(0, self._world.rank)
             # how the rank left the test before its end: the exception's name and arguments
             self._left: list[Any] = []
-            failure = self._run(items.get(order["nodeid"]))
-            if not (failure or self._left):
-                self._sub.finalize()
+            try:
+                self._sub = self._groups[order["ranks"] - 1].split(0, self._world.rank)
+                failure = self._run(items.get(order["nodeid"]))
+                if not (failure or self._left):
+                    self._sub.finalize()
+            except Exception:  # around the test: the job would end without a word of it
+                failure = traceback.format_exc()
             self._say({"failure": failure, "left": self._left})
         return True
 
