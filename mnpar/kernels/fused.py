@@ -77,14 +77,15 @@ class Fused:
 
     def __call__(self, *args: Any) -> Array:
         """Compute it of the arrays, and the parameter if there is one."""
-        xs = args[: self.arrays]
-        x = xs[0]
-        if suits(*xs):
-            y: Array = np.empty_like(x)
-            self.loop(*[z.reshape(-1) for z in (*xs, y)], *args[self.arrays :])
-            return y
-        if self.takes(x) and all([type(z) is np.ndarray and z.dtype == x.dtype for z in xs]):
-            return self._in_order(xs, args[self.arrays :])
+        x = args[0]
+        if x.size >= least():  # small arrays go straight to the twin
+            xs = args[: self.arrays]
+            if suits(*xs):
+                y: Array = np.empty_like(x)
+                self.loop(*[z.reshape(-1) for z in (*xs, y)], *args[self.arrays :])
+                return y
+            if self.takes(x) and all([type(z) is np.ndarray and z.dtype == x.dtype for z in xs]):
+                return self._in_order(xs, args[self.arrays :])
         result: Array = self.twin(backend.get_array_module(x), *args)
         return result
 
