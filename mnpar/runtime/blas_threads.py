@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-# who sets one of these has chosen
+# a user who sets one of these has chosen
 VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -69,7 +69,7 @@ large_products = LargeProducts()
 
 def use_one() -> None:
     """Let numpy's BLAS have one thread in this process, and all cores for large products, unless
-    the user chose a number himself.
+    the environment says a number.
     """
     if not any(name in os.environ for name in VARIABLES):
         large_products.keep()

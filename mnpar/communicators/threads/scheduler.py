@@ -70,8 +70,8 @@ class MessageQueue:
 
 
 class Meeting:
-    """What ranks bring to one collective, by rank, and what is made of all of it (``joined``),
-    once.
+    """The contributions of ranks to one collective, by rank, and the one result that is made of
+    all of them (``joined``).
     """
 
     __slots__ = ("joined", "things")
