@@ -82,7 +82,7 @@ def run_backward(
             for check in before_backward:
                 check(seeds, tape.records, outputs)
             keeps_tape = record or retain_tape
-            tape.current_pass = BackwardPass(keeps_tape, targets is not None, call_site())
+            tape.current_pass = BackwardPass(keeps_tape, targets is not None, call_site(2))
         with recording(record):
             walk.start(seeds)
             for function, gys in walk:
