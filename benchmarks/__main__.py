@@ -6,6 +6,7 @@ python -m benchmarks steps overhead               run these, one after the other
     --json new.json                               keep what they found
     --compare old.json                            say what has become slower since then
     --plot suite.png                              draw it
+    --page docs/performance.md                    put the tables into that page
 python -m benchmarks functions relu --chainer …   what follows the names is for the benchmark
 mpiexec -n 2 python -m benchmarks data_parallel   on ranks
 """
@@ -21,7 +22,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import machine, report
 from benchmarks.rows import COLLECTED
 
 SHARED = ("__init__", "__main__", "report", "rows", "timing")
@@ -75,6 +75,9 @@ def run_one(name, flags, rows):
 
 def run_several(names, flags, args):
     """Run benchmarks one after the other, and say what they found together."""
+    # (a module that is imported here cannot run as a program in this process)
+    from benchmarks import machine, report
+
     if args.compare:
         before = report.read(args.compare)  # or fail now
     print("---- machine ----", flush=True)
@@ -101,6 +104,8 @@ def run_several(names, flags, args):
         report.compare(before, found)
     if args.plot:
         report.plot(args.plot, found)
+    if args.page:
+        report.put_into_page(args.page, found)
 
 
 def main():
@@ -116,10 +121,10 @@ def main():
             print(f"{name:26}{' '.join(doc.split())}")
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", allow_abbrev=False)
-    for flag in ("--json", "--compare", "--plot"):
+    for flag in ("--json", "--compare", "--plot", "--page"):
         parser.add_argument(flag, metavar="FILE", type=Path)
     args, flags = parser.parse_known_args(flags)
-    if len(names) > 1 or names == ["all"] or args.json or args.compare or args.plot:
+    if len(names) > 1 or names == ["all"] or any(vars(args).values()):
         names = [one for name in names for one in (SUITE if name == "all" else (name,))]
         run_several(names, flags, args)
     else:  # in this process, which may be a rank

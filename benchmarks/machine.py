@@ -46,6 +46,7 @@ def facts():
     import numpy as np
 
     import mnpar
+    from mnpar.kernels import compiler
 
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {
@@ -55,6 +56,7 @@ def facts():
         "numpy": np.__version__,
         "blas": f"{blas['name']} {blas['version']}",
         "mnpar": mnpar.__version__,
+        "kernels": "numba" if compiler.is_installed() and compiler.mode() != "numpy" else "numpy",
         "products": products(np),
         "copies": copies(np),
     }
@@ -72,7 +74,8 @@ def told(found):
     """Two lines."""
     return (
         f"{found['processor']}, {found['cores']} cores; Python {found['python']}, numpy "
-        f"{found['numpy']} with {found['blas']}, mnpar {found['mnpar']}\n"
+        f"{found['numpy']} with {found['blas']}, mnpar {found['mnpar']} with kernels by "
+        f"{found.get('kernels', 'numpy')}\n"
         f"one thread: {found['products'] / 1e9:.0f} GFLOP/s in products of {SIZE} x {SIZE} float32,"
         f" {found['copies'] / 1e9:.1f} GB/s copied"
     )

@@ -1,4 +1,5 @@
-"""What a run of several benchmarks found: kept in a file, compared with an earlier one, drawn.
+"""What a run of several benchmarks found: kept in a file, compared with an earlier one, drawn, and
+put into a page of the documentation.
 
 A row's *ratio* is mnpar's time over that of the fastest other way that is a user's choice: it is
 the same on a quick machine and on a slow one, or nearly, and so it is what is compared where both
@@ -9,8 +10,12 @@ something on one machine.
 import json
 import statistics
 
+from benchmarks import machine
+
 PEERS = ("torch", "DDP", "gloo", "raw", "chainer", "chainermn")  # in the order of preference
 NOISE = 1.05  # a row counts as slower, or faster, from here on
+# of a page: its tables stand between them
+MARKS = "<!-- python -m benchmarks: begin -->", "<!-- python -m benchmarks: end -->"
 
 
 def read(path):
@@ -83,6 +88,56 @@ def compare(before, after):
     print(f"{len(found)} rows in both: {len(slower)} slower, {len(faster)} faster")
     for (benchmark, name), times in slower.items():
         print(f"  × {times:.2f}  {benchmark}: {name}")
+
+
+def put_into_page(path, found):
+    """Put the tables in place of those that a page has between its two marks; SystemExit in one
+    line if the page has no marks.
+    """
+    begin, end = MARKS
+    before, is_begun, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, is_ended, after = rest.partition(end)
+    if not (is_begun and is_ended):
+        raise SystemExit(f"{path} has no lines {begin} and {end}, between which tables stand")
+    path.write_text(f"{before}{begin}\n\n{tables(found)}\n{end}{after}", encoding="utf-8")
+
+
+def tables(found):
+    """The machine, and a table for each benchmark, in Markdown."""
+    lines = [f"{machine.told(found['machine'])}.", ""]
+    by_benchmark = {}
+    for row in found["rows"]:
+        by_benchmark.setdefault(row["benchmark"], []).append(row)
+    for name, rows in by_benchmark.items():
+        ways = list(dict.fromkeys([way for row in rows for way in row["seconds"]]))[1:]
+        columns = ["", "mnpar", *ways]
+        columns += ["limit"] * any(["limit" in row for row in rows])
+        columns += ["MB"] * any(["bytes" in row for row in rows])
+        lines += [f"### {name}", "", line_of(columns), "|---" + "|--:" * (len(columns) - 1) + "|"]
+        lines += [line_of([cell(row, column) for column in columns]) for row in rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def line_of(cells):
+    return f"| {' | '.join(cells)} |"
+
+
+def cell(row, column):
+    """What a table has for a row: mnpar's time, another way's as a multiple of it, the machine's
+    least as a share of it, or the memory of each way.
+    """
+    seconds = row["seconds"]
+    own = seconds["mnpar"]
+    if column == "":
+        return row["name"].replace("|", "\\|")
+    if column == "mnpar":
+        return f"{own * 1e3:.3g} ms" if own >= 1e-3 else f"{own * 1e6:.3g} µs"
+    if column == "limit":
+        return f"{row['limit'] / own:.0%}" if "limit" in row else ""
+    if column == "MB":
+        return " / ".join([f"{n / 2**20:.0f}" for n in row.get("bytes", {}).values()])
+    return f"{seconds[column] / own:.2f}" if seconds.get(column) else ""
 
 
 def plot(path, found):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report, walks
+from benchmarks import machine, report, walks
 from benchmarks.__main__ import SHARED, SUITE, benchmarks, docstrings, ranks_of
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +87,38 @@ def test_several_benchmarks_keep_what_they_find_and_are_compared_with_an_earlier
     assert "on another machine" in done.stdout
     report.plot(picture, found)
     assert picture.read_bytes()[1:4] == b"PNG"
+
+
+def test_a_page_gets_the_tables_in_place_of_those_that_it_had(tmp_path):
+    page = tmp_path / "performance.md"
+    begin, end = report.MARKS
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
+    facts = {"limit": 0.0005, "bytes": {"mnpar": 3 * 2**20, "torch": 2**20}}
+    found = {
+        "machine": machine.facts(),
+        "rows": [row("a | b", mnpar=0.002, torch=0.003) | facts, row("c", mnpar=3e-6, torch=None)],
+    }
+    for _ in range(2):
+        report.put_into_page(page, found)
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith(f"before\n{begin}\n\n")
+        assert text.endswith(f"\n{end}\nafter\n")
+        assert "old" not in text
+        assert text.splitlines()[-9:-3] == [
+            "### steps",
+            "",
+            "|  | mnpar | torch | limit | MB |",
+            "|---|--:|--:|--:|--:|",
+            "| a \\| b | 2 ms | 1.50 | 25% | 3 / 1 |",
+            "| c | 3 µs |  |  |  |",
+        ]
+
+
+def test_a_page_without_marks_is_told(tmp_path):
+    page = tmp_path / "page.md"
+    page.touch()
+    with pytest.raises(SystemExit, match="has no lines"):
+        report.put_into_page(page, {"machine": {}, "rows": []})
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"machine": 3, "rows": []}'])
