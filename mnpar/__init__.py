@@ -108,6 +108,12 @@ if TYPE_CHECKING:
     from mnpar.extensions import create_multi_node_evaluator as create_multi_node_evaluator
     from mnpar.functions.communication.future import Future as Future
     from mnpar.functions.divided.halo import SpatialGrid as SpatialGrid
+    from mnpar.functions.divided.layout import (
+        DividedVariable as DividedVariable,
+        GridLayout as GridLayout,
+        divided as divided,
+    )
+    from mnpar.functions.divided.rules.table import layout_rule as layout_rule
     from mnpar.initializers import Initializer as Initializer
     from mnpar.launch import run as run
     from mnpar.link_hooks.model_summary import ModelSummary as ModelSummary, summary as summary

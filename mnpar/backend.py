@@ -496,9 +496,9 @@ def translate_error(label: str, error: Exception, xs: Sequence[Array]) -> None:
         raise TypeError(f"{label}: {reason}") from error
 
 
-def require_float_dtype(label: str, x: Array) -> None:
+def require_float_dtype(label: str, x: Any) -> None:
     """Raise TypeError if a function's output is to have its input's dtype, and that holds no
-    fractions.
+    fractions; ``x`` is an array, or a Variable's node.
 
     Example:
         >>> require_float_dtype("dropout", np.array([1, 2]))  # doctest: +ELLIPSIS

@@ -20,6 +20,12 @@ class MismatchError(MnparError):
     """
 
 
+class LayoutError(MnparError):
+    """A function cannot work on the blocks of a divided array as they are; raised on all ranks of
+    the grid.
+    """
+
+
 class DeadlockError(MnparError):
     """No rank can go on: the message shows what each of them waits for and where."""
 

@@ -77,11 +77,15 @@ class FunctionNode(Hookable):
     multilinear: ClassVar[bool] = False
     # this graph lacks a part of the history of its inputs
     opaque: bool = False
+    # each element of the output depends on the elements of the inputs at its place alone
+    elementwise: ClassVar[bool] = False
     # its outputs may be infinite on purpose (padding of a maximum): debug mode looks for NaN only
     infinite: bool = False
 
     # ---- its place in the graph, set when it is applied ----
 
+    # of a divided input, while it is applied: that layout's rules say how it goes on
+    layout: Any = None
     number: int = 0  # its place in time; 0 until it is recorded
     on_tape: bool = False  # a backward has still to visit it
     # of a communication: its communicator, its name and the source line that called it
@@ -162,6 +166,8 @@ class FunctionNode(Hookable):
         outputs, always a tuple.
         """
         (nodes, arrays), hooks = self.prepare(inputs), function_hooks()
+        if self.layout is not None:
+            return self.layout.apply(self, inputs)  # type: ignore[no-any-return]
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
         try:
             ys = forward(*arrays)
@@ -182,6 +188,9 @@ class FunctionNode(Hookable):
         nodes, arrays, wanted = [], [], False
         for x in inputs:
             x = x if isinstance(x, Variable) else as_variable(x)
+            if x.layout is not None:
+                self.layout = x.layout.check(self)
+                break
             # a Future waits for its array here, so the function that completes it gets a smaller
             # number
             node = x.node

@@ -46,6 +46,9 @@ class Variable(ArrayLike):
 
     __slots__ = ("__weakref__", "node")
 
+    # how it is cut over a grid of ranks, if it is (functions/divided/layout.py)
+    layout: Any = None
+
     # what is computed is a function like any other: functions/operators.py puts them here
     if TYPE_CHECKING:
 
@@ -371,7 +374,8 @@ def grad(
     gs = copy_shared([found.get(node.key) for node in nodes], buffer_ids([g for _, g in seeds]))
     for (x, more), g in zip(pairs, gs, strict=True):
         g = more if g is None else g if more is None else backend.add_gradients(more, g)
-        results.append(None if g is None else as_variable(g))
+        result = None if g is None else as_variable(g)
+        results.append(result if x.layout is None or g is None else x.layout.divided(result))
         if set_grad:
             x.grad_var = results[-1]
     return results

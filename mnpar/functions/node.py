@@ -118,6 +118,7 @@ def _node(
         raise TypeError(f"elementwise: a gradient takes gy, x and y, in this order, not {kept}")
 
     class Node(GenericFunction):
+        elementwise = True
         _kept_input_indexes = (0,) if "x" in kept else ()
         _kept_output_indexes = (0,) if "y" in kept else ()
 

@@ -124,7 +124,7 @@ def linear(
     w, bias = W.array, None if b is None else array_of(b)
     # a parameter says itself that it has no array yet
     shape, weights = (
-        x.array.shape,
+        x.shape,
         (W if w is None else w).shape,
     )
     if not 0 < n_batch_axes < len(shape):
@@ -141,7 +141,7 @@ def linear(
             f"linear: b of shape {b.shape} must have shape {weights[:1]}, one for each row "
             f"of W {weights}"
         )
-    if len(shape) > 2:
+    if len(shape) > 2 and (x.layout is None or n_batch_axes > 1):
         x = reshape(x, (math.prod(shape[:n_batch_axes]), D))  # (N, …) → (N, D)
     y = Linear().apply((x, W) if b is None else (x, W, b))[0]
     return y if n_batch_axes == 1 else reshape(y, (*shape[:n_batch_axes], weights[0]))

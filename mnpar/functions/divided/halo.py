@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnpar import lazy
 from mnpar.backend import Array
 from mnpar.communicators.communicator import described, require_communicator
 from mnpar.functions.communication.exchange import exchange, iexchange
@@ -21,6 +22,8 @@ from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+
+_above = lazy.names_above(__name__, divided="mnpar.functions.divided.layout")
 
 
 class SpatialGrid:
@@ -52,6 +55,8 @@ class SpatialGrid:
             )
         self.comm = comm
         self.dims = tuple(map(index, dims))
+        # the Parameters that were found to be the same on all ranks, by id (layout.py)
+        self.seen: dict[int, Any] = {}
         if min(self.dims, default=1) < 1 or math.prod(self.dims) > comm.size:
             raise ValueError(
                 f"a SpatialGrid of {self.dims} parts has 1 part or more on an axis, and one "
@@ -64,6 +69,10 @@ class SpatialGrid:
 
     def __repr__(self) -> str:
         return f"SpatialGrid({self.dims}, rank {self.comm.rank} of {self.comm.size})"
+
+    def cut(self, x: Variable | Array, axes: Sequence[int] | None = None) -> Any:
+        """Cut an array that every rank has: :func:`mnpar.divided`."""
+        return _above("divided")(x, self, axes)
 
     def blocks(self, shape: Sequence[int]) -> tuple[Box, ...]:
         """Every rank's block of an array of this spatial shape: what :func:`repartition` takes."""

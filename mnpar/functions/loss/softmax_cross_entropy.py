@@ -19,7 +19,7 @@ from mnpar.functions.activation.softmax import Softmax, log_softmax
 from mnpar.functions.math.reduction import mean as mean_of
 from mnpar.functions.node import GenericFunction, Operand, array_of, check_option, show_shapes
 from mnpar.kernels import softmax as kernel
-from mnpar.kernels.dtypes import upcast_halves
+from mnpar.kernels.dtypes import compute_dtype, upcast_halves
 from mnpar.variable import Variable, as_variable
 
 _NAME = "softmax_cross_entropy"
@@ -163,9 +163,7 @@ def softmax_cross_entropy(
     if reduce == "mean":
         count = shape[0] if not normalize else labels.size if valid is None else int(valid.sum())
         mean = 1 / max(count, 1)
-    weight = label_weights(
-        _NAME, labels, valid, class_weight, x.shape[1], upcast_halves(x.array[:0]).dtype
-    )
+    weight = label_weights(_NAME, labels, valid, class_weight, x.shape[1], compute_dtype(x))
     return SoftmaxCrossEntropy(labels, weight, mean, cache_score).apply((x,))[0]
 
 

@@ -307,7 +307,7 @@ def average_pooling_nd(
         array([[[1., 1., 1.]]])
     """
     x = as_variable(x)
-    backend.require_float_dtype(who, x.array)
+    backend.require_float_dtype(who, x.node)
     windows = pooling_windows(who, ndim, x, ksize, stride, pad, False)
     if pad_value not in (0, None):
         raise ValueError(

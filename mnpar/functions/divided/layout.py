@@ -1,0 +1,460 @@
+"""Divided arrays: Variables that know how they are cut over a grid of ranks.
+
+``grid.cut(x)`` is a DividedVariable. Its shape is that of the whole array, on every rank, so that
+what a program computes from shapes is what one process computes; a rank has only its part. A
+function that is applied to one hands over to the layout (FunctionNode.apply), which looks up the
+function's rule (functions/divided/rules): what it needs of the other ranks, and how its result is
+cut. A function without a rule raises LayoutError; nothing is gathered unless the program says so.
+
+Everything inside a rule, and all of backward, works on parts, which are ordinary Variables.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import ref
+
+import numpy as np
+
+from mnpar import backend, lazy
+from mnpar.backend import Array
+from mnpar.errors import LayoutError, MismatchError
+from mnpar.functions.array.get_item import get_item
+from mnpar.functions.array.joining import split_axis
+from mnpar.functions.communication.exchange import exchange
+from mnpar.functions.communication.shared import copy_to, gather_from
+from mnpar.functions.divided.blocks import JoinPieces, slices_within
+from mnpar.functions.divided.halo import SpatialGrid, require_grid
+from mnpar.parameter import Parameter
+from mnpar.plans import Box, Plan, blocks
+from mnpar.variable import Variable, as_variable
+
+if TYPE_CHECKING:
+    from mnpar.function_node import FunctionNode
+
+_above = lazy.names_above(__name__, rule_of="mnpar.functions.divided.rules")
+
+REMEDY = (
+    "x.gather() gives every rank the whole array, x.repartition(grid, axes) cuts it along other "
+    "axes"
+)
+
+
+@lru_cache(maxsize=1000)
+def _boxes(
+    shape: tuple[int, ...], dims: tuple[int, ...], axes: tuple[int, ...], ranks: int
+) -> tuple[Box, ...]:
+    """Every rank's box of an array; ranks that the grid does not need have empty ones."""
+    first = min(axes, default=len(shape))
+    inner = blocks(shape[first:], [_parts(dims, axes, a) for a in range(first, len(shape))], ranks)
+    return tuple([Box((0,) * first + b.start, shape[:first] + b.stop) for b in inner])
+
+
+def _parts(dims: tuple[int, ...], axes: tuple[int, ...], axis: int) -> int:
+    return dims[axes.index(axis)] if axis in axes else 1
+
+
+class GridLayout:
+    """How an array is cut over a grid.
+
+    Args:
+        grid: whose ranks have the parts.
+        shape: of the whole array.
+        axes: which axis of the array each axis of the grid cuts, in rising order; None: the last
+            ones.
+
+    Raises:
+        ValueError: not as many axes as the grid has, or not in rising order.
+
+    Example:
+        >>> import mnpar
+        >>> def program(comm):
+        ...     layout = mnpar.GridLayout(mnpar.SpatialGrid(comm, (2,)), (3, 5), axes=(1,))
+        ...     return layout.box
+        >>> mnpar.run(program, ranks=2)
+        [Box(start=(0, 0), stop=(3, 3)), Box(start=(0, 3), stop=(3, 5))]
+    """
+
+    __slots__ = ("axes", "grid", "shape")
+
+    def __init__(
+        self, grid: SpatialGrid, shape: Sequence[int], axes: Sequence[int] | None = None
+    ) -> None:
+        self.grid, self.shape = grid, tuple(map(int, shape))
+        n, ndim = len(grid.dims), len(self.shape)
+        given = range(ndim - n, ndim) if axes is None else axes
+        self.axes = tuple([a + ndim if a < 0 else a for a in given])
+        if len(self.axes) != n or list(self.axes) != sorted({*self.axes} & {*range(ndim)}):
+            raise ValueError(
+                f"{grid} cuts {n} different axes of an array, in rising order, not the axes "
+                f"{tuple(given)} of an array of shape {self.shape}"
+            )
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        """The cells of the whole array that each rank has."""
+        return _boxes(self.shape, self.grid.dims, self.axes, self.grid.comm.size)
+
+    @property
+    def box(self) -> Box:
+        """The cells that this rank has."""
+        return self.boxes[self.grid.comm.rank]
+
+    @property
+    def cut_axes(self) -> tuple[int, ...]:
+        """The axes that have more than one part; all of the grid's where it does not need all
+        ranks.
+        """
+        dims = self.grid.dims
+        idle = int(np.prod(dims)) < self.grid.comm.size
+        return tuple([a for a, parts in zip(self.axes, dims, strict=True) if parts > 1 or idle])
+
+    def __repr__(self) -> str:
+        return f"{self.shape} cut {self.grid.dims} along axes {self.axes}"
+
+    def like(self, shape: Sequence[int], axes: Sequence[int] | None = None) -> GridLayout:
+        """Return the layout of another array that this grid cuts, along the same axes if none are
+        named.
+        """
+        return GridLayout(self.grid, shape, self.axes if axes is None else axes)
+
+    def matches(self, other: GridLayout) -> bool:
+        """Return whether both cut an array of one shape alike."""
+        return (self.shape, self.axes, self.grid.dims) == (
+            other.shape,
+            other.axes,
+            other.grid.dims,
+        ) and self.grid.comm is other.grid.comm
+
+    def divided(self, part: Variable) -> DividedVariable:
+        """Return a divided Variable of this layout, of which this rank has ``part``.
+
+        Raises:
+            ValueError: the part has not the shape of this rank's box.
+        """
+        own = self.box.shape
+        if part.shape != own:
+            if part.size or self.box.volume:
+                raise ValueError(
+                    f"rank {self.grid.comm.rank}: a part of shape {part.shape} is not its box "
+                    f"{own} of an array of shape {self}"
+                )
+            part = part.reshape(own)
+        return DividedVariable(part, self)
+
+    # ---- functions of divided arrays ----
+
+    def apply(self, node: FunctionNode, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Carry out a function by its rule."""
+        node.layout = None
+        rule = _above("rule_of")(type(node))
+        if rule is None:
+            self.refuse(node.label, "it has no rule for divided arrays")
+        ys: Any = rule(node, *inputs)
+        return ys if isinstance(ys, tuple) else (ys,)
+
+    def check(self, node: FunctionNode) -> GridLayout:
+        """Return the layout; a communication takes parts only: it raises LayoutError."""
+        if node.communicates:
+            self.refuse(node.label, "a communication takes the ranks' own arrays, such as x.part")
+        return self
+
+    def refuse(self, who: str, why: str) -> NoReturn:
+        """Raise LayoutError, with what can be done."""
+        raise LayoutError(f"{who} of a divided array, of shape {self}: {why}. {REMEDY}")
+
+    def spatial(self, who: str, first: int = 2) -> SpatialGrid:
+        """Return the grid that cuts all axes from ``first`` on: into 1 part those that this one
+        does not name.
+
+        Raises:
+            LayoutError: an earlier axis is cut.
+        """
+        if [a for a in self.cut_axes if a < first]:
+            self.refuse(who, f"axes before axis {first} must be whole")
+        dims = [_parts(self.grid.dims, self.axes, a) for a in range(first, len(self.shape))]
+        return SpatialGrid(self.grid.comm, dims)
+
+    def take_own(self, x: Any) -> Variable:
+        """Return the cells that this rank's part meets of an array that every rank has, where the
+        two are broadcast: what backward brings is the sum over ranks.
+        """
+        x = self.shared(x)
+        lead = len(self.shape) - x.ndim
+        box = self.box
+        index = tuple(
+            [
+                slice(box.start[a + lead], box.stop[a + lead])
+                if n == self.shape[a + lead] and n != box.shape[a + lead]
+                else slice(None)
+                for a, n in enumerate(x.shape)
+            ]
+        )
+        return x if index == (slice(None),) * x.ndim else get_item(x, index)
+
+    def shared(self, x: Any) -> Variable:
+        """Return an array that every rank has, to work with parts: its gradient is the sum over
+        ranks.
+        """
+        x = as_variable(x)
+        self.check_same(x)
+        return copy_to(self.grid.comm, x) if x.requires_grad else x
+
+    def check_same(self, *params: Any) -> None:
+        """Check, when the grid first meets a Parameter, that all ranks have the same values.
+
+        Raises:
+            MismatchError: they differ; on all ranks.
+        """
+        seen = self.grid.seen
+        new = [
+            p
+            for p in params
+            if isinstance(p, Parameter) and ((known := seen.get(id(p))) is None or known() is not p)
+        ]
+        if self.grid.comm.size == 1 or not new:
+            return
+        digests = [zlib.crc32(backend.to_device(-1, p.array).tobytes()) for p in new]
+        every = self.grid.comm.allgather(np.array(digests))
+        for i, param in enumerate(new):
+            if len({int(row[i]) for row in every}) > 1:
+                raise MismatchError(
+                    f"the Parameter {param.name or ''} {param.shape} has other values on other "
+                    f"ranks of {self.grid}, which use it for parts of one array: give all ranks "
+                    "one seed before the model is made (mnpar.random.seed), or rank 0's values "
+                    "(comm.bcast_data(model))"
+                )
+            seen[id(param)] = ref(param)
+
+    def moved(
+        self, x: DividedVariable, to: GridLayout, wants: Sequence[Box] | None = None
+    ) -> Variable:
+        """Return the cells of ``x`` that this rank wants.
+
+        Args:
+            x: of this layout.
+            to: says from which axis on cells move; the axes before are whole.
+            wants: for each rank its cells; None: those of ``to``.
+        """
+        wants = to.boxes if wants is None else wants
+        first = min((*self.axes, *to.axes), default=0)
+        have = tuple([_inner(box, first) for box in self.boxes])
+        want = tuple([_inner(box, first) for box in wants])
+        if have == want:
+            return x.part
+        y: Variable = exchange(self.grid.comm, x.part, _plan(have, want))
+        return y
+
+    def gathered(self, x: DividedVariable) -> Variable:
+        """Return the whole array, on every rank, which own it together."""
+        comm, part = self.grid.comm, x.part
+        if comm.size == 1 or not self.axes:
+            return part
+        flat = gather_from(comm, part.reshape((part.size,)), axis=0)
+        boxes = [box for box in self.boxes if box.volume]
+        if not boxes:
+            return part.reshape(self.shape)
+        ends = np.cumsum([box.volume for box in boxes])[:-1].tolist()
+        parts: Any = split_axis(flat, ends, axis=0)
+        places = [slices_within(box, Box.whole(self.shape)) for box in boxes]
+        shaped = [p.reshape(box.shape) for p, box in zip(parts, boxes, strict=True)]
+        return JoinPieces(places, self.shape, full=True).apply(tuple(shaped))[0]
+
+
+def _inner(box: Box, first: int) -> Box:
+    return Box(box.start[first:], box.stop[first:])
+
+
+@lru_cache(maxsize=1000)
+def _plan(have: tuple[Box, ...], want: tuple[Box, ...]) -> Plan:
+    return Plan(have, want)
+
+
+def _of_part(path: str, doc: str) -> Any:
+    return property(attrgetter(f"part.{path}"), doc=doc)
+
+
+def _of_layout(path: str, doc: str) -> Any:
+    return property(attrgetter(f"layout.{path}"), doc=doc)
+
+
+class DividedVariable(Variable):
+    """A Variable of which each rank of a grid has a part; :func:`mnpar.divided` makes one.
+
+    ``shape``, ``ndim``, ``size`` and ``len`` are those of the whole array. Functions of it are
+    functions of the whole array, forward and backward; those without a rule raise
+    :class:`mnpar.errors.LayoutError`.
+
+    Attributes:
+        part: this rank's part, an ordinary Variable at the same place in the graph.
+        layout: the :class:`GridLayout`.
+        box: the cells that the part has.
+    """
+
+    __slots__ = ("layout", "part")
+    layout: GridLayout
+    part: Variable
+
+    def __init__(self, part: Variable, layout: GridLayout) -> None:
+        self.part, self.node, self.layout = part, part.node, layout
+
+    shape = _of_layout("shape", "The shape of the whole array.")
+    whole_shape = _of_layout("shape", "The shape of the whole array.")
+    box = _of_layout("box", "The cells of the whole array that this rank has.")
+    dtype = _of_part("dtype", "The dtype of the array.")
+    xp = _of_part("xp", "numpy or cupy.")
+    device = _of_part("device", "``'@numpy'`` or ``'@cupy:0'``.")
+    ndim = property(lambda self: len(self.layout.shape), doc="The number of axes.")
+    size = property(
+        lambda self: int(np.prod(self.layout.shape)), doc="The number of elements of the whole."
+    )
+
+    @property
+    def array(self) -> Array:  # type: ignore[override]
+        """Raise LayoutError: what would be computed of a part alone is not what one process
+        computes.
+        """
+        self.layout.refuse(
+            "the array", "this rank has a part of it, x.part.array, whose place is x.box"
+        )
+
+    @property
+    def grad(self) -> Array:
+        """The gradient of this rank's part, an array of the part's shape; None before any backward
+        has computed one.
+        """
+        return self.part.grad
+
+    @grad.setter
+    def grad(self, g: Array | None) -> None:
+        self.part.grad = g
+
+    @property
+    def grad_var(self) -> Variable | None:
+        """The gradient as a Variable, divided alike."""
+        g = self.part.grad_var
+        return None if g is None else self.layout.divided(g)
+
+    @grad_var.setter
+    def grad_var(self, g: Variable | None) -> None:
+        self.part.grad_var = g.part if isinstance(g, DividedVariable) else g
+
+    def gather(self) -> Variable:
+        """Return the whole array, an ordinary Variable, on every rank of the grid, all of which
+        call this and then do the same with it.
+
+        The ranks own it together: a loss that all compute from it counts once, and backward gives
+        each rank the gradient of its part without a message.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> def program(comm):
+            ...     x = mnpar.divided(np.arange(3.0), mnpar.SpatialGrid(comm, (2,)))
+            ...     return (2 * x).gather().array.tolist()
+            >>> mnpar.run(program, ranks=2)
+            [[0.0, 2.0, 4.0], [0.0, 2.0, 4.0]]
+        """
+        return self.layout.gathered(self)
+
+    def repartition(self, grid: SpatialGrid, axes: Sequence[int] | None = None) -> DividedVariable:
+        """Return the same array cut over another grid of the same ranks, or along other axes.
+
+        Args:
+            grid: of this grid's communicator.
+            axes: as in :func:`mnpar.divided`.
+
+        Raises:
+            ValueError: the grid has another communicator, or other axes than the array.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> def program(comm):
+            ...     rows, columns = mnpar.SpatialGrid(comm, (2, 1)), mnpar.SpatialGrid(comm, (1, 2))
+            ...     return rows.cut(np.eye(2)).repartition(columns).part.array.tolist()
+            >>> mnpar.run(program, ranks=2)
+            [[[1.0], [0.0]], [[0.0], [1.0]]]
+        """
+        require_grid(grid, "x.repartition(grid, axes)")
+        if grid.comm is not self.layout.grid.comm:
+            raise ValueError(
+                f"repartition: {grid} is of other ranks than {self.layout.grid}, over which x "
+                f"{self.layout} is cut; x.gather() gives these the whole array"
+            )
+        to = GridLayout(grid, self.shape, axes)
+        return to.divided(self.layout.moved(self, to))
+
+    def __len__(self) -> int:
+        return len(self.part) if not self.ndim else int(self.shape[0])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            f"a divided Variable of shape {self.layout} is not pickled or copied: other ranks have "
+            "parts of it. x.gather() is a Variable of the whole array, x.part.array an array"
+        )
+
+    def __repr__(self) -> str:
+        place = ", ".join([f"{a}:{b}" for a, b in zip(self.box.start, self.box.stop, strict=True)])
+        name = f" {self.name}" if self.name else ""
+        values = repr(self.part.array)[6:-1]
+        return f"divided variable{name}[{place}] of {self.shape}({values})"
+
+
+def divided(
+    x: Variable | Array,
+    grid: SpatialGrid,
+    axes: Sequence[int] | None = None,
+    shape: Sequence[int] | None = None,
+) -> DividedVariable:
+    """Cut an array over a grid: each rank keeps its part, and functions of the result are those of
+    the whole array. ``grid.cut(x, axes)`` is the same.
+
+    Args:
+        x: the whole array, the same on every rank; nothing is sent. With ``shape``: this rank's
+            part of it.
+        grid: all ranks of its communicator call this, and then the same functions.
+        axes: which axis of ``x`` each axis of the grid cuts, in rising order; None: the last ones.
+        shape: of the whole array, where ``x`` is a part.
+
+    Returns:
+        A :class:`DividedVariable`.
+
+    Raises:
+        ValueError: axes that ``x`` does not have, or a part that is not this rank's.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F, mnpar.links as L
+        >>> def program(comm):
+        ...     mnpar.random.seed(0)
+        ...     layer = L.Convolution2D(1, 2, ksize=3, pad=1)
+        ...     x = mnpar.divided(np.ones((1, 1, 5, 4), "f4"), mnpar.SpatialGrid(comm, (2, 1)))
+        ...     y = F.relu(layer(x))
+        ...     return y.shape, y.box.shape
+        >>> mnpar.run(program, ranks=2)
+        [((1, 2, 5, 4), (1, 2, 3, 4)), ((1, 2, 5, 4), (1, 2, 2, 4))]
+    """
+    require_grid(grid, "divided(x, grid)")
+    x = as_variable(x)
+    if x.layout is not None:
+        if shape is not None:
+            x.layout.refuse("divided(x, grid, shape)", "x is divided already")
+        return x.repartition(grid, axes)  # type: ignore[attr-defined,no-any-return]
+    layout = GridLayout(grid, x.shape if shape is None else shape, axes)
+    return layout.divided(layout.take_own(x) if shape is None else x)
+
+
+def is_divided(x: object) -> bool:
+    """Return whether ``x`` is a divided Variable."""
+    return isinstance(x, DividedVariable)
+
+
+def parts_of(xs: Iterable[DividedVariable]) -> tuple[Variable, ...]:
+    """Return this rank's parts."""
+    return tuple([x.part for x in xs])
+
+
+Rule = Callable[..., Any]

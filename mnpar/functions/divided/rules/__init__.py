@@ -1,0 +1,16 @@
+"""How each function works on divided arrays: a rule for each, in a table by FunctionNode."""
+
+from __future__ import annotations
+
+from mnpar.function_node import FunctionNode
+from mnpar.functions.divided.layout import Rule
+from mnpar.functions.divided.rules import losses, reductions, windows
+from mnpar.functions.divided.rules.elementwise import elementwise
+from mnpar.functions.divided.rules.table import RULES
+
+_ = losses, reductions, windows  # they enter their rules in the table
+
+
+def rule_of(node: type[FunctionNode]) -> Rule | None:
+    """Return the rule of a kind of function; None: it has none."""
+    return RULES.get(node) or (elementwise if node.elementwise else None)

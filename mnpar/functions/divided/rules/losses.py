@@ -1,0 +1,55 @@
+"""Rules of losses: each rank's part of the sum, in which its cells count as in the whole mean, and
+then the sum over ranks, which own it together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnpar.functions.communication.shared import reduce_from
+from mnpar.functions.divided.rules.elementwise import own_cells
+from mnpar.functions.divided.rules.table import aligned, layout_rule
+from mnpar.functions.loss.regression import MeanAbsoluteError, MeanSquaredError
+from mnpar.functions.loss.sigmoid_cross_entropy import SigmoidCrossEntropy
+from mnpar.functions.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from mnpar.variable import Variable
+
+
+@layout_rule(MeanSquaredError, MeanAbsoluteError)
+def mean_error(node: Any, x: Any, t: Any) -> Any:
+    layout, parts = aligned(node, (x, t))
+    (mine,) = node.apply(tuple(parts))
+    share = layout.box.volume / max(_volume(layout.shape), 1)
+    return reduce_from(layout.grid.comm, mine * share)
+
+
+def _volume(shape: tuple[int, ...]) -> int:
+    volume = 1
+    for n in shape:
+        volume *= n
+    return volume
+
+
+@layout_rule(SoftmaxCrossEntropy)
+def softmax_cross_entropy(node: Any, x: Any) -> Any:
+    if 1 in x.layout.cut_axes:
+        x.layout.refuse(node.label, "the classes, axis 1, are cut")
+    shape = x.shape[:1] + x.shape[2:]
+    layout = x.layout.like(shape, [a - (a > 1) for a in x.layout.axes])
+    labels = own_cells(node.labels.reshape(shape), layout).ravel()
+    weight = node.weight
+    if weight is not None:
+        weight = own_cells(weight.reshape(shape), layout).ravel()
+    own = SoftmaxCrossEntropy(labels, weight, node.mean, node.cache_score)
+    return _summed(node, own.apply((x.part,))[0], layout)
+
+
+@layout_rule(SigmoidCrossEntropy)
+def sigmoid_cross_entropy(node: Any, x: Any) -> Any:
+    s = own_cells(node.s, x.layout)
+    counted = None if node.counted is None else own_cells(node.counted, x.layout)
+    return _summed(node, SigmoidCrossEntropy(s, counted, node.mean).apply((x.part,))[0], x.layout)
+
+
+def _summed(node: Any, y: Variable, layout: Any) -> Variable:
+    return layout.divided(y) if node.mean is None else reduce_from(layout.grid.comm, y)

@@ -1,0 +1,101 @@
+"""The table of rules: for each function what it needs of the other ranks when its input is divided,
+and how its result is cut.
+
+A rule is a function ``rule(node, *inputs)`` that is called in place of the node's ``forward``, with
+the node, made for the whole array, and its inputs. It returns the outputs: divided Variables, or
+ordinary ones that all ranks have and own together. It works on parts (``x.part``), which are
+ordinary Variables, by any functions; so backward, of any order, needs no rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mnpar.function_node import FunctionNode
+from mnpar.functions.divided.layout import GridLayout, Rule
+from mnpar.variable import Variable, as_variable
+
+Decorated = TypeVar("Decorated", bound=Rule)
+RULES: dict[type[FunctionNode], Rule] = {}
+
+
+def layout_rule(*nodes: type[FunctionNode]) -> Callable[[Decorated], Decorated]:
+    """Declare how functions work on divided arrays, as a decorator of the rule.
+
+    A function whose every output element depends on the elements at its place alone needs no rule:
+    ``elementwise = True`` in its class says so.
+
+    Args:
+        nodes: the FunctionNodes, not their subclasses.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> class Length(mnpar.FunctionNode):
+        ...     def forward(self, x):
+        ...         self.retain_inputs((0,))
+        ...         return np.sqrt((x * x).sum())
+        ...
+        ...     def backward(self, gy):
+        ...         (x,) = self.get_retained_inputs()
+        ...         return lambda: gy * x / Length().apply((x,))[0]
+        >>> @mnpar.layout_rule(Length)
+        ... def length(node, x):  # every rank adds up its squares, and then all of them
+        ...     squares = F.reduce_from(x.layout.grid.comm, F.sum(x.part * x.part))
+        ...     return F.sqrt(squares)
+        >>> def program(comm):
+        ...     x = mnpar.divided(np.array([2.0, 1.0, 2.0]), mnpar.SpatialGrid(comm, (2,)))
+        ...     return Length().apply((x,))[0].item()
+        >>> mnpar.run(program, ranks=2)
+        [3.0, 3.0]
+    """
+
+    def decorate(rule: Decorated) -> Decorated:
+        for node in nodes:
+            RULES[node] = rule
+        return rule
+
+    return decorate
+
+
+def only_first(node: FunctionNode, x: Any, *others: Any) -> GridLayout:
+    """Return the layout of a function's first input, the only one that may be divided.
+
+    Raises:
+        LayoutError: another one is.
+    """
+    for i, other in enumerate(others, 1):
+        layout = getattr(other, "layout", None)
+        if layout is not None:
+            layout.refuse(node.label, f"its input {i} must be whole on every rank")
+    layout = x.layout
+    assert isinstance(layout, GridLayout)
+    layout.check_same(*others)
+    return layout
+
+
+def aligned(node: FunctionNode, inputs: tuple[Any, ...]) -> tuple[GridLayout, list[Variable]]:
+    """Return the layout of what divided and whole inputs make together when they are broadcast, and
+    this rank's part of each.
+
+    Raises:
+        LayoutError: two are cut in different ways, or one is repeated along an axis that is cut.
+    """
+    xs: list[Any] = [as_variable(x) for x in inputs]
+    shape = np.broadcast_shapes(*[x.shape for x in xs])
+    found: GridLayout | None = None
+    for x in xs:
+        if x.layout is None:
+            continue
+        lead = len(shape) - len(x.shape)
+        layout = x.layout.like(shape, [a + lead for a in x.layout.axes])
+        if any([x.shape[a] != shape[a + lead] for a in x.layout.cut_axes]):
+            x.layout.refuse(node.label, f"it is repeated to {shape} along an axis that is cut")
+        if found is not None and not found.matches(layout):
+            x.layout.refuse(node.label, f"another input is {found}: all must be cut alike")
+        found = found or layout
+    assert found is not None
+    return found, [found.take_own(x) if x.layout is None else x.part for x in xs]

@@ -1,0 +1,183 @@
+"""Ordinary chains on divided arrays, against one process; and what is refused."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+import mnpar.links as L
+from mnpar.errors import LayoutError, MismatchError
+
+IMAGES = np.random.default_rng(0).standard_normal((2, 2, 9, 13))
+LABELS = np.array([1, 2])
+GRIDS = [(1, 1), (2, 1), (1, 3), (2, 2), (4, 1)]
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        yield
+
+
+class Classifier(mnpar.Chain):
+    """A network that knows of no grid."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = L.Convolution2D(2, 4, 3, pad=1)
+        self.conv2 = L.Convolution2D(None, 6, (2, 4), stride=(1, 2), groups=2)
+        self.linear = L.Linear(None, 3)
+
+    def forward(self, x):
+        h = F.max_pooling_2d(F.relu(self.conv1(x)), 2)
+        return self.linear(F.tanh(self.conv2(h) * 2 + 1))
+
+
+def train(comm, dims, steps=2):
+    """Losses, the gradient of the image, and the weights after some steps, one of them with a
+    penalty on a gradient.
+    """
+    mnpar.config.dtype = np.dtype("f8")
+    mnpar.random.seed(3)
+    model = Classifier()
+    image = mnpar.Variable(IMAGES.copy())
+    grid = None if dims is None else mnpar.SpatialGrid(comm, dims)
+    with mnpar.no_backprop_mode():
+        model(IMAGES if grid is None else grid.cut(IMAGES))
+    optimizer = mnpar.optimizers.MomentumSGD(0.1).setup(model)
+    losses = []
+    for _ in range(steps):
+        image.cleargrad()
+        model.cleargrads()
+        x = image if grid is None else grid.cut(image)
+        loss = F.softmax_cross_entropy(model(x), LABELS) + F.mean(F.exp(x) * 0.1)
+        (gx,) = mnpar.grad([loss], [x], enable_double_backprop=True)
+        assert gx.shape == IMAGES.shape
+        loss = loss + F.sum(gx * gx)
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.update()
+    return losses, image.grad, [p.array.copy() for p in model.params()]
+
+
+def ranks_of(dims):
+    return int(np.prod(dims))
+
+
+@pytest.mark.parametrize("dims", GRIDS, ids=str)
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_ordinary_chain_trains_on_parts_as_in_one_process(dims, more):
+    losses, gradient, weights = train(None, None)
+    for found in mnpar.run(lambda comm: train(comm, dims), ranks=ranks_of(dims) + more):
+        np.testing.assert_allclose(found[0], losses, rtol=1e-12)
+        np.testing.assert_allclose(found[1], gradient, rtol=1e-10, atol=1e-14)
+        for one, right in zip(found[2], weights, strict=True):
+            np.testing.assert_allclose(one, right, rtol=1e-10, atol=1e-14)
+
+
+def test_shapes_are_those_of_the_whole_and_printing_shows_the_part():
+    def program(comm):
+        x = mnpar.SpatialGrid(comm, (2,)).cut(np.arange(3.0))
+        return x.shape, x.whole_shape, len(x), x.size, x.ndim, x.box.shape, repr(x)
+
+    first, second = mnpar.run(program, ranks=2)
+    assert first[:5] == second[:5] == ((3,), (3,), 3, 3, 1)
+    assert first[5:] == ((2,), "divided variable[0:2] of (3,)([0., 1.])")
+    assert second[5:] == ((1,), "divided variable[2:3] of (3,)([2.])")
+
+
+def refused(comm, call):
+    grid = mnpar.SpatialGrid(comm, (2, 1))
+    with pytest.raises(LayoutError) as info:
+        call(grid.cut(IMAGES), grid, comm)
+    return str(info.value)
+
+
+class Unknown(mnpar.FunctionNode):
+    def forward(self, x):
+        return x * 2
+
+
+REFUSED = {
+    "no rule": lambda x, grid, comm: Unknown().apply((x,)),
+    "the array": lambda x, grid, comm: x.array,
+    "a number": lambda x, grid, comm: float(x),
+    "no scalar": lambda x, grid, comm: x.backward(),
+    "communication": lambda x, grid, comm: F.allreduce(comm, x),
+    "layouts": lambda x, grid, comm: x + mnpar.SpatialGrid(comm, (1, 2)).cut(IMAGES),
+    "other axes": lambda x, grid, comm: x + grid.cut(IMAGES, (0, 3)),
+    "divided weights": lambda x, grid, comm: F.convolution_2d(x, grid.cut(np.ones((1, 2, 3, 3)))),
+    "samples and features": lambda x, grid, comm: F.linear(
+        grid.cut(IMAGES, (0, 1)), np.ones((1, 234))
+    ),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED.keys())
+def test_what_has_no_rule_is_refused_on_all_ranks_with_the_remedy(call):
+    for message in mnpar.run(lambda comm: refused(comm, call), ranks=2):
+        assert "cut (2, 1) along axes" in message
+        assert "x.gather()" in message
+        assert "x.repartition" in message
+
+
+def test_two_layouts_are_told():
+    call = REFUSED["layouts"]
+    (message, _) = mnpar.run(lambda comm: refused(comm, call), ranks=2)
+    assert "cut (2, 1)" in message
+    assert "cut (1, 2)" in message
+
+
+def test_weights_that_differ_between_ranks_are_an_error():
+    def program(comm):
+        mnpar.random.seed(comm.rank)
+        with pytest.raises(MismatchError, match="random.seed"):
+            Classifier()(mnpar.SpatialGrid(comm, (2, 1)).cut(IMAGES))
+
+    mnpar.run(program, ranks=2)
+
+
+def test_a_part_that_is_not_the_ranks_is_an_error():
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (2, 1))
+        with pytest.raises(ValueError, match="is not its box"):
+            mnpar.divided(IMAGES, grid, shape=(2, 2, 5, 13))
+        with pytest.raises(ValueError, match="in rising order"):
+            grid.cut(IMAGES, (3, 2))
+        with pytest.raises(ValueError, match="other ranks"):
+            grid.cut(IMAGES).repartition(
+                mnpar.SpatialGrid(mnpar.create_communicator("self"), (1, 1))
+            )
+        with pytest.raises(TypeError, match="not pickled"):
+            pickle.dumps(grid.cut(IMAGES))
+
+    mnpar.run(program, ranks=2)
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (1, 3), (2, 3)])
+def test_gathering_and_cutting_anew_keep_values_and_gradients(axes):
+    def program(comm):
+        image = mnpar.Variable(IMAGES.copy())
+        x = mnpar.divided(image, mnpar.SpatialGrid(comm, (2, 2)), axes)
+        y = x.repartition(mnpar.SpatialGrid(comm, (3,)), (2,))
+        assert y.part.array.tolist() == IMAGES[y.box.index].tolist()
+        whole = (y * y).gather()
+        F.sum(whole * whole).backward()
+        return whole.array, image.grad
+
+    for whole, gradient in mnpar.run(program, ranks=4):
+        np.testing.assert_array_equal(whole, IMAGES**2)
+        np.testing.assert_allclose(gradient, 4 * IMAGES**3, rtol=1e-14)
+
+
+def test_one_rank_sends_what_the_halo_needs_and_no_more():
+    def program(comm):
+        x = mnpar.SpatialGrid(comm, (2, 1)).cut(IMAGES)
+        W = np.ones((1, 2, 3, 3))
+        F.convolution_2d(F.relu(x), W, pad=1)
+        return comm.traffic.messages, comm.traffic.bytes
+
+    row = IMAGES[:, :, :1].nbytes
+    assert mnpar.run(program, ranks=2) == [(1, row), (1, row)]
