@@ -293,6 +293,15 @@ class DividedVariable(Variable):
         part: this rank's part, an ordinary Variable at the same place in the graph.
         layout: the :class:`GridLayout`.
         box: the cells that the part has.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> import mnpar.functions as F
+        >>> def program(comm):
+        ...     x = mnpar.SpatialGrid(comm, (2,)).cut(np.arange(3.0))
+        ...     return x, x.shape, F.sum(x).item()
+        >>> mnpar.run(program, ranks=2)[1]
+        (divided variable[2:3] of (3,)([2.]), (3,), 3.0)
     """
 
     __slots__ = ("layout", "part")

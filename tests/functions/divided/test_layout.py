@@ -133,7 +133,7 @@ def test_two_layouts_are_told():
 def test_weights_that_differ_between_ranks_are_an_error():
     def program(comm):
         mnpar.random.seed(comm.rank)
-        with pytest.raises(MismatchError, match="random.seed"):
+        with pytest.raises(MismatchError, match="one seed"):
             Classifier()(mnpar.SpatialGrid(comm, (2, 1)).cut(IMAGES))
 
     mnpar.run(program, ranks=2)
