@@ -43,5 +43,8 @@ if TYPE_CHECKING:
         snapshot as snapshot,
         snapshot_object as snapshot_object,
     )
+    from mnpar.training.extensions.tensorboard_report import (
+        TensorBoardReport as TensorBoardReport,
+    )
 else:
     __getattr__, __dir__, __all__ = lazy.names(__name__)

@@ -1,5 +1,5 @@
 """Averages of observed values: as a list of dicts in memory and in a JSON file, and as a table on
-the terminal.
+the terminal. Other extensions that show the entries of a log derive from :class:`LogReader`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,45 @@ class LogReport(Extension):
             self._log = json.loads(log)
 
 
-class PrintReport(Extension):
+class LogReader(Extension):
+    """The base of extensions that show the entries of a :class:`LogReport`.
+
+    Args:
+        log_report: the name of a LogReport of the trainer, or one that is called from here.
+
+    Raises:
+        TypeError: ``log_report`` is neither.
+    """
+
+    def __init__(self, log_report: str | LogReport = "LogReport") -> None:
+        if not isinstance(log_report, str | LogReport):
+            raise TypeError(
+                f"log_report is a LogReport or the name of one, not a {type(log_report).__name__}"
+            )
+        self._log_report = log_report
+
+    def read(self, trainer: Trainer) -> list[dict[str, Any]]:
+        """Return the entries so far; a LogReport that is not the trainer's is called first."""
+        report = self._log_report
+        if isinstance(report, str):
+            report = trainer.get_extension(report)
+        else:
+            report(trainer)
+        log: list[dict[str, Any]] = report.log
+        return log
+
+    def initialize(self, trainer: Trainer) -> None:
+        """Prepare the LogReport that is called from here."""
+        if isinstance(self._log_report, LogReport):
+            self._log_report.initialize(trainer)
+
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Save or load the LogReport that is called from here."""
+        if isinstance(self._log_report, LogReport):
+            self._log_report.serialize(serializer["_log_report"])
+
+
+class PrintReport(LogReader):
     """Prints entries of a :class:`LogReport` as a table, a line for each as soon as it is there.
 
     Args:
@@ -125,28 +163,20 @@ class PrintReport(Extension):
         log_report: str | LogReport = "LogReport",
         out: TextIO | None = None,
     ) -> None:
-        if not isinstance(log_report, str | LogReport):
-            raise TypeError(
-                f"log_report is a LogReport or the name of one, not a {type(log_report).__name__}"
-            )
+        super().__init__(log_report)
         self._entries = list(entries)
-        self._log_report = log_report
         self._out = out
         self._printed: int | None = None  # entries; None: not even the header
         self._keys = ReportedKeys(type(self).__name__, self._entries)
 
     def __call__(self, trainer: Trainer) -> None:
-        report = self._log_report
-        if isinstance(report, str):
-            report = trainer.get_extension(report)
-        else:
-            report(trainer)
+        log = self.read(trainer)
         if self._out is None and not getattr(trainer, "speaks", True):
             return
         if self._printed is None:
             self._write("  ".join(f"{entry:10}" for entry in self._entries))
             self._printed = 0
-        for observation in report.log[self._printed :]:
+        for observation in log[self._printed :]:
             self._write(
                 "".join(
                     f"{_cell(observation.get(entry)):{max(10, len(entry))}}  "
@@ -154,9 +184,9 @@ class PrintReport(Extension):
                 )
             )
             self._keys.add(observation)
-        if len(report.log) > self._printed:
+        if len(log) > self._printed:
             self._keys.compare()
-        self._printed = len(report.log)
+        self._printed = len(log)
 
     def on_error(self, trainer: Trainer, exc: Exception, tb: TracebackType | None) -> None:
         """Tell nothing: what is missing might have come."""
@@ -173,16 +203,6 @@ class PrintReport(Extension):
         out = self._out or sys.stdout
         out.write(("\r\033[J" if is_terminal(out) else "") + line + "\n")
         flush(out)
-
-    def initialize(self, trainer: Trainer) -> None:
-        """Prepare the LogReport that is called from here."""
-        if isinstance(self._log_report, LogReport):
-            self._log_report.initialize(trainer)
-
-    def serialize(self, serializer: AbstractSerializer) -> None:
-        """Save or load the LogReport that is called from here."""
-        if isinstance(self._log_report, LogReport):
-            self._log_report.serialize(serializer["_log_report"])
 
 
 def _cell(value: Any) -> str:
