@@ -181,9 +181,10 @@ def main(comm, args):
         mnpar.checkpoint.save(args.run, everything, comm, begin + args.steps)
     if comm.is_root:
         alone = "" if comm.size == 1 else ", and --mesh data=1 on one rank"
+        chance = math.log(len(LETTERS))
         print(
             f"All meshes compute these losses, up to rounding{alone}.\n"
-            f"A letter guessed among {len(LETTERS)} would have the loss {math.log(len(LETTERS)):.2f}."
+            f"A letter guessed among {len(LETTERS)} would have the loss {chance:.2f}."
         )
     text = write(mesh, model, args, TEXT[: args.length])
     if comm.is_root and args.letters:

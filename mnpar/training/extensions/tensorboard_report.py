@@ -24,6 +24,7 @@ _serial = itertools.count()  # of the files of this process: two of one second h
 def _tensorboardx() -> Any:
     try:
         import tensorboardX.event_file_writer
+        import tensorboardX.proto.event_pb2
         import tensorboardX.summary
     except ImportError as error:
         raise ImportError(
@@ -95,27 +96,25 @@ class TensorBoardReport(LogReader):
         entries = [entry for entry in entries if entry["iteration"] >= self._first_step]
         if self._path is None or not entries:
             return
-        from tensorboardX.proto.event_pb2 import Event
-
         if self._writer is None:
             self._open(self._path)
         for entry in entries:
             for key, value in entry.items():
                 if key != "iteration" and isinstance(value, int | float | np.number):
                     summary = self._library.summary.scalar(key, value)
-                    self._add(Event(step=entry["iteration"], summary=summary))
+                    self._add(step=entry["iteration"], summary=summary)
         self._writer.flush()
 
     def _open(self, path: str) -> None:
         """Make a file, which begins by saying from which step on others are obsolete."""
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-
         os.makedirs(path, exist_ok=True)
         self._writer = self._library.event_file_writer.EventsWriter(
             os.path.join(path, "events"), f".{os.getpid()}.{next(_serial)}"
         )
-        self._add(Event(step=self._first_step, session_log=SessionLog(status=SessionLog.START)))
+        start = self._library.proto.event_pb2.SessionLog.START
+        self._add(step=self._first_step, session_log={"status": start})
 
-    def _add(self, event: Any) -> None:
-        event.wall_time = time.time()
+    def _add(self, **fields: Any) -> None:
+        """Write one event."""
+        event = self._library.proto.event_pb2.Event(wall_time=time.time(), **fields)
         self._writer.write_event(event)
