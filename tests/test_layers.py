@@ -75,6 +75,7 @@ LATE = {
     "testing/recording.py": {"threadpoolctl"},
     "training/extensions/plot_report.py": {"matplotlib"},
     "training/extensions/progress_bar.py": {"tqdm"},
+    "training/extensions/tensorboard_report.py": {"tensorboardX"},
     "profiling/timeline.py": {"matplotlib"},
 }
 ONLY = {
@@ -223,6 +224,7 @@ print(*sorted({name.split('.')[0] for name in sys.modules}))
         "pytest",
         "_pytest",
         "tqdm",
+        "tensorboardX",
         "torch",
     }
 
