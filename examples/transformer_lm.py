@@ -198,16 +198,15 @@ def check(parser, args):
         parser.error(f"--unit {args.unit} is not divided by --heads {args.heads}")
     if unknown := [name for name in args.mesh or {} if name not in AXES]:
         parser.error(f"--mesh: there is no axis {unknown[0]} here, only {', '.join(AXES)}")
-    launched = mnpar.launch.launched_ranks() > 1
-    if args.mesh is None:  # four, whoever started them: this script does so too
-        others = launched and not args.threads and mnpar.launch.launched_ranks() != 4
-        args.mesh = {"data": -1} if others else {"data": 2, "model": 2}
+    started = mnpar.launch.started_ranks(args, 0)
+    if args.mesh is None:
+        args.mesh = {"data": 2, "model": 2} if started in (0, 4) else {"data": -1}
     args.ranks = math.prod(int(n) for size in args.mesh.values() for n in np.atleast_1d(size))
-    if args.ranks < 1 and (args.threads or not launched):
+    if args.ranks < 1 and not started:
         parser.error(f"--mesh: -1 needs ranks that are there already: {mnpar.launch.command(4)}")
     pipe = int(np.prod(args.mesh.get("pipe", 1)))
     if args.ranks < 1:
-        args.ranks, others = mnpar.launch.launched_ranks(), -args.ranks
+        args.ranks, others = started, -args.ranks
         pipe = args.ranks // others if pipe == -1 else pipe
     try:
         stages = mnpar.parallel.make_schedule(args.schedule, pipe, args.micro_batches).stages

@@ -27,7 +27,11 @@ from mnpar import random
 from mnpar.autograd.tape import Tape
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.create import create_communicator
-from mnpar.communicators.threads.transport import ThreadTransport, run_threads
+from mnpar.communicators.threads.transport import (
+    ThreadTransport,
+    current_transport,
+    run_threads,
+)
 from mnpar.errors import DatasetError
 from mnpar.runtime import blas_threads
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, under_open_mpi
@@ -89,8 +93,8 @@ def _leave_it_to_rank_0(message: str) -> NoReturn:
 
 
 def started_ranks(args: argparse.Namespace, otherwise: int) -> int:
-    """How many ranks there will be: ``args.threads``, if it is given; or as many as the launcher
-    has started, if several.
+    """How many ranks there will be: those that run this already, if several, started by a launcher
+    or as threads (``python -m mnpar check``); or ``args.threads``, if it is given.
 
     Args:
         args: what :func:`parse_args` returned.
@@ -101,6 +105,9 @@ def started_ranks(args: argparse.Namespace, otherwise: int) -> int:
         >>> mnpar.launch.started_ranks(argparse.Namespace(threads=6), 4)
         6
     """
+    here = current_transport.get()
+    if here is not None:
+        return here.size
     threads: int | None = getattr(args, "threads", None)
     if threads and threads is not True:  # True: --threads without a number
         return threads

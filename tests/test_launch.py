@@ -544,3 +544,9 @@ def test_a_script_for_exactly_so_many_ranks_says_so(started, monkeypatch, capsys
         read(["--threads", "3"], monkeypatch, exactly=True)
     assert capsys.readouterr().err.endswith("not 3: python train.py --threads 2\n")
     assert read(["--threads"], monkeypatch, exactly=True).threads == 2
+
+
+def test_a_script_that_thread_ranks_run_has_so_many_ranks():
+    args = argparse.Namespace(threads=None)
+    assert mnpar.run(lambda comm: mnpar.launch.started_ranks(args, 4), ranks=3) == [3, 3, 3]
+    assert mnpar.launch.started_ranks(args, 4) == 4

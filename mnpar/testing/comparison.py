@@ -18,6 +18,10 @@ from mnpar.testing.recording import Held, Key, Leaf, Pass, ProgramRun, line_of, 
 from mnpar.testing.relations import Relation, close, joined, relation, weights_of
 
 UNDECIDED = "this cannot be decided"
+_ENLARGED = (
+    "not compared: elements of {} whose gradients are of the size of rounding errors, which the "
+    "optimizer enlarges; in float64 they are compared"
+)
 _HOOK = "backward's gradient agrees with one rank's; a hook of the optimizer changes it"
 
 
@@ -44,6 +48,8 @@ class Comparison:
         self.one, self.many, self.rtol, self.rename = one, many, rtol, rename
         self.notes: list[str] = []
         self.compared = ""
+        # by path: the elements of which some step's gradient was of the size of rounding errors
+        self._rounding: dict[str, Array] = {}
 
     def path(self, path: str, rank: int) -> str:
         """Return the path on one rank of a parameter of some rank."""
@@ -183,6 +189,7 @@ class Comparison:
                 leaf = mine.get(path)
                 text = self._gradient_text(n, path, leaf, found, raw, "the step uses", held)
                 return text, "step" if _HOOK in text else "gradient"
+            self._note_rounding(path, held, [*found.values()], self.rtol * scale)
         for path in order:
             held, holders = single.get(path), many.get(path)
             if held is None or holders is None:
@@ -190,6 +197,9 @@ class Comparison:
             values = {rank: other.value for rank, other in holders.items()}
             boxed = self._boxed(path, values)
             if not relation(held.value, boxed, 10 * self.rtol, 0.01 * change).agrees:
+                if self._is_rounding(path, held.value, boxed, 0.1 * self.rtol * change):
+                    self.notes.append(_ENLARGED.format(path))
+                    continue
                 like = {r: x for r, x in values.items() if x.shape == held.value.shape}
                 wrong = [r for r, x in like.items() if not close(x, held.value, 10 * self.rtol)]
                 text = (
@@ -207,6 +217,31 @@ class Comparison:
                     )
                 return text, "step"
         return "", ""
+
+    def _note_rounding(
+        self, path: str, held: Held, found: Sequence[Array | None], bound: float
+    ) -> None:
+        """Note the elements of a parameter whose gradients are rounding errors: no larger than
+        ``bound``, and not the same on all ranks.
+        """
+        mine = _zeros(held)
+        others = [np.zeros_like(mine) if g is None else g for g in found]
+        if all([g.shape == mine.shape for g in others]):
+            small = (np.abs(mine) <= bound) & np.any([g != mine for g in others], axis=0)
+            self._rounding[path] = self._rounding.get(path, False) | small
+
+    def _is_rounding(
+        self, path: str, value: Array, found: Sequence[Array | None], bound: float
+    ) -> bool:
+        """Return whether weights differ only where gradients were of the size of rounding errors,
+        which a step may enlarge: Adam divides a gradient by its size.
+        """
+        small = self._rounding.get(path)
+        there = [x for x in found if x is not None]
+        if small is None or not all([x.shape == value.shape for x in there]):
+            return False
+        bound = max(bound, 10 * self.rtol * float(np.abs(value).max(initial=0)))
+        return all([bool((small | (np.abs(x - value) <= bound)).all()) for x in there])
 
     def _gradient_text(
         self,

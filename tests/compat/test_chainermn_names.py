@@ -360,6 +360,7 @@ def test_a_proxy_is_a_hyperparameter():
 
 def test_assert_allclose_compares_shapes_too():
     testing.assert_allclose(mnpar.Variable(np.ones(2)), np.ones(2))
+    testing.assert_allclose(np.ones(2), 1)
     with pytest.raises(AssertionError):
         testing.assert_allclose(np.ones(2), np.ones(1))
     with pytest.raises(AssertionError):

@@ -160,6 +160,45 @@ def value_that_is_copied_twice(comm):
 
 
 @hall.room(
+    "A copy that is forgotten, where nothing knows the ranks",
+    "NVIDIA/Megatron-LM#443 (users ask what the additional all-reduce is for)",
+    "each rank has the part of the gradient that its own work gives, and copies drift apart",
+    checked="F.copy_to where what all ranks hold enters divided work",
+    impossible="If W is each rank's own (a member of an ensemble whose losses add up), this same "
+    "program is right, so graph, values and gradients are the same. On a mesh, or beside a layer "
+    "that knows its ranks (L.RowParallelLinear), it is told.",
+)
+def copy_that_is_forgotten(comm):
+    model = L.Linear(2, 2, nobias=True, initialW=np.array([[1.0, 2.0], [0.5, -1.0]]))
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    mine = slice(comm.rank * 2 // comm.size, (comm.rank + 1) * 2 // comm.size)
+    for _ in range(2):
+        model.cleargrads()
+        part = F.sum(F.tanh(model(X))[:, mine] ** 2)  # model(X) should pass copy_to
+        F.reduce_from(comm, part).backward()
+        optimizer.update()
+
+
+@hall.room(
+    "A sum that is forgotten",
+    "a mistake of programs on any system",
+    "each rank goes on with its part as if it were the whole",
+    checked="values part at",
+    impossible="Each rank may have a loss of its own, of its own columns, and these losses add up "
+    "rightly: values, graph and gradients are the same then.",
+)
+def sum_that_is_forgotten(comm):
+    model = L.Linear(2, 2, nobias=True, initialW=np.array([[1.0, 2.0], [0.5, -1.0]]))
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    mine = slice(comm.rank * 2 // comm.size, (comm.rank + 1) * 2 // comm.size)
+    for _ in range(2):
+        model.cleargrads()
+        part = F.sum(F.tanh(F.copy_to(comm, model(X)))[:, mine])
+        (part**2).backward()  # part should pass reduce_from
+        optimizer.update()
+
+
+@hall.room(
     "A layer along the wrong axis",
     "mnpar, an earlier version",
     "a layer is divided along the axis of a mesh whose ranks have other samples",

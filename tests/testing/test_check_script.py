@@ -96,6 +96,9 @@ def test_a_script_is_checked_as_it_is(command, code, arguments, said):
 
 EXAMPLES = {
     "ring": "-n 2,3",
+    "transformer_lm": (
+        "-n 2 -- --mesh data=-1 --batchsize 6 --length 8 --unit 16 --letters 2 --dtype f8"
+    ),
     "ensemble_mnist": "-n 2,",
     "pipeline_mlp": "-n 2 -- --batches 2 --epoch 1 --unit 12",
     "parallel_convolution": "-n 2 -- --epoch 1 --train 40 --filters 3 --unit 5 --batchsize 20",

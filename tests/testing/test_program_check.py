@@ -72,6 +72,15 @@ def test_right_programs_pass(program, ranks):
     assert len(result.compared) >= len(ranks)
 
 
+@pytest.mark.parametrize("ranks", SEVERAL)
+def test_weights_whose_gradients_are_rounding_errors_are_not_compared(ranks):
+    result = mnpar.check(programs.shifted, (1, ranks))
+    assert result.ok, str(result)
+    assert "elements of /predictor/shift whose gradients are of the size of rounding" in str(result)
+    another = lambda comm: programs.shifted(comm, lambda comm: 0.1 * comm.size)
+    assert "is another after step 1" in str(mnpar.check(another, (1, ranks)))
+
+
 WRONG = {
     "forgotten division": (
         lambda comm: programs.by_hand(comm, average=summed),
