@@ -68,7 +68,8 @@ class Outbox:
         released.
         """
         self._move_on()
-        return not any([key[0] is owner for key in self._queues])
+        with self._lock:  # the thread removes queues
+            return not any([key[0] is owner for key in self._queues])
 
     def _move_on(self) -> bool:
         """Release the memory of the messages that have been sent; return whether there were any."""

@@ -21,6 +21,20 @@ _PASS_ON = 0.2  # s for a launcher to pass on what it has read
 _READ = 2.0  # s for a reader who is there
 _NAP = 0.005  # s
 
+# a file that gets all that is said here, too
+_record: int | None = None
+
+
+def record(file: int) -> None:
+    """Let all that :func:`speak` says reach a file, too: what a test says is captured, and lost if
+    it ends the job.
+
+    Args:
+        file: its number.
+    """
+    global _record
+    _record = file
+
 
 def write_lines_at_once() -> None:
     """Let each line that the program prints leave it at once, as on a terminal.
@@ -40,6 +54,9 @@ def speak(text: str = "") -> None:
     """
     with contextlib.suppress(Exception):
         sys.stdout.flush()
+    if _record is not None and text:
+        with contextlib.suppress(OSError):
+            os.write(_record, text.encode())
     for stream in (sys.stderr, sys.__stderr__):
         with contextlib.suppress(Exception):
             stream.write(text)  # type: ignore[union-attr]

@@ -22,6 +22,7 @@ from _pytest.runner import runtestprotocol
 
 from mnpar.autograd.tape import Tape
 from mnpar.communicators.create import create_communicator
+from mnpar.runtime.output import record
 from mnpar.runtime.tracebacks import to_own_lines
 from mnpar.testing.forks import Forks, die_with_parent
 from mnpar.testing.pool import WORKER
@@ -124,6 +125,7 @@ def ranks_of(session: pytest.Session) -> Forks:
 
     def be_rank(arguments: list[str]) -> None:
         log = os.dup(2)
+        record(log)
         faulthandler.enable(log)
         faulthandler.register(signal.SIGUSR1, log)
         capture.start_global_capturing()
@@ -140,6 +142,7 @@ def main() -> None:
     be forked.
     """
     die_with_parent()  # a rank does not outlive its launcher
+    record(os.dup(2))
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     sys.exit(pytest.main(sys.argv[2:], plugins=[Worker(Path(sys.argv[1]))]))

@@ -27,7 +27,8 @@ def session(tmp_path_factory):
         folder = tmp_path_factory.mktemp("session")
         (folder / "pytest.ini").write_text(INI)
         (folder / "test_it.py").write_text(
-            f"import os, signal, sys\nimport numpy as np\nimport pytest\nimport mnpar\n{text}"
+            "import os, signal, sys, threading\nimport numpy as np\nimport pytest\nimport mnpar\n"
+            f"{text}"
         )
         command = [
             *client_for("-m", "pytest"),
@@ -151,6 +152,13 @@ def test_killed(comm):
         os.kill(os.getpid(), signal.SIGKILL)
     comm.barrier()
 @pytest.mark.ranks(2, on="mpi")
+def test_thread_dies(comm):
+    if comm.rank == 1:
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+    comm.recv(1 - comm.rank)
+@pytest.mark.ranks(2, on="mpi")
 def test_after_a_death(comm):
     assert comm.allreduce_obj(1) == 2
 @pytest.mark.ranks(2)
@@ -261,6 +269,14 @@ def test_a_rank_that_is_killed_costs_its_test_and_not_the_session(bad):
     assert re.search(
         r"---------- rank [01, ]+ died or did not end within", section(text, "test_killed[mpi-2]")
     )
+
+
+def test_a_rank_that_ends_the_job_says_why_in_the_report(bad):
+    outcomes, text, _ = bad
+    assert outcomes.items() >= expected(2, on=("mpi",), test_thread_dies="FAILED").items()
+    report = section(text, "test_thread_dies[mpi-2]")
+    assert re.search(r"mnpar: rank 1 of \d failed, the job ends", report), report
+    assert "ZeroDivisionError" in report
 
 
 def test_ranks_are_sessions_of_their_own_where_the_session_may_have_begun_on_a_gpu(session):
