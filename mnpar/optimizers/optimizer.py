@@ -16,6 +16,7 @@ from mnpar.optimizers.loss_scaling import LossScaling
 from mnpar.optimizers.model_holders import ModelHolders
 from mnpar.optimizers.update_rule import add_hook
 from mnpar.parameter import Parameter, structure
+from mnpar.runtime.malloc import keep_memory
 from mnpar.serializer import AbstractSerializer, placed
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Optimizer:
                 f"an optimizer is set up for a link, not for {type(link).__name__}: setup(model)"
             )
         self.target = link
+        keep_memory()  # each step takes and frees the same arrays
         self._claim()
         self.t = self.epoch = 0
         return self

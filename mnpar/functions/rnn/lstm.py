@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.activation.sigmoid import sigmoid, tanh
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import Concat, Stack, concat
 from mnpar.functions.node import GenericFunction, Operand, show_shapes
-from mnpar.kernels.lstm import lstm_cell
+from mnpar.kernels.lstm import lstm_cell, lstm_cell_gradient
 from mnpar.variable import Variable, as_variable
 
 
@@ -29,16 +31,17 @@ class LSTMCell(GenericFunction):
 
     def forward(self, c_prev: Array, gates: Array) -> tuple[Array, Array]:
         self.retain_inputs((0, 1))
-        c, h, self.gates, self.memory = lstm_cell(c_prev, gates, self._gates)
+        c, h, self.activated = lstm_cell(c_prev, gates, self._gates, self.mixed)
         return c, h
 
-    def backward(self, gc: Variable | Array, gh: Variable | Array) -> InputGradients:
+    def backward(self, gc: Any, gh: Any) -> InputGradients:
         c_prev, gates = self.get_retained_inputs()
-        (i, f, a, o), memory = (
-            self._gates_again(c_prev, gates)
-            if isinstance(gates, Variable)
-            else (self.gates, self.memory)
-        )
+        if isinstance(gates, Variable):
+            i, f, a, o, memory = self._gates_again(c_prev, gates)
+        elif (found := lstm_cell_gradient(c_prev, self.activated, gc, gh)) is not None:
+            return found
+        else:
+            i, f, a, o, memory, _ = self.activated
         inside = None if gh is None else gh * o * (1 - memory * memory)
         g = gc if inside is None else inside if gc is None else gc + inside
         shut = o * 0 if gh is None else gh * memory * o * (1 - o)
@@ -51,14 +54,12 @@ class LSTMCell(GenericFunction):
             return Concat(1)(i, f, a, o)
         return Stack(2)(a, i, f, o).reshape((len(i), 4 * i.shape[1], *i.shape[2:]))
 
-    def _gates_again(
-        self, c_prev: Variable, gates: Variable
-    ) -> tuple[tuple[Variable, ...], Variable]:
+    def _gates_again(self, c_prev: Variable, gates: Variable) -> tuple[Variable, ...]:
         """The gates and the memory as functions of Variables."""
         i, f, a, o = [
             (tanh if k == 2 else sigmoid).generic(gate) for k, gate in enumerate(self._gates(gates))
         ]
-        return (i, f, a, o), tanh.generic(f * c_prev + i * a)
+        return i, f, a, o, tanh.generic(f * c_prev + i * a)
 
 
 def lstm(c_prev: Variable | Array, x: Variable | Array) -> tuple[Variable, Variable]:

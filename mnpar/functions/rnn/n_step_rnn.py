@@ -9,25 +9,145 @@ sequences.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
 
+from mnpar.autograd.tape import Tape
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.activation.relu import relu
 from mnpar.functions.activation.sigmoid import sigmoid, tanh
 from mnpar.functions.array.joining import concat, split_axis, stack
 from mnpar.functions.connection.linear import linear
-from mnpar.functions.node import check_option, show_shapes
+from mnpar.functions.math.arithmetic import identity
+from mnpar.functions.node import GenericFunction, Operand, check_option, show_shapes
 from mnpar.functions.noise import dropout
 from mnpar.functions.rnn.lstm import LSTMCell
-from mnpar.variable import Variable, as_variable
+from mnpar.kernels.gru import GRU
+from mnpar.kernels.lstm import LSTM
+from mnpar.kernels.over_time import Cell, OverTime, Plain, PlainRelu
+from mnpar.variable import Variable, as_variable, grad
 
 # from what a layer computed of a step's inputs, and its states before, to its states after: the
 # first is the output
 Step: TypeAlias = Callable[[Variable, tuple[Variable, ...]], tuple[Variable, ...]]
 # the weights, or the biases, of a layer
 Weights: TypeAlias = Sequence[Variable | Array]
-# from a layer's weights and biases to what it computes of the inputs of all steps, and its step
-Layer: TypeAlias = Callable[[Weights, Weights], tuple[Callable[[Variable], Variable], Step]]
+
+
+class Layer(NamedTuple):
+    """A layer's weights, those of its gates joined, and its cell.
+
+    Args:
+        cell: computes the steps, arrays in and arrays out.
+        step: makes one step, in functions, from U and b.
+        W, bias: compute x of the inputs.
+        U, state_bias: compute y of the state; no bias of its own is None.
+    """
+
+    cell: type[Cell]
+    step: Callable[[Variable, Variable | None], Step]
+    W: Variable
+    bias: Variable | Array
+    U: Variable
+    state_bias: Variable | None = None
+
+
+# from a layer's weights and biases
+MakeLayer: TypeAlias = Callable[[Weights, Weights], Layer]
+
+
+class RecurrentLayer(GenericFunction):
+    """A recurrent layer over all steps: x (total, G), U (G, H), b (G,) if the cell has one, and the
+    first states, (N, H) each → the outputs of all steps (total, H), and the last states.
+
+    Args:
+        layer: whose cell and step are used.
+        counts: how many sequences have each step.
+        backwards: the last step comes first.
+    """
+
+    joint_vjp = True
+
+    def __init__(self, layer: Layer, counts: list[int], backwards: bool) -> None:
+        self.layer = layer
+        self.counts = counts
+        self.backwards = backwards
+        self.steps = OverTime(layer.cell, counts, backwards)
+        self.biased = layer.state_bias is not None
+
+    def forward(self, x: Array, U: Array, *others: Array) -> tuple[Array, ...]:
+        self.retain_inputs(tuple(range(2 + len(others))))
+        b, first = self._parted(others)
+        ys, finals = self.steps.forward(x, U, b, first, self.differentiable)
+        return (ys, *finals)
+
+    def _parted(self, others: tuple[Operand, ...]) -> tuple[Operand | None, tuple[Operand, ...]]:
+        """The bias and the states."""
+        return (others[0], others[1:]) if self.biased else (None, others)
+
+    def backward(self, *gs: Any) -> InputGradients:
+        x, U, *others = self.get_retained_inputs()
+        if isinstance(x, Variable):
+            return self._recorded(x, U, tuple(others), gs)
+        _, first = self._parted(tuple(others))
+        gx, gU, gb, firsts = self.steps.backward(U, first, gs[0], gs[1:], self.biased)
+        return (gx, gU, gb, *firsts) if self.biased else (gx, gU, *firsts)
+
+    def _recorded(
+        self,
+        x: Variable,
+        U: Variable,
+        others: tuple[Variable, ...],
+        gs: tuple[Variable | Array | None, ...],
+    ) -> InputGradients:
+        """The gradients by differentiable functions, step by step: slower, but differentiable any
+        number of times.
+        """
+        with Tape():
+            # Variables of its own: backward is to go as far as here, and no further
+            inputs = [identity(one) for one in (x, U, *others)]
+            b, first = self._parted(tuple(inputs[2:]))
+            ys = written_out(
+                self.layer, inputs[0], inputs[1], b, first, self.counts, self.backwards
+            )
+            pairs = [(y, as_variable(g)) for y, g in zip(ys, gs, strict=True) if g is not None]
+            return tuple(
+                grad(
+                    [y for y, _ in pairs],
+                    inputs,
+                    [g for _, g in pairs],
+                    enable_double_backprop=True,
+                )
+            )
+
+
+def written_out(
+    layer: Layer,
+    x: Variable,
+    U: Variable,
+    b: Variable | None,
+    first: tuple[Variable, ...],
+    counts: list[int],
+    backwards: bool,
+) -> tuple[Variable, ...]:
+    """Compute what :class:`RecurrentLayer` computes, in functions of single steps."""
+    inputs: Any = split_axis(x, list(accumulate(counts))[:-1], 0, force_tuple=True)
+    outputs, finals = _over_time(layer.step(U, b), inputs, first, backwards)
+    return (concat(outputs, axis=0), *finals)
+
+
+def over_time(
+    layer: Layer, x: Variable, first: tuple[Variable, ...], counts: list[int], backwards: bool
+) -> tuple[Variable, ...]:
+    """The outputs of all steps, and the last states, by one function or, of other numbers than
+    float32 or float64 of one kind, step by step.
+    """
+    U, b = layer.U, layer.state_bias
+    inputs = (x, U, *first) if b is None else (x, U, b, *first)
+    if x.dtype.char in "fd" and all([one.dtype == x.dtype for one in inputs]):
+        return RecurrentLayer(layer, counts, backwards).apply(inputs)
+    return written_out(layer, x, U, b, first, counts, backwards)
 
 
 def _over_time(
@@ -77,7 +197,7 @@ def _n_step(
     bs: Sequence[Weights],
     xs: Sequence[Variable | Array],
     both: bool,
-    layer: Layer,
+    layer: MakeLayer,
 ) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
     """All layers, in one direction or both: their last states and the outputs of the last one."""
     steps = [as_variable(x) for x in xs]
@@ -100,13 +220,12 @@ def _n_step(
             f"({n_layers * directions}, {counts[0]}, H), not "
             f"{show_shapes([state.shape for state in first])}"
         )
-    cuts = [sum(counts[:t]) for t in range(1, len(steps))]
+    rows = concat(steps, axis=0)  # all inputs, step by step
     last: list[tuple[Variable, ...]] = []
     for k in range(n_layers):
         found = []
         if k:
-            steps = [dropout(s, ratio) for s in steps]
-        rows = concat(steps, axis=0)  # all inputs, step by step
+            rows = dropout(rows, ratio)
         for d in range(directions):
             i = k * directions + d
             if wrong := [v.shape for v in (*ws[i], *bs[i]) if v.shape[:1] != first[0].shape[2:]]:
@@ -114,29 +233,25 @@ def _n_step(
                     f"{who}: {wrong[0]} begins with another length than H = "
                     f"{first[0].shape[2]} of the states"
                 )
-            project, step = layer(ws[i], bs[i])
-            inputs = list(split_axis(project(rows), cuts, 0))  # type: ignore[arg-type]
-            outputs, ends = _over_time(
-                step, inputs, tuple([state[i] for state in first]), backwards=bool(d)
+            made = layer(ws[i], bs[i])
+            x = linear(rows, made.W, made.bias)
+            outputs, *ends = over_time(
+                made, x, tuple([state[i] for state in first]), counts, backwards=bool(d)
             )
             found.append(outputs)
-            last.append(ends)
-        steps = (
-            found[0]
-            if directions == 1
-            else [concat(pair, axis=1) for pair in zip(*found, strict=True)]
-        )
+            last.append(tuple(ends))
+        rows = found[0] if directions == 1 else concat(found, axis=1)
     finals = tuple([stack([ends[j] for ends in last]) for j in range(len(first))])
-    return finals, tuple(steps)
+    ys: Any = split_axis(rows, list(accumulate(counts))[:-1], 0, force_tuple=True)
+    return finals, ys
 
 
 def transpose_back(steps: Sequence[Variable], lengths: Sequence[int]) -> tuple[Variable, ...]:
     """From one array for each step to one for each sequence."""
-    starts = [sum(len(s) for s in steps[:t]) for t in range(len(steps))]
-    places = [starts[t] + i for i, n in enumerate(lengths) for t in range(n)]
+    starts = list(accumulate([s.shape[0] for s in steps], initial=0))
+    places = [start + i for i, n in enumerate(lengths) for start in starts[:n]]
     rows = concat(list(steps), axis=0)[rows_at(steps[0], places)]
-    cuts = [sum(lengths[:i]) for i in range(1, len(lengths))]
-    return tuple(split_axis(rows, cuts, 0))  # type: ignore[arg-type]
+    return split_axis(rows, list(accumulate(lengths))[:-1], 0)  # type: ignore[return-value]
 
 
 def rows_at(like: Variable, places: Sequence[int]) -> Array:
@@ -145,27 +260,38 @@ def rows_at(like: Variable, places: Sequence[int]) -> Array:
     return result
 
 
-def _lstm_layer(w: Weights, b: Weights) -> tuple[Callable[[Variable], Variable], Step]:
-    # (4 H, D), (4 H, H)
-    W = concat(list(w[:4]), axis=0)
-    U = concat(list(w[4:]), axis=0)
-    bias = concat([b[k] + b[k + 4] for k in range(4)], axis=0)
+def _lstm_layer(w: Weights, b: Weights) -> Layer:
+    return Layer(
+        LSTM,
+        _lstm_step,
+        concat(list(w[:4]), axis=0),  # (4 H, D)
+        concat([b[k] + b[k + 4] for k in range(4)], axis=0),
+        concat(list(w[4:]), axis=0),  # (4 H, H)
+    )
 
+
+def _lstm_step(U: Variable, _: Variable | None) -> Step:
     def step(x: Variable, states: tuple[Variable, ...]) -> tuple[Variable, ...]:
         h, c = states
         c, h = LSTMCell().apply((c, x + linear(h, U)))
         return h, c
 
-    return lambda rows: linear(rows, W, bias), step
+    return step
 
 
-def _gru_layer(w: Weights, b: Weights) -> tuple[Callable[[Variable], Variable], Step]:
-    # (3 H, D), (3 H, H)
-    W = concat(list(w[:3]), axis=0)
-    U = concat(list(w[3:]), axis=0)
-    bias = concat(list(b[:3]), axis=0)
-    state_bias = concat(list(b[3:]), axis=0)
-    H = len(b[0])
+def _gru_layer(w: Weights, b: Weights) -> Layer:
+    return Layer(
+        GRU,
+        _gru_step,
+        concat(list(w[:3]), axis=0),  # (3 H, D)
+        concat(list(b[:3]), axis=0),
+        concat(list(w[3:]), axis=0),  # (3 H, H)
+        concat(list(b[3:]), axis=0),
+    )
+
+
+def _gru_step(U: Variable, state_bias: Variable | None) -> Step:
+    H = U.shape[1]
 
     def step(x: Variable, states: tuple[Variable, ...]) -> tuple[Variable, ...]:
         (h,) = states
@@ -176,18 +302,18 @@ def _gru_layer(w: Weights, b: Weights) -> tuple[Callable[[Variable], Variable], 
         new = tanh(x[:, 2 * H :] + r * y[:, 2 * H :])
         return (new + z * (h - new),)
 
-    return lambda rows: linear(rows, W, bias), step
+    return step
 
 
-def _rnn_layer(activation: str) -> Layer:
+def _rnn_layer(activation: str) -> MakeLayer:
     check_option("n_step_rnn", "activation", activation, "tanh", "relu")
     bend = tanh if activation == "tanh" else relu
+    cell = Plain if activation == "tanh" else PlainRelu
 
-    def layer(w: Weights, b: Weights) -> tuple[Callable[[Variable], Variable], Step]:
-        step: Step = lambda x, states: (bend(x + linear(states[0], w[1])),)
-        return lambda rows: linear(rows, w[0], b[0] + b[1]), step
+    def step(U: Variable, _: Variable | None) -> Step:
+        return lambda x, states: (bend(x + linear(states[0], U)),)
 
-    return layer
+    return lambda w, b: Layer(cell, step, as_variable(w[0]), b[0] + b[1], as_variable(w[1]))
 
 
 def n_step_lstm(

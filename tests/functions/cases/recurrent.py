@@ -8,6 +8,7 @@ import mnpar.functions as F
 from mnpar.functions.connection import attention
 from mnpar.functions.connection.tiled_attention import Probabilities, TiledAttention
 from mnpar.functions.rnn.lstm import LSTMCell
+from mnpar.functions.rnn.n_step_rnn import RecurrentLayer
 from mnpar.kernels.attention_tiles import Hidden
 from tests.functions.cases.case import Case, N
 
@@ -103,7 +104,9 @@ def case(
     shapes = [(S, len(sequences), H)] * n_states
     for width in widths:
         shapes += [(gates * H, width + H), (2 * gates * H,)]
-    return Case(name, (), call, expected, (*shapes, *sequences), low=-1, high=1, halves=2e-2)
+    return Case(
+        name, (RecurrentLayer,), call, expected, (*shapes, *sequences), low=-1, high=1, halves=2e-2
+    )
 
 
 def cell(c, x):
