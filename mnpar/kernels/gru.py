@@ -14,7 +14,6 @@ from mnpar.kernels.compiler import Matrix, compiled
 from mnpar.kernels.over_time import Cell
 from mnpar.kernels.scalar import logistic, tanh
 
-
 # each row is written by a loop of its own, as in lstm.py
 
 

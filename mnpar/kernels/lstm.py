@@ -19,7 +19,6 @@ from mnpar.kernels.over_time import Cell
 from mnpar.kernels.scalar import logistic as logistic_of, tanh as tanh_of
 from mnpar.kernels.sums import even_slices
 
-
 # ---- one step of a sequence: gates one after the other ----
 
 

@@ -156,8 +156,36 @@ def with_gradients(function):
     return compute
 
 
+def over_steps(function, gates, n_states=1, both=False, **options):
+    """A recurrent network of one layer, of steps in which fewer and fewer sequences run; its
+    weights and biases are joined.
+    """
+
+    def compute(x, states, W, U, b):
+        H = U.shape[1]
+        steps = [F.get_item(x, (t, slice(0, max(1, 3 - t)))) for t in range(len(x))]
+        directions = 2 if both else 1
+        ws = [[w[k * H : k * H + H] for w in (W, U) for k in range(gates)]] * directions
+        bs = [[b[k * H : k * H + H] for _ in range(2) for k in range(gates)]] * directions
+        first = [states[j * directions : (j + 1) * directions] for j in range(n_states)]
+        *finals, ys = function(1, 0.0, *first, ws, bs, steps, **options)
+        return F.concat([y.reshape(-1) for y in (*finals, *ys)], axis=0)
+
+    shapes = (4, 3, 5), (n_states * (2 if both else 1), 4, 7), (gates * 7, 5), (gates * 7, 7)
+    return compute, *shapes, (gates * 7,)
+
+
 # name: the function, the shapes of its arrays
 FUNCTIONS = {
+    "lstm": (lambda c, x: F.concat(F.lstm(c, x), axis=1), (5, 19), (5, 76)),
+    "lstm of the memory": (lambda c, x: F.lstm(c, x)[0], (5, 19), (5, 76)),
+    "lstm of the output": (lambda c, x: F.lstm(c, x)[1], (5, 19), (5, 76)),
+    "n_step_lstm": over_steps(F.n_step_lstm, 4, 2),
+    "n_step_bilstm": over_steps(F.n_step_bilstm, 4, 2, both=True),
+    "n_step_gru": over_steps(F.n_step_gru, 3),
+    "n_step_bigru": over_steps(F.n_step_bigru, 3, both=True),
+    "n_step_rnn": over_steps(F.n_step_rnn, 1),
+    "n_step_rnn of relu": over_steps(F.n_step_rnn, 1, activation="relu"),
     "Winograd": (lambda x, W: F.convolution_2d(x, W, pad=1), (3, 33, 16, 16), (40, 33, 3, 3)),
     "Winograd, tiles beyond": (
         lambda x, W: F.convolution_2d(x, W, pad=(0, 1)),

@@ -36,12 +36,12 @@ class LSTMCell(GenericFunction):
 
     def backward(self, gc: Any, gh: Any) -> InputGradients:
         c_prev, gates = self.get_retained_inputs()
+        kept: Any = self.activated[:5]
         if isinstance(gates, Variable):
-            i, f, a, o, memory = self._gates_again(c_prev, gates)
+            kept = self._gates_again(c_prev, gates)
         elif (found := lstm_cell_gradient(c_prev, self.activated, gc, gh)) is not None:
             return found
-        else:
-            i, f, a, o, memory, _ = self.activated
+        i, f, a, o, memory = kept
         inside = None if gh is None else gh * o * (1 - memory * memory)
         g = gc if inside is None else inside if gc is None else gc + inside
         shut = o * 0 if gh is None else gh * memory * o * (1 - o)

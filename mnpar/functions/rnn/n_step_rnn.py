@@ -18,6 +18,7 @@ from mnpar.function_node import InputGradients
 from mnpar.functions.activation.relu import relu
 from mnpar.functions.activation.sigmoid import sigmoid, tanh
 from mnpar.functions.array.joining import concat, split_axis, stack
+from mnpar.functions.array.rearranging import transpose_sequence
 from mnpar.functions.connection.linear import linear
 from mnpar.functions.math.arithmetic import identity
 from mnpar.functions.node import GenericFunction, Operand, check_option, show_shapes
@@ -248,6 +249,8 @@ def _n_step(
 
 def transpose_back(steps: Sequence[Variable], lengths: Sequence[int]) -> tuple[Variable, ...]:
     """From one array for each step to one for each sequence."""
+    if lengths[0] == lengths[-1]:
+        return transpose_sequence(steps)
     starts = list(accumulate([s.shape[0] for s in steps], initial=0))
     places = [start + i for i, n in enumerate(lengths) for start in starts[:n]]
     rows = concat(list(steps), axis=0)[rows_at(steps[0], places)]
