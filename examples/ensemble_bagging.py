@@ -148,6 +148,11 @@ def main(comm, args):
                     f"ensemble {together:.4f}"
                 )
     if comm.is_root:
+        members, together = history[-1]
+        print(
+            f"The ensemble is right on {together:.1%} of the test images, its "
+            f"{model.size} member(s) on {np.mean(members):.1%} on average."
+        )
         draw(history, Path(args.out) / "ensemble_bagging.png", data)
     return model
 

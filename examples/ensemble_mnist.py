@@ -52,6 +52,11 @@ def main(comm, args):
                 each = " ".join(f"{accuracy:.4f}" for accuracy in members)
                 print(f"epoch {batches.epoch:3d}   members {each}   ensemble {ensemble:.4f}")
     if comm.is_root:
+        *members, ensemble = accuracies[-1]
+        print(
+            f"The ensemble is right on {ensemble:.1%} of the test images, its "
+            f"{comm.size} member(s) on {np.mean(members):.1%} on average."
+        )
         draw(np.array(accuracies), Path(args.out) / "ensemble_mnist.png")
     return model
 

@@ -112,6 +112,7 @@ def main(comm, args):
             f"accuracy   best member {best:.4f}   mean of {ensemble.size} {mean:.4f}   their "
             f"vote {vote:.4f}"
         )
+        print("In each round, members that lost went on from the weights of those that beat them.")
     return answers, result
 
 

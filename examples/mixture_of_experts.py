@@ -128,6 +128,10 @@ def main(comm, args):
             f"dense, as much work on an image: accuracy {other:.4f} with "
             f"{dense.count_params():,} weights"
         )
+        print(
+            f"Each image visits {args.k} of the {args.experts} expert(s), so the weights grow with "
+            "the experts, and the work on an image does not."
+        )
     return net
 
 

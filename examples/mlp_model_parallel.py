@@ -67,6 +67,11 @@ def main(comm, args):
         optimizer.update(model, *batch)  # a model without a loss only takes part in backward
         if comm.rank == 0 and step in (1, args.steps):
             print(f"step {step:3d}   loss {model.loss:.4f}")
+    if comm.rank == 0:
+        print(
+            "Rank 0 has trained the first layer, and rank 1 the other two, with the gradients of "
+            "one process: backward sent them from rank to rank."
+        )
     return model
 
 

@@ -88,6 +88,12 @@ def main(comm, args):
     if args.resume:
         mnpar.serializers.load_npz(args.resume, trainer)
     trainer.run()
+    if comm.rank == 0:
+        print(
+            f"Each of the {comm.size} rank(s) has computed the gradients of {share} images in each "
+            f"step. All have added them up, so all have the weights of one network that was "
+            f"trained with minibatches of {share * comm.size}."
+        )
     return trainer.get_extension("LogReport").log[-1]
 
 

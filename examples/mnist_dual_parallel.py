@@ -66,6 +66,11 @@ def main(comm, args):
             f"each copy, to test {len(test)} or less"
         )
     trainer.run()
+    if comm.rank == 0:
+        print(
+            f"{data_comm.size} copies of the network, each on two ranks, have added up their "
+            f"gradients in each step, and so stay equal."
+        )
     return trainer.get_extension("LogReport").log[-1]
 
 

@@ -99,6 +99,8 @@ def main(comm, args):
             f"images: {len(train)}, to test {len(test)}"
         )
     trainer.run()
+    if comm.rank == 0:
+        print("Each of the two ranks has trained its own layers of one network.")
     return trainer.get_extension("LogReport").log[-1] if comm.rank == 0 else None
 
 

@@ -86,8 +86,9 @@ def main(comm, args):
         x, t = mnpar.dataset.concat_examples(rest)
         right = F.accuracy(model(x), t).item()
     say(
-        f"{right:.1%} of {len(x)} test images; a rank has {sizes[0]} weights and has sent "
-        f"{sizes[1] / 1e6:.1f} MB"
+        f"The network is right on {right:.1%} of {len(x)} test images. Rank 0 has "
+        f"{sizes[0]:,} of its {sum(p.size for p in whole.values()):,} weights, and has sent "
+        f"{sizes[1] / 1e6:.1f} MB."
     )
     if comm.is_root and args.out:
         path = Path(args.out) / "model.npz"

@@ -130,6 +130,11 @@ def main(comm, args):
         print(f"{args.layers} layers in {schedule.stages} stages: {counts}")
         print(simulate(schedule).text(width=4 if schedule.stages == comm.size else 5))
     train(comm, pipeline, batches, args.epoch, args.out)
+    if comm.is_root:
+        print(
+            "The stages have learnt as one network does; the schedule above says in which order "
+            "they worked, and the timeline says how long each waited."
+        )
     return pipeline
 
 

@@ -195,6 +195,7 @@ def main(comm, args):
         cleaned = cleaner(*[noisy[shown]] * first)
     if last:
         rows = {"noisy": noisy[shown], "cleaned": cleaned.array, "clean": clean[shown]}
+        print("Stages that are no neighbours have exchanged what the skip connections carry.")
         print(f"patches of {source}, {draw(Path(args.out) / 'pipeline_unet.png', rows)}")
     return pipeline
 

@@ -72,6 +72,8 @@ def main(comm, args):
     ]
     if wrong:
         raise SystemExit(f"{' and '.join(wrong)}: not the product")
+    if comm.is_root:
+        print("Both products, and their gradients, are those of one process up to rounding.")
     return found
 
 

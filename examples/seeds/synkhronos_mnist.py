@@ -144,6 +144,11 @@ def main(comm, args):
                 f"{seconds:.2f} s"
             )
         losses.reset()
+    if comm.is_root:
+        print(
+            f"All {comm.size} rank(s) have read their rows from one copy of the images, and have "
+            "stepped with the mean of their gradients."
+        )
     return epochs
 
 
