@@ -29,7 +29,7 @@ print("loss:", loss.array, " gradient:", x.grad)  # 2 x
 #
 # `F.send` and `F.recv` are functions like `F.sum`: they go forward, and backward goes back through
 # them. So the gradient of a letter is a letter: it goes the other way, and says how much the loss
-# changes when what was written does.
+# changes when the written number changes.
 #
 #     forward      rank 0:  x ── send ──▶ recv ── y ── y² ── loss    :rank 1
 #     backward     rank 0:  x.grad ◀── recv ── send ◀── 2 y ── 1     :rank 1

@@ -132,7 +132,7 @@ print(simulate(own_schedule(["F0 B0 F1 B1 F2 B2 F3 B3", "F0 B0 F1 B1 F2 B2 F3 B3
 
 # %% [markdown]
 # Write a better one, for two ranks and four micro-batches: at most two graphs on a rank, and the
-# bubble no larger than that of "1f1b". (It may *be* 1f1b. Do it without a look.) An order that
+# bubble no larger than that of "1f1b". (It may *be* 1f1b. Write it without looking it up.) An order that
 # can never end is refused, with the reason: try "B0 F0".
 
 
@@ -221,8 +221,8 @@ grade(micro_batches_for)
 #
 # * Stages on ranks, micro-batches behind each other: a pipeline. The time in which ranks wait for
 #   work is the bubble; more micro-batches make it smaller.
-# * A schedule is an order of forwards and backwards. It decides over waiting and memory, and never
-#   over the result.
+# * A schedule is an order of forwards and backwards. It decides how long ranks wait and how much
+#   memory they need, and never what the result is.
 # * `simulate` says before a run what a schedule will do, and `mnpar.profile` what it did.
 #
 # Next: memory that every rank wastes alike. `6_sharded_states.py`

@@ -100,7 +100,7 @@ for mine, back in run(halves, ranks=2):
 #     w ← w + v
 #
 # Here w and the gradient are vectors. All ranks have all of w; each has a gradient of its own, and
-# the velocity of its piece only. The mean over ranks of the gradients counts. Return the new w, all
+# the velocity of its piece only. Step with the mean of the gradients over ranks. Return the new w, all
 # of it, and the new velocity of the rank's piece. (`np.array_split(w, comm.size)[comm.rank]` is the
 # rank's piece of w.)
 
@@ -126,7 +126,7 @@ grade(sharded_step)
 #
 # A network has n weights in float32: four bytes each. Training needs the weights, as many bytes for
 # the gradients, and for Adam two more such numbers for each weight. With `sharded=True` each of P
-# ranks has 1/P of Adam's numbers, and all of the rest. (Say that P divides n.)
+# ranks has 1/P of Adam's numbers, and all of the rest. (Assume that P divides n.)
 
 
 # %%
