@@ -132,8 +132,8 @@ print(simulate(own_schedule(["F0 B0 F1 B1 F2 B2 F3 B3", "F0 B0 F1 B1 F2 B2 F3 B3
 
 # %% [markdown]
 # Write a better one, for two ranks and four micro-batches: at most two graphs on a rank, and the
-# bubble no larger than that of "1f1b". (It may *be* 1f1b. Write it without looking it up.) An order that
-# can never end is refused, with the reason: try "B0 F0".
+# bubble no larger than that of "1f1b". (It may *be* 1f1b. Write it without looking it up.) An order
+# that can never end is refused, with the reason: try "B0 F0".
 
 
 # %%

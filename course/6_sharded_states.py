@@ -100,9 +100,9 @@ for mine, back in run(halves, ranks=2):
 #     w ← w + v
 #
 # Here w and the gradient are vectors. All ranks have all of w; each has a gradient of its own, and
-# the velocity of its piece only. Step with the mean of the gradients over ranks. Return the new w, all
-# of it, and the new velocity of the rank's piece. (`np.array_split(w, comm.size)[comm.rank]` is the
-# rank's piece of w.)
+# the velocity of its piece only. Step with the mean of the gradients over ranks. Return the new w,
+# all of it, and the new velocity of the rank's piece. (`np.array_split(w, comm.size)[comm.rank]` is
+# the rank's piece of w.)
 
 
 # %%

@@ -41,8 +41,8 @@ show_error(after_you)
 # ### Exercise 7.1: correct it
 #
 # Ranks sit in a ring, and each needs the last number of its left neighbour. Here everybody is
-# polite. Grade it first, and find the circle in the table. Then correct it: no line is wrong, but one
-# comes too early.
+# polite. Grade it first, and find the circle in the table. Then correct it: no line is wrong, but
+# one comes too early.
 
 
 # %%
@@ -82,8 +82,8 @@ show_error(who_prints)
 #
 # Each rank halves its error until it is small, and in each step the ranks add up their errors, to
 # show them. They do not need equally many steps: what becomes of the rank that needs more? Mend the
-# condition: whose error must be small before anybody stops? (Ranks must decide by a number that all of
-# them have. `comm.allreduce(array, "max")` is the largest.)
+# condition: whose error must be small before anybody stops? (Ranks must decide by a number that all
+# of them have. `comm.allreduce(array, "max")` is the largest.)
 
 
 # %%

@@ -89,6 +89,7 @@ def main(comm, args):
         mnpar.serializers.load_npz(args.resume, trainer)
     trainer.run()
     if comm.rank == 0:
+        share = min(share, len(train))
         print(
             f"Each of the {comm.size} rank(s) has computed the gradients of {share} images in each "
             f"step. All have added them up, so all have the weights of one network that was "
