@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from mnpar.runtime.callsite import ipython_shell, is_between, is_internal
+from mnpar.runtime.numpy_warnings import show_own_warnings
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _HIDDEN = "(mnpar's own lines are left out: MNPAR_DEBUG=1 shows them)"
@@ -95,8 +96,9 @@ def own_lines_of_dump(text: str) -> str:
 
 def show_own_lines() -> None:
     """Let an uncaught error show the user's lines, unless the program or the notebook shows errors
-    in a way of its own.
+    in a way of its own; and numpy's warnings, too.
     """
+    show_own_warnings()
     shell = ipython_shell()
     if shell is not None:
         if not shell.custom_exceptions:

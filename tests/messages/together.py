@@ -263,6 +263,11 @@ def execs(comm):
     comm.barrier()
 
 
+def overflow(comm):
+    if comm.rank == 1:
+        F.matmul(np.full((3, 3), 3e38, "f4"), np.full((3, 3), 10, "f4"))
+
+
 FORKED = {
     "send": lambda comm: comm.send(np.ones(3), 0),
     "recv": lambda comm: comm.recv(0),
@@ -480,6 +485,14 @@ MESSAGES = {
         "update 1: the losses of ranks [1] are NaN or infinite, those of ranks [0] are not",
         "look at these samples",
         ranks=2,
+    ),
+    "numbers that overflow": Message(
+        overflow,
+        RuntimeWarning,
+        "LINE: RuntimeWarning: overflow encountered in … on rank 1",
+        "by MatMul on rank 1. mnpar.set_debug(True) makes the first NaN or infinity an error",
+        ranks=2,
+        on="processes",
     ),
     "clipping by the norm of a part": Message(
         clipping_by_the_norm_of_a_stage,
