@@ -1,4 +1,4 @@
-"""A rank that reports its part of a loss as the loss is told, and what it is told to do is right."""
+"""A rank that reports its part of a loss as the loss is told, with a remedy that is right."""
 
 import warnings
 

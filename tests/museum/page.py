@@ -25,17 +25,17 @@ HALLS = (
 OPENING = """# A museum of silent gradients
 
 Mistakes that change numbers without a word, as small programs. Most were reported for other
-systems; each room names the place. What is to be seen in each is one of three:
+systems; each room names the place. A room shows one of three results:
 
 * **right**: the program computes here what one process computes, or what the room says;
-* **told**: it is an error here, on all ranks;
-* **checked**: both of two meanings are right programs, which no run of the program can tell apart;
-  `mnpar.check`, which compares it with one rank, names it ([is my parallel program
-  right?](checking.md)). The room says why it cannot be told.
+* **told**: the program ends with an error on all ranks, or a warning names the line;
+* **checked**: the program has two meanings, both of them right, which no run can tell apart. The
+  room says why. `mnpar.check`, which compares the program with one rank, names the mistake ([is my
+  parallel program right?](checking.md)).
 
-Nothing here is silent. The programs are those of `tests/museum/`, which are run with every change;
-`comm` is the communicator of a rank. What another system does is as reported there at that time; it
-may have been mended since.
+No room is silent to both. The programs are those of `tests/museum/`, which run with every change;
+`comm` is the communicator of a rank. Other systems are described as they were reported; they may
+have been mended since.
 
 """
 
@@ -82,7 +82,8 @@ def page(rooms: list[Room]) -> str:
                 parts.append(f"\nIts programs share:\n\n```py\n{shared(room)}\n```\n")
         parts.append(f"\n### {number}. {room.title}\n\n")
         parts.append(f"* Reported: {links(room.source)}\n* There: {room.there}.\n")
-        parts.append(f"* Here, on {room.ranks} ranks: {here(room)}\n")
+        ranks = "1 rank" if room.ranks == 1 else f"{room.ranks} ranks"
+        parts.append(f"* Here, on {ranks}: {here(room)}\n")
         parts.append(f"\n```py\n{room.text}\n```\n")
     return "".join(parts)
 
