@@ -96,6 +96,22 @@ def is_installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
+def has_loops(x: Array, *others: Array) -> bool:
+    """Return whether loops are compiled for arrays of this size and these dtypes, however they lie
+    in memory.
+
+    Example:
+        >>> has_loops(np.zeros(10, np.float16))
+        False
+    """
+    if x.size < least() or x.dtype.char not in "fd" or numba() is None:
+        return False
+    dtype = x.dtype
+    if not dtype.isnative:
+        return False
+    return all([type(array) is np.ndarray and array.dtype == dtype for array in (x, *others)])
+
+
 def suits(x: Array, *others: Array) -> bool:
     """Return whether compiled loops take these arrays.
 
@@ -103,16 +119,8 @@ def suits(x: Array, *others: Array) -> bool:
         >>> suits(np.zeros(10, np.float16)), suits(np.zeros((10, 10)).T)
         (False, False)
     """
-    if x.size < least() or x.dtype.char not in "fd" or numba() is None:
-        return False
-    dtype = x.dtype
-    if not dtype.isnative:
-        return False
-    for array in (x, *others):
-        # carray: contiguous, aligned and writable
-        if type(array) is not np.ndarray or array.dtype != dtype or not array.flags.carray:
-            return False
-    return True
+    # carray: contiguous, aligned and writable
+    return has_loops(x, *others) and all([array.flags.carray for array in (x, *others)])
 
 
 class Formula:

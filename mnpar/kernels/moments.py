@@ -20,7 +20,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.kernels import tuning
+from mnpar.kernels import normalized_pixels, tuning
 from mnpar.kernels.compiler import Cube, Doubles, Vector, compiled, formula, suits
 
 ChannelView = tuple[int, int, int]
@@ -236,7 +236,11 @@ def normalize_batch(
     """Compute y = γ·(x - μ)·(σ² + ε)^-½ of (A, C, B), and shift, rest and variance, in one sweep
     over the channels; False where loops do not take the arrays.
     """
-    if not x.size or x.shape[2] < tuning.MOMENTS_RUN:
+    if not x.size:
+        return False
+    if normalized_pixels.normalize(x, gamma, beta, eps, y, statistics):
+        return True
+    if x.shape[2] < tuning.MOMENTS_RUN:
         return False
     if not suits(x, y, gamma, beta, statistics[0]):
         return False
@@ -255,8 +259,11 @@ def normalize_batch_gradient(
     """Compute the gradient of x into ``gx``, and return those of γ and β, float64; None where loops
     do not take the arrays.
     """
-    if gx is None or not x.size or x.shape[2] < tuning.MOMENTS_RUN:
+    if gx is None or not x.size:
         return None
+    found = normalized_pixels.gradient(x, gamma, gy, eps, statistics, gx)
+    if found is not None or x.shape[2] < tuning.MOMENTS_RUN:
+        return found
     if not suits(x, gamma, gy, statistics[0], gx):
         return None
     ggamma = np.empty(len(gamma))

@@ -1,7 +1,8 @@
-"""The gradient of max pooling of images, a row of windows at a time: one pass over the image.
+"""Max pooling of images and its gradient, in one pass over the image.
 
-Its twin, for any number of axes, is in functions/pooling: it goes over slices of the whole image.
-(Maxima themselves numpy finds as fast: benchmark "functions", max pooling.)
+Where channels come last in memory, a pixel at a time; else a row of windows at a time, and only the
+gradient: maxima numpy finds as fast there (benchmark "functions", max pooling). Their twins, for
+any number of axes, are in functions/pooling: they go over slices of the whole image.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.kernels.compiler import Cube, compiled, formula, suits
+from mnpar.kernels.channels_last import as_pixels, empty_images, is_channels_last
+from mnpar.kernels.compiler import Array4, Cube, compiled, formula, has_loops, suits
 from mnpar.kernels.windows import Windows
 
 
@@ -73,16 +75,83 @@ def _spread(
                         _take(cells, most, some, gcells, np.uint64(sw), last)
 
 
+@compiled
+def _maximum_of_pixels(
+    x: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, y: Array4
+) -> None:
+    H, W, C = x.shape[1:]
+    N, OH, OW = y.shape[:3]
+    for p in range(N * OH * OW):
+        n, oh, ow = p // (OW * OH), p // OW % OH, p % OW
+        most = y[n, oh, ow]
+        most[:] = -np.inf
+        for h in range(max(0, oh * sh - ph), min(H, oh * sh - ph + kh)):
+            for w in range(max(0, ow * sw - pw), min(W, ow * sw - pw + kw)):
+                _keep_larger(x[n, h, w], most)
+
+
+@formula
+def _keep_larger(cells: Any, most: Any) -> Any:
+    """Replace numbers by larger ones, and by NaN."""
+    for c in range(most.size):
+        cell = cells[c]
+        most[c] = cell if (cell > most[c]) | (cell != cell) else most[c]  # noqa: PLR0124
+
+
+@compiled
+def _spread_over_pixels(
+    x: Array4,
+    y: Array4,
+    gy: Array4,
+    gx: Array4,
+    kh: int,
+    kw: int,
+    sh: int,
+    sw: int,
+    ph: int,
+    pw: int,
+) -> None:
+    H, W, C = x.shape[1:]
+    N, OH, OW = y.shape[:3]
+    left = np.empty(C, x.dtype)
+    for n in range(N):
+        gx[n, :, :, :] = 0.0
+        for p in range(OH * OW):
+            oh, ow = p // OW, p % OW
+            left[:] = gy[n, oh, ow]
+            top, start = oh * sh - ph, ow * sw - pw
+            for h in range(max(0, top), min(H, top + kh)):
+                for w in range(max(0, start), min(W, start + kw)):
+                    last = h == top + kh - 1 and w == start + kw - 1
+                    _take(x[n, h, w], y[n, oh, ow], left, gx[n, h, w], _ONE, last)
+
+
 def _numbers(windows: Windows) -> tuple[int, ...]:
     """The kernel, stride and padding of two axes, for the loops."""
     return tuple([n for two in (windows.K, windows.stride, windows.pad) for n in two])
+
+
+def maximum(x: Array, windows: Windows) -> Array | None:
+    """Return the maximum of each window of images whose channels come last; None for others."""
+    if len(windows.size) != 2 or not x.size or not is_channels_last(x) or not has_loops(x):
+        return None
+    y = empty_images((*x.shape[:2], *windows.out), x.dtype)
+    _maximum_of_pixels(as_pixels(x), *_numbers(windows), as_pixels(y))
+    return y
 
 
 def spread_maximum(x: Array, y: Array, gy: Array, windows: Windows) -> Array | None:
     """Return the gradient of x, at the first of the equal maxima of each window; None where loops
     do not take the arrays.
     """
-    if len(windows.size) != 2 or not x.size or not suits(x, y, gy):
+    if len(windows.size) != 2 or not x.size:
+        return None
+    if is_channels_last(x) and has_loops(x, y, gy):
+        gx = empty_images(x.shape, x.dtype)
+        pixels = [as_pixels(z) for z in (x, y, gy, gx)]
+        _spread_over_pixels(*pixels, *_numbers(windows))
+        return gx
+    if not suits(x, y, gy):
         return None
     gx = np.empty_like(x)
     image, out = (-1, *windows.size), (-1, *windows.out)

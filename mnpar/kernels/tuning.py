@@ -40,6 +40,11 @@ WINOGRAD_PAYS_GRADIENT = 0.58  # the same, for the gradient of filters
 WINOGRAD_FEW_TILES = 4  # along the last axis, at most, and
 WINOGRAD_MANY_SAMPLES = 8  # samples, at least, so that samples come last in memory
 
+# Convolutions of images whose channels come last, by compiled loops: benchmark "steps".
+COLUMN_LOOP_BYTES = 2**19  # of a block of columns and what is made of them: half a second cache
+WINOGRAD_LOOP_BYTES = 2**20  # of a part of the tiles and what is made of them
+WINOGRAD_LOOP_TOUCH = 10  # transforming a number takes as long as so many products
+
 # Products of matrices, and functions, of BLAS libraries: benchmark "steps".
 DOT_MOST = 2**16  # multiplications: up to here ``dot`` is faster than ``matmul``
 UNPACKED = 10**6  # multiplications of a product that OpenBLAS computes without packing

@@ -171,7 +171,7 @@ class Tiling:
         self.last, self.buffers = False, Buffers(backend.get_array_module(like), dtype)
         self.by_loops = False  # the transforms are compiled
         self.A, self.B, self.G = [
-            backend.to_device_of(z, like) for z in _matrices(self.r, self.n, dtype)
+            backend.to_device_of(z, like) for z in matrices(self.r, self.n, dtype)
         ]
 
     def inputs(self, x: Array, least: int, K: int) -> Iterator[tuple[slice, slice, Array]]:
@@ -321,7 +321,7 @@ def _tiles(windows: Windows, m: int) -> int:
 
 
 @functools.cache
-def _matrices(r: int, n: int, dtype: Any) -> tuple[Array, Array, Array]:
+def matrices(r: int, n: int, dtype: Any) -> tuple[Array, Array, Array]:
     """A, B and G for n axes."""
     A, B, G = [functools.reduce(np.kron, [z] * n).astype(dtype) for z in toom_cook(r, POINTS[r])]
     return A, B, G

@@ -23,6 +23,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode, InputGradients
 from mnpar.functions.node import GenericFunction, any_axes, for_axes, show_shapes
+from mnpar.kernels import convolution as loops
 from mnpar.kernels import winograd
 from mnpar.kernels.columns import Blocks, advance_between
 from mnpar.kernels.sums import sum_over
@@ -77,6 +78,8 @@ class Convolution(Convolving):
             return _plus(
                 b, xp.zeros((x.shape[0], W.shape[0], *self.windows.out), np.result_type(x, W))
             )
+        if (found := loops.convolve(x, W, b, self.windows, self.groups)) is not None:
+            return found
         if self.by_tiles(x, W.shape):
             return _plus(b, winograd.convolve(x, W, self.windows, self.groups, dtype)).astype(
                 np.result_type(x, W), copy=False
@@ -121,6 +124,8 @@ class Deconvolution(Convolving):
                     (y.shape[0], W.shape[1] * self.groups, *self.windows.size), np.result_type(y, W)
                 ),
             )
+        if (found := loops.transpose(y, W, b, self.windows, self.groups)) is not None:
+            return found
         if self.windows.is_reversible and self._turns(y, W):
             return self._by_convolution(y, W, b)
         N = y.shape[0]
@@ -192,6 +197,8 @@ class WeightGradient(Convolving):
         dtype = _computed(x, y)
         gW = xp.empty(self.shape, np.result_type(x, y)) if self.into is None else self.into
         self.into = None
+        if loops.gradient(x, y, self.windows, self.groups, gW):
+            return gW
         if gW.size and self.by_tiles(x, self.shape):
             winograd.gradient(x, y, self.windows, self.groups, gW, dtype)
         elif gW.size:

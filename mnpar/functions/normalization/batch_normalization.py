@@ -22,6 +22,7 @@ from mnpar.functions.array.shape import transpose
 from mnpar.functions.node import GenericFunction, Operand
 from mnpar.functions.normalization.moments import across, cast, centred
 from mnpar.kernels.dtypes import compute_dtype
+from mnpar.kernels.channels_last import is_channels_last
 from mnpar.kernels.moments import (
     ChannelView,
     centre,
@@ -55,7 +56,7 @@ class BatchNormalization(GenericFunction):
         C = self.shape[1]
         self.dtype = np.result_type(compute_dtype(x), gamma.dtype, beta.dtype)
         x3 = x.reshape(self.shape)
-        y = xp.empty(self.shape, x.dtype)
+        y = xp.empty_like(x3)  # in memory, too
         gamma = gamma.reshape(-1)
         beta = beta.reshape(-1)
         self.shift = xp.empty(C, self.dtype)
@@ -134,7 +135,8 @@ def sweep_once(
     found: list[Array] = []
 
     def gx() -> Array:
-        gx = backend.get_array_module(x).empty(x.shape, x.dtype)  # not a view: it is given away
+        xp = backend.get_array_module(x)  # gx is not a view: it is given away
+        gx = xp.empty_like(x) if is_channels_last(x) else xp.empty(x.shape, x.dtype)
         found[:] = sweep(x, gamma, gy, gx.reshape(shape))
         return gx
 

@@ -52,6 +52,8 @@ class MaxPooling(GenericFunction):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
+        if (found := kernel.maximum(x, self.windows)) is not None:
+            return found
         padded = self.windows.pad_image(
             x, -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         )

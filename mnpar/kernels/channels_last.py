@@ -1,0 +1,79 @@
+"""Images whose channels come last in memory: shape (N, C, H, W), strides as of (N, H, W, C).
+
+Loops over channels are then loops over memory, whatever the size of the image, so compiled loops
+compute in this order. Their outputs have such strides, and what follows finds them: an array's
+strides, not its shape, tell the order. Elementwise functions keep the order that they are given;
+others compute with these arrays as with any transposed ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.kernels.compiler import Cube, compiled, formula, has_loops
+
+
+def is_channels_last(x: Array) -> bool:
+    """Return whether images (N, C, H, W) lie in memory as (N, H, W, C), and not also as their shape
+    says.
+
+    Example:
+        >>> import numpy as np
+        >>> is_channels_last(np.ones((2, 3, 4, 5))), is_channels_last(empty_images((2, 3, 4, 5), "f"))
+        (False, True)
+    """
+    return (
+        x.ndim == 4
+        and not x.flags.c_contiguous
+        and bool(x.transpose(0, 2, 3, 1).flags.c_contiguous)
+    )
+
+
+_ORDER = np.empty((2, 2, 2, 2)).transpose(0, 3, 1, 2)
+
+
+def empty_images(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return an uninitialized array (N, C, H, W) whose channels come last in memory, which is not a
+    view.
+    """
+    return np.empty_like(_ORDER, dtype, shape=shape)
+
+
+def as_pixels(x: Array) -> Array:
+    """Images (N, C, H, W) as a contiguous array (N, H, W, C): a view where they lie so, else a
+    copy.
+    """
+    pixels = x.transpose(0, 2, 3, 1)
+    flags = pixels.flags
+    if flags.c_contiguous and flags.aligned and flags.writeable:
+        return pixels
+    y = np.empty(pixels.shape, x.dtype)
+    if x.flags.carray and has_loops(x):
+        N, C, H, W = x.shape
+        _exchange(x.reshape(N, C, H * W), y.reshape(N, H * W, C))
+    else:
+        y[...] = pixels
+    return y
+
+
+_SIDE = 16  # of the squares that are exchanged at a time: their rows fill cache lines
+
+
+@compiled
+def _exchange(x: Cube, y: Cube) -> None:
+    """y[a, b, c] ← x[a, c, b]."""
+    A, C, B = x.shape
+    for a in range(A):
+        for b in range(0, B, _SIDE):
+            for c in range(0, C, _SIDE):
+                _exchange_square(x[a], y[a], b, c, min(b + _SIDE, B), min(c + _SIDE, C))
+
+
+@formula
+def _exchange_square(x: Any, y: Any, b: Any, c: Any, b_end: Any, c_end: Any) -> Any:
+    for i in range(b, b_end):
+        for j in range(c, c_end):
+            y[i, j] = x[j, i]

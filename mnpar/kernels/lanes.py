@@ -1,0 +1,116 @@
+"""Numbers side by side in a register, for loops that say themselves what is computed at once.
+
+Mostly the compiler sees which numbers of a loop it can compute at once. It does not where a loop
+reads and writes many places, since these may overlap. There a loop loads ``LANES`` numbers,
+computes with them as with one number (``+``, ``-``, ``*`` and products with a number), and stores
+them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from mnpar.kernels.compiler import Formula
+
+LANES = 16  # float32 of the widest registers; where these are narrower, several are used
+
+
+class Primitive(Formula):
+    """An instruction that compiled loops call by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def at(self, char: str) -> Any:
+        """Return numba's function, which is the same for all dtypes."""
+        return _instructions()[self.name]
+
+    def digest(self, char: str) -> bytes:
+        """Return a fingerprint."""
+        return f"{self.name} of {LANES}".encode()
+
+
+load = Primitive("load")
+"""``load(x, i)``: the numbers of a contiguous array from its i-th on."""
+store = Primitive("store")
+"""``store(x, i, v)``: v in the places of a contiguous array from its i-th on."""
+fill = Primitive("fill")
+"""``fill(number)``: a number in all lanes."""
+
+
+@functools.cache
+def _instructions() -> dict[str, Any]:
+    """numba's functions, and the arithmetic of registers, which numba learns here."""
+    import operator
+
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic, models, overload, register_model
+
+    class Lanes(types.Type):  # type: ignore[misc]
+        """The type of a register."""
+
+        def __init__(self, dtype: Any) -> None:
+            self.dtype = dtype
+            super().__init__(name=f"Lanes({dtype})")
+
+    @register_model(Lanes)
+    class _Model(models.PrimitiveModel):  # type: ignore[misc]
+        def __init__(self, manager: Any, kind: Any) -> None:
+            number = ir.FloatType() if kind.dtype.bitwidth == 32 else ir.DoubleType()
+            super().__init__(manager, kind, ir.VectorType(number, LANES))
+
+    def place(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+        data = cgutils.create_struct_proxy(kind)(context, builder, array).data
+        vector = context.get_value_type(Lanes(kind.dtype))
+        return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(typing: Any, x: Any, i: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            at = place(context, builder, signature.args[0], *args)
+            return builder.load(at, align=signature.args[0].dtype.bitwidth // 8)
+
+        return Lanes(x.dtype)(x, types.intp), emit
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def store(typing: Any, x: Any, i: Any, v: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            at = place(context, builder, signature.args[0], *args[:2])
+            builder.store(args[2], at, align=signature.args[0].dtype.bitwidth // 8)
+            return context.get_dummy_value()
+
+        return types.void(x, types.intp, v), emit
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def fill(typing: Any, number: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            none = ir.Constant(context.get_value_type(signature.return_type), ir.Undefined)
+            index = ir.IntType(32)
+            first = builder.insert_element(none, args[0], ir.Constant(index, 0))
+            zeros = ir.Constant(ir.VectorType(index, LANES), [0] * LANES)
+            return builder.shuffle_vector(first, none, zeros)
+
+        return Lanes(number)(number), emit
+
+    def arithmetic(sign: Any, instruction: str) -> None:
+        @intrinsic  # type: ignore[untyped-decorator]
+        def compute(typing: Any, v: Any, w: Any) -> Any:
+            def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                return getattr(builder, instruction)(*args, flags=("contract", "nsz"))
+
+            return v(v, w), emit
+
+        @overload(sign, strict=False)  # type: ignore[untyped-decorator]
+        def of_registers(v: Any, w: Any) -> Any:
+            if isinstance(v, Lanes) and isinstance(w, Lanes):
+                return lambda v, w: compute(v, w)
+            if isinstance(v, types.Float) and isinstance(w, Lanes):
+                return lambda v, w: compute(fill(v), w)
+            return None
+
+    arithmetic(operator.add, "fadd")
+    arithmetic(operator.sub, "fsub")
+    arithmetic(operator.mul, "fmul")
+    return {"load": load, "store": store, "fill": fill}

@@ -1,0 +1,192 @@
+"""Batch normalization where channels come last in memory: a matrix (numbers, channels), row by row.
+
+Statistics are made as moments.py says: of what is left after a rough mean, summed up in runs of
+``RUN`` rows in the dtype of x, and these sums in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mnpar.backend import Array
+from mnpar.kernels.compiler import Doubles, Matrix, Vector, compiled, formula, has_loops
+
+RUN = 128
+
+
+@formula
+def _sums(x: Any, shift: Any, begin: Any, end: Any, one: Any, two: Any) -> Any:
+    """one ← Σ (x - shift), two ← Σ (x - shift)² over rows."""
+    one[:] = 0.0
+    two[:] = 0.0
+    for r in range(begin, end):
+        row = x[r]
+        for c in range(row.size):
+            d = row[c] - shift[c]
+            one[c] += d
+            two[c] += d * d
+
+
+@formula
+def _sums_with(
+    x: Any, g: Any, shift: Any, begin: Any, end: Any, one: Any, two: Any
+) -> Any:
+    """one ← Σ g, two ← Σ g (x - shift) over rows."""
+    one[:] = 0.0
+    two[:] = 0.0
+    for r in range(begin, end):
+        row = x[r]
+        given = g[r]
+        for c in range(row.size):
+            one[c] += given[c]
+            two[c] += given[c] * (row[c] - shift[c])
+
+
+@formula
+def _scale_rows(x: Any, shift: Any, scale: Any, move: Any, y: Any) -> Any:
+    for r in range(x.shape[0]):
+        row = x[r]
+        out = y[r]
+        for c in range(row.size):
+            out[c] = (row[c] - shift[c]) * scale[c] + move[c]
+
+
+@compiled
+def _normalize(
+    x: Matrix,
+    gamma: Vector,
+    beta: Vector,
+    eps: float,
+    y: Matrix,
+    shift: Vector,
+    rest: Doubles,
+    var: Doubles,
+) -> None:
+    M, C = x.shape
+    one = np.empty(C, x.dtype)
+    two = np.empty(C, x.dtype)
+    some = (M + 7) // 8
+    shift[:] = 0.0
+    rest[:] = 0.0
+    for begin in range(0, some, RUN):
+        _sums(x, shift, begin, min(begin + RUN, some), one, two)
+        for c in range(C):
+            rest[c] += one[c]
+    for c in range(C):
+        shift[c] = rest[c] / some
+    rest[:] = 0.0
+    var[:] = 0.0
+    for begin in range(0, M, RUN):
+        _sums(x, shift, begin, min(begin + RUN, M), one, two)
+        for c in range(C):
+            rest[c] += one[c]
+            var[c] += two[c]
+    for c in range(C):
+        mean = rest[c] / M
+        v = var[c] / M - mean * mean
+        v = v if not v < 0 else np.float64(0)  # NaN stays
+        rest[c] = mean
+        var[c] = v
+        slope = gamma[c] / math.sqrt(v + eps)
+        one[c] = slope
+        two[c] = beta[c] - mean * slope
+    _scale_rows(x, shift, one, two, y)
+
+
+@compiled
+def _normalize_gradient(
+    x: Matrix,
+    gamma: Vector,
+    gy: Matrix,
+    eps: float,
+    shift: Vector,
+    rest: Doubles,
+    var: Doubles,
+    gx: Matrix,
+    ggamma: Doubles,
+    gbeta: Doubles,
+) -> None:
+    M, C = x.shape
+    one = np.empty(C, x.dtype)
+    two = np.empty(C, x.dtype)
+    scale = np.empty(C, x.dtype)
+    ggamma[:] = 0.0
+    gbeta[:] = 0.0
+    for begin in range(0, M, RUN):
+        _sums_with(x, gy, shift, begin, min(begin + RUN, M), one, two)
+        for c in range(C):
+            gbeta[c] += one[c]
+            ggamma[c] += two[c]
+    for c in range(C):
+        p = gbeta[c]
+        q = ggamma[c] - rest[c] * p
+        s = 1 / math.sqrt(var[c] + eps)
+        ggamma[c] = q * s
+        slope = -q * s * s / M
+        one[c] = slope
+        two[c] = p / M + rest[c] * slope
+        scale[c] = gamma[c] * s
+    for r in range(M):
+        row = x[r]
+        given = gy[r]
+        out = gx[r]
+        for c in range(C):
+            d = (row[c] - shift[c]) * one[c]
+            out[c] = (d + given[c] - two[c]) * scale[c]
+
+
+def as_rows(x: Array) -> Array | None:
+    """(A, C, B) as a matrix (A · B, C), a view; None where channels do not come last in memory."""
+    rows = x.transpose(0, 2, 1)
+    if not rows.flags.carray or x.flags.c_contiguous:
+        return None
+    return rows.reshape(-1, x.shape[1])
+
+
+def normalize(
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    eps: float,
+    y: Array,
+    statistics: tuple[Array, Array, Array],
+) -> bool:
+    """Compute y = γ·(x - μ)·(σ² + ε)^-½ of (A, C, B), and shift, rest and variance; False where
+    loops do not take the arrays.
+    """
+    if not has_loops(x, y, gamma, beta, statistics[0]):
+        return False
+    rows = as_rows(x)
+    out = as_rows(y)
+    if rows is None or out is None or not gamma.flags.carray or not beta.flags.carray:
+        return False
+    _normalize(rows, gamma, beta, eps, out, *statistics)
+    return True
+
+
+def gradient(
+    x: Array,
+    gamma: Array,
+    gy: Array,
+    eps: float,
+    statistics: tuple[Array, Array, Array],
+    gx: Array,
+) -> tuple[Array, Array] | None:
+    """Compute the gradient of x into ``gx``, and return those of γ and β, float64; None where loops
+    do not take the arrays.
+    """
+    if not has_loops(x, gy, gamma, statistics[0], gx):
+        return None
+    rows = as_rows(x)
+    out = as_rows(gx)
+    if rows is None or out is None or not gamma.flags.carray:
+        return None
+    given = as_rows(gy)
+    if given is None:
+        given = np.ascontiguousarray(gy.transpose(0, 2, 1)).reshape(rows.shape)
+    ggamma, gbeta = np.empty(len(gamma)), np.empty(len(gamma))
+    _normalize_gradient(rows, gamma, given, eps, *statistics, out, ggamma, gbeta)
+    return ggamma, gbeta
