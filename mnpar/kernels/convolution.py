@@ -1,7 +1,7 @@
 """Convolutions of images by compiled loops, with channels last: which way is taken for which.
 
-* One group: Winograd's method where that needs less time (winograd_loops.py), else products with
-  columns (column_loops.py), of which 1 x 1 filters at stride 1 need none.
+* One group: Winograd's method where that needs less time (winograd_loops.py), else direct.py; the
+  transpose as products that are added up (column_loops.py) where that needs fewer products.
 * As many groups as channels: depthwise.py.
 
 Other groups, other dimensions and other arrays are left to the twin, numpy's way in
@@ -10,10 +10,12 @@ functions/connection. x may lie in memory in any order, but is copied where chan
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.kernels import column_loops, depthwise, winograd_loops
+from mnpar.kernels import column_loops, depthwise, direct, tuning, winograd_loops
 from mnpar.kernels.channels_last import as_pixels, empty_images
 from mnpar.kernels.compiler import has_loops
 from mnpar.kernels.lanes import LANES
@@ -43,7 +45,7 @@ def convolve(x: Array, W: Array, b: Array | None, windows: Windows, groups: int)
         filters = winograd_loops.transform_filters(W)
         winograd_loops.convolve(pixels, filters, bias, windows, y)
     else:
-        column_loops.convolve(pixels, W, None if b is None else bias, windows, y)
+        direct.convolve(pixels, W, bias, windows, y)
     return images
 
 
@@ -57,21 +59,24 @@ def transpose(y: Array, W: Array, b: Array | None, windows: Windows, groups: int
     images = empty_images((len(y), C, *windows.size), y.dtype)
     x = as_pixels(images)
     bias = np.zeros(C, y.dtype) if b is None else np.require(b, None, ["C", "A", "W"])
-    if (
-        groups == 1
-        and windows.is_reversible
-        and winograd_loops.is_faster(windows.reversed(), len(y), K, C)
-    ):
+    if groups > 1:
+        depthwise.transpose(pixels, W, bias, windows, x)
+    elif windows.is_reversible and winograd_loops.is_faster(windows.reversed(), len(y), K, C):
         filters = winograd_loops.transform_filters(W, turned=True)
         winograd_loops.convolve(pixels, filters, bias, windows.reversed(), x)
-        return images
-    if groups > 1:
-        depthwise.transpose(pixels, W, windows, x)
+    elif C >= LANES and _sees_little_padding(windows):
+        direct.transpose(pixels, W, bias, windows, x)
     else:
         column_loops.transpose(pixels, W, windows, x)
-    if b is not None:
-        column_loops.add_to_rows(x.reshape(-1, C), bias)
+        if b is not None:
+            column_loops.add_to_rows(x.reshape(-1, C), bias)
     return images
+
+
+def _sees_little_padding(windows: Windows) -> bool:
+    """Return whether the image, in steps of the stride, has not many more pixels than windows."""
+    pixels = math.prod(windows.size)
+    return pixels <= tuning.DIRECT_PIXELS_OF_WINDOW * math.prod(windows.out + windows.stride)
 
 
 def gradient(x: Array, y: Array, windows: Windows, groups: int, gW: Array) -> bool:
@@ -85,5 +90,5 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, gW: Array) -> bo
     elif winograd_loops.is_faster(windows, len(x), C, K):
         gW[...] = winograd_loops.gradient(pixels, given, windows)
     else:
-        gW[...] = column_loops.gradient(pixels, given, windows, gW.shape)
+        gW[...] = direct.gradient(pixels, given, windows, gW.shape)
     return True

@@ -1,7 +1,11 @@
 """Depthwise convolutions, of each channel by itself, on images whose channels come last.
 
-There is no product of matrices in them: a number is used as often as the kernel has cells. Loops
-hold a register of channels while they go over these, so that each array passes through memory once.
+There is no product of matrices in them. A register of channels of four windows is held while a loop
+goes over the cells; for the gradient of the filters it is a register of four cells, and the loop
+goes over windows. places.py says where these are; an image is copied into its padding, a sample at
+a time, and stays in the cache.
+
+Channels are cut into registers of ``LANES``; the last one may overlap the one before.
 """
 
 from __future__ import annotations
@@ -9,7 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.kernels.compiler import Array4, Cube, Vector, compiled
+from mnpar.kernels import places
+from mnpar.kernels.compiler import Array4, Cube, Integers, Matrix, Vector, compiled
+from mnpar.kernels.direct import pad_sample, registers
 from mnpar.kernels.lanes import LANES, fill, load, store
 from mnpar.kernels.windows import Windows
 
@@ -17,143 +23,115 @@ from mnpar.kernels.windows import Windows
 @compiled
 def _convolve(
     x: Array4,
-    W: Cube,
+    padded: Cube,
+    ph: int,
+    pw: int,
+    windows: Integers,
+    cells: Integers,
+    outputs: Integers,
+    filters: Matrix,
     bias: Vector,
-    sh: int,
-    sw: int,
-    ph: int,
-    pw: int,
-    dh: int,
-    dw: int,
-    y: Array4,
+    y: Cube,
 ) -> None:
-    N, H, WX, C = x.shape
-    kh, kw = W.shape[:2]
-    OH, OW = y.shape[1:3]
-    for p in range(N * OH * OW):
-        left = p % OW * sw - pw
-        top = p // OW % OH * sh - ph
-        n = p // (OW * OH)
-        for k in range((C + LANES - 1) // LANES):
-            c = min(k * LANES, C - LANES)
-            total = load(bias, c)
-            for i in range(kh):
-                h = top + i * dh
-                if h < 0 or h >= H:
-                    continue
-                for j in range(kw):
-                    w = left + j * dw
-                    if 0 <= w < WX:
-                        cell = load(x, ((n * H + h) * WX + w) * C + c)
-                        total = total + cell * load(W, (i * kw + j) * C + c)
-            store(y, p * C + c, total)
-
-
-@compiled
-def _transpose(
-    y: Array4,
-    W: Cube,
-    sh: int,
-    sw: int,
-    ph: int,
-    pw: int,
-    dh: int,
-    dw: int,
-    x: Array4,
-) -> None:
-    N, H, WX, C = x.shape
-    kh, kw = W.shape[:2]
-    OH, OW = y.shape[1:3]
-    for p in range(N * H * WX):
-        left = p % WX + pw
-        top = p // WX % H + ph
-        n = p // (WX * H)
-        for k in range((C + LANES - 1) // LANES):
-            c = min(k * LANES, C - LANES)
-            total = fill(x.dtype.type(0))
-            for i in range(kh):
-                h = top - i * dh
-                if h < 0 or h % sh or h // sh >= OH:
-                    continue
-                for j in range(kw):
-                    w = left - j * dw
-                    if w >= 0 and w % sw == 0 and w // sw < OW:
-                        cell = load(y, ((n * OH + h // sh) * OW + w // sw) * C + c)
-                        total = total + cell * load(W, (i * kw + j) * C + c)
-            store(x, p * C + c, total)
+    """y[n, pixel, c] ← bias + what the window sees, times filters (cell, c)."""
+    N, P, C = y.shape
+    last = windows.size - 1
+    for n in range(N):
+        pad_sample(x, n, ph, pw, padded)
+        for p in range(0, windows.size, 4):
+            p1, p2, p3 = min(p + 1, last), min(p + 2, last), min(p + 3, last)
+            w0, w1, w2, w3 = windows[p], windows[p1], windows[p2], windows[p3]
+            for k in range((C + LANES - 1) // LANES):
+                c = min(k * LANES, C - LANES)
+                s0 = s1 = s2 = s3 = load(bias, c)
+                for r in range(cells.size):
+                    w = load(filters, r * C + c)
+                    at = cells[r] + c
+                    s0 = s0 + load(padded, w0 + at) * w
+                    s1 = s1 + load(padded, w1 + at) * w
+                    s2 = s2 + load(padded, w2 + at) * w
+                    s3 = s3 + load(padded, w3 + at) * w
+                o = n * P * C + c
+                store(y, o + outputs[p] * C, s0)
+                store(y, o + outputs[p1] * C, s1)
+                store(y, o + outputs[p2] * C, s2)
+                store(y, o + outputs[p3] * C, s3)
 
 
 @compiled
 def _gradient(
     x: Array4,
-    y: Array4,
-    sh: int,
-    sw: int,
+    padded: Cube,
     ph: int,
     pw: int,
-    dh: int,
-    dw: int,
-    gW: Cube,
+    windows: Integers,
+    cells: Integers,
+    y: Cube,
+    total: Cube,
 ) -> None:
-    """Sums of rows, then of samples, then of all: so few digits are lost."""
-    N, H, WX, C = x.shape
-    kh, kw = gW.shape[:2]
-    OH, OW = y.shape[1:3]
-    size = kh * kw * C
-    of_sample = np.empty(size, x.dtype)
-    flat = gW.reshape(size)
-    flat[:] = 0.0
+    """total[register, cell, lane] ← Σ x y over samples and windows."""
+    N, P, C = y.shape
+    last = cells.size - 1
     for n in range(N):
-        of_sample[:] = 0.0
-        for oh in range(OH):
-            for i in range(kh):
-                h = oh * sh - ph + i * dh
-                if h < 0 or h >= H:
-                    continue
-                for j in range(kw):
-                    for k in range((C + LANES - 1) // LANES):
-                        c = min(k * LANES, C - LANES)
-                        total = fill(x.dtype.type(0))
-                        for ow in range(OW):
-                            w = ow * sw - pw + j * dw
-                            if 0 <= w < WX:
-                                cell = load(x, ((n * H + h) * WX + w) * C + c)
-                                total = total + cell * load(y, ((n * OH + oh) * OW + ow) * C + c)
-                        o = (i * kw + j) * C
-                        # the last register may overlap the one before: what it adds is new
-                        new = k * LANES - c
-                        if new == 0:
-                            store(of_sample, o + c, load(of_sample, o + c) + total)
-                        else:
-                            kept = np.empty(LANES, x.dtype)
-                            store(kept, 0, total)
-                            for lane in range(new, LANES):
-                                of_sample[o + c + lane] += kept[lane]
-        for i in range(size):
-            flat[i] += of_sample[i]
+        pad_sample(x, n, ph, pw, padded)
+        for k in range(total.shape[0]):
+            c = min(k * LANES, C - LANES)
+            for r in range(0, cells.size, 4):
+                a0 = cells[r] + c
+                a1 = cells[min(r + 1, last)] + c
+                a2 = cells[min(r + 2, last)] + c
+                a3 = cells[min(r + 3, last)] + c
+                s0 = s1 = s2 = s3 = fill(y.dtype.type(0))
+                for p in range(windows.size):
+                    given = load(y, (n * P + p) * C + c)
+                    at = windows[p]
+                    s0 = s0 + load(padded, at + a0) * given
+                    s1 = s1 + load(padded, at + a1) * given
+                    s2 = s2 + load(padded, at + a2) * given
+                    s3 = s3 + load(padded, at + a3) * given
+                o = (k * cells.size + r) * LANES
+                store(total, o, load(total, o) + s0)
+                if r + 1 <= last:
+                    o += LANES
+                    store(total, o, load(total, o) + s1)
+                if r + 2 <= last:
+                    o += LANES
+                    store(total, o, load(total, o) + s2)
+                if r + 3 <= last:
+                    o += LANES
+                    store(total, o, load(total, o) + s3)
 
 
-def _numbers(windows: Windows) -> tuple[int, ...]:
-    return (*windows.stride, *windows.pad, *windows.dilate)
-
-
-def _cells(W: Array) -> Array:
-    """Filters (C, 1, kh, kw) as (kh, kw, C)."""
-    return np.ascontiguousarray(W[:, 0].transpose(1, 2, 0))
+def _apply(some: places.Places, x: Array, W: Array, bias: Array, y: Array) -> None:
+    rows, columns = some.kernel
+    cells = W[:, 0].transpose(1, 2, 0)[rows][:, columns]
+    filters = np.ascontiguousarray(cells).reshape(-1, len(W))
+    tables = (some.windows, some.cells, some.outputs)
+    out = y.reshape(len(y), -1, len(W))
+    _convolve(x, some.padded, *some.pad, *tables, filters, bias, out)
 
 
 def convolve(x: Array, W: Array, bias: Array, windows: Windows, y: Array) -> None:
     """y = x ∗ W + b of (N, H, W, C) and (C, 1, kh, kw), into y (N, OH, OW, C)."""
-    _convolve(x, _cells(W), bias, *_numbers(windows), y)
+    _apply(places.of_windows(windows, x.shape[3], x.dtype, by_cell=True), x, W, bias, y)
 
 
-def transpose(y: Array, W: Array, windows: Windows, x: Array) -> None:
-    """x = y ∗ᵀ W, into x (N, H, W, C)."""
-    _transpose(y, _cells(W), *_numbers(windows), x)
+def transpose(y: Array, W: Array, bias: Array, windows: Windows, x: Array) -> None:
+    """x = y ∗ᵀ W + b, into x (N, H, W, C)."""
+    if not places.sees_all(windows):
+        x[...] = bias
+    for some in places.of_image(windows, len(W), y.dtype):
+        _apply(some, y, W, bias, x)
 
 
 def gradient(x: Array, y: Array, windows: Windows) -> Array:
     """The gradient of filters (C, 1, kh, kw)."""
-    gW = np.empty((*windows.K, x.shape[3]), x.dtype)
-    _gradient(x, y, *_numbers(windows), gW)
-    return gW.transpose(2, 0, 1)[:, None]
+    C = x.shape[3]
+    some = places.of_windows(windows, C, x.dtype, by_cell=True)
+    channels = registers(C)
+    total = np.zeros((len(channels), len(some.cells), LANES), x.dtype)
+    tables = (some.windows, some.cells)
+    _gradient(x, some.padded, *some.pad, *tables, y.reshape(len(y), -1, C), total)
+    found = np.empty((C, len(some.cells)), x.dtype)
+    found[channels] = total.transpose(0, 2, 1)
+    return found.reshape(C, 1, *windows.K)

@@ -37,6 +37,8 @@ store = Primitive("store")
 """``store(x, i, v)``: v in the places of a contiguous array from its i-th on."""
 fill = Primitive("fill")
 """``fill(number)``: a number in all lanes."""
+repeat = Primitive("repeat")
+"""``repeat(x, i)``: the i-th number of a contiguous array in all lanes."""
 
 
 @functools.cache
@@ -66,6 +68,14 @@ def _instructions() -> dict[str, Any]:
         vector = context.get_value_type(Lanes(kind.dtype))
         return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
 
+    def in_all(builder: Any, vector: Any, number: Any) -> Any:
+        index = ir.IntType(32)
+        none = ir.Constant(vector, ir.Undefined)
+        first = builder.insert_element(none, number, ir.Constant(index, 0))
+        return builder.shuffle_vector(
+            first, none, ir.Constant(ir.VectorType(index, LANES), [0] * LANES)
+        )
+
     @intrinsic  # type: ignore[untyped-decorator]
     def load(typing: Any, x: Any, i: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -86,13 +96,18 @@ def _instructions() -> dict[str, Any]:
     @intrinsic  # type: ignore[untyped-decorator]
     def fill(typing: Any, number: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            none = ir.Constant(context.get_value_type(signature.return_type), ir.Undefined)
-            index = ir.IntType(32)
-            first = builder.insert_element(none, args[0], ir.Constant(index, 0))
-            zeros = ir.Constant(ir.VectorType(index, LANES), [0] * LANES)
-            return builder.shuffle_vector(first, none, zeros)
+            return in_all(builder, context.get_value_type(signature.return_type), args[0])
 
         return Lanes(number)(number), emit
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def repeat(typing: Any, x: Any, i: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+            number = builder.load(builder.gep(data, [args[1]]))
+            return in_all(builder, context.get_value_type(signature.return_type), number)
+
+        return Lanes(x.dtype)(x, types.intp), emit
 
     def arithmetic(sign: Any, instruction: str) -> None:
         @intrinsic  # type: ignore[untyped-decorator]
@@ -113,4 +128,4 @@ def _instructions() -> dict[str, Any]:
     arithmetic(operator.add, "fadd")
     arithmetic(operator.sub, "fsub")
     arithmetic(operator.mul, "fmul")
-    return {"load": load, "store": store, "fill": fill}
+    return {"load": load, "store": store, "fill": fill, "repeat": repeat}

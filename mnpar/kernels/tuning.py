@@ -44,6 +44,10 @@ WINOGRAD_MANY_SAMPLES = 8  # samples, at least, so that samples come last in mem
 COLUMN_LOOP_BYTES = 2**19  # of a block of columns and what is made of them: half a second cache
 WINOGRAD_LOOP_BYTES = 2**20  # of a part of the tiles and what is made of them
 WINOGRAD_LOOP_TOUCH = 10  # transforming a number takes as long as so many products
+DIRECT_PIXELS = 512  # whose products are summed up in registers
+# pixels of an image for each window and each pixel of a stride, at most: with more, zeros are
+# multiplied that need not be
+DIRECT_PIXELS_OF_WINDOW = 1.3
 
 # Products of matrices, and functions, of BLAS libraries: benchmark "steps".
 DOT_MOST = 2**16  # multiplications: up to here ``dot`` is faster than ``matmul``
