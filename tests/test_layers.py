@@ -61,6 +61,7 @@ LATE = {
     "backend.py": {"cupy", "cupyx", "scipy"},
     "kernels/blas.py": {"threadpoolctl"},
     "kernels/compiler.py": {"numba", "llvmlite", "fcntl"},
+    "kernels/lanes.py": {"llvmlite"},
     "communicators/mpi/library.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
     "runtime/blas_threads.py": {"threadpoolctl"},

@@ -22,7 +22,10 @@ def is_channels_last(x: Array) -> bool:
 
     Example:
         >>> import numpy as np
-        >>> is_channels_last(np.ones((2, 3, 4, 5))), is_channels_last(empty_images((2, 3, 4, 5), "f"))
+        >>> (
+        ...     is_channels_last(np.ones((2, 3, 4, 5))),
+        ...     is_channels_last(empty_images((2, 3, 4, 5), "f")),
+        ... )
         (False, True)
     """
     return (

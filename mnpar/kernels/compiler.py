@@ -1,8 +1,8 @@
 """Loops in plain Python, compiled by numba at their first call: when, how and where they are kept.
 
-The only file that knows numba. A loop is compiled for float32 and for float64, each at its first
-use; its literals and the constants that it reads take that dtype, so that ``0.5 * x`` stays in
-float32. ``kernels/__init__.py`` has the whole picture.
+The only file that knows numba, beside lanes.py. A loop is compiled for float32 and for float64,
+each at its first use; its literals and the constants that it reads take that dtype, so that
+``0.5 * x`` stays in float32. ``kernels/__init__.py`` has the whole picture.
 """
 
 from __future__ import annotations

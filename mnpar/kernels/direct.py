@@ -142,8 +142,8 @@ def _gradient(
     some: int,
     total: Array5,
 ) -> None:
-    """total[register, cells, tile, number, lane] ← Σ x y over samples and pixels, ``some`` pixels at
-    a time.
+    """total[register, cells, tile, number, lane] ← Σ x y over samples and windows; ``some`` windows
+    are added up in registers.
     """
     N, P, K = y.shape
     registers, _, tiles = total.shape[:3]

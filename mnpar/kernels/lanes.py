@@ -9,9 +9,10 @@ them.
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
-from mnpar.kernels.compiler import Formula
+from mnpar.kernels.compiler import Formula, numba
 
 LANES = 16  # float32 of the widest registers; where these are narrower, several are used
 
@@ -44,27 +45,30 @@ repeat = Primitive("repeat")
 @functools.cache
 def _instructions() -> dict[str, Any]:
     """numba's functions, and the arithmetic of registers, which numba learns here."""
-    import operator
-
     from llvmlite import ir
-    from numba.core import cgutils, types
-    from numba.extending import intrinsic, models, overload, register_model
 
-    class Lanes(types.Type):  # type: ignore[misc]
+    compiler = numba()
+    types = compiler.types
+    structure = compiler.core.cgutils.create_struct_proxy
+    extending = compiler.extending
+    Type: Any = types.Type
+    Model: Any = extending.models.PrimitiveModel
+
+    class Lanes(Type):  # type: ignore[misc]
         """The type of a register."""
 
         def __init__(self, dtype: Any) -> None:
             self.dtype = dtype
             super().__init__(name=f"Lanes({dtype})")
 
-    @register_model(Lanes)
-    class _Model(models.PrimitiveModel):  # type: ignore[misc]
+    @extending.register_model(Lanes)
+    class _Model(Model):  # type: ignore[misc]
         def __init__(self, manager: Any, kind: Any) -> None:
             number = ir.FloatType() if kind.dtype.bitwidth == 32 else ir.DoubleType()
             super().__init__(manager, kind, ir.VectorType(number, LANES))
 
     def place(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
-        data = cgutils.create_struct_proxy(kind)(context, builder, array).data
+        data = structure(kind)(context, builder, array).data
         vector = context.get_value_type(Lanes(kind.dtype))
         return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
 
@@ -76,7 +80,7 @@ def _instructions() -> dict[str, Any]:
             first, none, ir.Constant(ir.VectorType(index, LANES), [0] * LANES)
         )
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @extending.intrinsic  # type: ignore[untyped-decorator]
     def load(typing: Any, x: Any, i: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             at = place(context, builder, signature.args[0], *args)
@@ -84,7 +88,7 @@ def _instructions() -> dict[str, Any]:
 
         return Lanes(x.dtype)(x, types.intp), emit
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @extending.intrinsic  # type: ignore[untyped-decorator]
     def store(typing: Any, x: Any, i: Any, v: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             at = place(context, builder, signature.args[0], *args[:2])
@@ -93,31 +97,31 @@ def _instructions() -> dict[str, Any]:
 
         return types.void(x, types.intp, v), emit
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @extending.intrinsic  # type: ignore[untyped-decorator]
     def fill(typing: Any, number: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return in_all(builder, context.get_value_type(signature.return_type), args[0])
 
         return Lanes(number)(number), emit
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @extending.intrinsic  # type: ignore[untyped-decorator]
     def repeat(typing: Any, x: Any, i: Any) -> Any:
         def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            data = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0]).data
+            data = structure(signature.args[0])(context, builder, args[0]).data
             number = builder.load(builder.gep(data, [args[1]]))
             return in_all(builder, context.get_value_type(signature.return_type), number)
 
         return Lanes(x.dtype)(x, types.intp), emit
 
     def arithmetic(sign: Any, instruction: str) -> None:
-        @intrinsic  # type: ignore[untyped-decorator]
+        @extending.intrinsic  # type: ignore[untyped-decorator]
         def compute(typing: Any, v: Any, w: Any) -> Any:
             def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
                 return getattr(builder, instruction)(*args, flags=("contract", "nsz"))
 
             return v(v, w), emit
 
-        @overload(sign, strict=False)  # type: ignore[untyped-decorator]
+        @extending.overload(sign, strict=False)  # type: ignore[untyped-decorator]
         def of_registers(v: Any, w: Any) -> Any:
             if isinstance(v, Lanes) and isinstance(w, Lanes):
                 return lambda v, w: compute(v, w)

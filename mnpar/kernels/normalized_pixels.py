@@ -31,9 +31,7 @@ def _sums(x: Any, shift: Any, begin: Any, end: Any, one: Any, two: Any) -> Any:
 
 
 @formula
-def _sums_with(
-    x: Any, g: Any, shift: Any, begin: Any, end: Any, one: Any, two: Any
-) -> Any:
+def _sums_with(x: Any, g: Any, shift: Any, begin: Any, end: Any, one: Any, two: Any) -> Any:
     """one ← Σ g, two ← Σ g (x - shift) over rows."""
     one[:] = 0.0
     two[:] = 0.0

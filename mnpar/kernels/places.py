@@ -96,9 +96,7 @@ def of_image(windows: Windows, K: int, dtype: Any) -> Iterator[Places]:
                     _table(np.arange(height) * line, np.arange(count) * K),
                     _table(rows, columns),
                     K,
-                    _table(
-                        (first + sh * np.arange(height)) * width, start + sw * np.arange(count)
-                    ),
+                    _table((first + sh * np.arange(height)) * width, start + sw * np.arange(count)),
                     ([i for i, _ in up], [j for j, _ in along]),
                 )
 

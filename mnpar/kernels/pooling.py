@@ -79,7 +79,7 @@ def _spread(
 def _maximum_of_pixels(
     x: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, y: Array4
 ) -> None:
-    H, W, C = x.shape[1:]
+    H, W = x.shape[1:3]
     N, OH, OW = y.shape[:3]
     for p in range(N * OH * OW):
         n, oh, ow = p // (OW * OH), p // OW % OH, p % OW
@@ -95,7 +95,7 @@ def _keep_larger(cells: Any, most: Any) -> Any:
     """Replace numbers by larger ones, and by NaN."""
     for c in range(most.size):
         cell = cells[c]
-        most[c] = cell if (cell > most[c]) | (cell != cell) else most[c]  # noqa: PLR0124
+        most[c] = cell if (cell > most[c]) | (cell != cell) else most[c]
 
 
 @compiled

@@ -52,7 +52,12 @@ def sum_array(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = Fal
     if x.dtype.char in HALVES:
         total: Array = x.sum(axis=axis, keepdims=keepdims, dtype="f4")
         return total.astype(x.dtype)
-    if x.size < max(tuning.SUM_LEAST, 1) or x.dtype.char not in "fd" or not x.flags.c_contiguous:
+    if x.size < max(tuning.SUM_LEAST, 1) or x.dtype.char not in "fd":
+        return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    if not x.flags.c_contiguous:
+        pixels = x.transpose(0, *range(2, x.ndim), 1) if x.ndim > 2 else x
+        if axis == (0, *range(2, x.ndim)) and pixels.flags.c_contiguous and not keepdims:
+            return column_sums(pixels.reshape(-1, x.shape[1]))  # channels come last in memory
         return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
     given: Any = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = [a % x.ndim for a in given if type(a) is int and -x.ndim <= a < x.ndim]
@@ -111,11 +116,14 @@ def column_sums(x: Array) -> Array:
         >>> column_sums(np.array([[1.0, 2.0], [3.0, 4.0]]))
         array([4., 6.])
     """
-    if x.dtype.char not in "fd" or len(x) > tuning.ONES_KEPT:
+    M, C = x.shape
+    if x.dtype.char in "fd" and M > tuning.ONES_KEPT and not M % 16 and x.flags.c_contiguous:
+        result: Array = column_sums(x.reshape(M // 16, 16 * C)).reshape(16, C).sum(axis=0)
+        return result
+    if x.dtype.char not in "fd" or M > tuning.ONES_KEPT:
         y: Array = x.sum(axis=0)
         return y
-    result: Array = ones_like(len(x), x).dot(x)
-    return result
+    return ones_like(M, x).dot(x)  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(1024)

@@ -31,7 +31,6 @@ from mnpar import backend
 from mnpar.backend import Array, Index
 from mnpar.kernels import tuning
 from mnpar.kernels.columns import Buffers, advance_between
-from mnpar.kernels.compiler import Array4, compiled, formula, suits
 from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Numbers, Windows
 
@@ -98,7 +97,6 @@ def convolve(
         filters = filters.swapaxes(2, 3)
     K = groups * filters.shape[2]
     y = xp.empty((N, K, *windows.out), dtype)
-    tiling.by_loops = windows.K == (3, 3) and suits(x, y)
     for samples, rows, seen in tiling.inputs(x, filters.nbytes, K):  # (place, C, n·tiles)
         shape = (len(seen), groups, K // groups, seen.shape[-1])
         P = seen.shape[-1]
@@ -106,11 +104,6 @@ def convolve(
         products = xp.matmul(
             filters, seen.reshape(len(seen), groups, -1, P), out=tiling.get("tiles", shape)
         )
-        if tiling.by_loops:
-            _transform_outputs(
-                products.reshape(len(seen), K, -1, _LANES), y, *_place(samples, rows)
-            )
-            continue
         found = tiling.get("found", (K * P, len(tiling.A)))
         tiling.write(
             y, samples, rows, xp.matmul(products.reshape(len(seen), -1).T, tiling.A.T, out=found)
@@ -128,15 +121,11 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, gW: Array, dtype
     K = y.shape[1]
     total = xp.empty((len(tiling.G), groups, K // groups, C // groups), dtype)
     first = True
-    tiling.by_loops = windows.K == (3, 3) and suits(x, y) and y.dtype == dtype
     for samples, rows, seen in tiling.inputs(x, 2 * total.nbytes, K):
         P = seen.shape[-1]
         given = tiling.get("tiles", (len(seen), K * P))
-        if tiling.by_loops:
-            _transpose_outputs(y, *_place(samples, rows), given.reshape(len(seen), K, -1, _LANES))
-        else:
-            met = tiling.read(y, samples, rows, tiling.get("found", (K * P, len(tiling.A))))
-            xp.matmul(tiling.A.T, met.T, out=given)
+        met = tiling.read(y, samples, rows, tiling.get("found", (K * P, len(tiling.A))))
+        xp.matmul(tiling.A.T, met.T, out=given)
         given = given.reshape(len(seen), groups, K // groups, P)
         seen = seen.reshape(len(seen), groups, -1, P).swapaxes(2, 3)
         product = xp.matmul(given, seen, out=total if first else tiling.get("sum", total.shape))
@@ -169,7 +158,6 @@ class Tiling:
         self.a = self.m + self.r - 1
         self.tiles = tuple([-(-o // self.m) for o in windows.out])
         self.last, self.buffers = False, Buffers(backend.get_array_module(like), dtype)
-        self.by_loops = False  # the transforms are compiled
         self.A, self.B, self.G = [
             backend.to_device_of(z, like) for z in matrices(self.r, self.n, dtype)
         ]
@@ -184,7 +172,7 @@ class Tiling:
         rows = max(1, max(backend.block_bytes(x), least) // max(1, row))
         pieces = list(even_slices(N, rows // self.tiles[0]))
         n = pieces[0].stop if pieces else 0
-        self.last = not self.by_loops and (
+        self.last = (
             self.tiles[-1] <= tuning.WINOGRAD_FEW_TILES and n >= tuning.WINOGRAD_MANY_SAMPLES
         )
         padded = self._zeros(n, C, tuple([t * self.m + self.r - 1 for t in self.tiles]))
@@ -195,13 +183,6 @@ class Tiling:
             n = samples.stop - samples.start
             padded[(slice(0, n), slice(None), *inside)] = x[(samples, slice(None), *image)]
             for part in advance_between(even_slices(self.tiles[0], rows)):
-                if self.by_loops:
-                    some = part.stop - part.start
-                    blocks = -(-n * some * self.tiles[1] // _LANES)
-                    lanes = self.get("places", (len(self.B), C, blocks, _LANES))
-                    _transform_inputs(padded[:n], part.start, some, self.tiles[1], lanes)
-                    yield samples, part, lanes.reshape(len(self.B), C, -1)
-                    continue
                 seen = self._view(padded[:n])[(slice(None),) * (self.n + 2) + (part,)]
                 seen = xp.moveaxis(seen, self.n + 1, -1) if self.last else seen
                 tiles = self.get("tiles", seen.shape)
@@ -289,16 +270,6 @@ class Tiling:
         return out
 
 
-def _place(samples: slice, rows: slice) -> tuple[int, int, int, int]:
-    """A part as loops want it: where the samples begin and how many there are, and the rows."""
-    return (
-        samples.start,
-        samples.stop - samples.start,
-        rows.start,
-        rows.stop - rows.start,
-    )
-
-
 def _corner(shape: Sequence[int]) -> Index:
     """The index of the first cells along the last axes."""
     return (..., *[slice(0, o) for o in shape])
@@ -351,175 +322,3 @@ def toom_cook(r: int, points: tuple[float, ...]) -> tuple[Array, Array, Array]:
     A[-1, -1] = G[-1, -1] = 1  # ∞
     B[-1] = np.polynomial.polynomial.polyfromroots(points)
     return A, B, G
-
-
-# Compiled loops of the transforms, for images of two axes. They take tiles sixteen at a time, side
-# by side, so that each operation is one on a register. With points 0, ±p, ±q and ∞ the matrices
-# have the structure that the formulas below use: what differs for ±p is the sign of odd powers.
-_LANES = 16
-_P, _Q = POINTS[3][1], POINTS[3][3]
-_PP, _QQ = _P * _P, _Q * _Q
-_PPP, _QQQ = _PP * _P, _QQ * _Q
-_SUM, _PRODUCT = _PP + _QQ, _PP * _QQ
-
-
-@compiled
-def _transform_inputs(image: Array4, first: int, rows: int, tiles: int, seen: Array4) -> None:
-    """seen[place, c, tile] ← B x Bᵀ of the tiles of images (n, C, …) from row ``first`` on."""
-    n, C = image.shape[:2]
-    many = n * rows * tiles
-    d = np.empty((36, _LANES), image.dtype)
-    for c in range(C):
-        for block in range(seen.shape[2]):
-            lanes = min(_LANES, many - block * _LANES)
-            if lanes < _LANES:
-                d[:] = 0.0
-            for lane in range(lanes):
-                t = block * _LANES + lane
-                j = 4 * (t % tiles)
-                i = 4 * (first + (t // tiles) % rows)
-                part = image[t // (tiles * rows), c]
-                for a in range(6):
-                    for b in range(6):
-                        d[6 * a + b, lane] = part[i + a, j + b]
-            for b in range(6):
-                _inputs_along(d, b, 6)
-            for a in range(6):
-                _inputs_along(d, 6 * a, 1)
-            for place in range(36):
-                for lane in range(_LANES):
-                    seen[place, c, block, lane] = d[place, lane]
-
-
-@formula
-def _inputs_along(d: Any, k: Any, step: Any) -> Any:
-    """B along one axis, in place: six rows of d."""
-    for lane in range(_LANES):
-        d0 = d[k, lane]
-        d1 = d[k + step, lane]
-        d2 = d[k + 2 * step, lane]
-        d3 = d[k + 3 * step, lane]
-        d4 = d[k + 4 * step, lane]
-        d5 = d[k + 5 * step, lane]
-        d[k, lane] = d4 - _SUM * d2 + _PRODUCT * d0
-        even = d4 - _QQ * d2
-        odd = _P * (d3 - _QQ * d1)
-        d[k + step, lane] = even + odd
-        d[k + 2 * step, lane] = even - odd
-        even = d4 - _PP * d2
-        odd = _Q * (d3 - _PP * d1)
-        d[k + 3 * step, lane] = even + odd
-        d[k + 4 * step, lane] = even - odd
-        d[k + 5 * step, lane] = d5 - _SUM * d3 + _PRODUCT * d1
-
-
-@compiled
-def _transform_outputs(
-    products: Array4, y: Array4, sample: int, samples: int, first: int, rows: int
-) -> None:
-    """y ← A m Aᵀ of products[place, k, tile], of samples from ``sample`` and rows of tiles from
-    ``first`` on.
-    """
-    K = products.shape[1]
-    H, W = y.shape[2:]
-    tiles = (W + 3) // 4
-    many = samples * rows * tiles
-    d = np.empty((36, _LANES), y.dtype)
-    for k in range(K):
-        for block in range(products.shape[2]):
-            lanes = min(_LANES, many - block * _LANES)
-            for place in range(36):
-                for lane in range(_LANES):
-                    d[place, lane] = products[place, k, block, lane]
-            for b in range(6):
-                _outputs_along(d, b, 6)
-            for a in range(4):
-                _outputs_along(d, 6 * a, 1)
-            for lane in range(lanes):
-                t = block * _LANES + lane
-                j = 4 * (t % tiles)
-                i = 4 * (first + (t // tiles) % rows)
-                s = sample + t // (tiles * rows)
-                if i + 4 <= H and j + 4 <= W:
-                    part = y[s, k]
-                    for a in range(4):
-                        for b in range(4):
-                            part[i + a, j + b] = d[6 * a + b, lane]
-                else:
-                    for a in range(min(4, H - i)):
-                        for b in range(min(4, W - j)):
-                            y[s, k, i + a, j + b] = d[a * 6 + b, lane]
-
-
-@formula
-def _outputs_along(d: Any, k: Any, step: Any) -> Any:
-    """A along one axis, in place: six rows of d become the first four."""
-    for lane in range(_LANES):
-        m0 = d[k, lane]
-        plus = d[k + step, lane] + d[k + 2 * step, lane]
-        minus = d[k + step, lane] - d[k + 2 * step, lane]
-        both = d[k + 3 * step, lane] + d[k + 4 * step, lane]
-        other = d[k + 3 * step, lane] - d[k + 4 * step, lane]
-        m5 = d[k + 5 * step, lane]
-        d[k, lane] = m0 + plus + both
-        d[k + step, lane] = _P * minus + _Q * other
-        d[k + 2 * step, lane] = _PP * plus + _QQ * both
-        d[k + 3 * step, lane] = _PPP * minus + _QQQ * other + m5
-
-
-@compiled
-def _transpose_outputs(
-    y: Array4, sample: int, samples: int, first: int, rows: int, given: Array4
-) -> None:
-    """given[place, k, tile] ← Aᵀ y A: the transpose of :func:`_transform_outputs`."""
-    K = given.shape[1]
-    H, W = y.shape[2:]
-    tiles = (W + 3) // 4
-    many = samples * rows * tiles
-    d = np.empty((36, _LANES), y.dtype)
-    for k in range(K):
-        for block in range(given.shape[2]):
-            lanes = min(_LANES, many - block * _LANES)
-            if lanes < _LANES:
-                d[:] = 0.0
-            for lane in range(lanes):
-                t = block * _LANES + lane
-                j = 4 * (t % tiles)
-                i = 4 * (first + (t // tiles) % rows)
-                s = sample + t // (tiles * rows)
-                if i + 4 <= H and j + 4 <= W:
-                    part = y[s, k]
-                    for a in range(4):
-                        for b in range(4):
-                            d[6 * a + b, lane] = part[i + a, j + b]
-                else:
-                    for a in range(4):
-                        for b in range(4):
-                            inside = i + a < H and j + b < W
-                            d[a * 6 + b, lane] = y[s, k, i + a, j + b] if inside else 0.0
-            for a in range(4):
-                _given_along(d, 6 * a, 1)
-            for b in range(6):
-                _given_along(d, b, 6)
-            for place in range(36):
-                for lane in range(_LANES):
-                    given[place, k, block, lane] = d[place, lane]
-
-
-@formula
-def _given_along(d: Any, k: Any, step: Any) -> Any:
-    """Aᵀ along one axis, in place: four rows of d become six."""
-    for lane in range(_LANES):
-        y0 = d[k, lane]
-        y1 = d[k + step, lane]
-        y2 = d[k + 2 * step, lane]
-        y3 = d[k + 3 * step, lane]
-        even = y0 + _PP * y2
-        odd = _P * y1 + _PPP * y3
-        d[k + step, lane] = even + odd
-        d[k + 2 * step, lane] = even - odd
-        even = y0 + _QQ * y2
-        odd = _Q * y1 + _QQQ * y3
-        d[k + 3 * step, lane] = even + odd
-        d[k + 4 * step, lane] = even - odd
-        d[k + 5 * step, lane] = y3

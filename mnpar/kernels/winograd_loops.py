@@ -9,7 +9,6 @@ odd powers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -148,9 +147,7 @@ def _transform_inputs(
 
 
 @compiled
-def _transform_outputs(
-    products: Matrix, first: int, tiles: int, bias: Vector, y: Array4
-) -> None:
+def _transform_outputs(products: Matrix, first: int, tiles: int, bias: Vector, y: Array4) -> None:
     """y ← A m Aᵀ + bias of products[place, tile, k], of ``tiles`` tiles from the ``first`` on."""
     OH, OW, K = y.shape[1:]
     rows, columns, step = (OH + 3) // 4, (OW + 3) // 4, products.shape[1]
@@ -249,9 +246,7 @@ def _parts(windows: Windows, N: int, channels: int, dtype: Any, least: int) -> l
     than ``least`` bytes, which are read for each.
     """
     tile = _PLACES * channels * dtype.itemsize
-    return list(
-        even_slices(N * _tiles(windows), max(tuning.WINOGRAD_LOOP_BYTES, least) // tile)
-    )
+    return list(even_slices(N * _tiles(windows), max(tuning.WINOGRAD_LOOP_BYTES, least) // tile))
 
 
 def convolve(x: Array, filters: Array, bias: Array, windows: Windows, y: Array) -> None:
@@ -274,9 +269,7 @@ def gradient(x: Array, y: Array, windows: Windows) -> Array:
     C, K = x.shape[3], y.shape[3]
     total = np.zeros((_PLACES, C, K), x.dtype)
     product = np.empty_like(total)
-    parts: Iterator[slice] | list[slice] = _parts(
-        windows, len(x), C + K, x.dtype, 2 * total.nbytes
-    )
+    parts = _parts(windows, len(x), C + K, x.dtype, 2 * total.nbytes)
     many = parts[0].stop if parts else 0
     seen, given = _Places(many, C, x.dtype), _Places(many, K, x.dtype)
     for part in advance_between(parts):

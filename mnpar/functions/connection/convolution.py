@@ -23,8 +23,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode, InputGradients
 from mnpar.functions.node import GenericFunction, any_axes, for_axes, show_shapes
-from mnpar.kernels import convolution as loops
-from mnpar.kernels import winograd
+from mnpar.kernels import convolution as loops, winograd
 from mnpar.kernels.columns import Blocks, advance_between
 from mnpar.kernels.sums import sum_over
 from mnpar.kernels.windows import Numbers, PerAxis, Windows, axes_hint

@@ -21,8 +21,8 @@ from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.shape import transpose
 from mnpar.functions.node import GenericFunction, Operand
 from mnpar.functions.normalization.moments import across, cast, centred
-from mnpar.kernels.dtypes import compute_dtype
 from mnpar.kernels.channels_last import is_channels_last
+from mnpar.kernels.dtypes import compute_dtype
 from mnpar.kernels.moments import (
     ChannelView,
     centre,

@@ -1,0 +1,265 @@
+"""Convolutions, poolings and normalizations of images whose channels come last in memory: compiled
+loops against numpy's way, which is their twin, and against float64.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+
+import mnpar.functions as F
+from mnpar.functions.connection.convolution import Convolution, Deconvolution, WeightGradient
+from mnpar.kernels import channels_last, compiler, depthwise, direct, places, winograd_loops
+from mnpar.kernels.windows import Windows
+from mnpar.variable import Variable, grad
+
+needs_numba = pytest.mark.skipif(
+    not compiler.is_installed(), reason="numba is not installed: a second run in .ci/run has it"
+)
+
+# N, C, K, size, kernel, stride, pad, dilate, groups
+CONVOLUTIONS = {
+    "one channel": (2, 1, 20, (12, 12), (5, 5), 1, 0, 1, 1),
+    "few channels, few filters": (2, 3, 5, (9, 7), (3, 3), 1, 1, 1, 1),
+    "many channels": (2, 20, 17, (12, 13), (3, 3), 1, 0, 1, 1),
+    "tiles of Winograd's method that end with the image": (2, 16, 32, (8, 8), (3, 3), 1, 1, 1, 1),
+    "more padding than kernel": (1, 33, 50, (4, 4), (3, 3), 1, 4, 1, 1),
+    "an image as small as the kernel": (3, 16, 16, (3, 3), (3, 3), 1, 0, 1, 1),
+    "a stride": (2, 18, 33, (11, 12), (3, 3), 2, 1, 1, 1),
+    "a stride larger than the kernel": (2, 18, 33, (11, 12), (2, 1), (3, 2), 0, 1, 1),
+    "a kernel and stride that differ along the axes": (
+        2,
+        33,
+        20,
+        (11, 12),
+        (5, 3),
+        (1, 3),
+        2,
+        1,
+        1,
+    ),
+    "dilated": (2, 3, 17, (11, 13), (3, 3), 2, 2, 2, 1),
+    "1 x 1": (2, 18, 19, (5, 6), (1, 1), 1, 0, 1, 1),
+    "1 x 1 with a stride": (2, 18, 19, (5, 6), (1, 1), 2, 0, 1, 1),
+    "to few channels": (2, 17, 2, (9, 9), (3, 3), 1, 1, 1, 1),
+    "more pixels than are added up in a register": (1, 4, 16, (40, 30), (3, 3), 1, 1, 1, 1),
+    "depthwise": (2, 20, 20, (9, 8), (3, 3), 1, 1, 1, 20),
+    "depthwise with a stride": (2, 35, 35, (9, 8), (3, 5), 2, 1, 1, 35),
+    "depthwise, dilated": (1, 16, 16, (9, 9), (3, 3), 3, 2, 2, 16),
+}
+
+
+def example(name, dtype="d"):
+    N, C, K, size, kernel, stride, pad, dilate, groups = CONVOLUTIONS[name]
+    rng = np.random.default_rng(7)
+    windows = Windows.over("test", size, kernel, stride, pad, dilate)
+    shapes = (N, C, *size), (K, C // groups, *kernel), (N, K, *windows.out), (K,), (C,)
+    return windows, groups, [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def results(windows, groups, x, W, y, b, c):
+    """What the three functions make of arrays, and the two that have a bias without it."""
+    convolution, transpose = Convolution(windows, groups), Deconvolution(windows, groups)
+    return {
+        "y": convolution.apply((x, W, b))[0].array,
+        "y without b": convolution.apply((x, W))[0].array,
+        "x": transpose.apply((y, W, c))[0].array,
+        "x without b": transpose.apply((y, W))[0].array,
+        "gW": WeightGradient(windows, groups, W.shape).apply((x, y))[0].array,
+    }
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """Computes by compiled loops, whatever the size, or by the twin."""
+
+    def compute(by_loops, function, *args):
+        with monkeypatch.context() as patch, np.errstate(all="ignore"):
+            patch.setattr(compiler, "least", lambda: 0 if by_loops else sys.maxsize)
+            return function(*args)
+
+    return compute
+
+
+def laid_out(x):
+    """The same numbers with channels last in memory."""
+    y = channels_last.empty_images(x.shape, x.dtype)
+    y[...] = x
+    return y
+
+
+@needs_numba
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_are_what_the_twin_makes(name, computed):
+    windows, groups, arrays = example(name)
+    loops = computed(True, results, windows, groups, *arrays)
+    twin = computed(False, results, windows, groups, *arrays)
+    for what, found in loops.items():
+        np.testing.assert_allclose(found, twin[what], rtol=1e-11, atol=1e-11, err_msg=what)
+
+
+@needs_numba
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_in_float32_err_no_more_than_four_times_as_much_as_the_twin(name, computed):
+    windows, groups, arrays = example(name, "f")
+    truth = computed(False, results, windows, groups, *[x.astype("d") for x in arrays])
+    loops = computed(True, results, windows, groups, *arrays)
+    twin = computed(False, results, windows, groups, *arrays)
+    # Winograd's method loses half a digit, and is taken for fewer channels than by the twin
+    tiles = winograd_loops.is_faster(windows, len(arrays[0]), *arrays[1].shape[:2])
+    for what, found in loops.items():
+        assert found.dtype == np.float32
+        ulp = np.finfo("f").eps * np.abs(truth[what]).max()
+        allowed = 4 * max(np.abs(twin[what] - truth[what]).max(), ulp / 2, 4 * ulp * tiles)
+        assert np.abs(found - truth[what]).max() <= allowed, what
+
+
+@needs_numba
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_the_order_in_memory_changes_nothing_and_that_of_results_is_channels_last(name, computed):
+    windows, groups, arrays = example(name)
+    one = computed(True, results, windows, groups, *arrays)
+    x, W, y, b, c = arrays
+    other = computed(True, results, windows, groups, laid_out(x), W, laid_out(y), b, c)
+    for what, found in other.items():
+        np.testing.assert_array_equal(found, one[what])
+        if what != "gW":
+            assert found.transpose(0, 2, 3, 1).flags.c_contiguous
+            assert found.base is None  # so nobody copies it to own it
+    sides = np.ascontiguousarray(x.transpose(0, 1, 3, 2)).transpose(0, 1, 3, 2)
+    third = computed(True, results, windows, groups, sides, W, y, b, c)
+    np.testing.assert_array_equal(third["y"], one["y"])
+
+
+@needs_numba
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", ["one channel", "a stride", "1 x 1", "dilated", "depthwise"])
+def test_infinite_numbers_and_nan_are_where_the_twin_has_them(name, special, computed):
+    windows, groups, (x, W, y, b, c) = example(name)
+    x[0, 0, 1, 2] = special
+    y[-1, -1, 0, 1] = special
+    loops = computed(True, results, windows, groups, x, W, y, b, c)
+    twin = computed(False, results, windows, groups, x, W, y, b, c)
+    for what, found in loops.items():
+        for test in (np.isnan, np.isposinf, np.isneginf):
+            np.testing.assert_array_equal(test(found), test(twin[what]), err_msg=what)
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", ["e", ">f4", "i4"])
+def test_other_dtypes_and_dimensions_are_left_to_the_twin(dtype, computed):
+    x = np.arange(2 * 3 * 6 * 6).reshape(2, 3, 6, 6).astype(dtype)
+    W = np.ones((4, 3, 3, 3), dtype)
+    found = computed(True, lambda: F.convolution_2d(x, W).array)
+    twin = computed(False, lambda: F.convolution_2d(x, W).array)
+    assert found.dtype == twin.dtype
+    np.testing.assert_array_equal(found, twin)
+    volumes, filters = np.ones((1, 2, 4, 4, 4)), np.ones((3, 2, 2, 2, 2))
+    y = computed(True, lambda: F.convolution_3d(volumes, filters).array)
+    np.testing.assert_array_equal(y, np.full((1, 3, 3, 3, 3), 16.0))
+
+
+@needs_numba
+def test_no_sample_and_no_channel_give_empty_and_zero_results(computed):
+    for N, C in ((0, 3), (2, 0)):
+        x, W = np.ones((N, C, 5, 5)), np.ones((4, C, 3, 3))
+        y = computed(True, lambda x=x, W=W: F.convolution_2d(x, W).array)
+        np.testing.assert_array_equal(y, np.zeros((N, 4, 3, 3)))
+
+
+def test_pixels_have_each_a_place_in_one_way_only():
+    for name in CONVOLUTIONS:
+        windows = example(name)[0]
+        outputs = [some.outputs for some in places.of_image(windows, 2, np.dtype("d"))]
+        pixels = np.concatenate(outputs).tolist()
+        assert len(set(pixels)) == len(pixels)
+        if places.sees_all(windows):
+            assert len(pixels) == windows.size[0] * windows.size[1], name
+
+
+POOLINGS = {  # ksize, stride, pad, cover_all
+    "tiles": (2, 2, 0, True),
+    "tiles that reach beyond": (3, 3, 0, True),
+    "overlapping": (3, 2, 1, False),
+    "at each pixel": (3, 1, 1, True),
+    "with gaps": (2, 3, 0, False),
+    "rows": ((1, 4), (2, 3), 0, True),
+}
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", ["f", "d"])
+@pytest.mark.parametrize("name", POOLINGS)
+def test_max_pooling_and_its_gradient_are_exactly_the_twins(name, dtype, computed):
+    rng = np.random.default_rng(1)
+    x = rng.integers(-9, 9, (2, 5, 9, 10)).astype(dtype)  # there are equal ones
+    x[0, 1, 2, 3] = np.nan
+    x[1, 2, 3, 4] = -np.inf
+
+    def both(x):
+        x = Variable(x)
+        y = F.max_pooling_2d(x, *POOLINGS[name])
+        weights = np.arange(1.0, y.size + 1).reshape(y.shape).astype(dtype)
+        return y.array, grad([y], [x], [Variable(weights)])[0].array
+
+    for found, twin in zip(
+        computed(True, both, laid_out(x)), computed(False, both, x), strict=True
+    ):
+        np.testing.assert_array_equal(found, twin)
+        assert channels_last.is_channels_last(found)
+
+
+@needs_numba
+@pytest.mark.parametrize("mean", [0.0, 3.0, 1e5])
+@pytest.mark.parametrize("C", [3, 16, 37])
+def test_batch_normalization_errs_no_more_than_four_times_as_much_as_the_twin(C, mean, computed):
+    rng = np.random.default_rng(2)
+    x = (rng.standard_normal((6, C, 9, 11)) + mean).astype("f")
+    gamma, beta, weights = [
+        rng.standard_normal(shape).astype("f") for shape in ((C,), (C,), x.shape)
+    ]
+
+    def all_of(x, gamma, beta, weights):
+        xs = [Variable(z) for z in (x, gamma, beta)]
+        y = F.batch_normalization(*xs)
+        return [y.array, *[g.array for g in grad([y], xs, [Variable(weights)])]]
+
+    truth = computed(False, all_of, *[z.astype("d") for z in (x, gamma, beta, weights)])
+    twin = computed(False, all_of, x, gamma, beta, weights)
+    loops = computed(True, all_of, laid_out(x), gamma, beta, weights)
+    assert channels_last.is_channels_last(loops[0])
+    assert channels_last.is_channels_last(loops[1])
+    for found, other, right in zip(loops, twin, truth, strict=True):
+        ulp = np.finfo("f").eps * np.abs(right).max()
+        assert np.abs(found - right).max() <= 4 * max(np.abs(other - right).max(), 2 * ulp)
+
+
+@needs_numba
+def test_a_network_has_the_gradients_that_the_twin_has(computed):
+    rng = np.random.default_rng(3)
+    arrays = [
+        rng.standard_normal(shape)
+        for shape in [(3, 3, 16, 16), (16, 3, 3, 3), (16,), (16,), (16, 16, 3, 3), (24, 16, 1, 1)]
+    ]
+
+    def gradients(*arrays):
+        xs = [Variable(z) for z in arrays]
+        x, W0, gamma, beta, W1, W2 = xs
+        h = F.relu(F.batch_normalization(F.convolution_2d(x, W0, pad=1), gamma, beta))
+        h = F.max_pooling_2d(h + F.convolution_2d(h, W1, pad=1), 2)
+        h = F.average_pooling_2d(F.convolution_2d(h, W2, stride=2), 2)
+        y = F.sum(F.sigmoid(F.deconvolution_2d(h, W2)) ** 2)
+        first = grad([y], xs, enable_double_backprop=True)
+        second = grad([F.sum(first[0] ** 2)], [x, W0, W1, W2])
+        return [g.array for g in (*first, *second)]
+
+    loops = computed(True, gradients, *arrays)
+    twin = computed(False, gradients, *arrays)
+    for found, other in zip(loops, twin, strict=True):
+        np.testing.assert_allclose(found, other, rtol=1e-9, atol=1e-9 * np.abs(other).max())
+
+
+def test_registers_hold_all_channels_and_no_others():
+    for K in (16, 17, 31, 32, 50):
+        assert set(direct.registers(K).reshape(-1).tolist()) == set(range(K))
+    assert depthwise.registers is direct.registers
