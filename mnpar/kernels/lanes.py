@@ -10,11 +10,21 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from typing import Any
 
 from mnpar.kernels.compiler import Formula, numba
 
-LANES = 16  # float32 of the widest registers; where these are narrower, several are used
+
+def _has_wide_registers() -> bool:
+    """Return whether the processor has the 32 registers of 512 bits of AVX-512."""
+    module = sys.modules.get("numpy._core._multiarray_umath")  # of numpy 2, which has asked it
+    features: dict[str, bool] = getattr(module, "__cpu_features__", {})
+    return features.get("AVX512F", False)
+
+
+# float32 that a register holds. (Two registers make as many float64.)
+LANES = 16 if _has_wide_registers() else 8
 
 
 class Primitive(Formula):
@@ -38,6 +48,8 @@ store = Primitive("store")
 """``store(x, i, v)``: v in the places of a contiguous array from its i-th on."""
 fill = Primitive("fill")
 """``fill(number)``: a number in all lanes."""
+where_equal = Primitive("where_equal")
+"""``where_equal(u, v, a, b)``: a in the lanes in which u and v are equal, b in the others."""
 repeat = Primitive("repeat")
 """``repeat(x, i)``: the i-th number of a contiguous array in all lanes."""
 
@@ -113,6 +125,13 @@ def _instructions() -> dict[str, Any]:
 
         return Lanes(x.dtype)(x, types.intp), emit
 
+    @extending.intrinsic  # type: ignore[untyped-decorator]
+    def where_equal(typing: Any, u: Any, v: Any, a: Any, b: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.select(builder.fcmp_ordered("==", *args[:2]), *args[2:])
+
+        return u(u, v, a, b), emit
+
     def arithmetic(sign: Any, instruction: str) -> None:
         @extending.intrinsic  # type: ignore[untyped-decorator]
         def compute(typing: Any, v: Any, w: Any) -> Any:
@@ -132,4 +151,10 @@ def _instructions() -> dict[str, Any]:
     arithmetic(operator.add, "fadd")
     arithmetic(operator.sub, "fsub")
     arithmetic(operator.mul, "fmul")
-    return {"load": load, "store": store, "fill": fill, "repeat": repeat}
+    return {
+        "load": load,
+        "store": store,
+        "fill": fill,
+        "repeat": repeat,
+        "where_equal": where_equal,
+    }

@@ -14,6 +14,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.kernels.channels_last import as_pixels, empty_images, is_channels_last
 from mnpar.kernels.compiler import Array4, Cube, compiled, formula, has_loops, suits
+from mnpar.kernels.lanes import LANES, fill, load, store, where_equal
 from mnpar.kernels.windows import Windows
 
 
@@ -126,6 +127,33 @@ def _spread_over_pixels(
                     _take(x[n, h, w], y[n, oh, ow], left, gx[n, h, w], _ONE, last)
 
 
+@compiled
+def _spread_over_tiles(
+    x: Array4, y: Array4, gy: Array4, gx: Array4, kh: int, kw: int, sh: int, sw: int
+) -> None:
+    """The same where no two windows meet and there is no padding: nothing is added up."""
+    H, W, C = x.shape[1:]
+    N, OH, OW = y.shape[:3]
+    zero = fill(x.dtype.type(0))
+    if kh * kw * OH * OW != H * W:
+        gx[:, :, :, :] = 0.0  # there are cells that no window sees
+    for p in range(N * OH * OW):
+        n, top, start = p // (OW * OH), p // OW % OH * sh, p % OW * sw
+        for k in range((C + LANES - 1) // LANES):
+            c = min(k * LANES, C - LANES)
+            most = load(y, p * C + c)
+            left = load(gy, p * C + c)
+            for i in range(min(kh, H - top)):
+                for j in range(min(kw, W - start)):
+                    o = ((n * H + top + i) * W + start + j) * C + c
+                    if i == kh - 1 and j == kw - 1:
+                        store(gx, o, left)
+                    else:
+                        cells = load(x, o)
+                        store(gx, o, where_equal(cells, most, left, zero))
+                        left = where_equal(cells, most, zero, left)
+
+
 def _numbers(windows: Windows) -> tuple[int, ...]:
     """The kernel, stride and padding of two axes, for the loops."""
     return tuple([n for two in (windows.K, windows.stride, windows.pad) for n in two])
@@ -149,7 +177,10 @@ def spread_maximum(x: Array, y: Array, gy: Array, windows: Windows) -> Array | N
     if is_channels_last(x) and has_loops(x, y, gy):
         gx = empty_images(x.shape, x.dtype)
         pixels = [as_pixels(z) for z in (x, y, gy, gx)]
-        _spread_over_pixels(*pixels, *_numbers(windows))
+        if windows.is_disjoint and not any(windows.pad) and x.shape[1] >= LANES:
+            _spread_over_tiles(*pixels, *windows.K, *windows.stride)
+        else:
+            _spread_over_pixels(*pixels, *_numbers(windows))
         return gx
     if not suits(x, y, gy):
         return None

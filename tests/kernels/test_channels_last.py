@@ -188,11 +188,12 @@ POOLINGS = {  # ksize, stride, pad, cover_all
 
 
 @needs_numba
+@pytest.mark.parametrize("C", [5, 21])
 @pytest.mark.parametrize("dtype", ["f", "d"])
 @pytest.mark.parametrize("name", POOLINGS)
-def test_max_pooling_and_its_gradient_are_exactly_the_twins(name, dtype, computed):
+def test_max_pooling_and_its_gradient_are_exactly_the_twins(name, dtype, C, computed):
     rng = np.random.default_rng(1)
-    x = rng.integers(-9, 9, (2, 5, 9, 10)).astype(dtype)  # there are equal ones
+    x = rng.integers(-9, 9, (2, C, 9, 10)).astype(dtype)  # there are equal ones
     x[0, 1, 2, 3] = np.nan
     x[1, 2, 3, 4] = -np.inf
 
