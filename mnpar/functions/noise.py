@@ -97,8 +97,11 @@ def dropout(
     if not config.train:
         return (x, None) if return_mask else x
     if mask is None:
-        backend.require_float_dtype("dropout", x.array)
-        mask = _draw(x.array, ratio, rng or generator(), whole, part)
+        own = x
+        if x.layout is not None:
+            own, whole, part = x.part, x.shape, x.box.index  # type: ignore[attr-defined]
+        backend.require_float_dtype("dropout", own.array)
+        mask = _draw(own.array, ratio, rng or generator(), whole, part)
     elif mask.shape != x.shape:
         raise ValueError(f"dropout: a mask of shape {mask.shape} does not fit x of shape {x.shape}")
     (y,) = Dropout(mask).apply((x,))

@@ -64,6 +64,12 @@ class SpatialGrid:
                 f"its {math.prod(self.dims)} parts: the communicator has {comm.size}"
             )
 
+    def with_dims(self, dims: Sequence[int]) -> SpatialGrid:
+        """Return another grid of the same ranks."""
+        grid = SpatialGrid(self.comm, dims)
+        grid.seen = self.seen
+        return grid
+
     def __deepcopy__(self, memo: dict[int, Any]) -> SpatialGrid:
         return self  # ranks are not copied
 

@@ -49,9 +49,14 @@ def _boxes(
     shape: tuple[int, ...], dims: tuple[int, ...], axes: tuple[int, ...], ranks: int
 ) -> tuple[Box, ...]:
     """Every rank's box of an array; ranks that the grid does not need have empty ones."""
-    first = min(axes, default=len(shape))
-    inner = blocks(shape[first:], [_parts(dims, axes, a) for a in range(first, len(shape))], ranks)
-    return tuple([Box((0,) * first + b.start, shape[:first] + b.stop) for b in inner])
+    found = []
+    for cut in blocks([shape[a] for a in axes], dims, ranks):
+        start = [0] * len(shape)
+        stop = list(shape)
+        for a, first, last in zip(axes, cut.start, cut.stop, strict=True):
+            start[a], stop[a] = first, last
+        found.append(Box(tuple(start), tuple(stop)))
+    return tuple(found)
 
 
 def _parts(dims: tuple[int, ...], axes: tuple[int, ...], axis: int) -> int:
@@ -177,7 +182,7 @@ class GridLayout:
         if [a for a in self.cut_axes if a < first]:
             self.refuse(who, f"axes before axis {first} must be whole")
         dims = [_parts(self.grid.dims, self.axes, a) for a in range(first, len(self.shape))]
-        return SpatialGrid(self.grid.comm, dims)
+        return self.grid.with_dims(dims)
 
     def take_own(self, x: Any) -> Variable:
         """Return the cells that this rank's part meets of an array that every rank has, where the

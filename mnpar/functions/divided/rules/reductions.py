@@ -9,7 +9,6 @@ from typing import Any
 from mnpar.functions.communication.exchange import exchange
 from mnpar.functions.communication.shared import reduce_from
 from mnpar.functions.connection.linear import Linear
-from mnpar.functions.divided.halo import SpatialGrid
 from mnpar.functions.divided.layout import DividedVariable, GridLayout
 from mnpar.functions.divided.rules.table import layout_rule, only_first
 from mnpar.functions.math.reduction import Max, Mean, Min, Sum
@@ -33,7 +32,7 @@ def without(layout: GridLayout, axes: tuple[int, ...], keepdims: bool) -> GridLa
         return layout.like(shape)
     # an axis that the grid has and does not cut goes, too
     dims = [parts for a, parts in zip(layout.axes, layout.grid.dims, strict=True) if a not in axes]
-    grid = SpatialGrid(layout.grid.comm, dims)
+    grid = layout.grid.with_dims(dims)
     return GridLayout(
         grid, [layout.shape[a] for a in left], [left.index(a) for a in layout.axes if a in left]
     )
@@ -62,9 +61,8 @@ def _sum_of_rows(node: Any, x: DividedVariable, y: Variable, axes: tuple[int, ..
     to = without(x.layout, axes, node.keepdims)
     if node.keepdims:
         to = GridLayout(
-            SpatialGrid(
-                to.grid.comm,
-                [1 if a in axes else parts for a, parts in zip(to.axes, to.grid.dims, strict=True)],
+            to.grid.with_dims(
+                [1 if a in axes else parts for a, parts in zip(to.axes, to.grid.dims, strict=True)]
             ),
             to.shape,
             to.axes,

@@ -1,0 +1,284 @@
+"""Rules of functions that move, join or pick elements. Along axes that are whole they are done on
+parts; along an axis that is cut each rank receives the cells that its part of the result takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mnpar.functions.array.get_item import GetItem
+from mnpar.functions.array.joining import Concat, Separate, SplitAxis, Stack
+from mnpar.functions.array.pad import Pad
+from mnpar.functions.array.rearranging import Flip, Permutate
+from mnpar.functions.array.repeat import Repeat
+from mnpar.functions.array.shape import Reshape, Transpose
+from mnpar.functions.communication.exchange import exchange
+from mnpar.functions.divided.layout import DividedVariable, GridLayout
+from mnpar.functions.divided.rules.table import aligned, layout_rule
+from mnpar.plans import Box, Plan, padded
+from mnpar.variable import Variable
+
+
+def replaced(values: Sequence[int], axis: int, value: int) -> tuple[int, ...]:
+    """Return the values with another one at one place."""
+    return (*values[:axis], value, *values[axis + 1 :])
+
+
+def take(x: DividedVariable, axis: int, places: Any) -> DividedVariable:
+    """Return ``x[places]`` along an axis that is cut: each rank receives the cells from the first
+    to the last one that its part of the result takes.
+    """
+    layout = x.layout
+    places = np.asarray(places)
+    to = layout.like(replaced(x.shape, axis, len(places)))
+    wants = []
+    for box in to.boxes:
+        own = places[box.start[axis] : box.stop[axis]]
+        ends = (int(own.min()), int(own.max()) + 1) if own.size and box.volume else (0, 0)
+        wants.append(Box(replaced(box.start, axis, ends[0]), replaced(box.stop, axis, ends[1])))
+    y = layout.moved(x, to, wants)
+    box = to.box
+    own = places[box.start[axis] : box.stop[axis]] - wants[layout.grid.comm.rank].start[axis]
+    if box.volume and not np.array_equal(own, np.arange(y.shape[axis])):
+        (y,) = GetItem((slice(None),) * axis + (own,)).apply((y,))
+    return to.divided(y)
+
+
+@layout_rule(Flip)
+def flip(node: Any, x: Any) -> Any:
+    axis = node.axis % x.ndim
+    if axis in x.layout.cut_axes:
+        return take(x, axis, np.arange(x.shape[axis])[::-1])
+    return x.layout.divided(Flip(axis).apply((x.part,))[0])
+
+
+@layout_rule(Permutate)
+def permutate(node: Any, x: Any) -> Any:
+    axis = node.axis % x.ndim
+    if axis in x.layout.cut_axes:
+        return take(x, axis, node.places)
+    return x.layout.divided(Permutate(node.places, node.opposite, axis).apply((x.part,))[0])
+
+
+@layout_rule(Repeat)
+def repeat(node: Any, x: Any) -> Any:
+    axis = node.axis % x.ndim
+    if axis in x.layout.cut_axes:
+        return take(x, axis, np.arange(x.shape[axis]).repeat(node.n))
+    layout = x.layout.like(replaced(x.shape, axis, x.shape[axis] * node.n))
+    return layout.divided(Repeat(node.n, axis).apply((x.part,))[0])
+
+
+@layout_rule(SplitAxis)
+def split_axis(node: Any, x: Any) -> Any:
+    axis, cuts = node.axis % x.ndim, list(node.cuts)
+    if axis in x.layout.cut_axes:
+        return tuple([take(x, axis, np.arange(a, b)) for a, b in pairwise(cuts)])
+    layouts = [x.layout.like(replaced(x.shape, axis, b - a)) for a, b in pairwise(cuts)]
+    parts = SplitAxis(cuts, axis).apply((x.part,))
+    return tuple([layout.divided(y) for layout, y in zip(layouts, parts, strict=True)])
+
+
+@layout_rule(Concat)
+def concat(node: Any, *xs: Any) -> Any:
+    first = next(x for x in xs if getattr(x, "layout", None) is not None)
+    axis = node.axis % first.ndim
+    lengths, own = [], []
+    for x in xs:
+        likewise = first.layout.like(replaced(first.shape, axis, x.shape[axis]))
+        if x.shape != likewise.shape:
+            raise ValueError("their other axes differ")
+        if getattr(x, "layout", None) is None:
+            x = likewise.divided(likewise.take_own(x))
+        elif not x.layout.matches(likewise):
+            x.layout.refuse(node.label, f"another input is {first.layout}: all must be cut alike")
+        lengths.append(x.shape[axis])
+        own.append(x)
+    layout = first.layout.like(replaced(first.shape, axis, sum(lengths)))
+    if axis not in layout.cut_axes:
+        return layout.divided(Concat(axis).apply(tuple([x.part for x in own]))[0])
+    parts, start = [], 0
+    for x, length in zip(own, lengths, strict=True):
+        ends = [
+            [min(max(end - start, 0), length) for end in (box.start[axis], box.stop[axis])]
+            for box in layout.boxes
+        ]
+        wants = [
+            Box(replaced(box.start, axis, a), replaced(box.stop, axis, b))
+            for box, (a, b) in zip(layout.boxes, ends, strict=True)
+        ]
+        parts.append(x.layout.moved(x, layout, wants))
+        start += length
+    return layout.divided(Concat(axis).apply(tuple(parts))[0])
+
+
+@layout_rule(Stack)
+def stack(node: Any, *xs: Any) -> Any:
+    layout, parts = aligned(node, xs)
+    if [x for x in xs if x.shape != layout.shape]:
+        raise ValueError("their shapes differ")
+    ndim = len(layout.shape) + 1
+    axis = node.axis % ndim
+    shape = (*layout.shape[:axis], len(xs), *layout.shape[axis:])
+    to = layout.like(shape, [a + (a >= axis) for a in layout.axes])
+    return to.divided(Stack(axis).apply(tuple(parts))[0])
+
+
+@layout_rule(Separate)
+def separate(node: Any, x: Any) -> Any:
+    axis = node.axis % x.ndim
+    layout = without_axis(node, x.layout, axis)
+    return tuple([layout.divided(y) for y in Separate(axis).apply((x.part,))])
+
+
+def without_axis(node: Any, layout: GridLayout, axis: int) -> GridLayout:
+    """Return the layout without an axis, which must not be cut."""
+    if axis in layout.cut_axes:
+        layout.refuse(node.label, f"axis {axis}, which is cut, is taken apart")
+    kept = [(a, d) for a, d in zip(layout.axes, layout.grid.dims, strict=True) if a != axis]
+    grid = layout.grid
+    if len(kept) < len(grid.dims):
+        grid = grid.with_dims([d for _, d in kept])
+    shape = (*layout.shape[:axis], *layout.shape[axis + 1 :])
+    return GridLayout(grid, shape, [a - (a > axis) for a, _ in kept])
+
+
+@layout_rule(Transpose)
+def transpose(node: Any, x: Any) -> Any:
+    ndim = x.ndim
+    order = [a % ndim for a in (range(ndim)[::-1] if node.axes is None else node.axes)]
+    axes = [order.index(a) for a in x.layout.axes]
+    if axes != sorted(axes):
+        x.layout.refuse(node.label, "the axes of the grid would come in another order")
+    layout = x.layout.like([x.shape[a] for a in order], axes)
+    return layout.divided(Transpose(tuple(order)).apply((x.part,))[0])
+
+
+@layout_rule(Reshape)
+def reshape(node: Any, x: Any) -> Any:
+    """Axes that are cut stay as they are; those before, between and after them may be joined and
+    split.
+    """
+    new = list(node.shape)
+    if -1 in new:
+        rest = int(np.prod([n for n in new if n != -1]))
+        new[new.index(-1)] = x.size // rest if rest else 0
+    if int(np.prod(new)) != x.size or min(new, default=0) < 0:
+        raise ValueError("not as many elements")
+    axes = []
+    for a in x.layout.axes:
+        before = int(np.prod(x.shape[:a]))
+        places = [
+            b
+            for b, n in enumerate(new)
+            if n == x.shape[a]
+            and int(np.prod(new[:b])) == before
+            and int(np.prod(new[b + 1 :])) == int(np.prod(x.shape[a + 1 :]))
+            and b not in axes
+        ]
+        if not places:
+            x.layout.refuse(node.label, f"axis {a}, which is cut, is not an axis of {tuple(new)}")
+        axes.append(places[0])
+    layout = x.layout.like(new, axes)
+    return layout.divided(Reshape(layout.box.shape).apply((x.part,))[0])
+
+
+@layout_rule(Pad)
+def pad(node: Any, x: Any) -> Any:
+    y = x
+    for axis, ((low, high), (before, after)) in enumerate(
+        zip(node.widths, node.values, strict=True)
+    ):
+        steps = (
+            [((low, high), before)] if before == after else [((low, 0), before), ((0, high), after)]
+        )
+        for widths, value in steps:
+            if widths != (0, 0):
+                y = _padded(y, axis, widths, value)
+    return y
+
+
+def _padded(x: DividedVariable, axis: int, widths: tuple[int, int], value: Any) -> DividedVariable:
+    layout = x.layout
+    to = layout.like(replaced(x.shape, axis, x.shape[axis] + sum(widths)))
+    if axis not in layout.cut_axes:
+        every = [(0, 0)] * x.ndim
+        every[axis] = widths
+        values = np.broadcast_to(value, (x.ndim, 2))
+        return to.divided(Pad(every, values).apply((x.part,))[0])
+    steps = replaced((0,) * x.ndim, axis, -widths[0])
+    want = [padded(box.shift(steps), x.shape) for box in to.boxes]
+    y: Variable = exchange(layout.grid.comm, x.part, Plan(layout.boxes, want), float(value))
+    return to.divided(y)
+
+
+@layout_rule(GetItem)
+def get_item(node: Any, x: Any) -> Any:
+    index, own = list(_entries(node, x)), x
+    axis = 0
+    for i, entry in enumerate(index):
+        if entry is None:
+            continue
+        if axis in x.layout.cut_axes and not _is_all(entry, x.shape[axis]):
+            if not isinstance(entry, slice | np.ndarray):
+                x.layout.refuse(node.label, f"it picks a place of axis {axis}, which is cut")
+            places = np.arange(x.shape[axis])[entry]
+            own = take(own, axis, places)
+            index[i] = slice(None)
+        axis += 1
+    return _on_whole_axes(node, own, index)
+
+
+def _entries(node: Any, x: DividedVariable) -> list[Any]:
+    """Return an index as an entry for each axis and each new axis."""
+    given = node.index if isinstance(node.index, tuple) else (node.index,)
+    given = tuple([np.asarray(i) if isinstance(i, list) else i for i in given])
+    arrays = [i for i in given if isinstance(i, np.ndarray) and i.ndim]
+    numbers = [i for i in given if hasattr(i, "__index__")]
+    plain = [
+        i is None or i is Ellipsis or isinstance(i, slice) or hasattr(i, "__index__") for i in given
+    ]
+    if plain.count(False) != len(arrays) or len(arrays) > 1 or (arrays and numbers):
+        x.layout.refuse(node.label, "one array of places, and no numbers beside it, may be named")
+    if arrays and (arrays[0].ndim > 1 or arrays[0].dtype.kind not in "iu"):
+        x.layout.refuse(node.label, "an array of places has one axis of integers")
+    named = len([i for i in given if i is not None and i is not Ellipsis])
+    if named > x.ndim:
+        raise IndexError(f"too many indices for shape {x.shape}: {named}")
+    rest = [slice(None)] * (x.ndim - named)
+    places = [k for k, i in enumerate(given) if i is Ellipsis]
+    at = places[0] if places else len(given)
+    return [*given[:at], *rest, *given[at + 1 :]]
+
+
+def _is_all(entry: Any, length: int) -> bool:
+    return isinstance(entry, slice) and entry.indices(length) == (0, length, 1)
+
+
+def _on_whole_axes(node: Any, x: DividedVariable, index: list[Any]) -> Any:
+    if all([isinstance(i, slice) and i == slice(None) for i in index]):
+        return x
+    layout, axis, place, axes = x.layout, 0, 0, []
+    for entry in index:
+        if entry is None:
+            place += 1
+            continue
+        goes = hasattr(entry, "__index__") and not isinstance(entry, np.ndarray)
+        if axis in layout.axes and not goes:
+            axes.append(place)
+        if axis in layout.axes and goes:
+            dims = [d for a, d in zip(layout.axes, layout.grid.dims, strict=True) if a != axis]
+            grid = layout.grid.with_dims(dims)
+            left = [a for a in layout.axes if a != axis]
+            layout = GridLayout(grid, layout.shape, left)
+        place += not goes
+        axis += 1
+    shape = np.broadcast_to(np.zeros(()), x.shape)[tuple(index)].shape
+    (y,) = GetItem(tuple(index)).apply((x.part,))
+    if not layout.axes:
+        return y
+    return layout.like(shape, axes).divided(y)
