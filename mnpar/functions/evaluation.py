@@ -8,6 +8,7 @@ by these sizes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ def accuracy(y: Variable | Array, t: Variable | Array, ignore_label: int | None 
         >>> float(F.accuracy(y, np.array([0, 1, 1])).array.round(3))
         0.667
     """
-    y = as_variable(y).array
-    t = as_variable(t).array
+    y = as_variable(y)
+    t = as_variable(t)
     if t.dtype.kind not in "iu":
         raise ValueError(
             f"accuracy: the labels have dtype {t.dtype}; they are integers: "
@@ -51,11 +52,23 @@ def accuracy(y: Variable | Array, t: Variable | Array, ignore_label: int | None 
         raise ValueError(
             f"accuracy: shapes {show_shapes([y.shape, t.shape])} are not (N, C, …) and (N, …)"
         )
-    right = y.argmax(axis=1).reshape(t.shape) == t
+    scores, labels, total = _own("accuracy", y, t, 1)
+    right = scores.argmax(axis=1).reshape(labels.shape) == labels
     if ignore_label is None:
-        return _share(right.sum(), t.size, y)
-    counted = t != ignore_label
-    return _share((right & counted).sum(), counted.sum(), y)
+        return _share(total(right.sum()), t.size, scores)
+    counted = labels != ignore_label
+    return _share(total((right & counted).sum()), total(counted.sum()), scores)
+
+
+def _own(
+    who: str, y: Variable, t: Variable, axis: int | None
+) -> tuple[Array, Array, Callable[[Any], Any]]:
+    """Return scores and labels, of divided arrays this rank's, and a function that sums a count
+    over the ranks.
+    """
+    if y.layout is None:
+        return y.array, t.array, lambda n: n
+    return (y.part.array, *y.layout.labels(who, t, axis))  # type: ignore[attr-defined]
 
 
 def binary_accuracy(y: Variable | Array, t: Variable | Array) -> Variable:
@@ -77,11 +90,12 @@ def binary_accuracy(y: Variable | Array, t: Variable | Array) -> Variable:
         >>> float(F.binary_accuracy(np.array([-1.0, 2.0]), np.array([0, 0])).array)
         0.5
     """
-    y = as_variable(y).array
-    t = as_variable(t).array
+    y = as_variable(y)
+    t = as_variable(t)
     check_shapes("binary_accuracy", y, t)
-    counted = t != -1
-    return _share((((y >= 0) == t) & counted).sum(), counted.sum(), y)
+    scores, labels, total = _own("binary_accuracy", y, t, None)
+    counted = labels != -1
+    return _share(total((((scores >= 0) == labels) & counted).sum()), total(counted.sum()), scores)
 
 
 def classification_summary(

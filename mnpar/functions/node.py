@@ -151,7 +151,7 @@ def _constant(
         return compute(backend.get_array_module(array), array)
 
     refuse = functools.partial(check_keywords, compute.__name__, _OF_ONE)
-    result = functools.partial(without_gradient, compute.__name__, on_its_module)
+    result = functools.partial(without_gradient, compute.__name__, on_its_module, elementwise=True)
 
     def function(x: Variable | Array, **words: Any) -> Variable:
         if words:
@@ -236,9 +236,22 @@ def array_of(x: Variable | Array | Result) -> Array | Result:
     return x.array if isinstance(x, Variable) else x
 
 
-def without_gradient(name: str, compute: Callable[[Array], Array], x: Variable | Array) -> Variable:
-    """Return the result of a function without a derivative, or with the derivative 0."""
-    array = as_variable(x).array
+def without_gradient(
+    name: str, compute: Callable[[Array], Array], x: Variable | Array, elementwise: bool = False
+) -> Variable:
+    """Return the result of a function without a derivative, or with the derivative 0.
+
+    Args:
+        name: of the function.
+        compute: the result, from an array.
+        x: the input.
+        elementwise: each element of the result depends on the one at its place alone.
+    """
+    x = as_variable(x)
+    if elementwise and x.layout is not None:
+        part: Variable = x.layout.divided(without_gradient(name, compute, x.part))  # type: ignore[attr-defined]
+        return part
+    array = x.array
     try:
         return Variable(backend.wrap_scalar(compute(array)), requires_grad=False)
     except (TypeError, AttributeError, np.exceptions.AxisError) as error:

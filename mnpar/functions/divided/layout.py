@@ -235,6 +235,29 @@ class GridLayout:
                 )
             seen[id(param)] = ref(param)
 
+    def labels(self, who: str, t: Any, axis: int | None) -> tuple[Array, Callable[[Any], Any]]:
+        """Return the labels of this rank's part, and a function that sums a count over the ranks.
+
+        Args:
+            who: of the function that asks.
+            t: labels of all places, whole or divided.
+            axis: of this array, which labels do not have: the classes.
+
+        Raises:
+            LayoutError: the classes are cut, or the labels in another way than the scores.
+        """
+        own = self
+        if axis is not None:
+            if axis in self.cut_axes:
+                self.refuse(who, f"the classes, axis {axis}, are cut")
+            shape = (*self.shape[:axis], *self.shape[axis + 1 :])
+            own = self.like(shape, [a - (a > axis) for a in self.axes])
+        t = as_variable(t)
+        if t.layout is not None and not own.matches(t.layout):
+            t.layout.refuse(who, f"the scores are {self}: labels must be cut as they are")
+        labels = own.take_own(t) if t.layout is None else t.part
+        return labels.array, lambda n: self.grid.comm.allreduce(np.asarray(n))
+
     def moved(
         self, x: DividedVariable, to: GridLayout, wants: Sequence[Box] | None = None
     ) -> Variable:

@@ -75,8 +75,15 @@ def sigmoid_cross_entropy(
     """
     check_option("sigmoid_cross_entropy", "reduce", reduce, "mean", "no")
     x = as_variable(x)
-    labels = as_variable(t).array
-    check_shapes("sigmoid_cross_entropy", x, labels)
+    t = as_variable(t)
+    check_shapes("sigmoid_cross_entropy", x, t)
+    total: Any = int  # of counts, over all ranks that have labels
+    if t.layout is None:
+        labels = t.array
+    elif x.layout is None:
+        t.layout.refuse("sigmoid_cross_entropy", "the scores are whole")
+    else:
+        labels, total = x.layout.labels("sigmoid_cross_entropy", t, None)
     if labels.dtype.kind not in "iub":
         raise ValueError(
             f"sigmoid_cross_entropy: the labels have dtype {labels.dtype}; they are integers: "
@@ -97,5 +104,5 @@ def sigmoid_cross_entropy(
     mean = None
     if reduce == "mean":
         count = labels.size if counted is None else int(counted.sum())
-        mean = 1 / max(count if normalize else x.shape[0] if x.ndim else 1, 1)
+        mean = 1 / max(int(total(count)) if normalize else x.shape[0] if x.ndim else 1, 1)
     return SigmoidCrossEntropy(s, counted, mean).apply((x,))[0]

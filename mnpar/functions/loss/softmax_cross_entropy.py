@@ -8,6 +8,7 @@ For scores x (C classes) and the right class t, ``l = log Σⱼ exp xⱼ - xₜ`
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -142,27 +143,36 @@ def softmax_cross_entropy(
     """
     check_option(_NAME, "reduce", reduce, "mean", "no")
     x = as_variable(x)
-    t = t if type(t) is np.ndarray else as_variable(t).array
+    labels: Any = t if type(t) is np.ndarray else as_variable(t)
+    layout = getattr(labels, "layout", None)
+    if layout is None:
+        labels = array_of(labels)
     shape = x.shape[:1] + x.shape[2:]
+    total: Any = int  # of counts, over all ranks that have labels
     if x.ndim < 2:
         raise ValueError(f"softmax_cross_entropy: scores of shape {x.shape} are not (N, C, …)")
-    if t.dtype.kind == "f":
-        return _soft(x, t, normalize, class_weight, reduce, soft_target_loss)
-    if t.dtype.kind not in "iu":
+    if labels.dtype.kind == "f":
+        return _soft(x, labels, normalize, class_weight, reduce, soft_target_loss)
+    if labels.dtype.kind not in "iu":
         raise ValueError(
-            f"softmax_cross_entropy: the labels have dtype {t.dtype}; they are integers: {_CAST}"
+            f"softmax_cross_entropy: the labels have dtype {labels.dtype}; they are integers: "
+            f"{_CAST}"
         )
-    if t.shape != shape:
+    if labels.shape != shape:
         raise ValueError(
-            f"softmax_cross_entropy: shapes {show_shapes([x.shape, t.shape])} do not belong "
+            f"softmax_cross_entropy: shapes {show_shapes([x.shape, labels.shape])} do not belong "
             "together: for scores (N, C, …) the "
-            f"labels have shape (N, …), here {shape}{labels_hint(t, x, shape)}"
+            f"labels have shape (N, …), here {shape}{labels_hint(labels, x, shape)}"
         )
-    labels, valid = require_labels(_NAME, t, x.shape[1], ignore_label)
+    if layout is not None and x.layout is None:
+        layout.refuse(_NAME, "the scores are whole")
+    if layout is not None:
+        labels, total = x.layout.labels(_NAME, labels, 1)
+    labels, valid = require_labels(_NAME, labels, x.shape[1], ignore_label)
     mean = None
     if reduce == "mean":
-        count = shape[0] if not normalize else labels.size if valid is None else int(valid.sum())
-        mean = 1 / max(count, 1)
+        count = labels.size if valid is None else int(valid.sum())
+        mean = 1 / max(int(total(count)) if normalize else shape[0], 1)
     weight = label_weights(_NAME, labels, valid, class_weight, x.shape[1], compute_dtype(x))
     return SoftmaxCrossEntropy(labels, weight, mean, cache_score).apply((x,))[0]
 

@@ -181,3 +181,60 @@ def test_one_rank_sends_what_the_halo_needs_and_no_more():
 
     row = IMAGES[:, :, :1].nbytes
     assert mnpar.run(program, ranks=2) == [(1, row), (1, row)]
+
+
+SCORES = np.random.default_rng(5).standard_normal((2, 3, 5, 4))
+CELLS = np.random.default_rng(6).integers(-1, 3, (2, 5, 4))
+BINARY = np.random.default_rng(7).integers(-1, 2, (2, 3, 5, 4))
+OF_LABELS = {
+    "softmax cross entropy": (F.softmax_cross_entropy, CELLS),
+    "divided by samples": (lambda x, t: F.softmax_cross_entropy(x, t, normalize=False), CELLS),
+    "of each": (lambda x, t: F.sum(F.softmax_cross_entropy(x, t, reduce="no") ** 2), CELLS),
+    "weights": (
+        lambda x, t: F.softmax_cross_entropy(x, t, class_weight=np.array([1.0, 2.0, 3.0])),
+        CELLS,
+    ),
+    "accuracy": (lambda x, t: F.accuracy(x, t, ignore_label=-1), CELLS),
+    "all count": (lambda x, t: F.accuracy(x, t), CELLS),
+    "sigmoid cross entropy": (F.sigmoid_cross_entropy, BINARY),
+    "binary accuracy": (F.binary_accuracy, BINARY),
+}
+
+
+def from_labels(comm, name, dims, labels_divided):
+    call, labels = OF_LABELS[name]
+    x = scores = mnpar.Variable(SCORES.copy())
+    if dims is not None:
+        grid = mnpar.SpatialGrid(comm, dims)
+        x = grid.cut(scores)
+        labels = grid.cut(labels) if labels_divided else labels
+    y = call(x, labels)
+    if y.requires_grad:
+        y.backward()
+    return y.item(), scores.grad
+
+
+@pytest.mark.parametrize("labels_divided", [False, True])
+@pytest.mark.parametrize("dims", [(2, 1), (1, 3), (2, 2), (3, 2)], ids=str)
+@pytest.mark.parametrize("name", OF_LABELS)
+def test_losses_and_accuracies_of_each_cell_are_those_of_one_process(name, dims, labels_divided):
+    value, gradient = from_labels(None, name, None, False)
+    ranks = int(np.prod(dims))
+    for found in mnpar.run(lambda comm: from_labels(comm, name, dims, labels_divided), ranks):
+        assert found[0] == pytest.approx(value, rel=1e-13)
+        if gradient is not None:
+            np.testing.assert_allclose(found[1], gradient, rtol=1e-12, atol=1e-16)
+
+
+@pytest.mark.parametrize("name", OF_LABELS)
+def test_labels_that_are_cut_in_another_way_than_scores_are_refused(name):
+    call, labels = OF_LABELS[name]
+
+    def program(comm):
+        rows, columns = mnpar.SpatialGrid(comm, (2, 1)), mnpar.SpatialGrid(comm, (1, 2))
+        with pytest.raises(LayoutError):
+            call(rows.cut(SCORES), columns.cut(labels))
+        with pytest.raises(LayoutError):
+            call(SCORES, columns.cut(labels))
+
+    mnpar.run(program, ranks=2)

@@ -36,16 +36,19 @@ def softmax_cross_entropy(node: Any, x: Any) -> Any:
         x.layout.refuse(node.label, "the classes, axis 1, are cut")
     shape = x.shape[:1] + x.shape[2:]
     layout = x.layout.like(shape, [a - (a > 1) for a in x.layout.axes])
-    labels = own_cells(node.labels.reshape(shape), layout).ravel()
-    weight = node.weight
-    if weight is not None:
-        weight = own_cells(weight.reshape(shape), layout).ravel()
+    labels, weight = node.labels, node.weight
+    if labels.size != layout.box.volume:
+        labels = own_cells(labels.reshape(shape), layout).ravel()
+        if weight is not None:
+            weight = own_cells(weight.reshape(shape), layout).ravel()
     own = SoftmaxCrossEntropy(labels, weight, node.mean, node.cache_score)
     return _summed(node, own.apply((x.part,))[0], layout)
 
 
 @layout_rule(SigmoidCrossEntropy)
 def sigmoid_cross_entropy(node: Any, x: Any) -> Any:
+    if node.s.size == x.layout.box.volume:
+        return _summed(node, node.apply((x.part,))[0], x.layout)
     s = own_cells(node.s, x.layout)
     counted = None if node.counted is None else own_cells(node.counted, x.layout)
     return _summed(node, SigmoidCrossEntropy(s, counted, node.mean).apply((x.part,))[0], x.layout)

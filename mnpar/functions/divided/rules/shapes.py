@@ -238,10 +238,8 @@ def _entries(node: Any, x: DividedVariable) -> list[Any]:
     given = node.index if isinstance(node.index, tuple) else (node.index,)
     given = tuple([np.asarray(i) if isinstance(i, list) else i for i in given])
     arrays = [i for i in given if isinstance(i, np.ndarray) and i.ndim]
-    numbers = [i for i in given if hasattr(i, "__index__")]
-    plain = [
-        i is None or i is Ellipsis or isinstance(i, slice) or hasattr(i, "__index__") for i in given
-    ]
+    numbers = [i for i in given if _is_number(i)]
+    plain = [i is None or i is Ellipsis or isinstance(i, slice) or _is_number(i) for i in given]
     if plain.count(False) != len(arrays) or len(arrays) > 1 or (arrays and numbers):
         x.layout.refuse(node.label, "one array of places, and no numbers beside it, may be named")
     if arrays and (arrays[0].ndim > 1 or arrays[0].dtype.kind not in "iu"):
@@ -253,6 +251,10 @@ def _entries(node: Any, x: DividedVariable) -> list[Any]:
     places = [k for k, i in enumerate(given) if i is Ellipsis]
     at = places[0] if places else len(given)
     return [*given[:at], *rest, *given[at + 1 :]]
+
+
+def _is_number(entry: Any) -> bool:
+    return isinstance(entry, int | np.integer) and not isinstance(entry, bool)
 
 
 def _is_all(entry: Any, length: int) -> bool:
@@ -267,7 +269,7 @@ def _on_whole_axes(node: Any, x: DividedVariable, index: list[Any]) -> Any:
         if entry is None:
             place += 1
             continue
-        goes = hasattr(entry, "__index__") and not isinstance(entry, np.ndarray)
+        goes = _is_number(entry)
         if axis in layout.axes and not goes:
             axes.append(place)
         if axis in layout.axes and goes:

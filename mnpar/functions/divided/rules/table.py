@@ -16,6 +16,7 @@ import numpy as np
 
 from mnpar.function_node import FunctionNode
 from mnpar.functions.divided.layout import GridLayout, Rule
+from mnpar.plans import Box
 from mnpar.variable import Variable, as_variable
 
 Decorated = TypeVar("Decorated", bound=Rule)
@@ -79,23 +80,64 @@ def only_first(node: FunctionNode, x: Any, *others: Any) -> GridLayout:
 
 def aligned(node: FunctionNode, inputs: tuple[Any, ...]) -> tuple[GridLayout, list[Variable]]:
     """Return the layout of what divided and whole inputs make together when they are broadcast, and
-    this rank's part of each.
+    what this rank's part of it meets of each input. Means over an axis that is cut, of length 1,
+    are sent to the ranks that have the cells of the axis.
 
     Raises:
-        LayoutError: two are cut in different ways, or one is repeated along an axis that is cut.
+        LayoutError: two are cut in different ways.
     """
     xs: list[Any] = [as_variable(x) for x in inputs]
     shape = np.broadcast_shapes(*[x.shape for x in xs])
-    found: GridLayout | None = None
+    spread = [_spread(x, shape) for x in xs if x.layout is not None]
+    if not any(spread):
+        x = next(x for x in xs if x.layout is not None)
+        x.layout.refuse(node.label, f"it is repeated to {shape} along an axis that is cut")
+    layout = next(wide for wide in spread if wide is not None)
+    parts = []
     for x in xs:
         if x.layout is None:
-            continue
-        lead = len(shape) - len(x.shape)
-        layout = x.layout.like(shape, [a + lead for a in x.layout.axes])
-        if any([x.shape[a] != shape[a + lead] for a in x.layout.cut_axes]):
-            x.layout.refuse(node.label, f"it is repeated to {shape} along an axis that is cut")
-        if found is not None and not found.matches(layout):
-            x.layout.refuse(node.label, f"another input is {found}: all must be cut alike")
-        found = found or layout
-    assert found is not None
-    return found, [found.take_own(x) if x.layout is None else x.part for x in xs]
+            parts.append(layout.take_own(x))
+        elif (wide := _spread(x, shape)) is not None and wide.matches(layout):
+            parts.append(x.part)
+        else:
+            parts.append(_brought(node, x, layout))
+    return layout, parts
+
+
+def _spread(x: Any, shape: tuple[int, ...]) -> GridLayout | None:
+    """Return the layout of an input that is broadcast; None: along an axis that is cut."""
+    layout: GridLayout = x.layout
+    lead = len(shape) - x.ndim
+    if [a for a in layout.cut_axes if x.shape[a] != shape[a + lead]]:
+        return None
+    return layout.like(shape, [a + lead for a in layout.axes])
+
+
+def _brought(node: FunctionNode, x: Any, layout: GridLayout) -> Variable:
+    """Return what this rank's part meets of an array of length 1 along the axes in whose parts the
+    two differ.
+    """
+    lead = len(layout.shape) - x.ndim
+    ones = [a for a in range(x.ndim) if x.shape[a] == 1 != layout.shape[a + lead]]
+    wants = [
+        Box(
+            tuple([0 if a in ones else box.start[a + lead] for a in range(x.ndim)]),
+            tuple([1 if a in ones else box.stop[a + lead] for a in range(x.ndim)]),
+        )
+        for box in layout.boxes
+    ]
+    alike = [
+        parts_along(layout, a + lead) == parts_along(x.layout, a)
+        for a in range(x.ndim)
+        if x.shape[a] != 1
+    ]
+    if not all(alike) or x.layout.grid.comm is not layout.grid.comm:
+        x.layout.refuse(node.label, f"another input is {layout}: all must be cut alike")
+    part: Variable = x.layout.moved(x, x.layout, wants)
+    return part
+
+
+def parts_along(layout: GridLayout, axis: int) -> int:
+    """Return into how many parts an axis is cut."""
+    dims = zip(layout.axes, layout.grid.dims, strict=True)
+    return next((parts for a, parts in dims if a == axis), 1)

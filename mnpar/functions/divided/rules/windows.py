@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from mnpar.functions.array.resize_images import Interpolation, Resize
 from mnpar.functions.connection.convolution import Convolution, Deconvolution
 from mnpar.functions.divided.blocks import transposed, unpadded_windows, windowed
 from mnpar.functions.divided.layout import DividedVariable, GridLayout
@@ -134,3 +137,52 @@ def unpooling(node: Any, x: Any) -> Any:
     size, nothing = node.windows.size, (x.shape[1], x.dtype)
     y = transposed([block.x], block.grid, block.shape, size, window, local, nothing)
     return block.result(y, size)
+
+
+@layout_rule(Resize)
+def resize(node: Any, x: Any) -> Any:
+    axis = x.ndim - 1 if node.last else x.ndim - 2
+    layout = x.layout.like((*x.shape[:axis], node.out, *x.shape[axis + 1 :]))
+    if axis not in layout.cut_axes:
+        return layout.divided(node.apply((x.part,))[0])
+    wants, rank = [], layout.grid.comm.rank
+    for box in layout.boxes:
+        first, end = _seen(node.parts, box.start[axis], box.stop[axis])
+        start, stop = list(box.start), list(box.stop)
+        start[axis], stop[axis] = (first, end) if box.volume else (0, 0)
+        wants.append(Box(tuple(start), tuple(stop)))
+    chunk = x.layout.moved(x, layout, wants)
+    own, cells = layout.box, wants[rank]
+    if not own.volume:
+        return layout.divided(empty_part(chunk, own))
+    first, end = cells.start[axis], cells.stop[axis]
+    parts = []
+    for part in node.parts:
+        a = max(part.outputs.start, own.start[axis])
+        b = min(part.outputs.stop, own.stop[axis])
+        if a < b:
+            low, high = max(part.inputs.start, first), min(part.inputs.stop, end)
+            rows = slice(a - part.outputs.start, b - part.outputs.start)
+            columns = slice(low - part.inputs.start, high - part.inputs.start)
+            outputs = slice(a - own.start[axis], b - own.start[axis])
+            weights = part.weights[rows, columns]
+            parts.append(Interpolation(outputs, slice(low - first, high - first), weights))
+    y = Resize(end - first, own.shape[axis], parts, node.last).apply((chunk,))[0]
+    return layout.divided(y)
+
+
+def _seen(parts: Sequence[Interpolation], start: int, stop: int) -> tuple[int, int]:
+    """Return the first cell that has a weight for some outputs, and the one after the last."""
+    ends = []
+    for part in parts:
+        a, b = max(part.outputs.start, start), min(part.outputs.stop, stop)
+        if a < b:
+            rows = part.weights[a - part.outputs.start : b - part.outputs.start]
+            columns = np.flatnonzero(rows.any(axis=0)) + part.inputs.start
+            ends += [(int(columns[0]), int(columns[-1]) + 1)]
+    return (min([a for a, _ in ends]), max([b for _, b in ends])) if ends else (0, 0)
+
+
+def empty_part(x: Variable, box: Box) -> Variable:
+    """Return an empty part, through which no gradient flows."""
+    return Variable(x.xp.zeros(box.shape, x.dtype), requires_grad=False)
