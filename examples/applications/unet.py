@@ -21,7 +21,6 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.plans import Box, output_shape
 
 CLASSES = ("nothing", "circle", "ellipse")
 
@@ -29,49 +28,38 @@ CLASSES = ("nothing", "circle", "ellipse")
 class Stage(mnpar.Chain):
     """Convolution of 3 × 3, batch normalization, relu; twice."""
 
-    def __init__(self, grid, channels, filters):
+    def __init__(self, filters):
         super().__init__()
-        self.conv1 = L.SpatialConvolution2D(grid, channels, filters, 3, pad=1, nobias=True)
-        self.conv2 = L.SpatialConvolution2D(grid, filters, filters, 3, pad=1, nobias=True)
-        self.bn1 = L.SpatialBatchNormalization(grid, filters)
-        self.bn2 = L.SpatialBatchNormalization(grid, filters)
+        self.conv1 = L.Convolution2D(None, filters, 3, pad=1, nobias=True)
+        self.conv2 = L.Convolution2D(None, filters, 3, pad=1, nobias=True)
+        self.bn1, self.bn2 = L.BatchNormalization(filters), L.BatchNormalization(filters)
 
-    def __call__(self, x, shape):
-        h = F.relu(self.bn1(self.conv1(x, shape), shape))
-        return F.relu(self.bn2(self.conv2(h, shape), shape))
+    def __call__(self, x):
+        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
 
 
 class UNet(mnpar.Chain):
-    """Down some scales and up again, with what was seen at each scale on the way down."""
+    """Down some scales and up again, with what was seen at each scale on the way down. It knows
+    nothing of ranks.
+    """
 
-    def __init__(self, grid, shape, filters, scales):
+    def __init__(self, filters, scales):
         super().__init__()
-        self.grid, self.shapes = grid, [shape]
-        self.down = mnpar.ChainList(Stage(grid, 1, filters))
-        self.up = mnpar.ChainList()
-        self.merge = mnpar.ChainList()
-        for i in range(scales):
-            n = filters * 2**i
-            self.up.append(
-                L.SpatialDeconvolution2D(grid, 2 * n, n, 2, stride=2, outsize=self.shapes[-1])
-            )
-            self.merge.append(Stage(grid, 2 * n, n))
-            self.down.append(Stage(grid, n, 2 * n))
-            self.shapes.append(output_shape(self.shapes[-1], 2, 2))
-        self.last = L.SpatialConvolution2D(grid, filters, len(CLASSES), 1)
+        sizes = [filters * 2**i for i in range(scales)]
+        self.down = mnpar.ChainList(Stage(filters), *[Stage(2 * n) for n in sizes])
+        self.up = mnpar.ChainList(*[L.Deconvolution2D(2 * n, n, 2, stride=2) for n in sizes])
+        self.merge = mnpar.ChainList(*[Stage(n) for n in sizes])
+        self.last = L.Convolution2D(filters, len(CLASSES), 1)
 
     def __call__(self, x):
-        seen = [self.down[0](x, self.shapes[0])]
-        for i in range(1, len(self.shapes)):
-            h = F.spatial_max_pooling_nd(
-                seen[-1], self.grid, self.shapes[i - 1], 2, cover_all=False
-            )
-            seen.append(self.down[i](h, self.shapes[i]))
+        seen = [self.down[0](x)]
+        for stage in self.down[1:]:
+            seen.append(stage(F.max_pooling_2d(seen[-1], 2, cover_all=False)))
         h = seen.pop()
-        for i in reversed(range(len(seen))):
-            h = self.up[i](h, self.shapes[i + 1])
-            h = self.merge[i](F.concat([seen[i], h], axis=1), self.shapes[i])
-        return self.last(h, self.shapes[0])  # (N, 3, block)
+        for i, skip in reversed([*enumerate(seen)]):
+            self.up[i].outsize = skip.shape[2:]
+            h = self.merge[i](F.concat([skip, self.up[i](h)]))
+        return self.last(h)  # (N, 3, H, W)
 
 
 def pictures(n, size, rng):
@@ -102,47 +90,39 @@ def main(comm, args):
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(args.seed)
     grid = mnpar.SpatialGrid(comm, args.halopar)
-    shape = (args.size, args.size)
     rng = np.random.default_rng(args.seed)
     sets = [pictures(n, args.size, rng) for n in (args.train, args.test)]
-    (x, t), (x_test, t_test) = [
-        [mnpar.datasets.shard_image(part, grid) for part in pair] for pair in sets
-    ]
-    model = UNet(grid, shape, args.filters, args.scales)
+    (x, t), (x_test, t_test) = sets
+    model = UNet(args.filters, args.scales)
     optimizer, costs = mnpar.optimizers.Adam(alpha=0.004).setup(model), []
     if comm.is_root:
+        scales = [args.size // 2**i for i in range(args.scales + 1)]
         print(
-            f"{args.train} images of {args.size} × {args.size}, scales {model.shapes}, blocks "
-            f"{grid.dims}"
+            f"{args.train} images of {args.size} × {args.size}, scales {scales}, blocks {grid.dims}"
         )
     for epoch in range(1, args.epoch + 1):
         order, total = rng.permutation(args.train), 0.0
         for start in range(0, args.train, args.batchsize):
             rows = order[start : start + args.batchsize]
-            loss = F.sum(F.softmax_cross_entropy(model(x[rows]), t[rows], reduce="no")) / (
-                len(rows) * args.size**2
-            )
+            loss = F.softmax_cross_entropy(model(grid.cut(x[rows])), t[rows])
             model.cleargrads()
-            loss.backward()  # of the sum of the blocks' parts
+            loss.backward()
             optimizer.update()
             total += loss.item() * len(rows)
-        costs.append(comm.allreduce(np.array(total)).item() / args.train)
+        costs.append(total / args.train)
         if comm.is_root:
             print(f"epoch {epoch:3d}   cost {costs[-1]:.5f}")
     with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
-        found = model(x_test).array.argmax(axis=1)
-    both = [
-        [((found == c) & (t_test == c)).sum(), ((found == c) | (t_test == c)).sum()]
-        for c in range(len(CLASSES))
-    ]
-    common, union = comm.allreduce(np.array(both)).T
-    all_found = F.repartition(comm, found, grid.blocks(shape), [Box.whole(shape)] * comm.size).array
+        found = model(grid.cut(x_test)).gather().array.argmax(axis=1)
     if comm.is_root:
+        pairs = [(found == c, t_test == c) for c in range(len(CLASSES))]
         each = ", ".join(
-            f"{name} {a / max(b, 1):.3f}" for name, a, b in zip(CLASSES, common, union, strict=True)
+            f"{name} {(a & b).sum() / max((a | b).sum(), 1):.3f}"
+            for name, (a, b) in zip(CLASSES, pairs, strict=True)
         )
         print(f"intersection over union on the test images (1: every pixel is right): {each}")
-        draw(*sets[1], all_found, costs, grid.blocks(shape), Path(args.out) / "unet.png")
+        blocks = grid.blocks((args.size, args.size))
+        draw(*sets[1], found, costs, blocks, Path(args.out) / "unet.png")
     return costs
 
 

@@ -18,6 +18,7 @@ branch of 2015, which announced the last one and never had it. Images are circle
 ``--images synthetic``; MNIST is taken from ``--data DIR``, or where MNPAR_DATA says.
 """
 
+import functools
 import os
 
 import numpy as np
@@ -25,56 +26,38 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.plans import block, output_shape
-
-
-class Ways:
-    """Who works together: on an image (``grid``), on a large layer (``wide``), on a batch
-    (``data``); else each alone.
-    """
-
-    def __init__(self, comm, args):
-        alone = mnpar.create_communicator("self")
-        dims = args.halopar or args.halodatapar or (1, 1)
-        group = comm.rank // int(np.prod(dims))
-        space = (
-            comm.split(group, comm.rank) if args.halodatapar else comm if args.halopar else alone
-        )
-        self.grid = mnpar.SpatialGrid(space, dims)
-        self.wide = comm if args.modelpar else space
-        self.data = (
-            comm
-            if args.datapar
-            else comm.split(space.rank, comm.rank)
-            if args.halodatapar
-            else alone
-        )
+from mnpar.plans import block
 
 
 class Net(mnpar.Chain):
-    """The network, written for blocks: on a grid of one rank the block is the image."""
+    """The network. It knows nothing of ranks; ``wide``: the kind of its large layers."""
 
-    def __init__(self, ways, channels, size):
+    def __init__(self, wide=L.Linear):
         super().__init__()
-        self.grid, self.size, self.divided = ways.grid, size, ways.wide is not ways.grid.comm
-        self.conv1 = L.SpatialConvolution2D(self.grid, channels, 20, 5)
-        self.conv2 = L.SpatialConvolution2D(self.grid, 20, 50, 5)
-        for _ in range(2):
-            size = output_shape(output_shape(size, 5), 2, 2, cover_all=True)
-        if self.divided:
-            self.fc1 = L.RowParallelLinear(ways.wide, 50 * size[0] * size[1], 500)
-        else:
-            self.fc1 = L.SpatialLinear(self.grid, (50, *size), 500)
-        self.fc2 = L.RowParallelLinear(ways.wide, 500, 10)
+        self.conv1 = L.Convolution2D(None, 20, 5)
+        self.conv2 = L.Convolution2D(None, 50, 5)
+        self.fc1 = wide(None, 500)
+        self.fc2 = wide(None, 10)
 
     def __call__(self, x):
-        h, size = x, self.size
         for conv in (self.conv1, self.conv2):
-            h = F.relu(conv(h, size))
-            size = conv.output_shape(size)
-            h = F.spatial_max_pooling_nd(h, self.grid, size, 2)
-            size = output_shape(size, 2, 2, cover_all=True)
-        return self.fc2(F.relu(self.fc1(h) if self.divided else self.fc1(h, size)))
+            x = F.max_pooling_2d(F.relu(conv(x)), 2)
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+def ways(comm, args):
+    """Return what a switch divides: the images' cut, the large layers, and who shares a batch."""
+    cut, wide, data = np.asarray, L.Linear, mnpar.create_communicator("self")
+    if dims := args.halopar or args.halodatapar:
+        group = comm.rank // int(np.prod(dims))
+        grid = mnpar.SpatialGrid(comm.split(group, comm.rank), dims)
+        cut = grid.cut
+        data = comm.split(grid.comm.rank, comm.rank)
+    elif args.modelpar:
+        wide = functools.partial(L.RowParallelLinear, comm)
+    elif args.datapar:
+        data = comm
+    return cut, wide, data
 
 
 def load(args):
@@ -93,40 +76,38 @@ def train(comm, args):
     """The script: it knows of no switch. Returns the cost of each epoch."""
     mnpar.config.dtype = np.dtype("f8")  # so that costs can be compared digit for digit
     mnpar.random.seed(args.seed)
-    ways = Ways(comm, args)
+    cut, wide, data = ways(comm, args)
     with mnpar.launch.reading(comm):
         training, test, name = load(args)
     size = training[0][0].shape[1:]
-    model = Net(ways, training[0][0].shape[0], size)
+    model = Net(wide)
     optimizer = mnpar.create_multi_node_optimizer(
-        mnpar.optimizers.MomentumSGD(lr=args.lr), ways.data
+        mnpar.optimizers.MomentumSGD(lr=args.lr), data
     ).setup(model)
     if comm.is_root:
         print(
             f"{name}: {len(training)} to train, {len(test)} to test, {size[0]} × {size[1]}; "
             f"{comm.size} rank(s)"
         )
-    (x, t), (x_test, t_test) = [
-        mnpar.datasets.shard_image(part, ways.grid).datasets for part in (training, test)
-    ]
+    (x, t), (x_test, t_test) = [mnpar.dataset.concat_examples(part[:]) for part in (training, test)]
     rng = np.random.default_rng(args.seed)
     costs = []
     losses = []
 
     def cost(x, t):
-        losses.append(F.softmax_cross_entropy(model(x), t))
+        losses.append(F.softmax_cross_entropy(model(cut(x)), t))
         return losses[-1]
 
     for epoch in range(1, args.epoch + 1):
         order, total = rng.permutation(len(x)), 0.0
         for start in range(0, len(x), args.batchsize):
             batch = order[start : start + args.batchsize]
-            mine = batch[slice(*block(len(batch), ways.data.size, ways.data.rank))]
+            mine = batch[slice(*block(len(batch), data.size, data.rank))]
             optimizer.update(cost, x[mine], t[mine])  # the mean over all images of the batch
             total += losses.pop().item() * len(mine)
-        costs.append(ways.data.allreduce(np.array(total)).item() / len(x))
+        costs.append(data.allreduce(np.array(total)).item() / len(x))
         with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
-            right = F.accuracy(model(x_test), t_test).item()
+            right = F.accuracy(model(cut(x_test)), t_test).item()
         if comm.is_root:
             print(
                 f"epoch {epoch:3d}   cost {costs[-1]:.5f}   right on the test images "

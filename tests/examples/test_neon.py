@@ -80,14 +80,6 @@ def test_a_switch_starts_the_ranks_it_needs():
     assert len(re.findall(r"^epoch +\d +cost", text, re.M)) == 2
 
 
-def weights(net):
-    """All weights, whole."""
-    comm = net.grid.comm
-    fc1 = net.fc1.whole_W() if hasattr(net.fc1, "whole_W") else L.gather_parameter(comm, net.fc1.W)
-    arrays = [param.array for conv in (net.conv1, net.conv2) for param in conv.params()]
-    return [*arrays, fc1, net.fc1.b.array, L.gather_parameter(comm, net.fc2.W), net.fc2.b.array]
-
-
 # images of a step; neon's had 100, which takes minutes
 BATCH = int(os.environ.get("MNPAR_N6", "5"))
 
@@ -96,12 +88,10 @@ def learn(comm, dims, steps):
     """The losses of steps of SGD, and the weights."""
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(1)
-    ways = neon.Ways(
-        comm, SimpleNamespace(halopar=dims, halodatapar=None, modelpar=False, datapar=False)
-    )
-    net = neon.Net(ways, 1, (28, 28))
+    net = neon.Net()
     train, _ = mnpar.datasets.get_synthetic_images(BATCH, 0)
-    x, t = mnpar.datasets.shard_image(train, ways.grid).datasets
+    x, t = mnpar.dataset.concat_examples(train[:])
+    x = mnpar.SpatialGrid(comm, dims).cut(x)
     optimizer, losses = mnpar.optimizers.SGD(lr=0.05).setup(net), []
     for _ in range(steps):
         loss = F.softmax_cross_entropy(net(x), t)
@@ -109,7 +99,7 @@ def learn(comm, dims, steps):
         loss.backward()
         optimizer.update()
         losses.append(loss.item())
-    return losses, weights(net)
+    return losses, [param.array for param in net.params()]
 
 
 @pytest.fixture(scope="module")
