@@ -314,6 +314,26 @@ def simplified_dropconnect(
     return y if b is None else y + b
 
 
+def _stays(
+    whole: tuple[int, ...], part: Any, ratio: float, rng: np.random.Generator
+) -> np.ndarray[Any, Any]:
+    """Return which elements of a part of an array stay; None: of all of it."""
+    if part is None:
+        return rng.random(whole, np.float32) >= ratio
+    boxes = isinstance(part, tuple) and len(part) == len(whole) > 1
+    if not boxes or not all([isinstance(one, slice) and one.step in (None, 1) for one in part]):
+        some: np.ndarray[Any, Any] = rng.random(whole, np.float32)[part] >= ratio
+        return some
+    rows = range(whole[0])[part[0]]
+    kept = []
+    for row in range(whole[0]):  # a sample at a time: no rank ever holds the whole
+        numbers = rng.random(whole[1:], np.float32)
+        if row in rows:
+            kept.append(numbers[part[1:]] >= ratio)
+    shape = [len(range(n)[one]) for n, one in zip(whole, part, strict=True)]
+    return np.array(kept, bool).reshape(shape)
+
+
 def _draw(
     x: Array, ratio: float, rng: np.random.Generator, whole: tuple[int, ...] | None, part: Any
 ) -> Array:
@@ -322,8 +342,7 @@ def _draw(
             "dropout: a part of an array is given by its shape and an index, whole=(N, D), "
             "part=np.s_[:, 2:5]"
         )
-    numbers = rng.random(x.shape if whole is None else whole, np.float32)
-    stay = (numbers if whole is None else numbers[part]) >= ratio
+    stay = _stays(x.shape if whole is None else whole, part, ratio, rng)
     if stay.shape != x.shape:
         raise ValueError(
             f"dropout: part={part} of an array of shape {whole} has shape {stay.shape}, and x "

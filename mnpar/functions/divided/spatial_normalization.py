@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar import backend
 from mnpar.backend import Array
-from mnpar.configuration import config
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.divided.blocks import check_block, copy_all_to, slices_within
 from mnpar.functions.divided.halo import SpatialGrid
@@ -25,7 +23,6 @@ from mnpar.functions.normalization.moments import cast
 from mnpar.functions.normalization.multi_node_moments import multi_node_moments
 from mnpar.kernels.dtypes import compute_dtype
 from mnpar.plans import Box
-from mnpar.random import generator
 from mnpar.variable import Variable
 
 
@@ -176,14 +173,6 @@ def spatial_dropout(
         (array([[[2., 2., 2., 0.]]]), array([2., 2., 2., 0.]))
     """
     x, shape = check_block("spatial_dropout", x, grid, shape)
-    if not 0 <= ratio < 1:
-        raise ValueError(f"spatial_dropout: the ratio {ratio} is outside [0, 1)")
-    if not config.train:
-        return x  # type: ignore[no-any-return]
-    numbers = rng or generator()
-    mine = (slice(None), *slices_within(grid.block(shape), Box.whole(shape)))
-    stay = np.empty(x.shape, bool)
-    for i in range(len(stay)):  # a sample at a time: no rank ever holds the whole
-        stay[i] = numbers.random((x.shape[1], *shape), np.float32)[mine] >= ratio
-    mask = backend.to_device_of(np.multiply(stay, 1 / (1 - ratio), dtype=x.dtype), x.array)
-    return dropout(x, ratio, mask=mask)  # type: ignore[no-any-return]
+    whole, box = (*x.shape[:2], *shape), grid.block(shape)
+    part = (slice(None), slice(None), *box.index)
+    return dropout(x, ratio, rng=rng, whole=whole, part=part)  # type: ignore[no-any-return]

@@ -77,6 +77,15 @@ def test_an_ordinary_chain_trains_on_parts_as_in_one_process(dims, more):
             np.testing.assert_allclose(one, right, rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.ranks(2, 3)
+def test_an_ordinary_chain_trains_on_parts_that_processes_have(comm):
+    losses, _, weights = train(None, None)
+    found = train(comm, (comm.size, 1))
+    np.testing.assert_allclose(found[0], losses, rtol=1e-12)
+    for one, right in zip(found[2], weights, strict=True):
+        np.testing.assert_allclose(one, right, rtol=1e-10, atol=1e-14)
+
+
 def test_shapes_are_those_of_the_whole_and_printing_shows_the_part():
     def program(comm):
         x = mnpar.SpatialGrid(comm, (2,)).cut(np.arange(3.0))
