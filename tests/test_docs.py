@@ -117,8 +117,8 @@ def failures(page):
     return runner.summarize(verbose=False).failed
 
 
-# a second run in .ci/run, after numba is installed, has this page
-NEEDS = {"kernels.md": "numba"}
+# second runs in .ci/run, after these are installed, have these pages
+NEEDS = {"kernels.md": "numba", "pytorch.md": "torch"}
 
 
 def marks(page):

@@ -40,7 +40,7 @@ PACKAGES = """
     links optimizers
     checkpoint
     parallel
-    computational_graph gradient_check function_hooks profiling
+    computational_graph gradient_check function_hooks profiling torch
     testing
     link_hooks
     training
@@ -83,6 +83,7 @@ ONLY = {
     "cupy": "backend.py",
     "mpi4py": "communicators/mpi/",
     "numba": "kernels/compiler.py",
+    "torch": "torch/",
 }
 
 _BLOCKING = """
@@ -186,7 +187,7 @@ def test_imports_stand_at_the_top(path):
 
 
 @every_file
-def test_one_package_knows_mpi4py_and_one_file_each_knows_cupy_and_numba(path):
+def test_one_package_each_knows_mpi4py_and_torch_and_one_file_each_cupy_and_numba(path):
     known = {what.split(".")[0] for what, _ in imports(tree_of(path))}
     assert all(
         relative(path).startswith(home) for library, home in ONLY.items() if library in known
@@ -205,7 +206,11 @@ print(*sorted({name.split('.')[0] for name in sys.modules}))
         "-c",
         code,
         "mnpar",
-        *sorted(f"mnpar.{n}" for n in MODULES if n != "__init__" and not n.startswith("testing.")),
+        *sorted(
+            f"mnpar.{n}"
+            for n in MODULES
+            if n != "__init__" and not n.startswith(("testing.", "torch."))
+        ),
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     loaded = set(

@@ -313,26 +313,41 @@ def leaves(program, rank):
     }
 
 
+class Words:
+    """What programs are written in: the functions, those of this file, and the block in which
+    nothing is recorded. (tests/torch_bridge has PyTorch's.)
+    """
+
+    F = F
+    leaves = staticmethod(leaves)
+    local = staticmethod(local)
+    formed = staticmethod(formed)
+    dressed = staticmethod(dressed)
+    undressed = staticmethod(undressed)
+    quiet = staticmethod(mnpar.no_backprop_mode)
+
+
 class Values:
     """The variables by name; those that came from others change their dress where they are first
     used.
     """
 
-    def __init__(self):
+    def __init__(self, words=Words):
+        self.words = words
         self.came, self.worn = {}, {}
 
     def __getitem__(self, name):
         if name not in self.worn:
-            self.worn[name] = undressed(self.came[name])
+            self.worn[name] = self.words.undressed(self.came[name])
         return self.worn[name]
 
     def given(self, e, names):
         """What an event takes, as it travels."""
         formed_ones = [
-            formed(self[name], e.length, e.op) if e.kind in SAME_FORM else self[name]
+            self.words.formed(self[name], e.length, e.op) if e.kind in SAME_FORM else self[name]
             for name in names
         ]
-        return [dressed(x, e.dtype) for x in formed_ones]
+        return [self.words.dressed(x, e.dtype) for x in formed_ones]
 
 
 class Alone:
@@ -426,12 +441,13 @@ def fold(xs, op="sum"):
 class Ranked:
     """One rank's part of the program, with communication."""
 
-    def __init__(self, program, comm):
+    def __init__(self, program, comm, words=Words):
         self.rank = comm.rank
         self.comms = {0: comm}
         self.members = program.members
-        self.program, self.values = program, Values()
-        self.values.worn |= leaves(program, comm.rank)
+        self.words, self.F = words, words.F
+        self.program, self.values = program, Values(words)
+        self.values.worn |= words.leaves(program, comm.rank)
 
     def run(self):
         for event in self.program.events:
@@ -442,7 +458,9 @@ class Ranked:
     def step(self, e):
         me = self.rank
         if e.kind == "local":
-            self.values.worn[e.outs[me][0]] = local(*[self.values[name] for name in e.ins[me]])
+            self.values.worn[e.outs[me][0]] = self.words.local(
+                *[self.values[name] for name in e.ins[me]]
+            )
             return
         comm = self.comms[e.comm]
         later = "i" * (me in e.later)
@@ -452,14 +470,14 @@ class Ranked:
                 self.comms[e.made[e.colors[me]]] = sub
             return
         if e.kind == "barrier":
-            comm.ibarrier().wait() if later else F.barrier(comm)
+            comm.ibarrier().wait() if later else self.F.barrier(comm)
             return
         ins = self.given(e)
-        with mnpar.no_backprop_mode() if me in e.quiet else contextlib.nullcontext():
+        with self.words.quiet() if me in e.quiet else contextlib.nullcontext():
             if e.kind == "p2p":
                 ys = self.p2p(e, comm, ins)
             elif e.kind == "exchange":
-                ys = getattr(F, f"{later}exchange")(comm, ins[0], e.plan)
+                ys = getattr(self.F, f"{later}exchange")(comm, ins[0], e.plan)
             elif e.kind in ROUND:
                 ys = self.round(e, comm, later, in_one(e, ins))
             else:
@@ -475,7 +493,7 @@ class Ranked:
         if e.kind != "exchange":
             return self.values.given(e, names)
         a, b = e.have[e.ranks.index(self.rank)]
-        return [dressed(formed(self.values[names[0]], b - a), e.dtype)]
+        return [self.words.dressed(self.words.formed(self.values[names[0]], b - a), e.dtype)]
 
     def get(self, e, ys):
         """Remember what came (who is not the root gets a delegate)."""
@@ -489,22 +507,30 @@ class Ranked:
         place, y = self.members[e.comm].index, ()
         if self.rank == source:
             ins += [np.array([3, e.integers])] * (e.integers > 0)
-            (F.isend if source in e.later else F.send)(in_one(e, ins), comm, place(dest), e.tag)
+            (self.F.isend if source in e.later else self.F.send)(
+                in_one(e, ins), comm, place(dest), e.tag
+            )
         if self.rank == dest:
             rank = mnpar.ANY_SOURCE if e.anyone == "source" else place(source)
             tag = mnpar.ANY_TAG if e.anyone == "tag" else e.tag
             one = len(e.outs[dest]) == 1
-            y = F.irecv(comm, rank, tag) if dest in e.later and one else F.recv(comm, rank, tag=tag)
+            y = (
+                self.F.irecv(comm, rank, tag)
+                if dest in e.later and one
+                else self.F.recv(comm, rank, tag=tag)
+            )
         return y
 
     def round(self, e, comm, later, x):
         if e.kind == "shift":
-            return getattr(F, f"{later}shift")(comm, x, e.steps)
+            return getattr(self.F, f"{later}shift")(comm, x, e.steps)
         place = e.ranks.index(self.rank)  # a spoilt split may have given it another rank
-        return getattr(F, f"{later}sendrecv")(x, comm, e.dests[place], e.dests.index(place), e.tag)
+        return getattr(self.F, f"{later}sendrecv")(
+            x, comm, e.dests[place], e.dests.index(place), e.tag
+        )
 
     def collective(self, e, comm, later, ins):
-        f = getattr(F, later + e.kind)
+        f = getattr(self.F, later + e.kind)
         x = ins[0] if ins else None
         if e.kind == "scatter":
             return f(comm, ins or None, e.root)

@@ -1,0 +1,90 @@
+"""PyTorch's words for random programs: they compute on tensors, and mnpar.torch communicates."""
+
+import numpy as np
+import torch
+
+import mnpar.torch as mt
+from tests.random_programs import programs
+
+
+class Functions:
+    """mnpar.torch's functions. It has no non-blocking ones: programs call the blocking ones."""
+
+    @staticmethod
+    def barrier(comm):
+        comm.barrier()
+
+    @staticmethod
+    def irecv(comm, rank, tag):
+        return mt.recv(comm, rank, tag=tag)
+
+    def __getattr__(self, name):
+        return getattr(mt, name if hasattr(mt, name) else name.removeprefix("i"))
+
+
+class TorchWords:
+    """See :class:`tests.random_programs.programs.Words`."""
+
+    F = Functions()
+    quiet = staticmethod(torch.no_grad)
+
+    @staticmethod
+    def leaves(program, rank):
+        return {
+            name: torch.from_numpy(x.array).requires_grad_()
+            for name, x in programs.leaves(program, rank).items()
+        }
+
+    @staticmethod
+    def local(a, b):
+        return torch.tanh(a * b.sum() * 0.5 + 0.1)
+
+    @staticmethod
+    def formed(x, length, op="sum"):
+        y = x.sum() * torch.arange(1.0, length + 1, dtype=torch.float64)
+        return 1 + 0.3 * torch.tanh(y / (length + 1)) if op == "prod" else y
+
+    @staticmethod
+    def dressed(x, dtype):
+        if dtype == "i8":
+            return torch.round(100 * torch.clip(x.detach(), -1e6, 1e6)).to(torch.int64)
+        if dtype == "c16":
+            return x * (1 + 1j)
+        return x.to({"f8": torch.float64, "f4": torch.float32}[dtype])
+
+    @staticmethod
+    def undressed(y):
+        if y.is_complex():
+            return y.real - 0.5 * y.imag
+        return y.to(torch.float64) / (100 if y.dtype == torch.int64 else 1)
+
+
+def gradients(run, names, losses, passes):
+    """:func:`tests.random_programs.programs.gradients` in PyTorch's words."""
+    xs = [run.values[name] for name in names]
+    # a loss to which no gradient leads is none
+    losses = [y for y in [run.values[name].sum() for name in losses] if y.requires_grad]
+    for kind in passes:
+        if kind == "grad":
+            found = mt.grad(losses, xs, create_graph=True)
+            losses = [y for y in [(g * g).sum() for g in found if g is not None] if y.requires_grad]
+        else:
+            mt.backward(losses, retain_graph=kind == "kept")
+    return {
+        name: np.zeros(tuple(x.shape)) if x.grad is None else x.grad.numpy()
+        for name, x in zip(names, xs, strict=True)
+    }
+
+
+def over_ranks(program, comm):
+    """What this rank finds: the values that it got from others, and the gradients of its leaves."""
+    run = programs.Ranked(program, comm, TorchWords).run()
+    names = list(TorchWords.leaves(program, run.rank))
+    found = gradients(run, names, program.losses.get(run.rank, []), program.passes)
+    values = {
+        name: y.detach().numpy() if isinstance(y, torch.Tensor) else y.array
+        for name, y in run.values.came.items()
+    }
+    for sub in list(run.comms.values())[1:]:
+        sub.finalize()
+    return values, found
