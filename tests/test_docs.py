@@ -151,7 +151,7 @@ def on_processes(world):
 
 @pytest.mark.usefixtures("debug_off")
 @pytest.mark.ranks(4, on="mpi")
-@pytest.mark.parametrize("page", TUTORIALS)
+@pytest.mark.parametrize("page", [pytest.param(one, marks=marks(f"{one}.md")) for one in TUTORIALS])
 def test_a_tutorial_says_the_same_under_mpiexec(page, comm, tmp_path, monkeypatch):
     monkeypatch.chdir(comm.bcast_obj(str(tmp_path)))
     monkeypatch.setattr(mnpar, "run", on_processes(comm))
@@ -229,7 +229,7 @@ def there(names, owner=mnpar):
     )
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=marks(page)) for page in PAGES])
 def test_a_page_names_what_there_is(page):
     """Functions as F.name, links as L.name, mnpar.any.name, what a communicator has, files of the
     examples.

@@ -4,6 +4,7 @@ would have given.
 
 import ast
 import importlib
+import importlib.util
 import subprocess
 import sys
 import types
@@ -15,8 +16,11 @@ import mnpar
 from mnpar import lazy
 from tests.test_layers import FILES, MODULES, module
 
+NEEDS_TORCH = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
+)
 PACKAGES = [  # those that have names of their own
-    name
+    pytest.param(name, marks=NEEDS_TORCH if name == "mnpar.torch" else ())
     for path in FILES
     if path.name == "__init__.py" and "__all__" in path.read_text(encoding="utf-8")
     for name in [f"mnpar.{module(path)}" if path.parent.name != "mnpar" else "mnpar"]

@@ -1,10 +1,12 @@
 """PyTorch's words for random programs: they compute on tensors, and mnpar.torch communicates."""
 
 import numpy as np
-import torch
+import pytest
 
-import mnpar.torch as mt
-from tests.random_programs import programs
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import mnpar.torch as mt  # noqa: E402
+from tests.random_programs import programs  # noqa: E402
 
 
 class Functions:
