@@ -6,6 +6,10 @@ states the operation, its number on this communicator, root, reduction, dtype an
 user's source line. So ranks whose calls do not match find out together, before any value is
 delivered, and raise the same table. Small values travel inline, in the blocks; larger ones follow
 as the ``Algorithm`` of each collective says, by the methods here.
+
+Among many ranks a small reduction comes first, which shows whether all state the same
+(comparison.py). They nearly always do, and then all values follow as the larger ones do. The blocks
+are gathered only where the ranks differ in what the algorithm has to know.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, as_bytes
-from mnpar.communicators import wire
+from mnpar.communicators import comparison, wire
+from mnpar.communicators.comparison import AgreedMatch, Comparison, value_of, words_of
 from mnpar.communicators.mailbox import Mailbox, is_rendezvous
 from mnpar.communicators.matching import (
     BLOCK,
@@ -32,8 +37,8 @@ from mnpar.communicators.matching import (
     table,
 )
 from mnpar.communicators.operation import complete
-from mnpar.communicators.reduction import reduce_arrays
-from mnpar.communicators.transport import MATCH, PART, Transport
+from mnpar.communicators.reduction import children, reduce_arrays, rounds
+from mnpar.communicators.transport import COMPARE, MATCH, PART, Transport, numbered_tag
 from mnpar.communicators.waiting import ANY, BACKWARD, Pending, Steps, Waiting
 from mnpar.communicators.wire import ARRAY, FAULT, NOTHING, OWN_NUMBER, SIZE, TUPLE, Call
 
@@ -47,6 +52,11 @@ class Algorithm(NamedTuple):
     transfer: Callable[[Channel, Match, Any], Steps[Any]]  # makes it otherwise
     # the value for the match, and the number of its parts; None: x itself, which is one
     given: Callable[[Channel, Any, Call], Given] | None = None
+    # what must be alike on all ranks for ``transfer`` among ranks that know nothing else of each
+    # other: comparison.CALL or FORM
+    needs: int = comparison.FORM
+    # each rank gets all values, so nothing more need travel if they are alike
+    gathers: bool = False
 
 
 def owned(x: Any) -> Any:
@@ -78,6 +88,8 @@ class Channel(Mailbox):
         # adjoint (AdjointChannel).
         self.next_number = 0
         self._buffers = transport.match_buffers[self.lane]
+        self._compares = transport.size > comparison.MOST_GATHERED
+        self._rounds = rounds(transport.size)
 
     def take_number(self) -> int:
         """Take a number for an exchange by a plan (functions/communication/exchange.py), which all
@@ -90,29 +102,46 @@ class Channel(Mailbox):
         """Give the last number back: its exchange did not take place."""
         self.next_number = number
 
-    def _match(self, call: Call, x: Any, parts: int | None = None) -> Steps[Match]:
+    def _match(
+        self, algorithm: Algorithm, call: Call, x: Any, parts: int | None = None
+    ) -> Steps[Match]:
         """Exchange the blocks of all ranks, and check that their calls match."""
         seq = self.take_number()
         size = BLOCK if self.by_messages else self._buffers.now.size
         record = self._record(call, x, parts, size)
-        self.transport.traffic.collectives += 1
-        self.transport.traffic.collective_bytes += record.sent
+        traffic = self.transport.traffic
+        traffic.collectives += 1
         block = wire.numbered(record.head, seq).ljust(size, b"\0")
         waiting = self._waiting_for(call, seq, record)
-        if self.by_messages:
-            raw = yield from self._gather_blocks(block, waiting)
+        number = seq
+        if self._compares:
+            value = self._comparable(algorithm, x, record)
+            found = yield from self._compare(record, seq, value, waiting)
+            if found.level >= algorithm.needs:
+                return self._agreed(found, call, record, seq, value)
+            number = seq if found.same_call else found.number
+        traffic.collective_bytes += record.sent
+        if self.by_messages or self._compares:
+            raw = yield from self._gather_blocks(block, waiting, number)
         else:
+            traffic.count_check(self._rounds, (self.transport.size - 1) * size)
             raw = yield self.transport.exchange(block, self.lane, waiting)
         match = Match.of(raw, self.transport.size, self.transport.rank, call, record)
         match.seq = seq
         return match.checked()
 
     def _match_now(
-        self, call: Call, x: Any, parts: int | None = None, piggyback: bytes = b"", of: int = 0
+        self,
+        algorithm: Algorithm,
+        call: Call,
+        x: Any,
+        parts: int | None = None,
+        piggyback: bytes = b"",
+        of: int = 0,
     ) -> Match:
         """Exchange the blocks as :meth:`_match` does, and wait. With a piggyback the calls are not
-        checked yet: the caller looks at the piggybacks first. ``of`` is the number of the
-        collective whose gradient this one carries.
+        checked yet, unless all ranks have stated the same: the caller looks at the piggybacks
+        first. ``of`` is the number of the collective whose gradient this one carries.
         """
         buffers = self._buffers
         seq = self.next_number
@@ -126,7 +155,13 @@ class Channel(Mailbox):
         )
         traffic = self.transport.traffic
         traffic.collectives += 1
+        if self._compares and (
+            agreed := self._agreed_now(algorithm, call, x, record, seq, number, piggyback)
+        ):
+            return agreed
         traffic.collective_bytes += record.sent
+        traffic.check_messages += self._rounds
+        traffic.check_bytes += buffer.sent
         buffer.fill(record, number, x)
         if piggyback:
             buffer.mine[-less:] = piggyback
@@ -143,12 +178,114 @@ class Channel(Mailbox):
             buffers.resize(match.required)
         return match if piggyback or match is record.match else match.checked()
 
+    def _agreed_now(
+        self,
+        algorithm: Algorithm,
+        call: Call,
+        x: Any,
+        record: CallRecord,
+        seq: int,
+        number: bytes,
+        piggyback: bytes,
+    ) -> Match | None:
+        """Compare what the ranks state, and wait. Return the match of ranks that state the same;
+        None: the blocks have to be gathered.
+
+        Raises:
+            MismatchError: ranks are in different collectives.
+        """
+        transport = self.transport
+        waiting = self._waiting_for(call, seq, record)
+        # a piggyback is no value, but with it, too, nobody needs the others' if all are alike
+        value = piggyback if call.op == wire.UPDATE else self._comparable(algorithm, x, record)
+        own = int.from_bytes(number, "little")
+        found = complete(transport, self._compare(record, own, value, waiting))
+        if call.op == wire.UPDATE:
+            if found.level == comparison.VALUE:
+                return self._agreed(found, call, record, seq, None)
+        elif found.level >= algorithm.needs:
+            return self._agreed(found, call, record, seq, value)
+        if found.same_call:
+            return None
+        # ranks that do not wait for theirs are in other collectives, and do not come to the buffers
+        buffer = self._buffers.now
+        buffer.fill(record, number, x)
+        block = bytes(buffer.mine)
+        raw = complete(transport, self._gather_blocks(block, waiting, found.number))
+        match = Match.of(raw, transport.size, transport.rank, call, record)
+        match.seq = seq
+        return match.checked()
+
+    def _comparable(self, algorithm: Algorithm, x: Any, record: CallRecord) -> bytes | None:
+        """Return the value that this rank compares with those of the others, as bytes; None: it
+        compares the form alone.
+        """
+        if record.head[wire.FORM.start] == NOTHING:
+            return b""
+        return value_of(x, record, BLOCK - SIZE) if algorithm.gathers else None
+
+    def _compare(
+        self, record: CallRecord, number: int, value: bytes | None, waiting: Waiting
+    ) -> Steps[Comparison]:
+        """Compare what all ranks state."""
+        words = words_of(record, number, value)
+        self.transport.traffic.count_check(self._rounds, self._rounds * words.nbytes)
+        if self.by_messages:
+            return Comparison((yield from self._maximum(words, record.head, waiting)))
+        return Comparison((yield self.transport.maximum(words, self.lane, waiting)))
+
+    def _agreed(
+        self, found: Comparison, call: Call, record: CallRecord, seq: int, value: bytes | None
+    ) -> Match:
+        transport = self.transport
+        match = AgreedMatch(found, transport.size, transport.rank, call, record, value)
+        match.seq = seq
+        return match
+
     def _waiting_for(self, call: Call, seq: int, record: CallRecord) -> Waiting:
         return Waiting(call.name, call.site, None, 0, seq, self.order, record.head)
 
-    def _gather_blocks(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
-        """Return the blocks of all ranks, joined in rank order, where they go by messages."""
-        raise NotImplementedError
+    def _gather_blocks(self, block: bytes, waiting: Waiting, number: int) -> Steps[bytes]:
+        """Return the blocks of all ranks, joined in rank order, by point-to-point messages;
+        ``number`` is the same on all of them.
+        """
+        transport = self.transport
+        same = number == waiting.seq
+        tag = numbered_tag(
+            transport.tag_limit, number & OWN_NUMBER, self.order if same else 0, MATCH
+        )
+        blocks = []
+        for rank in self.others():
+            transport.post(np.frombuffer(block, np.uint8), rank, tag, BACKWARD)
+        transport.traffic.count_check(transport.size - 1, (transport.size - 1) * len(block))
+        for rank in range(transport.size):
+            if rank == transport.rank:
+                blocks.append(block)
+            else:
+                envelope = yield from self._arrived(
+                    rank, tag, BACKWARD, waiting._replace(peer=rank, tag=ANY)
+                )
+                blocks.append((yield from transport.read(envelope, BACKWARD, waiting)).tobytes())
+        return b"".join(blocks)
+
+    def _maximum(self, words: Array, head: bytes, waiting: Waiting) -> Steps[Array]:
+        """Return the maximum of all ranks' words, by point-to-point messages, behind the header:
+        after each round a rank knows that of twice as many ranks.
+        """
+        transport = self.transport
+        tag = self.reply_tag(waiting.seq, COMPARE)
+        step = 1
+        while step < transport.size:
+            up, down = [(transport.rank + way * step) % transport.size for way in (1, -1)]
+            frame = np.frombuffer(head[:SIZE] + words.tobytes(), np.uint8)
+            transport.post(frame, up, tag, BACKWARD)
+            envelope = yield from self._arrived(
+                down, tag, BACKWARD, waiting._replace(peer=down, tag=ANY)
+            )
+            frame = yield from transport.read(envelope, BACKWARD, waiting)
+            words = np.maximum(words, frame[SIZE:].view(np.int64))
+            step *= 2
+        return words
 
     def _record(
         self,
@@ -208,7 +345,7 @@ class Channel(Mailbox):
         if not (call.later or self.by_messages):
             return self.now(algorithm, x, call)
         x, parts = (x, None) if algorithm.given is None else algorithm.given(self, x, call)
-        match = yield from self._match(call, x, parts)
+        match = yield from self._match(algorithm, call, x, parts)
         if match.inline:
             return algorithm.inline(match, x), match.wants
         return (yield from algorithm.transfer(self, match, x)), match.wants
@@ -224,7 +361,7 @@ class Channel(Mailbox):
             raise self.used_twice(call)
         transport.in_use = get_ident()
         try:
-            match = self._match_now(call, x, parts, of=of)
+            match = self._match_now(algorithm, call, x, parts, of=of)
             if match.inline:
                 return algorithm.inline(match, x), match.wants
             return complete(transport, algorithm.transfer(self, match, x)), match.wants
@@ -255,11 +392,15 @@ class Channel(Mailbox):
             raise self.used_twice(call)
         transport.in_use = get_ident()
         try:
-            match = self._match_now(call, host, None, piggyback)
-            match.check_identity()
-            raw, block, less = match.raw, match.block, len(piggyback)
-            ends = range(block, len(raw) + 1, block)
-            if not accept([bytes(raw[end - less : end]) for end in ends]):
+            match = self._match_now(_UPDATE, call, host, None, piggyback)
+            if type(match) is AgreedMatch:
+                piggybacks = [piggyback] * transport.size
+            else:
+                match.check_identity()
+                raw, block, less = match.raw, match.block, len(piggyback)
+                ends = range(block, len(raw) + 1, block)
+                piggybacks = [bytes(raw[end - less : end]) for end in ends]
+            if not accept(piggybacks):
                 return False
             if not match.checked().inline:
                 total = complete(transport, self.reduce_large(host, match, None, into))
@@ -297,7 +438,28 @@ class Channel(Mailbox):
 
     def bcast_bytes(self, body: Array, match: Match) -> Steps[None]:
         """Fill ``body`` with the root's bytes."""
-        yield from self.transport.bcast(body, match.call.root, self.lane, self._waiting(match))
+        root = match.call.root
+        sent = self._children(root)
+        self.transport.traffic.count(sent, sent * body.nbytes)
+        yield from self.transport.bcast(body, root, self.lane, self._waiting(match))
+
+    def bcast_block(self, x: Array, match: Match) -> Steps[Array]:
+        """Return the root's block: its header, and its value where that fits."""
+        root = match.call.root
+        block = np.zeros(BLOCK, np.uint8)
+        if match.me == root:
+            head = match.record.head[:SIZE]
+            block[:SIZE] = np.frombuffer(head, np.uint8)
+            if x.nbytes <= BLOCK - SIZE:
+                block[SIZE : SIZE + x.nbytes] = x
+        sent = self._children(root)
+        self.transport.traffic.count_check(sent, sent * BLOCK)
+        yield from self.transport.bcast(block, root, self.lane, self._waiting(match))
+        return block
+
+    def _children(self, root: int) -> int:
+        """Return to how many ranks this one sends in a tree from the root."""
+        return children(self.transport.rank, root, self.transport.size)
 
     def exchange_parts(
         self, xs: Any, match: Match, own: Callable[[Any], Any] = owned
@@ -326,7 +488,7 @@ class Channel(Mailbox):
         call, seq = match.call, match.seq
         # all are here, and take it now
         if is_rendezvous(x) and not (call.later or self.by_messages or call.op.endswith("_obj")):
-            self.transport.traffic.collective_bytes += x.nbytes
+            self.transport.traffic.count(1, x.nbytes)
             waiting = Waiting(call.name, call.site, dest, ANY, order=self.order)
             tag = self.reply_tag(seq, PART)
             header = wire.pack_header(call, seq, ARRAY, x.nbytes, x.shape, x.dtype)
@@ -336,7 +498,7 @@ class Channel(Mailbox):
             if call.op.endswith("_obj")
             else wire.encode(x, call, seq)
         )
-        self.transport.traffic.collective_bytes += frame.nbytes - wire.SIZE
+        self.transport.traffic.count(1, frame.nbytes - wire.SIZE)
         self.transport.post(frame, dest, self.reply_tag(seq, PART), BACKWARD)
         return None
 
@@ -387,21 +549,11 @@ class AdjointChannel(Channel):
         super().__init__(channel.transport, channel.order)
         self.next_number = number | 1
 
-    def _gather_blocks(self, block: bytes, waiting: Waiting) -> Steps[bytes]:
-        transport = self.transport
-        tag = self.reply_tag(waiting.seq, MATCH)
-        blocks = []
-        for rank in self.others():
-            transport.post(np.frombuffer(block, np.uint8), rank, tag, BACKWARD)
-        for rank in range(transport.size):
-            if rank == transport.rank:
-                blocks.append(block)
-            else:
-                envelope = yield from self._arrived(
-                    rank, tag, BACKWARD, waiting._replace(peer=rank, tag=ANY)
-                )
-                blocks.append((yield from transport.read(envelope, BACKWARD, waiting)).tobytes())
-        return b"".join(blocks)
+
+# the sum of an update: what all ranks have to tell beside it is the piggyback
+_UPDATE = Algorithm(
+    lambda match, x: None, lambda channel, match, x: channel.reduce_large(x, match, None)
+)
 
 
 def _key(call: Call, x: Any, parts: int | None) -> Any:

@@ -17,10 +17,11 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array, as_bytes
 from mnpar.communicators import wire
-from mnpar.communicators.matching import Match, decode_value
+from mnpar.communicators.comparison import CALL
+from mnpar.communicators.matching import EMPTY, Match, decode_value
 from mnpar.communicators.reduction import reduce_arrays
 from mnpar.communicators.waiting import Steps
-from mnpar.communicators.wire import NOTHING, Call
+from mnpar.communicators.wire import NOTHING, SIZE, Call, read_header
 
 if TYPE_CHECKING:
     from mnpar.communicators.channel import Channel
@@ -139,12 +140,20 @@ def _bcast_inline(match: Match, x: Any) -> Any:
 def _bcast_transfer(channel: Channel, match: Match, x: Any) -> Steps[Any]:
     root = match.call.root
     at_root = match.me == root
-    header = match.forms[root]
     if match.call.later:
         for rank in channel.others() if at_root else ():
             channel.send_part(x, match, rank)
         return x if at_root else (yield from channel.recv_part(match, root))
-    body = _body(x, match) if at_root else np.empty(header.nbytes, np.uint8)
+    body = _body(x, match) if at_root else EMPTY
+    if match.forms:
+        header = match.forms[root]
+    else:  # only the root knows it
+        block = yield from channel.bcast_block(body, match)
+        header = read_header(block)
+        if header.nbytes <= len(block) - SIZE:
+            return x if at_root else decode_value(block[SIZE : SIZE + header.nbytes], header)
+    if not at_root:
+        body = np.empty(header.nbytes, np.uint8)
     yield from channel.bcast_bytes(body, match)
     return x if at_root else decode_value(body, header)
 
@@ -194,11 +203,11 @@ def _nothing(match: Match, x: Any) -> None:
 
 BARRIER = Algorithm(_nothing, _allgather_transfer)  # nothing always comes with the calls
 ALLREDUCE = Algorithm(_reduce_inline, _reduce_transfer)  # and reduce: the call tells which
-ALLGATHER = Algorithm(_gather_inline, _allgather_transfer)
-GATHER = Algorithm(_gather_inline, _gather_transfer)
-BCAST = Algorithm(_bcast_inline, _bcast_transfer, _at_root)
-SCATTER = Algorithm(_scatter_inline, _scatter_transfer, _parts_at_root)
-ALLTOALL = Algorithm(_gather_inline, _alltoall_transfer, _parts)
+ALLGATHER = Algorithm(_gather_inline, _allgather_transfer, gathers=True)
+GATHER = Algorithm(_gather_inline, _gather_transfer, needs=CALL)
+BCAST = Algorithm(_bcast_inline, _bcast_transfer, _at_root, needs=CALL)
+SCATTER = Algorithm(_scatter_inline, _scatter_transfer, _parts_at_root, needs=CALL)
+ALLTOALL = Algorithm(_gather_inline, _alltoall_transfer, _parts, needs=CALL)
 REDUCE_SCATTER = Algorithm(_reduce_inline, _reduce_scatter_transfer, _parts)
 
 SCANS = {

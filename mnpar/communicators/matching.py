@@ -95,6 +95,7 @@ class CallRecord:
         "place",
         "repeats",
         "sent",
+        "words",
     )
 
     def __init__(self, head: bytes, sent: int, body: Array, fault: Exception | None = None) -> None:
@@ -106,6 +107,7 @@ class CallRecord:
         self.place: Any = None  # the view of the block for an array's elements
         self.parts: Sequence[tuple[int, Any]] = ()  # index and view of each of several arrays
         self.match: Match | None = None
+        self.words: Array | None = None  # what is compared of it (comparison.py)
         self._front = head[: NUMBER.start]
         self._others: list[tuple[int, bytes, int, bytes]] = []
 
@@ -467,6 +469,7 @@ class MatchBuffer:
         self.size = size
         self.mine = bytearray(size)
         self.whole: Any = bytearray(size * ranks)  # the blocks of all ranks
+        self.sent = (ranks - 1) * size  # bytes in each exchange
         self.known: dict[Any, CallRecord] = {}
         self._last: CallRecord | None = None
 

@@ -20,6 +20,8 @@ UFUNCS = {
     "min": np.minimum,
     "prod": np.multiply,
 }
+# ranks: with more, the MPI libraries' rings and trees win over messages from each to each
+DIRECT = 16
 # bytes: an array of at most so many is gathered everywhere and reduced there, a larger one in parts
 GATHERED = 2**15
 REDUCING = ("allreduce", UPDATE, "reduce", "reduce_from", "reduce_scatter", "scan", "exscan")
@@ -42,6 +44,20 @@ def check_reducible(x: Array, call: Call) -> None:
         )
 
 
+def rounds(size: int) -> int:
+    """Return the messages of a rank in an algorithm in which it knows of twice as many ranks after
+    each.
+    """
+    return (size - 1).bit_length()
+
+
+def children(rank: int, root: int, size: int) -> int:
+    """Return to how many ranks one sends in a (binomial) tree from the root."""
+    place = (rank - root) % size
+    reach = place & -place if place else size
+    return sum([place + (1 << k) < size for k in range(rounds(size)) if 1 << k < reach])
+
+
 def bytes_of_reduction(array: Array, rank: int, size: int, root: int | None) -> int:
     """Return the bytes that a rank sends when an array is reduced in parts: the other ranks' parts
     of its array, and the reduction of its own part to each rank that wants the result.
@@ -50,6 +66,13 @@ def bytes_of_reduction(array: Array, rank: int, size: int, root: int | None) -> 
     stop = array.size * (rank + 1) // size
     wanted = size - 1 if root is None else int(root != rank)
     return int(array.size + (stop - start) * (wanted - 1)) * int(array.itemsize)
+
+
+def messages_of_reduction(rank: int, size: int, root: int | None) -> int:
+    """Return the messages that a rank sends when an array is reduced in parts, from each rank to
+    each.
+    """
+    return size - 1 + (size - 1 if root is None else int(root != rank))
 
 
 def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None) -> Array:

@@ -20,7 +20,7 @@ from mnpar.communicators.waiting import Pending, Steps, Waiting
 
 # The kind of a message on the backward lane: with its number it makes the tag by which the message
 # is matched (``numbered_tag``).
-REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, MATCH = KINDS = range(6)
+REPLY, PART, EXCHANGE, PIECE_OF_MESSAGE, PIECE_OF_PART, MATCH, COMPARE = KINDS = range(7)
 
 
 def numbered_tag(limit: int, seq: int, order: int, kind: int) -> int:
@@ -37,15 +37,31 @@ class Traffic:
     ``messages`` and ``bytes``: the messages to single ranks (of ``send``, ``sendrecv`` and
     ``shift``, their gradients, and those of :func:`mnpar.functions.exchange`; one that says that
     there is no gradient counts, too), and the bytes of the arrays in them, or of pickled objects.
-    ``collectives`` and ``collective_bytes``: the collectives in which the rank took part, and the
-    bytes of their arrays that it sent to other ranks. Headers are not counted. Thread ranks send
-    nothing: they count the bytes that processes would send.
+    ``collectives``, ``collective_messages`` and ``collective_bytes``: the collectives in which the
+    rank took part, the messages in which it sent their arrays to other ranks, and the bytes of the
+    arrays; ``check_messages`` and ``check_bytes``: those by which ranks find out whether their
+    calls match. Headers are not counted elsewhere. MPI's own collectives count as good algorithms
+    send them, by trees and by halves. Thread ranks send nothing: they count what processes would
+    send.
     """
 
     messages: int = 0
     bytes: int = 0
     collectives: int = 0
     collective_bytes: int = 0
+    collective_messages: int = 0
+    check_messages: int = 0
+    check_bytes: int = 0
+
+    def count(self, messages: int, nbytes: int) -> None:
+        """Count messages with arrays of a collective."""
+        self.collective_messages += messages
+        self.collective_bytes += nbytes
+
+    def count_check(self, messages: int, nbytes: int) -> None:
+        """Count messages by which ranks find out whether their calls match."""
+        self.check_messages += messages
+        self.check_bytes += nbytes
 
 
 class Envelope(NamedTuple):
@@ -125,6 +141,11 @@ class Transport(Protocol):
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
         """Start an allgather of blocks of one size, in rank order. Other collectives may be started
         before it is ready. (A match that is waited for at once goes by the ``match_buffers``.)
+        """
+
+    def maximum(self, words: Array, lane: int, waiting: Waiting) -> Pending:
+        """Start the elementwise maximum over ranks, on all of them, of a few integers. Other
+        collectives may be started before it is ready.
         """
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:

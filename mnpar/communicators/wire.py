@@ -26,6 +26,7 @@ from mnpar.runtime.callsite import SITE_BYTES, decode_site
 _LAYOUT = struct.Struct("<HBBBBiQ" + "BB16sQ12q" + f"Bi{SITE_BYTES}s")
 SIZE = _LAYOUT.size
 IDENTITY = 18  # bytes: magic, op, reduction, order, later, root, seq
+ORDER = 4  # the order in them
 NUMBER = slice(10, 18)  # the seq in them
 # the part of a collective's seq that is its own number; above it stands the number of the
 # collective whose gradient it is, 0 in forward

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.communicators.reduction import GATHERED, UFUNCS, bytes_of_reduction, reduce_arrays
+from mnpar.communicators.reduction import (
+    DIRECT,
+    GATHERED,
+    UFUNCS,
+    bytes_of_reduction,
+    messages_of_reduction,
+    reduce_arrays,
+    rounds,
+)
 from mnpar.communicators.transport import Traffic
 from mnpar.communicators.waiting import BACKWARD, Pending, Steps, Waiting, nothing
 from mnpar.communicators.wire import MEANS
@@ -25,7 +33,6 @@ _SHORT = 2**20
 
 # bytes of a message between machines: UCX over TCP moves a larger one, often, one way at a time
 _WIRE = 2**20
-_DIRECT = 16  # ranks: with more, the libraries' rings and trees win
 _OPS = {"sum": "SUM", **dict.fromkeys(MEANS, "SUM"), "max": "MAX", "min": "MIN", "prod": "PROD"}
 
 
@@ -60,19 +67,21 @@ class Reductions:
     ) -> Steps[Array]:
         whole = np.empty(sum(counts), np.uint8)
         comm = self.lanes[BACKWARD]
-        self.traffic.collective_bytes += (self.size - 1) * array.nbytes
-        if (self.size > _DIRECT or whole.nbytes > _SHORT) and not (self.apart and self.size == 2):
+        others = self.size - 1
+        if (self.size > DIRECT or whole.nbytes > _SHORT) and not (self.apart and self.size == 2):
+            self.traffic.count(rounds(self.size), others * array.nbytes)
             request = self.lanes[lane].Iallgatherv(array, [whole, counts])
             yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))
             return whole
+        self.traffic.count(others, others * array.nbytes)
         places = [
             whole[end - count : end]
             for count, end in zip(counts, itertools.accumulate(counts), strict=True)
         ]
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]
-        sent = [comm.Isend(piece, r, waiting.tag) for r in others for piece in self._cut(array)]
+        peers = [(self.rank + step) % self.size for step in range(1, self.size)]
+        sent = [comm.Isend(piece, r, waiting.tag) for r in peers for piece in self._cut(array)]
         received = [
-            comm.Irecv(piece, r, waiting.tag) for r in others for piece in self._cut(places[r])
+            comm.Irecv(piece, r, waiting.tag) for r in peers for piece in self._cut(places[r])
         ]
         places[self.rank][...] = array
         yield self._all([*received, *sent], waiting, "data")
@@ -87,7 +96,7 @@ class Reductions:
         waiting: Waiting,
         out: Array | None = None,
     ) -> Steps[Array]:
-        if self.size > _DIRECT:
+        if self.size > DIRECT:
             return (yield from self._reduce_by_mpi(array, reduction, root, lane, waiting))
         if array.nbytes > GATHERED:
             return (yield from self.reduce_in_parts(array, reduction, waiting, root, out))
@@ -129,7 +138,9 @@ class Reductions:
             return
         others = [(me + step) % P for step in range(1, P)]
         parts = [slice(array.size * r // P, array.size * (r + 1) // P) for r in range(P)]
-        self.traffic.collective_bytes += bytes_of_reduction(array, me, P, root)
+        self.traffic.count(
+            messages_of_reduction(me, P, root), bytes_of_reduction(array, me, P, root)
+        )
         own = array[parts[me]]
         if me > 1 and np.may_share_memory(own, total):  # the first two are summed before it is read
             own = own.copy()
@@ -161,7 +172,7 @@ class Reductions:
         """
         other = np.empty_like(array)
         comm = self.lanes[BACKWARD]
-        self.traffic.collective_bytes += array.nbytes
+        self.traffic.count(1, array.nbytes)
         received = [comm.Irecv(piece, 1 - self.rank, waiting.tag) for piece in self._cut(other)]
         sent = [comm.Isend(piece, 1 - self.rank, waiting.tag) for piece in self._cut(array)]
         yield self._all([*received, *sent], waiting, "wholes")
@@ -201,7 +212,9 @@ class Reductions:
             array = array.view(np.int64)
         here = root is None or root == self.rank
         # as good algorithms do
-        self.traffic.collective_bytes += bytes_of_reduction(array, self.rank, self.size, root)
+        self.traffic.count(
+            2 * rounds(self.size), bytes_of_reduction(array, self.rank, self.size, root)
+        )
         total = np.empty_like(array) if here else array
         comm = self.lanes[lane]
         length = PIECE // array.itemsize

@@ -359,8 +359,12 @@ class MpiTransport(Reductions):
         )
         return Pending(request.Test, partial(bytes, whole), waiting, self.meeting(waiting, "later"))
 
+    def maximum(self, words: Array, lane: int, waiting: Waiting) -> Pending:
+        largest = np.empty_like(words)
+        request = self.lanes[lane].Iallreduce(words, largest, self.MPI.MAX)
+        return Pending(request.Test, lambda: largest, waiting, self.meeting(waiting, "compared"))
+
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
-        self.traffic.collective_bytes += (self.size - 1) * array.nbytes if self.rank == root else 0
         for start in range(0, array.size, PIECE):
             request = self.lanes[lane].Ibcast(array[start : start + PIECE], root)
             yield Pending(request.Test, nothing, waiting, self.meeting(waiting, "data"))

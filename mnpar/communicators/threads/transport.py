@@ -26,7 +26,14 @@ from mnpar.communicators.matching import (
     block_sizes,
 )
 from mnpar.communicators.operation import wait
-from mnpar.communicators.reduction import GATHERED, bytes_of_reduction, reduce_arrays
+from mnpar.communicators.reduction import (
+    DIRECT,
+    GATHERED,
+    bytes_of_reduction,
+    messages_of_reduction,
+    reduce_arrays,
+    rounds,
+)
 from mnpar.communicators.shared_memory import OwnMemory, allocate
 from mnpar.communicators.threads.scheduler import Meeting, MessageQueue, World
 from mnpar.communicators.transport import Envelope, Traffic
@@ -174,10 +181,12 @@ class ThreadTransport:
     def exchange(self, block: bytes, lane: int, waiting: Waiting) -> Pending:
         return self._meet(block, ("match", waiting.order, waiting.seq), waiting, _joined)
 
+    def maximum(self, words: Array, lane: int, waiting: Waiting) -> Pending:
+        key = ("compared", waiting.order, waiting.seq)
+        return self._meet(words, key, waiting, np.maximum.reduce)
+
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         mine = array.copy() if self.rank == root else None
-        if self.rank == root:
-            self.traffic.collective_bytes += (self.size - 1) * array.nbytes
         sent = (yield self._meet(mine, ("data", waiting.order, waiting.seq), waiting))[root]
         if self.rank != root:  # the root's may be read-only
             array[...] = sent
@@ -185,7 +194,10 @@ class ThreadTransport:
     def allgather(
         self, array: Array, counts: list[int], lane: int, waiting: Waiting
     ) -> Steps[Array]:
-        self.traffic.collective_bytes += (self.size - 1) * array.nbytes
+        others = self.size - 1
+        self.traffic.count(
+            rounds(self.size) if self.size > DIRECT else others, others * array.nbytes
+        )
         key = ("data", waiting.order, waiting.seq)
         joined: Array = yield self._meet(array.copy(), key, waiting, np.concatenate)
         return joined.copy()
@@ -199,9 +211,14 @@ class ThreadTransport:
         waiting: Waiting,
         out: Array | None = None,
     ) -> Steps[Array]:
-        if array.nbytes > GATHERED:
+        if self.size <= DIRECT and array.nbytes > GATHERED:
             return (yield from self.reduce_in_parts(array, reduction, waiting, root))
-        self.traffic.collective_bytes += (self.size - 1) * array.nbytes
+        if self.size <= DIRECT:
+            self.traffic.count(self.size - 1, (self.size - 1) * array.nbytes)
+        else:
+            self.traffic.count(
+                2 * rounds(self.size), bytes_of_reduction(array, self.rank, self.size, root)
+            )
         return (yield from self._reduce(array, reduction, waiting))
 
     def reduce_in_parts(
@@ -212,7 +229,10 @@ class ThreadTransport:
         root: int | None = None,
         out: Array | None = None,
     ) -> Steps[Array]:
-        self.traffic.collective_bytes += bytes_of_reduction(array, self.rank, self.size, root)
+        self.traffic.count(
+            messages_of_reduction(self.rank, self.size, root),
+            bytes_of_reduction(array, self.rank, self.size, root),
+        )
         return (yield from self._reduce(array, reduction, waiting))
 
     def _reduce(self, array: Array, reduction: str, waiting: Waiting) -> Steps[Array]:
