@@ -19,6 +19,7 @@ import pytest
 
 import mnpar
 from mnpar.backends import cuda
+from mnpar.communicators import matching
 from tests.harness import scripts
 from tests.harness.cupy import stand_in
 
@@ -39,6 +40,15 @@ def debug_off():
     """
     with mnpar.using_config("debug", False):
         yield
+
+
+@pytest.fixture(params=["blocks", "digests"])
+def both_matches(request, monkeypatch):
+    """Run a test twice: collectives begin with the blocks of all ranks, as among few, or with a
+    comparison of digests, as among many.
+    """
+    if request.param == "digests":
+        monkeypatch.setattr(matching, "MOST_GATHERED", 1)
 
 
 @pytest.fixture

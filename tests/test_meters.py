@@ -152,6 +152,7 @@ def test_shapes_that_differ_are_errors():
         meters.TopKMeter(1).add([1, 2], [1, 2])
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2, on="threads")
 @pytest.mark.parametrize(
     "mine",

@@ -14,7 +14,9 @@ are gathered only where the ranks differ in what the algorithm has to know.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable
+from functools import partial
 from threading import get_ident
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,7 +24,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, as_bytes
-from mnpar.communicators import comparison, wire
+from mnpar.communicators import comparison, matching, wire
 from mnpar.communicators.comparison import AgreedMatch, Comparison, value_of, words_of
 from mnpar.communicators.mailbox import Mailbox, is_rendezvous
 from mnpar.communicators.matching import (
@@ -37,7 +39,17 @@ from mnpar.communicators.matching import (
     table,
 )
 from mnpar.communicators.operation import complete
-from mnpar.communicators.reduction import children, reduce_arrays, rounds
+from mnpar.communicators.reduction import (
+    REDUCING,
+    children,
+    narrowed,
+    reduce_arrays,
+    reduce_parts,
+    rounds,
+    scan_arrays,
+    unit_like,
+    widened,
+)
 from mnpar.communicators.transport import COMPARE, MATCH, PART, Transport, numbered_tag
 from mnpar.communicators.waiting import ANY, BACKWARD, Pending, Steps, Waiting
 from mnpar.communicators.wire import ARRAY, FAULT, NOTHING, OWN_NUMBER, SIZE, TUPLE, Call
@@ -88,7 +100,7 @@ class Channel(Mailbox):
         # adjoint (AdjointChannel).
         self.next_number = 0
         self._buffers = transport.match_buffers[self.lane]
-        self._compares = transport.size > comparison.MOST_GATHERED
+        self._compares = transport.size > matching.MOST_GATHERED
         self._rounds = rounds(transport.size)
 
     def take_number(self) -> int:
@@ -116,8 +128,14 @@ class Channel(Mailbox):
         number = seq
         if self._compares:
             value = self._comparable(algorithm, x, record)
-            found = yield from self._compare(record, seq, value, waiting)
-            if found.level >= algorithm.needs:
+            words = words_of(record, seq, value)
+            traffic.count_check(self._rounds, self._rounds * words.nbytes)
+            if self.by_messages:
+                words = yield from self._maximum(words, record.head, waiting)
+            else:
+                words = yield self.transport.maximum(words, self.lane, waiting)
+            found = Comparison(words)
+            if found.level >= _needed(algorithm, call):
                 return self._agreed(found, call, record, seq, value)
             number = seq if found.same_call else found.number
         traffic.collective_bytes += record.sent
@@ -198,17 +216,18 @@ class Channel(Mailbox):
         waiting = self._waiting_for(call, seq, record)
         # a piggyback is no value, but with it, too, nobody needs the others' if all are alike
         value = piggyback if call.op == wire.UPDATE else self._comparable(algorithm, x, record)
-        own = int.from_bytes(number, "little")
-        found = complete(transport, self._compare(record, own, value, waiting))
+        words = words_of(record, int.from_bytes(number, "little"), value)
+        transport.traffic.count_check(self._rounds, self._rounds * words.nbytes)
+        buffer = self._buffers.now
+        found = Comparison(buffer.maximum(words, waiting))
         if call.op == wire.UPDATE:
             if found.level == comparison.VALUE:
                 return self._agreed(found, call, record, seq, None)
-        elif found.level >= algorithm.needs:
+        elif found.level >= _needed(algorithm, call):
             return self._agreed(found, call, record, seq, value)
         if found.same_call:
             return None
         # ranks that do not wait for theirs are in other collectives, and do not come to the buffers
-        buffer = self._buffers.now
         buffer.fill(record, number, x)
         block = bytes(buffer.mine)
         raw = complete(transport, self._gather_blocks(block, waiting, found.number))
@@ -223,16 +242,6 @@ class Channel(Mailbox):
         if record.head[wire.FORM.start] == NOTHING:
             return b""
         return value_of(x, record, BLOCK - SIZE) if algorithm.gathers else None
-
-    def _compare(
-        self, record: CallRecord, number: int, value: bytes | None, waiting: Waiting
-    ) -> Steps[Comparison]:
-        """Compare what all ranks state."""
-        words = words_of(record, number, value)
-        self.transport.traffic.count_check(self._rounds, self._rounds * words.nbytes)
-        if self.by_messages:
-            return Comparison((yield from self._maximum(words, record.head, waiting)))
-        return Comparison((yield self.transport.maximum(words, self.lane, waiting)))
 
     def _agreed(
         self, found: Comparison, call: Call, record: CallRecord, seq: int, value: bytes | None
@@ -393,7 +402,7 @@ class Channel(Mailbox):
         transport.in_use = get_ident()
         try:
             match = self._match_now(_UPDATE, call, host, None, piggyback)
-            if type(match) is AgreedMatch:
+            if match.agreed:
                 piggybacks = [piggyback] * transport.size
             else:
                 match.check_identity()
@@ -467,10 +476,77 @@ class Channel(Mailbox):
         """Send ``xs[q]`` to each rank q, and return what all sent to this one, in rank order (its
         own part by ``own``).
         """
+        if self.transport.in_one_process:
+            return (yield from self._exchange_together(xs, match, own))
         given = [self.send_part(xs[rank], match, rank) for rank in self.others()]
         values = yield from self.recv_parts(match, own(xs[self.transport.rank]))
         yield from until_taken(given)
         return tuple(values)
+
+    def _exchange_together(
+        self, xs: Any, match: Match, own: Callable[[Any], Any]
+    ) -> Steps[tuple[Any, ...]]:
+        """Exchange parts in one process, where each of them need only be copied."""
+        me = self.transport.rank
+        if match.call.op.endswith("_obj"):
+            given = [pickle.dumps(x, protocol=pickle.HIGHEST_PROTOCOL) for x in xs]
+            self._count_parts([len(text) for text in given])
+            lists = yield self.transport.meet(given, self._waiting(match), _transposed)
+            return tuple(
+                [xs[me] if r == me else pickle.loads(text) for r, text in enumerate(lists[me])]
+            )
+        self._count_parts([0 if x is None else x.nbytes for x in xs])
+        lists = yield self.transport.meet(
+            [own(x) if r == me else _copied(x) for r, x in enumerate(xs)],
+            self._waiting(match),
+            _transposed,
+        )
+        return tuple(lists[me])
+
+    def reduce_parts_together(self, xs: Any, match: Match) -> Steps[list[Array]]:
+        """Return the reductions for all ranks of the parts for each, in one process; none if some
+        parts are missing or not on the host.
+        """
+        join = partial(_reduced_parts, reduction=match.call.reduction)
+        totals: list[Array] = yield self.transport.meet(tuple(xs), self._waiting(match), join)
+        if totals:
+            self._count_parts([x.nbytes for x in xs])
+        return totals
+
+    def _count_parts(self, sizes: list[int]) -> None:
+        """Count the parts for the other ranks, which processes would send."""
+        me = self.transport.rank
+        self.transport.traffic.count(len(sizes) - 1, sum(sizes) - sizes[me])
+
+    def scan(self, x: Array, match: Match, exclusive: bool, up: bool) -> Steps[Array]:
+        """Return the reduction of the ranks' arrays up to this one's (or from it on), with or
+        without it. All have one form. After each round a rank knows that of twice as many ranks.
+        """
+        transport, reduction = self.transport, match.call.reduction
+        me, P = transport.rank, transport.size
+        way = 1 if up else -1
+        steps = [way << k for k in range(self._rounds)]
+        if transport.in_one_process:
+            sent = sum([0 <= me + step < P for step in steps])
+            transport.traffic.count(sent, sent * x.nbytes)
+            join = partial(scan_arrays, reduction=reduction, exclusive=exclusive, up=up)
+            totals: list[Array] = yield transport.meet(x, self._waiting(match), join)
+            return totals[me]
+        total = widened(x)
+        before: Array | None = None  # of the others
+        given = []
+        for step in steps:
+            if 0 <= me + step < P:
+                given.append(self.send_part(total, match, me + step))
+            if 0 <= me - step < P:
+                part = yield from self.recv_part(match, me - step)
+                both = [part] if before is None else [part, before][::way]
+                before = reduce_arrays(both, reduction)
+                total = reduce_arrays([part, total][::way], reduction)
+        yield from until_taken(given)
+        if not exclusive:
+            return narrowed(total, x) if before is not None else owned(x)
+        return unit_like(x, reduction) if before is None else narrowed(before, x)
 
     def others(self) -> list[int]:
         """Return the other ranks, in an order that begins with the next one, so that not all ranks
@@ -554,6 +630,27 @@ class AdjointChannel(Channel):
 _UPDATE = Algorithm(
     lambda match, x: None, lambda channel, match, x: channel.reduce_large(x, match, None)
 )
+
+
+def _transposed(lists: list[list[Any]]) -> list[tuple[Any, ...]]:
+    return list(zip(*lists, strict=True))
+
+
+def _copied(x: Any) -> Any:
+    """Return a copy of a part as messages bring it: contiguous, and of no subclass."""
+    return np.array(x, order="C", subok=False) if isinstance(x, np.ndarray) else owned(x)
+
+
+def _reduced_parts(lists: list[tuple[Any, ...]], reduction: str) -> list[Array]:
+    there = all([type(x) is np.ndarray for xs in lists for x in xs])
+    return reduce_parts(lists, reduction) if there else []
+
+
+def _needed(algorithm: Algorithm, call: Call) -> int:
+    """Return what must be alike on all ranks. (A maximum, for example, is differentiable by what
+    ranks gather for it.)
+    """
+    return comparison.FORM if call.op in REDUCING else algorithm.needs
 
 
 def _key(call: Call, x: Any, parts: int | None) -> Any:

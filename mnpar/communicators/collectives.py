@@ -121,6 +121,8 @@ def _scan(exclusive: bool, up: bool) -> Algorithm:
         return None if like is None else np.full_like(like, match.call.reduction == "prod")
 
     def outside(channel: Channel, match: Match, x: Any) -> Steps[Array | None]:
+        if match.agreed and not match.forms[0].flags & wire.ON_DEVICE:
+            return (yield from channel.scan(np.asarray(x), match, exclusive, up))
         return scanned((yield from _allgather_transfer(channel, match, x)), match)
 
     return Algorithm(lambda match, x: scanned(match.given, match), outside)
@@ -192,6 +194,10 @@ def _alltoall_transfer(channel: Channel, match: Match, xs: Any) -> Steps[tuple[A
 
 
 def _reduce_scatter_transfer(channel: Channel, match: Match, xs: Any) -> Steps[Array | None]:
+    if channel.transport.in_one_process:
+        totals = yield from channel.reduce_parts_together(xs, match)
+        if totals:
+            return totals[match.me]
     parts = yield from channel.exchange_parts(xs, match, own=lambda x: x)
     given = [part for part in parts if part is not None]
     return _reduce_on_host(given, match.call) if given else None

@@ -21,9 +21,6 @@ from mnpar.communicators import wire
 from mnpar.communicators.matching import TO_ROOT, CallRecord, Match
 from mnpar.communicators.wire import ARRAY, FAULT, NOTHING, OBJECT, SIZE, Call, read_header
 
-# ranks: among more the comparison costs less than the blocks do
-MOST_GATHERED = 16
-
 # What is alike on all ranks; each includes what stands before it. NEITHER: not even the call.
 NEITHER, CALL, FORM, VALUE = range(4)
 
@@ -123,6 +120,8 @@ class AgreedMatch(Match):
         record: this rank's.
         value: that all ranks gave, as bytes; None: their values are not known.
     """
+
+    agreed = True
 
     __slots__ = ("_own", "_value")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
@@ -38,7 +39,8 @@ class Mailbox:
         self.transport = transport
         self.order = order
         self.lane = FORWARD if order == 0 else BACKWARD
-        self._sent = [itertools.count() for _ in range(transport.size)]
+        # the numbers of messages to each rank
+        self._sent: defaultdict[int, itertools.count[int]] = defaultdict(itertools.count)
         self._posted = PostedReceives(transport.size)
 
     def send(self, x: Any, call: Call, dest: int, tag: int) -> int:

@@ -54,8 +54,9 @@ BLOCK = 512
 # larger blocks have room for 1,856, 4,416 and 8,512 bytes of values: a page, and two of them with a
 # table
 _SIZES = (BLOCK, 2048, 4608, 8704)
-# with more ranks, blocks stay small: each rank receives as many as there are ranks
-_RANKS = 16
+# ranks: with more, they compare what they state before they gather blocks (comparison.py), and
+# blocks stay small: each rank receives as many as there are ranks
+MOST_GATHERED = 16
 # after so many matches with space to spare the next blocks are smaller
 CALM_MATCHES = 32
 _REMEMBERED = 1000  # records that a buffer keeps
@@ -219,6 +220,8 @@ class Match:
         record: this rank's.
         less: bytes at the end of each block that are the piggyback, and no value.
     """
+
+    agreed = False  # True: an AgreedMatch
 
     __slots__ = (
         "arrays",
@@ -453,7 +456,7 @@ class Match:
 
 def block_sizes(ranks: int) -> tuple[int, ...]:
     """Return the sizes of matches among so many ranks."""
-    return _SIZES if ranks <= _RANKS else _SIZES[:1]
+    return _SIZES if ranks <= MOST_GATHERED else _SIZES[:1]
 
 
 class MatchBuffer:
@@ -468,7 +471,7 @@ class MatchBuffer:
     def __init__(self, size: int, ranks: int) -> None:
         self.size = size
         self.mine = bytearray(size)
-        self.whole: Any = bytearray(size * ranks)  # the blocks of all ranks
+        self.whole: Any = b""  # the blocks of all ranks
         self.sent = (ranks - 1) * size  # bytes in each exchange
         self.known: dict[Any, CallRecord] = {}
         self._last: CallRecord | None = None
@@ -499,6 +502,10 @@ class MatchBuffer:
 
     def wait(self, waiting: Waiting) -> None:
         """Return when the exchange is complete."""
+        raise NotImplementedError
+
+    def maximum(self, words: Array, waiting: Waiting) -> Array:
+        """Return the elementwise maximum over ranks of a few integers; wait for it."""
         raise NotImplementedError
 
 

@@ -4,6 +4,7 @@ carried the arrays.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None)
     first = arrays[0]
     ufunc = UFUNCS[reduction]
     dtype = first.dtype
-    if dtype.itemsize == 2 and dtype.kind in "fV":
+    if _is_half(dtype):
         return _reduce_halves(arrays, ufunc, out)
     if out is None and not dtype.isnative:  # numpy would give the machine's byte order
         out = np.empty_like(first)
@@ -98,6 +99,59 @@ def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None)
         for array in arrays[2:]:
             ufunc(total, array, out=total)
     return total if out is None or total is out else _into(out, total)
+
+
+def scan_arrays(arrays: list[Array], reduction: str, exclusive: bool, up: bool) -> list[Array]:
+    """Return for each array the reduction of those up to it (or from it on), with or without it; in
+    new memory.
+    """
+    found = []
+    total: Array | None = None
+    for array in arrays if up else reversed(arrays):
+        before, own = total, widened(array)
+        if before is None:
+            total = own.copy()
+        else:
+            total = reduce_arrays([before, own] if up else [own, before], reduction)
+        one = before if exclusive else total
+        found.append(unit_like(array, reduction) if one is None else narrowed(one, array))
+    return found if up else found[::-1]
+
+
+def unit_like(array: Array, reduction: str) -> Array:
+    """Return the reduction of no arrays, in the form of this one."""
+    return np.full_like(array, reduction == "prod", subok=False)
+
+
+def widened(array: Array) -> Array:
+    """Return an array in the dtype in which it is reduced: 16-bit floats in 32 bits."""
+    return array.astype(np.float32) if _is_half(array.dtype) else array
+
+
+def narrowed(total: Array, like: Array) -> Array:
+    """Return a reduction in the dtype of what was reduced."""
+    return total.astype(like.dtype) if _is_half(like.dtype) else total
+
+
+def _is_half(dtype: Any) -> bool:
+    return bool(dtype.itemsize == 2 and dtype.kind in "fV")
+
+
+def reduce_parts(lists: list[tuple[Array, ...]], reduction: str) -> list[Array]:
+    """Return the reduction of the first parts of all lists, of the second ones …; the parts of one
+    place have one dtype and shape.
+    """
+    first = lists[0]
+    if len({part.dtype for part in first}) > 1:
+        return [reduce_arrays(list(parts), reduction) for parts in zip(*lists, strict=True)]
+    total = reduce_arrays(
+        [np.concatenate([part.reshape(-1) for part in parts]) for parts in lists], reduction
+    )
+    ends = itertools.accumulate([part.size for part in first])
+    return [
+        total[end - part.size : end].reshape(part.shape)
+        for part, end in zip(first, ends, strict=True)
+    ]
 
 
 def _reduce_halves(arrays: list[Array], ufunc: Any, out: Array | None) -> Array:

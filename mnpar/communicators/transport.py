@@ -95,6 +95,8 @@ class Transport(Protocol):
     at_once: int
     # the buffers of collectives' matches, for each lane
     match_buffers: tuple[MatchBuffers, MatchBuffers]
+    # ranks are threads of one process: they may ``meet``
+    in_one_process: bool
     shared_sum: Any  # a SharedSum, once one was made; else None
     can_sum_in_memory: bool  # a SharedSum can be made
 
@@ -146,6 +148,11 @@ class Transport(Protocol):
     def maximum(self, words: Array, lane: int, waiting: Waiting) -> Pending:
         """Start the elementwise maximum over ranks, on all of them, of a few integers. Other
         collectives may be started before it is ready.
+        """
+
+    def meet(self, thing: Any, waiting: Waiting, join: Callable[[list[Any]], list[Any]]) -> Pending:
+        """Start to gather any things of ranks ``in_one_process``. ``join`` makes a list of them, in
+        rank order: once, for all, and while all wait.
         """
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:

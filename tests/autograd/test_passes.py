@@ -68,6 +68,7 @@ DIFFERENT = {  # the passes of rank 0, and those of the others
 }
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("name", COMMUNICATIONS)
 @pytest.mark.parametrize("how", DIFFERENT)
 def test_ranks_in_different_passes_are_told_so(name, how):
@@ -82,6 +83,7 @@ def test_ranks_in_different_passes_are_told_so(name, how):
         mnpar.run(program, ranks=2)
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.filterwarnings("ignore::mnpar.errors.UnreceivedWarning")
 @pytest.mark.parametrize("name", ["send", "allreduce", "exchange"])
 def test_the_error_names_the_lines_of_both_passes_and_the_remedy_on_both_ranks(name):
@@ -162,6 +164,7 @@ def test_tapes_of_their_own_may_divide_the_passes_of_one_rank_otherwise_than_tho
         assert float(x.grad) == 5
 
 
+@pytest.mark.usefixtures("both_matches")
 def test_the_gradient_of_a_collective_of_another_tape_is_not_taken_for_this_ones():
     """All passes keep their tapes; rank 0 runs two of the first, and rank 1 two of the second."""
 

@@ -550,6 +550,7 @@ def update(comm, axes, program, times=1, check=100):
         return mesh.model.traffic.collective_bytes - before
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize(
     ("program", "message"), WRONG.items(), ids=[program.__name__ for program in WRONG]
 )
@@ -887,6 +888,7 @@ def test_updates_that_are_not_compared_send_nothing_for_it():
     assert few < more
 
 
+@pytest.mark.usefixtures("both_matches")
 def test_in_debug_mode_each_update_is_looked_at():
     """The fourth, too, which is otherwise not compared."""
     calls = []
@@ -928,6 +930,7 @@ def test_in_debug_mode_losses_of_their_own_are_told_but_not_of_models_of_their_o
     ]
 
 
+@pytest.mark.usefixtures("both_matches")
 def test_in_debug_mode_it_is_told_without_a_mesh():
     def program(comm):
         with mnpar.using_config("debug", True):
@@ -940,6 +943,7 @@ def test_in_debug_mode_it_is_told_without_a_mesh():
         mnpar.run(program, ranks=2)
 
 
+@pytest.mark.usefixtures("both_matches")
 def test_a_gradient_that_one_rank_alone_begins_is_told_in_debug_mode():
     def program(comm):
         with mnpar.using_config("debug", True):

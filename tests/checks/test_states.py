@@ -263,6 +263,7 @@ def differentiate(comm, program, times=1):
             program(comm).backward()
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize(
     ("program", "message"), WRONG.items(), ids=[program.__name__ for program in WRONG]
@@ -419,6 +420,7 @@ def test_a_right_program_passes(program, ranks):
     mnpar.run(differentiate, ranks=4 if program is right_two_groups else ranks, args=(program, 2))
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("first", range(0, 100, 25))
 def test_random_programs_are_right_and_pass_and_doubled_entrances_and_exits_are_told(first):
     for seed in range(first, first + 25):
@@ -431,6 +433,7 @@ def test_random_programs_are_right_and_pass_and_doubled_entrances_and_exits_are_
                 mnpar.run(divided_programs.over_ranks, ranks=ranks, args=(steps, "twice", spoilt))
 
 
+@pytest.mark.usefixtures("both_matches")
 def test_a_graph_is_looked_at_again_when_its_number_doubles():
     def program(comm, wrong_at):
         for step in range(1, 8):

@@ -538,6 +538,7 @@ def test_a_rank_with_nothing_to_give_changes_no_sum(comm, op, size):
     same(found, array(comm.size - 1, (size,)) / (comm.size if op == "mean" else 1))
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("dtype", ["i4", "f2"])
 @SEVERAL
 def test_a_mean_is_of_one_dtype_though_wider_numbers_travel(comm, dtype):
@@ -833,6 +834,7 @@ def test_a_reduction_without_a_meaning_is_refused_on_all_ranks(comm, x, op, matc
     )
 
 
+@pytest.mark.usefixtures("both_matches")
 @SEVERAL
 def test_a_rank_with_nothing_to_give_to_a_maximum_is_named_on_all(comm):
     for size in (3, 300):
@@ -982,6 +984,7 @@ MISMATCHES = {
 HERE = rf"{Path(__file__).parent.name}/{Path(__file__).name}:\d+"
 
 
+@pytest.mark.usefixtures("both_matches")
 @SEVERAL
 @pytest.mark.parametrize(
     ("one", "other", "says_one", "says_other"), MISMATCHES.values(), ids=MISMATCHES
@@ -1001,6 +1004,7 @@ def test_a_mismatch_raises_on_all_ranks_with_both_source_lines(
         same(comm.allgather(array(comm.rank))[-1], array(comm.size - 1))
 
 
+@pytest.mark.usefixtures("both_matches")
 @SEVERAL
 def test_the_two_lines_of_a_mismatch_are_the_two_calls(comm):
     calls = [
@@ -1015,6 +1019,7 @@ def test_the_two_lines_of_a_mismatch_are_the_two_calls(comm):
     assert len(lines) == 2
 
 
+@pytest.mark.usefixtures("both_matches")
 @SEVERAL
 def test_ranks_in_another_order_of_the_same_collectives_are_told_so(comm):
     """The same two calls, exchanged on rank 0: the first already differs."""
@@ -1024,6 +1029,7 @@ def test_ranks_in_another_order_of_the_same_collectives_are_told_so(comm):
             call()
 
 
+@pytest.mark.usefixtures("both_matches")
 @SEVERAL
 def test_an_object_for_a_receiver_of_arrays_raises_on_both_sides(comm):
     if comm.rank == 0:
@@ -1040,6 +1046,7 @@ def test_an_object_for_a_receiver_of_arrays_raises_on_both_sides(comm):
             comm.recv(0)
 
 
+@pytest.mark.usefixtures("both_matches")
 @SEVERAL
 def test_an_array_for_a_receiver_of_objects_raises_on_both_sides(comm):
     if comm.rank == 0:
@@ -1054,6 +1061,7 @@ def test_an_array_for_a_receiver_of_objects_raises_on_both_sides(comm):
             comm.recv_obj(0)
 
 
+@pytest.mark.usefixtures("both_matches")
 def test_errors_between_ranks_have_one_base():
     assert issubclass(MismatchError, MnparError)
 
@@ -1364,6 +1372,7 @@ def test_after_a_collective_that_was_given_up_the_next_one_says_so(comm, monkeyp
         assert another.allreduce(np.array(1)) == 2
 
 
+@pytest.mark.usefixtures("both_matches")
 @EVERY
 @together(name=["\udce9tude", *["x" * n + 25 * "é" for n in (0, 1)], 20 * "訓練"])
 def test_source_files_have_names_in_any_script_or_none(comm, name):

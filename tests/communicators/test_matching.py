@@ -108,6 +108,7 @@ COLLECTIVES = {
 }
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(1, 2, 3)
 def test_values_of_all_sizes_in_any_order_arrive_whole(comm):
     rng = np.random.default_rng(0)  # the same on all ranks
@@ -139,6 +140,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 @pytest.mark.ranks(2, 3)
 def test_a_mismatch_after_openings_have_grown_is_told_on_all_ranks(comm, other):
@@ -158,6 +160,7 @@ def test_a_gradient_that_is_missing_on_some_ranks_still_comes_with_the_opening()
     assert mnpar.run(program, ranks=3) == [[3.0, None, None], [None, 3.0, None], [None, None, 3.0]]
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("odd", [0, 1])
 @pytest.mark.ranks(2, 3)
 def test_ranks_without_a_note_in_another_collective_choose_the_same_room_afterwards(comm, odd):
@@ -179,6 +182,7 @@ def test_a_piggyback_that_would_cover_values_is_refused(comm):
     np.testing.assert_array_equal(x, comm.size)
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("n", [3, 300, 30_000])
 @pytest.mark.parametrize("usual", [True, False])
 @pytest.mark.ranks(2, 3)
@@ -247,6 +251,7 @@ WRONG = {
 }
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 @pytest.mark.ranks(2, 3)
 def test_a_mismatch_is_told_however_often_all_was_well_and_all_can_be_well_again(comm, wrong):
@@ -262,6 +267,7 @@ def test_a_mismatch_is_told_however_often_all_was_well_and_all_can_be_well_again
             total(*(wrong(x) if comm.rank == 1 else (x, True)))
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2, 3)
 def test_gradients_of_which_others_are_missing_each_time(comm):
     rng = np.random.default_rng(0)

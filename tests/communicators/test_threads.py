@@ -609,6 +609,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
 def test_an_error_is_the_same_where_ranks_share_the_blocks(mistake, monkeypatch):
     def program(comm):

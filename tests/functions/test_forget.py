@@ -263,6 +263,7 @@ def test_ranks_forget_together_what_they_said(comm, order):
     assert len(current_tape().records) == 0
 
 
+@pytest.mark.usefixtures("both_matches")
 def test_a_rank_that_does_not_forget_with_the_others_is_an_error():
     def program(comm):
         call = (lambda f, x: F.forget(f, x, comm=comm)) if comm.rank else (lambda f, x: f(x))

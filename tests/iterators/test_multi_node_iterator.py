@@ -376,6 +376,7 @@ def test_a_master_that_does_not_exist_is_refused(master):
     assert mnpar.run(program, ranks=2) == [0, 1]
 
 
+@pytest.mark.usefixtures("both_matches")
 def test_ranks_that_make_different_calls_are_told_so():
     def program(comm):
         iterator = create_multi_node_iterator(

@@ -63,6 +63,7 @@ class MpiTransport(Reductions):
     """
 
     name = "mpi"
+    in_one_process = False
     at_once = 16
     shared_sum: SharedSum | None = None
     lost_gradients = 0  # gradients with values among the messages that ``unreceived`` names
@@ -364,6 +365,9 @@ class MpiTransport(Reductions):
         request = self.lanes[lane].Iallreduce(words, largest, self.MPI.MAX)
         return Pending(request.Test, lambda: largest, waiting, self.meeting(waiting, "compared"))
 
+    def meet(self, thing: Any, waiting: Waiting, join: Callable[[list[Any]], list[Any]]) -> Pending:
+        raise NotImplementedError  # not in one process
+
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         for start in range(0, array.size, PIECE):
             request = self.lanes[lane].Ibcast(array[start : start + PIECE], root)
@@ -518,10 +522,12 @@ class MpiMatchBuffer(MatchBuffer):
 
     def __init__(self, transport: Any, lane: Any, size: int) -> None:
         super().__init__(size, transport.size)
+        self.whole = bytearray(size * transport.size)
         self._transport, BYTE = transport, transport.MPI.BYTE
         buffers = [self.mine, size, BYTE], [self.whole, size, BYTE]
         self._request: Any = None
         self._start: Any = partial(self._start_anew, lane, buffers)
+        self._start_maximum, self._max = lane.Iallreduce, transport.MPI.MAX
         if transport.MPI.get_vendor()[0] == "Intel MPI":
             return
         with contextlib.suppress(NotImplementedError):
@@ -534,7 +540,10 @@ class MpiMatchBuffer(MatchBuffer):
 
     def exchange(self) -> bool:
         self._start()
-        test = self._test
+        return self._poll(self._test)
+
+    def _poll(self, test: Callable[[], bool]) -> bool:
+        """Return whether a request is done after a short time of polling."""
         for poll in range(1 if self._transport.active else 2 * polling.spins):
             if test():
                 return True
@@ -543,17 +552,27 @@ class MpiMatchBuffer(MatchBuffer):
         return False
 
     def wait(self, waiting: Waiting) -> None:
+        self._wait_for(self._test, waiting)
+
+    def maximum(self, words: Array, waiting: Waiting) -> Array:
+        largest = np.empty_like(words)
+        test = self._start_maximum(words, largest, self._max).Test
+        if not self._poll(test):
+            self._wait_for(test, waiting)
+        return largest
+
+    def _wait_for(self, test: Callable[[], bool], waiting: Waiting) -> None:
         try:
             wait(
                 self._transport,
-                Pending(self._test, nothing, waiting, self._transport.meeting(waiting)),
+                Pending(test, nothing, waiting, self._transport.meeting(waiting)),
             )
         except BaseException:
             # the allgather goes on in these buffers: no other one may start there
-            self._start = partial(self._refuse, waiting)
+            self._start = self._start_maximum = partial(self._refuse, waiting)
             raise
 
-    def _refuse(self, waiting: Waiting) -> None:
+    def _refuse(self, waiting: Waiting, *_: Any) -> None:
         raise DeadlockError(_GIVEN_UP.format(self._transport.rank, waiting))
 
     def free(self) -> None:

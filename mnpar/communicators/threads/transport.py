@@ -67,14 +67,23 @@ class ThreadMatchBuffer(MatchBuffer):
         joined = pending.value()
         if type(joined) is SharedBlocks:
             self.whole = joined
-        else:
+        elif self.whole:
             self.whole[:] = joined
+        else:
+            self.whole = bytearray(joined)
+
+    def maximum(self, words: Array, waiting: Waiting) -> Array:
+        pending = self._transport.maximum(words, self._lane, waiting)
+        wait(self._transport, pending)
+        largest: Array = pending.value()
+        return largest
 
 
 class ThreadTransport:
     """The transport of thread ranks."""
 
     name = "threads"
+    in_one_process = True
     at_once = sys.maxsize  # a rank that cannot go on is found out by one look
     shared_sum: Any = None
     can_sum_in_memory = False
@@ -184,6 +193,9 @@ class ThreadTransport:
     def maximum(self, words: Array, lane: int, waiting: Waiting) -> Pending:
         key = ("compared", waiting.order, waiting.seq)
         return self._meet(words, key, waiting, np.maximum.reduce)
+
+    def meet(self, thing: Any, waiting: Waiting, join: Callable[[list[Any]], list[Any]]) -> Pending:
+        return self._meet(thing, ("things", waiting.order, waiting.seq), waiting, join)
 
     def bcast(self, array: Array, root: int, lane: int, waiting: Waiting) -> Steps[None]:
         mine = array.copy() if self.rank == root else None

@@ -148,6 +148,7 @@ def test_a_receiver_that_does_not_record_tells_the_sender_that_there_is_no_gradi
         mnpar.backward()
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2, 3)
 def test_ranks_that_disagree_on_recording_are_told_so(comm):
     x = mnpar.Variable(np.ones(2))
@@ -158,6 +159,7 @@ def test_ranks_that_disagree_on_recording_are_told_so(comm):
         F.allreduce(comm, x)
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2)
 def test_a_derivative_of_one_ranks_own_without_a_tape_of_its_own_says_so(comm):
     y = F.copy_to(comm, mnpar.Variable(np.ones(1)))
@@ -253,6 +255,7 @@ def test_mixed_dtypes_keep_theirs_both_ways(comm):
         assert x.grad.dtype == dtype
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2, on="threads")
 def test_a_message_of_the_wrong_kind_is_an_error_for_its_sender_too(comm):
     if comm.rank == 0:
@@ -397,6 +400,7 @@ def test_the_gradient_of_a_maximum_goes_to_the_lowest_rank_that_holds_it(comm):
     np.testing.assert_array_equal(x.grad, [2.0 * (comm.rank == 0), 2.0 * (comm.rank == 1)])
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("op", ["max", "prod"])
 @pytest.mark.parametrize("kind", ["allreduce", "reduce", "reduce_scatter"])
 @pytest.mark.ranks(2, 3)

@@ -216,6 +216,7 @@ def test_the_tape_may_be_replayed(comm):
     np.testing.assert_allclose(x.grad, 2 * once)
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(
     2, 3, on="threads"
 )  # between processes it is found when they have waited: tests/faults/test_faults.py
@@ -224,6 +225,7 @@ def test_a_collective_that_only_some_wait_for_later_is_refused(comm):
         F.sum((F.allreduce if comm.rank == 1 else F.iallreduce)(comm, np.ones(3)))
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2)
 def test_a_mismatch_is_told_where_the_result_is_used_and_names_the_line_where_it_was_started(comm):
     y = F.iallreduce(comm, np.ones(2 + comm.rank))

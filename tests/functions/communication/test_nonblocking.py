@@ -171,6 +171,7 @@ def test_a_bad_argument_is_refused_at_once(comm, call):
         call(comm)
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2, 3)
 def test_a_mismatch_is_told_where_the_operation_is_waited_for(comm):
     operation = comm.iallreduce(np.ones(2 + (comm.rank == 1)))
@@ -216,6 +217,7 @@ def test_a_future_knows_its_shape_and_is_a_variable(comm):
     assert y.array.sum() == 0
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2)
 def test_several_arrays_in_one_message_are_refused_by_irecv(comm):
     F.send((np.ones(1), np.ones(2)), comm, 1 - comm.rank)

@@ -333,6 +333,7 @@ def test_ranks_may_want_some_gradients_or_none():
     mnpar.run(program, ranks=4)
 
 
+@pytest.mark.usefixtures("both_matches")
 def test_ranks_that_differ_are_told():
     def differ(comm):
         F.ring_attention(comm, *numbers(*[(2, 3)] * 3), causal=comm.rank == 1)

@@ -405,6 +405,7 @@ def test_closeness_looks_at_persistent_arrays_if_it_is_told_to(comm):
     assert mnpar.check_parameter_closeness(net, comm, tolerance=1, persistents=True)
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2, on="threads")
 def test_models_that_differ_are_refused_with_the_difference(comm):
     net = (
@@ -723,6 +724,7 @@ def test_buckets_leave_before_communications_of_the_model_on_one_rank_and_after_
     same(train(comm), train(None))
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2, on="threads")
 def test_optimizers_of_which_only_one_was_loaded_are_refused(comm):
     net = MLP(0)
@@ -842,6 +844,7 @@ DRIFTS = {
 }
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize("options", [{}, {"bucket_bytes": 300}], ids=["quiet", "buckets"])
 @pytest.mark.parametrize("drift", DRIFTS.values(), ids=DRIFTS)
@@ -867,6 +870,7 @@ def test_copies_that_have_drifted_apart_are_told(comm, drift, options):
         update()
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.usefixtures("debug_off")
 @pytest.mark.parametrize(
     "options", [{}, {"bucket_bytes": 300}, {"double_buffering": True}], ids=str
@@ -948,6 +952,7 @@ def test_gradients_for_parameters_of_another_optimizer_have_the_weights_of_this_
             here.update()
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2, on="threads")
 def test_gradients_of_inputs_of_an_update_that_failed_do_not_count(comm):
     net = L.Linear(3, 2, initialW=0.5)

@@ -63,6 +63,7 @@ def openings(optimizer, comm):
     return lambda: {name: way.traffic.collectives - before[name] for name, way in ways.items()}
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("width", [2, 3000], ids=["few", "many"])
 @pytest.mark.ranks(2, 3)
 def test_a_collective_of_the_gradients_form_beside_an_update_is_told(comm, width):

@@ -40,6 +40,7 @@ def updated(comm, times, **options):
     return optimizer
 
 
+@pytest.mark.usefixtures("both_matches")
 @WAYS
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
 @pytest.mark.ranks(2, on="threads")
@@ -58,6 +59,7 @@ def test_two_optimizers_in_another_order_on_one_rank_are_told(comm, before, opti
         np.testing.assert_array_equal(param.array, value)
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2)
 def test_processes_tell_it_too_and_go_on(comm):
     both = [made(comm), made(comm)]
@@ -73,6 +75,7 @@ def test_processes_tell_it_too_and_go_on(comm):
     assert mnpar.check_parameter_closeness(both[0].target, comm)
 
 
+@pytest.mark.usefixtures("both_matches")
 @WAYS
 @pytest.mark.parametrize("before", [0, 1, 3])
 @pytest.mark.ranks(2, on="threads")
@@ -91,6 +94,7 @@ def test_copies_in_another_order_on_one_rank_are_told(comm, before, options):
             update(copies[(one, other)[comm.rank]])
 
 
+@pytest.mark.usefixtures("both_matches")
 @WAYS
 @pytest.mark.ranks(2, on="threads")
 def test_a_copy_on_one_rank_only_is_nobodys_business(comm, options):
@@ -107,6 +111,7 @@ def test_a_copy_on_one_rank_only_is_nobodys_business(comm, options):
         update(last)
 
 
+@pytest.mark.usefixtures("both_matches")
 @WAYS
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
 @pytest.mark.ranks(3, on="threads")
@@ -120,6 +125,7 @@ def test_a_learning_rate_that_differs_is_told_in_the_next_update(comm, before, o
         update(optimizer)
 
 
+@pytest.mark.usefixtures("both_matches")
 @WAYS
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.ranks(2, on="threads")
@@ -134,6 +140,7 @@ def test_a_loss_scale_that_differs_is_told_in_the_next_update(comm, before, opti
         update(optimizer)
 
 
+@pytest.mark.usefixtures("both_matches")
 @WAYS
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.ranks(2, on="threads")
@@ -154,6 +161,7 @@ def test_a_hook_that_one_rank_has_not_is_told_in_the_next_update(comm, before, o
         update(optimizer)
 
 
+@pytest.mark.usefixtures("both_matches")
 @WAYS
 @pytest.mark.ranks(3, on="threads")
 def test_gradients_that_are_reduced_in_another_way_on_one_rank_are_told(comm, options):
@@ -164,6 +172,7 @@ def test_gradients_that_are_reduced_in_another_way_on_one_rank_are_told(comm, op
         update(optimizer)
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("change", ["lr", "own", "own deleted", "disabled"])
 @pytest.mark.parametrize("between", ["nothing", "gradients by hand", "samples"])
 @pytest.mark.ranks(2, on="threads")
@@ -214,6 +223,7 @@ def fails_on_rank_1(comm, optimizer, timing):
     optimizer.remove_hook("fails")
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize(
     "options", [{}, {"bucket_bytes": 100}, {"double_buffering": True}], ids=str

@@ -53,6 +53,7 @@ def two(comm):
     return both
 
 
+@pytest.mark.usefixtures("both_matches")
 @EACH
 @pytest.mark.ranks(2, 3, 4, on="threads")
 def test_two_models_that_are_first_named_in_another_order_on_one_rank_are_told(comm, call):
@@ -72,6 +73,7 @@ def unpickled(model):
     return pickle.loads(pickle.dumps(model))
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("made", [copy.deepcopy, unpickled, L.Linear.copy])
 @pytest.mark.ranks(2, 3, on="threads")
 def test_copies_of_models_that_are_named_in_another_order_are_told(comm, made):
@@ -97,6 +99,7 @@ def test_models_that_came_as_objects_from_a_rank_are_not_compared_with_its_own(c
         broadcast_model(both[0], comm)
 
 
+@pytest.mark.usefixtures("both_matches")
 @EACH
 @pytest.mark.parametrize("first", CALLS.values(), ids=CALLS)
 @pytest.mark.ranks(2, on="threads")
@@ -115,6 +118,7 @@ def test_known_models_in_another_order_are_told_before_anything_is_exchanged(com
     call(comm, both[0])
 
 
+@pytest.mark.usefixtures("both_matches")
 @EACH
 @pytest.mark.ranks(2)
 def test_processes_tell_it_too(comm, call):
@@ -125,6 +129,7 @@ def test_processes_tell_it_too(comm, call):
         call(comm, both[comm.rank])
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2, on="threads")
 def test_a_model_that_is_new_on_one_rank_and_known_on_the_other_is_told(comm):
     both = two(comm)
@@ -133,6 +138,7 @@ def test_a_model_that_is_new_on_one_rank_and_known_on_the_other_is_told(comm):
         broadcast_model(both[comm.rank], comm)
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(2, on="threads")
 def test_gradients_of_other_shapes_are_told(comm):
     """Together they are as many numbers."""

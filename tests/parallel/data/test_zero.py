@@ -248,6 +248,7 @@ def test_links_may_come_and_go_while_states_are_in_pieces(comm):
     same(train(comm), train(None))
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("alike", [True, False], ids=["on all ranks", "on one rank"])
 @pytest.mark.parametrize("by", ["hand", "another array"])
 @pytest.mark.ranks(2, 3, on="threads")

@@ -335,6 +335,7 @@ SAID = {
 }
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.parametrize("program", SAID.values(), ids=SAID)
 def test_what_another_rank_says_otherwise_is_told(program):
     with pytest.raises(

@@ -172,6 +172,7 @@ def test_no_shape_is_told(comm, shape):
         data.set_shape(shape)
 
 
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.ranks(3, on="threads")
 @pytest.mark.parametrize("lengths", [(2, 2, 1), (2, 9, 2)], ids=["in its room", "beyond it"])
 def test_another_length_on_one_rank_is_told_on_all(comm, lengths):
