@@ -40,9 +40,11 @@ from mnpar.communicators.matching import (
 )
 from mnpar.communicators.operation import complete
 from mnpar.communicators.reduction import (
+    DIRECT,
     REDUCING,
     children,
     narrowed,
+    parent,
     reduce_arrays,
     reduce_parts,
     rounds,
@@ -448,7 +450,7 @@ class Channel(Mailbox):
     def bcast_bytes(self, body: Array, match: Match) -> Steps[None]:
         """Fill ``body`` with the root's bytes."""
         root = match.call.root
-        sent = self._children(root)
+        sent = len(children(self.transport.rank, root, self.transport.size))
         self.transport.traffic.count(sent, sent * body.nbytes)
         yield from self.transport.bcast(body, root, self.lane, self._waiting(match))
 
@@ -461,14 +463,24 @@ class Channel(Mailbox):
             block[:SIZE] = np.frombuffer(head, np.uint8)
             if x.nbytes <= BLOCK - SIZE:
                 block[SIZE : SIZE + x.nbytes] = x
-        sent = self._children(root)
+        sent = len(children(self.transport.rank, root, self.transport.size))
         self.transport.traffic.count_check(sent, sent * BLOCK)
         yield from self.transport.bcast(block, root, self.lane, self._waiting(match))
         return block
 
-    def _children(self, root: int) -> int:
-        """Return to how many ranks this one sends in a tree from the root."""
-        return children(self.transport.rank, root, self.transport.size)
+    def pass_on(self, x: Any, match: Match) -> Steps[Any]:
+        """Return the root's value, by point-to-point messages: from it to all other ranks, among
+        many of them along a tree.
+        """
+        me, root, P = match.me, match.call.root, match.size
+        if P > DIRECT:
+            source, targets = parent(me, root, P), children(me, root, P)
+        else:
+            source, targets = root, self.others() if me == root else []
+        value = x if me == root else (yield from self.recv_part(match, source))
+        for rank in targets:
+            self.send_part(value, match, rank)
+        return value
 
     def exchange_parts(
         self, xs: Any, match: Match, own: Callable[[Any], Any] = owned

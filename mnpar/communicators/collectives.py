@@ -143,9 +143,7 @@ def _bcast_transfer(channel: Channel, match: Match, x: Any) -> Steps[Any]:
     root = match.call.root
     at_root = match.me == root
     if match.call.later:
-        for rank in channel.others() if at_root else ():
-            channel.send_part(x, match, rank)
-        return x if at_root else (yield from channel.recv_part(match, root))
+        return (yield from channel.pass_on(x, match))
     body = _body(x, match) if at_root else EMPTY
     if match.forms:
         header = match.forms[root]

@@ -46,7 +46,7 @@ def run_on_root(comm: Communicator, root: int, work: Callable[[], T]) -> T:
     return result
 
 
-def run_on_all(comm: Communicator, work: Callable[[], T]) -> list[T]:
+def run_on_all(comm: Communicator, work: Callable[[], T], root: int | None = None) -> list[T]:
     """Call ``work()`` on each rank, and return the results of all; if it raised on some, raise its
     error on the first of them, on all ranks.
 
@@ -54,6 +54,7 @@ def run_on_all(comm: Communicator, work: Callable[[], T]) -> list[T]:
         comm: all its ranks call this.
         work: its results can be pickled. If it communicates, and fails on one rank before that, the
             others get a MismatchError.
+        root: the only rank that needs the results, where they are long: the others get none.
 
     Example:
         >>> import mnpar
@@ -67,8 +68,12 @@ def run_on_all(comm: Communicator, work: Callable[[], T]) -> list[T]:
         outcome = work()
     except Exception as error:
         mine = error
+    failure = None if mine is None else dump_error(mine)
     try:
-        outcomes = comm.allgather_obj((outcome, None if mine is None else dump_error(mine)))
+        if root is None:
+            outcomes = comm.allgather_obj((outcome, failure))
+        else:  # failures are alike, as a rule: there are none
+            outcomes = [(None, one) for one in comm.allgather_obj(failure)]
     except Exception as error:
         # while the others communicate in their work: this is why they do not meet
         if mine is not None:
@@ -81,6 +86,8 @@ def run_on_all(comm: Communicator, work: Callable[[], T]) -> list[T]:
             )
             first.add_note(f"(on rank {rank} of {comm.size}; all ranks stop)")
             raise first
+    if root is not None:
+        return comm.gather_obj(outcome, root) or []
     return [result for result, _ in outcomes]
 
 

@@ -5,7 +5,7 @@ carried the arrays.
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,11 +52,18 @@ def rounds(size: int) -> int:
     return (size - 1).bit_length()
 
 
-def children(rank: int, root: int, size: int) -> int:
-    """Return to how many ranks one sends in a (binomial) tree from the root."""
+def parent(rank: int, root: int, size: int) -> int:
+    """Return from which rank one receives in a (binomial) tree from the root."""
+    place = (rank - root) % size
+    return (root + (place & place - 1)) % size
+
+
+def children(rank: int, root: int, size: int) -> list[int]:
+    """Return to which ranks one sends in that tree, the one with most children first."""
     place = (rank - root) % size
     reach = place & -place if place else size
-    return sum([place + (1 << k) < size for k in range(rounds(size)) if 1 << k < reach])
+    steps = [1 << k for k in reversed(range(rounds(size)))]
+    return [(root + place + s) % size for s in steps if s < reach and place + s < size]
 
 
 def bytes_of_reduction(array: Array, rank: int, size: int, root: int | None) -> int:
@@ -99,6 +106,50 @@ def reduce_arrays(arrays: list[Array], reduction: str, out: Array | None = None)
         for array in arrays[2:]:
             ufunc(total, array, out=total)
     return total if out is None or total is out else _into(out, total)
+
+
+def count_in_halves(nbytes: int, rank: int, size: int, root: int | None) -> tuple[int, int]:
+    """Return the messages and bytes that a rank sends in a reduction among many: for all by halves
+    and back (:class:`Halving`), for a root along a tree.
+    """
+    if root is not None:
+        return int(rank != root), nbytes * (rank != root)
+    return 2 * rounds(size), 2 * nbytes * (size - 1) // size
+
+
+class Halving(NamedTuple):
+    """The ways of a rank in a reduction by halves, and back.
+
+    In each round a rank gives a half of what it has still to reduce to its partner, and reduces the
+    other half; then the partners give each other what they have reduced, in the reverse order. It
+    takes twice as many messages as the number of ranks has bits, and no more bytes than messages
+    from each rank to each. The ranks above the largest power of two give their arrays to another
+    rank before, and get the result after. (Thakur, Rabenseifner and Gropp 2005, "Optimization of
+    collective communication operations in MPICH".)
+    """
+
+    # whose array is added before, -1: nobody's; for a rank above, who adds its array
+    spare: int
+    is_spare: bool
+    ways: list[tuple[int, slice, slice]]  # partner, what is given to it, and what is kept
+
+    @classmethod
+    def of(cls, rank: int, ranks: int, length: int) -> Halving:
+        """Return the ways of a rank among ``ranks`` with arrays of this length."""
+        core = 1 << (ranks.bit_length() - 1)
+        if rank >= core:
+            return cls(rank - core, True, [])
+        ways = []
+        start, stop = 0, length
+        distance = core // 2
+        while distance:
+            middle = (start + stop) // 2
+            lower, upper = slice(start, middle), slice(middle, stop)
+            is_upper = bool(rank & distance)
+            ways.append((rank ^ distance, *((lower, upper) if is_upper else (upper, lower))))
+            start, stop = (middle, stop) if is_upper else (start, middle)
+            distance //= 2
+        return cls(rank + core if rank + core < ranks else -1, False, ways)
 
 
 def scan_arrays(arrays: list[Array], reduction: str, exclusive: bool, up: bool) -> list[Array]:

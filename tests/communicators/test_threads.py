@@ -625,6 +625,26 @@ def test_an_error_is_the_same_where_ranks_share_the_blocks(mistake, monkeypatch)
     assert told[0] == told[1]
 
 
+RING = Path(__file__).parents[2] / "examples" / "ring.py"
+
+
+def pytest_generate_tests(metafunc):
+    if "many" in metafunc.fixturenames:
+        more = [1024] if metafunc.config.getoption("--sweep") else []
+        metafunc.parametrize("many", [64, 256, *more])
+
+
+def test_many_ranks_run_the_ring(many, capsys):
+    ring = compile(RING.read_text(), RING, "exec")
+    mnpar.run(lambda comm: exec(ring, {"__name__": "__main__"}), many)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == many
+    for rank in (0, 1, many - 1):
+        around = (rank - 1) % many + 1 + (rank + 1) % many + 1
+        assert sum(line.startswith(f"rank {rank} of {many}: ") for line in lines) == 1
+        assert any(line.endswith(f"left + right = {around:g}") for line in lines)
+
+
 def test_a_thousand_ranks_pass_a_message_round_the_ring():
     def program(comm):
         if comm.rank == 0:

@@ -15,10 +15,13 @@ from mnpar.communicators.reduction import (
     DIRECT,
     GATHERED,
     UFUNCS,
+    Halving,
     bytes_of_reduction,
+    count_in_halves,
     messages_of_reduction,
     reduce_arrays,
     rounds,
+    widened,
 )
 from mnpar.communicators.transport import Traffic
 from mnpar.communicators.waiting import BACKWARD, Pending, Steps, Waiting, nothing
@@ -116,10 +119,14 @@ class Reductions:
         """Reduce one part on each rank, in rank order, and give it to the others (to the root).
 
         No rank receives more than two arrays' worth; numpy adds faster than the MPI libraries do;
-        and all ranks, thread ranks too, get the same bits. ``out`` may be ``array``: nothing that
+        and all ranks, thread ranks too, get the same bits. Many ranks reduce in halves: on all of
+        them, in another order. ``out`` may be ``array``: nothing that
         was sent is needed again.
         """
         total = np.empty_like(array) if out is None else out
+        if self.size > DIRECT:
+            yield from self._reduce_in_halves(array, total, reduction, waiting)
+            return total
         length = PIECE // array.itemsize
         for start in range(0, array.size, length):
             piece = slice(start, start + length)
@@ -162,6 +169,39 @@ class Reductions:
             for piece in self._cut(total[parts[me]])
         ]
         yield self._all([*received, *sent], waiting, "sums")
+
+    def _reduce_in_halves(
+        self, array: Array, total: Array, reduction: str, waiting: Waiting
+    ) -> Steps[None]:
+        """Reduce among many ranks, by few messages: see :class:`Halving`."""
+        spare, is_spare, ways = Halving.of(self.rank, self.size, array.size)
+        self.traffic.count(*count_in_halves(array.nbytes, self.rank, self.size, None))
+        if is_spare:
+            yield from self._swap(spare, array, total[:0], waiting)
+            yield from self._swap(spare, array[:0], total, waiting)
+            return
+        sums = widened(array).copy()
+        other = np.empty_like(array)
+        if spare >= 0:
+            yield from self._swap(spare, array[:0], other, waiting)
+            sums = reduce_arrays([sums, widened(other)], reduction, out=sums)
+        wide = np.empty_like(sums)
+        for partner, given, kept in ways:
+            yield from self._swap(partner, sums[given], wide[kept], waiting)
+            both = [sums[kept], wide[kept]]
+            reduce_arrays(both if self.rank < partner else both[::-1], reduction, out=sums[kept])
+        total[...] = sums
+        for partner, given, kept in reversed(ways):
+            yield from self._swap(partner, total[kept], total[given], waiting)
+        if spare >= 0:
+            yield from self._swap(spare, total, array[:0], waiting)
+
+    def _swap(self, peer: int, given: Array, taken: Array, waiting: Waiting) -> Steps[None]:
+        """Send an array to a rank, and receive one from it; nothing, if it is empty."""
+        comm = self.lanes[BACKWARD]
+        received = [comm.Irecv(piece, peer, waiting.tag) for piece in self._cut(taken)]
+        sent = [comm.Isend(piece, peer, waiting.tag) for piece in self._cut(given)]
+        yield self._all([*received, *sent], waiting, "halves")
 
     def _reduce_both(
         self, array: Array, total: Array, reduction: str, waiting: Waiting
@@ -212,9 +252,7 @@ class Reductions:
             array = array.view(np.int64)
         here = root is None or root == self.rank
         # as good algorithms do
-        self.traffic.count(
-            2 * rounds(self.size), bytes_of_reduction(array, self.rank, self.size, root)
-        )
+        self.traffic.count(*count_in_halves(array.nbytes, self.rank, self.size, root))
         total = np.empty_like(array) if here else array
         comm = self.lanes[lane]
         length = PIECE // array.itemsize

@@ -30,6 +30,7 @@ from mnpar.communicators.reduction import (
     DIRECT,
     GATHERED,
     bytes_of_reduction,
+    count_in_halves,
     messages_of_reduction,
     reduce_arrays,
     rounds,
@@ -228,9 +229,7 @@ class ThreadTransport:
         if self.size <= DIRECT:
             self.traffic.count(self.size - 1, (self.size - 1) * array.nbytes)
         else:
-            self.traffic.count(
-                2 * rounds(self.size), bytes_of_reduction(array, self.rank, self.size, root)
-            )
+            self.traffic.count(*count_in_halves(array.nbytes, self.rank, self.size, root))
         return (yield from self._reduce(array, reduction, waiting))
 
     def reduce_in_parts(
@@ -241,10 +240,13 @@ class ThreadTransport:
         root: int | None = None,
         out: Array | None = None,
     ) -> Steps[Array]:
-        self.traffic.count(
-            messages_of_reduction(self.rank, self.size, root),
-            bytes_of_reduction(array, self.rank, self.size, root),
-        )
+        if self.size > DIRECT:
+            self.traffic.count(*count_in_halves(array.nbytes, self.rank, self.size, None))
+        else:
+            self.traffic.count(
+                messages_of_reduction(self.rank, self.size, root),
+                bytes_of_reduction(array, self.rank, self.size, root),
+            )
         return (yield from self._reduce(array, reduction, waiting))
 
     def _reduce(self, array: Array, reduction: str, waiting: Waiting) -> Steps[Array]:
