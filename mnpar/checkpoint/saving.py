@@ -20,7 +20,7 @@ from mnpar.checkpoint.manifest import EntryRecorder, ManifestEntry, Record, comb
 from mnpar.checkpoint.store import agree_on_folder
 from mnpar.communicators import create_communicator
 from mnpar.communicators.communicator import require_communicator
-from mnpar.communicators.consensus import run_on_all, run_on_root
+from mnpar.communicators.consensus import run_on_all
 from mnpar.serializer import AbstractSerializer, Serializable
 from mnpar.serializers.safetensors import NAMES, write_safetensors
 
@@ -120,7 +120,7 @@ def _save(
     draft = begin(directory, objects, comm, step, name)
     try:
         shards = run_on_all(comm, lambda: write_shard(draft), root=0)
-        return run_on_root(comm, 0, lambda: complete(draft, shards))
+        return run_on_all(comm, lambda: complete(draft, shards) if comm.rank == 0 else "")[0]
     except BaseException:
         if comm.rank == 0:
             store.discard(draft.hidden)
@@ -165,7 +165,8 @@ def begin(
     directory = path if name is None else os.path.dirname(path)
     records = combine(gathered)  # the same error on all ranks, if any
     named = store.Name(step, 1) if name is None else name
-    hidden = run_on_root(comm, 0, lambda: store.begin(directory, named))
+    hidden = run_on_all(comm, lambda: store.begin(directory, named) if comm.rank == 0 else None)[0]
+    assert hidden is not None
     written = {
         r.key
         for r in records.values()

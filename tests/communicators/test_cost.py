@@ -1,6 +1,6 @@
 """What collectives and the agreements built on them cost a rank as ranks grow: its messages and
-bytes, by the code's own counters, are the functions of the number of ranks that docs/communication.md
-names. Thread ranks count what processes would send.
+bytes, by the code's own counters, are the functions of the number of ranks that
+docs/communication.md names. Thread ranks count what processes would send.
 """
 
 import dataclasses
