@@ -10,6 +10,7 @@ not know which of the two runs; nothing outside this package knows numba.
   writable and not small. The decision depends on nothing else, so it is the same in each step and
   on each rank of like machines.
 * ``@fused(twin)`` (fused.py) makes an elementwise computation of a formula for one number.
+* ``@update(twin)`` (updates.py) makes a step of an optimizer of one.
 * ``@compiled`` (compiler.py) marks loops over whole arrays. The annotations of their arguments are
   the signature that is compiled, once for float32 and once for float64.
 * scalar.py has the formulas that several loops share: eˣ, tanh, erf …, without branches, so that

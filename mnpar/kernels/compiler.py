@@ -30,7 +30,7 @@ from mnpar.kernels import tuning
 
 # Annotations of a loop's arguments: contiguous arrays of the loop's dtype by their number of axes,
 # a number of that dtype; and vectors of float64 and of int64, whatever that dtype is. ``float`` is
-# float64, ``int`` int64.
+# float64, ``int`` int64; Reals are as many numbers of the loop's dtype as a loop says.
 Vector: TypeAlias = Annotated[Array, "Vector"]
 Matrix: TypeAlias = Annotated[Array, "Matrix"]
 Cube: TypeAlias = Annotated[Array, "Cube"]
@@ -40,6 +40,7 @@ Array6: TypeAlias = Annotated[Array, "Array6"]
 Real: TypeAlias = Annotated[float, "Real"]
 Doubles: TypeAlias = Annotated[Array, "Doubles"]
 Integers: TypeAlias = Annotated[Array, "Integers"]
+Reals: TypeAlias = Annotated[tuple[float, ...], "Reals"]
 
 _AXES = {"Vector": 1, "Matrix": 2, "Cube": 3, "Array4": 4, "Array5": 5, "Array6": 6}
 _REALS: dict[str, Callable[[float], Any]] = {"f": np.float32, "d": np.float64}
@@ -128,10 +129,12 @@ class Formula:
 
     Args:
         function: plain Python; or one for each dtype, by its character.
+        as_numpy: each operation is rounded by itself.
     """
 
-    def __init__(self, function: FunctionType | dict[str, Formula]) -> None:
+    def __init__(self, function: FunctionType | dict[str, Formula], as_numpy: bool = False) -> None:
         self.function = function
+        self.as_numpy = as_numpy
         self._ready: dict[str, Any] = {}
 
     def at(self, char: str) -> Any:
@@ -144,7 +147,7 @@ class Formula:
                 nogil=True,
                 error_model="numpy",
                 # no sums are reordered here: formulas rely on the order
-                fastmath={"contract"},
+                fastmath=False if self.as_numpy else {"contract"},
                 forceinline=True,
             )
         return self._ready[char]
@@ -175,11 +178,20 @@ class Loop:
         function: plain Python, whose annotations are the signature.
         name: of the compiled loop; by default the function's.
         constants: what replaces globals of the function.
+        reals: how many numbers its argument of Reals has.
+        as_numpy: each operation is rounded by itself, in the order written.
     """
 
     def __init__(
-        self, function: FunctionType, name: str = "", constants: dict[str, Any] | None = None
+        self,
+        function: FunctionType,
+        name: str = "",
+        constants: dict[str, Any] | None = None,
+        reals: int = 0,
+        as_numpy: bool = False,
     ) -> None:
+        self.reals = reals
+        self.fastmath = set() if as_numpy else _FASTMATH
         self.name = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         self.function = FunctionType(
             function.__code__, {**function.__globals__, **(constants or {})}, function.__name__
@@ -213,11 +225,13 @@ class Loop:
         typed = _typed(self.function, char)
         # numba keeps a function under its name, and does not know the formulas that it calls
         file = self.function.__code__.co_filename
-        kept = f"{self.signature} {file} {os.stat(file).st_mtime}"
+        kept = (
+            f"{self.signature} {self.reals} {sorted(self.fastmath)} {file} {os.stat(file).st_mtime}"
+        )
         digest = hashlib.sha256(_digest(self.function, char) + kept.encode())
         typed.__qualname__ = f"{self.name}_{char}_{digest.hexdigest()[:12]}".replace(".", "_")
-        loop = numba().njit(typed, nogil=True, error_model="numpy", fastmath=_FASTMATH)
-        kinds = tuple([_numba_type(kind, char) for kind in self.signature])
+        loop = numba().njit(typed, nogil=True, error_model="numpy", fastmath=self.fastmath or False)
+        kinds = tuple([_numba_type(kind, char, self.reals) for kind in self.signature])
         folder = cache_folder()
         if folder is None:
             loop.compile(kinds)
@@ -330,12 +344,12 @@ def _kind(name: str, hint: Any) -> str:
     if not kind:
         raise TypeError(
             f"the argument {name} of a loop is a Vector, Matrix, Cube, Array4 to Array6, Doubles, "
-            f"Integers, Real, float or int, not {hint}"
+            f"Integers, Real, Reals, float or int, not {hint}"
         )
     return kind
 
 
-def _numba_type(kind: str, char: str) -> Any:
+def _numba_type(kind: str, char: str, reals: int) -> Any:
     types = numba().types
     real = {"f": types.float32, "d": types.float64}[char]
     if kind in _AXES:
@@ -343,6 +357,8 @@ def _numba_type(kind: str, char: str) -> Any:
     vectors = {"Doubles": types.float64, "Integers": types.int64}
     if kind in vectors:
         return types.Array(vectors[kind], 1, "C")
+    if kind == "Reals":
+        return types.UniTuple(real, reals)
     return {"int": types.int64, "float": types.float64, "Real": real}[kind]
 
 

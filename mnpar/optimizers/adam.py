@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import math
 
-from mnpar import backend
-from mnpar.optimizers.blocks import blocks, widened
+from mnpar.kernels import updates
 from mnpar.optimizers.gradient_method import GradientMethod
 from mnpar.optimizers.hyperparameter import DECAY, NONNEGATIVE, Hyperparameter, hyper
 from mnpar.optimizers.update_rule import UpdateRule, zeros_like
@@ -55,27 +54,15 @@ class AdamRule(UpdateRule):
 
     def update_core(self, param: Parameter) -> None:
         get = self.hyperparam.get
-        xp = backend.get_array_module(param.array)
         eta = get("eta")
-        eps = get("eps")
-        keep1 = 1 - get("beta1")
-        keep2 = 1 - get("beta2")
-        rate = eta * self.alpha_t
-        decay = eta * get("weight_decay_rate")
-        bounds = [eta * bound for bound in self.bounds] if get("adabound") else None
+        low, high = self.bounds if get("adabound") else (-math.inf, math.inf)
+        new = 1 - get("beta1"), 1 - get("beta2")
+        numbers = eta * self.alpha_t, get("eps"), eta * get("weight_decay_rate")
         largest = [self.state["vhat"]] if get("amsgrad") else []
-        for p, g, m, v, *tops in blocks(param, self.state["m"], self.state["v"], *largest):
-            m += keep1 * (g - m)
-            v += keep2 * (g * g - v)
-            for top in tops:
-                xp.maximum(top, v, out=top)
-            step = rate / (xp.sqrt(tops[0] if tops else v) + eps)
-            if bounds:
-                step = step.clip(*bounds)
-            step *= m
-            if decay:
-                step += decay * widened(p)
-            p -= step
+        states = self.state["m"], self.state["v"], *largest
+        step = updates.amsgrad if largest else updates.adam
+        bounds = eta * low, eta * high
+        step(param.array, param.grad, *states, *new, *numbers, *bounds)
 
 
 class Adam(GradientMethod):

@@ -4,12 +4,16 @@ variants, SMORMS3.
 
 from __future__ import annotations
 
-from mnpar import backend
-from mnpar.optimizers.blocks import blend, blocks
+from mnpar.kernels import updates
 from mnpar.optimizers.gradient_method import GradientMethod
 from mnpar.optimizers.hyperparameter import FRACTION, NONNEGATIVE, hyper
 from mnpar.optimizers.update_rule import UpdateRule
 from mnpar.parameter import Parameter
+
+
+def _in_and_outside(eps: float, inside: bool) -> tuple[float, float]:
+    """ε inside the root, and outside."""
+    return (eps, 0.0) if inside else (0.0, eps)
 
 
 class AdaGradRule(UpdateRule):
@@ -19,13 +23,9 @@ class AdaGradRule(UpdateRule):
     states = ("h",)  # the sum of squares
 
     def update_core(self, param: Parameter) -> None:
-        lr = self.hyperparam.get("lr")
-        eps = self.hyperparam.get("eps")
-        xp = backend.get_array_module(param.array)
-        inside = self.hyperparam.get("eps_inside_sqrt")
-        for p, g, h in blocks(param, self.state["h"]):
-            h += g * g
-            p -= lr * g / (xp.sqrt(h + eps) if inside else xp.sqrt(h) + eps)
+        get = self.hyperparam.get
+        eps = _in_and_outside(get("eps"), get("eps_inside_sqrt"))
+        updates.adagrad(param.array, param.grad, self.state["h"], get("lr"), *eps)
 
 
 class AdaGrad(GradientMethod):
@@ -56,13 +56,9 @@ class AdaDeltaRule(UpdateRule):
 
     def update_core(self, param: Parameter) -> None:
         rho = self.hyperparam.get("rho")
+        states = self.state["msg"], self.state["msdx"]
         eps = self.hyperparam.get("eps")
-        xp = backend.get_array_module(param.array)
-        for p, g, s, x in blocks(param, self.state["msg"], self.state["msdx"]):
-            blend(s, rho, g * g)
-            d = xp.sqrt((x + eps) / (s + eps)) * g
-            blend(x, rho, d * d)
-            p -= d
+        updates.adadelta(param.array, param.grad, *states, rho, 1 - rho, eps)
 
 
 class AdaDelta(GradientMethod):
@@ -91,14 +87,10 @@ class RMSpropRule(UpdateRule):
 
     def update_core(self, param: Parameter) -> None:
         get = self.hyperparam.get
-        xp = backend.get_array_module(param.array)
-        lr = get("lr")
         alpha = get("alpha")
-        eps = get("eps")
-        inside = get("eps_inside_sqrt")
-        for p, g, s in blocks(param, self.state["ms"]):
-            blend(s, alpha, g * g)
-            p -= lr * g / (xp.sqrt(s + eps) if inside else xp.sqrt(s) + eps)
+        eps = _in_and_outside(get("eps"), get("eps_inside_sqrt"))
+        numbers = get("lr"), alpha, 1 - alpha
+        updates.rmsprop(param.array, param.grad, self.state["ms"], *numbers, *eps)
 
 
 class RMSprop(GradientMethod):
@@ -131,18 +123,10 @@ class RMSpropGravesRule(UpdateRule):
 
     def update_core(self, param: Parameter) -> None:
         get = self.hyperparam.get
-        state = self.state
-        xp = backend.get_array_module(param.array)
-        lr = get("lr")
+        states = [self.state[name] for name in self.states]
         alpha = get("alpha")
-        momentum = get("momentum")
-        eps = get("eps")
-        for p, g, n, m, d in blocks(param, state["n"], state["g"], state["delta"]):
-            blend(n, alpha, g * g)
-            blend(m, alpha, g)
-            d *= momentum
-            d -= lr * g / xp.sqrt(n - m * m + eps)
-            p += d
+        numbers = get("lr"), alpha, 1 - alpha, get("momentum"), get("eps")
+        updates.rmsprop_graves(param.array, param.grad, *states, *numbers)
 
 
 class RMSpropGraves(GradientMethod):
@@ -181,17 +165,9 @@ class SMORMS3Rule(UpdateRule):
         self.state["mem"] += 1
 
     def update_core(self, param: Parameter) -> None:
-        lr = self.hyperparam.get("lr")
-        eps = self.hyperparam.get("eps")
-        xp = backend.get_array_module(param.array)
-        for p, g, k, m, v in blocks(param, self.state["mem"], self.state["g"], self.state["g2"]):
-            r = 1 / (k + 1)
-            m += r * (g - m)
-            v += r * (g * g - v)
-            x = m * m / (v + eps)
-            p -= g * xp.minimum(lr, x) / (xp.sqrt(v) + eps)
-            k *= 1 - x
-            k += 1
+        get = self.hyperparam.get
+        states = [self.state[name] for name in self.states]
+        updates.smorms3(param.array, param.grad, *states, get("lr"), get("eps"))
 
 
 class SMORMS3(GradientMethod):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from mnpar import backend
-from mnpar.optimizers.blocks import blend, blocks, widened
+from mnpar.kernels import updates
+from mnpar.kernels.blocks import blend, blocks, widened
 from mnpar.optimizers.gradient_method import GradientMethod
 from mnpar.optimizers.hyperparameter import DECAY, NONNEGATIVE, hyper
 from mnpar.optimizers.update_rule import UpdateRule
@@ -20,16 +21,11 @@ class AdaMaxRule(UpdateRule):
 
     def update_core(self, param: Parameter) -> None:
         get = self.hyperparam.get
-        xp = backend.get_array_module(param.array)
         beta1 = get("beta1")
-        beta2 = get("beta2")
-        eps = get("eps")
         rate = get("alpha") / (1 - beta1**self.t)
-        for p, g, m, u in blocks(param, self.state["m"], self.state["u"]):
-            blend(m, beta1, g)
-            u *= beta2
-            xp.maximum(u, abs(g) + eps, out=u)
-            p -= rate * m / u
+        states = self.state["m"], self.state["u"]
+        numbers = beta1, 1 - beta1, get("beta2"), get("eps"), rate
+        updates.adamax(param.array, param.grad, *states, *numbers)
 
 
 class AdaMax(GradientMethod):
@@ -65,7 +61,6 @@ class MSVAGRule(UpdateRule):
 
     def update_core(self, param: Parameter) -> None:
         get = self.hyperparam.get
-        xp = backend.get_array_module(param.array)
         beta = self.hyperparam.get("beta")
         fix = 1 - beta**self.t
         lr = get("eta") * get("lr")
@@ -73,17 +68,9 @@ class MSVAGRule(UpdateRule):
         rho = min((1 - beta) ** 2 * (1 - beta ** (2 * self.t)) / (fix**2 * (1 - beta**2)), 0.9999)
         # one gradient has no variance: v̂ − m̂² is nothing but rounding errors
         odds = rho / (1 - rho) if self.t > 1 else 0.0
-        for p, g, m, v in blocks(param, self.state["m"], self.state["v"]):
-            blend(m, beta, g)
-            blend(v, beta, g * g)
-            mean = m / fix
-            square = mean * mean
-            noise = odds * (v / fix - square)
-            whole = square + noise
-            step = lr * mean * (square / xp.where(whole == 0, 1, whole)).clip(0, 1)
-            if decay:
-                step += decay * widened(p)
-            p -= step
+        states = self.state["m"], self.state["v"]
+        numbers = beta, 1 - beta, fix, odds, lr, decay
+        updates.msvag(param.array, param.grad, *states, *numbers)
 
 
 class MSVAG(GradientMethod):
@@ -129,7 +116,7 @@ class NovogradRule(UpdateRule):
         beta1 = get("beta1")
         decay = get("weight_decay_rate")
         root = math.sqrt(float(v)) + get("eps")
-        for p, g, m in blocks(param, self.state["m"]):
+        for p, g, m in blocks(param.array, param.grad, self.state["m"]):
             m *= beta1
             m += g / root
             if decay:
@@ -178,7 +165,9 @@ class LAMBRule(UpdateRule):
         fix1 = 1 - beta1**self.t
         fix2 = 1 - beta2**self.t
         step = xp.empty_like(self.state["m"])
-        for p, g, m, v, r in blocks(param, self.state["m"], self.state["v"], step):
+        for p, g, m, v, r in blocks(
+            param.array, param.grad, self.state["m"], self.state["v"], step
+        ):
             blend(m, beta1, g)
             blend(v, beta2, g * g)
             xp.divide(m, fix1 * (xp.sqrt(v / fix2) + eps), out=r)
@@ -186,7 +175,7 @@ class LAMBRule(UpdateRule):
                 r += decay * widened(p)
         lengths = self.norms(param, widened(param.array), step)
         rate = get("alpha") * (lengths[0] / lengths[1] if all(lengths) else 1.0)
-        for p, _, r in blocks(param, step):
+        for p, _, r in blocks(param.array, param.grad, step):
             p -= rate * r
 
 

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mnpar.optimizers.blocks import blocks
+from mnpar.kernels import updates
+from mnpar.kernels.blocks import blocks
 from mnpar.optimizers.gradient_method import GradientMethod
 from mnpar.optimizers.hyperparameter import FRACTION, NONNEGATIVE, HyperparameterProxy, hyper
 from mnpar.optimizers.update_rule import UpdateRule, zeros_like
@@ -27,12 +28,10 @@ class CorrectedMomentumSGDRule(UpdateRule):
     states = ("v",)  # the velocity
 
     def update_core(self, param: Parameter) -> None:
-        lr = self.hyperparam.get("lr")
-        momentum = self.hyperparam.get("momentum")
-        for p, g, v in blocks(param, self.state["v"]):
-            v *= momentum
-            v -= g
-            p += lr * v
+        get = self.hyperparam.get
+        updates.corrected_momentum_sgd(
+            param.array, param.grad, self.state["v"], get("lr"), get("momentum")
+        )
 
 
 class CorrectedMomentumSGD(GradientMethod):
@@ -61,13 +60,8 @@ class NesterovAGRule(UpdateRule):
     states = ("v",)  # the velocity
 
     def update_core(self, param: Parameter) -> None:
-        lr = self.hyperparam.get("lr")
-        momentum = self.hyperparam.get("momentum")
-        for p, g, v in blocks(param, self.state["v"]):
-            step = lr * g
-            v *= momentum
-            v -= step
-            p += momentum * v - step
+        get = self.hyperparam.get
+        updates.nesterov(param.array, param.grad, self.state["v"], get("lr"), get("momentum"))
 
 
 class NesterovAG(GradientMethod):
@@ -124,7 +118,7 @@ class RuleWithMomentum(_Derived, UpdateRule):
             super().update_core(param)
         finally:
             _set(param, "array", before)
-        for p, _, v, moved in blocks(param, self.state["velocity"], after):
+        for p, _, v, moved in blocks(param.array, param.grad, self.state["velocity"], after):
             step = (moved - p).astype(v.dtype)
             v *= momentum
             v += step

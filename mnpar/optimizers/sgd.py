@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnpar.optimizers.blocks import blocks
+from mnpar.kernels import updates
 from mnpar.optimizers.gradient_method import GradientMethod
 from mnpar.optimizers.hyperparameter import FRACTION, NONNEGATIVE, hyper
 from mnpar.optimizers.update_rule import UpdateRule
@@ -15,9 +15,7 @@ class SGDRule(UpdateRule):
     elementwise = True
 
     def update_core(self, param: Parameter) -> None:
-        lr = self.hyperparam.get("lr")
-        for p, g in blocks(param):
-            p -= lr * g
+        updates.sgd(param.array, param.grad, self.hyperparam.get("lr"))
 
 
 class SGD(GradientMethod):
@@ -43,12 +41,8 @@ class MomentumSGDRule(UpdateRule):
     states = ("v",)  # the velocity
 
     def update_core(self, param: Parameter) -> None:
-        lr = self.hyperparam.get("lr")
-        momentum = self.hyperparam.get("momentum")
-        for p, g, v in blocks(param, self.state["v"]):
-            v *= momentum
-            v -= lr * g
-            p += v
+        get = self.hyperparam.get
+        updates.momentum_sgd(param.array, param.grad, self.state["v"], get("lr"), get("momentum"))
 
 
 class MomentumSGD(GradientMethod):

@@ -12,30 +12,27 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.parameter import Parameter
 
 # of a block's arrays together: with what is computed of them they fit a cache of 2 MB
 ELEMENTS = 2**17
 
 
-def blocks(param: Parameter, *state: Array) -> Iterable[Sequence[Array]]:
-    """Yield the parameter's array, its gradient (of at least 32 bits) and its state, in flat views
-    of matching blocks.
+def blocks(p: Array, g: Array, *state: Array) -> Iterable[Sequence[Array]]:
+    """Yield a parameter's array, its gradient (of at least 32 bits) and its state, in flat views of
+    matching blocks.
 
     Small arrays, arrays on a device and those that do not lie in order are one block, of their own
     shape.
 
     Args:
-        param: has a gradient.
-        state: arrays of its shape, to be changed in place as the parameter is.
+        p, g: the parameter, to be changed in place, and its gradient.
+        state: arrays of that shape, to be changed in place, too.
     """
-    arrays = (param.array, param.grad, *state)
+    arrays = (p, g, *state)
     size = ELEMENTS // len(arrays)
-    if param.array.size > size and all(
-        [type(a) is np.ndarray and a.flags.c_contiguous for a in arrays]
-    ):
+    if p.size > size and all([type(a) is np.ndarray and a.flags.c_contiguous for a in arrays]):
         return _cut([a.reshape(-1) for a in arrays], size)
-    return ((param.array, widened(param.grad), *state),)
+    return ((p, widened(g), *state),)
 
 
 def _cut(flat: list[Array], size: int) -> Iterator[Sequence[Array]]:
