@@ -60,7 +60,7 @@ LAYER = {
 LATE = {
     "backend.py": {"cupy", "cupyx", "scipy"},
     "kernels/blas.py": {"threadpoolctl"},
-    "kernels/compiler.py": {"numba", "llvmlite", "fcntl"},
+    "kernels/compiler.py": {"numba", "llvmlite", "fcntl", "importlib"},
     "kernels/lanes.py": {"llvmlite"},
     "communicators/mpi/library.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},

@@ -18,7 +18,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Annotated, Any, TypeAlias, get_type_hints
@@ -130,11 +129,17 @@ class Formula:
     Args:
         function: plain Python; or one for each dtype, by its character.
         as_numpy: each operation is rounded by itself.
+        reorders: sums may be reordered; by default they keep their order, on which formulas rely.
     """
 
-    def __init__(self, function: FunctionType | dict[str, Formula], as_numpy: bool = False) -> None:
+    def __init__(
+        self,
+        function: FunctionType | dict[str, Formula],
+        as_numpy: bool = False,
+        reorders: bool = False,
+    ) -> None:
         self.function = function
-        self.as_numpy = as_numpy
+        self.fastmath = set() if as_numpy else _FASTMATH if reorders else {"contract"}
         self._ready: dict[str, Any] = {}
 
     def at(self, char: str) -> Any:
@@ -146,8 +151,7 @@ class Formula:
                 _typed(self.function, char),
                 nogil=True,
                 error_model="numpy",
-                # no sums are reordered here: formulas rely on the order
-                fastmath=False if self.as_numpy else {"contract"},
+                fastmath=self.fastmath,
                 forceinline=True,
             )
         return self._ready[char]
@@ -164,6 +168,13 @@ class Formula:
             char = "f" if isinstance(numbers[0], np.float32) else "d"
             return self.function[char](*numbers)
         return self.function(*numbers)
+
+
+def reduction(function: Callable[..., Any]) -> Formula:
+    """Mark a computation of single numbers and vectors that loops may call; its sums may be
+    reordered.
+    """
+    return Formula(function, reorders=True)  # type: ignore[arg-type]
 
 
 def formula(function: Callable[..., Any]) -> Formula:
@@ -259,6 +270,8 @@ def describe() -> str:
         return "numpy's (MNPAR_KERNELS=numpy)"
     if not is_installed():
         return "numpy's; pip install 'mnpar[fast]' compiles them, for networks on processors"
+    from importlib import metadata  # which takes long
+
     kept = kernels_folder()
     ready = {path.name for path in kept.glob("*/*.done")}
     return (

@@ -1,8 +1,16 @@
-"""Elementwise computations as one pass over memory, made of a formula for one number.
+"""Elementwise computations, and sums of them, as one pass over memory, made of a formula for one
+number.
 
-``@fused(twin)`` turns a formula of up to three numbers, and perhaps a parameter that is the same
-for all elements, into a function of arrays. ``twin`` computes the same in numpy's operations, of
-which each passes over memory; it runs where compiled loops do not.
+``@fused(twin)`` turns a formula into a function of arrays. The annotations of its parameters say
+what they are: an array of the result's shape; ``PerChannel``, an array that broadcasts to it (the
+slope of each channel, the factor of each row or column); ``Real``, a number that all elements
+share. A formula may return several numbers: the first ``each`` become arrays, the others are added
+up, in float64: over all that share an element of the ``PerChannel`` arrays, or over everything if
+there are none. That is what the gradient of such an array needs, and a loss.
+
+``twin`` computes the same in numpy's operations, of which each passes over memory; it runs where
+compiled loops do not. The loops are written out here, for the parameters and results of each
+formula.
 """
 
 from __future__ import annotations
@@ -10,112 +18,265 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from types import FunctionType
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args, get_type_hints, overload
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.kernels.compiler import Formula, Loop, Real, Vector, least, suits
+from mnpar.kernels import compiler, tuning
+from mnpar.kernels.compiler import Cube, Doubles, Formula, Loop, Matrix, Real, Vector, suits
+from mnpar.kernels.moments import RUN, ChannelView, channel_view
 
-_formula: Any = None  # stands for the formula in the loops below
+Results = TypeVar("Results", bound=Array | tuple[Array, ...])
+PerChannel: TypeAlias = Annotated[Array, "PerChannel"]
+
+# Loops over vectors; over (A, C, B), where runs of B share an element of the PerChannel arrays and
+# are added up in their own dtype, ``RUN`` at a time; and over (A, C). A line is left out where
+# it has nothing to do.
+_ELEMENTS = """
+def loop({arguments}):
+    for i in range(x0.size):
+        {results} = formula({values})
+"""
+_RUNS = """
+def loop({arguments}):
+    A, C, B = x0.shape
+    for a in range(A):
+        for c in range(C):
+            {channels} = {of_channel}
+            for start in range(0, B, {step}):
+                {runs} = {of_run}
+                {terms} = {zeros}
+                for i in range(run_x0.size):
+                    {results} = formula({values})
+                    {terms} = {sums}
+                {totals} = {more}
+"""
+_COLUMNS = """
+def loop({arguments}):
+    A, C = x0.shape
+    for a in range(A):
+        for c in range(C):
+            {results} = formula({values})
+            {totals} = {more}
+"""
 
 
-def _of_one(x: Vector, y: Vector) -> None:
-    for i in range(y.size):
-        y[i] = _formula(x[i])
+def _write_loop(text: str, kinds: list[str], each: int, sums: int) -> FunctionType:
+    """Write a loop for the parameters and results of a formula."""
+    array, place = {
+        _ELEMENTS: (Vector, "{}[i]"),
+        _RUNS: (Cube, "run_{}[i]"),
+        _COLUMNS: (Matrix, "{}[a, c]"),
+    }[text]
+    channel = "{}[c]" if text is _COLUMNS else "channel_{}"
+    types = {
+        f"x{k}": {"Each": array, "PerChannel": Vector}.get(kind, Real)
+        for k, kind in enumerate(kinds)
+    }
+    written = {"Each": place, "PerChannel": channel, "Real": "{}"}
+    values = [written[kind].format(x) for x, kind in zip(types, kinds, strict=True)]
+    channels = [x for x, kind in zip(types, kinds, strict=True) if kind == "PerChannel"]
+    arrays = [x for x, kind in zip(types, kinds, strict=True) if kind == "Each"]
+    ys = [f"y{k}" for k in range(each)]
+    arrays += ys
+    terms = [f"term{k}" for k in range(sums)]
+    added = [f"added{k}" for k in range(sums)]
+    totals = [f"total{k}[c]" for k in range(sums)]
+    types |= dict.fromkeys(ys, array) | {f"total{k}": Doubles for k in range(sums)}
+    runs = text is _RUNS
+    lists = {
+        "arguments": list(types),
+        "results": [place.format(y) for y in ys] + added,
+        "values": values,
+        "channels": [f"channel_{x}" for x in channels],
+        "of_channel": [f"{x}[c]" for x in channels],
+        "step": ["RUN" if sums else "B"],
+        "runs": [f"run_{x}" for x in arrays],
+        "of_run": [f"{x}[a, c, start : start + {'RUN' if sums else 'B'}]" for x in arrays],
+        "terms": terms,
+        "zeros": ["0.0"] * sums,
+        "sums": [f"{a} + {b}" for a, b in zip(terms, added, strict=True)],
+        "totals": totals,
+        "more": [f"{a} + {b}" for a, b in zip(totals, terms if runs else added, strict=True)],
+    }
+    lines = text.format(**{name: ", ".join(items) for name, items in lists.items()}).splitlines()
+    names: dict[str, Any] = {"__name__": __name__}
+    code = "\n".join([line for line in lines if line.strip() != "="])
+    exec(compile(code, __file__, "exec"), names)
+    loop: FunctionType = names["loop"]
+    loop.__annotations__ = types
+    return loop
 
 
-def _of_two(x0: Vector, x1: Vector, y: Vector) -> None:
-    for i in range(y.size):
-        y[i] = _formula(x0[i], x1[i])
-
-
-def _of_three(x0: Vector, x1: Vector, x2: Vector, y: Vector) -> None:
-    for i in range(y.size):
-        y[i] = _formula(x0[i], x1[i], x2[i])
-
-
-def _of_one_and_parameter(x: Vector, y: Vector, a: Real) -> None:
-    for i in range(y.size):
-        y[i] = _formula(x[i], a)
-
-
-def _of_two_and_parameter(x0: Vector, x1: Vector, y: Vector, a: Real) -> None:
-    for i in range(y.size):
-        y[i] = _formula(x0[i], x1[i], a)
-
-
-_LOOPS: dict[tuple[int, bool], Any] = {
-    (1, False): _of_one,
-    (2, False): _of_two,
-    (3, False): _of_three,
-    (1, True): _of_one_and_parameter,
-    (2, True): _of_two_and_parameter,
-}
-
-
-class Fused:
-    """An elementwise function of arrays of one shape.
+class Fused(Generic[Results]):
+    """A function of arrays made of a formula for one number.
 
     Args:
-        compute: the formula. Arguments named ``a`` are parameters, numbers that all elements share.
-        twin: the same of ``xp`` (numpy or CuPy) and arrays.
+        compute: the formula.
+        twin: the same of ``xp`` (numpy or CuPy) and the arguments.
+        each: how many results are arrays.
+        sums: how many results are added up.
     """
 
-    def __init__(self, compute: Callable[..., Any], twin: Callable[..., Array]) -> None:
-        names = list(inspect.signature(compute).parameters)
-        self.arrays = len(names) - ("a" in names)
-        self.twin = twin
+    def __init__(
+        self,
+        compute: Callable[..., Any],
+        twin: Callable[..., Any],
+        each: int = 1,
+        sums: int = 0,
+    ) -> None:
+        self.twin, self.each, self.sums = twin, each, sums
+        hints = get_type_hints(compute, include_extras=True)
+        self.kinds = [
+            (get_args(hints.get(name)) or ("", "Each"))[1]
+            for name in inspect.signature(compute).parameters
+        ]
+        self.name = f"{compute.__module__.rpartition('.')[2]}.{compute.__name__}"
         self.formula = Formula(compute)  # type: ignore[arg-type]
-        self.loop = Loop(
-            _LOOPS[self.arrays, "a" in names],
-            name=f"{compute.__module__.rpartition('.')[2]}.{compute.__name__}",
-            constants={"_formula": self.formula},
-        )
+        self.elementwise = not sums and "PerChannel" not in self.kinds
+        if self.elementwise:
+            self.loop = self._loop(_ELEMENTS)
+        else:
+            self.runs = self._loop(_RUNS, "_runs")
+            self.columns = self._loop(_COLUMNS, "_columns")
         functools.update_wrapper(self, compute)
 
-    def __call__(self, *args: Any) -> Array:
-        """Compute it of the arrays, and the parameter if there is one."""
+    def _loop(self, text: str, suffix: str = "") -> Loop:
+        loop = _write_loop(text, self.kinds, self.each, self.sums)
+        return Loop(loop, self.name + suffix, {"formula": self.formula, "RUN": RUN})
+
+    def __call__(self, *args: Any) -> Results:
+        """Compute it of the arrays and numbers.
+
+        Returns:
+            The results, a tuple of them if there are several: arrays like the first argument, and
+            sums in float64, in the shape of the ``PerChannel`` arrays, or of none. The twin may
+            return sums of another dtype.
+        """
         x = args[0]
-        if x.size >= least():  # small arrays go straight to the twin
-            xs = args[: self.arrays]
-            if suits(*xs):
-                y: Array = np.empty_like(x)
-                self.loop(*[z.reshape(-1) for z in (*xs, y)], *args[self.arrays :])
-                return y
-            if self.takes(x) and all([type(z) is np.ndarray and z.dtype == x.dtype for z in xs]):
-                return self._in_order(xs, args[self.arrays :])
-        result: Array = self.twin(backend.get_array_module(x), *args)
+        if x.size >= compiler.least():  # small arrays go straight to the twin
+            found: Results | None = self._by_loops(args)
+            if found is not None:
+                return found
+        xp = np if type(x) is np.ndarray else backend.get_array_module(x)
+        result: Results = self.twin(xp, *args)
         return result
 
     def takes(self, x: Array) -> bool:
         """Return whether the loop runs if the first array is x: its axes may lie in any order in
         memory, but without gaps.
         """
-        return suits(x) or (
-            x.size >= least()
-            and not x.flags.c_contiguous
-            and suits(x.transpose(backend.memory_order(x)))
+        return suits(x) or (x.size >= compiler.least() and _order(x) is not None)
+
+    def _by_loops(self, args: tuple[Any, ...]) -> Any:
+        """The results; None where loops do not take the arrays."""
+        xs = [x for x, kind in zip(args, self.kinds, strict=True) if kind == "Each"]
+        shape = xs[0].shape
+        if not all([x.shape == shape for x in xs]):
+            return None
+        order = None
+        if not suits(*xs):
+            order = next((order for x in xs if (order := _order(x)) is not None), None)
+            if order is None or not all([type(x) is np.ndarray for x in xs]):
+                return None
+            xs = [np.require(x.transpose(order), None, ["C", "A", "W"]) for x in xs]
+            if not suits(*xs):
+                return None
+        ys = [np.empty_like(xs[0]) for _ in range(self.each)]
+        numbers = [x for x, kind in zip(args, self.kinds, strict=True) if kind == "Real"]
+        if self.elementwise:
+            self.loop(*[x.reshape(-1) for x in xs], *numbers, *[y.reshape(-1) for y in ys])
+        else:
+            channels = [x for x, kind in zip(args, self.kinds, strict=True) if kind == "PerChannel"]
+            sums = self._sum(xs, channels, numbers, ys, order)
+            if sums is None:
+                return None
+            ys += sums
+        if order is not None:
+            back = sorted(range(len(order)), key=order.__getitem__)
+            ys[: self.each] = [y.transpose(back) for y in ys[: self.each]]
+        return ys[0] if len(ys) == 1 else tuple(ys)
+
+    def _sum(
+        self,
+        xs: list[Array],
+        channels: list[Array],
+        numbers: list[float],
+        ys: list[Array],
+        order: tuple[int, ...] | None,
+    ) -> list[Array] | None:
+        """Compute the arrays ``ys``, and return the sums; None where loops do not take the
+        channels.
+        """
+        x = xs[0]
+        view: ChannelView | None = (1, 1, x.size)
+        shape: tuple[int, ...] = ()
+        if channels:
+            shape = channels[0].shape
+            if not all([type(z) is np.ndarray and z.shape == shape for z in channels]):
+                return None
+            channels = [z.reshape((1,) * (x.ndim - z.ndim) + z.shape) for z in channels]
+            if order is not None:
+                channels = [z.transpose(order) for z in channels]
+            view = _channel_view(x.shape, channels[0].shape)
+            channels = [np.require(z.reshape(-1), x.dtype, ["C", "A", "W"]) for z in channels]
+        if view is None or not x.size or 1 < view[2] < tuning.CHANNEL_RUN:
+            return None
+        A, C, B = view
+        sums = [np.zeros(C) for _ in range(self.sums)]
+        arrays = [z.reshape((A, C) if B == 1 else view) for z in (*xs, *ys)]
+        n = len(xs)
+        (self.columns if B == 1 else self.runs)(
+            *arrays[:n], *channels, *numbers, *arrays[n:], *sums
         )
-
-    def _in_order(self, xs: tuple[Array, ...], parameters: tuple[float, ...]) -> Array:
-        """Compute it in the order in which the first array lies in memory."""
-        order = backend.memory_order(xs[0])
-        turned = [np.require(x.transpose(order), None, ["C", "A", "W"]) for x in xs]
-        y: Array = np.empty_like(turned[0])
-        self.loop(*[z.reshape(-1) for z in (*turned, y)], *parameters)
-        return y.transpose(sorted(range(y.ndim), key=order.__getitem__))
+        return [z.reshape(shape) for z in sums]
 
 
-def fused(twin: Callable[..., Array]) -> Callable[[Callable[..., Any]], Fused]:
-    """Make an elementwise function of arrays from a formula for one number.
+def _order(x: Array) -> tuple[int, ...] | None:
+    """The axes of an array in the order in which they lie in memory; None if loops do not take it
+    even so.
+    """
+    order = backend.memory_order(x)
+    return order if suits(x.transpose(order)) else None
+
+
+def _channel_view(shape: tuple[int, ...], channels: tuple[int, ...]) -> ChannelView | None:
+    """The shape as (A, C, B), so that an array broadcasts to it as (C, 1); None if it does not.
+
+    Example:
+        >>> _channel_view((32, 64, 28, 28), (1, 64, 1, 1)), _channel_view((8, 5), (8, 1))
+        ((32, 64, 784), (1, 8, 5))
+    """
+    own = [axis for axis, n in enumerate(channels) if n != 1]
+    first, end = (own[0], own[-1] + 1) if own else (0, 0)
+    alike = channels[first:end] == shape[first:end] and len(channels) == len(shape)
+    return channel_view(shape, first, end) if alike else None
+
+
+@overload
+def fused(twin: Callable[..., Any]) -> Callable[[Callable[..., Any]], Fused[Array]]: ...
+@overload
+def fused(
+    twin: Callable[..., Any], each: int = 1, sums: int = 0
+) -> Callable[[Callable[..., Any]], Fused[tuple[Array, ...]]]: ...
+def fused(
+    twin: Callable[..., Any], each: int = 1, sums: int = 0
+) -> Callable[[Callable[..., Any]], Fused[Any]]:
+    """Make a function of arrays from a formula for one number.
+
+    Args:
+        twin: the same of ``xp`` (numpy or CuPy) and arrays.
+        each: how many of its results, the first, are arrays.
+        sums: how many of its results, those after them, are added up.
 
     Example:
         >>> @fused(twin=lambda xp, x, y: x * y + x)
-        ... def product_and_sum(x, y):
+        ... def product_and_sum(x: Any, y: Any) -> Any:
         ...     return x * y + x
         >>> product_and_sum(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
         array([ 4., 10.])
     """
-    return lambda compute: Fused(compute, twin)
+    return lambda compute: Fused(compute, twin, each, sums)

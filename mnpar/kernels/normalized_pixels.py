@@ -139,7 +139,7 @@ def _normalize_gradient(
 def as_rows(x: Array) -> Array | None:
     """(A, C, B) as a matrix (A · B, C), a view; None where channels do not come last in memory."""
     rows = x.transpose(0, 2, 1)
-    if not rows.flags.carray or x.flags.c_contiguous:
+    if not rows.flags.carray or (x.flags.c_contiguous and x.shape[2] > 1):
         return None
     return rows.reshape(-1, x.shape[1])
 

@@ -26,6 +26,8 @@ _ROUND_F, _ROUND_D = _ROUND["f"], _ROUND["d"]
 _BITS_F, _BITS_D = np.int32(_BITS["f"]), np.int64(_BITS["d"])
 _23, _127 = np.int32(23), np.int32(127)
 _52, _1023 = np.int64(52), np.int64(1023)
+_31, _MOST_F = np.int32(31), np.int32(2**31 - 1)
+_63, _MOST_D = np.int64(63), np.int64(2**63 - 1)
 _1F, _1D = np.int32(1), np.int64(1)
 
 
@@ -87,6 +89,34 @@ def _exp_d(x: Any) -> Any:
     first = np.int64((half + _1023) << _52).view(np.float64)
     second = np.int64((k - half + _1023) << _52).view(np.float64)
     return p * first * second
+
+
+@formula
+def _expm1_f(x: Any) -> Any:
+    x = -80.0 if x < -80.0 else x
+    t = x * _LOG2_E + _ROUND_F
+    n = t - _ROUND_F
+    r = x - n * _HIGH_F - n * _LOW_F
+    p = _curve_f(r) * r * r + r
+    k = np.int32(np.float32(t).view(np.int32) - _BITS_F)
+    power = np.int32((k + _127) << _23).view(np.float32)
+    return p * power + (power - 1.0)
+
+
+@formula
+def _expm1_d(x: Any) -> Any:
+    x = -700.0 if x < -700.0 else x
+    t = x * _LOG2_E + _ROUND_D
+    n = t - _ROUND_D
+    r = x - n * _HIGH_D - n * _LOW_D
+    p = _curve_d(r) * r * r + r
+    k = np.float64(t).view(np.int64) - _BITS_D
+    power = np.int64((k + _1023) << _52).view(np.float64)
+    return p * power + (power - 1.0)
+
+
+expm1 = Formula({"f": _expm1_f, "d": _expm1_d})
+"""eˣ - 1 for x up to 0."""
 
 
 exp = Formula({"f": _exp_f, "d": _exp_d})
@@ -172,3 +202,36 @@ def _log1p_d(x: Any) -> Any:
 
 log1p = Formula({"f": _log1p_f, "d": _log1p_d})
 """log(1 + x) for x from 0 to 1: the series of 2 artanh(x / (2 + x))."""
+
+
+@formula
+def _rank_of_f(x: Any) -> Any:
+    bits = np.float32(x).view(np.int32)
+    return np.int32(bits ^ np.int32(np.int32(bits >> _31) & _MOST_F))
+
+
+@formula
+def _rank_of_d(x: Any) -> Any:
+    bits = np.float64(x).view(np.int64)
+    return bits ^ ((bits >> _63) & _MOST_D)
+
+
+rank_of = Formula({"f": _rank_of_f, "d": _rank_of_d})
+"""An integer that compares with others as numbers do; that of a NaN is beyond all others, at one
+end or the other. The compiler finds the largest of many integers several at a time, but not that of
+numbers, because NaN has no order.
+"""
+
+
+@formula
+def _number_of_f(rank: Any) -> Any:
+    return np.int32(rank ^ np.int32(np.int32(rank >> _31) & _MOST_F)).view(np.float32)
+
+
+@formula
+def _number_of_d(rank: Any) -> Any:
+    return np.int64(rank ^ ((rank >> _63) & _MOST_D)).view(np.float64)
+
+
+number_of = Formula({"f": _number_of_f, "d": _number_of_d})
+"""The number that has a rank."""

@@ -15,10 +15,8 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels.compiler import Integers, Matrix, Vector, compiled, formula, suits
 from mnpar.kernels.dtypes import as_floating, upcast_halves
-from mnpar.kernels.scalar import exp
+from mnpar.kernels.scalar import exp, number_of, rank_of
 from mnpar.kernels.sums import MODEST, is_rowwise, row_blocks, row_sums, sum_array, sum_over
-
-_LANES = 16
 
 
 def as_rows(x: Array, axis: int) -> Array | None:
@@ -45,26 +43,11 @@ def _softmax(x: Matrix, y: Matrix) -> None:
 @formula
 def _largest(x: Any, n: Any) -> Any:
     """The largest number of a row; a NaN may be passed over: what is made of it is NaN anyway."""
-    C = x.shape[1]
-    most = x[n, 0]
-    if C < 4 * _LANES:
-        for c in range(1, C):
-            most = x[n, c] if x[n, c] > most else most
-        return most
-    # several at a time, which the compiler does not do with one: NaN has no order
-    lanes = np.empty(_LANES, x.dtype)
-    for k in range(_LANES):
-        lanes[k] = x[n, k]
-    for c in range(_LANES, C - _LANES + 1, _LANES):
-        for k in range(_LANES):
-            v = x[n, c + k]
-            lanes[k] = v if v > lanes[k] else lanes[k]
-    for k in range(_LANES):
-        v = lanes[k]
-        most = v if v > most else most
-    for c in range(C - C % _LANES, C):
-        most = x[n, c] if x[n, c] > most else most
-    return most
+    found = rank_of(x[n, 0])
+    for c in range(x.shape[1]):
+        rank = rank_of(x[n, c])
+        found = rank if rank > found else found
+    return number_of(found)
 
 
 def softmax(x: Array, axis: int) -> Array:

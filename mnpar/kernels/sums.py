@@ -82,6 +82,18 @@ def sum_array(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = Fal
     return y.reshape(shape)
 
 
+def sum_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """Return x summed over the axes that broadcasting from the shape to x's would have repeated.
+
+    Example:
+        >>> sum_to(np.ones((2, 3)), (3,)), sum_to(np.ones((2, 3)), (2, 1)).shape
+        (array([2., 2., 2.]), (2, 1))
+    """
+    lead = x.ndim - len(shape)
+    ones = tuple([i + lead for i, n in enumerate(shape) if n == 1 and x.shape[i + lead] != 1])
+    return sum_array(x, tuple(range(lead)) + ones, keepdims=bool(ones)).reshape(shape)
+
+
 def sum_over(x: Any, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
     """``x.sum(axis, keepdims=keepdims)`` of a Variable, or of an array as :func:`sum_array` makes
     it.

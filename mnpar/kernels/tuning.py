@@ -19,9 +19,9 @@ MOMENTS_BLOCK = 200_000
 # channels of a block, at least: shorter runs of memory cost more than they save
 MOMENTS_CHANNELS = 8
 MOMENTS_FEW = 8  # numbers of a channel: fewer are shifted without a look at their mean
-# numbers of a channel that lie together: fewer are left to numpy, which takes rows of channels (not
-# measured yet)
-MOMENTS_RUN = 8
+# numbers of a channel that lie together, of compiled loops: fewer are left to numpy (one alone is a
+# column, for which there are other loops)
+CHANNEL_RUN = 8
 LAYER_BLOCK = 2**16  # elements of a block of rows
 
 # Windows as columns of a matrix: benchmark "steps".

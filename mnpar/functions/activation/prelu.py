@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.math.scale import align_axes
 from mnpar.functions.node import GenericFunction, array_of
+from mnpar.kernels import activation as kernel
 from mnpar.variable import Variable, as_variable
 
 
@@ -18,14 +18,14 @@ class PReLU(GenericFunction):
 
     def forward(self, x: Array, W: Array) -> Array:
         self.retain_inputs((0, 1))
-        xp = backend.get_array_module(x)
-        y = xp.asarray(xp.minimum(x, 0))
-        y *= W
-        y += xp.maximum(x, 0)
+        y: Array = kernel.prelu(x, W)
         return y
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         x, W = self.get_retained_inputs()
+        if not isinstance(gy, Variable) and all([z.requires_grad for z in self.inputs]):
+            gx, total = kernel.prelu_gradients(gy, x, W)
+            return gx, total.astype(W.dtype, copy=False)
         negative = (array_of(x) < 0).astype(x.dtype)
 
         def gW() -> Any:

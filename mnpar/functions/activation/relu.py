@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.joining import concat
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.math.maximum import Clip
-from mnpar.functions.node import GenericFunction
+from mnpar.functions.node import GenericFunction, array_of
 from mnpar.kernels import activation as kernel
 from mnpar.variable import Variable, as_variable
 
@@ -48,18 +47,29 @@ def relu(x: Variable | Array) -> Variable:
 class LeakyReLU(GenericFunction):
     """``y = a x`` with ``a = 1`` where ``x > 0``, else ``slope``; ``gx = a gy``."""
 
+    factor: Array | None
+
     def __init__(self, slope: float) -> None:
         self.slope = slope
 
     def forward(self, x: Array) -> Array:
-        self.factor = (x > 0).astype(x.dtype)
-        self.factor *= 1 - self.slope
-        self.factor += self.slope
-        result: Array = x * self.factor
-        return result
+        self.retain_inputs((0,))
+        y: Array
+        if kernel.leaky_relu.takes(x):
+            self.factor = None
+            y = kernel.leaky_relu(x, self.slope)
+        else:
+            self.factor = kernel.leaky_slopes(x, self.slope)
+            y = x * self.factor
+        return y
 
     def backward(self, gy: Variable | Array) -> InputGradients:
-        return lambda: gy * self.factor
+        (x,) = self.get_retained_inputs()
+        if self.factor is not None:
+            return lambda: gy * self.factor
+        if isinstance(gy, Variable):
+            return lambda: gy * kernel.leaky_slopes(array_of(x), self.slope)
+        return lambda: kernel.leaky_relu_gradient(gy, x, self.slope)
 
 
 def leaky_relu(x: Variable | Array, slope: float = 0.2) -> Variable:
@@ -78,26 +88,29 @@ def leaky_relu(x: Variable | Array, slope: float = 0.2) -> Variable:
 
 
 class ELU(GenericFunction):
-    """``y = x`` where ``x > 0``, else ``α (eˣ - 1)``; ``gx = gy`` where ``x > 0``, else ``α eˣ
-    gy``.
+    """``y = c x`` where ``x > 0``, else ``c α (eˣ - 1)``; ``gx = c gy`` where ``x > 0``, else ``c α
+    eˣ gy``.
     """
 
-    def __init__(self, alpha: float) -> None:
-        self.alpha = alpha
+    def __init__(self, alpha: float, c: float = 1.0) -> None:
+        self.alpha, self.c = alpha, c
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
-        xp = backend.get_array_module(x)
-        self.negative = x <= 0
-        return xp.maximum(x, 0) + self.alpha * xp.expm1(xp.minimum(x, 0))
+        y: Array = kernel.elu(x, self.alpha, self.c)
+        return y
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         (x,) = self.get_retained_inputs()
+        if not isinstance(gy, Variable):
+            return lambda: kernel.elu_gradient(gy, x, self.alpha, self.c)
 
-        def gx() -> Any:
+        def gx() -> Variable:
             # y + α has no digits where eˣ is small
-            slope = exp.generic(Clip(None, 0)(x)) * self.alpha
-            return gy * (slope * self.negative + ~self.negative)
+            slope = exp.generic(Clip(None, 0)(x)) * (self.alpha * self.c)
+            negative = array_of(x) <= 0
+            result: Variable = gy * (slope * negative + ~negative * self.c)
+            return result
 
         return gx
 
@@ -161,8 +174,7 @@ def selu(
         >>> F.selu(np.array([-1.0, 1.0])).array.round(4)
         array([-1.1113,  1.0507])
     """
-    y: Variable = elu(x, alpha) * scale
-    return y
+    return ELU(alpha, scale).apply((x,))[0]
 
 
 def crelu(x: Variable | Array, axis: int = 1) -> Variable:

@@ -13,7 +13,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction, Operand, show_shapes
-from mnpar.kernels.sums import sum_array
+from mnpar.kernels import sums
 from mnpar.variable import Variable, as_variable
 
 Shape = tuple[int, ...]
@@ -26,12 +26,7 @@ class SumTo(GenericFunction):
         self.shape = shape
 
     def forward(self, x: Array) -> Array:
-        lead = x.ndim - len(self.shape)
-        ones = tuple(
-            [i + lead for i, n in enumerate(self.shape) if n == 1 and x.shape[i + lead] != 1]
-        )
-        y = sum_array(x, tuple(range(lead)) + ones, keepdims=bool(ones))
-        return y.reshape(self.shape) if y.shape != self.shape else y
+        return sums.sum_to(x, self.shape)
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: BroadcastTo(self.inputs[0].shape)(gy)

@@ -16,6 +16,7 @@ from mnpar.functions.math.arithmetic import absolute
 from mnpar.functions.math.maximum import Clip
 from mnpar.functions.math.reduction import sum as sum_of
 from mnpar.functions.node import GenericFunction, check_option, check_shapes
+from mnpar.kernels import arithmetic as kernel
 from mnpar.kernels.dtypes import floating_dtype, upcast_halves
 from mnpar.variable import Variable, as_variable
 
@@ -65,9 +66,9 @@ class MeanAbsoluteError(GenericFunction):
 
     def forward(self, x: Array, y: Array) -> Array:
         xp = backend.get_array_module(x)
-        d = x - y
+        d, total = kernel.absolute_differences(x, y)
         self.difference, self.scale = d, 1 / max(d.size, 1)
-        return xp.asarray(upcast_halves(abs(d)).sum() * self.scale, floating_dtype(d.dtype))
+        return xp.asarray(total * self.scale, floating_dtype(d.dtype))
 
     def backward(self, gz: Variable | Array) -> InputGradients:
         sign = backend.get_array_module(self.difference).sign(self.difference)
@@ -141,14 +142,16 @@ class HuberLoss(GenericFunction):
 
     def forward(self, x: Array, t: Array) -> Array:
         self.retain_inputs((0, 1))
-        d = x - t
-        c = d.clip(-self.delta, self.delta)
-        d -= c * 0.5
-        d *= c
-        return d
+        y: Array = kernel.huber(x, t, self.delta)
+        return y
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         x, t = self.get_retained_inputs()
+        if not isinstance(gy, Variable) and kernel.huber_gradient.takes(x):
+            return (
+                lambda: kernel.huber_gradient(gy, x, t, self.delta),
+                lambda: kernel.huber_gradient(gy, t, x, self.delta),
+            )
         c = functools.cache(lambda: Clip(-self.delta, self.delta)(x - t))
         return lambda: gy * c(), lambda: gy * -c()
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from mnpar import backend
 from mnpar.backend import HALVES, Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import BroadcastTo
@@ -20,6 +19,7 @@ from mnpar.functions.array.shape import reshape, transpose
 from mnpar.functions.math.reduction import kept_shape
 from mnpar.functions.node import GenericFunction, normalize_axes, normalize_axis
 from mnpar.kernels.dtypes import upcast_halves
+from mnpar.kernels.rows import reduce_rows, running_sums
 from mnpar.variable import Variable, as_variable
 
 
@@ -30,13 +30,8 @@ class CumSum(GenericFunction):
         self.axis, self.backwards = axis, backwards
 
     def forward(self, x: Array) -> Array:
-        flip = backend.get_array_module(x).flip
-        half = x.dtype.char in HALVES
-        y = (flip(x, self.axis) if self.backwards else x).cumsum(
-            axis=self.axis, dtype="f4" if half else None
-        )
-        y = flip(y, self.axis) if self.backwards else y
-        return y.astype(x.dtype) if half else y
+        y = running_sums(upcast_halves(x), self.axis, self.backwards)
+        return y.astype(x.dtype) if x.dtype.char in HALVES else y
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: CumSum(self.axis, not self.backwards)(gy)
@@ -121,7 +116,11 @@ class Prod(GenericFunction):
         self.retain_inputs((0,))
         self.retain_outputs((0,))
         wide = upcast_halves(x)
-        y: Array = wide.prod(axis=self.axes, keepdims=True, dtype=wide.dtype)
+        y: Array = (
+            reduce_rows("prod", wide, self.axes)
+            if wide.dtype.kind == "f"
+            else wide.prod(axis=self.axes, keepdims=True, dtype=wide.dtype)
+        )
         return y.astype(x.dtype, copy=False)
 
     def backward(self, gy: Variable | Array) -> InputGradients:

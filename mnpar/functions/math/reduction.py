@@ -16,6 +16,7 @@ from mnpar.functions.array.shape import cast
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.node import GenericFunction, Operand, normalize_axes, without_gradient
 from mnpar.kernels.dtypes import as_floating, floating_dtype, upcast_halves
+from mnpar.kernels.rows import reduce_rows
 from mnpar.kernels.sums import sum_array
 from mnpar.variable import Variable, as_variable
 
@@ -146,7 +147,7 @@ class Max(Reduction):
     extremum = "max"
 
     def forward(self, x: Array) -> Array:
-        y = getattr(x, self.extremum)(axis=self.axis, keepdims=True)
+        y = reduce_rows(self.extremum, x, self.axis)
         if self.differentiable:
             self.chosen = x == y
         result: Array = y if self.keepdims else y.squeeze(self.axis)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.function_node import InputGradients
 from mnpar.functions.array.shape import reshape
 from mnpar.functions.math.arithmetic import Add, Mul
+from mnpar.kernels import arithmetic as kernel
 from mnpar.variable import Variable, as_variable
 
 
@@ -20,7 +22,11 @@ class Bias(Add):
     """``z = x + y`` with a y that is the same for all samples and along the last axes."""
 
     def forward(self, x: Array, y: Array) -> Array:
-        return x + _repeat_over_sample(y, x)
+        return (
+            kernel.add_channel(x, y)
+            if kernel.add_channel.takes(x)
+            else x + _repeat_over_sample(y, x)
+        )
 
 
 def bias(x: Variable | Array, y: Variable | Array, axis: int = 1) -> Variable:
@@ -50,7 +56,19 @@ class Scale(Mul):
 
     def forward(self, x: Array, y: Array) -> Array:
         self.retain_inputs((0, 1))
+        if kernel.scale_channel.takes(x):
+            z: Array = kernel.scale_channel(x, y)
+            return z
         return x * _repeat_over_sample(y, x)
+
+    def backward(self, gz: Variable | Array) -> InputGradients:
+        if isinstance(gz, Variable) or not all([z.requires_grad for z in self.inputs]):
+            return super().backward(gz)
+        x, y = self.get_retained_inputs()
+        if not kernel.scale_channel_gradients.takes(x):
+            return super().backward(gz)
+        gx, gy = kernel.scale_channel_gradients(gz, x, y)
+        return gx, gy.astype(y.dtype, copy=False)
 
 
 def scale(x: Variable | Array, y: Variable | Array, axis: int = 1) -> Variable:

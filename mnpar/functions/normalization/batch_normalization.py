@@ -19,7 +19,7 @@ from mnpar.backend import Array, Axis
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import unbroadcast
 from mnpar.functions.array.shape import transpose
-from mnpar.functions.node import GenericFunction, Operand
+from mnpar.functions.node import GenericFunction, Operand, array_of
 from mnpar.functions.normalization.moments import across, cast, centred
 from mnpar.kernels.channels_last import is_channels_last
 from mnpar.kernels.dtypes import compute_dtype
@@ -29,10 +29,14 @@ from mnpar.kernels.moments import (
     channel_blocks,
     channel_sums,
     channel_view,
-    normalize_batch,
-    normalize_batch_gradient,
     split_mean,
     subtract_shift,
+)
+from mnpar.kernels.normalization import (
+    normalize_batch,
+    normalize_batch_gradient,
+    scale_and_move,
+    scale_and_move_gradients,
 )
 from mnpar.variable import Variable, as_variable
 
@@ -205,6 +209,10 @@ class FixedBatchNormalization(GenericFunction):
         shift, rest = split_mean(mean.reshape(-1), dtype)
         a = gamma * (var.reshape(-1).astype("d") + self.eps) ** -0.5
         b = beta - rest * a
+        if y.dtype == dtype and scale_and_move.takes(x3):
+            channels = [across(z, dtype) for z in (shift, a, b)]
+            result: Array = scale_and_move(x3, *channels)
+            return result.reshape(x.shape)
         for c in channel_blocks(x3):
             d = y[:, c] if y.dtype == dtype else xp.empty(y[:, c].shape, dtype)
             xp.subtract(x3[:, c], shift[c, None], out=d)
@@ -223,19 +231,33 @@ class FixedBatchNormalization(GenericFunction):
         x3 = x.reshape(self.shape)
         s = cast((cast(var, np.dtype("d")) + self.eps) ** -0.5, dtype).reshape((C,))
 
+        shift, rest = split_mean(array_of(mean).reshape(-1), dtype)
+
+        @functools.cache
+        def sweep() -> Any:  # γ·s·g, Σ g and Σ g·(x - shift)
+            gx, *sums = scale_and_move_gradients(
+                g, x3, across(shift, dtype), across(flat * s, dtype)
+            )
+            return gx, *[z.reshape(-1) for z in sums]
+
+        by_loops = not isinstance(gy, Variable) and scale_and_move_gradients.takes(x3)
+
         @functools.cache
         def p() -> Any:  # Σ g
-            return g.sum(axis=(0, 2)) if isinstance(gy, Variable) else cast(channel_sums(g), dtype)
+            if isinstance(gy, Variable):
+                return g.sum(axis=(0, 2))
+            return cast(sweep()[1] if by_loops else channel_sums(g), dtype)
 
         @functools.cache
         def q() -> Any:  # Σ g·(x - μ)
             if isinstance(gy, Variable):
                 return (g * centred(cast(x3, dtype), mean.reshape((C,)))).sum(axis=(0, 2))
-            shift, rest = split_mean(mean.reshape(-1), dtype)
+            if by_loops:
+                return cast(sweep()[2] - rest * sweep()[1], dtype)
             return cast(channel_sums(g, x3 - shift[:, None]) - rest * channel_sums(g), dtype)
 
         return (
-            lambda: (g * across(flat * s, dtype)).reshape(x.shape),
+            lambda: (sweep()[0] if by_loops else g * across(flat * s, dtype)).reshape(x.shape),
             lambda: (q() * s).reshape(gamma.shape),
             lambda: p().reshape(gamma.shape),
             lambda: (p() * flat * s * -1).reshape(mean.shape),

@@ -23,6 +23,12 @@ from mnpar.functions.normalization.moments import cast
 from mnpar.kernels import tuning
 from mnpar.kernels.dtypes import compute_dtype
 from mnpar.kernels.moments import centre, channel_sums
+from mnpar.kernels.normalization import (
+    normalize_groups,
+    normalize_groups_gradient,
+    normalize_rows,
+    normalize_rows_gradient,
+)
 from mnpar.variable import Variable, as_variable
 
 
@@ -49,6 +55,9 @@ class LayerNormalization(GenericFunction):
         y = xp.empty(x.shape, x.dtype)
         both = xp.empty((2, D), dtype)
         both[0], both[1] = gamma.reshape(D), beta.reshape(D)
+        self.shift, self.rest, self.s = (xp.empty((N, 1), dtype) for _ in range(3))
+        if normalize_rows(rows, both[0], both[1], self.eps, y.reshape(N, D), self._statistics):
+            return y
         self._centre(rows)
         thin = xp.zeros((2, N, 2), dtype)
         thin[0, :, :1], thin[1, :, :1], thin[1, :, 1:] = self.s, -self.rest * self.s, 1
@@ -58,6 +67,10 @@ class LayerNormalization(GenericFunction):
             d *= z
             xp.add(d, move, out=y.reshape(N, D)[n], casting="same_kind")
         return y
+
+    @property
+    def _statistics(self) -> tuple[Array, Array, Array]:
+        return self.shift[:, 0], self.rest[:, 0], self.s[:, 0]
 
     def _rows(self, x: Array) -> Array:
         """(N, D), row by row: columns, which linear layers hand on, would be read anew for each sum
@@ -127,11 +140,15 @@ class LayerNormalization(GenericFunction):
         gs = self._rows(gy)
         both = xp.ones((2, D), self.dtype)
         both[0] = gamma.reshape(D)
+        gx = xp.empty(x.shape, x.dtype)
+        sums = normalize_rows_gradient(rows, both[0], gs, self._statistics, gx.reshape(N, D))
+        if sums is not None:
+            ggamma, gbeta = [z.astype(gamma.dtype).reshape(gamma.shape) for z in sums]
+            return gx, ggamma, gbeta
         p = gs @ both[0, :, None]
         k = s**3 * (-1 / max(D, 1))
         less = self.rest * p * k
         c = p * s * (-1 / max(D, 1))
-        gx = xp.empty(x.shape, x.dtype)
         channel_sums = xp.zeros((2, D))
         weights = xp.concatenate((-s * self.rest, xp.ones_like(s)), 1)
         thin = xp.zeros((3, N, 2), self.dtype)
@@ -216,6 +233,10 @@ class GroupNormalization(GenericFunction):
         x4 = x.reshape(self.shape)
         y = xp.empty(self.shape, x.dtype)
         self.shift, self.rest, self.s = (xp.empty((N, G, 1, 1), dtype) for _ in range(3))
+        if normalize_groups(
+            x4, gamma[:, :, 0], beta[:, :, 0], self.eps, y, (self.shift, self.rest, self.s)
+        ):
+            return y.reshape(x.shape)
         for n in self._blocks(x):
             d = y[n] if y.dtype == dtype else xp.empty(y[n].shape, dtype)
             less_shift, shift, rest, var = centre(self._rows(cast(x4[n], dtype)), self._rows(d))
@@ -269,6 +290,9 @@ class GroupNormalization(GenericFunction):
         x = x.reshape(self.shape)
         gy = gy.reshape(self.shape)
         gamma = cast(gamma, self.dtype).reshape(G, K, 1)
+        statistics = self.shift, self.rest, self.s
+        if found := normalize_groups_gradient(x, gamma[:, :, 0], gy, statistics, gx):
+            return found
         ggamma = xp.zeros(G * K)
         gbeta = xp.zeros(G * K)
         for n in self._blocks(x):

@@ -1,0 +1,115 @@
+"""Rows of matrices by loops where numpy goes through them number by number: extrema, products and
+running sums.
+
+numpy is as fast along the other axes, which are left to it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mnpar import backend
+from mnpar.backend import Array, Axis
+from mnpar.kernels.compiler import Matrix, Real, Vector, compiled, suits
+from mnpar.kernels.scalar import number_of, rank_of
+
+SHORT = 16  # numbers of a row: fewer are compared one by one
+
+
+@compiled
+def _largest(x: Matrix, y: Vector, sign: Real) -> None:
+    N, C = x.shape
+    for n in range(N):
+        if C < SHORT:
+            most = x[n, 0] * sign
+            for c in range(1, C):
+                v = x[n, c] * sign
+                most = v if (v > most) | (v != v) else most  # NaN stays
+            y[n] = most * sign
+        else:
+            found = rank_of(x[n, 0] * sign)
+            for c in range(C):
+                rank = rank_of(x[n, c] * sign)
+                found = rank if rank > found else found
+            nan = 0.0
+            for c in range(C):
+                nan += 0.0 if x[n, c] == x[n, c] else 1.0
+            y[n] = number_of(found) * sign if nan == 0.0 else np.nan
+
+
+@compiled
+def _product(x: Matrix, y: Vector) -> None:
+    N, C = x.shape
+    for n in range(N):
+        found = 1.0
+        for c in range(C):
+            found *= x[n, c]
+        y[n] = found
+
+
+def reduce_rows(name: str, x: Array, axis: Axis) -> Array:
+    """``x.max(axis, keepdims=True)``, or ``min`` or ``prod``.
+
+    Example:
+        >>> reduce_rows("max", np.array([[1.0, 4.0], [3.0, 2.0]]), 1)
+        array([[4.],
+               [3.]])
+    """
+    if type(axis) is tuple and len(axis) == 1:
+        axis = axis[0]
+    if type(axis) is int and axis in (-1, x.ndim - 1) and x.size and suits(x):
+        y = np.empty((*x.shape[:-1], 1), x.dtype)
+        rows = x.reshape(-1, x.shape[-1])
+        if name == "prod":
+            _product(rows, y.reshape(-1))
+        else:
+            _largest(rows, y.reshape(-1), 1.0 if name == "max" else -1.0)
+        return y
+    found: Array = getattr(x, name)(axis=axis, keepdims=True)
+    return found
+
+
+@compiled
+def _running_sums(x: Matrix, y: Matrix, backwards: int) -> None:
+    N, C = x.shape
+    first = C - 1 if backwards else 0
+    step = -1 if backwards else 1
+    rows = N - N % 4
+    for n in range(0, rows, 4):  # four at a time: each sum waits for the one before
+        a = 0.0
+        b = 0.0
+        c = 0.0
+        d = 0.0
+        for k in range(C):
+            i = first + step * k
+            a += x[n, i]
+            b += x[n + 1, i]
+            c += x[n + 2, i]
+            d += x[n + 3, i]
+            y[n, i] = a
+            y[n + 1, i] = b
+            y[n + 2, i] = c
+            y[n + 3, i] = d
+    for n in range(rows, N):
+        a = 0.0
+        for k in range(C):
+            i = first + step * k
+            a += x[n, i]
+            y[n, i] = a
+
+
+def running_sums(x: Array, axis: int, backwards: bool) -> Array:
+    """The sums from the beginning of an axis to each place, or from there to the end.
+
+    Example:
+        >>> running_sums(np.array([1.0, 2.0, 3.0]), 0, True)
+        array([6., 5., 3.])
+    """
+    if axis == x.ndim - 1 and x.size and suits(x):
+        y = np.empty_like(x)
+        rows = (-1, x.shape[-1])
+        _running_sums(x.reshape(rows), y.reshape(rows), int(backwards))
+        return y
+    flip = backend.get_array_module(x).flip
+    sums: Array = (flip(x, axis) if backwards else x).cumsum(axis=axis)
+    return flip(sums, axis) if backwards else sums
