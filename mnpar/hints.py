@@ -58,7 +58,7 @@ VARIABLE = {
     **dict.fromkeys(("dot", "mm", "bmm"), "the operator @"),
     "abs": "abs(x)",
     "clamp": "F.clip(x, low, high)",
-    **dict.fromkeys(("as_layout", "layout"), _NO_LAYOUT),
+    "as_layout": _NO_LAYOUT,
     **dict.fromkeys(("chx_array", "from_chx", "to_chx", "to_intel64"), _NUMPY_AND_CUPY),
     **dict.fromkeys(
         ("retain_data", "set_creator", "set_creator_node"),

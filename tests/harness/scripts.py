@@ -193,7 +193,8 @@ if __name__ == "__main__":
     import mnpar.testing.plugin
 
     for _, name, _ in pkgutil.walk_packages(mnpar.__path__, "mnpar."):
-        if name != "mnpar.__main__":
+        # (forks of a process with PyTorch in it could not use a GPU)
+        if name != "mnpar.__main__" and not name.startswith("mnpar.torch"):
             importlib.import_module(name)  # or each fork would, when it first asks for it
     _load_mpi()
     # it remembers where hundreds of libraries lie: 10 ms for each rank

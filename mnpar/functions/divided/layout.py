@@ -73,7 +73,8 @@ class GridLayout:
             ones.
 
     Raises:
-        ValueError: not as many axes as the grid has, or not in rising order.
+        TypeError: the grid is none; ValueError: not as many axes as the grid has, or not in rising
+            order.
 
     Example:
         >>> import mnpar
@@ -89,6 +90,7 @@ class GridLayout:
     def __init__(
         self, grid: SpatialGrid, shape: Sequence[int], axes: Sequence[int] | None = None
     ) -> None:
+        require_grid(grid, "GridLayout(grid, shape)")
         self.grid, self.shape = grid, tuple(map(int, shape))
         n, ndim = len(grid.dims), len(self.shape)
         given = range(ndim - n, ndim) if axes is None else axes
