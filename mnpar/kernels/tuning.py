@@ -20,7 +20,7 @@ MOMENTS_BLOCK = 200_000
 MOMENTS_CHANNELS = 8
 MOMENTS_FEW = 8  # numbers of a channel: fewer are shifted without a look at their mean
 # numbers of a channel that lie together, of compiled loops: fewer are left to numpy (one alone is a
-# column, for which there are other loops)
+# column, for which there are other loops); chosen, and not measured yet
 CHANNEL_RUN = 8
 LAYER_BLOCK = 2**16  # elements of a block of rows
 
