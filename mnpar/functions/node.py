@@ -249,8 +249,9 @@ def without_gradient(
     """
     x = as_variable(x)
     if elementwise and x.layout is not None:
-        part: Variable = x.layout.divided(without_gradient(name, compute, x.part))  # type: ignore[attr-defined]
-        return part
+        part = without_gradient(name, compute, x.part)  # type: ignore[attr-defined]
+        divided: Variable = x.layout.divided(part)
+        return divided
     array = x.array
     try:
         return Variable(backend.wrap_scalar(compute(array)), requires_grad=False)

@@ -101,7 +101,7 @@ def _step_gradient_twin(
     gh *= z
 
 
-class GRU(Cell):
+class GRUStep(Cell):
     """State h; for each step it keeps r, z and n, and y_n."""
 
     gates = 3

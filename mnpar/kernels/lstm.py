@@ -119,7 +119,7 @@ def _step_gradient_twin(
     gc *= f
 
 
-class LSTM(Cell):
+class LSTMStep(Cell):
     """States h and c; for each step it keeps the activated gates and tanh(c)."""
 
     gates = 4
@@ -192,7 +192,7 @@ def _cell_gradient(
 
 
 class Activated(NamedTuple):
-    """What a cell's backward needs.
+    """The values that a cell's backward needs.
 
     Args:
         i, f, a, o: the activated gates, (N, H) each.
@@ -268,13 +268,13 @@ def lstm_cell_gradient(
     c_prev: Array, kept: Activated, gc: Array | None, gh: Array | None
 ) -> tuple[Array, Array] | None:
     """Return the gradients of c' and of the gates by one loop; None where
-    :func:`lstm_cell` did not compute by a loop, or an array does not suit one.
+    :func:`lstm_cell` did not compute by a loop, h has no gradient, or an array does not suit one.
     """
-    if kept.together is None:
+    # without a gradient of h nothing comes from it, not even 0 times NaN
+    if kept.together is None or gh is None:
         return None
-    gc, gh = [
-        np.zeros_like(kept.memory) if g is None else np.ascontiguousarray(g) for g in (gc, gh)
-    ]
+    gh = np.ascontiguousarray(gh)
+    gc = np.zeros_like(kept.memory) if gc is None else np.ascontiguousarray(gc)
     if not suits(kept.together, c_prev, gc, gh):
         return None
     N, H = c_prev.shape

@@ -1,4 +1,4 @@
-"""Where in memory windows and their cells are, in an image whose channels come last.
+"""The places in memory of windows and of their cells, in an image whose channels come last.
 
 A convolution is a sum over cells of a window: cell j of window p lies at ``windows[p] + cells[j]``
 in the padded image. These two tables are all that loops need to know of kernel, stride, padding and

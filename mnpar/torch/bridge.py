@@ -53,7 +53,7 @@ def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     outputs: list[Variable] = []
     replaced(result, Variable, outputs.append)
     label = f"{function.__name__} at {call_site()}"
-    call = Call(label, inputs, outputs, tape.records)
+    call = TensorCall(label, inputs, outputs, tape.records)
     returned = iter(call.on_tensors(given))
     device = tensors[0].device if tensors else torch.device("cpu")
     return replaced(result, Variable, lambda y: next(returned).to(device))
@@ -94,7 +94,7 @@ def replaced(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
     return value
 
 
-class Call:
+class TensorCall:
     """A call of a function of mnpar: what went in, what came out, and what it recorded.
 
     Args:
@@ -129,8 +129,8 @@ class Call:
         if not self.records:
             arrays = _arrays_of(self.inputs)
             return [_tensor_of_output(y, arrays) for y in self.outputs]
-        history = current_history()
-        self.history, self.number = history.add(self.label)
+        history = self.history = current_history()
+        self.number = history.add(self.label)
         history.token, *ys = _Communicate.apply(self, history.token, *tensors)
         return ys
 
@@ -160,7 +160,7 @@ class Call:
         if not recorded:
             arrays = [g.array for g in arriving]
             return [None if g is None else tensor_of(_own(g), arrays) for g in gxs]
-        adjoint = Call(
+        adjoint = TensorCall(
             f"gradient of {self.label}",
             [*self.inputs, *self.outputs, *arriving],
             [g for g in gxs if isinstance(g, Variable)],  # all that there are
@@ -204,7 +204,7 @@ class _Communicate(torch.autograd.Function):
     """The node of a call in PyTorch's graph."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, token: torch.Tensor, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, call: TensorCall, token: torch.Tensor, *tensors: torch.Tensor) -> Any:
         ctx.call = call
         ctx.set_materialize_grads(False)
         arrays = _arrays_of(call.inputs)

@@ -42,10 +42,10 @@ class History:
     def __len__(self) -> int:
         return len(self._records)
 
-    def add(self, label: str) -> tuple[History, int]:
-        """Record a communication; return what names it in :meth:`visit`."""
+    def add(self, label: str) -> int:
+        """Record a communication; return its number, for :meth:`visit`."""
         self._records.append(label)
-        return self, len(self._records) - 1
+        return len(self._records) - 1
 
     def visit(self, number: int, records: bool) -> None:
         """Note that backward visits a communication.

@@ -24,8 +24,8 @@ from mnpar.functions.math.arithmetic import identity
 from mnpar.functions.node import GenericFunction, Operand, check_option, show_shapes
 from mnpar.functions.noise import dropout
 from mnpar.functions.rnn.lstm import LSTMCell
-from mnpar.kernels.gru import GRU
-from mnpar.kernels.lstm import LSTM
+from mnpar.kernels.gru import GRUStep
+from mnpar.kernels.lstm import LSTMStep
 from mnpar.kernels.over_time import Cell, OverTime, Plain, PlainRelu
 from mnpar.variable import Variable, as_variable, grad
 
@@ -265,7 +265,7 @@ def rows_at(like: Variable, places: Sequence[int]) -> Array:
 
 def _lstm_layer(w: Weights, b: Weights) -> Layer:
     return Layer(
-        LSTM,
+        LSTMStep,
         _lstm_step,
         concat(list(w[:4]), axis=0),  # (4 H, D)
         concat([b[k] + b[k + 4] for k in range(4)], axis=0),
@@ -284,7 +284,7 @@ def _lstm_step(U: Variable, _: Variable | None) -> Step:
 
 def _gru_layer(w: Weights, b: Weights) -> Layer:
     return Layer(
-        GRU,
+        GRUStep,
         _gru_step,
         concat(list(w[:3]), axis=0),  # (3 H, D)
         concat(list(b[:3]), axis=0),
