@@ -25,7 +25,7 @@ _ENLARGED = (
 _HOOK = "backward's gradient agrees with one rank's; a hook of the optimizer changes it"
 
 
-class Comparison:
+class RunComparison:
     """Compares a run on one rank with one on several.
 
     Args:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.communicators.communicator import described
-from mnpar.testing.comparison import UNDECIDED, Comparison
+from mnpar.testing.comparison import UNDECIDED, RunComparison
 from mnpar.testing.finite_differences import FiniteDifferences
 from mnpar.testing.recording import Program, ProgramRun, ranks_text, record
 
@@ -305,7 +305,7 @@ class _Check:
     def _compare(self, alone: Program, one: ProgramRun, many: ProgramRun) -> None:
         title = f"{ranks_text(many.size)} and one"
         drawn = next((r.is_random for r in [*one.ranks, *many.ranks] if r.is_random), "")
-        comparison = Comparison(one, many, self.rtol, self.rename)
+        comparison = RunComparison(one, many, self.rtol, self.rename)
         problem, n, stage = comparison.first_problem()
         if not problem:
             self.result.compared.append(f"{title}: {comparison.compared}")
