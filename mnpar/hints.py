@@ -13,9 +13,9 @@ looked up there.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from mnpar.errors import closest, listed
 
@@ -401,19 +401,49 @@ def check_keywords(name: str, signature: inspect.Signature, given: Collection[st
         given: the names of arguments.
     """
     params = signature.parameters
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    known = [word for word, param in params.items() if param.kind not in several]
     if any([param.kind is inspect.Parameter.VAR_KEYWORD for param in params.values()]):
-        return
+        given = [word for word in given if _stands_for_a_missing_one(word, params, given)]
     for word in given:
         if word not in params:
             raise TypeError(
-                f"{name} takes {listed(params, 16, 'no arguments')}, and no "
+                f"{name} takes {listed(known, 16, 'no arguments')}, and no "
                 f"{word!r}{keyword_hint(word, params)}"
             ) from None
 
 
+def refuse_call(name: str, signature: inspect.Signature, words: Collection[str]) -> NoReturn:
+    """Raise TypeError for a call of a function of one argument, which it was not given, or with
+    others.
+    """
+    check_keywords(name, signature, words)
+    (only,) = signature.parameters
+    raise TypeError(f"{name}() missing 1 required positional argument: {only!r}")
+
+
+def _stands_for_a_missing_one(
+    word: str, params: Mapping[str, inspect.Parameter], given: Collection[str]
+) -> bool:
+    """Return whether an argument that a callee may hand on stands for one that the callee needs."""
+    here = [phrase.partition(" ")[0] for phrase in KEYWORDS.get(word, ())]
+    missing = [one for one in here if one in params and one not in given and word not in params]
+    return any([params[one].default is inspect.Parameter.empty for one in missing])
+
+
+class _Missing:
+    """The value of an argument that a function needs and was not given."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+MISSING = _Missing()
+
+
 def explain_keywords(function: F) -> F:
     """Return a function that does the same, and tells mnpar's word for a keyword that it does not
-    take.
+    take, also where that stands for an argument which the function needs.
 
     It has the function's own arguments, and a place for other words; so it costs a call of 70 ns,
     where one that hands ``*args`` and ``**kwargs`` on costs three times as much.
@@ -433,21 +463,33 @@ def explain_keywords(function: F) -> F:
     if any([parameter.kind is parameter.VAR_KEYWORD for parameter in parameters]):
         return function
     taken, given = _arguments(parameters)
-    scope: dict[str, Any] = {"_function": function, "_refuse": _refuse}
+    needed = [one.name for one in parameters if _is_needed(one)]
+    scope: dict[str, Any] = {"_function": function, "_refuse": _refuse, "MISSING": MISSING}
+    wrong = " or ".join(["_words", *[f"{name} is MISSING" for name in needed]])
     source = (
         f"def call({', '.join([*taken, '**_words'])}):\n"
-        "    if _words:\n        _refuse(_function, _words)\n"
+        f"    if {wrong}:\n        _refuse(_function, _words, locals())\n"
         f"    return _function({', '.join(given)})"
     )
     code = compile(source, function.__code__.co_filename, "exec")
     exec(code, scope)
     call: Any = wraps(function)(scope["call"])
     call.__code__ = call.__code__.replace(co_firstlineno=function.__code__.co_firstlineno)
-    defaults = [one for one in parameters if one.default is not one.empty]
+    defaults = [one for one in parameters if _is_needed(one) or one.default is not one.empty]
     keywords = [one for one in defaults if one.kind is one.KEYWORD_ONLY]
-    call.__defaults__ = tuple([one.default for one in defaults if one not in keywords])
-    call.__kwdefaults__ = {one.name: one.default for one in keywords}
+    call.__defaults__ = tuple([_default(one) for one in defaults if one not in keywords])
+    call.__kwdefaults__ = {one.name: _default(one) for one in keywords}
     return call  # type: ignore[no-any-return]
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    """Return whether a parameter, but a method's ``self``, has no default."""
+    several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and parameter.name != "self" and not several
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    return MISSING if _is_needed(parameter) else parameter.default
 
 
 def _arguments(parameters: list[inspect.Parameter]) -> tuple[list[str], list[str]]:
@@ -464,16 +506,27 @@ def _arguments(parameters: list[inspect.Parameter]) -> tuple[list[str], list[str
             given.append(f"{name}={name}")
         if parameter.kind is not parameter.KEYWORD_ONLY:
             given.append(name)
-        taken.append(name if parameter.default is parameter.empty else f"{name}=None")
+        has_default = _is_needed(parameter) or parameter.default is not parameter.empty
+        taken.append(f"{name}=None" if has_default else name)
         if parameter.kind is parameter.POSITIONAL_ONLY:
             taken = [one for one in taken if one != "/"] + ["/"]
     return taken, given
 
 
-def _refuse(function: Callable[..., Any], words: dict[str, Any]) -> None:
-    """Raise TypeError for keywords that a function does not take."""
+def _refuse(function: Callable[..., Any], words: dict[str, Any], arguments: dict[str, Any]) -> None:
+    """Raise TypeError for keywords that a function does not take, or Python's own for what it needs
+    and was not given.
+    """
     name = function.__name__.lstrip("_")  # of a method too: _mean
-    check_keywords(name, _without_self(inspect.signature(function)), words)
+    signature = inspect.signature(function)
+    check_keywords(name, _without_self(signature), words)
+    known = [one for one in signature.parameters.values() if one.name in arguments]
+    given = [one for one in known if arguments[one.name] is not MISSING]
+    first = [one for one in given if one.kind is one.POSITIONAL_ONLY]
+    named = [one for one in given if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    function(
+        *[arguments[one.name] for one in first], **{one.name: arguments[one.name] for one in named}
+    )
 
 
 def _without_self(signature: inspect.Signature) -> inspect.Signature:

@@ -29,7 +29,15 @@ from typing import Any
 from mnpar.hints import PACKAGES, explain_keywords, hint
 
 # packages whose functions tell mnpar's words for the keywords of other libraries
-EXPLAINED = ("mnpar.functions", "mnpar.datasets")
+EXPLAINED = (
+    "mnpar",
+    "mnpar.datasets",
+    "mnpar.functions",
+    "mnpar.iterators",
+    "mnpar.links",
+    "mnpar.optimizers",
+    "mnpar.training.extensions",
+)
 COMPAT = "mnpar.compat"  # its files are also found as mnpar's own: mnpar.cuda
 
 

@@ -232,7 +232,12 @@ KEYWORDS = {
     "F.transpose dims": (lambda: F.transpose(IMAGE, dims=(0, 1)), "mnpar has axes"),
     "F.swapaxes dim0": (
         lambda: F.swapaxes(IMAGE, dim0=0, dim1=1),
-        "missing .* 'axis1' and 'axis2'",
+        "no 'dim0': mnpar has axis1",
+    ),
+    "F.relu input": (lambda: F.relu(input=IMAGE), "^relu takes x, and no 'input': mnpar has x$"),
+    "F.convolution_2d weight": (
+        lambda: F.convolution_2d(IMAGE, weight=IMAGE),
+        "no 'weight': mnpar has W$",
     ),
     "F.relu inplace": (lambda: F.relu(IMAGE, inplace=True), "no 'inplace': .* leave it out"),
     "F.leaky_relu": (lambda: F.leaky_relu(IMAGE, negative_slope=0.1), "mnpar has slope"),
@@ -242,7 +247,7 @@ KEYWORDS = {
         lambda: F.softmax_cross_entropy(IMAGE, IMAGE, ignore_index=0),
         "no 'ignore_index': mnpar has ignore_label",
     ),
-    "F.clip": (lambda: F.clip(IMAGE, min=0, max=1), "missing .* 'x_min' and 'x_max'"),
+    "F.clip": (lambda: F.clip(IMAGE, min=0, max=1), "no 'min': mnpar has x_min"),
     "a misspelt one": (lambda: F.softmax(IMAGE, axsi=1), "no 'axsi': mnpar has axis"),
     "an unknown one": (lambda: F.softmax(IMAGE, zzz=1), "softmax takes x, axis, and no 'zzz'$"),
     "backward": (lambda: F.sum(IMAGE).backward(retain_graph=True), "mnpar has retain_tape=True"),
@@ -322,6 +327,79 @@ def test_each_argument_that_is_told_exists():
         assert word
         for phrase in phrases:
             assert re.match(r"\w+", phrase)[0] in taken, (word, phrase)
+
+
+PUBLIC = (
+    mnpar,
+    F,
+    L,
+    mnpar.datasets,
+    mnpar.iterators,
+    mnpar.optimizers,
+    mnpar.training.extensions,
+)
+
+
+def takes(callee):
+    """Return whether the hints are for a callee: a function, or a class with KeywordHints."""
+    return not isinstance(callee, type) or issubclass(callee, hints.KeywordHints)
+
+
+@pytest.mark.parametrize("package", PUBLIC, ids=lambda package: package.__name__)
+def test_each_callee_tells_its_own_word_for_each_that_stands_for_it(package):
+    """Also where it is one that the callee needs; no other argument is missing."""
+    number = 0
+    for name in package.__all__:
+        callee = getattr(package, name)
+        taken = parameters(callee) if callable(callee) and takes(callee) else {}
+        if any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+            continue  # it hands them on to one that is told
+        for word, phrases in hints.KEYWORDS.items():
+            stands_for = [re.match(r"\w+", phrase)[0] for phrase in phrases]
+            meant = next((one for one in stands_for if one in taken), None)
+            if word in taken or meant is None:
+                continue
+            others = [one.name for one in taken.values() if one.name != meant and needed(one)]
+            told = f"and no '{word}': mnpar has {meant}"
+            with pytest.raises(TypeError, match=told) as caught:
+                callee(**dict.fromkeys(others), **{word: 1})
+            assert f"{callee.__name__} takes " in str(caught.value)
+            number += 1
+    assert number > 1
+
+
+def needed(parameter):
+    kinds = (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    return parameter.default is parameter.empty and parameter.kind in kinds
+
+
+def test_a_link_that_hands_arguments_on_tells_what_stands_for_them():
+    grid = mnpar.SpatialGrid(mnpar.create_communicator("self"), (1, 1))
+    with pytest.raises(TypeError, match="no 'kernel_size': mnpar has ksize"):
+        L.SpatialConvolution2D(grid, 3, 4, kernel_size=3)
+    with pytest.raises(
+        TypeError, match=r"^StatefulZoneoutLSTM takes in_size, .* mnpar has in_size"
+    ):
+        L.StatefulZoneoutLSTM(input_size=3, hidden_size=4)
+    with pytest.raises(TypeError, match="no 'normalized_shape': mnpar has size"):
+        L.SpatialLayerNormalization(grid, normalized_shape=3)
+
+
+def test_what_a_function_needs_is_missed_in_pythons_words():
+    def scaled(x, /, factor, *, shift):
+        return x * factor + shift
+
+    scaled = hints.explain_keywords(scaled)
+    assert scaled(2, 3, shift=1) == scaled(2, factor=3, shift=1) == 7
+    for call, missing in [
+        (lambda: scaled(), r"missing 2 required positional arguments: 'x' and 'factor'"),
+        (lambda: scaled(2, shift=1), r"missing 1 required positional argument: 'factor'"),
+        (lambda: scaled(2, 3), r"missing 1 required keyword-only argument: 'shift'"),
+        (lambda: F.exp(), r"^exp\(\) missing 1 required positional argument: 'x'$"),
+        (lambda: F.linear(1), r"^linear\(\) missing 1 required positional argument: 'W'$"),
+    ]:
+        with pytest.raises(TypeError, match=missing):
+            call()
 
 
 def parameters(found):

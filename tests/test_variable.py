@@ -386,6 +386,31 @@ def test_unchain_backward_leaves_communications_to_their_peers(comm):
     np.testing.assert_array_equal(x.grad, [12.0])
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("cut", ["unchain", "unchain_backward"])
+@pytest.mark.parametrize("function", ["allreduce", "iallreduce", "copy_to"])
+def test_unchaining_what_a_communication_gave_leaves_out_this_ranks_gradient(comm, cut, function):
+    """The other rank's part of the gradient, 2, comes; this rank's, 1, does not."""
+    x = mnpar.Variable(np.array([1.0]))
+    y = getattr(mnpar.functions, function)(comm, x * 3.0)
+    if comm.rank == 0:
+        getattr(y, cut)()
+    mnpar.functions.sum(y * (comm.rank + 1.0)).backward()
+    np.testing.assert_array_equal(x.grad, [6.0])
+
+
+@pytest.mark.ranks(3)
+def test_unchain_backward_on_all_ranks_cuts_what_came_before_in_time(comm):
+    x, w = mnpar.Variable(np.array([1.0])), mnpar.Variable(np.array([1.0]))
+    state = x
+    for _ in range(2):
+        state = mnpar.functions.shift(comm, state * 2.0)
+    state.unchain_backward()
+    mnpar.functions.sum(mnpar.functions.shift(comm, state * w)).backward()
+    assert x.grad is None
+    np.testing.assert_array_equal(w.grad, [4.0])
+
+
 def by_send(comm, h):
     """The losses of all ranks are on rank 0; the others have what send returned."""
     if comm.rank:

@@ -197,13 +197,15 @@ class GradSlot:
 
 
 def unchain(root: VariableNode) -> None:
-    """Detach a variable, and all variables that it was computed from; leave communications on a
-    tape, which backward has still to visit.
+    """Detach a variable, and all variables that it was computed from; leave what communications on
+    a tape were computed from, as backward has still to visit them for other ranks' gradients.
     """
     stack = [root.creator]
     while stack:
         function = stack.pop()
-        if function is not None and not function.on_tape:
+        if function is None:
+            continue
+        if not function.on_tape:
             stack += [x.creator for x in (*function.inputs, *function.extra_inputs)]
-            for output in filter(None, [reference() for reference in function.outputs]):
-                output.creator = None
+        for output in filter(None, [reference() for reference in function.outputs]):
+            output.creator = None

@@ -19,7 +19,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
 from mnpar.function_node import FunctionNode, InputGradients
-from mnpar.hints import check_keywords
+from mnpar.hints import MISSING, check_keywords, refuse_call
 from mnpar.variable import Variable, as_variable
 
 P = ParamSpec("P")
@@ -134,10 +134,10 @@ def _node(
 def _recorded(
     compute: Callable[..., Array], node: type[GenericFunction]
 ) -> Callable[..., Variable]:
-    refuse = functools.partial(check_keywords, compute.__name__, _OF_ONE)
+    refuse, missing = functools.partial(refuse_call, compute.__name__, _OF_ONE), MISSING
 
-    def function(x: Variable | Array, **words: Any) -> Variable:
-        if words:
+    def function(x: Any = MISSING, **words: Any) -> Variable:
+        if words or x is missing:
             refuse(words)
         return node().apply((x,))[0]
 
@@ -150,11 +150,11 @@ def _constant(
     def on_its_module(array: Array) -> Array:
         return compute(backend.get_array_module(array), array)
 
-    refuse = functools.partial(check_keywords, compute.__name__, _OF_ONE)
+    refuse, missing = functools.partial(refuse_call, compute.__name__, _OF_ONE), MISSING
     result = functools.partial(without_gradient, compute.__name__, on_its_module, elementwise=True)
 
-    def function(x: Variable | Array, **words: Any) -> Variable:
-        if words:
+    def function(x: Any = MISSING, **words: Any) -> Variable:
+        if words or x is missing:
             refuse(words)
         return result(x)
 
@@ -217,7 +217,11 @@ def _public(function: Any, formula: Callable[..., Any], like: Any) -> Any:
     it.
     """
     public = FunctionType(
-        function.__code__, formula.__globals__, formula.__name__, None, function.__closure__
+        function.__code__,
+        formula.__globals__,
+        formula.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
     functools.update_wrapper(public, formula)
     public.__dict__.update(__signature__=inspect.signature(like), tells_keywords=True)
