@@ -60,6 +60,8 @@ class GradientComms(NamedTuple):
     partial: tuple[Communicator, ...] = ()
     # backward averages the gradients of the link and of all links in it, as an optimizer would
     averaged: tuple[Communicator, ...] = ()
+    # whether that has begun, as it does by the link's first forward
+    averages: bool = True
     # ranks that hold other parts of the parameters, or other ones of them; those of one path (and
     # box) are copies on all ranks
     parts: tuple[Communicator, ...] = ()

@@ -313,6 +313,7 @@ def _backward(
         retain_tape=retain_tape,
         on_final=leaves.add,
         outputs=[y.array for y in outputs],
+        loss_scale=loss_scale,
     )
     leaves.add_all(found)
     if watching is not None:
@@ -369,6 +370,7 @@ def grad(
             record=enable_double_backprop,
             retain_grad=retain_grad,
             retain_tape=retain_tape,
+            loss_scale=loss_scale,
         )
     results: list[Variable | None] = []
     gs = copy_shared([found.get(node.key) for node in nodes], buffer_ids([g for _, g in seeds]))

@@ -50,6 +50,7 @@ def run_backward(
     on_final: Callable[[VariableNode, Gradient], None] | None = None,
     deferred: list[DeferredGradients] | None = None,
     outputs: Sequence[Array | None] = (),
+    loss_scale: float | None = None,
 ) -> dict[Any, Gradient]:
     """Walk the graph backwards from ``seeds``, and the current tape with it.
 
@@ -64,6 +65,7 @@ def run_backward(
         deferred: collects gradients of leaves that the caller computes later; hooks of leaves are
             not called then.
         outputs: the arrays of the variables that backward starts from, for checks.
+        loss_scale: by which the gradients in ``seeds`` are multiplied; None: 1.
 
     Returns:
         All other gradients of leaves and of ``targets``, by ``node.key``.
@@ -82,7 +84,9 @@ def run_backward(
             for check in before_backward:
                 check(seeds, tape.records, outputs)
             keeps_tape = record or retain_tape
-            tape.current_pass = BackwardPass(keeps_tape, targets is not None, call_site(2))
+            tape.current_pass = BackwardPass(
+                keeps_tape, targets is not None, loss_scale, call_site(2)
+            )
         with recording(record):
             walk.start(seeds)
             for function, gys in walk:

@@ -218,8 +218,9 @@ class Mailbox:
             seq,
             call.root,
         ):
+            what = "plans, or loss scales" if call.order else "plans"
             raise self.exchange_mismatch(
-                source, f"exchange {seq} in {call.name} at {call.site}", header, "plans"
+                source, f"exchange {seq} in {call.name} at {call.site}", header, what
             )
         return wire.decode(frame, header)[0], header
 

@@ -406,7 +406,14 @@ class Match:
     def check_identity(self) -> None:
         """Raise MismatchError if the ranks are in different collectives."""
         if not self.same_call:
+            headers = self.headers()
+            if len({h.scale for h in headers}) > 1 and self._differ_in_root_alone(headers):
+                raise self.mismatch(*wire.different_passes(*self._flags))
             raise self.mismatch("ranks are in different collectives")
+
+    @staticmethod
+    def _differ_in_root_alone(headers: Sequence[Header]) -> bool:
+        return len({(h.op, h.reduction, h.order, h.later, h.seq) for h in headers}) == 1
 
     def _check(self) -> None:
         self.check_identity()
@@ -446,7 +453,7 @@ class Match:
             number = (h.seq & wire.OWN_NUMBER) // 2
             row = f"  rank {rank}: collective {number}, {h.said}{nothing}{mode}, at {h.site}"
             if h.order and h.tag:
-                row += f", in {wire.describe_pass(h.flags, h.tag)}"
+                row += f", in {wire.describe_pass(h.flags, h.tag, h.scale)}"
             rows.append(row)
         return MismatchError("\n".join([f"{what}:", *rows, remedy]))
 

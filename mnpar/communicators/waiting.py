@@ -88,8 +88,9 @@ class Waiting(NamedTuple):
         return self.peer == ANY
 
     def advice(self, finished: bool, rows: str) -> str:
-        """Return the remedy where ranks have finished instead, where all receive, or where another
-        message has come, as the rows of a table say.
+        """Return the remedy where ranks have finished instead, where all receive, where another
+        message has come, or where some are in backward or in a collective and others are not, as
+        the rows of a table say.
         """
         if len(set(_COMMUNICATOR.findall(rows))) > 1:
             return ONE_COMMUNICATOR
@@ -105,6 +106,11 @@ class Waiting(NamedTuple):
                 if self.peer is None
                 else ""
             )
+        waits = [row for row in rows.splitlines() if ": waits in " in row]
+        if len({"waits in gradient" in row for row in waits}) > 1:
+            return BACKWARD_TOO
+        if len({"waits in recv" in row or "waits in send" in row for row in waits}) > 1:
+            return CALL_TOO
         receives = all(
             ["waits in recv from" in row and "has come" not in row for row in rows.splitlines()]
         )

@@ -42,9 +42,10 @@ WAITED_FOR = 8  # the sender waits until the message has been taken
 REFUSED = 16
 
 # in messages of gradients: the pass of backward keeps the tape for another pass; the pass computes
-# gradients of some variables only (mnpar.grad)
-KEEPS_TAPE, TO_TARGETS = 32, 64
-PASS = RECORDING | KEEPS_TAPE | TO_TARGETS  # the identity of a pass: autograd/passes.py
+# gradients of some variables only (mnpar.grad); the pass has a loss scale
+KEEPS_TAPE, TO_TARGETS, SCALED = 32, 64, 128
+# the identity of a pass: autograd/passes.py
+PASS = RECORDING | KEEPS_TAPE | TO_TARGETS | SCALED
 
 MAX_NDIM = 12
 _MAGIC = 0x6D6E
@@ -108,12 +109,14 @@ class Call(NamedTuple):
     site: str  # the user's source line, "model.py:42"
     wants: bool = False  # a gradient flows through this rank's part
     recording: bool = False  # this rank records for backward
+    # a plan's fingerprint, of an exchange; a gradient has encode_scale(loss scale) added by ^,
+    # unless it has a root
     root: int = 0
     reduction: str = "sum"
     order: int = 0  # 0 forward, 1 the gradient of it, 2 the gradient of the gradient …
     tag: int = 0
     later: bool = False  # True: a non-blocking collective
-    pass_flags: int = 0  # KEEPS_TAPE and TO_TARGETS, of a gradient
+    pass_flags: int = 0  # KEEPS_TAPE, TO_TARGETS and SCALED, of a gradient
 
     @property
     def flags(self) -> int:
@@ -130,11 +133,35 @@ class Call(NamedTuple):
         )
 
 
-def describe_pass(flags: int, origin: int) -> str:
+def encode_scale(scale: float) -> int:
+    """Return a loss scale as an integer of 31 bits, 0 for 1; scales that differ by less than
+    float32 shows are the same.
+    """
+    return _SCALE_BITS.unpack(_SCALE.pack(min(scale, _LARGEST_SCALE)))[0] ^ _ONE_BITS
+
+
+def decode_scale(code: int) -> float:
+    """Return the loss scale of an integer that :func:`encode_scale` made."""
+    return _SCALE.unpack(_SCALE_BITS.pack(code ^ _ONE_BITS))[0]
+
+
+_SCALE, _SCALE_BITS = struct.Struct("<f"), struct.Struct("<i")
+_ONE_BITS = _SCALE_BITS.unpack(_SCALE.pack(1.0))[0]
+_LARGEST_SCALE = float(np.finfo(np.float32).max)
+
+
+def describe_pass(flags: int, origin: int, scale: int = 0) -> str:
     """Return a pass of backward as errors name it: ``mnpar.backward(retain_tape=True) at
     train.py:12``.
+
+    Args:
+        flags: of a header.
+        origin: where it was called.
+        scale: its loss scale, by :func:`encode_scale`; 0: it has none, or the header does not tell.
     """
-    return f"mnpar.{_pass_call(flags, '')} at {decode_site(origin)}"
+    shown = f"loss_scale={decode_scale(scale):.9g}" if scale else "loss_scale=…"
+    call = _pass_call(flags, shown if flags & SCALED else "")
+    return f"mnpar.{call} at {decode_site(origin)}"
 
 
 def different_passes(*flags: int) -> tuple[str, str]:
@@ -142,9 +169,15 @@ def different_passes(*flags: int) -> tuple[str, str]:
     the call that joins the pass that a program most easily forgets.
     """
     what = "ranks are in different passes of backward"
+    if len({one & PASS & ~SCALED for one in flags}) == 1:
+        return "ranks multiply their losses by different scales", (
+            "gradients that go from one rank to another must have one scale, by which each divides "
+            "its parameters': call set_loss_scale() or loss_scaling() alike on all of them; "
+            "mnpar.backward(loss_scale=…) on a rank without an optimizer"
+        )
     if len({one & RECORDING for one in flags}) > 1:
         what = "some ranks record this backward and others do not (enable_double_backprop)"
-    joining = _pass_call(max([one & PASS for one in flags]), "[], []")
+    joining = _pass_call(max([one & PASS & ~SCALED for one in flags]), "[], []")
     return what, (
         "all ranks that communicated run the same passes, one by one: a rank without outputs joins "
         f"by mnpar.{joining}; a derivative that is one rank's own needs a tape of its own: with "
@@ -158,7 +191,7 @@ def _pass_call(flags: int, arguments: str) -> str:
         option = "enable_double_backprop=True"
     elif flags & KEEPS_TAPE:
         option = "retain_tape=True"
-    if not flags & TO_TARGETS:
+    if not flags & TO_TARGETS and arguments == "[], []":
         arguments = ""  # the outputs of a backward may be left out
     comma = ", " if arguments and option else ""
     return f"{'grad' if flags & TO_TARGETS else 'backward'}({arguments}{comma}{option})"
@@ -191,6 +224,11 @@ class Header(NamedTuple):
     tag: int
     site: str
     seq: int
+
+    @property
+    def scale(self) -> int:
+        """Return the loss scale that a gradient tells, by :func:`encode_scale`; 0: none."""
+        return self.root if self.flags & SCALED and self.op not in (*ROOTED, "exchange") else 0
 
     @property
     def wants(self) -> bool:

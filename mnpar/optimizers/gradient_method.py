@@ -26,6 +26,7 @@ from mnpar.optimizers.untrained import (
     check_gradients,
     check_loss,
     has_communicated,
+    warn_of_uncalled,
     warn_of_unregistered,
 )
 from mnpar.optimizers.update_rule import UpdateRule, in_float32, unscale
@@ -280,6 +281,7 @@ class GradientMethod(Optimizer):
                 param.update_rule = self._new_rule()
         if not self.t:
             warn_of_unregistered(self.target)
+            warn_of_uncalled(self.target)
         self._ruled = params = self.members()
         self._narrow = [param for param in params if param.update_rule.in_fp32]
         # (with this rules of divided parameters know the ranks that have the other parts)

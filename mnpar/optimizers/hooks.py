@@ -150,7 +150,10 @@ class GradientClipping:
         self.threshold, self.comm = threshold, comm
 
     def __call__(self, opt: Optimizer) -> None:
-        norm = math.sqrt(opt.sum_over_model(lambda param: square(param.grad), self.comm, self.name))
+        squares = opt.sum_over_model(
+            lambda param: square(param.grad), self.comm, self.name, (self.threshold,)
+        )
+        norm = math.sqrt(squares)
         if norm > self.threshold:
             for param in opt.target.params(include_uninit=False):
                 if param.grad is not None:

@@ -135,8 +135,7 @@ class ModelHolders:
     def _stamp(self) -> float:
         """A number of all that this rank tells the others, which a float holds exactly."""
         facts = self._rows, [ranks_of(comm) for comm in (*self.comms, *self.alike)]
-        digest = hashlib.blake2b(repr(facts).encode(), digest_size=6).digest()
-        return float(int.from_bytes(digest, "big"))
+        return _number_of(repr(facts))
 
     @classmethod
     def of(
@@ -204,7 +203,11 @@ class ModelHolders:
     # ---- sums ----
 
     def total(
-        self, function: Callable[[Parameter], Any], comm: Communicator | None, who: str
+        self,
+        function: Callable[[Parameter], Any],
+        comm: Communicator | None,
+        who: str,
+        settings: tuple[float, ...] = (),
     ) -> float:
         """Return what :meth:`mnpar.Optimizer.sum_over_model` does."""
         if comm is None:
@@ -224,7 +227,7 @@ class ModelHolders:
         if not self.comms and (comm is None or comm.size == 1):
             return float(values.sum())
         while True:
-            total = self._add_up(values, self._plan(comm), who)
+            total = self._add_up(values, self._plan(comm), who, settings)
             if total is not None:
                 return total
             del self._plans[_key(comm)]
@@ -238,16 +241,24 @@ class ModelHolders:
                 pieces.setdefault(piece.comm, []).append(i)
         return pieces
 
-    def _add_up(self, values: Array, plan: SumPlan, who: str) -> float | None:
+    def _add_up(
+        self, values: Array, plan: SumPlan, who: str, settings: tuple[float, ...]
+    ) -> float | None:
         """Return the sum; None if ranks have other parameters than when they made the plan."""
         if plan.stamp != self._stamp and not self.on_mesh:  # the others shall hear of it
             values = np.zeros(len(plan.names))
         total = float(values[np.all([level.counts for level in plan.levels], axis=0)].sum())
+        mine = f"{who} {', '.join([f'{one:.9g}' for one in settings])}".rstrip()
+        digest = _number_of(mine)
         for level in plan.levels:
             common = values[level.common]
-            row = [self._stamp, common.sum(), abs(common).sum(), total if level.first else 0.0]
+            sums_here = [common.sum(), abs(common).sum()]
+            row = [self._stamp, digest, *sums_here, total if level.first else 0.0]
             rows = level.comm.allgather(np.array(row, np.float64))
-            stamps, sums, sizes, totals = map(list, zip(*rows, strict=True))
+            stamps, digests, sums, sizes, totals = map(list, zip(*rows, strict=True))
+            if len({float(one) for one in digests}) > 1:
+                said = [str(one) for one in level.comm.allgather_obj(mine)]
+                raise MismatchError(_OTHERS.format(level.comm, ", ".join(said)))
             if level.stamps and tuple(stamps) != level.stamps:
                 return None
             if not all([_are_alike(one, sums[0], max(sizes)) for one in sums]):
@@ -541,6 +552,11 @@ def _key(comm: Communicator | None) -> Ranks:
     return () if comm is None else ranks_of(comm)
 
 
+def _number_of(text: str) -> float:
+    """Return a number that stands for a text, and that a float holds exactly."""
+    return float(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big"))
+
+
 def _digest_of(arrays: list[Array]) -> bytes:
     if not arrays:
         return b""
@@ -579,6 +595,11 @@ _DIFFER = (
     "the other: their gradients or values are not the same, and they drift apart. Gradients that "
     "are each rank's share are summed by create_multi_node_optimizer over these ranks, by "
     "F.copy_to(comm, …) or by the hook WholeGradients(comm)"
+)
+
+_OTHERS = (
+    "the ranks that hold the model together over {!r} call different sums over it (rank 0's, rank "
+    "1's, ...): {}. All of them have the same hooks, with the same numbers, in the same order"
 )
 
 _CROSSED = (

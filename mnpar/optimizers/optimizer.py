@@ -209,6 +209,7 @@ class Optimizer:
         function: Callable[[Parameter], Any],
         comm: Communicator | None = None,
         who: str = "sum_over_model",
+        settings: tuple[float, ...] = (),
     ) -> float:
         """Return the sum of a number over all parameters of the model, whichever ranks have them:
         each element of the model counts once.
@@ -226,9 +227,11 @@ class Optimizer:
                 of its own, except for what links or boxes say. None: those that links, the mesh
                 and the multi-node optimizer know.
             who: the name of what needs the number, for errors.
+            settings: numbers that all of these ranks must have alike, such as a threshold.
 
         Raises:
-            MismatchError: copies of a parameter give different numbers; on all ranks. Or the ranks
+            MismatchError: copies of a parameter give different numbers, or ranks have other
+                settings; on all ranks. Or the ranks
                 that hold the model cannot be reached by the communicators that links know.
             RuntimeError: without ``comm``, the last backward sent gradients to ranks of which no
                 link says that they hold the model.
@@ -253,7 +256,7 @@ class Optimizer:
             >>> mnpar.run(program, ranks=2)
             [[4.0], [4.0]]
         """
-        return self.holders.total(function, comm, who)
+        return self.holders.total(function, comm, who, settings)
 
     def is_safe_to_update(self) -> bool:
         """Return whether all gradients of this rank are finite."""

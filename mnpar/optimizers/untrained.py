@@ -56,6 +56,23 @@ def warn_of_unregistered(link: Link) -> None:
         )
 
 
+def warn_of_uncalled(model: Link) -> None:
+    """Warn of links that average gradients over ranks by their forward, and have gradients before
+    it was ever called.
+    """
+    for link in model.links():
+        comms = link.gradient_comms()
+        if comms.averages or not any([comm.size > 1 for comm in comms.averaged]):
+            continue
+        if any([param.grad is not None for param in link.params()]):
+            name = type(link).__name__
+            warn_user(
+                f"{_rank()}the parameters in a {name} have gradients, but the {name} was never "
+                "called: they are changed by this rank's gradients alone. Call it, and not its "
+                "module"
+            )
+
+
 def _unregistered(value: Any, known: set[int]) -> Iterator[Variable | Link]:
     """Return the links and Variables in an attribute's value, those in containers of containers
     too, but for those that are known; what is in them becomes known.

@@ -84,6 +84,57 @@ def test_ranks_in_different_passes_are_told_so(name, how):
 
 
 @pytest.mark.usefixtures("both_matches")
+@pytest.mark.parametrize("name", COMMUNICATIONS)
+@pytest.mark.parametrize("scales", [(None, 8), (8, None), (8, 4), (1, 3e38)], ids=str)
+def test_ranks_with_losses_of_different_scales_are_told_so(name, scales):
+    """A collective with a root tells only whether there is a scale, as its header has the root."""
+
+    def program(comm):
+        x = mnpar.Variable(np.array([2.0, 3.0]))
+        y = COMMUNICATIONS[name](comm, x)
+        F.sum(y * y).backward(loss_scale=scales[comm.rank])
+
+    if name == "bcast" and scales == (8, 4):
+        mnpar.run(program, ranks=2)
+        return
+    told = r"multiply their losses by different scales[\s\S]*loss_scale=|plans, or loss scales"
+    with pytest.raises(MismatchError, match=told):
+        mnpar.run(program, ranks=2)
+
+
+@pytest.mark.usefixtures("both_matches")
+@pytest.mark.parametrize("name", COMMUNICATIONS)
+@pytest.mark.parametrize("scale", [2.0**15, 0.1])
+def test_gradients_of_one_scale_are_that_many_times_as_large(name, scale):
+    def program(comm):
+        x = mnpar.Variable(np.array([2.0, 3.0]))
+        y = COMMUNICATIONS[name](comm, x)
+        loss = F.sum(y * y)
+        loss.backward(retain_tape=True)
+        g = x.grad
+        x.cleargrad()
+        loss.backward(loss_scale=scale)
+        if g is not None:
+            np.testing.assert_allclose(x.grad, g * scale, rtol=1e-12)
+
+    mnpar.run(program, ranks=2)
+
+
+def test_a_rank_that_has_no_gradient_to_give_needs_no_scale():
+    def program(comm):
+        x = mnpar.Variable(np.array([2.0]))
+        if comm.rank:
+            F.recv(comm, 0)
+            mnpar.backward()
+            return
+        F.send(x, comm, 1)
+        (x * 3.0).backward(loss_scale=4.0)
+        assert float(x.grad[0]) == 12.0
+
+    mnpar.run(program, ranks=2)
+
+
+@pytest.mark.usefixtures("both_matches")
 @pytest.mark.filterwarnings("ignore::mnpar.errors.UnreceivedWarning")
 @pytest.mark.parametrize("name", ["send", "allreduce", "exchange"])
 def test_the_error_names_the_lines_of_both_passes_and_the_remedy_on_both_ranks(name):

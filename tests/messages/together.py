@@ -55,6 +55,10 @@ def other_tags(comm):
         comm.recv(0, 4)
 
 
+def collective_against_receive(comm):
+    comm.allreduce(np.ones(3)) if comm.rank else comm.recv(1)
+
+
 def other_shapes(comm):
     comm.allreduce(np.ones(3 + comm.rank))
 
@@ -185,6 +189,12 @@ def around_the_wrapper(comm):
         optimizer.update()
 
 
+def only_the_module(comm):
+    model = ddp(comm)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    optimizer.update(lambda: F.sum(model.module(X * (comm.rank + 1))))
+
+
 def two_models_in_another_order(comm):
     a, b = ddp(comm), ddp(comm)
     for model in (a, b) if comm.rank else (b, a):
@@ -203,13 +213,40 @@ def not_a_number(comm):
     update_twice(multi_node(comm, model), x)
 
 
-def clipping_by_the_norm_of_a_stage(comm):
+def update_stages(comm, prepare):
     model = L.Linear(3, 3)
     optimizer = mnpar.optimizers.SGD(0.1).setup(model)
-    optimizer.add_hook(GradientClipping(0.1))
+    prepare(optimizer)
     x = X if comm.rank == 0 else F.recv(comm, rank=0)
     y = model(x)
     optimizer.update(lambda: F.sum(y) if comm.rank else F.send(y, comm, rank=1))
+
+
+def clipping_by_the_norm_of_a_stage(comm):
+    update_stages(comm, lambda optimizer: optimizer.add_hook(GradientClipping(0.1)))
+
+
+def clipping_to_other_norms(comm):
+    hook = GradientClipping(0.1 * (1 + comm.rank), comm=comm)
+    update_stages(comm, lambda optimizer: optimizer.add_hook(hook))
+
+
+def loss_scale_of_one_stage(comm):
+    update_stages(comm, lambda optimizer: optimizer.set_loss_scale(64 if comm.rank else None))
+
+
+def records_on_one_rank(comm):
+    with mnpar.using_config("enable_backprop", comm.rank == 0):
+        F.allreduce(comm, mnpar.Variable(np.ones(3)))
+
+
+def backward_cut_by_a_receive(comm):
+    for _ in range(2):
+        if comm.rank == 0:
+            F.send(mnpar.Variable(np.ones(3)), comm, rank=1)
+            mnpar.backward()
+        else:
+            F.recv(comm, rank=0)
 
 
 # ---- processes and threads ----
@@ -254,6 +291,13 @@ def kill_9(comm):
     if comm.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     comm.barrier()
+
+
+def stopped(comm):
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    comm.recv(1 - comm.rank)
 
 
 def execs(comm):
@@ -339,6 +383,15 @@ MESSAGES = {
         "rank 0: waits in allreduce (sum) of float64 (3,) at LINE\n  rank 1: has finished",
         "all ranks of a communicator call its collectives: none stands under an if",
         ranks=2,
+    ),
+    "a collective while another rank receives": Message(
+        collective_against_receive,
+        DeadlockError,
+        "rank 0: waits in recv from rank 1, tag 0 at LINE\n"
+        "  rank 1: waits in allreduce (sum) of float64 (3,) at LINE",
+        "all ranks of a communicator call its collectives: none stands under an if",
+        ranks=2,
+        on="both",
     ),
     "a message that nobody takes": Message(
         message_that_nobody_takes,
@@ -460,6 +513,14 @@ MESSAGES = {
         "call the DistributedDataParallel, and not its module",
         ranks=2,
     ),
+    "a wrapper that is never called": Message(
+        only_the_module,
+        UserWarning,
+        "the parameters in a DistributedDataParallel have gradients, but the "
+        "DistributedDataParallel was never called: they are changed by this rank's gradients alone",
+        "Call it, and not its module",
+        ranks=2,
+    ),
     "two models in another order": Message(
         two_models_in_another_order,
         MismatchError,
@@ -500,6 +561,53 @@ MESSAGES = {
         "GradientClipping does not know which ranks hold the model together: … at LINE",
         "Give it comm=, a communicator of all ranks that have a part of the model",
         ranks=2,
+    ),
+    "clipping to other norms": Message(
+        clipping_to_other_norms,
+        MismatchError,
+        "call different sums over it (rank 0's, rank 1's, ...): GradientClipping 0.1, "
+        "GradientClipping 0.2",
+        "All of them have the same hooks, with the same numbers, in the same order",
+        ranks=2,
+    ),
+    "a loss scale of one stage": Message(
+        loss_scale_of_one_stage,
+        MismatchError,
+        "ranks multiply their losses by different scales:\n"
+        "  rank 0: waits for the gradient of send at LINE, in mnpar.backward() at LINE\n"
+        "  rank 1: has sent it at LINE, in mnpar.backward(loss_scale=64) at LINE",
+        "call set_loss_scale() or loss_scaling() alike on all of them",
+        ranks=2,
+        on="both",
+    ),
+    "a rank that cuts its graph": Message(
+        records_on_one_rank,
+        MismatchError,
+        "some ranks record for backward and others do not (no_backprop_mode):\n"
+        "  rank 0: collective …, allreduce (sum) of float64 (3,), at LINE\n"
+        "  rank 1: collective …, allreduce (sum) of float64 (3,), not recording, at LINE",
+        "all ranks of a communicator record what they call together, or none does",
+        ranks=2,
+        on="both",
+    ),
+    "a backward that one rank leaves out before it receives": Message(
+        backward_cut_by_a_receive,
+        DeadlockError,
+        "rank 0: waits in gradient of send to rank 1 at LINE\n"
+        "  rank 1: waits in recv from rank 0, tag 0 at LINE",
+        "every rank that has communicated runs backward: mnpar.backward(), if it has no loss",
+        ranks=2,
+        on="both",
+    ),
+    "a rank that is stopped": Message(
+        stopped,
+        DeadlockError,
+        "rank 0 waits for ever in recv from rank 1, tag 0 at LINE:\n"
+        "  rank 0: waits in recv from rank 1, tag 0 at LINE\n"
+        "  rank 1: is stopped at LINE, … s ago, by a signal",
+        "to stop one for longer, start the job with more seconds in MNPAR_STALL",
+        ranks=2,
+        on="processes",
     ),
     **{
         f"a fork that calls {name}": Message(

@@ -23,15 +23,20 @@ from mnpar.communicators.communicator import Communicator, require_communicator
 from mnpar.communicators.operation import Operation, complete
 from mnpar.communicators.wire import (
     KEEPS_TAPE,
+    NOTHING,
     PASS,
+    POINT_TO_POINT,
     RECORDING,
     REFUSED,
+    ROOTED,
+    SCALED,
     TO_TARGETS,
     Call,
     Header,
     call_of,
     describe_pass,
     different_passes,
+    encode_scale,
 )
 from mnpar.configuration import is_debugging, is_recording
 from mnpar.errors import MismatchError
@@ -124,17 +129,18 @@ def set_debug_hook(hook: CommunicationHook) -> None:
     _DEBUG_HOOKS[:] = [hook]
 
 
-def header_fields() -> tuple[int, int]:
+def header_fields() -> tuple[int, int, int]:
     """The fields by which headers of gradients name the pass of backward: the line from which it
-    was called, and flags.
+    was called, flags, and its loss scale (as ``root``, where that is free).
     """
     here = current_tape().current_pass
     if here is None:
-        return encode_site(call_site(1)), 0
+        return encode_site(call_site(1)), 0, 0
     fields = here.header_fields
     if fields is None:
-        flags = here.keeps_tape * KEEPS_TAPE | here.to_targets * TO_TARGETS
-        fields = here.header_fields = encode_site(here.site), flags
+        scale = encode_scale(here.loss_scale)
+        flags = here.keeps_tape * KEEPS_TAPE | here.to_targets * TO_TARGETS | bool(scale) * SCALED
+        fields = here.header_fields = encode_site(here.site), flags, scale
     return fields
 
 
@@ -291,7 +297,9 @@ class Communication(GenericFunction):
         # A header tells, beside the call, in forward the user's tag, and for a gradient the line
         # and the flags of the pass of backward. (Each gradient has a tag of its own, by which no
         # header could be used again.)
-        told, flags = header_fields() if self.order else (tag, 0)
+        told, flags, scale = header_fields() if self.order else (tag, 0, 0)
+        if scale and self.op not in ROOTED:
+            root ^= scale  # of an exchange it is the plan's fingerprint
         return call_of(
             (
                 self.op,
@@ -313,11 +321,17 @@ class Communication(GenericFunction):
         Raises:
             MismatchError: it was not; on both ranks.
         """
-        origin, flags = header_fields()
+        origin, flags, scale = header_fields()
         flags |= self.recording * RECORDING
-        if (header.flags ^ flags) & PASS and not header.flags & REFUSED:
+        differ = (header.flags ^ flags) & PASS
+        if scale != header.scale and header.op in POINT_TO_POINT:
+            differ |= SCALED
+        if header.kind == NOTHING:
+            differ &= ~SCALED
+        if differ and not header.flags & REFUSED:
             what, remedy = different_passes(flags, header.flags)
-            here, there = describe_pass(flags, origin), describe_pass(header.flags, header.tag)
+            here = describe_pass(flags, origin, scale)
+            there = describe_pass(header.flags, header.tag, header.scale)
             text = (
                 f"{what}:\n  rank {self.comm.rank}: waits for the {header.name} at {self.site}, in "
                 f"{here}\n  rank {source}: has sent it at {header.site}, in {there}\n{remedy}"

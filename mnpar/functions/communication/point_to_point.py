@@ -410,8 +410,8 @@ class SendRecv(Communication):
         """Return the call that the message which it sends tells."""
         self.recording = on = is_recording()
         self.wants = wants = self.differentiable and on
-        tag, flags = header_fields() if self.order else (self.tags[0], 0)
-        return call_of(("send", self.site, wants, on, 0, "sum", self.order, tag, False, flags))
+        tag, flags, scale = header_fields() if self.order else (self.tags[0], 0, 0)
+        return call_of(("send", self.site, wants, on, scale, "sum", self.order, tag, False, flags))
 
     def receipt(self) -> Call:
         """Return the call that errors tell of the message which it awaits."""

@@ -228,7 +228,7 @@ class DistributedDataParallel(Chain):
 
     def gradient_comms(self) -> GradientComms:
         """Return the ranks over whose samples backward averages the gradients."""
-        return GradientComms(averaged=(self._comm,))
+        return GradientComms(averaged=(self._comm,), averages=self._replicas.ever_equal)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's own result, recorded so that backward ends with the reduction."""

@@ -176,7 +176,7 @@ class WeightedLoss:
             watching.backward_begins()
         seeds = [(self.loss.node, self.start)]
         leaves = LeafAccumulator(seeds, loss_scale)
-        found = run_backward(seeds, on_final=keep)
+        found = run_backward(seeds, on_final=keep, loss_scale=loss_scale)
         if not found.keys() <= owned:
             for node in found:
                 if node not in owned:
