@@ -62,6 +62,15 @@ def _initialize(link: Link, size: tuple[int, ...], *params: Parameter | None) ->
             param.initialize(size)
 
 
+def _check_statistics(name: str, decay: float, eps: float) -> None:
+    """Raise ValueError if running statistics could not be averages, or variances divided by."""
+    if not 0 <= decay <= 1 or not eps >= 0:
+        raise ValueError(
+            f"{name}: decay = {decay} lies in [0, 1], what a batch leaves of the running "
+            f"statistics, and eps = {eps}, which is added to variances, is 0 or more"
+        )
+
+
 class _RunningStatistics(Link):
     """The base of layers with running statistics: how much of them a batch leaves."""
 
@@ -131,6 +140,7 @@ class BatchNormalization(_RunningStatistics):
         initial_avg_var: InitialValue = None,
     ) -> None:
         super().__init__()
+        _check_statistics(type(self).__name__, decay, eps)
         self.decay, self.eps = decay, eps
         self.axis = (axis,) if isinstance(axis, int) else axis
         self.dtype = get_dtype(dtype, map_mixed16=np.float32)
@@ -318,6 +328,7 @@ class DecorrelatedBatchNormalization(_RunningStatistics):
                 f"DecorrelatedBatchNormalization: {size} channels cannot be divided into "
                 f"{groups} groups"
             )
+        _check_statistics(type(self).__name__, decay, eps)
         self.groups, self.decay, self.eps = groups, decay, eps
         self.avg_mean = np.zeros((groups, size // groups), dtype)
         self.avg_projection = np.zeros((groups, size // groups, size // groups), dtype)

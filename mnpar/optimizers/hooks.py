@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike
 
 from mnpar import backend, random
 from mnpar.backend import Array, ArrayModule
+from mnpar.optimizers.hyperparameter import Interval
 from mnpar.optimizers.model_holders import square
 from mnpar.optimizers.optimizer import Optimizer
 from mnpar.optimizers.update_rule import UpdateRule
@@ -67,6 +68,7 @@ class WeightDecay:
     timing = "pre"
 
     def __init__(self, rate: float) -> None:
+        Interval().check("WeightDecay", "rate", rate)
         self.rate = rate
 
     def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:
@@ -97,6 +99,7 @@ class Lasso:
     timing = "pre"
 
     def __init__(self, rate: float) -> None:
+        Interval().check("Lasso", "rate", rate)
         self.rate = rate
 
     def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:
@@ -143,7 +146,7 @@ class GradientClipping:
     elementwise = True  # but for one number, which all ranks have
 
     def __init__(self, threshold: float, comm: Communicator | None = None) -> None:
-        if threshold < 0:
+        if not threshold >= 0:
             raise ValueError(
                 f"gradients cannot be clipped to a norm of {threshold}: a norm is 0 or more"
             )
@@ -186,7 +189,7 @@ class GradientHardClipping:
     timing = "pre"
 
     def __init__(self, lower_bound: float, upper_bound: float) -> None:
-        if lower_bound > upper_bound:
+        if not lower_bound <= upper_bound:
             raise ValueError(
                 f"gradients cannot be clipped to [{lower_bound}, {upper_bound}]: the bounds "
                 "are the wrong way round"
@@ -271,7 +274,7 @@ class GradientNoise:
         noise_func: Callable[..., Array] | None = None,
         comm: Communicator | None = None,
     ) -> None:
-        if eta < 0:
+        if not eta >= 0:
             raise ValueError(f"eta is a variance, not {eta}")
         self.eta = eta
         self.noise_func = exponential_decay_noise if noise_func is None else noise_func
@@ -370,6 +373,8 @@ class GradientLARS:
     def __init__(
         self, threshold: float = 1e-2, weight_decay: float = 0.0, eps: float = 1e-9
     ) -> None:
+        for name, value in (("threshold", threshold), ("weight_decay", weight_decay), ("eps", eps)):
+            Interval().check("GradientLARS", name, value)
         self.threshold, self.weight_decay, self.eps = threshold, weight_decay, eps
 
     def __call__(self, rule: UpdateRule | None, param: Parameter) -> None:

@@ -319,3 +319,19 @@ def test_normalization_without_features_is_refused(make):
         make(0)
     with pytest.raises(ValueError, match="no batch and channels"):
         make(None)(np.ones(3))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **numbers: L.BatchNormalization(3, **numbers),
+        lambda **numbers: L.BatchRenormalization(3, **numbers),
+        lambda **numbers: L.DecorrelatedBatchNormalization(3, 1, **numbers),
+    ],
+)
+@pytest.mark.parametrize(
+    "numbers", [{"decay": 2.0}, {"decay": -0.1}, {"eps": -1.0}, {"eps": float("nan")}]
+)
+def test_a_decay_or_eps_that_makes_no_sense_is_told_at_once(make, numbers):
+    with pytest.raises(ValueError, match=r"alization: decay = .* lies in \[0, 1\]"):
+        make(**numbers)

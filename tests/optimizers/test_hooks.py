@@ -301,3 +301,20 @@ def test_norms_of_a_divided_parameter_need_the_ranks_of_its_parts(ranks, sharded
             match=r"whole parameter W \(4, 3\), of which this rank has \(2, 3\): the ranks .* mesh",
         ):
             mnpar.run(program, ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: hooks.WeightDecay(-1), r"WeightDecay: rate must be a number in \[0, inf\)"),
+        (lambda: hooks.WeightDecay("0.1"), r"not the text '0.1': rate=float\('0.1'\)"),
+        (lambda: hooks.Lasso(float("nan")), "Lasso: rate must be a number"),
+        (lambda: hooks.GradientLARS(eps=-1), "GradientLARS: eps must be a number"),
+        (lambda: hooks.GradientClipping(float("nan")), "clipped to a norm of nan"),
+        (lambda: hooks.GradientHardClipping(float("nan"), 1), "wrong way round"),
+        (lambda: hooks.GradientNoise(float("nan")), "eta is a variance, not nan"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_told_at_once(make, told):
+    with pytest.raises((ValueError, TypeError), match=told):
+        make()

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,13 @@ class Holder:
     layer: Any
 
 
+class Plain:
+    """An object of the user's own."""
+
+    def __init__(self, layers):
+        self.layers = layers
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -32,8 +40,25 @@ class Holder:
         set,
         lambda links: SimpleNamespace(deep=[links]),
         lambda links: Holder(links[0]),
+        lambda links: Plain([links]),
+        lambda links: partial(F.identity, links[0]),
+        lambda links: links[0].forward,
+        lambda links: lambda x: links[0](x),
     ],
-    ids=["list", "dict", "link", "lists", "dict in a list", "set", "namespace", "dataclass"],
+    ids=[
+        "list",
+        "dict",
+        "link",
+        "lists",
+        "dict in a list",
+        "set",
+        "namespace",
+        "dataclass",
+        "object",
+        "partial",
+        "method",
+        "function",
+    ],
 )
 @pytest.mark.parametrize("case", ["forgotten", "another's", "registered", "frozen", "ChainList"])
 def test_links_in_a_list_are_told_if_they_learn_nothing(kind, case, recwarn):
