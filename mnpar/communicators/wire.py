@@ -137,16 +137,18 @@ def encode_scale(scale: float) -> int:
     """Return a loss scale as an integer of 31 bits, 0 for 1; scales that differ by less than
     float32 shows are the same.
     """
-    return _SCALE_BITS.unpack(_SCALE.pack(min(scale, _LARGEST_SCALE)))[0] ^ _ONE_BITS
+    bits: int = _SCALE_BITS.unpack(_SCALE.pack(min(scale, _LARGEST_SCALE)))[0]
+    return bits ^ _ONE_BITS
 
 
 def decode_scale(code: int) -> float:
     """Return the loss scale of an integer that :func:`encode_scale` made."""
-    return _SCALE.unpack(_SCALE_BITS.pack(code ^ _ONE_BITS))[0]
+    scale: float = _SCALE.unpack(_SCALE_BITS.pack(code ^ _ONE_BITS))[0]
+    return scale
 
 
 _SCALE, _SCALE_BITS = struct.Struct("<f"), struct.Struct("<i")
-_ONE_BITS = _SCALE_BITS.unpack(_SCALE.pack(1.0))[0]
+_ONE_BITS: int = _SCALE_BITS.unpack(_SCALE.pack(1.0))[0]
 _LARGEST_SCALE = float(np.finfo(np.float32).max)
 
 
