@@ -38,6 +38,7 @@ EXPLAINED = (
     "mnpar.optimizers",
     "mnpar.training.extensions",
 )
+_TOLD: dict[Any, Any] = {}  # those functions, and what packages hand out in their place
 COMPAT = "mnpar.compat"  # its files are also found as mnpar's own: mnpar.cuda
 
 
@@ -89,12 +90,16 @@ def names(
 
 
 def _explained(function: Any, package: str) -> Any:
-    """Return a function that tells words of other libraries, under the package's name, where
-    pickle finds it; the function itself if it does that already.
+    """Return a function that tells words of other libraries, the same one in each package, under
+    the name of the first, where pickle finds it; the function itself if it does that already.
     """
-    told = function if hasattr(function, "tells_keywords") else explain_keywords(function)
-    if told is not function:
-        told.__module__ = package
+    if hasattr(function, "tells_keywords"):
+        return function
+    told = _TOLD.get(function)
+    if told is None:
+        told = _TOLD.setdefault(function, explain_keywords(function))
+        if told is not function:
+            told.__module__ = package
     return told
 
 
