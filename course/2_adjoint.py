@@ -200,7 +200,7 @@ class ToTheRight(mnpar.FunctionNode):
 
 # %%
 class ToTheLeft(mnpar.FunctionNode):
-    """What each rank's right neighbour has."""
+    """The value of each rank's right neighbour."""
 
     communicates = True
 

@@ -128,9 +128,9 @@ grade(layer_by_inputs)
 # %% [markdown]
 # ## Two layers, one sum
 #
-# Cut the first layer by outputs and the second by inputs. What the first leaves on a rank is just
-# what the second needs there: between the two nothing travels, and `relu` works on each number
-# alone.
+# Cut the first layer by outputs and the second by inputs. The first layer leaves on a rank just
+# the inputs that the second needs there: between the two nothing travels, and `relu` works on each
+# number alone.
 #
 #     x ── copy_to ──▶ W₁'s rows ── relu ── W₂'s columns ──▶ reduce_from ── y
 #

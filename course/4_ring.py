@@ -34,7 +34,7 @@ print(run(neighbours))
 # ## Everybody sends first
 #
 # Each rank gives something to its right neighbour, and takes something from its left one. All send
-# before they receive. (If all received first, nobody would ever send. That is lesson 7.)
+# before they receive. (If all received first, nobody would ever send: see lesson 7.)
 
 
 # %%

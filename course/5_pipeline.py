@@ -109,7 +109,7 @@ with mnpar.using_config("dtype", np.dtype("f8")):
 #
 # ## What memory costs
 #
-# Under "gpipe" rank 0 does all forwards first. What each of them computed must be kept until its
+# Under "gpipe" rank 0 does all forwards first. Each of them keeps its results until its
 # backward: look at the number of *graphs* behind the drawings. "1f1b" goes back as soon as it can:
 # one forward, one backward.
 

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 6. Sharded states
 #
-# Four ranks train one network together: each has a copy of it, and a quarter of the images. That is
-# *data parallelism*, and the most common way to use several graphics cards. But the optimizer Adam
+# Four ranks train one network together: each has a copy of it, and a quarter of the images. This is
+# *data parallelism*, the most common way to use several graphics cards. But the optimizer Adam
 # remembers two numbers for each weight, and every rank remembers the same ones. **Why should
 # everybody remember everything?**
 

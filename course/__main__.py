@@ -1,6 +1,6 @@
 """``python course`` opens the lessons in JupyterLab; a click on one opens it as a notebook.
 
-What follows are options of ``jupyter lab``.
+Further arguments are options of ``jupyter lab``.
 """
 
 import importlib.util

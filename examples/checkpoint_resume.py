@@ -99,7 +99,12 @@ def main(comm, args):
             f"{checkpointer.steps()}"
         )
         print(f"weights and logs: {hashlib.sha256(everything_now.encode()).hexdigest()[:16]}")
-        print(f"Killed, and started again on {comm.size} rank(s), it ends with the same digits.")
+        how = (
+            f"killed with --kill, and started again on {comm.size} rank(s)"
+            if begin is None
+            else f"never killed, on {comm.size} rank(s) throughout"
+        )
+        print(f"A run that is {how}, must end with these digits.")
 
 
 if __name__ == "__main__":

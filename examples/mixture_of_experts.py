@@ -36,7 +36,7 @@ class Net(mnpar.Chain):
         return self.rest.last(h + self.middle(h))
 
     def loss(self, x, t):
-        """Of this rank's images, with a share for the balance of the experts."""
+        """Return the loss of this rank's images, with a share for the balance of the experts."""
         loss = F.softmax_cross_entropy(self(x), t)
         return loss + self.balance * self.middle.balance if self.balance else loss
 

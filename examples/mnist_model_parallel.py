@@ -99,9 +99,16 @@ def main(comm, args):
             f"images: {len(train)}, to test {len(test)}"
         )
     trainer.run()
-    if comm.rank == 0:
-        print("Each of the two ranks has trained its own layers of one network.")
-    return trainer.get_extension("LogReport").log[-1] if comm.rank == 0 else None
+    sizes = comm.allgather_obj(model.count_params())
+    if comm.rank:
+        return None
+    last = trainer.get_extension("LogReport").log[-1]
+    print(
+        f"Two ranks have trained one network, which is right on "
+        f"{last['validation/main/accuracy']:.1%} of the test images: rank 0 has {sizes[0]:,} of "
+        f"its weights, and rank 1 {sizes[1]:,}."
+    )
+    return last
 
 
 if __name__ == "__main__":

@@ -20,5 +20,5 @@ loss.backward()
 
 print(
     f"rank {comm.rank} of {comm.size}: x = {x.item():g}, loss = {loss.item():g}, "
-    f"left + right = {x.grad.item():g}"
+    f"gradient = {x.grad.item():g}; left + right = {left + 1} + {right + 1}"
 )

@@ -180,11 +180,11 @@ def main(comm, args):
     if args.run:
         mnpar.checkpoint.save(args.run, everything, comm, begin + args.steps)
     if comm.is_root:
-        alone = "" if comm.size == 1 else ", and --mesh data=1 on one rank"
         chance = math.log(len(LETTERS))
         print(
-            f"All meshes compute these losses, up to rounding{alone}.\n"
-            f"A letter guessed among {len(LETTERS)} would have the loss {chance:.2f}."
+            f"The loss went from {losses[0]:.4f} to {losses[-1]:.4f}; a letter guessed among "
+            f"{len(LETTERS)} would have {chance:.2f}.\nAny other mesh must print these losses, up "
+            "to rounding: compare with --mesh data=1, on one rank."
         )
     text = write(mesh, model, args, TEXT[: args.length])
     if comm.is_root and args.letters:

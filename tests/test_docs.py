@@ -1,7 +1,9 @@
 """The documentation names what there is, and every public function has an example that runs."""
 
+import contextlib
 import contextvars
 import doctest
+import importlib
 import importlib.util
 import inspect
 import re
@@ -220,8 +222,11 @@ def test_the_links_of_a_page_lead_to_files_of_the_repository(page):
 
 def there(names, owner=mnpar):
     """Whether mnpar has this, attribute by attribute; a name that ends in ``_`` stands for
-    several.
+    several, and a module that nothing has imported yet is there, too.
     """
+    if names and inspect.ismodule(owner) and not hasattr(owner, names[0]):
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(f"{owner.__name__}.{names[0]}")
     return (
         not names
         or names[0].endswith("_")

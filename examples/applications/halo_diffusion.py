@@ -7,7 +7,7 @@ diffusion, on a grid of ranks.
     python examples/applications/halo_diffusion.py --threads 6
         ranks that are threads: needs no MPI
 
-The plate is divided into blocks. Each of 100 time steps of ∂u/∂t = ∇·(κ ∇u) reads one row of cells
+The plate is divided into blocks. Each of 50 time steps of ∂u/∂t = ∇·(κ ∇u) reads one row of cells
 from the neighbours by ``F.halo_exchange``; backward returns the gradients of those cells to their
 ranks. Each rank learns its block of the field κ from u at a few times. First the gradient is
 compared with that of the adjoint equation, solved on one rank in numpy.
@@ -214,8 +214,8 @@ def flags():
     """Return the parser of the command line."""
     parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
     parser.flag("--size", 48, "cells on each side of the plate", least=2)
-    parser.flag("--steps", 100, "time steps of the simulation", least=5)
-    parser.flag("--iterations", 100, "steps of learning")
+    parser.flag("--steps", 50, "time steps of the simulation", least=5)
+    parser.flag("--iterations", 50, "steps of learning")
     parser.flag(
         "--grid", mnpar.launch.dims, "blocks: R rows and C columns (as square as the ranks allow)"
     )

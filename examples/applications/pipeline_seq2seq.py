@@ -99,12 +99,17 @@ def load(args):
 
 def main(comm, args):
     """Train; returns the pipeline."""
-    batches = [(batch,) for batch in load(args)[comm.rank]]
+    lines = load(args)[comm.rank]
+    batches = [(batch,) for batch in lines]
     part = [Encoder, Decoder][comm.rank](args.unit)
     pipeline = Pipeline(comm, part, args.schedule, args.micro_batches)
     train(pipeline, batches, args.epoch)
     if comm.is_root:
-        print("Lines of different lengths went through one pipeline: a message says its own shape.")
+        lengths = [len(line) for batch in lines for line in batch]
+        print(
+            f"{len(lengths)} lines of {min(lengths)} to {max(lengths)} digits went through one "
+            "pipeline: a message says its own shape."
+        )
     return pipeline
 
 

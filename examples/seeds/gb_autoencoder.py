@@ -157,6 +157,24 @@ def teach(model, x, t, args, comm, say):
             say(f"{'last layer' if alone else 'all layers'}   epoch {epoch:3d}   cost {cost:.5f}")
 
 
+def conclude(history, wrong, most, say):
+    """Say what was learnt without labels, and with them; ``most``: the share of the largest class
+    among the test images.
+    """
+    levels = sorted({i for i, _, _ in history})
+    costs = [[recon for level, recon, _ in history if level == i] for i in levels]
+    if history:
+        each = ", ".join(f"{one[-1] / one[0]:.0%}" for one in costs)
+        say(
+            f"Without labels, {len(levels)} levels have learnt to reconstruct their inputs: the "
+            f"errors of their last epochs are {each} of those of the first."
+        )
+    say(
+        f"With labels, the network is right on {1 - wrong:.1%} of the test images; to name the "
+        f"largest class always would be right on {most:.1%}."
+    )
+
+
 def areas(h, t, classes):
     """Areas under the ROC curves (classes, units): how often a unit is larger for an image of the
     class than for another.
@@ -187,15 +205,21 @@ def spot_check(model, data, classes, comm, say):
         best,
     )
     every = comm.allgather(np.stack(mine, axis=1))  # (classes, 4) from each rank
+    tested = []
     owner = np.array(
         [max(range(comm.size), key=lambda rank: tuple(every[rank][c, :2])) for c in rows]
     )
     for c in rows:
         a, _, b, _ = every[owner[c]][c]
+        tested.append(b)
         say(
             f"class {c}: the best unit's area under the ROC curve is {a:.3f} in training, "
             f"{b:.3f} in the test"
         )
+    say(
+        f"One unit tells its class from the others with an area of {np.mean(tested):.3f} in the "
+        "test on average, where chance has 0.5."
+    )
     return owner, np.array([every[owner[c]][c, 3] for c in rows], int)
 
 
@@ -242,6 +266,7 @@ def main(comm, args):
     with mnpar.no_backprop_mode():
         wrong = 1 - F.accuracy(model.fc(model.features(data[1][0]), model.size), data[1][1]).item()
     say(f"wrong on the test images: {100 * wrong:.2f} %")
+    conclude(history, wrong, np.bincount(data[1][1]).max() / len(data[1][1]), say)
     units = spot_check(model, data, classes, comm, say)
     best = stimuli(model, units, shape, grid.block(shape[1:]), comm)
     blocks = grid.blocks(shape[1:])

@@ -18,6 +18,7 @@ branch of 2015, which announced the last one and never had it. Images are circle
 ``--images synthetic``; MNIST is taken from ``--data DIR``, or where MNPAR_DATA says.
 """
 
+import argparse
 import functools
 import os
 
@@ -72,8 +73,9 @@ def load(args):
     return *mnpar.datasets.get_toy_images(args.train, args.test, 28, 1), "circles and ellipses"
 
 
-def train(comm, args):
+def train(comm, args, say=True):
     """The script: it knows of no switch. Returns the cost of each epoch."""
+    say = say and comm.is_root
     mnpar.config.dtype = np.dtype("f8")  # so that costs can be compared digit for digit
     mnpar.random.seed(args.seed)
     cut, wide, data = ways(comm, args)
@@ -84,7 +86,7 @@ def train(comm, args):
     optimizer = mnpar.create_multi_node_optimizer(
         mnpar.optimizers.MomentumSGD(lr=args.lr), data
     ).setup(model)
-    if comm.is_root:
+    if say:
         print(
             f"{name}: {len(training)} to train, {len(test)} to test, {size[0]} × {size[1]}; "
             f"{comm.size} rank(s)"
@@ -108,7 +110,7 @@ def train(comm, args):
         costs.append(data.allreduce(np.array(total)).item() / len(x))
         with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
             right = F.accuracy(model(cut(x_test)), t_test).item()
-        if comm.is_root:
+        if say:
             print(
                 f"epoch {epoch:3d}   cost {costs[-1]:.5f}   right on the test images "
                 f"{100 * right:.1f} %"
@@ -116,9 +118,31 @@ def train(comm, args):
     return costs
 
 
+def main(comm, args):
+    """Train, and compare the first epoch with that of one process; returns the costs."""
+    costs = train(comm, args)
+    if comm.size == 1:
+        print(
+            f"One process has brought the cost from {costs[0]:.5f} to {costs[-1]:.5f}. With "
+            "--halopar 2x2, --modelpar, --datapar or --halodatapar 2x2 ranks must print the same."
+        )
+    elif comm.is_root:
+        whole = {"halopar": None, "halodatapar": None, "datapar": False, "modelpar": False}
+        alone = argparse.Namespace(**{**vars(args), **whole, "epoch": 1})
+        [cost] = train(mnpar.create_communicator("self"), alone, say=False)
+        gap = abs(costs[0] - cost) / cost
+        print(
+            f"{comm.size} ranks, divided in this way, have the cost of one process: after the "
+            f"first epoch {costs[0]:.5f} and {cost:.5f}, a difference of {gap:.0e} of it."
+        )
+        if not gap < 1e-9:
+            raise SystemExit("the ranks have not learnt what one process does")
+    return costs
+
+
 def check_ranks(parser, args):
-    """Whether the ranks make the grids that the switch asks for; without any switch there is
-    one.
+    """Refuse ranks that do not make the grids that the switch asks for; without a switch there must
+    be one rank.
     """
     dims = args.halopar or args.halodatapar
     if dims and len(dims) != 2:
@@ -183,4 +207,4 @@ def flags():
 
 
 if __name__ == "__main__":
-    mnpar.launch.script(train, flags())
+    mnpar.launch.script(main, flags())

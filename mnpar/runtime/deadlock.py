@@ -6,7 +6,8 @@ ranks whether they have ended; after its patience it asks all ranks for their wa
 answers, given twice, nobody in its reach can go on, that is a deadlock: it raises an error with the
 table of all ranks. If a rank does not answer, its neighbours on the same machine know more
 (``PeerState``): one that is gone or stopped is an error too; one that is busy, or that nobody can
-see, is a warning now and then, never an error.
+see, is never an error, and a note now and then, at first after six times the patience: a rank that
+computes for less, on a machine with much else to do, too, needs no note.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from mnpar.runtime.output import speak
 _NAP, _LONG_NAP = 0.0001, 0.001  # s
 _FIRST_QUESTION = 0.5  # s
 _DELAY = 0.5  # s between a suspicion and its confirmation
+_BEFORE_NOTE = 6  # patiences of waiting for a busy rank before the first note
 _MANY = 64  # ranks that are asked by one that has failed
-_LONGEST_PAUSE = 600.0  # s between warnings
+_LONGEST_PAUSE = 600.0  # s between notes
 ASK, ANSWER, COMPLAINT = 1, 2, 3
 
 _SAID = {
@@ -126,7 +128,7 @@ class DeadlockDetector:
         self._questions = 0  # asked so far
         self._answers: dict[int, tuple[float, dict[str, Any]]] = {}
         self._peer_states: dict[int, PeerState] = {}
-        self._next_warning, self._pause = 0.0, patience
+        self._next_note, self._pause = 0.0, patience
         self.lost: set[int] = set()  # ranks without which the others go on
 
     def until(
@@ -355,7 +357,7 @@ class DeadlockDetector:
             if answered and self._control.rank == min(
                 rank for rank, state in states.items() if state["state"] == "waiting"
             ):
-                self._warn(
+                self._note(
                     elapsed,
                     [
                         rank
@@ -384,10 +386,11 @@ class DeadlockDetector:
         able = [free[peer] or here for peer, here in zip(state["peers"], met, strict=True)]
         return any(able) if state["any"] else all(able)
 
-    def _warn(self, elapsed: float, silent: list[int]) -> None:
-        if silent and time.monotonic() > self._next_warning:
+    def _note(self, elapsed: float, silent: list[int]) -> None:
+        long = elapsed > _BEFORE_NOTE * self.patience
+        if silent and long and time.monotonic() > self._next_note:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            self._next_warning = time.monotonic() + self._pause
+            self._next_note = time.monotonic() + self._pause
             what = self._wait.waiting if self._wait else ""
             seen = [
                 f"rank {rank} is {self._peer_states[rank].detail}"
@@ -402,7 +405,7 @@ class DeadlockDetector:
             )
             speak(
                 f"mnpar: rank {self._control.rank} has waited {elapsed:.0f} s in {what}; "
-                f"{', '.join(told)}\n"
+                f"{', '.join(told)}; it goes on waiting\n"
             )
 
     def _table(self, wait: ActiveWait, states: dict[int, dict[str, Any]]) -> str:

@@ -640,9 +640,10 @@ def test_many_ranks_run_the_ring(many, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == many
     for rank in (0, 1, many - 1):
-        around = (rank - 1) % many + 1 + (rank + 1) % many + 1
+        left, right = (rank - 1) % many + 1, (rank + 1) % many + 1
+        around = f"gradient = {left + right:g}; left + right = {left} + {right}"
         assert sum(line.startswith(f"rank {rank} of {many}: ") for line in lines) == 1
-        assert any(line.endswith(f"left + right = {around:g}") for line in lines)
+        assert any(line.endswith(around) for line in lines)
 
 
 def test_a_thousand_ranks_pass_a_message_round_the_ring():

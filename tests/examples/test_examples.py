@@ -242,8 +242,8 @@ def test_the_ring_adds_the_left_and_the_right(ranks):
         left = (rank - 1) % size + 1
         right = (rank + 1) % size + 1
         assert (
-            f"rank {rank} of {size}: x = {x}, loss = {x * left}, left + right = {left + right}\n"
-            in done.stdout
+            f"rank {rank} of {size}: x = {x}, loss = {x * left}, gradient = {left + right}; "
+            f"left + right = {left} + {right}\n" in done.stdout
         )
 
 

@@ -386,7 +386,7 @@ def object_for_an_array(comm):
 
 def slow_rank(comm):
     if comm.rank == 0:
-        time.sleep(2)
+        time.sleep(2.5)
     comm.barrier()
     print(f"rank {comm.rank} is done", flush=True)
 
@@ -395,7 +395,7 @@ def slow_ranks_in_turn(comm):
     """Longer than the patience in all, but always somebody works."""
     for turn in range(comm.size):
         if comm.rank == turn:
-            time.sleep(1.2)
+            time.sleep(2.5)
         comm.bcast(np.ones(2), turn)
     print(f"rank {comm.rank} is done", flush=True)
 
@@ -405,7 +405,7 @@ def slow_rank_after_an_uneven_split(comm):
     comm.split(None if comm.rank == 2 else 0, comm.rank)
     again = comm.split(0, comm.rank)
     if comm.rank == 0:
-        time.sleep(2)
+        time.sleep(2.5)
     again.barrier()
     print(f"rank {comm.rank} is done", flush=True)
 

@@ -133,7 +133,7 @@ def embedding_that_stages_share(comm):
     "another sample",
     checked="values part at",
     impossible="Both groups are groups that the program has made, and each communication is right "
-    "in its own. That they should be the same group is said nowhere in the program.",
+    "in its own. Nothing in the program says that both should be the same group.",
 )
 def scatter_over_another_group(comm):
     comm.split(0, comm.rank)
