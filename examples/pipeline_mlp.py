@@ -113,7 +113,7 @@ def train(comm, pipeline, batches, epochs, out):
                 f"epoch {epoch + 1:2}  loss {history[-1]:.4f}  accuracy of the last batch "
                 f"{float(accuracy):.3f}"
             )
-    return comm.bcast_obj(history, where[-1])
+    return comm.bcast_obj(history, root=where[-1])
 
 
 def main(comm, args):
