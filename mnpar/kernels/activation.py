@@ -21,7 +21,7 @@ from mnpar.kernels.scalar import exp, expm1, logistic
 from mnpar.kernels.sums import split_arrays, sum_to
 
 
-@fused(twin=lambda xp, x: xp.maximum(x, 0))
+@fused(twin=lambda xp, x: xp.maximum(x, 0), cheap=True)
 def relu(x: Any) -> Any:
     """max(x, 0)"""
     return 0.0 if x < 0.0 else x  # NaN stays NaN
@@ -34,7 +34,7 @@ def _where_positive(xp: ArrayModule, g: Array, y: Array) -> Array:
     return positive
 
 
-@fused(twin=_where_positive)
+@fused(twin=_where_positive, cheap=True)
 def relu_gradient(g: Any, y: Any) -> Any:
     """g where y > 0, else 0"""
     return g if y > 0.0 else g * 0.0
@@ -68,13 +68,13 @@ def tanh_gradient(g: Any, y: Any) -> Any:
     return (1.0 - y * y) * g
 
 
-@fused(twin=lambda xp, x, a: x * leaky_slopes(x, a))
+@fused(twin=lambda xp, x, a: x * leaky_slopes(x, a), cheap=True)
 def leaky_relu(x: Any, a: Real) -> Any:
     """x where x > 0, else a x"""
     return x if x > 0.0 else a * x
 
 
-@fused(twin=lambda xp, g, x, a: g * leaky_slopes(x, a))
+@fused(twin=lambda xp, g, x, a: g * leaky_slopes(x, a), cheap=True)
 def leaky_relu_gradient(g: Any, x: Any, a: Real) -> Any:
     """g where x > 0, else a g"""
     return g if x > 0.0 else a * g
@@ -130,7 +130,7 @@ def _prelu_in_passes(xp: ArrayModule, x: Array, W: Array) -> Array:
     return y
 
 
-@fused(twin=_prelu_in_passes)
+@fused(twin=_prelu_in_passes, cheap=True)
 def prelu(x: Any, w: PerChannel) -> Any:
     """x where x > 0, else w x"""
     return x if x > 0.0 else w * x

@@ -19,19 +19,19 @@ def _cube_in_passes(xp: ArrayModule, x: Array) -> Array:
     return y
 
 
-@fused(twin=_cube_in_passes)
+@fused(twin=_cube_in_passes, cheap=True)
 def cube(x: Any) -> Any:
     """x³"""
     return x * x * x
 
 
-@fused(twin=lambda xp, x, w: x + w)
+@fused(twin=lambda xp, x, w: x + w, cheap=True)
 def add_channel(x: Any, w: PerChannel) -> Any:
     """x + w"""
     return x + w
 
 
-@fused(twin=lambda xp, x, w: x * w)
+@fused(twin=lambda xp, x, w: x * w, cheap=True)
 def scale_channel(x: Any, w: PerChannel) -> Any:
     """x w"""
     return x * w

@@ -23,10 +23,66 @@ from mnpar.backend import Array
 from mnpar.kernels import tuning
 from mnpar.kernels.blas import batched_matmul, matrix_transpose
 from mnpar.kernels.columns import Buffers
+from mnpar.kernels.compiler import Cube, Matrix, compiled, suits
 from mnpar.kernels.dtypes import upcast_halves
+from mnpar.kernels.moments import RUN
+from mnpar.kernels.scalar import exp
 
 # sums of exponentials up to here, and down to 1 / here, are far from both ends of float32
 ENOUGH = 1e13
+
+
+@compiled
+def _exponentials(p: Cube, sums: Matrix) -> None:
+    A, S, T = p.shape
+    some = np.empty(T, p.dtype)
+    sums[:, :] = 0.0
+    for a in range(A):
+        for start in range(0, S, RUN):
+            some[:] = 0.0
+            for s in range(start, min(start + RUN, S)):
+                row = p[a, s]
+                for t in range(T):
+                    e = exp(row[t])
+                    row[t] = e
+                    some[t] += e
+            for t in range(T):
+                sums[a, t] += some[t]
+
+
+def exponentials(p: Array) -> Array:
+    """p ← eᵖ, in place, of scores (…, S, T); return the sums over the keys, (…, T).
+
+    Example:
+        >>> exponentials(np.zeros((2, 3)))
+        array([2., 2., 2.])
+    """
+    if suits(p):
+        sums = np.empty((*p.shape[:-2], p.shape[-1]), p.dtype)
+        _exponentials(p.reshape(-1, *p.shape[-2:]), sums.reshape(-1, p.shape[-1]))
+        return sums
+    xp = backend.get_array_module(p)
+    found: Array = xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p)
+    return found
+
+
+@compiled
+def _slopes(gp: Cube, means: Matrix, p: Cube) -> None:
+    A, S, T = p.shape
+    for a in range(A):
+        for s in range(S):
+            for t in range(T):
+                gp[a, s, t] = (gp[a, s, t] - means[a, t]) * p[a, s, t]
+
+
+def slopes(gp: Array, means: Array, p: Array) -> None:
+    """gp ← p (gp - means), in place, of (…, S, T) and means (…, T)."""
+    if suits(gp, p, means):
+        matrices = (-1, *p.shape[-2:])
+        _slopes(gp.reshape(matrices), means.reshape(-1, p.shape[-1]), p.reshape(matrices))
+        return
+    gp -= means[..., None, :]
+    gp *= p
 
 
 class HeadBlock(NamedTuple):
@@ -148,14 +204,14 @@ class BlockedAttention:
         one = part[..., 0, :]
         if self.sees_some:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-                sums = xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p)
+                sums = exponentials(p)
                 xp.divide(1, sums, out=one)
             if sums.max() <= ENOUGH and sums.min() >= 1 / ENOUGH:
                 return p
             p = self._scores(piece, q, k, buffers, keeps)
         self.top = xp.zeros(self.part.shape, self.dtype) if self.top is None else self.top
         p -= xp.max(p, axis=-2, keepdims=True, out=self.top[piece.heads][..., piece.rows])
-        xp.divide(1, xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p), out=one)
+        xp.divide(1, exponentials(p), out=one)
         return p
 
     def _scores(self, piece: HeadBlock, q: Array, k: Array, buffers: Buffers, keeps: bool) -> Array:
@@ -233,8 +289,7 @@ class BlockedAttention:
         means = xp.multiply(g, o, out=buffers.get("o", g.shape)) @ xp.full(
             g.shape[-1], self.scale, g.dtype
         )
-        gs -= means[..., None, :]
-        gs *= p
+        slopes(gs, means, p)
         if not (self.sees_some or self.sees is None):
             gs *= self.sees[piece.heads][..., piece.rows]
         return gs
@@ -244,4 +299,5 @@ class BlockedAttention:
         p = self._scores(piece, q, k, buffers, False)
         if self.top is not None:
             p -= self.top[piece.heads][..., piece.rows]
-        return buffers.xp.exp(p, out=p)
+        exponentials(p)
+        return p

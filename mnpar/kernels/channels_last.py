@@ -35,28 +35,28 @@ def is_channels_last(x: Array) -> bool:
     )
 
 
-_ORDER = np.empty((2, 2, 2, 2)).transpose(0, 3, 1, 2)
+_ORDERS = [np.moveaxis(np.empty((2,) * n), -1, 1) for n in range(2, 8)]
 
 
 def empty_images(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return an uninitialized array (N, C, H, W) whose channels come last in memory, which is not a
-    view.
+    """Return an uninitialized array (N, C, H, W), or of more axes or fewer, whose channels come
+    last in memory, which is not a view.
     """
-    return np.empty_like(_ORDER, dtype, shape=shape)
+    return np.empty_like(_ORDERS[len(shape) - 2], dtype, shape=shape)
 
 
 def as_pixels(x: Array) -> Array:
-    """Images (N, C, H, W) as a contiguous array (N, H, W, C): a view where they lie so, else a
-    copy.
+    """Images (N, C, H, W), or of more axes or fewer, as a contiguous array (N, H, W, C): a view
+    where they lie so, else a copy.
     """
-    pixels = x.transpose(0, 2, 3, 1)
+    pixels = x.transpose(0, *range(2, x.ndim), 1)
     flags = pixels.flags
     if flags.c_contiguous and flags.aligned and flags.writeable:
         return pixels
     y = np.empty(pixels.shape, x.dtype)
     if x.flags.carray and has_loops(x):
-        N, C, H, W = x.shape
-        _exchange(x.reshape(N, C, H * W), y.reshape(N, H * W, C))
+        rows = x.reshape(*x.shape[:2], -1)
+        _exchange(rows, y.reshape(len(x), rows.shape[2], x.shape[1]))
     else:
         y[...] = pixels
     return y

@@ -1,16 +1,20 @@
-"""Convolutions of images by compiled loops, with channels last: which way is taken for which.
+"""Convolutions by compiled loops, with channels last: which way is taken for which.
 
-* One group: Winograd's method where that needs less time (winograd_loops.py), else direct.py; the
-  transpose as products that are added up (column_loops.py) where that needs fewer products.
+* Images, one group: Winograd's method where that needs less time (winograd_loops.py), else
+  direct.py; the transpose as products that are added up (column_loops.py) where that needs fewer
+  products.
 * As many groups as channels: depthwise.py.
+* Sequences are images of one row. Of volumes, the slices that a window sees are channels of one
+  image: a convolution of images then adds up over all three axes.
 
-Other groups, other dimensions and other arrays are left to the twin, numpy's way in
-functions/connection. x may lie in memory in any order, but is copied where channels are not last.
+Other groups and other arrays are left to the twin, numpy's way in functions/connection. x may lie
+in memory in any order, but is copied where channels are not last.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -19,58 +23,82 @@ from mnpar.kernels import column_loops, depthwise, direct, tuning, winograd_loop
 from mnpar.kernels.channels_last import as_pixels, empty_images
 from mnpar.kernels.compiler import has_loops
 from mnpar.kernels.lanes import LANES
+from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Numbers, Windows
 
 
-def _takes(windows: Windows, groups: int, W_shape: Numbers, *arrays: Array) -> bool:
-    if len(windows.size) != 2 or not all([x.size for x in arrays]):
+def _takes(groups: int, W_shape: Numbers, *arrays: Array) -> bool:
+    if not all([x.size for x in arrays]) or arrays[0].ndim > 7 or not has_loops(*arrays):
         return False
     K, C = W_shape[:2]
-    by_channel = C == 1 and K == groups >= LANES
-    return (groups == 1 or by_channel) and has_loops(*arrays)
+    return groups == 1 or (C == 1 and K == groups >= LANES and arrays[0].ndim <= 4)
 
 
 def convolve(x: Array, W: Array, b: Array | None, windows: Windows, groups: int) -> Array | None:
     """y = x ∗ W + b; None where loops do not take the arrays."""
-    if not _takes(windows, groups, W.shape, x, W, *(() if b is None else (b,))):
+    if not _takes(groups, W.shape, x, W, *(() if b is None else (b,))):
         return None
-    pixels = as_pixels(x)
-    K, C = W.shape[:2]
-    images = empty_images((len(x), K, *windows.out), x.dtype)
-    y = as_pixels(images)
-    bias = np.zeros(K, x.dtype) if b is None else np.require(b, None, ["C", "A", "W"])
-    if groups > 1:
-        depthwise.convolve(pixels, W, bias, windows, y)
-    elif winograd_loops.is_faster(windows, len(x), C, K):
-        filters = winograd_loops.transform_filters(W)
-        winograd_loops.convolve(pixels, filters, bias, windows, y)
-    else:
-        direct.convolve(pixels, W, bias, windows, y)
+    images = empty_images((len(x), len(W), *windows.out), x.dtype)
+    bias = np.zeros(len(W), x.dtype) if b is None else np.require(b, None, ["C", "A", "W"])
+    _convolve(as_pixels(x), W, bias, windows, groups, as_pixels(images))
     return images
+
+
+def _convolve(x: Array, W: Array, bias: Array, windows: Windows, groups: int, y: Array) -> None:
+    """y = x ∗ W + b of pixels (N, …, C), into y (N, …, K)."""
+    K, C = W.shape[:2]
+    if len(windows.size) == 1:
+        _convolve(x[:, None], W[:, :, None], bias, _of_one_row(windows), groups, y[:, None])
+    elif len(windows.size) > 2:
+        filters, flat = _stacked(W), _of_slices(windows)
+        for n in _blocks(windows, len(x), x.shape[-1] * x.itemsize):
+            stacks = _stack(x[n], windows)
+            _convolve(stacks, filters, bias, flat, groups, y[n].reshape(-1, *y.shape[2:]))
+    elif groups > 1:
+        depthwise.convolve(x, W, bias, windows, y)
+    elif winograd_loops.is_faster(windows, len(x), C, K):
+        winograd_loops.convolve(x, winograd_loops.transform_filters(W), bias, windows, y)
+    else:
+        direct.convolve(x, W, bias, windows, y)
 
 
 def transpose(y: Array, W: Array, b: Array | None, windows: Windows, groups: int) -> Array | None:
     """x = y ∗ᵀ W + b; None where loops do not take the arrays."""
-    if not _takes(windows, groups, W.shape, y, W, *(() if b is None else (b,))):
+    if not _takes(groups, W.shape, y, W, *(() if b is None else (b,))):
         return None
-    pixels = as_pixels(y)
-    K, C = W.shape[:2]
-    C *= groups
+    C = W.shape[1] * groups
     images = empty_images((len(y), C, *windows.size), y.dtype)
-    x = as_pixels(images)
     bias = np.zeros(C, y.dtype) if b is None else np.require(b, None, ["C", "A", "W"])
-    if groups > 1:
-        depthwise.transpose(pixels, W, bias, windows, x)
+    _transpose(as_pixels(y), W, bias, windows, groups, as_pixels(images))
+    return images
+
+
+def _transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x: Array) -> None:
+    """x = y ∗ᵀ W + b of pixels (N, …, K), into x (N, …, C)."""
+    K, C = W.shape[:2]
+    if len(windows.size) == 1:
+        _transpose(y[:, None], W[:, :, None], bias, _of_one_row(windows), groups, x[:, None])
+    elif len(windows.size) > 2:
+        x[...] = bias
+        filters, flat = _stacked(W), _of_slices(windows)
+        none = np.zeros(filters.shape[1] * groups, y.dtype)
+        for n in _blocks(windows, len(y), x.shape[-1] * x.itemsize):
+            some = y[n].reshape(-1, *y.shape[2:])
+            stacks = np.empty((len(some), *flat.size, len(none)), y.dtype)
+            _transpose(some, filters, none, flat, groups, stacks)
+            for slices, seen in _slices(x[n], stacks, windows):
+                slices += seen
+    elif groups > 1:
+        depthwise.transpose(y, W, bias, windows, x)
     elif windows.is_reversible and winograd_loops.is_faster(windows.reversed(), len(y), K, C):
         filters = winograd_loops.transform_filters(W, turned=True)
-        winograd_loops.convolve(pixels, filters, bias, windows.reversed(), x)
+        winograd_loops.convolve(y, filters, bias, windows.reversed(), x)
     elif C >= LANES and _sees_little_padding(windows):
-        direct.transpose(pixels, W, bias, windows, x)
+        direct.transpose(y, W, bias, windows, x)
     else:
-        column_loops.transpose(pixels, W, windows, x)
-        if b is not None:
+        column_loops.transpose(y, W, windows, x)
+        if bias.any():
             column_loops.add_to_rows(x.reshape(-1, C), bias)
-    return images
 
 
 def _sees_little_padding(windows: Windows) -> bool:
@@ -81,14 +109,88 @@ def _sees_little_padding(windows: Windows) -> bool:
 
 def gradient(x: Array, y: Array, windows: Windows, groups: int, gW: Array) -> bool:
     """gW = x ⋆ y, written into ``gW``; False where loops do not take the arrays."""
-    if not _takes(windows, groups, gW.shape, x, y) or gW.dtype != x.dtype:
+    if not gW.size or gW.dtype != x.dtype or not _takes(groups, gW.shape, x, y):
         return False
-    pixels, given = as_pixels(x), as_pixels(y)
-    K, C = gW.shape[:2]
-    if groups > 1:
-        gW[...] = depthwise.gradient(pixels, given, windows)
-    elif winograd_loops.is_faster(windows, len(x), C, K):
-        gW[...] = winograd_loops.gradient(pixels, given, windows)
-    else:
-        gW[...] = direct.gradient(pixels, given, windows, gW.shape)
+    gW[...] = _gradient(as_pixels(x), as_pixels(y), windows, groups, gW.shape)
     return True
+
+
+def _gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers) -> Array:
+    """x ⋆ y of pixels (N, …, C) and (N, …, K), for filters of a shape."""
+    K, C = shape[:2]
+    if len(windows.size) == 1:
+        filters = (K, C, 1, shape[2])
+        return _gradient(x[:, None], y[:, None], _of_one_row(windows), groups, filters)[:, :, 0]
+    if len(windows.size) > 2:
+        flat, depth = _of_slices(windows), windows.K[0]
+        total = np.zeros((K, depth * C, *shape[3:]), x.dtype)
+        for n in _blocks(windows, len(x), x.shape[-1] * x.itemsize):
+            given = y[n].reshape(-1, *y.shape[2:])
+            total += _gradient(_stack(x[n], windows), given, flat, groups, total.shape)
+        return total.reshape(K, depth, C, *shape[3:]).swapaxes(1, 2)
+    if groups > 1:
+        return depthwise.gradient(x, y, windows)
+    if winograd_loops.is_faster(windows, len(x), C, K):
+        return winograd_loops.gradient(x, y, windows)
+    return direct.gradient(x, y, windows, shape)
+
+
+def _of_one_row(windows: Windows) -> Windows:
+    """The windows over a sequence as those over an image of one row."""
+    w = windows
+    return Windows(
+        (1, *w.size), (1, *w.K), (1, *w.stride), (0, *w.pad), (1, *w.dilate), (1, *w.out)
+    )
+
+
+def _of_slices(windows: Windows) -> Windows:
+    """The windows over the slices of a volume."""
+    return Windows(
+        windows.size[1:],
+        windows.K[1:],
+        windows.stride[1:],
+        windows.pad[1:],
+        windows.dilate[1:],
+        windows.out[1:],
+    )
+
+
+def _blocks(windows: Windows, N: int, pixel: int) -> Iterator[slice]:
+    """Samples whose stacks stay in the cache, at least one; ``pixel``: its bytes."""
+    sample = windows.out[0] * windows.K[0] * math.prod(windows.size[1:]) * pixel
+    return even_slices(N, tuning.STACK_BYTES // max(sample, 1))
+
+
+def _stacked(W: Array) -> Array:
+    """Filters (K, C, kd, kh, kw) as those of stacks, (K, kd · C, kh, kw)."""
+    return W.swapaxes(1, 2).reshape(len(W), -1, *W.shape[3:])
+
+
+def _slices(x: Array, stacks: Array, windows: Windows) -> Iterator[tuple[Array, Array]]:
+    """For each slice of a window: the slices of x (N, D, …, C) that windows have there, and where
+    they are in the stacks (N · OD, …, kd · C).
+    """
+    D, K, s, p = windows.size[0], windows.K[0], windows.stride[0], windows.pad[0]
+    OD, C = windows.out[0], x.shape[-1]
+    stacks = stacks.reshape(len(x), OD, *stacks.shape[1:])
+    for k in range(K):
+        at = k * windows.dilate[0] - p
+        first = max(0, -(at // s))
+        end = min(OD, (D - 1 - at) // s + 1)
+        if first < end:
+            begin = at + first * s
+            yield (
+                x[:, begin : begin + (end - first - 1) * s + 1 : s],
+                stacks[:, first:end, ..., k * C : k * C + C],
+            )
+
+
+def _stack(x: Array, windows: Windows) -> Array:
+    """What windows see along the first axis of volumes (N, D, H, W, C) as channels of images,
+    (N · OD, H, W, kd · C).
+    """
+    shape = (len(x) * windows.out[0], *x.shape[2:-1], windows.K[0] * x.shape[-1])
+    stacks = np.zeros(shape, x.dtype)
+    for slices, seen in _slices(x, stacks, windows):
+        seen[...] = slices
+    return stacks

@@ -119,6 +119,7 @@ class Fused(Generic[Results]):
         twin: the same of ``xp`` (numpy or CuPy) and the arguments.
         each: how many results are arrays.
         sums: how many results are added up.
+        cheap: the twin makes but one or two passes, in which small arrays take no time.
     """
 
     def __init__(
@@ -127,8 +128,9 @@ class Fused(Generic[Results]):
         twin: Callable[..., Any],
         each: int = 1,
         sums: int = 0,
+        cheap: bool = False,
     ) -> None:
-        self.twin, self.each, self.sums = twin, each, sums
+        self.twin, self.each, self.sums, self.cheap = twin, each, sums, cheap
         hints = get_type_hints(compute, include_extras=True)
         self.kinds = [
             (get_args(hints.get(name)) or ("", "Each"))[1]
@@ -157,7 +159,7 @@ class Fused(Generic[Results]):
             return sums of another dtype.
         """
         x = args[0]
-        if x.size >= compiler.least():  # small arrays go straight to the twin
+        if x.size >= self._least():  # small arrays go straight to the twin
             found: Results | None = self._by_loops(args)
             if found is not None:
                 return found
@@ -169,7 +171,12 @@ class Fused(Generic[Results]):
         """Return whether the loop runs if the first array is x: its axes may lie in any order in
         memory, but without gaps.
         """
-        return suits(x) or (x.size >= compiler.least() and _order(x) is not None)
+        return x.size >= self._least() and (suits(x) or _order(x) is not None)
+
+    def _least(self) -> int:
+        """How many elements an array has at least."""
+        least = compiler.least()
+        return max(least, tuning.CHEAP_LEAST) if least and self.cheap else least
 
     def _by_loops(self, args: tuple[Any, ...]) -> Any:
         """The results; None where loops do not take the arrays."""
@@ -257,13 +264,15 @@ def _channel_view(shape: tuple[int, ...], channels: tuple[int, ...]) -> ChannelV
 
 
 @overload
-def fused(twin: Callable[..., Any]) -> Callable[[Callable[..., Any]], Fused[Array]]: ...
+def fused(
+    twin: Callable[..., Any], *, cheap: bool = False
+) -> Callable[[Callable[..., Any]], Fused[Array]]: ...
 @overload
 def fused(
-    twin: Callable[..., Any], each: int = 1, sums: int = 0
+    twin: Callable[..., Any], each: int = 1, sums: int = 0, cheap: bool = False
 ) -> Callable[[Callable[..., Any]], Fused[tuple[Array, ...]]]: ...
 def fused(
-    twin: Callable[..., Any], each: int = 1, sums: int = 0
+    twin: Callable[..., Any], each: int = 1, sums: int = 0, cheap: bool = False
 ) -> Callable[[Callable[..., Any]], Fused[Any]]:
     """Make a function of arrays from a formula for one number.
 
@@ -271,6 +280,7 @@ def fused(
         twin: the same of ``xp`` (numpy or CuPy) and arrays.
         each: how many of its results, the first, are arrays.
         sums: how many of its results, those after them, are added up.
+        cheap: numpy makes but one or two passes: loops are for large arrays only.
 
     Example:
         >>> @fused(twin=lambda xp, x, y: x * y + x)
@@ -279,4 +289,4 @@ def fused(
         >>> product_and_sum(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
         array([ 4., 10.])
     """
-    return lambda compute: Fused(compute, twin, each, sums)
+    return lambda compute: Fused(compute, twin, each, sums, cheap)

@@ -1,21 +1,32 @@
-"""Max pooling of images and its gradient, in one pass over the image.
+"""Max pooling and sum pooling of images and their gradients, in one pass over the image.
 
 Where channels come last in memory, a pixel at a time; else a row of windows at a time, and only the
-gradient: maxima numpy finds as fast there (benchmark "functions", max pooling). Their twins, for
-any number of axes, are in functions/pooling: they go over slices of the whole image.
+gradient of maxima: the others numpy computes as fast there (benchmark "functions", poolings). Their
+twins, for any number of axes, are in functions/pooling: they go over slices of the whole image.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.kernels import tuning
 from mnpar.kernels.channels_last import as_pixels, empty_images, is_channels_last
-from mnpar.kernels.compiler import Array4, Cube, compiled, formula, has_loops, suits
+from mnpar.kernels.compiler import (
+    Array4,
+    Cube,
+    Loop,
+    Vector,
+    compiled,
+    formula,
+    has_loops,
+    suits,
+)
 from mnpar.kernels.lanes import LANES, fill, load, store, where_equal
-from mnpar.kernels.windows import Windows
+from mnpar.kernels.windows import Numbers, Windows
 
 
 @formula
@@ -154,7 +165,58 @@ def _spread_over_tiles(
                         left = where_equal(cells, most, zero, left)
 
 
-def _numbers(windows: Windows) -> tuple[int, ...]:
+@compiled
+def _sum_of_pixels(
+    x: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, scale: Vector, y: Array4
+) -> None:
+    """y[window] ← the sum of what it sees, row by row, times its number of ``scale``."""
+    H, W, C = x.shape[1:]
+    N, OH, OW = y.shape[:3]
+    zero = fill(x.dtype.type(0))
+    for p in range(N * OH * OW):
+        n, top, left = p // (OW * OH), p // OW % OH * sh - ph, p % OW * sw - pw
+        for k in range((C + LANES - 1) // LANES):
+            c = min(k * LANES, C - LANES)
+            total = zero
+            for h in range(max(0, top), min(H, top + kh)):
+                row = zero
+                for w in range(max(0, left), min(W, left + kw)):
+                    row = row + load(x, ((n * H + h) * W + w) * C + c)
+                total = total + row
+            store(y, p * C + c, scale[p % (OH * OW)] * total)
+
+
+@compiled
+def _spread_sums(
+    y: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, scale: Vector, x: Array4
+) -> None:
+    """x[pixel] ← the sum over the windows that see it of y times the number of ``scale``."""
+    N, H, W, C = x.shape
+    OH, OW = y.shape[1:3]
+    zero = fill(x.dtype.type(0))
+    for p in range(N * H * W):
+        n, h, w = p // (W * H), p // W % H + ph, p % W + pw
+        first, end = max(0, (h - kh + sh) // sh), min(OH, h // sh + 1)
+        begin, stop = max(0, (w - kw + sw) // sw), min(OW, w // sw + 1)
+        is_only = end == first + 1 and stop == begin + 1
+        o = ((n * OH + first) * OW + begin) * C
+        share = scale[first * OW + begin] if is_only else 0.0
+        for k in range((C + LANES - 1) // LANES):
+            c = min(k * LANES, C - LANES)
+            if is_only:
+                store(x, p * C + c, share * load(y, o + c))
+                continue
+            total = zero
+            for i in range(first, end):
+                row = zero
+                for j in range(begin, stop):
+                    given = load(y, ((n * OH + i) * OW + j) * C + c)
+                    row = row + scale[i * OW + j] * given
+                total = total + row
+            store(x, p * C + c, total)
+
+
+def _numbers(windows: Windows) -> Numbers:
     """The kernel, stride and padding of two axes, for the loops."""
     return tuple([n for two in (windows.K, windows.stride, windows.pad) for n in two])
 
@@ -165,6 +227,39 @@ def maximum(x: Array, windows: Windows) -> Array | None:
         return None
     y = empty_images((*x.shape[:2], *windows.out), x.dtype)
     _maximum_of_pixels(as_pixels(x), *_numbers(windows), as_pixels(y))
+    return y
+
+
+def sum_windows(x: Array, windows: Windows, scale: Array | float) -> Array | None:
+    """Return the sum of each window, times ``scale``, of images whose channels come last; None for
+    others, and for large windows.
+    """
+    is_large = math.prod(windows.K) > tuning.POOLED_CELLS
+    if len(windows.size) != 2 or is_large or not x.size or not is_channels_last(x):
+        return None
+    return _by_registers(_sum_of_pixels, x, windows, scale, windows.out)
+
+
+def spread_sums(
+    y: Array, windows: Windows, scale: Array | float, channels_last: bool
+) -> Array | None:
+    """Return images in which each pixel is the sum over the windows that see it of y times
+    ``scale``, with channels last where those of y are, or are asked for; None for others.
+    """
+    if len(windows.size) != 2 or not y.size or not (channels_last or is_channels_last(y)):
+        return None
+    return _by_registers(_spread_sums, y, windows, scale, windows.size)
+
+
+def _by_registers(
+    loop: Loop, x: Array, windows: Windows, scale: Array | float, size: Numbers
+) -> Array | None:
+    if x.shape[1] < LANES or not has_loops(x):
+        return None
+    y = empty_images((*x.shape[:2], *size), x.dtype)
+    scales = np.empty((1, 1, *windows.out), x.dtype)
+    scales[...] = scale
+    loop(as_pixels(x), *_numbers(windows), scales.reshape(-1), as_pixels(y))
     return y
 
 

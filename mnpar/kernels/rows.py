@@ -1,5 +1,5 @@
-"""Rows of matrices by loops where numpy goes through them number by number: extrema, products and
-running sums.
+"""Rows of matrices by loops where numpy goes through them number by number: extrema, products,
+running sums; and rows that are added at places that may repeat.
 
 numpy is as fast along the other axes, which are left to it.
 """
@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, Axis
-from mnpar.kernels.compiler import Matrix, Real, Vector, compiled, suits
+from mnpar.kernels.compiler import Integers, Matrix, Real, Vector, compiled, suits
 from mnpar.kernels.scalar import number_of, rank_of
 
 SHORT = 16  # numbers of a row: fewer are compared one by one
@@ -113,3 +113,36 @@ def running_sums(x: Array, axis: int, backwards: bool) -> Array:
     flip = backend.get_array_module(x).flip
     sums: Array = (flip(x, axis) if backwards else x).cumsum(axis=axis)
     return flip(sums, axis) if backwards else sums
+
+
+@compiled
+def _add_rows(x: Matrix, places: Integers, y: Matrix) -> None:
+    for n in range(places.size):
+        row = x[n]
+        to = y[places[n]]
+        for c in range(row.size):
+            to[c] += row[c]
+
+
+def add_rows(y: Array, places: Array, x: Array) -> None:
+    """Add the rows of x (N, C) to those of y at N places (int64, from 0 on), in their order.
+
+    Example:
+        >>> y = np.zeros((2, 1))
+        >>> add_rows(y, np.array([1, 1]), np.array([[2.0], [3.0]]))
+        >>> y
+        array([[0.],
+               [5.]])
+    """
+    if suits(x, y) and places.flags.carray:
+        _add_rows(x, places, y)
+        return
+    # first occurrences as rows, and repeated ones by elements: far faster than by rows
+    xp = backend.get_array_module(y)
+    named, first = xp.unique(places, return_index=True)
+    y[named] += x[first]
+    if len(named) < len(places):
+        again = xp.ones(len(places), "?")
+        again[first] = False
+        elements = places[again, None] * y.shape[1] + xp.arange(y.shape[1])
+        xp.add.at(y.reshape(-1), elements.reshape(-1), x[again].reshape(-1))

@@ -19,6 +19,22 @@ from mnpar.kernels.scalar import exp, number_of, rank_of
 from mnpar.kernels.sums import MODEST, is_rowwise, row_blocks, row_sums, sum_array, sum_over
 
 
+def last_in_memory(x: Array, axis: int) -> bool:
+    """Return whether an axis is the last one in memory, as channels are, and not by its number."""
+    return (
+        type(x) is np.ndarray
+        and type(axis) is int
+        and not x.flags.c_contiguous
+        and x.ndim > 2
+        and bool(np.moveaxis(x, axis, -1).flags.c_contiguous)
+    )
+
+
+def _moved(x: Array, axis: int) -> Array:
+    """An array with an axis at the end, in memory too."""
+    return np.ascontiguousarray(np.moveaxis(x, axis, -1))
+
+
 def as_rows(x: Array, axis: int) -> Array | None:
     """Return x as the matrix of its rows along the axis, if that is the last one."""
     last = type(axis) is int and axis in (-1, x.ndim - 1)
@@ -52,6 +68,8 @@ def _largest(x: Any, n: Any) -> Any:
 
 def softmax(x: Array, axis: int) -> Array:
     """Return eˣ / Σ eˣ along an axis."""
+    if last_in_memory(x, axis):
+        return np.moveaxis(softmax(np.moveaxis(x, axis, -1), -1), -1, axis)
     if suits(x) and (rows := as_rows(x, axis)) is not None:
         y = np.empty_like(x)
         _softmax(rows, y.reshape(rows.shape))
@@ -88,6 +106,8 @@ def _softmax_gradient(y: Matrix, gy: Matrix, gx: Matrix) -> None:
 
 def softmax_gradient(y: Array, gy: Array, axis: int) -> Array:
     """Return y (gy - Σ gy y)."""
+    if last_in_memory(y, axis):
+        return np.moveaxis(softmax_gradient(_moved(y, axis), _moved(gy, axis), -1), -1, axis)
     if suits(y, gy) and (rows := as_rows(y, axis)) is not None:
         gx = np.empty_like(y)
         _softmax_gradient(rows, gy.reshape(rows.shape), gx.reshape(rows.shape))
@@ -120,6 +140,8 @@ def _log_softmax(x: Matrix, y: Matrix) -> None:
 
 def log_softmax(x: Array, axis: int) -> Array:
     """Return x - log Σ eˣ along an axis."""
+    if last_in_memory(x, axis):
+        return np.moveaxis(log_softmax(np.moveaxis(x, axis, -1), -1), -1, axis)
     if suits(x) and (rows := as_rows(x, axis)) is not None:
         y = np.empty_like(x)
         _log_softmax(rows, y.reshape(rows.shape))
@@ -146,6 +168,8 @@ def _log_softmax_gradient(y: Matrix, gy: Matrix, gx: Matrix) -> None:
 
 def log_softmax_gradient(y: Array, gy: Array, axis: int) -> Array:
     """Return gy - eʸ Σ gy."""
+    if last_in_memory(y, axis):
+        return np.moveaxis(log_softmax_gradient(_moved(y, axis), _moved(gy, axis), -1), -1, axis)
     if suits(y, gy) and (rows := as_rows(y, axis)) is not None:
         gx = np.empty_like(y)
         _log_softmax_gradient(rows, gy.reshape(rows.shape), gx.reshape(rows.shape))

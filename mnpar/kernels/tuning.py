@@ -5,9 +5,10 @@ A result is right whatever their values. The benchmarks named are those of the r
 much of an array is worked on at a time is the backend's ``block_bytes``.
 """
 
-# Compiled loops (compiler.py): benchmark "functions" (relu, softmax), with and without numba. The
-# number has not been measured yet: it is large enough for the cost of the choice not to show.
-COMPILED_LEAST = 2**13  # elements: fewer are left to numpy, and do not import numba
+# Compiled loops (compiler.py): benchmark "functions" (normalizations, softmax, gelu; relu), with
+# MNPAR_KERNELS=numba and without. A call of a loop takes as long as some five of numpy's.
+COMPILED_LEAST = 2**8  # elements: fewer are left to numpy, and do not import numba
+CHEAP_LEAST = 2**13  # the same, where numpy makes but one or two passes
 
 # Sums as products with ones, and rows in blocks: benchmark "functions" (sums, softmax).
 SUM_LEAST = 2**13  # elements: fewer are summed up by numpy, and computed at once
@@ -48,6 +49,11 @@ DIRECT_PIXELS = 512  # whose products are summed up in registers
 # pixels of an image for each window and each pixel of a stride, at most: with more, zeros are
 # multiplied that need not be
 DIRECT_PIXELS_OF_WINDOW = 1.3
+
+STACK_BYTES = 2**22  # of slices that are channels of images: half a third cache; not measured yet
+
+# Sum pooling of images whose channels come last: benchmark "functions" (average pooling).
+POOLED_CELLS = 16  # of a window, at most: numpy adds up larger ones as fast
 
 # Products of matrices, and functions, of BLAS libraries: benchmark "steps".
 DOT_MOST = 2**16  # multiplications: up to here ``dot`` is faster than ``matmul``

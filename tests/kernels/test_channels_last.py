@@ -10,6 +10,7 @@ import pytest
 import mnpar.functions as F
 from mnpar.functions.connection.convolution import Convolution, Deconvolution, WeightGradient
 from mnpar.kernels import channels_last, compiler, depthwise, direct, places, winograd_loops
+from mnpar.kernels.lanes import LANES
 from mnpar.kernels.windows import Windows
 from mnpar.variable import Variable, grad
 
@@ -46,6 +47,14 @@ CONVOLUTIONS = {
     "depthwise": (2, 20, 20, (9, 8), (3, 3), 1, 1, 1, 20),
     "depthwise with a stride": (2, 35, 35, (9, 8), (3, 5), 2, 1, 1, 35),
     "depthwise, dilated": (1, 16, 16, (9, 9), (3, 3), 3, 2, 2, 16),
+    "sequences": (3, 7, 18, (20,), (3,), 1, 1, 1, 1),
+    "sequences, dilated, with a stride": (3, 16, 9, (21,), (3,), 2, 4, 3, 1),
+    "sequences, depthwise": (2, 18, 18, (20,), (5,), 1, 2, 1, 18),
+    "volumes": (2, 3, 17, (5, 6, 7), (3, 3, 3), 1, 1, 1, 1),
+    "volumes of many channels": (1, 33, 17, (4, 4, 5), (2, 3, 3), 1, 1, 1, 1),
+    "volumes with a stride": (2, 5, 8, (7, 6, 9), (3, 2, 3), (2, 1, 3), (1, 0, 1), 1, 1),
+    "volumes, dilated, with much padding": (2, 4, 9, (3, 5, 5), (2, 2, 2), 1, 3, 2, 1),
+    "four axes": (1, 2, 8, (3, 4, 3, 5), (2, 2, 2, 2), 1, 1, 1, 1),
 }
 
 
@@ -81,6 +90,9 @@ def computed(monkeypatch):
     return compute
 
 
+IMAGES = [name for name in CONVOLUTIONS if len(CONVOLUTIONS[name][3]) == 2]
+
+
 def laid_out(x):
     """The same numbers with channels last in memory."""
     y = channels_last.empty_images(x.shape, x.dtype)
@@ -98,6 +110,22 @@ def test_convolutions_are_what_the_twin_makes(name, computed):
         np.testing.assert_allclose(found, twin[what], rtol=1e-11, atol=1e-11, err_msg=what)
 
 
+def images(windows, K, C):
+    """The windows, samples, channels and filters of the convolutions of images that loops make."""
+    if len(windows.size) == 1:
+        return []
+    N = 2
+    while len(windows.size) > 2:
+        N, C = N * windows.out[0], C * windows.K[0]
+        windows = Windows(
+            *[one[1:] for one in (windows.size, windows.K, windows.stride, windows.pad)],
+            windows.dilate[1:],
+            windows.out[1:],
+        )
+    turned = [(windows.reversed(), N, K, C)] if windows.is_reversible else []
+    return [(windows, N, C, K), *turned]
+
+
 @needs_numba
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_in_float32_err_no_more_than_four_times_as_much_as_the_twin(name, computed):
@@ -106,7 +134,7 @@ def test_convolutions_in_float32_err_no_more_than_four_times_as_much_as_the_twin
     loops = computed(True, results, windows, groups, *arrays)
     twin = computed(False, results, windows, groups, *arrays)
     # Winograd's method loses half a digit, and is taken for fewer channels than by the twin
-    tiles = winograd_loops.is_faster(windows, len(arrays[0]), *arrays[1].shape[:2])
+    tiles = any([winograd_loops.is_faster(*one) for one in images(windows, *arrays[1].shape[:2])])
     for what, found in loops.items():
         assert found.dtype == np.float32
         ulp = np.finfo("f").eps * np.abs(truth[what]).max()
@@ -124,20 +152,31 @@ def test_the_order_in_memory_changes_nothing_and_that_of_results_is_channels_las
     for what, found in other.items():
         np.testing.assert_array_equal(found, one[what])
         if what != "gW":
-            assert found.transpose(0, 2, 3, 1).flags.c_contiguous
+            assert np.moveaxis(found, 1, -1).flags.c_contiguous
             assert found.base is None  # so nobody copies it to own it
-    sides = np.ascontiguousarray(x.transpose(0, 1, 3, 2)).transpose(0, 1, 3, 2)
+    sides = np.ascontiguousarray(x.swapaxes(-2, -1)).swapaxes(-2, -1)
     third = computed(True, results, windows, groups, sides, W, y, b, c)
     np.testing.assert_array_equal(third["y"], one["y"])
 
 
 @needs_numba
 @pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("name", ["one channel", "a stride", "1 x 1", "dilated", "depthwise"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "one channel",
+        "a stride",
+        "1 x 1",
+        "dilated",
+        "depthwise",
+        "sequences, dilated, with a stride",
+        "volumes with a stride",
+    ],
+)
 def test_infinite_numbers_and_nan_are_where_the_twin_has_them(name, special, computed):
     windows, groups, (x, W, y, b, c) = example(name)
-    x[0, 0, 1, 2] = special
-    y[-1, -1, 0, 1] = special
+    x[(0, 0, *[1] * (x.ndim - 3), 2)] = special
+    y[(-1, -1, *[0] * (y.ndim - 3), 1)] = special
     loops = computed(True, results, windows, groups, x, W, y, b, c)
     twin = computed(False, results, windows, groups, x, W, y, b, c)
     for what, found in loops.items():
@@ -168,7 +207,7 @@ def test_no_sample_and_no_channel_give_empty_and_zero_results(computed):
 
 
 def test_pixels_have_each_a_place_in_one_way_only():
-    for name in CONVOLUTIONS:
+    for name in IMAGES:
         windows = example(name)[0]
         outputs = [some.outputs for some in places.of_image(windows, 2, np.dtype("d"))]
         pixels = np.concatenate(outputs).tolist()
@@ -208,6 +247,94 @@ def test_max_pooling_and_its_gradient_are_exactly_the_twins(name, dtype, C, comp
     ):
         np.testing.assert_array_equal(found, twin)
         assert channels_last.is_channels_last(found)
+
+
+SUMS = {
+    "average_pooling_2d": lambda x, K, stride, pad, cover_all: F.average_pooling_2d(
+        x, K, stride, pad
+    ),
+    "average_pooling_2d without padding": lambda x, K, stride, pad, cover_all: F.average_pooling_2d(
+        x, K, stride, pad, pad_value=None
+    ),
+    "unpooling_2d": lambda x, *numbers: F.unpooling_2d(x, *numbers[:3], None, numbers[3]),
+}
+
+
+@needs_numba
+@pytest.mark.parametrize("C", [5, 21])
+@pytest.mark.parametrize("function", SUMS)
+@pytest.mark.parametrize("name", POOLINGS)
+def test_sum_poolings_and_their_gradients_err_no_more_than_four_times_as_much_as_the_twins(
+    name, function, C, computed
+):
+    def both(x, order=np.array):
+        x = Variable(x)
+        y = SUMS[function](x, *POOLINGS[name])
+        weights = np.random.default_rng(2).standard_normal(y.shape).astype(x.dtype)
+        weights[0, 0, 0, 0] = np.inf
+        return y.array, grad([y], [x], [Variable(order(weights))])[0].array
+
+    x = np.random.default_rng(1).standard_normal((2, C, 9, 10))
+    x[0, 1, 2, 3], x[1, 2, 3, 4] = np.nan, -np.inf
+    truths = computed(False, both, x.astype("f").astype("d"))
+    twins = computed(False, both, x.astype("f"))
+    for order in (laid_out, np.array):
+        loops = computed(True, both, order(x.astype("f")), order)
+        doubles = computed(True, both, order(x.astype("f").astype("d")), order)
+        for found, double, twin, truth in zip(loops, doubles, twins, truths, strict=True):
+            assert found.dtype == np.float32
+            assert channels_last.is_channels_last(found) or order is np.array or C < LANES
+            np.testing.assert_allclose(double, truth, rtol=1e-13, atol=1e-13)
+            finite = np.isfinite(truth)
+            np.testing.assert_array_equal(found[~finite], twin[~finite])
+            errors = [np.abs(z[finite] - truth[finite]).max() for z in (found, twin)]
+            ulp = np.finfo("f").eps * np.abs(truth[finite]).max()
+            assert errors[0] <= 4 * max(errors[1], ulp / 2)
+
+
+@needs_numba
+def test_the_gradient_of_means_of_whole_images_has_channels_last_as_they_have(computed):
+    def gradient():
+        x = Variable(laid_out(np.ones((2, 16, 3, 4), "f")))
+        y = F.average_pooling_2d(x, (3, 4))
+        return grad([y], [x], [Variable(np.ones(y.shape, "f"))])[0].array
+
+    found = computed(True, gradient)
+    assert channels_last.is_channels_last(found)
+    np.testing.assert_allclose(found, np.full(found.shape, 1 / 12), rtol=1e-6)
+
+
+@pytest.mark.parametrize("order", ["loops, channels last", "loops, channels first", "twin"])
+@pytest.mark.parametrize(("ksize", "stride", "pad"), [(3, 2, 1), (2, 2, 1), (3, 3, 2)])
+def test_a_padded_window_of_minus_infinity_gives_its_gradient_to_its_first_cell(
+    order, ksize, stride, pad, computed
+):
+    if order != "twin" and not compiler.is_installed():
+        pytest.skip("numba is not installed")
+    x = np.full((1, 16, 4, 5), -np.inf, "f")
+    given = laid_out(x) if order == "loops, channels last" else x
+
+    def both(given):
+        v = Variable(given)
+        y, places = F.max_pooling_2d(v, ksize, stride, pad, False, return_indices=True)
+        weights = np.arange(1.0, y.size + 1).reshape(y.shape).astype("f")
+        return y, places, weights, grad([y], [v], [Variable(weights)])[0].array
+
+    y, places, weights, found = computed(order != "twin", both, given)
+    expected = np.zeros_like(x)
+    for i, j in np.ndindex(y.shape[2:]):
+        top, left = max(i * stride - pad, 0), max(j * stride - pad, 0)
+        expected[:, :, top, left] += weights[:, :, i, j]
+        first = (top - i * stride + pad) * ksize + left - j * stride + pad
+        assert (places[:, :, i, j] == first).all()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_integers_of_the_lowest_value_are_found_beside_padding():
+    x = np.full((1, 1, 2, 2), -128, "i1")
+    y, places = F.max_pooling_2d(x, 2, 2, 1, return_indices=True)
+    assert y.array.tolist() == [[[[-128, -128], [-128, -128]]]]
+    assert places.tolist() == [[[[3, 2], [1, 0]]]]
 
 
 @needs_numba

@@ -37,6 +37,12 @@ def cross_entropy_gradient(x, g):
     return softmax.cross_entropy_gradient(*softmax.exponentials(x, labels), labels, g[:, 0].copy())
 
 
+def added_rows(x, y):
+    y = y.copy()
+    rows.add_rows(y, LABELS[: len(x)] % len(y), x)
+    return y
+
+
 def loss(x):
     _, total, score = softmax.exponentials(x, LABELS[: len(x)] % x.shape[1])
     return np.log(total) if score is None else np.log(total) - score
@@ -66,6 +72,7 @@ KERNELS = {
     "maximum of rows": (lambda x: rows.reduce_rows("max", x, -1), 1),
     "minimum of rows": (lambda x: rows.reduce_rows("min", x, -1), 1),
     "product of rows": (lambda x: rows.reduce_rows("prod", x[:, :20] / 3, -1), 1),
+    "rows that are added": (added_rows, 2),
     "running sums": (lambda x: rows.running_sums(x, x.ndim - 1, False), 1),
     "running sums to the end": (lambda x: rows.running_sums(x, x.ndim - 1, True), 1),
     "softmax": (lambda x: softmax.softmax(x, -1), 1),
@@ -78,7 +85,7 @@ KERNELS = {
 
 
 def is_rowwise(name):
-    return any(word in name for word in ("softmax", "entropy", "of rows", "running"))
+    return any(word in name for word in ("softmax", "entropy", "of rows", "rows that", "running"))
 
 
 SHAPES = [(3, 7), (1, 1), (33, 129), (2, 1000)]
@@ -227,6 +234,19 @@ FUNCTIONS = {
     "max pooling, overlapping": (lambda x: F.max_pooling_2d(x, 3, 2, 1), (2, 3, 9, 35)),
     "max pooling at stride 1": (lambda x: F.max_pooling_2d(x, 2, 1), (2, 3, 5, 6)),
     "max pooling with gaps": (lambda x: F.max_pooling_2d(x, 2, 3), (2, 3, 10, 11)),
+    "softmax of channels that come last": (
+        lambda x: F.softmax(F.transpose(x, (0, 3, 1, 2))),
+        (2, 5, 6, 7),
+    ),
+    "log_softmax of channels that come last": (
+        lambda x: F.log_softmax(F.transpose(x, (0, 3, 1, 2))),
+        (2, 5, 6, 7),
+    ),
+    "attention": (F.scaled_dot_product_attention, (2, 150, 8), (2, 300, 8), (2, 300, 5)),
+    "attention, causal": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True),
+        *[(3, 200, 8)] * 3,
+    ),
     "maxout": (lambda x: F.maxout(x, 5), (20, 60)),
     "scale": (F.scale, (5, 6, 30), (6,)),
     "scale of rows": (lambda x, w: F.scale(x, w, axis=0), (50, 30), (50,)),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array, ArrayModule, AxisIndex, Index
+from mnpar.backend import Array, AxisIndex, Index
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import Shape, unbroadcast
 from mnpar.functions.node import GenericFunction, array_of, as_operand, check_labels, show_shapes
 from mnpar.kernels.dtypes import upcast_halves
+from mnpar.kernels.rows import add_rows
 from mnpar.variable import Variable, as_variable
 
 
@@ -25,7 +27,11 @@ class GetItem(GenericFunction):
         self.index = index
 
     def forward(self, x: Array) -> Array:
-        result: Array = x[self.index]
+        index: Any = self.index
+        if _rows(index) and index.dtype.kind == "i" and x.ndim and x.flags.c_contiguous:
+            rows: Array = x.take(index, axis=0)  # short rows several times as fast as x[index]
+            return rows
+        result: Array = x[index]
         return result
 
     def backward(self, gy: Variable | Array) -> InputGradients:
@@ -44,26 +50,14 @@ class ScatterAdd(GenericFunction):
         x, dtype = upcast_halves(x), x.dtype  # many halves are added up in float32
         y = xp.zeros(self.shape, x.dtype)
         if _rows(self.index) and y.ndim > 1:
-            self._add_rows(xp, y.reshape(self.shape[0], math.prod(self.shape[1:])), x)
+            rows = xp.asarray(self.index).astype("i8").reshape(-1) % max(len(y), 1)
+            matrix = y.reshape(len(y), math.prod(self.shape[1:]))
+            add_rows(matrix, rows, x.reshape(len(rows), matrix.shape[1]))
         elif _may_repeat(self.index):
             xp.add.at(y, self.index, x)
         else:
             y[self.index] = x
         return y.astype(dtype, copy=False)
-
-    def _add_rows(self, xp: ArrayModule, y: Array, x: Array) -> None:
-        """Write the first occurrence of each place and add repeated ones, by elements: far
-        faster than by rows.
-        """
-        rows = xp.asarray(self.index).astype("i8").reshape(-1) % max(len(y), 1)
-        x = x.reshape(len(rows), y.shape[1])
-        named, first = xp.unique(rows, return_index=True)
-        y[named] = x[first]
-        if len(named) < len(rows):
-            again = xp.ones(len(rows), "?")
-            again[first] = False
-            places = rows[again, None] * y.shape[1] + xp.arange(y.shape[1])
-            xp.add.at(y.reshape(-1), places.reshape(-1), x[again].reshape(-1))
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         return lambda: gy[self.index]

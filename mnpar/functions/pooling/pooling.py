@@ -19,6 +19,7 @@ from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction, any_axes, array_of, for_axes
 from mnpar.kernels import pooling as kernel
+from mnpar.kernels.channels_last import is_channels_last
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import PerAxis, Windows, check_spatial_axes
@@ -88,7 +89,7 @@ class MaxPooling(GenericFunction):
             windows.K
         ) != math.prod(windows.size):
             image[...] = 0  # there are cells that no window sees
-        cells = windows.cells(windows.pad_image(x, -np.inf))
+        cells = windows.cells(windows.pad_image(x, np.nan))  # padding equals no maximum
         left = gy
         taken = xp.empty_like(gy)
         copy = xp.empty_like(y)
@@ -110,9 +111,12 @@ class MaxPooling(GenericFunction):
         xp = backend.get_array_module(x)
         found = xp.zeros(y.shape, np.int32)
         free = xp.ones(y.shape, bool)
-        for i, cell in enumerate(self.windows.cells(self.windows.pad_image(x, -np.inf))):
+        cells = self.windows.cells(self.windows.pad_image(x))
+        inside = self.windows.pad_image(xp.ones((1, 1, *self.windows.size), bool), False)
+        for i, (cell, counts) in enumerate(zip(cells, self.windows.cells(inside), strict=True)):
             here = cell == y
             here &= free
+            here &= counts
             free ^= here
             found += here * np.int32(i)
         return found
@@ -247,6 +251,9 @@ class SumPooling(GenericFunction):
         self.windows, self.scale = windows, scale
 
     def forward(self, x: Array) -> Array:
+        self.channels_last = is_channels_last(x)
+        if (found := kernel.sum_windows(x, self.windows, self.scale)) is not None:
+            return found
         y = self.windows.reduce(
             upcast_halves(self.windows.pad_image(x)), backend.get_array_module(x).add
         )
@@ -254,18 +261,23 @@ class SumPooling(GenericFunction):
         return y.astype(x.dtype, copy=False)
 
     def backward(self, gy: Variable | Array) -> InputGradients:
-        return lambda: Unpooling(self.windows, self.scale)(gy)
+        return lambda: Unpooling(self.windows, self.scale, self.channels_last)(gy)
 
 
 class Unpooling(GenericFunction):
     """One value for each window, times a number, added to all its cells: the transpose of
     SumPooling.
+
+    ``channels_last``: where they come in memory, if loops compute it; by default as those of y.
     """
 
-    def __init__(self, windows: Windows, scale: Array | float) -> None:
-        self.windows, self.scale = windows, scale
+    def __init__(self, windows: Windows, scale: Array | float, channels_last: bool = False) -> None:
+        self.windows, self.scale, self.channels_last = windows, scale, channels_last
 
     def forward(self, y: Array) -> Array:
+        found = kernel.spread_sums(y, self.windows, self.scale, self.channels_last)
+        if found is not None:
+            return found
         x = self.windows.expand(upcast_halves(y) * self.scale)
         return (
             x
