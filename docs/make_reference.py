@@ -39,6 +39,7 @@ FUNCTIONS = (
     ("Noise injections", "noise"),
     ("Normalization functions", "normalization"),
     ("Spatial pooling", "pooling"),
+    ("Functions of other libraries", "bridges"),
     ("Utility functions", "util"),
 )
 

@@ -55,6 +55,7 @@ from mnpar.variable import (
     Variable as Variable,
     as_variable as as_variable,
     backward as backward,
+    from_dlpack as from_dlpack,
     grad as grad,
 )
 

@@ -476,9 +476,43 @@ def require_array(x: object) -> Array:
         )
     elif hasattr(x, "node"):
         advice = "give its .array"
+    elif "Tracer" in given:
+        advice = "JAX traces what F.from_jax calls: call mnpar's functions before and after that"
     elif not isinstance(x, int | float | complex) and not hasattr(x, "__array__"):
         advice = "it has no numbers"
     raise TypeError(f"a Variable holds a numpy or cupy array, not {given}: {advice}")
+
+
+def from_dlpack(x: Any) -> Array:
+    """Return an array of numpy's or CuPy's that shares the memory of another library's array.
+
+    Raises:
+        TypeError: x is not such an array, or is on a device of another kind; BufferError: it is not
+            handed over.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.zeros(2)
+        >>> np.shares_memory(from_dlpack(x), x)
+        True
+    """
+    if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
+        raise TypeError(f"from_dlpack takes an array with __dlpack__, not a {type(x).__name__}")
+    kind = int(x.__dlpack_device__()[0])
+    module = {1: np, 2: _cupy()}.get(kind)  # DLPack's kDLCPU and kDLCUDA
+    if module is None:
+        raise TypeError(
+            f"from_dlpack: a {type(x).__name__} is on a device of DLPack's kind {kind}: the "
+            "processor (1) is numpy's, and GPUs (2) are CuPy's, if it is installed"
+        )
+    try:
+        array: Array = module.from_dlpack(x)
+    except (RuntimeError, BufferError, ValueError) as error:
+        raise BufferError(
+            f"from_dlpack: a {type(x).__name__} of {getattr(x, 'dtype', 'unknown dtype')} is not "
+            f"handed over: {error}"
+        ) from error
+    return array
 
 
 def translate_error(label: str, error: Exception, xs: Sequence[Array]) -> None:

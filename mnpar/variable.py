@@ -233,6 +233,33 @@ class Variable(ArrayLike):
         if self.grad is not None:
             self.node.gradient = backend.to_device(device, self.grad)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Return the array, for numpy.
+
+        Raises:
+            TypeError: this Variable needs a gradient, which numpy would cut off.
+        """
+        if self.requires_grad or self.layout is not None:
+            return super().__array__(dtype, copy)
+        return np.array(self.array, dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Return a capsule of the array, for ``from_dlpack`` of other libraries.
+
+        Raises:
+            BufferError: this Variable needs a gradient, which the other library would cut off.
+        """
+        if self.requires_grad or self.layout is not None:
+            raise BufferError(_NO_EXPORT)
+        array: Any = self.array
+        return array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the kind and the number of the device, as DLPack counts them."""
+        array: Any = self.array
+        device: tuple[int, int] = array.__dlpack_device__()
+        return device
+
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""
         values = "None" if self.array is None else repr(self.array)[6:-1]  # without array(…)
@@ -250,6 +277,37 @@ def as_variable(obj: Array | Variable, requires_grad: bool = False) -> Variable:
         if isinstance(obj, Variable)
         else Variable(backend.require_array(obj), requires_grad=requires_grad)
     )
+
+
+_NO_EXPORT = (
+    "a Variable that needs a gradient, or is divided over ranks, is not handed to another library, "
+    "which would cut its graph: give its .array, where no gradient is wanted, or call the other "
+    "library's function by F.from_torch, F.from_jax or F.from_numba, through which gradients flow"
+)
+
+
+def from_dlpack(x: Any, requires_grad: bool = False) -> Variable:
+    """Return a Variable of an array of another library, with which it shares memory.
+
+    Args:
+        x: has ``__dlpack__`` and ``__dlpack_device__``: a tensor of PyTorch's or an array of JAX's,
+            for example, on the processor or a GPU.
+        requires_grad: whether backward computes the Variable's gradient.
+
+    Raises:
+        TypeError: x has no ``__dlpack__``, or is on a device of another kind. BufferError: its
+            library does not hand it over (a tensor that requires a gradient), or numpy has no such
+            dtype.
+
+    Example:
+        >>> import numpy as np, mnpar
+        >>> x = np.zeros(2)  # or a tensor
+        >>> y = mnpar.from_dlpack(x)
+        >>> x[0] = 1
+        >>> y.array
+        array([1., 0.])
+    """
+    return Variable(backend.from_dlpack(x), requires_grad=requires_grad)
 
 
 @hints.explain_keywords

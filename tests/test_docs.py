@@ -120,12 +120,16 @@ def failures(page):
 
 
 # second runs in .ci/run, after these are installed, have these pages
-NEEDS = {"kernels.md": "numba", "pytorch.md": "torch"}
+NEEDS = {
+    "kernels.md": ["numba"],
+    "libraries.md": ["torch", "jax", "numba"],
+    "pytorch.md": ["torch"],
+}
 
 
 def marks(page):
-    missing = page in NEEDS and importlib.util.find_spec(NEEDS[page]) is None
-    return [pytest.mark.skipif(missing, reason=f"{NEEDS.get(page)} is not installed")]
+    missing = [name for name in NEEDS.get(page, ()) if importlib.util.find_spec(name) is None]
+    return [pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed")]
 
 
 @pytest.mark.usefixtures("debug_off")

@@ -250,7 +250,8 @@ def _fill(parts: list[Array]) -> bool:
     base: Any = parts[0].base
     nbytes = getattr(base, "nbytes", 0)
     shown = sum([g.nbytes for g in parts])
-    if not 7 * nbytes <= 8 * shown <= 8 * nbytes or base.base is not None:
+    # another library's object (a tensor) may own the memory
+    if not 7 * nbytes <= 8 * shown <= 8 * nbytes or getattr(base, "base", None) is not None:
         return False
     if not all([_is_unrepeated(g) for g in parts]):
         return False

@@ -181,7 +181,8 @@ class ArrayLike:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Raise TypeError: numpy would build the array element by element, and cut the graph."""
         raise TypeError(
-            f"numpy makes no array of a Variable, or of a list of them: use {_JOINED}, or {_ARRAY}"
+            "numpy makes no array of a Variable that needs a gradient, or of a list of them: use "
+            f"{_JOINED}, or {_ARRAY}"
         )
 
     def __bool__(self) -> bool:

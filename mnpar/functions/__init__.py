@@ -80,6 +80,9 @@ if TYPE_CHECKING:
         spatial_transformer_grid as spatial_transformer_grid,
         spatial_transformer_sampler as spatial_transformer_sampler,
     )
+    from mnpar.functions.bridges.from_jax import from_jax as from_jax
+    from mnpar.functions.bridges.from_numba import from_numba as from_numba
+    from mnpar.functions.bridges.from_torch import from_torch as from_torch
     from mnpar.functions.communication.collective import (
         allgather as allgather,
         allreduce as allreduce,

@@ -103,6 +103,7 @@ if TYPE_CHECKING:
         SpatialLocalConvolution2D as SpatialLocalConvolution2D,
         SpatialLocalDeconvolution2D as SpatialLocalDeconvolution2D,
     )
+    from mnpar.links.torch_module import TorchModule as TorchModule
     from mnpar.links.tree_lstm import (
         ChildSumTreeLSTM as ChildSumTreeLSTM,
         NaryTreeLSTM as NaryTreeLSTM,

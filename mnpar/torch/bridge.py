@@ -18,6 +18,8 @@ from mnpar.autograd.engine import run_backward
 from mnpar.autograd.tape import Tape
 from mnpar.backend import Array
 from mnpar.configuration import recording
+from mnpar.functions.bridges.from_torch import array_of, tensor_of
+from mnpar.functions.bridges.nesting import replaced
 from mnpar.runtime.callsite import call_site
 from mnpar.torch.history import current_history
 from mnpar.variable import Variable
@@ -57,41 +59,6 @@ def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     returned = iter(call.on_tensors(given))
     device = tensors[0].device if tensors else torch.device("cpu")
     return replaced(result, Variable, lambda y: next(returned).to(device))
-
-
-def array_of(x: torch.Tensor) -> Array:
-    """Return an array that shares the memory of a tensor on the processor.
-
-    Raises:
-        TypeError: there is no such array.
-    """
-    try:
-        return x.detach().resolve_conj().resolve_neg().numpy()
-    except (TypeError, RuntimeError) as error:
-        raise TypeError(
-            f"a tensor of {x.dtype}, layout {x.layout} cannot be sent: its values must be an array "
-            "of numpy's, so send x.float(), or x.to_dense()"
-        ) from error
-
-
-def tensor_of(array: Array, others: Sequence[Array] = ()) -> torch.Tensor:
-    """Return a tensor of an array; it shares memory with the array, but not with the others."""
-    if not array.flags.writeable or any([np.may_share_memory(array, one) for one in others]):
-        array = array.copy()
-    return torch.from_numpy(array)
-
-
-def replaced(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
-    """Return a value with ``by(x)`` in place of each ``x`` of this kind, in tuples, lists and dicts
-    too.
-    """
-    if isinstance(value, kind):
-        return by(value)
-    if type(value) in (tuple, list):  # and not in a named tuple, such as a box of a plan
-        return type(value)([replaced(one, kind, by) for one in value])
-    if type(value) is dict:
-        return {key: replaced(one, kind, by) for key, one in value.items()}
-    return value
 
 
 class TensorCall:

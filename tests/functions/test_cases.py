@@ -188,10 +188,12 @@ def subclasses(cls: type) -> Iterator[type[FunctionNode]]:
 def test_every_function_node_has_a_row():
     have = {node for case in cases.CASES for node in case.answers_for()}
     abstract = {"GenericFunction", "Reduction", "Convolving", "LocallyConvolving"}
+    # what needs another library has tests of its own, tests/functions/bridges/
     missing = [
         f"{node.__module__}.{node.__name__}"
         for node in subclasses(FunctionNode)
         if node.__module__.startswith("mnpar.functions.")
+        and not node.__module__.startswith("mnpar.functions.bridges.")
         and not node.communicates
         and node.__name__ not in abstract
         if node not in have
@@ -214,6 +216,9 @@ def test_every_public_function_has_a_row():
     speaking |= {
         f"mnpar.functions.{name}"
         for name in (
+            "bridges.from_jax",
+            "bridges.from_numba",
+            "bridges.from_torch",
             "communication.later",
             "divided.halo",
             "divided.sequence",

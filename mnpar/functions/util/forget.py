@@ -27,6 +27,7 @@ from mnpar.configuration import config, force_backprop_mode, is_recording, using
 from mnpar.function_hook import FunctionHook
 from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction
+from mnpar.functions.util.no_messages import NoMessages
 from mnpar.random import generator
 from mnpar.variable import Variable, as_variable, grad
 
@@ -48,18 +49,11 @@ class _SameMessages(FunctionHook):
             )
 
 
-class _NoMessages(FunctionHook):
-    def __init__(self) -> None:
-        self.name = f"forget {id(self)}"  # they may be nested
-
-    def forward_preprocess(self, function: Any, in_data: tuple[Array | None, ...]) -> None:
-        if function.communicates:
-            raise RuntimeError(
-                f"forget: {function.label} would have to be repeated in backward, and other "
-                "ranks do not know of it: let all "
-                "ranks that communicate inside say so, forget(func, *xs, comm=comm), or "
-                "communicate between two calls of forget"
-            )
+_REPEATED = (
+    "forget: {label} would have to be repeated in backward, and other ranks do not know of it: let "
+    "all ranks that communicate inside say so, forget(func, *xs, comm=comm), or communicate "
+    "between two calls of forget"
+)
 
 
 class Entrance(GenericFunction):
@@ -164,7 +158,7 @@ class Forget(GenericFunction):
                 using_config("in_recomputing", True),
                 force_backprop_mode(),
             ):
-                with nullcontext() if self.communicates else _NoMessages():
+                with nullcontext() if self.communicates else NoMessages(_REPEATED):
                     yield
         finally:
             numbers.state = now
@@ -241,7 +235,7 @@ def forget(
     start = tick()
     tape = Tape()
     inputs = [Variable(x.array, requires_grad=x.requires_grad) for x in variables]
-    with tape, _SameMessages() if comm is not None else _NoMessages():
+    with tape, _SameMessages() if comm is not None else NoMessages(_REPEATED):
         result = func(*inputs)
     ys = _listed(result)
     sent = [x for function in tape.complete().records for x in function.inputs]
