@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Set
-from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 from mnpar.autograd.tape import current_tape
@@ -99,8 +98,8 @@ def _unregistered(value: Any, known: set[int]) -> Iterator[Variable | Link]:
 
 
 def _parts(value: Any) -> Iterable[Any] | None:
-    """Return what a container, a call with arguments, a function or an object of the user's holds;
-    None of what holds nothing.
+    """Return what a container, a method or a call with arguments holds; None of what holds
+    nothing.
     """
     if isinstance(value, Mapping):
         return value.values()
@@ -114,20 +113,7 @@ def _parts(value: Any) -> Iterable[Any] | None:
         return (value.func, *value.args, *value.keywords.values())
     if isinstance(value, MethodType):
         return (value.__self__,)
-    if isinstance(value, FunctionType):
-        return [one for cell in value.__closure__ or () for one in _contents(cell)]
-    package = type(value).__module__.partition(".")[0]
-    if isinstance(value, type | ModuleType) or package in (*sys.stdlib_module_names, "mnpar"):
-        return None
-    return list(vars(value).values()) if hasattr(value, "__dict__") else None
-
-
-def _contents(cell: CellType) -> tuple[Any, ...]:
-    """Return what a variable of an outer function holds, empty if it was not set yet."""
-    try:
-        return (cell.cell_contents,)
-    except ValueError:
-        return ()
+    return None
 
 
 def _is_forgotten(one: Variable | Link) -> bool:

@@ -22,13 +22,6 @@ class Holder:
     layer: Any
 
 
-class Plain:
-    """An object of the user's own."""
-
-    def __init__(self, layers):
-        self.layers = layers
-
-
 @pytest.mark.parametrize(
     "kind",
     [
@@ -40,10 +33,8 @@ class Plain:
         set,
         lambda links: SimpleNamespace(deep=[links]),
         lambda links: Holder(links[0]),
-        lambda links: Plain([links]),
         lambda links: partial(F.identity, links[0]),
         lambda links: links[0].forward,
-        lambda links: lambda x: links[0](x),
     ],
     ids=[
         "list",
@@ -54,10 +45,8 @@ class Plain:
         "set",
         "namespace",
         "dataclass",
-        "object",
         "partial",
         "method",
-        "function",
     ],
 )
 @pytest.mark.parametrize("case", ["forgotten", "another's", "registered", "frozen", "ChainList"])
