@@ -166,7 +166,7 @@ class FunctionNode(Hookable):
         outputs, always a tuple.
         """
         (nodes, arrays), hooks = self.prepare(inputs), function_hooks()
-        if self.layout is not None:
+        if not arrays and self.layout is not None:
             return self.layout.apply(self, inputs)  # type: ignore[no-any-return]
         forward = around_forward(self, self.forward, hooks) if hooks else self.forward
         try:
@@ -179,18 +179,19 @@ class FunctionNode(Hookable):
     def prepare(
         self, inputs: tuple[Array | Variable, ...]
     ) -> tuple[list[VariableNode], list[Array]]:
-        """Do the first half of ``apply``: the inputs' nodes and arrays; sets
-        ``differentiable``.
+        """Do the first half of ``apply``: the inputs' nodes and arrays; sets ``differentiable``.
+        If an input is divided, there are none, and ``layout`` is set.
         """
         # an array, whose rows are no inputs
         if self.number or (type(inputs) is not tuple and hasattr(inputs, "dtype")):
             raise hints.apply_error(self, inputs)
         nodes, arrays, wanted = [], [], False
         for x in inputs:
-            x = x if isinstance(x, Variable) else as_variable(x)
-            if x.layout is not None:
-                self.layout = x.layout.check(self)
-                break
+            if type(x) is not Variable:
+                x = x if isinstance(x, Variable) else as_variable(x)
+                if x.layout is not None:
+                    self.layout = x.layout.check(self)
+                    return [], []
             # a Future waits for its array here, so the function that completes it gets a smaller
             # number
             node = x.node

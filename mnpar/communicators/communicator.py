@@ -169,6 +169,9 @@ class Communicator:
         # (parallel/data/fingerprint.py)
         self.made: Counter[str] = Counter()
         self.models = KnownModels()
+        # the groups that grids of its ranks need, which are freed with it: by the grid's parts, and
+        # along which of its axes the ranks of a group lie (functions/divided/halo.py)
+        self.groups: dict[Any, Communicator] = {}
         self._configs: dict[str, Any] = {"batched_copy": True, "allreduce_grad_dtype": None}
 
     # ---- the group ----
@@ -290,6 +293,8 @@ class Communicator:
         """Free the communicator; all ranks call it, and none uses it afterwards."""
         if not self._closed:
             self._closed = _FINALIZED
+            for group in self.groups.values():
+                group.finalize()
             self.transport.finalize()
 
     def __enter__(self) -> Communicator:

@@ -240,6 +240,16 @@ def array_of(x: Variable | Array | Result) -> Array | Result:
     return x.array if isinstance(x, Variable) else x
 
 
+def is_divided(x: Any) -> bool:
+    """Return whether ``x`` is a divided Variable, of which each rank has a part."""
+    return getattr(x, "layout", None) is not None
+
+
+def own_array(x: Any) -> Array:
+    """Return the array that this rank has of an array or Variable: of a divided one its part."""
+    return array_of(x.part if is_divided(x) else x)
+
+
 def without_gradient(
     name: str, compute: Callable[[Array], Array], x: Variable | Array, elementwise: bool = False
 ) -> Variable:
@@ -274,7 +284,7 @@ def as_operand(x: Any, other: Any) -> Any:
     if not isinstance(x, (int, float, complex, np.generic)) and not backend.is_array(x):
         # which refuses them, with advice
         return backend.require_array(x) if isinstance(x, list | tuple) else NotImplemented
-    like = array_of(other)
+    like = own_array(other)
     if not backend.is_array(like):
         return np.asarray(x)
     dtype = like.dtype

@@ -20,7 +20,7 @@ from mnpar import backend, initializers
 from mnpar.backend import Array, Axis
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import config, get_dtype
-from mnpar.functions.node import array_of
+from mnpar.functions.node import is_divided, own_array
 from mnpar.functions.normalization.batch_normalization import (
     FixedBatchNormalization,
     batch_normalization,
@@ -199,7 +199,7 @@ class BatchNormalization(_RunningStatistics):
         ):
             reduced = reduced_axes(x.ndim, 1, self.axis)
             self._initialize_params(
-                tuple([n for axis, n in enumerate(x.shape) if axis not in reduced]), array_of(x)
+                tuple([n for axis, n in enumerate(x.shape) if axis not in reduced]), own_array(x)
             )
         gamma, beta = self._scale_and_shift()
         if not config.train:
@@ -564,7 +564,7 @@ class MultiNodeBatchNormalization(BatchNormalization):
     def _by_batch(
         self, x: Variable | Array, gamma: Variable | Array, beta: Variable | Array, decay: float
     ) -> Variable:
-        if self.comm.size == 1:
+        if self.comm.size == 1 or is_divided(x):  # the parts of an array are normalized together
             return super()._by_batch(x, gamma, beta, decay)
         x, order, shape = to_channel_view(type(self).__name__, x, self.axis, gamma=gamma, beta=beta)
         mean, var, count = multi_node_moments(self.comm, x, shape)

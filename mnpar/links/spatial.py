@@ -26,19 +26,11 @@ from numpy.typing import DTypeLike
 
 from mnpar import backend, initializers
 from mnpar.backend import Array, ArrayModule
-from mnpar.functions import exchange, halo_exchange, local_convolution_2d, local_deconvolution_2d
+from mnpar.functions import local_convolution_2d, local_deconvolution_2d
 from mnpar.functions.divided.blocks import copy_all_to
 from mnpar.functions.divided.halo import SpatialGrid, require_grid
-from mnpar.functions.divided.spatial_convolution import (
-    spatial_convolution_nd,
-    spatial_deconvolution_nd,
-    spatial_depthwise_convolution_2d,
-)
-from mnpar.functions.divided.spatial_normalization import (
-    spatial_group_normalization,
-    spatial_layer_normalization,
-)
-from mnpar.functions.divided.spatial_reduction import spatial_linear
+from mnpar.functions.divided.layout import DividedVariable, divided
+from mnpar.functions.divided.spatial import block_of, spatial_convolution_nd, spatial_linear
 from mnpar.initializers.initializer import InitialValue
 from mnpar.kernels.windows import PerAxis
 from mnpar.link import GradientComms, Link
@@ -78,9 +70,14 @@ def broadcast_params(grid: SpatialGrid, link: Any) -> None:
                 param.array[...] = grid.comm.bcast(param.array)
 
 
+def _part(y: Any, grid: SpatialGrid) -> Variable:
+    """Return this rank's part of outputs; of those with one cell all ranks have the whole."""
+    return (y if isinstance(y, DividedVariable) else divided(y, grid)).part
+
+
 class OnGrid:
-    """The mixin by which a serial layer becomes one on a grid: it takes the grid, and broadcasts
-    initial parameters.
+    """The mixin by which a serial layer becomes one on a grid: it takes the grid, broadcasts
+    initial parameters, and is called with this rank's block, of which it makes a divided Variable.
     """
 
     def __init__(self, grid: SpatialGrid, *args: Any, **kwargs: Any) -> None:
@@ -88,6 +85,12 @@ class OnGrid:
         super().__init__(*args, **kwargs)
         self.grid = grid
         broadcast_params(grid, self)
+
+    def forward(self, x: Variable | Array, shape: Sequence[int] = ()) -> Variable:
+        """Map this rank's block (N, C, …) of an image of ``shape`` to its block of the outputs."""
+        x, _, shape = block_of(type(self).__name__, x, self.grid, shape)
+        image = divided(x, self.grid, shape=(*x.shape[:2], *shape))
+        return _part(super().forward(image), self.grid)  # type: ignore[misc]  # a Link's
 
     def gradient_comms(self) -> GradientComms:
         """Add the ranks of the grid."""
@@ -203,24 +206,6 @@ class SpatialConvolution3D(_SpatialConvolution, Convolution3D):
 
 
 class _SpatialDeconvolution(OnGrid):
-    def forward(self: Any, x: Variable | Array, shape: Sequence[int] = ()) -> Variable:
-        """Map this rank's block (N, in_channels, …) of values of ``shape`` to its block (N,
-        out_channels, …) of the image.
-        """
-        self._infer_sizes(x)
-        return spatial_deconvolution_nd(
-            x,
-            self.grid,
-            shape,
-            self.W,
-            self.b,
-            self.stride,
-            self.pad,
-            self.outsize,
-            self.dilate,
-            self.groups,
-        )
-
     def output_shape(self: Any, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the whole shape of the image that values of ``shape`` make."""
         if self.outsize is not None:
@@ -315,15 +300,6 @@ class SpatialDepthwiseConvolution2D(OnGrid, DepthwiseConvolution2D):
         >>> mnpar.run(program, ranks=2)
         [(1, 8, 3, 5), (1, 8, 3, 5)]
     """
-
-    def forward(self, x: Variable | Array, shape: Sequence[int] = ()) -> Variable:
-        """Map this rank's block (N, C, H, W) of an image of ``shape`` to its block (N, C M, …) of
-        the outputs.
-        """
-        self._infer_sizes(x)
-        return spatial_depthwise_convolution_2d(
-            x, self.grid, shape, self.W, self.b, self.stride, self.pad
-        )
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the whole shape of the outputs of an image of ``shape``."""
@@ -522,6 +498,10 @@ class _SpatialLocalLayer(Divided):
         stop = (shape[0], *box.stop, *shape[3:])
         initialize_part(parameter, shape, Box(start, stop))
 
+    def _cut(self, p: Parameter | None) -> Any:
+        """Return a parameter as a divided Variable: axes 1 and 2 are cut."""
+        return None if p is None else divided(p, self.grid, (1, 2), p.whole)
+
     @property
     def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
@@ -578,8 +558,10 @@ class SpatialLocalConvolution2D(_SpatialLocalLayer, LocalConvolution2D):
         if not self.W.is_initialized:
             self.channels = x.shape[1]
             self._complete()
-        chunk = halo_exchange(x, self.grid, self.in_size, self.ksize, self.stride)
-        return local_convolution_2d(chunk, self.W, self.b, self.stride)
+        block = block_of(type(self).__name__, x, self.grid, self.in_size)
+        image = divided(x, self.grid, shape=(*block.x.shape[:2], *block.shape))
+        y: Any = local_convolution_2d(image, self._cut(self.W), self._cut(self.b), self.stride)
+        return _part(y, self.grid)
 
 
 class SpatialLocalDeconvolution2D(_SpatialLocalLayer, LocalDeconvolution2D):
@@ -632,11 +614,13 @@ class SpatialLocalDeconvolution2D(_SpatialLocalLayer, LocalDeconvolution2D):
         ``shape``, of all values, is not needed.
         """
         assert self.in_size is not None
-        window = Window.of(2, self.ksize, self.stride)
-        seen = window.reads(self.grid.block(window.outputs(self.in_size))).shape
-        chunk = local_deconvolution_2d(x, self.W, None, self.stride, seen)
-        y: Variable = exchange(self.grid.comm, chunk, self.grid.halo(self.in_size, window).adjoint)
-        return y if self.b is None else y + self.b
+        shape = Window.of(2, self.ksize, self.stride).outputs(self.in_size)
+        block = block_of(type(self).__name__, x, self.grid, shape)
+        values = divided(x, self.grid, shape=(*block.x.shape[:2], *shape))
+        y: Any = local_deconvolution_2d(
+            values, self._cut(self.W), self._cut(self.b), self.stride, self.in_size
+        )
+        return _part(y, self.grid)
 
 
 class SpatialBatchNormalization(MultiNodeBatchNormalization):
@@ -714,10 +698,6 @@ class SpatialLayerNormalization(OnGrid, LayerNormalization):
     def __init__(self, grid: SpatialGrid, size: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
         super().__init__(grid, size, *args, **kwargs)
 
-    def forward(self, x: Variable | Array, shape: Sequence[int] = ()) -> Variable:
-        """Return this rank's block (N, C, …) of an image of ``shape``, normalized."""
-        return spatial_layer_normalization(x, self.grid, shape, self.gamma, self.beta, self.eps)
-
 
 class SpatialGroupNormalization(OnGrid, GroupNormalization):
     """:class:`GroupNormalization` of samples that are cut into blocks.
@@ -734,10 +714,3 @@ class SpatialGroupNormalization(OnGrid, GroupNormalization):
         >>> mnpar.run(program, ranks=2)
         [[[[-1.0]]], [[[1.0]]]]
     """
-
-    def forward(self, x: Variable | Array, shape: Sequence[int] = ()) -> Variable:
-        """Return this rank's block (N, C, …) of an image of ``shape``, normalized."""
-        self._infer_sizes(x, 1)
-        return spatial_group_normalization(
-            x, self.grid, shape, self.groups, self.gamma, self.beta, self.eps
-        )

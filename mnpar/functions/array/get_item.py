@@ -12,7 +12,15 @@ from mnpar import backend
 from mnpar.backend import Array, AxisIndex, Index
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import Shape, unbroadcast
-from mnpar.functions.node import GenericFunction, array_of, as_operand, check_labels, show_shapes
+from mnpar.functions.node import (
+    GenericFunction,
+    array_of,
+    as_operand,
+    check_labels,
+    is_divided,
+    own_array,
+    show_shapes,
+)
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.rows import add_rows
 from mnpar.variable import Variable, as_variable
@@ -216,9 +224,14 @@ def where(
         >>> F.where(np.array([True, False]), np.array([1.0, 2.0]), 0).array
         array([1., 0.])
     """
-    mask, a, b = array_of(condition), as_operand(x, y), as_operand(y, x)
+    a, b = as_operand(x, y), as_operand(y, x)
+    if is_divided(condition):
+        cut: Any = condition
+        own = cut.layout.divided(Variable(cut.part.array != 0, requires_grad=False))
+        return cut.layout.apply(Where(own), (a, b))[0]  # type: ignore[no-any-return]
+    mask = array_of(condition)
     if type(mask) is not np.ndarray:
         mask = backend.require_array(backend.wrap_scalar(mask))
     if not mask.ndim:
-        mask = backend.to_device_of(mask, array_of(a))
+        mask = backend.to_device_of(mask, own_array(a))
     return Where(mask if mask.dtype.kind == "b" else mask != 0).apply((a, b))[0]

@@ -13,7 +13,7 @@ from mnpar.functions.activation.softmax import Softmax
 from mnpar.functions.array.broadcast import broadcast_to
 from mnpar.functions.array.get_item import Where
 from mnpar.functions.array.shape import cast
-from mnpar.functions.node import GenericFunction, array_of, show_shapes
+from mnpar.functions.node import GenericFunction, array_of, own_array, show_shapes
 from mnpar.kernels.attention import BlockedAttention
 from mnpar.kernels.blas import matrix_transpose
 from mnpar.variable import Variable, as_variable
@@ -138,7 +138,7 @@ def attend(
         shown, causal = seen if shown is None else shown & seen, False
     if shown is not None:
         shown = xp.broadcast_to(shown, (*q.shape[:-1], S))
-    return Attention(scale, causal, shown, backend.memory_order(q.array)).apply(
+    return Attention(scale, causal, shown, backend.memory_order(own_array(q))).apply(
         tuple(map(_dense, (q, k, v)))
     )[0]
 
@@ -147,6 +147,8 @@ def _dense(x: Variable) -> Variable:
     """A Variable without gaps in memory: rows far apart, as those of heads are, are read several
     times as slowly.
     """
+    if x.layout is not None:  # the rule comes here again, with parts
+        return x
     gaps = (
         type(x.array) is np.ndarray and not x.array.flags.c_contiguous and 0 not in x.array.strides
     )

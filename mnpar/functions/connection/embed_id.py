@@ -27,8 +27,11 @@ def embed_id(x: Variable | Array, W: Variable | Array, ignore_label: int | None 
         array([[3., 4.],
                [0., 0.]])
     """
-    numbers = as_variable(x).array
-    W = as_variable(W)
+    x, W = as_variable(x), as_variable(W)
+    if x.layout is not None:  # each place by itself
+        part = embed_id(x.part, x.layout.shared(W), ignore_label)  # type: ignore[attr-defined]
+        return x.layout.like((*x.shape, part.shape[-1])).divided(part)  # type: ignore[no-any-return]
+    numbers = x.array
     if numbers.dtype.kind not in "iu":
         raise ValueError(f"embed_id: x names rows by integers, not by {numbers.dtype}")
     counted = numbers != ignore_label if ignore_label is not None else None

@@ -27,6 +27,9 @@ class Linear(GenericFunction):
     multilinear = True
     summands = slice(2, None)
 
+    def __init__(self, n_batch_axes: int = 1) -> None:
+        self.n_batch_axes = n_batch_axes  # of a divided x; all other x have one
+
     def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
         self.retain_inputs((0, 1))
         y = multiply_by_rows(x, W)
@@ -141,7 +144,7 @@ def linear(
             f"linear: b of shape {b.shape} must have shape {weights[:1]}, one for each row "
             f"of W {weights}"
         )
-    if len(shape) > 2 and (x.layout is None or n_batch_axes > 1):
+    if len(shape) > 2 and x.layout is None:
         x = reshape(x, (math.prod(shape[:n_batch_axes]), D))  # (N, …) → (N, D)
-    y = Linear().apply((x, W) if b is None else (x, W, b))[0]
+    y = Linear(n_batch_axes).apply((x, W) if b is None else (x, W, b))[0]
     return y if n_batch_axes == 1 else reshape(y, (*shape[:n_batch_axes], weights[0]))

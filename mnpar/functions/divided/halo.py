@@ -57,6 +57,10 @@ class SpatialGrid:
         self.dims = tuple(map(index, dims))
         # the Parameters that were found to be the same on all ranks, by id (layout.py)
         self.seen: dict[int, Any] = {}
+        # what was made of this grid before: layouts by shape and axes (layout.py), and other grids
+        # of its ranks, or of groups of them
+        self.layouts: dict[Any, Any] = {}
+        self._grids: dict[Any, SpatialGrid] = {self.dims: self}
         if min(self.dims, default=1) < 1 or math.prod(self.dims) > comm.size:
             raise ValueError(
                 f"a SpatialGrid of {self.dims} parts has 1 part or more on an axis, and one "
@@ -66,9 +70,39 @@ class SpatialGrid:
 
     def with_dims(self, dims: Sequence[int]) -> SpatialGrid:
         """Return another grid of the same ranks."""
-        grid = SpatialGrid(self.comm, dims)
-        grid.seen = self.seen
+        dims = tuple(dims)
+        grid = self._grids.get(dims)
+        if grid is None:
+            grid = self._grids[dims] = SpatialGrid(self.comm, dims)
+            grid.seen, grid._grids = self.seen, self._grids
         return grid
+
+    def group(self, along: Sequence[bool]) -> Communicator:
+        """Return the communicator of this rank and those that are beside it along some axes of the
+        grid, and at the same place along all others. Ranks that the grid does not need are the last
+        of the first group. All ranks of the grid call this.
+        """
+        along = tuple([inside or n == 1 for inside, n in zip(along, self.dims, strict=True)])
+        if all(along):
+            return self.comm
+        key, groups = (self.dims, along), self.comm.groups
+        if key not in groups:
+            color, rank = 0, self.comm.rank
+            if rank < math.prod(self.dims):
+                at = np.unravel_index(rank, self.dims)
+                for place, parts, inside in zip(at, self.dims, along, strict=True):
+                    color = color if inside else color * parts + int(place)
+            group = self.comm.split(color, rank)
+            assert group is not None
+            groups[key] = group
+        return groups[key]
+
+    def within(self, along: Sequence[bool], dims: Sequence[int]) -> SpatialGrid:
+        """Return a grid of the ranks of :meth:`group`; all ranks call this."""
+        key = self.dims, tuple(along), tuple(dims)
+        if key not in self._grids:
+            self._grids[key] = SpatialGrid(self.group(along), dims)
+        return self._grids[key]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SpatialGrid:
         return self  # ranks are not copied

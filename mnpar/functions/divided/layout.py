@@ -11,6 +11,7 @@ Everything inside a rule, and all of backward, works on parts, which are ordinar
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -27,13 +28,14 @@ from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import split_axis
 from mnpar.functions.communication.exchange import exchange
 from mnpar.functions.communication.shared import copy_to, gather_from
-from mnpar.functions.divided.blocks import JoinPieces, slices_within
+from mnpar.functions.divided.blocks import JoinPieces, copy_all_to, slices_within
 from mnpar.functions.divided.halo import SpatialGrid, require_grid
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, Plan, blocks
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
+    from mnpar.communicators.communicator import Communicator
     from mnpar.function_node import FunctionNode
 
 _above = lazy.names_above(__name__, rule_of="mnpar.functions.divided.rules")
@@ -42,6 +44,9 @@ REMEDY = (
     "x.gather() gives every rank the whole array, x.repartition(grid, axes) cuts it along other "
     "axes"
 )
+
+
+REMEMBERED = 1000  # layouts of one grid
 
 
 @lru_cache(maxsize=1000)
@@ -59,10 +64,6 @@ def _boxes(
     return tuple(found)
 
 
-def _parts(dims: tuple[int, ...], axes: tuple[int, ...], axis: int) -> int:
-    return dims[axes.index(axis)] if axis in axes else 1
-
-
 class GridLayout:
     """How an array is cut over a grid.
 
@@ -76,6 +77,11 @@ class GridLayout:
         TypeError: the grid is none; ValueError: not as many axes as the grid has, or not in rising
             order.
 
+    Attributes:
+        boxes, box: the cells of the whole array that each rank has, and those that this rank has.
+        cut_axes: the axes that have more than one part; all of the grid's where it does not need
+            all ranks.
+
     Example:
         >>> import mnpar
         >>> def program(comm):
@@ -85,7 +91,10 @@ class GridLayout:
         [Box(start=(0, 0), stop=(3, 3)), Box(start=(0, 3), stop=(3, 5))]
     """
 
-    __slots__ = ("axes", "grid", "shape")
+    __slots__ = ("axes", "box", "boxes", "cut_axes", "grid", "shape")
+    boxes: tuple[Box, ...]
+    box: Box
+    cut_axes: tuple[int, ...]
 
     def __init__(
         self, grid: SpatialGrid, shape: Sequence[int], axes: Sequence[int] | None = None
@@ -100,25 +109,13 @@ class GridLayout:
                 f"{grid} cuts {n} different axes of an array, in rising order, not the axes "
                 f"{tuple(given)} of an array of shape {self.shape}"
             )
-
-    @property
-    def boxes(self) -> tuple[Box, ...]:
-        """The cells of the whole array that each rank has."""
-        return _boxes(self.shape, self.grid.dims, self.axes, self.grid.comm.size)
-
-    @property
-    def box(self) -> Box:
-        """The cells that this rank has."""
-        return self.boxes[self.grid.comm.rank]
-
-    @property
-    def cut_axes(self) -> tuple[int, ...]:
-        """The axes that have more than one part; all of the grid's where it does not need all
-        ranks.
-        """
-        dims = self.grid.dims
-        idle = int(np.prod(dims)) < self.grid.comm.size
-        return tuple([a for a, parts in zip(self.axes, dims, strict=True) if parts > 1 or idle])
+        comm, dims = grid.comm, grid.dims
+        self.boxes = _boxes(self.shape, dims, self.axes, comm.size)
+        self.box = self.boxes[comm.rank]
+        idle = math.prod(dims) < comm.size
+        self.cut_axes = tuple(
+            [a for a, parts in zip(self.axes, dims, strict=True) if parts > 1 or idle]
+        )
 
     def __repr__(self) -> str:
         return f"{self.shape} cut {self.grid.dims} along axes {self.axes}"
@@ -127,15 +124,50 @@ class GridLayout:
         """Return the layout of another array that this grid cuts, along the same axes if none are
         named.
         """
-        return GridLayout(self.grid, shape, self.axes if axes is None else axes)
+        axes = self.axes if axes is None else tuple(axes)
+        if axes == self.axes and shape == self.shape:
+            return self
+        return self.over(self.grid, shape, axes)
+
+    @staticmethod
+    def over(grid: SpatialGrid, shape: Sequence[int], axes: Sequence[int]) -> GridLayout:
+        """Return GridLayout(grid, shape, axes), made once: networks meet the same ones again."""
+        key = tuple(shape), tuple(axes)
+        found: GridLayout | None = grid.layouts.get(key)
+        if found is None:
+            if len(grid.layouts) > REMEMBERED:
+                grid.layouts.clear()
+            found = grid.layouts[key] = GridLayout(grid, *key)
+        return found
+
+    def only(self, axes: Sequence[int]) -> GridLayout:
+        """Return the layout of the same array cut along some of the axes alone: into as many parts,
+        of which the first ranks have one each.
+        """
+        kept = [d for a, d in zip(self.axes, self.grid.dims, strict=True) if a in axes]
+        return self.over(self.grid.with_dims(kept), self.shape, [a for a in self.axes if a in axes])
+
+    def parts_along(self, axis: int) -> int:
+        """Return into how many parts an axis is cut."""
+        return self.grid.dims[self.axes.index(axis)] if axis in self.axes else 1
+
+    def group(self, axes: Sequence[int]) -> Communicator:
+        """Return the communicator of the ranks whose parts are beside each other along some axes,
+        and at the same place along all others; all ranks call this.
+        """
+        return self.grid.group([a in axes for a in self.axes])
 
     def matches(self, other: GridLayout) -> bool:
         """Return whether both cut an array of one shape alike."""
-        return (self.shape, self.axes, self.grid.dims) == (
-            other.shape,
-            other.axes,
-            other.grid.dims,
-        ) and self.grid.comm is other.grid.comm
+        return self is other or (
+            (self.shape, self.axes, self.grid.dims)
+            == (
+                other.shape,
+                other.axes,
+                other.grid.dims,
+            )
+            and self.grid.comm is other.grid.comm
+        )
 
     def divided(self, part: Variable) -> DividedVariable:
         """Return a divided Variable of this layout, of which this rank has ``part``.
@@ -174,23 +206,24 @@ class GridLayout:
         """Raise LayoutError, with what can be done."""
         raise LayoutError(f"{who} of a divided array, of shape {self}: {why}. {REMEDY}")
 
-    def spatial(self, who: str, first: int = 2) -> SpatialGrid:
+    def spatial(self, first: int = 2) -> SpatialGrid:
         """Return the grid that cuts all axes from ``first`` on: into 1 part those that this one
-        does not name.
-
-        Raises:
-            LayoutError: an earlier axis is cut.
+        does not name. Where axes before are cut, too, it is a grid of those ranks that have the
+        same part of these.
         """
-        if [a for a in self.cut_axes if a < first]:
-            self.refuse(who, f"axes before axis {first} must be whole")
-        dims = [_parts(self.grid.dims, self.axes, a) for a in range(first, len(self.shape))]
-        return self.grid.with_dims(dims)
+        dims = [self.parts_along(a) for a in range(first, len(self.shape))]
+        if not [a for a in self.cut_axes if a < first]:
+            return self.grid.with_dims(dims)
+        return self.grid.within([a >= first for a in self.axes], dims)
 
     def take_own(self, x: Any) -> Variable:
         """Return the cells that this rank's part meets of an array that every rank has, where the
         two are broadcast: what backward brings is the sum over ranks.
         """
-        x = self.shared(x)
+        return self.take_cells(self.shared(x))
+
+    def take_cells(self, x: Variable) -> Variable:
+        """Return what this rank's part meets of a whole array where the two are broadcast."""
         lead = len(self.shape) - x.ndim
         box = self.box
         index = tuple(
@@ -210,6 +243,14 @@ class GridLayout:
         x = as_variable(x)
         self.check_same(x)
         return copy_to(self.grid.comm, x) if x.requires_grad else x
+
+    def shared_all(self, *params: Any) -> list[Any]:
+        """Return :meth:`shared` of several arrays, of which the gradients of small ones travel
+        together; Nones stay Nones.
+        """
+        self.check_same(*params)
+        found = copy_all_to(self.grid.comm, *params)
+        return [None if p is None else as_variable(p) for p in found]
 
     def check_same(self, *params: Any) -> None:
         """Check, when the grid first meets a Parameter, that all ranks have the same values.
@@ -276,7 +317,7 @@ class GridLayout:
         want = tuple([_inner(box, first) for box in wants])
         if have == want:
             return x.part
-        y: Variable = exchange(self.grid.comm, x.part, _plan(have, want))
+        y: Variable = exchange(self.grid.comm, x.part, plan_between(have, want))
         return y
 
     def gathered(self, x: DividedVariable) -> Variable:
@@ -300,7 +341,8 @@ def _inner(box: Box, first: int) -> Box:
 
 
 @lru_cache(maxsize=1000)
-def _plan(have: tuple[Box, ...], want: tuple[Box, ...]) -> Plan:
+def plan_between(have: tuple[Box, ...], want: tuple[Box, ...]) -> Plan:
+    """Return the plan that brings each rank what it wants; remembered."""
     return Plan(have, want)
 
 

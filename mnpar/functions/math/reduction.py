@@ -10,11 +10,12 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import HALVES, Array, Axis
+from mnpar.configuration import no_backprop_mode
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.shape import cast
 from mnpar.functions.math.exponential import exp
-from mnpar.functions.node import GenericFunction, Operand, normalize_axes, without_gradient
+from mnpar.functions.node import GenericFunction, Operand, normalize_axes
 from mnpar.kernels.dtypes import as_floating, floating_dtype, upcast_halves
 from mnpar.kernels.rows import reduce_rows
 from mnpar.kernels.sums import sum_array
@@ -203,6 +204,22 @@ def min(x: Variable | Array, axis: Axis = None, keepdims: bool = False) -> Varia
     return Min(axis, keepdims).apply((x,))[0]
 
 
+class ArgMax(Reduction):
+    """Where the largest element is, the first one of several; nothing flows back."""
+
+    extremum = "max"
+
+    def forward(self, x: Array) -> Array:
+        found = getattr(x, f"arg{self.extremum}")(axis=self.axis)
+        return backend.get_array_module(x).asarray(found, "i4")
+
+
+class ArgMin(ArgMax):
+    """Where the smallest element is, the first one of several; nothing flows back."""
+
+    extremum = "min"
+
+
 def argmax(x: Variable | Array, axis: int | None = None) -> Variable:
     """The place of the largest element, the first one if there are several; nothing flows back.
 
@@ -218,9 +235,8 @@ def argmax(x: Variable | Array, axis: int | None = None) -> Variable:
         >>> F.argmax(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
         array([1, 0], dtype=int32)
     """
-    return without_gradient(
-        "argmax", lambda x: backend.get_array_module(x).asarray(x.argmax(axis=axis), "i4"), x
-    )
+    with no_backprop_mode():
+        return ArgMax(axis).apply((x,))[0]
 
 
 def argmin(x: Variable | Array, axis: int | None = None) -> Variable:
@@ -238,9 +254,8 @@ def argmin(x: Variable | Array, axis: int | None = None) -> Variable:
         >>> F.argmin(np.array([[1.0, 2.0], [4.0, 3.0]]), axis=1).array
         array([0, 1], dtype=int32)
     """
-    return without_gradient(
-        "argmin", lambda x: backend.get_array_module(x).asarray(x.argmin(axis=axis), "i4"), x
-    )
+    with no_backprop_mode():
+        return ArgMin(axis).apply((x,))[0]
 
 
 class LogSumExp(Reduction):

@@ -1,5 +1,4 @@
-"""Local contrast normalization: each place less the mean around it, over the deviation around it,
-of one image or of blocks.
+"""Local contrast normalization: each place less the mean around it, over the deviation around it.
 
 Both means are Gaussian, over the window and all channels. The weights are products of one factor
 for each axis, so the sum over channels is taken first and each axis after the other: 2k numbers for
@@ -8,27 +7,22 @@ each place instead of C·k². In blocks, the halo is that of one channel, exchan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
-from mnpar.functions.array.pad import pad
-from mnpar.functions.divided.blocks import check_block, windowed
-from mnpar.functions.divided.halo import SpatialGrid
-from mnpar.functions.node import GenericFunction, array_of
+from mnpar.functions.math.rounding import sign
+from mnpar.functions.node import GenericFunction
 from mnpar.functions.normalization.moments import cast
 from mnpar.kernels.dtypes import compute_dtype, upcast_halves
 from mnpar.kernels.windows import Numbers, PerAxis, numbers_per_axis
-from mnpar.plans import Window
 from mnpar.variable import Variable, as_variable
 
 Weights = tuple[tuple[float, ...], ...]
 
 
-class Blur(GenericFunction):
+class BlurWithin(GenericFunction):
     """Weighted sums along the last axes, one after the other; of windows that lie within x or,
     ``full``, that touch it.
 
@@ -60,7 +54,24 @@ class Blur(GenericFunction):
         return y
 
     def backward(self, gy: Variable | Array) -> InputGradients:
-        return lambda: Blur(self.weights, not self.full)(gy)
+        return lambda: BlurWithin(self.weights, not self.full)(gy)
+
+
+class Blur(GenericFunction):
+    """Weighted sums around each place, over windows of odd lengths; beyond the edges are zeros. It
+    is its own adjoint.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def forward(self, x: Array) -> Array:
+        before = x.ndim - len(self.weights)
+        around = [(0, 0)] * before + [(len(w) // 2, len(w) // 2) for w in self.weights]
+        return BlurWithin(self.weights).forward(backend.get_array_module(x).pad(x, around))
+
+    def backward(self, gy: Variable | Array) -> InputGradients:
+        return lambda: Blur(self.weights)(gy)
 
 
 def gaussian_weights(ksize: Numbers) -> Weights:
@@ -85,19 +96,6 @@ def _ksize(who: str, ksize: PerAxis, ndim: int) -> Numbers:
             f"{who}: ksize = {ksize}: a window with a place in its middle has an odd length"
         )
     return numbers
-
-
-def _normalized(x: Variable, blur: Callable[[Variable], Variable]) -> Variable:
-    """y = v / s, v = x - g∗x, s² = g∗v², and s = 1 where that is 0; ``blur`` is g∗ of one
-    channel.
-    """
-    dtype, x = x.dtype, cast(x, compute_dtype(x))
-    share = 1 / max(x.shape[1], 1)
-    v = x - blur(x.sum(axis=1, keepdims=True)) * share
-    squares = blur((v * v).sum(axis=1, keepdims=True)) * share
-    # there v is 0 too: any root will do, and this has a derivative
-    none = (array_of(squares) == 0).astype(squares.dtype)
-    return cast(v / (squares + none) ** 0.5, dtype)  # type: ignore[no-any-return]
 
 
 def local_contrast_normalization(x: Variable | Array, ksize: PerAxis) -> Variable:
@@ -138,43 +136,16 @@ def local_contrast_normalization(x: Variable | Array, ksize: PerAxis) -> Variabl
         )
     K = _ksize("local_contrast_normalization", ksize, n)
     weights = gaussian_weights(K)
-    around = [(0, 0), (0, 0), *[(k // 2, k // 2) for k in K]]
-    return _normalized(x, lambda z: Blur(weights).apply((pad(z, around),))[0])
-
-
-def spatial_local_contrast_normalization(
-    x: Variable | Array, grid: SpatialGrid, shape: Sequence[int], ksize: PerAxis
-) -> Variable:
-    """:func:`local_contrast_normalization` of an image that is cut into blocks.
-
-    Args:
-        x: this rank's block (N, C, …).
-        grid: all ranks of its communicator call this.
-        shape: of the whole image, its spatial axes.
-        ksize: as in :func:`local_contrast_normalization`.
-
-    Returns:
-        ``x``'s shape and dtype.
-
-    Example:
-        >>> import numpy as np, mnpar
-        >>> import mnpar.functions as F
-        >>> def program(comm):
-        ...     x = np.array([[[0.0, 0.0, 0.0]]]) if comm.rank == 0 else np.array([[[1.0, 1.0]]])
-        ...     return F.spatial_local_contrast_normalization(
-        ...         x, mnpar.SpatialGrid(comm, (2,)), (5,), 3
-        ...     ).array.round(2)
-        >>> mnpar.run(program, ranks=2)
-        [array([[[ 0.  ,  0.  , -1.01]]]), array([[[1.  , 1.01]]])]
-    """
-    x, shape = check_block("spatial_local_contrast_normalization", x, grid, shape)
-    K = _ksize("spatial_local_contrast_normalization", ksize, len(shape))
-    weights = gaussian_weights(K)
-    window = Window.of(len(shape), K, 1, tuple([k // 2 for k in K]))
 
     def blur(z: Variable) -> Variable:
-        return windowed(
-            z, grid, shape, window, lambda chunk, _: Blur(weights).apply((chunk,))[0], (1, z.dtype)
-        )
+        """g∗ of the sum of the channels."""
+        return Blur(weights).apply((z.sum(axis=1, keepdims=True),))[0]
 
-    return _normalized(x, blur)
+    # y = v / s, v = x - g∗x, s² = g∗v², and s = 1 where that is 0
+    dtype, x = x.dtype, cast(x, compute_dtype(x))
+    share = 1 / max(x.shape[1], 1)
+    v = x - blur(x) * share
+    squares = blur(v * v) * share
+    # there v is 0 too: any root will do, and this has a derivative
+    none = 1 - sign(squares)
+    return cast(v / (squares + none) ** 0.5, dtype)

@@ -10,14 +10,16 @@ each other's transposes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
+from mnpar.configuration import no_backprop_mode
 from mnpar.function_node import InputGradients
-from mnpar.functions.node import GenericFunction, any_axes, array_of, for_axes
+from mnpar.functions.node import GenericFunction, any_axes, array_of, for_axes, is_divided
 from mnpar.kernels import pooling as kernel
 from mnpar.kernels.channels_last import is_channels_last
 from mnpar.kernels.dtypes import upcast_halves
@@ -42,6 +44,32 @@ def pooling_windows(
     )
 
 
+def check_maxima(
+    who: str,
+    size: Sequence[int],
+    ksize: Sequence[int],
+    stride: Sequence[int],
+    pad: Sequence[int],
+    out: Sequence[int],
+) -> None:
+    """Check that each window sees some cell of the image.
+
+    Args:
+        size: of the image; ``pad`` (before it) and ``out``, how many windows there are.
+
+    Raises:
+        ValueError: one sees padding only, which has no maximum.
+    """
+    for n, K, s, p, o in zip(size, ksize, stride, pad, out, strict=True):
+        if p >= K or (o - 1) * s - p >= n:
+            raise ValueError(
+                f"{who}: with ksize {tuple(ksize)}, stride {tuple(stride)}, pad {tuple(pad)} a "
+                f"window over {tuple(size)} sees "
+                "padding only, which has no maximum: pad less than the window, or leave "
+                "cover_all out"
+            )
+
+
 class MaxPooling(GenericFunction):
     """``y`` is the maximum of each window; ``gx`` adds ``gy`` where the maximum was, at the first
     of equal ones.
@@ -64,7 +92,7 @@ class MaxPooling(GenericFunction):
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
         if not isinstance(gy, Variable):
             return lambda: self._spread(x, y, gy)
-        return lambda: Spread(self.windows, self.places(array_of(x), array_of(y)))(gy)
+        return lambda: Spread(self.windows, places_of(self.windows, array_of(x), array_of(y)))(gy)
 
     def _spread(self, x: Array, y: Array, gy: Array) -> Array:
         """The gradient at once, without the picture of places, in blocks of samples that stay in
@@ -106,20 +134,31 @@ class MaxPooling(GenericFunction):
         if not fits:
             gx[...] = image[(..., *windows.inside)]
 
-    def places(self, x: Array, y: Array) -> Array:
-        """Which offset within its window each maximum has: of equal ones the first."""
-        xp = backend.get_array_module(x)
-        found = xp.zeros(y.shape, np.int32)
-        free = xp.ones(y.shape, bool)
-        cells = self.windows.cells(self.windows.pad_image(x))
-        inside = self.windows.pad_image(xp.ones((1, 1, *self.windows.size), bool), False)
-        for i, (cell, counts) in enumerate(zip(cells, self.windows.cells(inside), strict=True)):
-            here = cell == y
-            here &= free
-            here &= counts
-            free ^= here
-            found += here * np.int32(i)
-        return found
+
+def places_of(windows: Windows, x: Array, y: Array) -> Array:
+    """Return the offset within its window that each maximum has: of equal ones the first."""
+    xp = backend.get_array_module(x)
+    found = xp.zeros(y.shape, np.int32)
+    free = xp.ones(y.shape, bool)
+    cells = windows.cells(windows.pad_image(x))
+    inside = windows.pad_image(xp.ones((1, 1, *windows.size), bool), False)
+    for i, (cell, counts) in enumerate(zip(cells, windows.cells(inside), strict=True)):
+        here = cell == y
+        here &= free
+        here &= counts
+        free ^= here
+        found += here * np.int32(i)
+    return found
+
+
+class MaxPlaces(GenericFunction):
+    """Where in its window each maximum is; nothing flows back."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+
+    def forward(self, x: Array) -> Array:
+        return places_of(self.windows, x, MaxPooling(self.windows).forward(x))
 
 
 class Spread(GenericFunction):
@@ -189,19 +228,13 @@ def max_pooling_nd(
     """
     x = as_variable(x)
     windows = pooling_windows(who, ndim, x, ksize, stride, pad, cover_all)
-    for size, K, s, p, o in zip(
-        windows.size, windows.K, windows.stride, windows.pad, windows.out, strict=True
-    ):
-        if p >= K or (o - 1) * s - p >= size:
-            raise ValueError(
-                f"{who}: with ksize {windows.K}, stride {windows.stride}, pad {windows.pad} a "
-                f"window over {windows.size} sees "
-                "padding only, which has no maximum: pad less than the window, or leave "
-                "cover_all out"
-            )
-    function = MaxPooling(windows)
-    (y,) = function.apply((x,))
-    return (y, function.places(x.array, y.array).astype(np.int32)) if return_indices else y
+    check_maxima(who, windows.size, windows.K, windows.stride, windows.pad, windows.out)
+    (y,) = MaxPooling(windows).apply((x,))
+    if not return_indices:
+        return y
+    with no_backprop_mode():
+        (places,) = MaxPlaces(windows).apply((x,))
+    return y, places if is_divided(places) else places.array
 
 
 max_pooling_1d = for_axes(

@@ -439,8 +439,20 @@ _reduction = [
         lambda x: F.min(x, axis=-1, keepdims=True),
         lambda x: x.min(1, keepdims=True),
     ),
-    Case("argmax", (), lambda x: F.argmax(x, axis=1), lambda x: x.argmax(1), differentiable=False),
-    Case("argmin", (), lambda x: F.argmin(x, axis=1), lambda x: x.argmin(1), differentiable=False),
+    Case(
+        "argmax",
+        (reduction.ArgMax,),
+        lambda x: F.argmax(x, axis=1),
+        lambda x: x.argmax(1),
+        differentiable=False,
+    ),
+    Case(
+        "argmin",
+        (reduction.ArgMin,),
+        lambda x: F.argmin(x, axis=1),
+        lambda x: x.argmin(1),
+        differentiable=False,
+    ),
     Case(
         "logsumexp",
         (reduction.LogSumExp,),

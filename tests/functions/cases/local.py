@@ -11,6 +11,8 @@ import numpy as np
 import mnpar.functions as F
 from mnpar.functions.connection import shift
 from mnpar.functions.divided import blocks
+from mnpar.functions.divided.rules.reductions import ExtremumPart
+from mnpar.functions.node import array_of
 from mnpar.functions.normalization import local_contrast_normalization
 from mnpar.functions.pooling import lp_pooling
 from tests.functions.cases.case import Case, N
@@ -132,11 +134,19 @@ CASES = [
     ),
     Case(
         "local_contrast_normalization",
-        (local_contrast_normalization.Blur,),
+        (local_contrast_normalization.Blur, local_contrast_normalization.BlurWithin),
         lambda x: F.local_contrast_normalization(x, 3),
         lambda x: contrast(x, (3, 3)),
         (IMAGE,),
         halves=HALVES,
+    ),
+    Case(
+        "max: what one rank gives",
+        (ExtremumPart,),
+        lambda x: ExtremumPart(
+            array_of(x).max(1, keepdims=True), array_of(x) == array_of(x).max(1, keepdims=True)
+        ).apply((x,))[0],
+        lambda x: x.max(1, keepdims=True),
     ),
     Case(
         "local_contrast_normalization: a long window",

@@ -311,7 +311,7 @@ CASES = [
     ),
     Case(
         "max_pooling_2d",
-        (pooling.MaxPooling, pooling.Spread, pooling.Pick),
+        (pooling.MaxPooling, pooling.MaxPlaces, pooling.Spread, pooling.Pick),
         lambda x: F.max_pooling_2d(x, 2),
         lambda x: pool(x, best, 2, cover_all=True, fill=-np.inf),
         (IMAGE,),

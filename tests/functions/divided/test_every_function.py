@@ -24,13 +24,13 @@ def whole(y):
     return y if y.layout is None else y.gather()
 
 
-def computed(case, comm=None, divided=(), axis=0):
-    """Outputs and gradients; some inputs are cut along an axis."""
+def computed(case, comm=None, divided=(), axes=(), dims=()):
+    """Outputs and gradients; some inputs are cut along some axes."""
     mnpar.random.seed(5)
     inputs = [mnpar.Variable(x) for x in case.arrays(SAMPLES)]
     cut = list(inputs)
     for i in divided:
-        cut[i] = mnpar.divided(inputs[i], mnpar.SpatialGrid(comm, (comm.size,)), (axis,))
+        cut[i] = mnpar.divided(inputs[i], mnpar.SpatialGrid(comm, dims), axes)
     found = several(case.call(*cut))
     ys = [whole(y) for y in found if isinstance(y, mnpar.Variable)]
     rng = np.random.default_rng(1)
@@ -43,8 +43,8 @@ def computed(case, comm=None, divided=(), axis=0):
     return [y.array for y in ys], [x.grad for x in inputs]
 
 
-def result_of(case, divided, axis, comm):
-    return computed(case, comm, divided, axis)
+def result_of(case, divided, axes, dims, comm):
+    return computed(case, comm, divided, axes, dims)
 
 
 def differs(found, expected):
@@ -58,16 +58,26 @@ def differs(found, expected):
     )
 
 
-def ways(case):
-    """Which inputs are divided, and along which axis: each alone, and all of one shape."""
+def inputs_to_divide(case):
+    """Each input alone, and all of one shape."""
     arrays = case.arrays(SAMPLES)
-    for i, x in enumerate(arrays):
-        for axis in range(x.ndim):
-            yield (i,), axis
+    yield from [((i,), x.ndim) for i, x in enumerate(arrays)]
     alike = tuple([i for i, x in enumerate(arrays) if x.shape == arrays[0].shape])
     if len(alike) > 1:
-        for axis in range(arrays[0].ndim):
-            yield alike, axis
+        yield alike, arrays[0].ndim
+
+
+def compare(case, divided, axes, dims, ranks, expected):
+    """Whether it is refused; else all ranks have the result of one process."""
+    try:
+        results = mnpar.run(functools.partial(result_of, case, divided, axes, dims), ranks=ranks)
+    except LayoutError:
+        return True
+    for result in results:
+        for found, right in zip(result, expected, strict=True):
+            assert len(found) == len(right)
+            assert not any(map(differs, found, right)), (divided, axes, dims)
+    return False
 
 
 @pytest.mark.filterwarnings("ignore")  # of numpy, about zeros in powers
@@ -75,12 +85,32 @@ def ways(case):
 @pytest.mark.parametrize("case", TESTED, ids=lambda case: case.id)
 def test_a_divided_input_gives_the_result_of_one_process_or_a_layout_error(case, ranks):
     expected = computed(case)
-    for divided, axis in ways(case):
-        try:
-            results = mnpar.run(functools.partial(result_of, case, divided, axis), ranks=ranks)
-        except LayoutError:
-            continue
-        for result in results:
-            for found, right in zip(result, expected, strict=True):
-                assert len(found) == len(right)
-                assert not any(map(differs, found, right)), (divided, axis)
+    for divided, ndim in inputs_to_divide(case):
+        for axis in range(ndim):
+            compare(case, divided, (axis,), (ranks,), ranks, expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", TESTED, ids=lambda case: case.id)
+def test_several_axes_of_an_input_may_be_divided_and_ranks_may_have_nothing(case):
+    expected = computed(case)
+    for divided, ndim in inputs_to_divide(case):
+        if ndim > 1:
+            compare(case, divided, (0, ndim - 1), (2, 2), 4, expected)
+            compare(case, divided, (ndim - 2, ndim - 1), (2, 1), 3, expected)
+
+
+# functions of which any axis of the first input may be cut
+WORKING = {
+    "sum", "mean", "max", "min", "argmax", "argmin", "logsumexp", "softmax", "log_softmax",
+    "matmul", "max_pooling_2d", "average_pooling_2d", "lp_pooling_nd", "unpooling_2d",
+    "upsampling_2d", "swish", "local_response_normalization", "normalize", "resize_images",
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", [c for c in TESTED if c.id in WORKING], ids=lambda case: case.id)
+def test_no_axis_of_the_input_is_refused(case):
+    expected = computed(case)
+    for axis in range(case.arrays(SAMPLES)[0].ndim):
+        assert not compare(case, (0,), (axis,), (2,), 2, expected), axis

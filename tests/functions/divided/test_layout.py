@@ -118,9 +118,10 @@ REFUSED = {
     "layouts": lambda x, grid, comm: x + mnpar.SpatialGrid(comm, (1, 2)).cut(IMAGES),
     "other axes": lambda x, grid, comm: x + grid.cut(IMAGES, (0, 3)),
     "divided weights": lambda x, grid, comm: F.convolution_2d(x, grid.cut(np.ones((1, 2, 3, 3)))),
-    "samples and features": lambda x, grid, comm: F.linear(
-        grid.cut(IMAGES, (0, 1)), np.ones((1, 234))
+    "channels": lambda x, grid, comm: F.convolution_2d(
+        grid.cut(IMAGES, (1, 2)), np.ones((1, 2, 3, 3))
     ),
+    "a piece for each place": lambda x, grid, comm: F.separate(x, axis=2),
 }
 
 

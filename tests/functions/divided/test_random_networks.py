@@ -2,7 +2,7 @@
 and gradients of gradients.
 
 ``MNPAR_NETWORKS=20000 pytest tests/functions/divided/test_random_networks.py`` tries as many as one
-likes.
+likes; ``MNPAR_NETWORKS_FIRST`` is the first seed.
 """
 
 import os
@@ -15,7 +15,8 @@ import mnpar.functions as F
 from mnpar.errors import LayoutError
 
 PIECE = 20
-COUNT = int(os.environ.get("MNPAR_NETWORKS", 120))
+FIRST = int(os.environ.get("MNPAR_NETWORKS_FIRST", 0))
+COUNT = FIRST + int(os.environ.get("MNPAR_NETWORKS", 120))
 KINDS = [
     *["convolution"] * 3,
     *["deconvolution", "max", "average", "average", "lp", "unpooling", "batch", "group", "layer"],
@@ -195,7 +196,7 @@ def outcome(seed):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("first", range(0, COUNT, PIECE))
+@pytest.mark.parametrize("first", range(FIRST, COUNT, PIECE))
 def test_random_networks_compute_what_one_process_does(first):
     outcomes = [outcome(seed) for seed in range(first, min(first + PIECE, COUNT))]
     assert outcomes.count("") > len(outcomes) // 2

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from mnpar.function_node import FunctionNode
 from mnpar.functions.divided.layout import Rule
-from mnpar.functions.divided.rules import losses, normalization, reductions, shapes, windows
+from mnpar.functions.divided.rules import (
+    losses,
+    normalization,
+    products,
+    reductions,
+    shapes,
+    windows,
+)
 from mnpar.functions.divided.rules.elementwise import elementwise
 from mnpar.functions.divided.rules.table import RULES
 
-_ = losses, normalization, reductions, shapes, windows  # they enter their rules in the table
+_ = (
+    losses,
+    normalization,
+    products,
+    reductions,
+    shapes,
+    windows,
+)  # they enter their rules in the table
 
 
 def rule_of(node: type[FunctionNode]) -> Rule | None:

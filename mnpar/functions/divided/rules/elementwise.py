@@ -13,11 +13,12 @@ from mnpar.functions.activation.gelu import Gelu
 from mnpar.functions.activation.prelu import PReLU
 from mnpar.functions.activation.relu import ELU, LeakyReLU, ReLU
 from mnpar.functions.activation.softplus import Softplus
+from mnpar.functions.activation.swish import Swish
 from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.get_item import Where
 from mnpar.functions.array.shape import Cast, Copy
 from mnpar.functions.divided.layout import GridLayout
-from mnpar.functions.divided.rules.table import aligned, layout_rule
+from mnpar.functions.divided.rules.table import aligned, layout_rule, only_first
 from mnpar.functions.loss.regression import HuberLoss
 from mnpar.functions.math.arithmetic import (
     Add,
@@ -36,6 +37,7 @@ from mnpar.functions.math.maximum import Clip, Maximum, Minimum
 from mnpar.functions.math.rounding import Fmod
 from mnpar.functions.math.scale import Bias, Scale
 from mnpar.functions.math.trigonometric import Arctan2
+from mnpar.functions.node import is_divided
 from mnpar.functions.noise import Dropout
 
 
@@ -55,6 +57,9 @@ def own_cells(array: Array, layout: GridLayout) -> Array:
 
 @layout_rule(Where)
 def where(node: Any, x: Any, y: Any) -> Any:
+    if is_divided(node.condition):
+        layout, (a, b, own) = aligned(node, (x, y, node.condition))
+        return layout.divided(Where(own.array).apply((a, b))[0])
     shape = np.broadcast_shapes(node.condition.shape, x.shape, y.shape)
     layout, _ = aligned(node, (x, y))
     if layout.shape != shape:
@@ -77,3 +82,11 @@ def broadcast_to(node: Any, x: Any) -> Any:
     if any([x.shape[a] != node.shape[a + lead] for a in x.layout.cut_axes]):
         x.layout.refuse(node.label, f"it is repeated to {node.shape} along an axis that is cut")
     return layout.divided(BroadcastTo(layout.box.shape).apply((x.part,))[0])
+
+
+@layout_rule(Swish)
+def swish(node: Any, x: Any, beta: Any) -> Any:
+    layout = only_first(node, x, beta)
+    own = layout.shared(beta).reshape(node.shape)
+    own = layout.take_cells(own)
+    return layout.divided(Swish(own.shape).apply((x.part, own))[0])

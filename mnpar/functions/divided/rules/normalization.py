@@ -5,23 +5,16 @@ every rank. Softmax along an axis that is cut sums over the ranks.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from mnpar.functions.activation.softmax import LogSoftmax, Softmax
-from mnpar.functions.communication.shared import copy_to, reduce_from
-from mnpar.functions.divided.blocks import copy_all_to
-from mnpar.functions.divided.layout import DividedVariable
-from mnpar.functions.divided.rules.reductions import reduced_axes, without
+from mnpar.functions.divided.layout import DividedVariable, GridLayout
+from mnpar.functions.divided.rules.reductions import exponentials, reduced_axes
+from mnpar.functions.divided.rules.shapes import replaced
 from mnpar.functions.divided.rules.table import layout_rule, only_first
-from mnpar.functions.divided.rules.windows import Block
-from mnpar.functions.divided.spatial_normalization import (
-    spatial_group_normalization,
-    spatial_layer_normalization,
-)
-from mnpar.functions.math.exponential import exp, log
-from mnpar.functions.math.reduction import LogSumExp
+from mnpar.functions.math.exponential import log
+from mnpar.functions.math.rounding import sign
 from mnpar.functions.normalization.batch_normalization import (
     BatchNormalization,
     FixedBatchNormalization,
@@ -34,8 +27,11 @@ from mnpar.functions.normalization.local_response_normalization import (
     LocalResponseNormalization,
     Normalize,
 )
+from mnpar.functions.normalization.moments import cast
 from mnpar.functions.normalization.multi_node_moments import multi_node_moments
+from mnpar.kernels.dtypes import compute_dtype
 from mnpar.kernels.moments import ChannelView, channel_view
+from mnpar.plans import Box
 from mnpar.variable import Variable
 
 
@@ -55,10 +51,9 @@ def channels_of(node: Any, x: DividedVariable) -> ChannelView:
 @layout_rule(BatchNormalization)
 def batch_normalization(node: Any, x: Any, gamma: Any, beta: Any) -> Any:
     layout, view = only_first(node, x, gamma, beta), channels_of(node, x)
-    comm = layout.grid.comm
-    mean, var, _ = multi_node_moments(comm, x.part, view)
+    mean, var, _ = multi_node_moments(layout.grid.comm, x.part, view)
     node.shift, node.rest, node.var = mean.array, 0, var.array  # for running statistics
-    gamma, beta = copy_all_to(comm, gamma, beta)
+    gamma, beta = layout.shared_all(gamma, beta)
     y = FixedBatchNormalization(view, node.eps).apply((x.part, gamma, beta, mean, var))[0]
     return layout.divided(y)
 
@@ -70,94 +65,89 @@ def fixed_batch_normalization(node: Any, x: Any, *params: Any) -> Any:
     return layout.divided(own.apply((x.part, *[layout.shared(p) for p in params]))[0])
 
 
+def _leading(layout: GridLayout, n: int) -> int:
+    """Return how many samples (of the first n axes) this rank has, or the first rank of its group,
+    if this one is a rank that the grid does not need.
+    """
+    grid = layout.grid
+    idle = grid.comm.rank >= math.prod(grid.dims)
+    return math.prod((layout.boxes[0] if idle else layout.box).shape[:n])
+
+
+def _normalized(node: Any, x: DividedVariable, axes: Sequence[int], groups: int) -> Variable:
+    """Return this rank's part read as (groups, …), each group with mean 0 and deviation 1 over
+    the parts of all ranks; the axes of a group are some of ``axes``.
+    """
+    part = x.part
+    view = 1, groups, part.size // max(groups, 1)
+    mean, var, _ = multi_node_moments(x.layout.group(axes), part, view)
+    ones = part.xp.ones(groups, compute_dtype(part))
+    return FixedBatchNormalization(view, node.eps).apply((part, ones, 0 * ones, mean, var))[0]
+
+
 @layout_rule(LayerNormalization)
 def layer_normalization(node: Any, x: Any, gamma: Any, beta: Any) -> Any:
     layout = only_first(node, x, gamma, beta)
     n = x.ndim - gamma.ndim
     if not [a for a in layout.cut_axes if a >= n]:
         rows = math.prod(x.part.shape[:n]), node.shape[1]
-        params = layout.shared(gamma), layout.shared(beta)
+        params = layout.shared_all(gamma, beta)
         return layout.divided(LayerNormalization(rows, node.eps).apply((x.part, *params))[0])
-    if n > 2 or x.ndim < 3 or [a for a in layout.cut_axes if a < 2]:
-        layout.refuse(
-            node.label,
-            "samples are cut along the last axes of (N, C, …), all of them "
-            "normalized, or along the axes before those that are normalized",
-        )
-    block = Block(node, x)
-    y = spatial_layer_normalization(block.x, block.grid, block.shape, gamma, beta, node.eps)
-    return block.result(y, block.shape)
+    y = _normalized(node, x, range(n, x.ndim), _leading(layout, n))
+    gamma, beta = layout.shared_all(gamma, beta)
+    y = y * layout.take_cells(gamma) + layout.take_cells(beta)
+    return layout.divided(cast(y, x.dtype))
 
 
 @layout_rule(GroupNormalization)
 def group_normalization(node: Any, x: Any, gamma: Any, beta: Any) -> Any:
-    only_first(node, x, gamma, beta)
-    if 0 in x.layout.cut_axes and not [a for a in x.layout.cut_axes if a]:
-        own = GroupNormalization((x.part.shape[0], *node.shape[1:]), node.eps)
-        params = x.layout.shared(gamma), x.layout.shared(beta)
-        return x.layout.divided(own.apply((x.part, *params))[0])
-    block = Block(node, x)
-    y = spatial_group_normalization(
-        block.x, block.grid, block.shape, node.shape[1], gamma, beta, node.eps
-    )
-    return block.result(y, block.shape)
+    layout, groups = only_first(node, x, gamma, beta), node.shape[1]
+    own = x.part.shape[0]
+    if 1 in layout.cut_axes and len(gamma) > 1:
+        layout.refuse(node.label, "axis 1, the channels, is cut")
+    if not [a for a in layout.cut_axes if a]:
+        serial = GroupNormalization((own, *node.shape[1:]), node.eps)
+        return layout.divided(serial.apply((x.part, *layout.shared_all(gamma, beta)))[0])
+    y = _normalized(node, x, range(1, x.ndim), _leading(layout, 1) * groups)
+    shape = (len(gamma), *[1] * (x.ndim - 2))
+    gamma, beta = layout.shared_all(gamma, beta)
+    return layout.divided(cast(y * gamma.reshape(shape) + beta.reshape(shape), x.dtype))
 
 
 @layout_rule(LocalResponseNormalization)
 def local_response_normalization(node: Any, x: Any) -> Any:
-    return _along_whole_axes(node, x, (1,))
+    """Where channels are cut, the neighbours of a rank's channels come."""
+    if 1 not in x.layout.cut_axes:
+        return x.layout.divided(node.apply((x.part,))[0])
+    layout, C, wants = x.layout, x.shape[1], []
+    for box in layout.boxes:
+        first, end = max(box.start[1] - node.half, 0), min(box.stop[1] + node.half, C)
+        wants.append(
+            Box(replaced(box.start, 1, first), replaced(box.stop, 1, end)) if box.volume else box
+        )
+    chunk = layout.moved(x, layout, wants)
+    own, want = layout.box, wants[layout.grid.comm.rank]
+    channels = slice(own.start[1] - want.start[1], own.stop[1] - want.start[1])
+    return layout.divided(node.apply((chunk,))[0][:, channels])
 
 
 @layout_rule(Normalize)
 def normalize(node: Any, x: Any) -> Any:
-    return _along_whole_axes(node, x, reduced_axes(node, x))
-
-
-def _along_whole_axes(node: Any, x: DividedVariable, axes: tuple[int, ...]) -> DividedVariable:
-    """Apply a function that keeps the shape to the part; it works along axes that must be whole."""
-    if [a for a in x.layout.cut_axes if a in axes]:
-        x.layout.refuse(node.label, f"it works along axes {axes}, of which one is cut")
-    return x.layout.divided(node.apply((x.part,))[0])
+    axes = reduced_axes(node, x)
+    if not [a for a in x.layout.cut_axes if a in axes]:
+        return x.layout.divided(node.apply((x.part,))[0])
+    wide: Any = cast(x, compute_dtype(x))
+    squares = (wide * wide).sum(axis=axes, keepdims=True)
+    none = 1 - sign(squares)  # where x is 0, as in Normalize
+    length = (squares + none) ** 0.5
+    return cast(wide / (length - none + node.eps if node.eps else length), x.dtype)
 
 
 @layout_rule(Softmax, LogSoftmax)
 def softmax(node: Any, x: Any) -> Any:
     axis = node.axis % x.ndim
     if axis not in x.layout.cut_axes:
-        return _along_whole_axes(node, x, (axis,))
-    shifted, total = _exponentials(node, x, (axis,))
-    part = shifted - log(total) if isinstance(node, LogSoftmax) else exp(shifted) / total
-    return x.layout.divided(part if part.dtype == x.dtype else part.astype(x.dtype))
-
-
-def _exponentials(
-    node: Any, x: DividedVariable, axes: tuple[int, ...]
-) -> tuple[Variable, Variable]:
-    """Return x less its maximum along axes, among which are all that are cut, and the sum of the
-    exponentials of that, along these axes.
-    """
-    if [a for a in x.layout.cut_axes if a not in axes]:
-        x.layout.refuse(node.label, f"axes other than {axes} are cut, too")
-    comm, part = x.layout.grid.comm, x.part
-    if part.dtype.itemsize < 4:
-        part = part.astype("f4")
-    shape = [1 if a in axes else n for a, n in enumerate(part.shape)]
-    xp = part.xp
-    own = xp.full(shape, -np.inf, part.dtype)
-    if part.size:
-        own = part.array.max(axis=axes, keepdims=True)
-    peak = comm.allreduce(own, op="max")
-    peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), peak.dtype))
-    shifted = part - peak
-    total = reduce_from(comm, exp(shifted).sum(axis=axes, keepdims=True))
-    return shifted, copy_to(comm, total)
-
-
-@layout_rule(LogSumExp)
-def logsumexp(node: Any, x: Any) -> Any:
-    axes = reduced_axes(node, x)
-    if not [a for a in x.layout.cut_axes if a in axes]:
-        y = LogSumExp(axes, node.keepdims).apply((x.part,))[0]
-        left = without(x.layout, axes, node.keepdims)
-        return left.divided(y) if left.axes else y
-    return x.layout.refuse(node.label, f"it sums over axes {axes}, of which one is cut")
+        return x.layout.divided(node.apply((x.part,))[0])
+    shifted, powers, total, _ = exponentials(node, x, (axis,))
+    y: Any = shifted - log(total) if isinstance(node, LogSoftmax) else powers / total
+    return y if y.dtype == x.dtype else y.astype(x.dtype)

@@ -4,6 +4,7 @@ parts; along an axis that is cut each rank receives the cells that its part of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -130,21 +131,17 @@ def stack(node: Any, *xs: Any) -> Any:
 
 @layout_rule(Separate)
 def separate(node: Any, x: Any) -> Any:
-    axis = node.axis % x.ndim
-    layout = without_axis(node, x.layout, axis)
-    return tuple([layout.divided(y) for y in Separate(axis).apply((x.part,))])
-
-
-def without_axis(node: Any, layout: GridLayout, axis: int) -> GridLayout:
-    """Return the layout without an axis, which must not be cut."""
+    axis, layout = node.axis % x.ndim, x.layout
     if axis in layout.cut_axes:
-        layout.refuse(node.label, f"axis {axis}, which is cut, is taken apart")
-    kept = [(a, d) for a, d in zip(layout.axes, layout.grid.dims, strict=True) if a != axis]
-    grid = layout.grid
-    if len(kept) < len(grid.dims):
-        grid = grid.with_dims([d for _, d in kept])
-    shape = (*layout.shape[:axis], *layout.shape[axis + 1 :])
-    return GridLayout(grid, shape, [a - (a > axis) for a, _ in kept])
+        layout.refuse(
+            node.label,
+            f"axis {axis}, which is cut, is taken apart: each piece would go "
+            "to ranks that have none of it",
+        )
+    shape = replaced(x.shape, axis, 1)[:axis] + x.shape[axis + 1 :]
+    own = layout.only([a for a in layout.axes if a != axis])
+    to = own.over(own.grid, shape, [a - (a > axis) for a in own.axes])
+    return tuple([to.divided(y) for y in Separate(axis).apply((x.part,))])
 
 
 @layout_rule(Transpose)
@@ -170,7 +167,9 @@ def reshape(node: Any, x: Any) -> Any:
     if int(np.prod(new)) != x.size or min(new, default=0) < 0:
         raise ValueError("not as many elements")
     axes = []
-    for a in x.layout.axes:
+    grid = x.layout.grid
+    dims, several = [], math.prod(grid.dims) > 1 or grid.comm.size == 1
+    for a, parts in zip(x.layout.axes, grid.dims, strict=True):
         before = int(np.prod(x.shape[:a]))
         places = [
             b
@@ -180,10 +179,12 @@ def reshape(node: Any, x: Any) -> Any:
             and int(np.prod(new[b + 1 :])) == int(np.prod(x.shape[a + 1 :]))
             and b not in axes
         ]
-        if not places:
+        if not places and (parts > 1 or not several):
             x.layout.refuse(node.label, f"axis {a}, which is cut, is not an axis of {tuple(new)}")
-        axes.append(places[0])
-    layout = x.layout.like(new, axes)
+        if places:  # (an axis of one part may go)
+            axes.append(places[0])
+            dims.append(parts)
+    layout = GridLayout.over(grid.with_dims(dims), new, axes)
     return layout.divided(Reshape(layout.box.shape).apply((x.part,))[0])
 
 
@@ -224,13 +225,14 @@ def get_item(node: Any, x: Any) -> Any:
         if entry is None:
             continue
         if axis in x.layout.cut_axes and not _is_all(entry, x.shape[axis]):
-            if not isinstance(entry, slice | np.ndarray):
-                x.layout.refuse(node.label, f"it picks a place of axis {axis}, which is cut")
-            places = np.arange(x.shape[axis])[entry]
+            places = np.atleast_1d(np.arange(x.shape[axis])[entry])
             own = take(own, axis, places)
-            index[i] = slice(None)
+            if _is_number(entry):
+                own, index[i] = _on_all(own, axis), 0
+            else:
+                index[i] = slice(None)
         axis += 1
-    return _on_whole_axes(node, own, index)
+    return _on_whole_axes(own, index)
 
 
 def _entries(node: Any, x: DividedVariable) -> list[Any]:
@@ -261,7 +263,21 @@ def _is_all(entry: Any, length: int) -> bool:
     return isinstance(entry, slice) and entry.indices(length) == (0, length, 1)
 
 
-def _on_whole_axes(node: Any, x: DividedVariable, index: list[Any]) -> Any:
+def _on_all(x: Any, axis: int) -> Any:
+    """Return an array with one cell along an axis, on the ranks that have the parts along the other
+    axes that are cut; if there are none, on every rank.
+    """
+    layout: GridLayout = x.layout
+    left = [a for a in layout.cut_axes if a != axis]
+    if not left:
+        return x.gather()
+    to = layout.only(left)
+    return to.divided(layout.moved(x, to))
+
+
+def _on_whole_axes(x: Any, index: list[Any]) -> Any:
+    if getattr(x, "layout", None) is None:
+        return x[tuple(index)]
     if all([isinstance(i, slice) and i == slice(None) for i in index]):
         return x
     layout, axis, place, axes = x.layout, 0, 0, []
@@ -273,10 +289,7 @@ def _on_whole_axes(node: Any, x: DividedVariable, index: list[Any]) -> Any:
         if axis in layout.axes and not goes:
             axes.append(place)
         if axis in layout.axes and goes:
-            dims = [d for a, d in zip(layout.axes, layout.grid.dims, strict=True) if a != axis]
-            grid = layout.grid.with_dims(dims)
-            left = [a for a in layout.axes if a != axis]
-            layout = GridLayout(grid, layout.shape, left)
+            layout = layout.only([a for a in layout.axes if a != axis])
         place += not goes
         axis += 1
     shape = np.broadcast_to(np.zeros(()), x.shape)[tuple(index)].shape

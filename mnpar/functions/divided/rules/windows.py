@@ -1,28 +1,46 @@
 """Rules of functions that read a window for each output, or add one to the image: they need a halo
-(functions/divided/spatial_*.py move exactly its cells). The result is in even blocks again; where
+(functions/divided/windows.py moves exactly its cells). The result is in even blocks again; where
 it has a single cell along all axes that are cut, as a pooling over the whole image has, every rank
-gets it.
+gets it. Samples (and, of poolings, channels) that are cut, too, need nothing of each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mnpar.functions.array.resize_images import Interpolation, Resize
 from mnpar.functions.connection.convolution import Convolution, Deconvolution
-from mnpar.functions.divided.blocks import transposed, unpadded_windows, windowed
+from mnpar.functions.connection.local_convolution import LocalConvolution, LocalDeconvolution
+from mnpar.functions.divided.blocks import windowed
 from mnpar.functions.divided.layout import DividedVariable, GridLayout
+from mnpar.functions.divided.rules.elementwise import own_cells
+from mnpar.functions.divided.rules.reductions import extremum, summed
 from mnpar.functions.divided.rules.table import layout_rule, only_first
-from mnpar.functions.divided.spatial_convolution import (
-    spatial_convolution_nd,
-    spatial_deconvolution_nd,
+from mnpar.functions.divided.windows import (
+    Block,
+    convolved,
+    deconvolved,
+    locally_convolved,
+    locally_deconvolved,
+    lp_pooled,
+    max_places,
+    max_pooled,
+    spread,
+    sum_pooled,
+    unpooled,
 )
-from mnpar.functions.divided.spatial_pooling import spatial_max_pooling_nd
+from mnpar.functions.normalization.local_contrast_normalization import Blur, BlurWithin
 from mnpar.functions.pooling.lp_pooling import LpPooling
-from mnpar.functions.pooling.pooling import MaxPooling, SumPooling, Unpooling
+from mnpar.functions.pooling.pooling import (
+    MaxPlaces,
+    MaxPooling,
+    Spread,
+    SumPooling,
+    Unpooling,
+)
 from mnpar.kernels.windows import Windows
 from mnpar.plans import Box, Window
 from mnpar.variable import Variable
@@ -36,23 +54,27 @@ def window_of(windows: Windows) -> Window:
     return window
 
 
-class Block:
-    """A divided image (N, C, …) as functions of blocks take it: the block, the grid of its spatial
-    axes and their whole shape.
+def block_of(node: Any, x: DividedVariable, channels: bool = False) -> Block:
+    """Return a divided image (N, C, …) as functions of blocks take it.
+
+    Args:
+        channels: whether the function does the same with each, so that these may be cut, too.
     """
+    layout = x.layout
+    if 1 in layout.cut_axes and not channels:
+        layout.refuse(node.label, "axis 1, the channels, is cut, and each output needs all")
+    grid, shape = layout.spatial(), x.shape[2:]
+    whole = (*x.part.shape[:2], *grid.block(shape).shape)
+    # a rank that the grid does not need has an empty block
+    part = x.part if x.part.shape == whole else x.part.reshape(whole)
+    return Block(part, grid, shape)
 
-    def __init__(self, node: Any, x: DividedVariable) -> None:
-        self.layout, self.grid = x.layout, x.layout.spatial(node.label)
-        self.shape = x.shape[2:]
-        whole = (*x.shape[:2], *self.grid.block(self.shape).shape)
-        # a rank that the grid does not need has an empty block
-        self.x = x.part if x.part.shape == whole else x.part.reshape(whole)
 
-    def result(self, y: Variable, shape: Sequence[int]) -> Variable:
-        """Return the outputs, of which this rank has the block ``y`` (N, K, …) of ``shape``."""
-        layout = self.layout.like((*y.shape[:2], *shape))
-        divided = layout.divided(y)
-        return divided.gather() if has_one_cell(layout) else divided
+def images_of(x: DividedVariable, y: Variable, channels: int, shape: Sequence[int]) -> Variable:
+    """Return images (N, channels, …) of ``shape`` of which this rank has the block ``y``."""
+    layout = x.layout.like((x.shape[0], channels, *shape))
+    divided = layout.divided(y)
+    return divided.gather() if has_one_cell(layout) else divided
 
 
 def has_one_cell(layout: GridLayout) -> bool:
@@ -60,83 +82,150 @@ def has_one_cell(layout: GridLayout) -> bool:
     return bool(layout.cut_axes) and all([layout.shape[a] == 1 for a in layout.cut_axes])
 
 
+def is_spatial(x: DividedVariable) -> bool:
+    """Return whether axes after the channels are cut."""
+    return bool([a for a in x.layout.cut_axes if a > 1])
+
+
+def _each_sample(
+    node: Any, x: DividedVariable, params: Sequence[Any], channels: int, shape: Sequence[int]
+) -> Variable:
+    """Return the function of images of which no spatial axis is cut."""
+    if 1 in x.layout.cut_axes and params:
+        x.layout.refuse(node.label, "axis 1, the channels, is cut, and each output needs all")
+    (y,) = node.apply((x.part, *[x.layout.shared(p) for p in params]))
+    return images_of(x, y, channels, shape)
+
+
 @layout_rule(Convolution)
 def convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
-    only_first(node, x, W, *([] if b is None else [b]))
-    block, windows = Block(node, x), node.windows
-    window = window_of(windows)
-    y = spatial_convolution_nd(
-        block.x,
-        block.grid,
-        block.shape,
-        W,
-        b,
-        windows.stride,
-        windows.pad,
-        window.cover_all,
-        windows.dilate,
-        node.groups,
-    )
-    return block.result(y, windows.out)
+    params, windows = (W,) if b is None else (W, b), node.windows
+    layout = only_first(node, x, *params)
+    if not is_spatial(x):
+        return _each_sample(node, x, params, W.shape[0], windows.out)
+    block, (W, b) = block_of(node, x), layout.shared_all(W, b)
+    y = convolved(block, window_of(windows), W, b, node.groups)
+    return images_of(x, y, W.shape[0], windows.out)
 
 
 @layout_rule(Deconvolution)
 def deconvolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
-    only_first(node, x, W, *([] if b is None else [b]))
-    block, windows = Block(node, x), node.windows
-    y = spatial_deconvolution_nd(
-        block.x,
-        block.grid,
-        block.shape,
-        W,
-        b,
-        windows.stride,
-        windows.pad,
-        windows.size,
-        windows.dilate,
-        node.groups,
-    )
-    return block.result(y, windows.size)
+    params, windows = (W,) if b is None else (W, b), node.windows
+    layout, channels = only_first(node, x, *params), W.shape[1] * node.groups
+    if not is_spatial(x):
+        return _each_sample(node, x, params, channels, windows.size)
+    block, (W, b) = block_of(node, x), layout.shared_all(W, b)
+    y = deconvolved(block, window_of(windows), windows.size, W, b, node.groups)
+    return images_of(x, y, channels, windows.size)
+
+
+def _pooling(
+    node: Any, x: DividedVariable, shape: Sequence[int], pool: Callable[[Block, Window], Variable]
+) -> Variable:
+    if not is_spatial(x):
+        return _each_sample(node, x, (), x.shape[1], shape)
+    y = pool(block_of(node, x, channels=True), window_of(node.windows))
+    return images_of(x, y, x.shape[1], shape)
+
+
+def _is_global(windows: Windows) -> bool:
+    """Return whether there is one window, which is the image."""
+    return windows.size == windows.K and not any(windows.pad)
 
 
 @layout_rule(MaxPooling)
 def max_pooling(node: Any, x: Any) -> Any:
-    block, windows = Block(node, x), node.windows
-    cover_all = window_of(windows).cover_all
-    sizes = windows.K, windows.stride, windows.pad
-    y = spatial_max_pooling_nd(block.x, block.grid, block.shape, *sizes, cover_all)
-    return block.result(y, windows.out)
+    if is_spatial(x) and _is_global(node.windows):
+        return extremum(node, x, tuple(range(2, x.ndim)), True, "max", first=True)
+    return _pooling(node, x, node.windows.out, max_pooled)
 
 
-@layout_rule(SumPooling, LpPooling)
-def pooling(node: Any, x: Any) -> Any:
-    block, window = Block(node, x), window_of(node.windows)
+@layout_rule(MaxPlaces)
+def places_of_maxima(node: Any, x: Any) -> Any:
+    return _pooling(node, x, node.windows.out, max_places)
 
-    def local(chunk: Variable, out: Box) -> Variable:
-        windows = unpadded_windows(node.label, chunk.shape[2:], window)
-        if isinstance(node, LpPooling):
-            return LpPooling(windows, node.p).apply((chunk,))[0]
-        scale = node.scale if isinstance(node.scale, float | int) else node.scale[(..., *out.index)]
-        return SumPooling(windows, scale).apply((chunk,))[0]
 
-    nothing = x.shape[1], x.dtype
-    y = windowed(block.x, block.grid, block.shape, window, local, nothing)
-    return block.result(y, node.windows.out)
+@layout_rule(SumPooling)
+def sum_pooling(node: Any, x: Any) -> Any:
+    scale = node.scale
+    if is_spatial(x) and _is_global(node.windows) and isinstance(scale, float | int):
+        return summed(x, tuple(range(2, x.ndim)), True) * scale
+    return _pooling(
+        node, x, node.windows.out, lambda block, window: sum_pooled(block, window, scale)
+    )
+
+
+@layout_rule(LpPooling)
+def lp_pooling(node: Any, x: Any) -> Any:
+    return _pooling(
+        node, x, node.windows.out, lambda block, window: lp_pooled(block, window, node.p)
+    )
 
 
 @layout_rule(Unpooling)
 def unpooling(node: Any, x: Any) -> Any:
-    if not isinstance(node.scale, float | int):
-        x.layout.refuse(node.label, "each window has a factor of its own")
-    block, window = Block(node, x), window_of(node.windows)
+    scale, size = node.scale, node.windows.size
+    if is_spatial(x) and not isinstance(scale, float | int):
+        x, scale = x * scale, 1  # each window has a factor of its own
+    return _pooling(node, x, size, lambda block, window: unpooled(block, window, size, scale))
 
-    def local(chunk: Variable, reached: Box) -> Variable:
-        windows = unpadded_windows(node.label, reached.shape, window)
-        return Unpooling(windows, node.scale).apply((chunk,))[0]
 
-    size, nothing = node.windows.size, (x.shape[1], x.dtype)
-    y = transposed([block.x], block.grid, block.shape, size, window, local, nothing)
-    return block.result(y, size)
+@layout_rule(Spread)
+def spread_rule(node: Any, x: Any) -> Any:
+    places, size = node.places, node.windows.size
+    if getattr(places, "layout", None) is None:
+        own = own_cells(places, x.layout)
+    elif places.layout.matches(x.layout):
+        own = places.part.array
+    else:
+        places.layout.refuse(node.label, f"the values are {x.layout}: both must be cut alike")
+    if not is_spatial(x):
+        return _each_sample(Spread(node.windows, own), x, (), x.shape[1], size)
+    return _pooling(node, x, size, lambda block, window: spread(block, window, size, own))
+
+
+@layout_rule(Blur)
+def blur(node: Any, x: Any) -> Any:
+    """The halo of one channel comes; beyond the edges of the image are zeros."""
+    if not is_spatial(x):
+        return x.layout.divided(node.apply((x.part,))[0])
+    block, K = block_of(node, x, channels=True), tuple(map(len, node.weights))
+    window = Window.of(len(K), K, 1, tuple([k // 2 for k in K]))
+
+    def local(chunk: Variable, _: Box) -> Variable:
+        return BlurWithin(node.weights).apply((chunk,))[0]
+
+    nothing = block.x.shape[1], x.dtype
+    return x.layout.divided(windowed(*block, window, local, nothing, hide=None))
+
+
+@layout_rule(LocalConvolution, LocalDeconvolution)
+def local_convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
+    """Filters are whole on every rank, or cut as their places are; so are biases."""
+    if getattr(x, "layout", None) is None:
+        other = next(p for p in (W, b) if getattr(p, "layout", None) is not None)
+        other.layout.refuse(node.label, f"the image, of shape {x.shape}, must be cut, too")
+    windows, layout = node.windows, x.layout
+    forward = isinstance(node, LocalConvolution)
+    channels, out = (W.shape[0], windows.out) if forward else (W.shape[3], windows.size)
+    block, dims = block_of(node, x), [layout.parts_along(a) for a in (2, 3)]
+
+    def of_places(p: Any) -> Variable:
+        """The part of a parameter (channels, height, width, …)."""
+        grid = layout.grid.with_dims(dims)
+        own = GridLayout.over(grid, p.shape, (1, 2))
+        if getattr(p, "layout", None) is None:
+            box = block.grid.block(p.shape[1:3])
+            found: Variable = layout.shared(p)[(slice(None), *box.index)]
+            return found
+        if not own.matches(p.layout) or 0 in layout.cut_axes:
+            p.layout.refuse(node.label, f"the image is {layout}: filters are cut as their places")
+        part: Variable = p.part
+        return part
+
+    apply = locally_convolved if forward else locally_deconvolved
+    y = apply(block, windows, of_places(W), None if b is None else of_places(b))
+    return images_of(x, y, channels, out)
 
 
 @layout_rule(Resize)
