@@ -24,7 +24,7 @@ import numpy as np
 
 from mnpar import environment
 from mnpar.backend import gpu_summary
-from mnpar.communicators.create import create_communicator, own_cores
+from mnpar.communicators.create import create_communicator
 from mnpar.communicators.mpi import library
 from mnpar.communicators.shared_memory import LEAST_FOR_MPI, MORE_MEMORY, free_memory
 from mnpar.errors import LauncherError
@@ -32,6 +32,7 @@ from mnpar.kernels import blas, compiler
 from mnpar.runtime import blas_threads, processes
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, launched_ranks_here
 from mnpar.runtime.mpiexec import find_mpiexec, kind_of
+from mnpar.runtime.system import usable_cores
 
 _LITTLE_SHM = 64 * 2**20  # bytes; what containers have by default
 _ALIKE = 0.8  # letters of a name that is another one misspelt
@@ -164,7 +165,7 @@ def _settings(report: Report) -> bool:
 
 def _machine(report: Report) -> bool:
     """Cores and shared memory; whether MPI has room to begin."""
-    cores = len(own_cores())
+    cores = len(usable_cores())
     chosen = [f"{name}={os.environ[name]}" for name in blas_threads.VARIABLES if name in os.environ]
     shared = (
         "are shared out among"
@@ -300,7 +301,7 @@ def _abandoned_folders() -> list[str]:
 
 def _load(report: Report, ranks: int) -> None:
     """Ranks and threads of BLAS for the cores of this machine."""
-    cores = len(own_cores())
+    cores = len(usable_cores())
     if ranks > cores:
         report.add(
             "note",

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mnpar import doctor, environment
-from mnpar.communicators.create import own_cores
 from mnpar.kernels import blas
 from mnpar.runtime.mpiexec import clean_environment, mpiexec_command
+from mnpar.runtime.system import usable_cores
 from tests.harness.scripts import run_script
 
 
@@ -83,9 +83,9 @@ def test_an_unknown_command_is_a_usage_error():
 
 
 def test_cores_are_counted_where_processes_cannot_be_bound_to_some(monkeypatch):
-    assert len(own_cores()) <= os.cpu_count()
+    assert len(usable_cores()) <= os.cpu_count()
     monkeypatch.delattr(os, "sched_getaffinity")  # macOS has none
-    assert len(own_cores()) == os.cpu_count()
+    assert len(usable_cores()) == os.cpu_count()
 
 
 @pytest.mark.parametrize(

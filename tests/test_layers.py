@@ -60,12 +60,11 @@ LAYER = {
 LATE = {
     "backend.py": {"cupy", "cupyx", "scipy"},
     "kernels/blas.py": {"threadpoolctl"},
-    "kernels/compiler.py": {"numba", "llvmlite", "fcntl", "importlib"},
+    "kernels/compiler.py": {"numba", "llvmlite", "importlib"},
     "kernels/lanes.py": {"llvmlite"},
     "communicators/mpi/library.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
     "runtime/blas_threads.py": {"threadpoolctl"},
-    "runtime/malloc.py": {"resource"},
     "runtime/pmix.py": {"socket"},
     "functions/bridges/from_jax.py": {"jax"},
     "functions/bridges/from_numba.py": {"numba"},
@@ -88,6 +87,10 @@ ONLY = {
     "mpi4py": ("communicators/mpi/",),
     "numba": ("kernels/compiler.py", "functions/bridges/from_numba.py"),
     "torch": ("torch/", "functions/bridges/from_torch.py"),
+    # parts of Python that Windows lacks: imported by name there, and elsewhere not at all
+    "fcntl": ("runtime/system.py",),
+    "resource": ("runtime/process_manager.py",),  # a program of its own, without mnpar
+    "termios": ("runtime/system.py",),
 }
 
 _BLOCKING = """

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnpar.communicators.communicator import require_communicator
+from mnpar.runtime import system
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
     from mnpar.communicators.operation import Operation
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = system.ANNOUNCEMENTS
 
 
 class Notice:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -37,6 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mnpar.communicators.consensus import run_on_all
 from mnpar.errors import CheckpointError
+from mnpar.runtime import system
 from mnpar.serializers.atomic import naming_path, sync_folder
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def begin(folder: str, name: Name | str) -> str:
         left = os.path.join(folder, other)
         if (
             match
-            and match[1] == os.uname().nodename
+            and match[1] == system.machine()
             and left not in UNDER_WAY
             and not _alive(int(match[2]))
         ):
@@ -149,19 +149,12 @@ def begin(folder: str, name: Name | str) -> str:
 
 
 def _hidden(name: Name | str, end: str) -> str:
-    return f".{str(name)[:100]}~{os.uname().nodename}~{os.getpid()}~{secrets.token_hex(4)}.{end}"
+    return f".{str(name)[:100]}~{system.machine()}~{os.getpid()}~{secrets.token_hex(4)}.{end}"
 
 
 def _alive(pid: int) -> bool:
-    if pid == os.getpid():
-        return False  # left by an earlier attempt of this process
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+    # one of this process was left by an earlier attempt of it
+    return pid != os.getpid() and system.exists(pid)
 
 
 class ShardFile:
@@ -348,8 +341,8 @@ def check_file(path: str, size: int, digest: str) -> None:
 def lock_folder(folder: str) -> int:
     """Lock a folder for this process, until it ends or closes the descriptor.
 
-    Where the file system knows no locks, nothing is locked. Child processes do not inherit the
-    lock.
+    Where the system or the file system knows no locks, nothing is locked. Child processes do
+    not inherit the lock.
 
     Args:
         folder: is made if necessary.
@@ -362,9 +355,11 @@ def lock_folder(folder: str) -> int:
         OSError: the folder cannot be written to.
     """
     os.makedirs(folder, exist_ok=True)
-    descriptor = os.open(
-        os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
-    )
+    # Python's descriptors are closed in programs that are started from here
+    descriptor = os.open(os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    fcntl = system.fcntl
+    if fcntl is None:
+        return descriptor
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -376,7 +371,8 @@ def lock_folder(folder: str) -> int:
             f"{folder} is in use by {owner}: end that job, or give this run another name"
         ) from None
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, f"process {os.getpid()} on {system.machine()}\n".encode())
     return descriptor
 
 

@@ -20,6 +20,7 @@ from mnpar.runtime import blas_threads, launcher
 from mnpar.runtime.malloc import keep_memory
 from mnpar.runtime.output import write_lines_at_once
 from mnpar.runtime.process import Process
+from mnpar.runtime.system import usable_cores
 from mnpar.runtime.tracebacks import show_own_lines
 
 _NAMES = ("auto", "mpi", "threads", "self", "env", "none", "file")
@@ -277,17 +278,6 @@ def current_size() -> int:
     return 1 if process is None else process.size
 
 
-def own_cores() -> set[int]:
-    """Return the cores on which this process may run: a launcher may have given each rank some of
-    its own.
-    """
-    return (
-        os.sched_getaffinity(0)
-        if hasattr(os, "sched_getaffinity")
-        else set(range(os.cpu_count() or 1))
-    )
-
-
 def share_cores(comm: Communicator) -> int | None:
     """Set the threads of BLAS to cores / ranks on this machine (2 to 3.5 times faster than all
     using all), unless the user chose a number; all ranks call it. Return the number, None where
@@ -295,7 +285,7 @@ def share_cores(comm: Communicator) -> int | None:
     """
     if comm.size == 1:
         return None
-    mine = own_cores()
+    mine = usable_cores()
     # all ranks decide alike up to here; from here on each decides for itself
     told = comm.allgather_obj((comm.inter_rank, sorted(mine)))
     if comm.intra_size == 1 or any(name in os.environ for name in blas_threads.VARIABLES):

@@ -28,13 +28,14 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from mnpar.communicators.create import own_cores
 from mnpar.dataset.mixin import Dataset
 from mnpar.iterators import shared_file
 from mnpar.iterators.order_samplers import OrderSampler
 from mnpar.iterators.read_ahead import ReadAheadIterator, Readers, ordinary, split_rows
 from mnpar.iterators.worker import MAIN, WORKER, Reply, Request, Status
+from mnpar.runtime import system
 from mnpar.runtime.mpiexec import clean_environment
+from mnpar.runtime.system import usable_cores
 
 GUARD = (
     "a worker process imported the script and came to a MultiprocessIterator again: what the "
@@ -114,7 +115,7 @@ class MultiprocessIterator(ReadAheadIterator):
         for name, number in {"n_processes": n_processes or 1, "n_prefetch": n_prefetch}.items():
             if not isinstance(number, int | np.integer):
                 raise ValueError(f"{name} = {number}: it must be a whole number")
-        self.n_processes = n_processes or len(own_cores())
+        self.n_processes = n_processes or len(usable_cores())
         self.shared_mem = shared_mem
         self.dataset_timeout = dataset_timeout
         self.maxtasksperchild = maxtasksperchild
@@ -152,6 +153,11 @@ class WorkerProcesses:
     ) -> None:
         if WORKER in os.environ:
             raise RuntimeError(GUARD)
+        if not system.CAN_FORK:
+            raise NotImplementedError(
+                "MultiprocessIterator forks its workers, which this system cannot do: "
+                "MultithreadIterator(…, n_threads=N) reads by threads"
+            )
         self.n_slots = n_slots
         self.timeout = timeout
         self.tasks = tasks

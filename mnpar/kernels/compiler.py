@@ -26,6 +26,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.kernels import tuning
+from mnpar.runtime import system
 
 # Annotations of a loop's arguments: contiguous arrays of the loop's dtype by their number of axes,
 # a number of that dtype; and vectors of float64 and of int64, whatever that dtype is. ``float`` is
@@ -425,11 +426,12 @@ def _kept_in(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Wait until no other process compiles; where files cannot be locked, do not wait."""
+    fcntl = system.fcntl
     try:
-        import fcntl
-
         file = (folder / ".lock").open("w")
-    except (ImportError, OSError):
+    except OSError:
+        fcntl = None
+    if fcntl is None:
         yield
         return
     with file:

@@ -13,7 +13,6 @@ computes for less, on a machine with much else to do, too, needs no note.
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 from mnpar.errors import DeadlockError, MismatchError
 from mnpar.runtime.heartbeat import PeerState
 from mnpar.runtime.output import speak
+from mnpar.runtime.system import give_way
 
 _NAP, _LONG_NAP = 0.0001, 0.001  # s
 _FIRST_QUESTION = 0.5  # s
@@ -148,7 +148,7 @@ class DeadlockDetector:
             if ready():
                 return
             if poll > polling.spins:
-                os.sched_yield()
+                give_way()
         self._count += 1
         self._wait = ActiveWait(waiting, peers, meeting, self._count, also)
         try:
@@ -159,7 +159,7 @@ class DeadlockDetector:
     def _poll(self, ready: Callable[[], bool], wait: ActiveWait) -> None:
         while not ready():
             if (elapsed := time.monotonic() - wait.since) < polling.yielding:
-                os.sched_yield()
+                give_way()
                 continue
             time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
             self.serve()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mnpar import environment
+from mnpar.runtime import system
 
 _KEPT = 2**29  # bytes of freed memory that the C library does not give back
 
@@ -30,7 +31,7 @@ def keep_memory() -> bool:
     """
     if "MALLOC_TRIM_THRESHOLD_" in os.environ or not environment.switch("MNPAR_KEEP_MEMORY", True):
         return False
-    library = ctypes.CDLL(None)
+    library = system.c_library()
     mallopt = getattr(library, "mallopt", None)
     if mallopt is None or _addresses_are_limited():
         return False
@@ -56,8 +57,7 @@ def _addresses_are_limited() -> bool:
     """Return whether this process may have only so many addresses, or all processes so many
     together, used or not.
     """
-    import resource  # not on Windows
-
+    resource = system.resource
     if any(
         resource.getrlimit(limit)[0] != resource.RLIM_INFINITY
         for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA)

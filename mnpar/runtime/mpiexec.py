@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from mnpar.errors import LauncherError
-from mnpar.runtime import supervisor
+from mnpar.runtime import supervisor, system
 from mnpar.runtime.callsite import ipython_shell
 from mnpar.runtime.launcher import launched_ranks
 
@@ -100,7 +100,7 @@ def mpiexec_command(
     where = [] if hosts is None else ["--hostfile" if openmpi else "-f", hosts]
     if openmpi:
         environment["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
-        if os.getuid() == 0:
+        if system.is_root():
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
             environment |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return [mpiexec, *where, "-n", str(ranks)], environment

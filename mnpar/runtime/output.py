@@ -8,13 +8,12 @@ rank that ends the job waits for its reader first.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
-import stat
 import sys
-import termios
 import time
+
+from mnpar.runtime import system
 
 ALIKE = 0.8  # s: if all ranks fail alike, rank 0 speaks for them, and ends the job
 _PASS_ON = 0.2  # s for a launcher to pass on what it has read
@@ -76,14 +75,6 @@ def speak_at_once(text: str) -> None:
 def await_reader() -> None:
     """Wait until the output has been read and passed on, or nobody seems to read it."""
     deadline = time.monotonic() + _READ
-    while any(map(_unread, (1, 2))) and time.monotonic() < deadline:
+    while any(map(system.unread, (1, 2))) and time.monotonic() < deadline:
         time.sleep(_NAP)
     time.sleep(_PASS_ON)
-
-
-def _unread(stream: int) -> int:
-    """Return the bytes in a pipe; 0 for any other file."""
-    with contextlib.suppress(OSError):
-        if stat.S_ISFIFO(os.fstat(stream).st_mode):
-            return int.from_bytes(fcntl.ioctl(stream, termios.FIONREAD, bytes(4)), sys.byteorder)
-    return 0

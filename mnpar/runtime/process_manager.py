@@ -20,7 +20,6 @@ import contextlib
 import hmac
 import json
 import os
-import resource
 import selectors
 import signal
 import socket
@@ -29,6 +28,8 @@ import time
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any
+
+from mnpar.runtime import system
 
 END = "cmd=mnpar_end"  # code=1 text=…
 
@@ -426,6 +427,7 @@ def make_room(size: int) -> None:
         SystemExit: the system does not allow it.
     """
     needed = 2 * size + _OWN_FILES
+    resource = system.resource
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < needed:
         sys.exit(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hmac
 import json
 import os
@@ -23,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from mnpar.errors import LauncherError
-from mnpar.runtime import process_manager
+from mnpar.runtime import process_manager, system
 from mnpar.runtime.heartbeat import boot
 from mnpar.runtime.output import speak
 from mnpar.runtime.process_manager import REMEDY, end_line, end_of, numbers, proof
@@ -405,7 +404,9 @@ def hosts() -> list[str]:
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         for _, interface in socket.if_nameindex():
             with contextlib.suppress(OSError):
-                told = fcntl.ioctl(out, _SIOCGIFADDR, struct.pack("256s", interface.encode()))
+                told = system.fcntl.ioctl(
+                    out, _SIOCGIFADDR, struct.pack("256s", interface.encode())
+                )
                 found.append(socket.inet_ntoa(told[20:24]))
         # sends nothing; nobody has this address, so it is the way to the outside: first
         out.connect(("192.0.2.1", 9))

@@ -13,11 +13,12 @@ ended.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import struct
 import sys
+
+from mnpar.runtime import system
 
 # the variable of the environment that says where the file is, and its name: a note for each rank
 FILE = "MNPAR_ENDINGS"
@@ -25,29 +26,24 @@ _NOTE = struct.Struct("<ii")  # state, process id
 BEGUN, ENDED = 1, 2
 _SHOWN = 64  # process ids in an error
 
-_SIGNALS = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCHLD,
+_SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCHLD")
+    if hasattr(signal, name)
 )
 
 _GRACE = 2  # s for the launcher to end after a Ctrl-C
-_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 _KILLED = 9  # MPICH's exit code of a job that has lost a rank
 _SI_USER = 0  # <signal.h>: somebody sent it to this process
 
 
 def start(command: list[str]) -> int:
     """Start the launcher, which ends if this process is killed; return its process id."""
-    libc = ctypes.CDLL(None)
     parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    system.end_with_parent(signal.SIGTERM)
     if os.getppid() == parent:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execv(command[0], command)

@@ -96,6 +96,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
     """Sync a folder's entries to the disk, if the file system supports that."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows opens no folders
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems refuse

@@ -27,10 +27,10 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
+from mnpar.runtime import system
 from mnpar.runtime.deadlock import polling
 from mnpar.testing import fork_client
 
-_PR_SET_PDEATHSIG = 1
 # work that these libraries have begun on a GPU does not survive a fork
 _GPU = {
     "cupy",
@@ -42,7 +42,7 @@ _GPU = {
 
 def die_with_parent() -> None:
     """Let the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    system.end_with_parent(signal.SIGKILL)
 
 
 def fork() -> int:

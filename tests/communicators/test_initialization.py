@@ -183,7 +183,7 @@ class Uneven:
 def test_a_rank_alone_on_its_machine_takes_part_when_the_others_share_cores(monkeypatch):
     told = []
     monkeypatch.setattr(threadpoolctl, "threadpool_limits", told.append)
-    monkeypatch.setattr("mnpar.communicators.create.own_cores", lambda: {0, 1, 2, 3, 4, 5})
+    monkeypatch.setattr("mnpar.communicators.create.usable_cores", lambda: {0, 1, 2, 3, 4, 5})
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     assert mnpar.run(lambda comm: share_cores(Uneven(comm)), ranks=3) == [3, 3, None]

@@ -53,6 +53,7 @@ from mnpar.errors import DeadlockError, LauncherError, MismatchError
 from mnpar.runtime.callsite import call_site
 from mnpar.runtime.deadlock import COMPLAINT, polling
 from mnpar.runtime.process import Process
+from mnpar.runtime.system import give_way
 
 _UNFINISHED = 1.0  # s
 
@@ -233,7 +234,7 @@ class MpiTransport(Reductions):
         return on_communicator(self.label) if known.count(self._world_ranks) > 1 else ""
 
     def pause(self) -> None:
-        os.sched_yield()
+        give_way()
 
     def go_on(self) -> bool:
         """Let MPI make progress with the messages under way; return False."""
@@ -260,7 +261,7 @@ class MpiTransport(Reductions):
             if (handle := improbe(source, tag, status)) is not None:
                 break
             if poll > polling.spins:
-                os.sched_yield()
+                give_way()
         else:
             return None
         source = status.Get_source()
@@ -325,7 +326,7 @@ class MpiTransport(Reductions):
                 tag = self._status.Get_tag()
                 request = envelope.Irecv(frame)
                 while not request.Test():
-                    os.sched_yield()
+                    give_way()
                 # these follow a header
                 if lane == FORWARD or tag % len(KINDS) not in (
                     PIECE_OF_MESSAGE,
@@ -347,7 +348,7 @@ class MpiTransport(Reductions):
                 return mine
             for one in tuple(self.active):
                 one.step()
-            os.sched_yield()
+            give_way()
 
     # ---- collectives ----
 
@@ -548,7 +549,7 @@ class MpiMatchBuffer(MatchBuffer):
             if test():
                 return True
             if poll > polling.spins:
-                os.sched_yield()
+                give_way()
         return False
 
     def wait(self, waiting: Waiting) -> None:
