@@ -2,8 +2,8 @@
 
 Ranks that are threads run on all three, so ``import mnpar`` must ask for nothing that one of them
 lacks. What is missing there is None or a plain substitute here, and no other file imports
-``fcntl``, ``resource`` or ``termios``. Ranks that are processes need more: ``mnpar/runtime/`` watches
-and ends them by means of Linux.
+``fcntl``, ``resource`` or ``termios``. Ranks that are processes need more: ``mnpar/runtime/``
+watches and ends them by means of Linux.
 """
 
 from __future__ import annotations
