@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from mnpar.runtime import output
+from mnpar.runtime import output, system
 from mnpar.runtime.mpiexec import mpiexec_command
 
 SAYS = """
@@ -24,7 +24,7 @@ def says(folder, **streams):
 def test_a_process_waits_until_its_words_are_read(tmp_path):
     reads, writes = os.pipe()
     process = says(tmp_path, stderr=writes, stdout=subprocess.DEVNULL)
-    while not output._unread(reads):
+    while not system.unread(reads):
         time.sleep(0.01)
     time.sleep(3 * output._PASS_ON)
     assert process.poll() is None
@@ -47,11 +47,11 @@ def test_only_a_pipe_has_a_reader(tmp_path):
     with open(tmp_path / "file", "wb+") as file:
         file.write(b"boom")
         file.flush()
-        assert output._unread(file.fileno()) == 0
-    assert output._unread(10**6) == 0
+        assert system.unread(file.fileno()) == 0
+    assert system.unread(10**6) == 0
     reads, writes = os.pipe()
     os.write(writes, b"boom")
-    assert output._unread(writes) == output._unread(reads) == 4
+    assert system.unread(writes) == system.unread(reads) == 4
     os.close(reads)
     os.close(writes)
 
@@ -112,7 +112,7 @@ def test_a_line_leaves_as_a_whole_where_python_is_unbuffered(tmp_path):
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=writes) as process:
         while not (tmp_path / "half").exists():
             time.sleep(0.01)
-        unread = output._unread(reads)
+        unread = system.unread(reads)
         (tmp_path / "go").touch()
     assert process.returncode == 0
     assert unread == 0
