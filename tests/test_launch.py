@@ -45,8 +45,9 @@ def unmarked(monkeypatch):
         if name.startswith(_LAUNCHERS_MARKS) or name in (
             *_SCHEDULERS,
             *launcher._WORLD_RANKS,
+            *launcher._WORLD_SIZES,
+            *launcher._LOCAL_SIZES,
             _AGAIN,
-            "SLURM_STEP_NUM_TASKS",
         ):
             monkeypatch.delenv(name)
 
@@ -187,7 +188,9 @@ def test_a_script_that_was_started_again_does_not_start_itself_a_third_time(star
     assert not started
 
 
-@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID"])
+@pytest.mark.parametrize(
+    "name", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID", "FLUX_JOB_ID"]
+)
 def test_in_a_batch_job_it_prints_what_to_type_and_stays_alone(started, monkeypatch, capsys, name):
     monkeypatch.setenv(name, "12345")
     assert mnpar.relaunch(4) is False
@@ -550,3 +553,69 @@ def test_a_script_that_thread_ranks_run_has_so_many_ranks():
     args = argparse.Namespace(threads=None)
     assert mnpar.run(lambda comm: mnpar.launch.started_ranks(args, 4), ranks=3) == [3, 3, 3]
     assert mnpar.launch.started_ranks(args, 4) == 4
+
+
+# The variables of rank 5 of 8 ranks, 4 on each of two machines, as each launcher documents them.
+LAUNCHERS = {
+    "MPICH": {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALNRANKS": "4", "MPI_LOCALRANKID": "1"},
+    "Intel MPI": {
+        "PMI_RANK": "5",
+        "PMI_SIZE": "8",
+        "MPI_LOCALNRANKS": "4",
+        "I_MPI_HYDRA_TOPOLIB": "hwloc",
+    },
+    "Open MPI": {
+        "OMPI_COMM_WORLD_RANK": "5",
+        "OMPI_COMM_WORLD_SIZE": "8",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+        "PMIX_RANK": "5",
+    },
+    "PALS": {
+        "PALS_RANKID": "5",
+        "PALS_LOCAL_RANKID": "1",
+        "PALS_LOCAL_SIZE": "4",
+        "PMI_RANK": "5",
+        "PMI_SIZE": "8",
+        "PMI_LOCAL_SIZE": "4",
+        "PBS_JOBID": "7.server",
+    },
+    "jsrun": {
+        "JSM_NAMESPACE_RANK": "5",
+        "JSM_NAMESPACE_SIZE": "8",
+        "JSM_NAMESPACE_LOCAL_SIZE": "4",
+        "LSB_JOBID": "7",
+    },
+    "Flux": {"FLUX_TASK_RANK": "5", "FLUX_JOB_SIZE": "8", "FLUX_JOB_ID": "f7"},
+    "Slurm": {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_ID": "7"},
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_the_variables_of_a_launcher_tell_rank_and_size(started, monkeypatch, name):
+    for variable, value in LAUNCHERS[name].items():
+        monkeypatch.setenv(variable, value)
+    assert launcher.launched_ranks() == 8
+    assert launcher.launched_rank() == 5
+    assert launcher.launched_after_first()
+    # Flux and Slurm do not say it in a number
+    assert launcher.launched_ranks_here() == (0 if name in ("Flux", "Slurm") else 4)
+    assert mnpar.relaunch(3) is True
+    assert not started
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_launcher_inside_sees_nothing_of_the_one_around_it(name):
+    kept = clean_environment(LAUNCHERS[name])
+    # a scheduler's own: Hydra and PRRTE read the machines from them
+    assert all(variable.startswith(("SLURM_", "PBS_", "LSB_", "FLUX_JOB_ID")) for variable in kept)
+
+
+@pytest.mark.parametrize(("name", "whose"), [("Flux", "Flux"), ("jsrun", "jsrun")])
+def test_processes_without_mpi_know_rank_and_size_by_the_scheduler(monkeypatch, name, whose):
+    for variable in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in LAUNCHERS[name].items():
+        monkeypatch.setenv(variable, value)
+    rank, size, said = launcher.told_by_environment()
+    assert (rank, size) == (5, 8)
+    assert said.startswith(f"{whose}'s ")

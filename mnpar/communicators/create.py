@@ -190,7 +190,7 @@ def _meet(
             raise TypeError(
                 "create_communicator('file', path=…, rank=…, size=…): each process says its "
                 "rank and how many there are, or "
-                "torchrun's variables RANK and WORLD_SIZE do, or Slurm's"
+                "torchrun's variables RANK and WORLD_SIZE do, or Slurm's, Flux's or jsrun's"
             )
         rank = told[0] if rank is None else rank
         size = told[1] if size is None else size

@@ -14,14 +14,33 @@ _WORLD_SIZES = (
     "OMPI_COMM_WORLD_SIZE",
     "MPI_LOCALNRANKS",
     "SLURM_STEP_NUM_TASKS",
+    "FLUX_JOB_SIZE",
+    "JSM_NAMESPACE_SIZE",
+    "PALS_LOCAL_SIZE",  # on this machine: at least so many
 )
 
-_WORLD_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-_LOCAL_SIZES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+_WORLD_RANKS = (
+    "PMI_RANK",
+    "PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PALS_RANKID",  # PALS, the mpiexec of HPE Cray's machines under PBS
+    "JSM_NAMESPACE_RANK",  # jsrun, on IBM's machines under LSF
+    "FLUX_TASK_RANK",
+    "SLURM_PROCID",
+)
+_LOCAL_SIZES = (
+    "MPI_LOCALNRANKS",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "PMI_LOCAL_SIZE",
+    "PALS_LOCAL_SIZE",
+    "JSM_NAMESPACE_LOCAL_SIZE",
+)
 
 _RANK_AND_SIZE = (
     ("RANK", "WORLD_SIZE", "torchrun"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "Slurm"),
+    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "Flux"),
+    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "jsrun"),
 )
 
 
@@ -74,8 +93,8 @@ def under_launcher() -> bool:
 
 
 def told_by_environment() -> tuple[int, int, str] | None:
-    """Return (rank, size, whose names) of this process by the variables that torchrun and Slurm
-    set; None where there are none.
+    """Return (rank, size, whose names) of this process by the variables that torchrun, Slurm,
+    Flux and jsrun set; None where there are none.
     """
     for rank, size, whose in _RANK_AND_SIZE:
         values = os.environ.get(rank, ""), os.environ.get(size, "")
