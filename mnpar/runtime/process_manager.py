@@ -29,8 +29,6 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
-from mnpar.runtime import system
-
 END = "cmd=mnpar_end"  # code=1 text=…
 
 REMEDY = (
@@ -427,7 +425,8 @@ def make_room(size: int) -> None:
         SystemExit: the system does not allow it.
     """
     needed = 2 * size + _OWN_FILES
-    resource = system.resource
+    import resource  # Windows has none, and this file runs without mnpar
+
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < needed:
         sys.exit(
