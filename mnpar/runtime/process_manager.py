@@ -29,6 +29,9 @@ import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
+with contextlib.suppress(ImportError):  # Windows; this file runs without mnpar
+    import resource
+
 END = "cmd=mnpar_end"  # code=1 text=…
 
 REMEDY = (
@@ -425,8 +428,6 @@ def make_room(size: int) -> None:
         SystemExit: the system does not allow it.
     """
     needed = 2 * size + _OWN_FILES
-    import resource  # Windows has none, and this file runs without mnpar
-
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < needed:
         sys.exit(
