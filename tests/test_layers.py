@@ -69,10 +69,6 @@ LATE = {
     "functions/bridges/from_jax.py": {"jax"},
     "functions/bridges/from_numba.py": {"numba"},
     "functions/bridges/from_torch.py": {"torch"},
-    # parts of Python that Windows lacks: imported by name there, and elsewhere not at all
-    "fcntl": ("runtime/system.py",),
-    "resource": ("runtime/process_manager.py",),  # a program of its own, without mnpar
-    "termios": ("runtime/system.py",),
     "serializers/hdf5.py": {"h5py"},
     "datasets/digits.py": {"sklearn"},
     "datasets/download.py": {"urllib"},
@@ -91,10 +87,6 @@ ONLY = {
     "mpi4py": ("communicators/mpi/",),
     "numba": ("kernels/compiler.py", "functions/bridges/from_numba.py"),
     "torch": ("torch/", "functions/bridges/from_torch.py"),
-    # parts of Python that Windows lacks: imported by name there, and elsewhere not at all
-    "fcntl": ("runtime/system.py",),
-    "resource": ("runtime/process_manager.py",),  # a program of its own, without mnpar
-    "termios": ("runtime/system.py",),
     # parts of Python that Windows lacks: imported by name there, and elsewhere not at all
     "fcntl": ("runtime/system.py",),
     "resource": ("runtime/process_manager.py",),  # a program of its own, without mnpar
