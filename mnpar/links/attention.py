@@ -29,6 +29,7 @@ from mnpar.functions import (
     separate,
     transpose,
 )
+from mnpar.functions.divided.features import part_of
 from mnpar.initializers.initializer import InitialValue, put
 from mnpar.link import GradientComms
 from mnpar.links.divided import Divided, initialize_part
@@ -247,10 +248,11 @@ class MultiHeadAttention(Divided):
         of the sequence.
         """
         comm = self.sequence_comm
+        own: Variable = part_of(parameter)
         return (
-            parameter
+            own
             if comm is None or comm.size == 1 or not self.whole_gradients
-            else copy_to(comm, parameter)
+            else copy_to(comm, own)
         )
 
     def _require_features(self, x: Variable | Array) -> Variable:

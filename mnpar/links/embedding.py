@@ -20,6 +20,7 @@ from mnpar.functions import (
 )
 from mnpar.functions.array.get_item import ScatterAdd
 from mnpar.functions.communication.base import communication_hook
+from mnpar.functions.divided.features import part_of
 from mnpar.initializers import Normal
 from mnpar.initializers.initializer import InitialValue
 from mnpar.link import Link
@@ -175,5 +176,5 @@ class VocabularyParallelEmbedID(Divided):
         here = (numbers >= first) & (numbers < last)
         if self.ignore_label is not None:
             here &= numbers != self.ignore_label
-        rows = get_item(self.W, numbers[here].astype(np.int64) - first)
+        rows = get_item(part_of(self.W), numbers[here].astype(np.int64) - first)
         return ScatterAdd(here, (*numbers.shape, self.out_size)).apply((rows,))[0]

@@ -28,12 +28,17 @@ their links the hook :class:`mnpar.link_hooks.WholeGradients`, which sums them.
 ChainerMN's example named channel-parallel convolution gives rank r the channels r, r + P … and
 omits the products between ranks, which is a convolution in P groups. Dryden et al., "Channel and
 filter parallelism for large-scale CNN training", SC 2019, describe the layers of this file.
+
+Parts of features are plain arrays for a program that is written so. In a model that
+:func:`mnpar.parallelize` has divided, a layer has a ``grid``, and parts are divided Variables
+(functions/divided/features.py), so that an ordinary program between two layers cannot mistake them.
+Inputs may also be divided along other axes over other ranks, as images in blocks are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -52,6 +57,7 @@ from mnpar.functions import (
     scatter_to,
 )
 from mnpar.functions.communication.shared import ScatterTo, add_once
+from mnpar.functions.divided.features import FeatureGrid, in_features, part_of
 from mnpar.initializers.initializer import InitialValue
 from mnpar.kernels.windows import PerAxis
 from mnpar.link import Link
@@ -66,9 +72,14 @@ if TYPE_CHECKING:
 
 
 class _ParallelLayer(Divided):
-    """The base of the layers of this file: their ``repr`` also shows a setting and the ranks."""
+    """The base of the layers of this file: their ``repr`` also shows a setting and the ranks.
+
+    Attributes:
+        grid: of ``comm``, where parts of features are divided Variables; None: they are arrays.
+    """
 
     _setting: ClassVar[str]  # the attribute to show
+    grid: FeatureGrid | None = None
 
     @property
     def printable_specs(self) -> Iterator[tuple[str, object]]:
@@ -76,6 +87,34 @@ class _ParallelLayer(Divided):
         yield from super().printable_specs
         yield self._setting, getattr(self, self._setting)
         yield "ranks", self.comm.size
+
+    @property
+    def _origin(self) -> str:
+        return "" if self.grid is None else self.grid.origin
+
+    def _has_own_features(self, x: Variable, axis: int) -> bool:
+        """Return whether each rank of the layer has a block of x's features, which are on this
+        axis.
+        """
+        layout = x.layout
+        return (
+            layout is not None
+            and layout.grid.comm is self.comm
+            and layout.cut_axes == (axis % x.ndim,)
+        )
+
+    def _require_features(self, x: Variable, first: int, last: int | None = None) -> None:
+        """Raise LayoutError if the axes of x's features, from ``first`` on and before ``last``, are
+        cut, or if the ranks of this layer have parts of another axis.
+        """
+        layout = x.layout
+        if layout is None:
+            return
+        who = type(self).__name__
+        if layout.grid.comm is self.comm:
+            layout.refuse(who, "it is cut among the ranks that share this layer, not by features")
+        if [a for a in layout.cut_axes if first <= a < (x.ndim if last is None else last)]:
+            layout.refuse(who, "the axes of its features must be whole")
 
 
 class ColumnParallelLinear(_ParallelLayer, Linear):
@@ -157,9 +196,25 @@ class ColumnParallelLinear(_ParallelLayer, Linear):
         axis = require_batch_axis(self, self.sequence_axis, n_batch_axes)
         if self.comm.size == 1:
             return super().forward(x, n_batch_axes)
-        x = copy_to(self.comm, x) if axis is None else allgather(self.comm, x, axis)
-        y = super().forward(x, n_batch_axes)
-        return gather_from(self.comm, y) if self.gather_output else y
+        x = as_variable(x)
+        self._require_features(x, n_batch_axes)
+        if not self.W.is_initialized:
+            self._infer_sizes(x, n_batch_axes)
+        if x.layout is not None and not self.gather_output:
+            x.layout.refuse(type(self).__name__, f"the outputs would be cut twice{self._origin}")
+
+        def outputs(x: Variable) -> Variable:
+            x = copy_to(self.comm, x) if axis is None else allgather(self.comm, x, axis)
+            y = linear(x, part_of(self.W), part_of(self.b), n_batch_axes)
+            return gather_from(self.comm, y) if self.gather_output else y
+
+        if x.layout is not None:
+            return on_parts(outputs, x, n_batch_axes, self.out_size)
+        y = outputs(x)
+        if self.gather_output or self.grid is None:
+            return y
+        assert self.out_size is not None
+        return in_features(y, self.grid, -1, self.out_size)
 
 
 class RowParallelLinear(_ParallelLayer, Linear):
@@ -242,19 +297,30 @@ class RowParallelLinear(_ParallelLayer, Linear):
             raise ValueError(
                 f"{self}: x of shape {x.shape} has no features after {n_batch_axes} batch axes"
             )
-        lead = x.shape[:n_batch_axes]
+        in_parts = self.input_is_parallel
+        if n_batch_axes == x.ndim - 1 and self._has_own_features(x, -1):
+            x, in_parts = x.part, True  # type: ignore[attr-defined]
+        self._require_features(x, n_batch_axes)
         features = int(np.prod(x.shape[n_batch_axes:]))
-        x = reshape(x, (*lead, features))
         if not self.W.is_initialized:
             self._initialize_params(
-                sum(self.comm.allgather_obj(features)) if self.input_is_parallel else features
+                sum(self.comm.allgather_obj(features)) if in_parts else features
             )
-        self._check(features)
+        self._check(features, in_parts)
+        if x.layout is not None:
+            return on_parts(
+                lambda x: self._outputs(x, n_batch_axes, in_parts), x, n_batch_axes, self.out_size
+            )
+        return self._outputs(x, n_batch_axes, in_parts)
+
+    def _outputs(self, x: Variable, n_batch_axes: int, in_parts: bool) -> Variable:
+        """Return the outputs for an x that is divided, if at all, along its features only."""
         axis = require_batch_axis(self, self.sequence_axis, n_batch_axes)
+        x = reshape(x, (*x.shape[:n_batch_axes], int(np.prod(x.shape[n_batch_axes:]))))
         if self.comm.size == 1:
             return linear(x, self.W, self.b, n_batch_axes)
-        part = x if self.input_is_parallel else scatter_to(self.comm, x)
-        y = linear(part, self.W, n_batch_axes=n_batch_axes)
+        part = x if in_parts else scatter_to(self.comm, x)
+        y = linear(part, part_of(self.W), n_batch_axes=n_batch_axes)
         if axis is None:
             y = reduce_from(self.comm, y)
             return y if self.b is None else y + self.b
@@ -262,19 +328,36 @@ class RowParallelLinear(_ParallelLayer, Linear):
             self.comm, y if self.b is None else add_once(self.comm, y, self.b), axis=axis
         )
 
-    def _check(self, features: int) -> None:
+    def _check(self, features: int, in_parts: bool) -> None:
         assert self.in_size is not None
         first, last = block(self.in_size, self.comm.size, self.comm.rank)
-        wanted = last - first if self.input_is_parallel else self.in_size
+        wanted = last - first if in_parts else self.in_size
         if features != wanted:
-            whose = (
-                f"its block {first} … {last - 1} of {self.in_size}"
-                if self.input_is_parallel
-                else "in_size"
-            )
+            whose = f"its block {first} … {last - 1} of {self.in_size}" if in_parts else "in_size"
             raise ValueError(
                 f"rank {self.comm.rank}: {self}: x has {features} features, not {wanted} ({whose})"
             )
+
+
+def on_parts(
+    f: Callable[[Variable], Variable], x: Variable, n_batch_axes: int, features: int | None
+) -> Variable:
+    """Return a function of features of an x that is divided along its batch axes."""
+    layout: Any = x.layout
+    y = f(x.part)  # type: ignore[attr-defined]
+    shape = (*layout.shape[:n_batch_axes], features)
+    found: Variable = layout.like(shape).divided(y)
+    return found
+
+
+def by_channels(f: Callable[[Variable], Variable], x: Variable) -> Variable:
+    """Return a function of the channels (axis 1) of x, which may be divided along other axes."""
+    if x.layout is None:
+        return f(x)
+    layout: Any = x.layout
+    y = f(x.part)  # type: ignore[attr-defined]
+    found: Variable = layout.like((layout.shape[0], y.shape[1], *layout.shape[2:])).divided(y)
+    return found
 
 
 def require_batch_axis(layer: Link, axis: int | None, n_batch_axes: int) -> int | None:
@@ -449,22 +532,39 @@ class FilterParallelConvolution2D(_ParallelConvolution):
         Raises:
             ValueError: x has other channels.
         """
-        x = as_variable(x)
-        self._infer_channels(x, self.input_is_parallel)
-        self._check(x, self.input_is_parallel)
+        x, in_parts = as_variable(x), self.input_is_parallel
+        if self._has_own_features(x, 1) and self.groups > 1 and self._in_blocks_of_groups(x):
+            x, in_parts = x.part, True  # type: ignore[attr-defined]
+        self._require_features(x, 1, 2)
+        if x.layout is not None and not self.gather_output:
+            x.layout.refuse(type(self).__name__, f"the outputs would be cut twice{self._origin}")
+        self._infer_channels(x, in_parts)
+        self._check(x, in_parts)
         P = self.comm.size
-        W: Variable = self.W
+        W: Variable = part_of(self.W)
         groups = 1
         if self.groups == 1:
-            x = copy_to(self.comm, x)
+            x = by_channels(lambda x: copy_to(self.comm, x), x)
         else:
-            ends = [self._channels(rank) for rank in range(P)]
-            if not self.input_is_parallel:
-                x = ScatterTo(self.comm, 1, tuple([b - a for a, b in ends])).apply((x,))[0]
+            sizes = tuple([b - a for a, b in (self._channels(rank) for rank in range(P))])
+            if not in_parts:
+                x = by_channels(lambda x: ScatterTo(self.comm, 1, sizes).apply((x,))[0], x)
             first, last = block(self.groups, P, self.comm.rank)
             W, groups = (W, last - first) if last > first else (W[:, :0], 1)
-        y = convolution_2d(x, W, self.b, self.stride, self.pad, dilate=self.dilate, groups=groups)
-        return gather_from(self.comm, y, axis=1) if self.gather_output else y
+        b = part_of(self.b)
+        y = convolution_2d(x, W, b, self.stride, self.pad, dilate=self.dilate, groups=groups)
+        if self.gather_output:
+            return by_channels(lambda y: gather_from(self.comm, y, axis=1), y)
+        if self.grid is None:
+            return y
+        assert self.out_channels is not None
+        return in_features(y, self.grid, 1, self.out_channels)
+
+    def _in_blocks_of_groups(self, x: Any) -> bool:
+        """Return whether each rank has the channels of its groups of a divided x."""
+        self.in_channels = x.shape[1] if self.in_channels is None else self.in_channels
+        ends = [(box.start[1], box.stop[1]) for box in x.layout.boxes]
+        return ends == [self._channels(rank) for rank in range(self.comm.size)]
 
 
 class ChannelParallelConvolution2D(_ParallelConvolution):
@@ -560,11 +660,15 @@ class ChannelParallelConvolution2D(_ParallelConvolution):
             ValueError: x has other channels than ``in_channels``, or than this rank's block of
                 them.
         """
-        x = as_variable(x)
-        self._infer_channels(x, self.input_is_parallel)
-        self._check(x, self.input_is_parallel)
-        part = x if self.input_is_parallel else scatter_to(self.comm, x, axis=1)
-        y = reduce_from(
-            self.comm, convolution_2d(part, self.W, None, self.stride, self.pad, dilate=self.dilate)
-        )
+        x, in_parts = as_variable(x), self.input_is_parallel
+        if self._has_own_features(x, 1):
+            x, in_parts = x.part, True  # type: ignore[attr-defined]
+        self._require_features(x, 1, 2)
+        self._infer_channels(x, in_parts)
+        self._check(x, in_parts)
+        if not in_parts:
+            x = by_channels(lambda x: scatter_to(self.comm, x, axis=1), x)
+        W = part_of(self.W)
+        y = convolution_2d(x, W, None, self.stride, self.pad, dilate=self.dilate)
+        y = by_channels(lambda y: reduce_from(self.comm, y), y)
         return y if self.b is None else bias(y, self.b, axis=1)

@@ -147,4 +147,4 @@ def linear(
     if len(shape) > 2 and x.layout is None:
         x = reshape(x, (math.prod(shape[:n_batch_axes]), D))  # (N, …) → (N, D)
     y = Linear(n_batch_axes).apply((x, W) if b is None else (x, W, b))[0]
-    return y if n_batch_axes == 1 else reshape(y, (*shape[:n_batch_axes], weights[0]))
+    return y if n_batch_axes == 1 else reshape(y, (*shape[:n_batch_axes], y.shape[-1]))

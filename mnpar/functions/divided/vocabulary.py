@@ -150,22 +150,49 @@ def vocabulary_parallel_softmax_cross_entropy(
     if hook is not None:
         hook.check_arguments(comm, _NAME, {"t": t})
         hook.check_blocks(comm, _NAME, "scores", x)
-    rows: Variable = to_rows(x)
-    top, sizes = _largest(comm, rows.array)
+    top, sizes = _largest(comm, to_rows(x.array))
     labels, valid = require_labels(_NAME, array_of(t), sum(sizes), ignore_label)
     weight = label_weights(_NAME, labels, valid, class_weight, sum(sizes), top.dtype)
+    mean = None
+    if reduce == "mean":
+        count = t.shape[0] if not normalize else labels.size if valid is None else int(valid.sum())
+        mean = 1 / max(count, 1)
     first = sum(sizes[: comm.rank])
+    return cross_entropy_of_blocks(comm, x, labels, first, weight, mean, cache_score, top)
+
+
+def cross_entropy_of_blocks(
+    comm: Communicator,
+    x: Variable,
+    labels: Array,
+    first: int,
+    weight: Array | None,
+    mean: float | None,
+    cache_score: bool,
+    top: Array | None = None,
+) -> Variable:
+    """Return the cross entropy of checked labels.
+
+    Args:
+        comm: all its ranks call this.
+        x: ``(N, block of C, …)`` scores.
+        labels: ``(M,)``, of all classes; M = N·….
+        first: the first class of this rank's block.
+        weight: ``(M,)``, what each sample's loss is multiplied by; None: 1.
+        mean: what the sum is multiplied by; None: nothing is summed.
+        cache_score: keep the exponentials for backward.
+        top: ``(M,)``, the largest score of each sample, over all ranks; None: to be found.
+    """
+    rows: Variable = to_rows(x)
+    if top is None:
+        top, _ = _largest(comm, rows.array)
     sums = reduce_from(
         comm, ShiftedScores(top, labels.astype("i8") - first, cache_score).apply((rows,))[0]
     )
     loss = log(sums[0]) - sums[1]  # (M,)
     if weight is not None:
         loss = loss * weight
-    if reduce == "no":
-        loss = loss.reshape(t.shape)
-    else:
-        count = t.shape[0] if not normalize else labels.size if valid is None else int(valid.sum())
-        loss = loss.sum() * (1 / max(count, 1))
+    loss = loss.reshape(x.shape[:1] + x.shape[2:]) if mean is None else loss.sum() * mean
     return loss.astype(x.dtype)
 
 
