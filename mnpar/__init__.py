@@ -132,7 +132,10 @@ if TYPE_CHECKING:
         SharedData as SharedData,
         check_parameter_closeness as check_parameter_closeness,
         create_multi_node_optimizer as create_multi_node_optimizer,
+        gathered as gathered,
         parallel_function as parallel_function,
+        parallelize as parallelize,
+        plan_of as plan_of,
     )
     from mnpar.profiling.profiler import profile as profile
     from mnpar.profiling.timeline import Timeline as Timeline

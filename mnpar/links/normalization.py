@@ -20,6 +20,7 @@ from mnpar import backend, initializers
 from mnpar.backend import Array, Axis
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import config, get_dtype
+from mnpar.functions.divided.blocks import copy_all_to
 from mnpar.functions.node import is_divided, own_array
 from mnpar.functions.normalization.batch_normalization import (
     FixedBatchNormalization,
@@ -41,6 +42,7 @@ from mnpar.functions.normalization.layer_normalization import (
 )
 from mnpar.functions.normalization.multi_node_moments import multi_node_moments
 from mnpar.initializers.initializer import InitialValue
+from mnpar.kernels.moments import channel_view
 from mnpar.link import GradientComms, Link
 from mnpar.parameter import Parameter
 from mnpar.variable import Variable
@@ -546,10 +548,14 @@ class MultiNodeBatchNormalization(BatchNormalization):
         )
         self.comm = comm
 
+    # the ranks of ``comm`` and those that have the other blocks of an x that is divided; a plan
+    # sets it (parallel/plan/divisions.py)
+    blocks: Communicator | None = None
+
     @property
     def batch_comms(self) -> tuple[Communicator, ...]:
         """The ranks that normalize together."""
-        return (self.comm,)
+        return (self.comm,) if self.blocks is None else (self.comm, self.blocks)
 
     def gradient_comms(self) -> GradientComms:
         """Add the ranks, each of which gets its part of the gradients."""
@@ -564,6 +570,8 @@ class MultiNodeBatchNormalization(BatchNormalization):
     def _by_batch(
         self, x: Variable | Array, gamma: Variable | Array, beta: Variable | Array, decay: float
     ) -> Variable:
+        if self.blocks is not None and self.comm.size > 1 and is_divided(x):
+            return self._of_blocks(x, gamma, beta, decay)
         if self.comm.size == 1 or is_divided(x):  # the parts of an array are normalized together
             return super()._by_batch(x, gamma, beta, decay)
         x, order, shape = to_channel_view(type(self).__name__, x, self.axis, gamma=gamma, beta=beta)
@@ -573,6 +581,26 @@ class MultiNodeBatchNormalization(BatchNormalization):
             update_running(self.avg_mean, mean.array, count, decay)
             update_running(self.avg_var, var.array, count, decay, unbiased=True)
         return from_channel_view(y, order)
+
+    def _of_blocks(self, x: Any, gamma: Any, beta: Any, decay: float) -> Variable:
+        """Return the normalization of x (N, C, …), of which other ranks have other samples and
+        other blocks.
+        """
+        layout, who = x.layout, type(self).__name__
+        if self.axis is not None or x.ndim < 2 or [a for a in layout.cut_axes if a < 2]:
+            layout.refuse(who, "its axes of samples and channels must be whole, and axis=None")
+        if self.blocks is None or self.blocks.size != self.comm.size * layout.grid.comm.size:
+            layout.refuse(who, "it does not know the ranks that have the other blocks")
+        layout.check_same(gamma, beta)
+        view = channel_view(x.part.shape, 1, 2)
+        mean, var, count = multi_node_moments(self.blocks, x.part, view)
+        gamma, beta = copy_all_to(layout.grid.comm, gamma, beta)
+        y = FixedBatchNormalization(view, self.eps).apply((x.part, gamma, beta, mean, var))[0]
+        if not config.in_recomputing:
+            update_running(self.avg_mean, mean.array, count, decay)
+            update_running(self.avg_var, var.array, count, decay, unbiased=True)
+        found: Variable = layout.divided(y)
+        return found
 
 
 def create_mnbn_model(link: L, comm: Communicator, communication_backend: str = "auto") -> L:

@@ -112,7 +112,7 @@ class _ParallelLayer(Divided):
             return
         who = type(self).__name__
         if layout.grid.comm is self.comm:
-            layout.refuse(who, "it is cut among the ranks that share this layer, not by features")
+            layout.refuse(who, "it needs all inputs, of which each of its ranks has a part")
         if [a for a in layout.cut_axes if first <= a < (x.ndim if last is None else last)]:
             layout.refuse(who, "the axes of its features must be whole")
 

@@ -64,6 +64,17 @@ if TYPE_CHECKING:
         send_to_stage as send_to_stage,
     )
     from mnpar.parallel.pipeline.step import Step as Step
+    from mnpar.parallel.plan.divisions import (
+        Division as Division,
+        register_division as register_division,
+    )
+    from mnpar.parallel.plan.gathered import gathered as gathered
+    from mnpar.parallel.plan.parallelize import parallelize as parallelize
+    from mnpar.parallel.plan.table import (
+        PlanRow as PlanRow,
+        PlanTable as PlanTable,
+        plan_of as plan_of,
+    )
     from mnpar.parallel.spmd.parallel_function import (
         ParallelFunction as ParallelFunction,
         parallel_function as parallel_function,

@@ -18,6 +18,7 @@ import numpy as np
 from mnpar.communicators.communicator import require_communicator
 from mnpar.errors import MismatchError, closest, suggestion
 from mnpar.functions.divided.halo import SpatialGrid
+from mnpar.plans import block
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
@@ -188,6 +189,50 @@ class Mesh:
                 f"the axis {name}={size} is a grid of {len(dims)} dimensions, not of {ndim}"
             )
         return SpatialGrid(comm, dims)
+
+    def cut(self, x: Any, **axes: int | Sequence[int]) -> Any:
+        """Return this rank's part of an array that all ranks have, such as a batch.
+
+        Args:
+            x: the whole array, the same on every rank. Nothing is sent.
+            axes: which axes of x an axis of the mesh cuts: a number, for a part that is an array of
+                this rank, as samples and sequences are; or a tuple, for blocks of a divided
+                Variable (:func:`mnpar.divided`), as images are. An axis of one rank cuts nothing.
+
+        Returns:
+            An array, or a divided Variable.
+
+        Raises:
+            KeyError: the mesh has no such axis. ValueError: x has no such axis, or two axes of the
+                mesh are to cut blocks.
+
+        Example:
+            >>> import numpy as np, mnpar
+            >>> def program(comm):
+            ...     mesh = mnpar.Mesh(comm, data=2, space=(1, 2))
+            ...     x = mesh.cut(np.zeros((5, 3, 8, 8)), data=0, space=(2, 3))
+            ...     return x.shape, x.part.shape
+            >>> mnpar.run(program, ranks=4)[3]
+            ((2, 3, 8, 8), (2, 3, 8, 4))
+        """
+        blocks = [(name, axis) for name, axis in axes.items() if not isinstance(axis, int)]
+        for name, axis in axes.items():
+            comm = self[name]
+            if not isinstance(axis, int):
+                continue
+            if not -x.ndim <= axis < x.ndim:
+                raise ValueError(f"mesh.cut: {name}={axis} is no axis of an array {x.shape}")
+            mine = slice(*block(x.shape[axis], comm.size, comm.rank))
+            x = x[(slice(None),) * (axis % x.ndim) + (mine,)] if comm.size > 1 else x
+        blocks = [(name, axis) for name, axis in blocks if self[name].size > 1]
+        if len(blocks) > 1:
+            raise ValueError(
+                f"mesh.cut: {' and '.join([name for name, _ in blocks])} would both cut blocks: "
+                "one axis of the mesh that is a grid does, such as space=(2, 2)"
+            )
+        for name, axis in blocks:
+            x = self.grid(name, len(axis)).cut(x, axis)  # type: ignore[arg-type]
+        return x
 
     def rank_at(self, **coordinates: int | tuple[int, ...]) -> int:
         """Return the rank at a place; on axes that are left out, the place is this rank's.

@@ -118,8 +118,11 @@ _UNSURE = (
 
 def _read(arg: Any) -> Reading | None:
     """Return how many samples an argument holds; None if it has no length."""
-    if isinstance(arg, Link | str) or getattr(arg, "array", arg) is None:
+    if isinstance(arg, Link | str):
         return None  # the length of a chain counts its links
+    # a divided Variable has a shape, and no array
+    if getattr(arg, "layout", None) is None and getattr(arg, "array", arg) is None:
+        return None
     shape = getattr(arg, "shape", None)
     if shape is not None:
         return Reading(rows=shape[0]) if shape else None

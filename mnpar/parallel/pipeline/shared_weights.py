@@ -7,7 +7,7 @@ all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnpar.chain import Chain
@@ -31,17 +31,25 @@ def check_owners(names: Sequence[str], tied: Mapping[str, str]) -> None:
         ValueError: the other layer comes first, or there is no such layer.
     """
     for pair in tied.items():
-        later, sooner = (path.strip("/").split("/")[0] for path in pair)
-        for name in (later, sooner):
+        later, sooner = (layer_of(path, names) for path in pair)
+        for path, name in zip(pair, (later, sooner), strict=True):
             if name not in names:
                 raise ValueError(
-                    f"there is no layer {name!r} to share weights: the model has {listed(names)}"
+                    f"there is no layer {path.strip('/').split('/')[0]!r} to share weights: the "
+                    f"model has {listed(names)}"
                 )
         if names.index(sooner) > names.index(later):
             raise ValueError(
                 f"the layer {sooner!r} comes after {later!r}: a weight is shared under the "
                 "path of the first layer"
             )
+
+
+def layer_of(path: str, names: Iterable[str]) -> str:
+    """Return the name, which may be a path itself, of the layer that has a parameter of this path;
+    empty if there is none.
+    """
+    return next((name for name in names if f"{path.strip('/')}/".startswith(f"{name}/")), "")
 
 
 def tie(
@@ -80,11 +88,12 @@ def _find(stages: list[Stage], path: str) -> tuple[Link, str] | None:
     """Return the link that has a parameter of this path, and the parameter's name there; None if
     the layer is on another rank.
     """
-    layer, *inside = path.strip("/").split("/")
     for stage in stages:
-        if layer not in stage._children:
+        layer = layer_of(path, stage._children)
+        if not layer:
             continue
         link: Any = stage[layer]
+        inside = path.strip("/").removeprefix(layer).strip("/").split("/")
         try:
             for name in inside[:-1]:
                 link = link[int(name) if name.isdecimal() else name]
