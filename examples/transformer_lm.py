@@ -3,25 +3,25 @@ them.
 
     python examples/transformer_lm.py
         starts four ranks itself: data=2,model=2
-    python examples/transformer_lm.py --mesh data=2,pipe=2,model=2
+    python examples/transformer_lm.py --divide data=2,pipe=2,model=2
         eight
-    python examples/transformer_lm.py --mesh pipe=2,sequence=2 --threads
+    python examples/transformer_lm.py --divide pipe=2,sequence=2 --threads
         ranks that are threads: needs no MPI
-    mpiexec -n 8 python examples/transformer_lm.py --mesh pipe=4,data=-1
+    mpiexec -n 8 python examples/transformer_lm.py --divide pipe=4,data=-1
 
     data        ranks read different texts, and add up their gradients
     pipe        ranks have some of the blocks, and hand batches on in pieces
     model       ranks have some of the heads, the features between, and the letters of each layer
     sequence    ranks have a part of each text, and attend to each other's
 
-The model is written once (``layers``). Its first weights depend on their paths and the seed only,
-so every mesh, and one rank alone (``--mesh data=1``), starts alike and learns alike. With ``--run
-DIR`` a checkpoint stays behind; the next run, on the same mesh or another, goes on from there. The
-text is that of Python's own help, which is on every machine.
+The model is an ordinary one, and knows nothing of ranks: ``RULES`` says how its layers are divided.
+Its first weights depend on the seed only, so every mesh, and one rank alone (``--divide data=1``),
+starts alike and learns alike. With ``--run DIR`` a checkpoint stays behind; the next run, on the
+same mesh or another, goes on from there. The text is that of Python's own help, which is on every
+machine.
 """
 
 import math
-from functools import partial
 from pydoc_data.topics import topics
 
 import numpy as np
@@ -29,48 +29,44 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.initializers import Normal, initialize_by_path
+from mnpar.initializers import Normal
 
 TEXT = " ".join("\n".join(topics[name] for name in sorted(topics)).split())  # without its indents
 AXES = ("data", "pipe", "model", "sequence")
 LETTERS = sorted(set(TEXT))
 NUMBERS = {letter: i for i, letter in enumerate(LETTERS)}
 
+RULES = {
+    "attention": "heads, sequence",
+    "wide": "columns",
+    "out": "rows",
+    "letters": "vocabulary",
+}
+LAYERS = ["embed", "blocks/*", "head"]  # of which stages have some
+
 
 class Embedding(mnpar.Chain):
     """Letters and places as vectors."""
 
-    def __init__(self, mesh, args):
+    def __init__(self, args):
         super().__init__()
-        self.letters = L.VocabularyParallelEmbedID(
-            mesh.model, len(LETTERS), args.unit, Normal(0.05)
-        )
-        self.places = mnpar.Parameter(Normal(0.05), (args.length, args.unit))
-        self.here = part(args.length, mesh.sequence)
+        self.letters = L.EmbedID(len(LETTERS), args.unit, Normal(0.05))
+        self.places = L.EmbedID(args.length, args.unit, Normal(0.05))
 
-    def forward(self, x):
-        return self.letters(x) + self.places[self.here]
+    def forward(self, x, places):
+        return self.letters(x) + self.places(places)
 
 
 class Block(mnpar.Chain):
     """Attention, and a network of one hidden layer; each adds to what comes."""
 
-    def __init__(self, mesh, args):
+    def __init__(self, args):
         super().__init__()
         self.norm1 = L.LayerNormalization(args.unit)
         self.norm2 = L.LayerNormalization(args.unit)
-        self.attention = L.MultiHeadAttention(
-            args.heads,
-            args.unit,
-            mesh.model,
-            causal=True,
-            sequence_comm=mesh.sequence,
-            whole_gradients=False,
-        )
-        self.wide = L.ColumnParallelLinear(
-            mesh.model, args.unit, 4 * args.unit, gather_output=False
-        )
-        self.out = L.RowParallelLinear(mesh.model, 4 * args.unit, args.unit, input_is_parallel=True)
+        self.attention = L.MultiHeadAttention(args.heads, args.unit, causal=True)
+        self.wide = L.Linear(args.unit, 4 * args.unit)
+        self.out = L.Linear(4 * args.unit, args.unit)
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))
@@ -82,45 +78,48 @@ class Head(mnpar.Chain):
     loss.
     """
 
-    def __init__(self, mesh, args):
+    def __init__(self, letters, args):
         super().__init__()
-        self.comm = mesh.model
         self.norm = L.LayerNormalization(args.unit)
-        self.letters = L.VocabularyParallelEmbedID(mesh.model, len(LETTERS), args.unit)
+        self.scores = L.Linear(args.unit, len(LETTERS), nobias=True)
+        self.scores.W = letters.W
 
     def forward(self, x, t=None):
-        # this rank's letters
-        y = F.linear(F.copy_to(self.comm, self.norm(x)), self.letters.W, n_batch_axes=2)
-        if t is None:
-            return F.gather_from(self.comm, y)
-        return F.vocabulary_parallel_softmax_cross_entropy(
-            self.comm, y.reshape((-1, y.shape[-1])), t.ravel()
-        )
+        y = self.scores(self.norm(x), 2)
+        return y if t is None else F.softmax_cross_entropy(y.reshape((-1, y.shape[-1])), t.ravel())
 
 
-def layers(mesh, args):
-    """The model: functions that make its layers, and the weights that two of them share."""
-    blocks = {f"block{i}": partial(Block, mesh, args) for i in range(args.blocks)}
-    model = {"embed": partial(Embedding, mesh, args), **blocks, "head": partial(Head, mesh, args)}
-    return model, {"/head/letters/W": "/embed/letters/W"}
+class LanguageModel(mnpar.Chain):
+    """Letters, their places, and the letters that come next: the loss."""
 
+    def __init__(self, args):
+        super().__init__()
+        self.embed = Embedding(args)
+        self.blocks = mnpar.ChainList(*[Block(args) for _ in range(args.blocks)])
+        self.head = Head(self.embed.letters, args)
 
-def part(n, comm):
-    return slice(*mnpar.plans.block(n, comm.size, comm.rank))
+    def forward(self, x, places, t=None):
+        h = self.embed(x, places)
+        for block in self.blocks:
+            h = block(h)
+        return self.head(h, t)
 
 
 def batch(mesh, args, step):
-    """This rank's part of the batch of a step: texts, and the letters that come next."""
+    """This rank's part of the batch of a step: texts, places, and the letters that come next."""
     starts = np.random.default_rng([args.seed, step]).integers(
         len(TEXT) - args.length, size=args.batchsize
     )
-    starts = starts[part(args.batchsize, mesh.data)]
     found = np.array(
         [[NUMBERS[letter] for letter in TEXT[a : a + args.length + 1]] for a in starts], np.int32
     )
-    found = found.reshape(len(starts), args.length + 1)
-    here = part(args.length, mesh.sequence)
-    return found[:, :-1][:, here], found[:, 1:][:, here]
+    return cut(mesh, found[:, :-1], found[:, 1:])
+
+
+def cut(mesh, x, *labels):
+    """This rank's part of texts, with the places of their letters."""
+    places = np.broadcast_to(np.arange(x.shape[1]), x.shape)
+    return [mesh.cut(a, data=0, sequence=1) for a in (x, places, *labels)]
 
 
 def mean_loss(mesh, model, t):
@@ -137,11 +136,11 @@ def write(mesh, model, args, text):
     rng = np.random.default_rng(args.seed)
     for _ in range(args.letters):
         window = text[-args.length :]
-        x = np.array([[NUMBERS[letter] for letter in window]], np.int32)[
-            :, part(args.length, mesh.sequence)
-        ]
+        x = np.array([[NUMBERS[letter] for letter in window]], np.int32)
         with mnpar.using_config("train", False), mnpar.no_backprop_mode():
-            y = model(x)
+            y = model(*cut(mesh, x.repeat(mesh.data.size, axis=0)))
+        if y is not None and y.layout is not None:
+            y = y.gather()  # each rank has the scores of its letters
         threshold, letter = rng.random(), None
         if y is not None and mesh.sequence.rank == mesh.sequence.size - 1:
             p = F.softmax(y[0, -1].array.astype("f8")[None] / 0.7).array[0]
@@ -154,27 +153,37 @@ def main(comm, args):
     """Train, and write; returns the losses."""
     mnpar.config.dtype = np.dtype(args.dtype)
     mesh = mnpar.Mesh(comm, **args.mesh)
-    made, tied = layers(mesh, args)
-    model = mnpar.Pipeline.of(mesh.pipe, made, args.schedule, args.micro_batches, tied=tied)
-    initialize_by_path(model, args.seed)
+    mnpar.random.seed(args.seed)  # the same weights on every rank
+    model = mnpar.parallelize(
+        LanguageModel(args),
+        mesh,
+        RULES,
+        layers=LAYERS,
+        inputs=2,
+        schedule=args.schedule,
+        micro_batches=args.micro_batches,
+    )
     optimizer = mnpar.create_multi_node_optimizer(
-        mnpar.optimizers.Adam(args.lr), mesh, axes=("data", "sequence"), samples=lambda x, t: t.size
+        mnpar.optimizers.Adam(args.lr),
+        mesh,
+        axes=("data", "sequence"),
+        samples=lambda *args: args[-1].size,
     ).setup(model)
     optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(1.0))
-    mnpar.random.seed(args.seed)  # the same on every rank, whatever each has drawn for its layers
+    mnpar.random.seed(args.seed)
     everything = {"model": model, "optimizer": optimizer}
     begin = (mnpar.checkpoint.load(args.run, everything, comm) if args.run else None) or 0
-    mine = comm.allreduce(np.array(float(model.count_params())), "max")
+    most = comm.allreduce(np.array(float(model.count_params())), "max")
     if comm.is_root:
         print(
-            f"{mesh!s}: {comm.size} rank(s) on {comm.name}, {int(mine)} weights on a rank at most"
+            f"{mesh!s}: {comm.size} rank(s) on {comm.name}, {int(most)} weights on a rank at most"
         )
 
     losses = []
     for step in range(begin, begin + args.steps):
-        x, t = batch(mesh, args, step)
-        optimizer.update(model, x, t)
-        losses.append(float(mean_loss(mesh, model, t)))
+        mine = batch(mesh, args, step)
+        optimizer.update(model, *mine)
+        losses.append(float(mean_loss(mesh, model, mine[-1])))
         if comm.is_root and ((step + 1) % args.report == 0 or step + 1 == begin + args.steps):
             print(f"step {step + 1:5d}   loss {losses[-1]:.4f}")
     if args.run:
@@ -184,7 +193,7 @@ def main(comm, args):
         print(
             f"The loss went from {losses[0]:.4f} to {losses[-1]:.4f}; a letter guessed among "
             f"{len(LETTERS)} would have {chance:.2f}.\nAny other mesh must print these losses, up "
-            "to rounding: compare with --mesh data=1, on one rank."
+            "to rounding: compare with --divide data=1, on one rank."
         )
     text = write(mesh, model, args, TEXT[: args.length])
     if comm.is_root and args.letters:
@@ -222,7 +231,7 @@ def check(parser, args):
 if __name__ == "__main__":
     parser = mnpar.launch.Parser(__doc__, ranks=4, exactly=True, check=check)
     parser.flag(
-        "--mesh -m",
+        "--mesh --divide -m",
         mnpar.Mesh.parse,
         "names and sizes of axes (data=2,model=2 on four ranks, else data=-1)",
     )

@@ -1,16 +1,16 @@
-"""One convolutional network, divided among ranks in four ways by a switch; all of them print the
+"""One convolutional network, divided among ranks in four ways by one option; all of them print the
 same costs.
 
     python examples/seeds/neon_cnn.py
         one process
-    mpiexec -n 4 python examples/seeds/neon_cnn.py --halopar 2x2
-        each rank has a block of every image
-    mpiexec -n 3 python examples/seeds/neon_cnn.py --datapar
-        each rank has some images of every batch
-    mpiexec -n 2 python examples/seeds/neon_cnn.py --modelpar
-        each rank has some inputs of the large layers
-    mpiexec -n 8 python examples/seeds/neon_cnn.py --halodatapar 2x2
-        blocks of some images: a grid for each part of the batch
+    mpiexec -n 4 python examples/seeds/neon_cnn.py --divide space=2x2
+        each rank has a block of every image (neon's --halopar 2x2)
+    mpiexec -n 3 python examples/seeds/neon_cnn.py --divide data=3
+        each rank has some images of every batch (--datapar)
+    mpiexec -n 2 python examples/seeds/neon_cnn.py --divide model=2
+        each rank has some inputs of the large layers (--modelpar)
+    mpiexec -n 8 python examples/seeds/neon_cnn.py --divide data=2,space=2x2
+        blocks of some images: a grid for each part of the batch (--halodatapar 2x2)
 
 Without mpiexec a script with a switch starts the ranks it needs, or runs on ``--threads N``.
 Network (conv 5 × 20, pool 2, conv 5 × 50, pool 2, 500, 10) and switches are those of neon's MPI
@@ -19,7 +19,6 @@ branch of 2015, which announced the last one and never had it. Images are circle
 """
 
 import argparse
-import functools
 import os
 
 import numpy as np
@@ -27,38 +26,24 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.plans import block
+
+RULES = {"fc*": "rows"}  # the large layers, among the ranks of the axis model
 
 
 class Net(mnpar.Chain):
-    """The network. It knows nothing of ranks; ``wide``: the kind of its large layers."""
+    """The network. It knows nothing of ranks."""
 
-    def __init__(self, wide=L.Linear):
+    def __init__(self):
         super().__init__()
         self.conv1 = L.Convolution2D(None, 20, 5)
         self.conv2 = L.Convolution2D(None, 50, 5)
-        self.fc1 = wide(None, 500)
-        self.fc2 = wide(None, 10)
+        self.fc1 = L.Linear(None, 500)
+        self.fc2 = L.Linear(None, 10)
 
     def __call__(self, x):
         for conv in (self.conv1, self.conv2):
             x = F.max_pooling_2d(F.relu(conv(x)), 2)
         return self.fc2(F.relu(self.fc1(x)))
-
-
-def ways(comm, args):
-    """Return what a switch divides: the images' cut, the large layers, and who shares a batch."""
-    cut, wide, data = np.asarray, L.Linear, mnpar.create_communicator("self")
-    if dims := args.halopar or args.halodatapar:
-        group = comm.rank // int(np.prod(dims))
-        grid = mnpar.SpatialGrid(comm.split(group, comm.rank), dims)
-        cut = grid.cut
-        data = comm.split(grid.comm.rank, comm.rank)
-    elif args.modelpar:
-        wide = functools.partial(L.RowParallelLinear, comm)
-    elif args.datapar:
-        data = comm
-    return cut, wide, data
 
 
 def load(args):
@@ -74,17 +59,17 @@ def load(args):
 
 
 def train(comm, args, say=True):
-    """The script: it knows of no switch. Returns the cost of each epoch."""
+    """The script, whichever way is chosen. Returns the cost of each epoch."""
     say = say and comm.is_root
     mnpar.config.dtype = np.dtype("f8")  # so that costs can be compared digit for digit
     mnpar.random.seed(args.seed)
-    cut, wide, data = ways(comm, args)
+    mesh = mnpar.Mesh(comm, **args.divide)
     with mnpar.launch.reading(comm):
         training, test, name = load(args)
     size = training[0][0].shape[1:]
-    model = Net(wide)
+    model = mnpar.parallelize(Net(), mesh, RULES)
     optimizer = mnpar.create_multi_node_optimizer(
-        mnpar.optimizers.MomentumSGD(lr=args.lr), data
+        mnpar.optimizers.MomentumSGD(lr=args.lr), mesh
     ).setup(model)
     if say:
         print(
@@ -97,19 +82,19 @@ def train(comm, args, say=True):
     losses = []
 
     def cost(x, t):
-        losses.append(F.softmax_cross_entropy(model(cut(x)), t))
+        losses.append(F.softmax_cross_entropy(model(x), t))
         return losses[-1]
 
     for epoch in range(1, args.epoch + 1):
         order, total = rng.permutation(len(x)), 0.0
         for start in range(0, len(x), args.batchsize):
             batch = order[start : start + args.batchsize]
-            mine = batch[slice(*block(len(batch), data.size, data.rank))]
-            optimizer.update(cost, x[mine], t[mine])  # the mean over all images of the batch
-            total += losses.pop().item() * len(mine)
-        costs.append(data.allreduce(np.array(total)).item() / len(x))
+            mine = mesh.cut(t[batch], data=0)
+            optimizer.update(cost, mesh.cut(x[batch], data=0, space=(2, 3)), mine)
+            total += losses.pop().item() * len(mine)  # a mean over the rank's images
+        costs.append(mesh.data.allreduce(np.array(total)).item() / len(x))
         with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
-            right = F.accuracy(model(cut(x_test)), t_test).item()
+            right = F.accuracy(model(mesh.cut(x_test, space=(2, 3))), t_test).item()
         if say:
             print(
                 f"epoch {epoch:3d}   cost {costs[-1]:.5f}   right on the test images "
@@ -124,11 +109,10 @@ def main(comm, args):
     if comm.size == 1:
         print(
             f"One process has brought the cost from {costs[0]:.5f} to {costs[-1]:.5f}. With "
-            "--halopar 2x2, --modelpar, --datapar or --halodatapar 2x2 ranks must print the same."
+            "--divide space=2x2, model=2, data=3 or data=2,space=2x2 ranks must print the same."
         )
     elif comm.is_root:
-        whole = {"halopar": None, "halodatapar": None, "datapar": False, "modelpar": False}
-        alone = argparse.Namespace(**{**vars(args), **whole, "epoch": 1})
+        alone = argparse.Namespace(**{**vars(args), "divide": {}, "epoch": 1})
         [cost] = train(mnpar.create_communicator("self"), alone, say=False)
         gap = abs(costs[0] - cost) / cost
         print(
@@ -140,28 +124,39 @@ def main(comm, args):
     return costs
 
 
-def check_ranks(parser, args):
-    """Refuse ranks that do not make the grids that the switch asks for; without a switch there must
-    be one rank.
-    """
-    dims = args.halopar or args.halodatapar
-    if dims and len(dims) != 2:
-        parser.error(f"images have two axes: RxC, not {'x'.join(map(str, dims))}")
-    each = int(np.prod(dims or (1,)))
+def axes(args):
+    """Return the axes of the mesh: those of --divide, or of neon's switches for them."""
+    if args.divide is not None:
+        return args.divide
     if args.halopar:
-        args.ranks = each
-    elif args.halodatapar:
-        args.ranks = max(args.ranks // each, 1) * each
-    elif not (args.datapar or args.modelpar):
-        args.ranks = 1
+        return {"space": args.halopar}
+    if args.halodatapar:
+        return {"data": -1, "space": args.halodatapar}
+    return {"data": -1} if args.datapar else {"model": -1} if args.modelpar else {}
+
+
+def check_ranks(parser, args):
+    """Whether the ranks make the mesh that is asked for; without a switch there is one."""
+    args.divide = axes(args)
+    if unknown := [name for name in args.divide if name not in ("data", "model", "space")]:
+        parser.error(f"--divide: there is no axis {unknown[0]} here, only data, model, space")
+    dims = args.divide.get("space", ())
+    if (dims and np.ndim(dims) != 1) or len(dims) not in (0, 2):
+        shown = "x".join(map(str, np.atleast_1d(dims)))
+        parser.error(f"images have two axes: RxC, not {shown}")
+    sizes = [int(n) for size in args.divide.values() for n in np.atleast_1d(size)]
+    each = int(np.prod([n for n in sizes if n > 0]))
+    several = -1 in sizes
+    args.ranks = max(args.ranks // each, 1) * each if several else each
     ranks = mnpar.launch.started_ranks(args, args.ranks)
-    several = args.datapar or args.modelpar or args.halodatapar
     if ranks % each or (ranks != each and not several):
-        switch = f"blocks of {dims[0]}x{dims[1]}" if dims else "a run without a switch"
-        better = mnpar.launch.command(each if dims else ranks, args.threads)
+        what = f"blocks of {dims[0]}x{dims[1]}" if dims else "a run without a switch"
+        text = ",".join(args.divide)
+        what = f"--divide {text}" if args.divide and not dims else what
+        better = mnpar.launch.command(each if args.divide else ranks, args.threads)
         parser.error(
-            f"{ranks} ranks do not suit {switch}: --halopar takes R·C, --halodatapar a "
-            f"multiple of it, no switch takes 1: {better}{'' if dims else ' --datapar'}"
+            f"{ranks} ranks do not suit {what}: --halopar takes R·C, --halodatapar a "
+            f"multiple of it, no switch takes 1: {better}{'' if args.divide else ' --datapar'}"
         )
 
 
@@ -177,6 +172,12 @@ def flags():
     """Return the parser of the command line."""
     parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
     ways = parser.add_mutually_exclusive_group()
+    parser.flag(
+        "--divide",
+        mnpar.Mesh.parse,
+        "names and sizes of the mesh's axes: data, model, space",
+        group=ways,
+    )
     parser.flag(
         "--halopar", mnpar.launch.dims, "images in R x C blocks, one for each rank", group=ways
     )

@@ -21,6 +21,8 @@ from mnpar.backend import Array, Axis
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import config, get_dtype
 from mnpar.functions.divided.blocks import copy_all_to
+from mnpar.functions.divided.blocks import copy_all_to
+from mnpar.functions.divided.layout import GridLayout
 from mnpar.functions.node import is_divided, own_array
 from mnpar.functions.normalization.batch_normalization import (
     FixedBatchNormalization,
@@ -586,21 +588,22 @@ class MultiNodeBatchNormalization(BatchNormalization):
         """Return the normalization of x (N, C, …), of which other ranks have other samples and
         other blocks.
         """
-        layout, who = x.layout, type(self).__name__
+        layout: GridLayout = x.layout
+        who = type(self).__name__
         if self.axis is not None or x.ndim < 2 or [a for a in layout.cut_axes if a < 2]:
             layout.refuse(who, "its axes of samples and channels must be whole, and axis=None")
-        if self.blocks is None or self.blocks.size != self.comm.size * layout.grid.comm.size:
+        everyone = self.blocks
+        if everyone is None or everyone.size != self.comm.size * layout.grid.comm.size:
             layout.refuse(who, "it does not know the ranks that have the other blocks")
         layout.check_same(gamma, beta)
         view = channel_view(x.part.shape, 1, 2)
-        mean, var, count = multi_node_moments(self.blocks, x.part, view)
+        mean, var, count = multi_node_moments(everyone, x.part, view)
         gamma, beta = copy_all_to(layout.grid.comm, gamma, beta)
         y = FixedBatchNormalization(view, self.eps).apply((x.part, gamma, beta, mean, var))[0]
         if not config.in_recomputing:
             update_running(self.avg_mean, mean.array, count, decay)
             update_running(self.avg_var, var.array, count, decay, unbiased=True)
-        found: Variable = layout.divided(y)
-        return found
+        return layout.divided(y)
 
 
 def create_mnbn_model(link: L, comm: Communicator, communication_backend: str = "auto") -> L:

@@ -292,26 +292,26 @@ class RowParallelLinear(_ParallelLayer, Linear):
             ValueError: x has other features than ``in_size``, or than this rank's block of them, or
                 ``sequence_axis`` is not a batch axis.
         """
-        x = as_variable(x)
-        if not 0 < n_batch_axes < x.ndim:
+        h: Any = as_variable(x)
+        if not 0 < n_batch_axes < h.ndim:
             raise ValueError(
-                f"{self}: x of shape {x.shape} has no features after {n_batch_axes} batch axes"
+                f"{self}: x of shape {h.shape} has no features after {n_batch_axes} batch axes"
             )
         in_parts = self.input_is_parallel
-        if n_batch_axes == x.ndim - 1 and self._has_own_features(x, -1):
-            x, in_parts = x.part, True  # type: ignore[attr-defined]
-        self._require_features(x, n_batch_axes)
-        features = int(np.prod(x.shape[n_batch_axes:]))
+        if n_batch_axes == h.ndim - 1 and self._has_own_features(h, -1):
+            h, in_parts = h.part, True
+        self._require_features(h, n_batch_axes)
+        features = int(np.prod(h.shape[n_batch_axes:]))
         if not self.W.is_initialized:
             self._initialize_params(
                 sum(self.comm.allgather_obj(features)) if in_parts else features
             )
         self._check(features, in_parts)
-        if x.layout is not None:
+        if h.layout is not None:
             return on_parts(
-                lambda x: self._outputs(x, n_batch_axes, in_parts), x, n_batch_axes, self.out_size
+                lambda x: self._outputs(x, n_batch_axes, in_parts), h, n_batch_axes, self.out_size
             )
-        return self._outputs(x, n_batch_axes, in_parts)
+        return self._outputs(h, n_batch_axes, in_parts)
 
     def _outputs(self, x: Variable, n_batch_axes: int, in_parts: bool) -> Variable:
         """Return the outputs for an x that is divided, if at all, along its features only."""
@@ -532,27 +532,28 @@ class FilterParallelConvolution2D(_ParallelConvolution):
         Raises:
             ValueError: x has other channels.
         """
-        x, in_parts = as_variable(x), self.input_is_parallel
-        if self._has_own_features(x, 1) and self.groups > 1 and self._in_blocks_of_groups(x):
-            x, in_parts = x.part, True  # type: ignore[attr-defined]
-        self._require_features(x, 1, 2)
-        if x.layout is not None and not self.gather_output:
-            x.layout.refuse(type(self).__name__, f"the outputs would be cut twice{self._origin}")
-        self._infer_channels(x, in_parts)
-        self._check(x, in_parts)
+        h: Any = as_variable(x)
+        in_parts = self.input_is_parallel
+        if self._has_own_features(h, 1) and self.groups > 1 and self._in_blocks_of_groups(h):
+            h, in_parts = h.part, True
+        self._require_features(h, 1, 2)
+        if h.layout is not None and not self.gather_output:
+            h.layout.refuse(type(self).__name__, f"the outputs would be cut twice{self._origin}")
+        self._infer_channels(h, in_parts)
+        self._check(h, in_parts)
         P = self.comm.size
         W: Variable = part_of(self.W)
         groups = 1
         if self.groups == 1:
-            x = by_channels(lambda x: copy_to(self.comm, x), x)
+            h = by_channels(lambda x: copy_to(self.comm, x), h)
         else:
             sizes = tuple([b - a for a, b in (self._channels(rank) for rank in range(P))])
             if not in_parts:
-                x = by_channels(lambda x: ScatterTo(self.comm, 1, sizes).apply((x,))[0], x)
+                h = by_channels(lambda x: ScatterTo(self.comm, 1, sizes).apply((x,))[0], h)
             first, last = block(self.groups, P, self.comm.rank)
             W, groups = (W, last - first) if last > first else (W[:, :0], 1)
         b = part_of(self.b)
-        y = convolution_2d(x, W, b, self.stride, self.pad, dilate=self.dilate, groups=groups)
+        y = convolution_2d(h, W, b, self.stride, self.pad, dilate=self.dilate, groups=groups)
         if self.gather_output:
             return by_channels(lambda y: gather_from(self.comm, y, axis=1), y)
         if self.grid is None:
@@ -660,15 +661,16 @@ class ChannelParallelConvolution2D(_ParallelConvolution):
             ValueError: x has other channels than ``in_channels``, or than this rank's block of
                 them.
         """
-        x, in_parts = as_variable(x), self.input_is_parallel
-        if self._has_own_features(x, 1):
-            x, in_parts = x.part, True  # type: ignore[attr-defined]
-        self._require_features(x, 1, 2)
-        self._infer_channels(x, in_parts)
-        self._check(x, in_parts)
+        h: Any = as_variable(x)
+        in_parts = self.input_is_parallel
+        if self._has_own_features(h, 1):
+            h, in_parts = h.part, True
+        self._require_features(h, 1, 2)
+        self._infer_channels(h, in_parts)
+        self._check(h, in_parts)
         if not in_parts:
-            x = by_channels(lambda x: scatter_to(self.comm, x, axis=1), x)
+            h = by_channels(lambda x: scatter_to(self.comm, x, axis=1), h)
         W = part_of(self.W)
-        y = convolution_2d(x, W, None, self.stride, self.pad, dilate=self.dilate)
+        y = convolution_2d(h, W, None, self.stride, self.pad, dilate=self.dilate)
         y = by_channels(lambda y: reduce_from(self.comm, y), y)
         return y if self.b is None else bias(y, self.b, axis=1)

@@ -231,7 +231,7 @@ class Mesh:
                 "one axis of the mesh that is a grid does, such as space=(2, 2)"
             )
         for name, axis in blocks:
-            x = self.grid(name, len(axis)).cut(x, axis)  # type: ignore[arg-type]
+            x = self.grid(name, len(axis)).cut(x, axis)
         return x
 
     def rank_at(self, **coordinates: int | tuple[int, ...]) -> int:

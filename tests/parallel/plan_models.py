@@ -48,7 +48,6 @@ class Head(mnpar.Chain):
 
 
 class Transformer(mnpar.Chain):
-    batch_axes = {"data": 0, "sequence": 1}
     inputs = 2
 
     def __init__(self):
@@ -69,9 +68,9 @@ class Transformer(mnpar.Chain):
         x, t = rng.integers(0, WORDS, (2, TEXTS, LENGTH))
         return x, np.arange(LENGTH) + np.zeros_like(x), t
 
-    @classmethod
-    def cut(cls, mesh, *arrays):
-        return [mesh.cut(a, **cls.batch_axes) for a in arrays]
+    @staticmethod
+    def cut(mesh, *arrays):
+        return [mesh.cut(a, data=0, sequence=1) for a in arrays]
 
 
 class ConvNet(mnpar.Chain):
@@ -184,7 +183,7 @@ def learn(comm, kind, axes, rules, steps=3, **options):
 
 
 def _first_of_copies(mesh):
-    """Whether no other rank with the same samples has a lower place, on axes that share the loss."""
+    """Whether no lower rank has the same samples and the same loss."""
     shared = mesh.span([axis for axis in mesh.axes if axis not in ("data", "sequence", "pipe")])
     return mesh[shared].rank == 0 if shared else True
 

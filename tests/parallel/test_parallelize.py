@@ -40,7 +40,11 @@ WAYS = {
     ),
     "samples": (Transformer, {"data": 4}, {}),
     "filters and channels": (ConvNet, {"model": 3}, {"conv1": "filters, gathered"}),
-    "filters of groups": (ConvNet, {"model": 3}, {"conv1": "filters", "each": "filters", "conv2": "channels"}),
+    "filters of groups": (
+        ConvNet,
+        {"model": 3},
+        {"conv1": "filters", "each": "filters", "conv2": "channels"},
+    ),
     "groups, gathered": (ConvNet, {"model": 2}, {"each": "filters, gathered"}),
     "channels alone": (ConvNet, {"model": 4}, {"conv2": "channels", "conv1": "channels"}),
     "neon's large layers": (ConvNet, {"model": 2}, {"fc*": "rows"}),

@@ -226,7 +226,7 @@ class DividedParameter(Parameter):
     axis: int
 
     @property
-    def layout(self) -> Any:  # type: ignore[override]
+    def layout(self) -> Any:
         """What functions outside of the layer ask; None while there is no array."""
         return None if self.box is None else ParameterLayout(self, self.grid)
 

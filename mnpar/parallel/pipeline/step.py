@@ -320,10 +320,10 @@ class Step:
 
     def mean_loss(self) -> Array | None:
         """Return the mean of the losses, an array; None where there are none."""
-        losses = {m: as_variable(y).array for m, y in sorted(self._losses.items()) if y is not None}
+        losses = {m: as_variable(y) for m, y in sorted(self._losses.items()) if y is not None}
         if not losses or any(y.size != 1 for y in losses.values()):
             return None
-        first, *others = [y * self.weights[m] for m, y in losses.items()]
+        first, *others = [y.array * self.weights[m] for m, y in losses.items()]
         return sum(others, first)
 
     def observation(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def gathered(model: Any) -> Any:
         root = _owner([paths for paths, _ in everyone], path)
         if root is None:
             continue
-        array = arrays.get(path)
+        array: Any = arrays.get(path)
         if not all([path in paths for paths, _ in everyone]):
             array = comm.bcast(array, root=root)
         param._take(array)

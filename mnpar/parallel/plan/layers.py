@@ -161,7 +161,8 @@ def _order(model: Link, layers: dict[str, Link], inputs: int, labels: int) -> tu
             keep[key] = link
     name = _NAMED.format(type(model).__name__)
     order = [path for path, _, _ in calls]
-    never, twice = [p for p in layers if p not in order], [p for p in order if order.count(p) > 1]
+    never = [path for path in layers if path not in order]
+    twice = [path for path in layers if order.count(path) > 1]
     if never or twice:
         raise ValueError(
             f"{name} calls {', '.join(twice) + ' twice' if twice else ''}"
@@ -170,6 +171,7 @@ def _order(model: Link, layers: dict[str, Link], inputs: int, labels: int) -> tu
     for i, (path, args, _) in enumerate(calls):
         wanted = own[:inputs] if i == 0 else [calls[i - 1][2]]
         wanted = [*wanted, *own[inputs:]] if i + 1 == len(calls) else wanted
+        args = _without_defaults(layers[path], args, len(wanted))
         if len(args) != len(wanted) or any([a is not b for a, b in zip(args, wanted, strict=True)]):
             raise ValueError(
                 f"{name} calls {path} with {list(args)}, where {wanted} would be right: the first "
@@ -179,6 +181,16 @@ def _order(model: Link, layers: dict[str, Link], inputs: int, labels: int) -> tu
     if not calls or result is not calls[-1][2]:
         raise ValueError(f"{name} returns {result!r}, not the result of the last layer")
     return tuple(order)
+
+
+def _without_defaults(layer: Any, args: tuple[Any, ...], n: int) -> tuple[Any, ...]:
+    """Return the arguments of a layer without those after the first n that are its own defaults,
+    such as None for labels.
+    """
+    params = list(inspect.signature(layer.forward).parameters.values())
+    rest = zip(args[n:], params[n : len(args)], strict=False)
+    own = len(params) >= len(args) and all([arg is param.default for arg, param in rest])
+    return args[:n] if own else args
 
 
 def _places(model: Link, paths: dict[int, str]) -> Iterator[tuple[Any, Any, str, Link]]:

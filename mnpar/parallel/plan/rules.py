@@ -122,7 +122,7 @@ def _fits_nothing(rule: Rule, paths: list[str]) -> str:
 
 
 def _mixtures(
-    rule: Rule, hits: list[tuple[str, Link]], mixtures: list[tuple[str, Link]]
+    rule: Rule, hits: list[tuple[str, Link]], mixtures: list[tuple[str, MixtureOfExperts]]
 ) -> list[tuple[str, Link]]:
     """Return the mixtures whose experts a rule means, in place of the experts.
 
