@@ -1,19 +1,25 @@
 """``python -m mnpar doctor``: what works here. ``python -m mnpar run -n 4 script.py …``: start
 ranks of a script. ``python -m mnpar check script.py``: are its gradients those of one process?
-``python -m mnpar film timeline.json``: a page that plays a profile.
+``python -m mnpar film timeline.json``: a page that plays a profile. ``python -m mnpar plan-of
+model.py:make``: which rank has which parameter.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import math
+import runpy
 import sys
 from pathlib import Path
 from typing import NoReturn
 
-from mnpar import __version__, doctor
+from mnpar import __version__, doctor, launch
+from mnpar.communicators.communicator import Communicator
 from mnpar.errors import DatasetError, LauncherError
 from mnpar.launch import parse_args
+from mnpar.parallel.mesh import Mesh
+from mnpar.parallel.plan.table import plan_of
 from mnpar.profiling.film import write_film
 from mnpar.runtime.launcher import launched_ranks
 from mnpar.runtime.mpiexec import start
@@ -68,6 +74,21 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
         "agrees, 1 if something is wrong, 2 if it could not be checked.",
     )
     check_script.add_arguments(checked)
+    planned = commands.add_parser(
+        "plan-of",
+        help="print which rank has which part of a model's parameters",
+        description="Call make(mesh), which returns a model that mnpar.parallelize has divided, on "
+        "thread ranks, and print its plan.",
+    )
+    planned.add_argument("model", metavar="FILE:MAKE", help="a script, and a function in it")
+    planned.add_argument(
+        "--divide",
+        type=Mesh.parse,
+        default={},
+        metavar="MESH",
+        help="names and sizes of axes, like data=2,model=2 (one rank)",
+    )
+    planned.add_argument("--rank", type=int, metavar="R", help="of which rank (all)")
     return whole, [*commands.choices]
 
 
@@ -86,7 +107,37 @@ def main() -> int:
     args = parse_args(whole)
     if args.command == "doctor":
         return doctor.compile_kernels() if args.compile else doctor.examine()
+    if args.command == "plan-of":
+        return _plan_of(args, whole)
     return _film(args, whole) if args.command == "film" else _run(args, whole)
+
+
+def _plan_of(args: argparse.Namespace, whole: argparse.ArgumentParser) -> int:
+    """Print the plan of a model."""
+    file, _, name = args.model.rpartition(":")
+    sizes = [
+        n for size in args.divide.values() for n in ((size,) if isinstance(size, int) else size)
+    ]
+    ranks = math.prod(sizes)
+    if not Path(file).is_file() or ranks < 1:
+        whole.error(
+            f"there is no file {file!r}: FILE:MAKE is a script and a function, like model.py:make"
+            if ranks >= 1
+            else "--divide: say each size, -1 needs ranks that are there already"
+        )
+    make = runpy.run_path(file, run_name="mnpar_plan").get(name)
+    if not callable(make):
+        whole.error(f"{file} has no function {name!r}")
+    if args.rank is not None and not 0 <= args.rank < ranks:
+        whole.error(f"--rank is 0 to {ranks - 1}, not {args.rank}")
+
+    def plan(comm: Communicator) -> str:
+        return str(plan_of(make(Mesh(comm, **args.divide))))
+
+    tables = launch.run(plan, ranks=ranks)
+    for rank in range(ranks) if args.rank is None else [args.rank]:
+        print(tables[rank], end="\n\n" if args.rank is None and rank + 1 < ranks else "\n")
+    return 0
 
 
 def _check(whole: argparse.ArgumentParser) -> int:

@@ -606,6 +606,11 @@ class Link(hints.KeywordHints):
     def _serialize_param(self, serializer: AbstractSerializer, name: str) -> bool:
         """Save or load a parameter; True if loading has initialized it."""
         param = self.__dict__[name]
+        # a part of an array that a link of other ranks has too (functions/divided/features.py)
+        whole = getattr(param, "serialize_whole", None)
+        if whole is not None and param.box is not None:
+            whole(serializer, name)
+            return False
         value = placed(serializer, param)(name, param.array)
         if param.array is not None or value is None:
             return False

@@ -16,10 +16,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.communicators.communicator import require_communicator
-from mnpar.configuration import no_backprop_mode
-from mnpar.functions import (
-    repartition,
-)
+from mnpar.functions.divided.features import whole_array
 from mnpar.initializers import Constant, _get_initializer
 from mnpar.initializers.initializer import put
 from mnpar.link import GradientComms, Link
@@ -149,9 +146,6 @@ def gather_parameter(comm: Communicator, parameter: Parameter) -> Array:
         ((1, 2), [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
     """
     require_communicator(comm, "gather_parameter(comm, parameter)")
-    whole, box = parameter.whole, parameter.box
-    if whole is None or box is None:
+    if parameter.whole is None or parameter.box is None:
         return parameter.array.copy()
-    boxes = [Box(*ends) for ends in comm.allgather_obj((box.start, box.stop))]
-    with no_backprop_mode():
-        return repartition(comm, parameter.array, boxes, [Box.whole(whole)] * comm.size).array
+    return whole_array(comm, parameter)

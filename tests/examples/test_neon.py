@@ -74,6 +74,48 @@ def test_every_switch_prints_the_costs_of_one_process(flags, ranks, capsys, monk
     assert printed(neon, neon.train, [*SMALL, *flags], ranks, capsys, monkeypatch) == one
 
 
+# neon's --halopar, --modelpar (its vecpar layers), --datapar and --halodatapar
+MODES = {"space=2x2": 4, "model=2": 2, "data=3": 3, "data=2,space=1x2": 4}
+
+
+def ten_steps(comm, divide):
+    """The losses of ten steps, the weights after them, and the accuracy, by the script's parts."""
+    mnpar.config.dtype = np.dtype("f8")
+    mnpar.random.seed(1)
+    mesh = mnpar.Mesh(comm, **mnpar.Mesh.parse(divide))
+    model = mnpar.parallelize(neon.Net(), mesh, neon.RULES)
+    optimizer = mnpar.create_multi_node_optimizer(
+        mnpar.optimizers.MomentumSGD(lr=0.02), mesh
+    ).setup(model)
+    data, _ = mnpar.datasets.get_toy_images(5, 1, 28, 1)
+    x, t = mnpar.dataset.concat_examples(data[:])
+    seen, losses = [], []
+
+    def cost(x, t):
+        seen.append(F.softmax_cross_entropy(model(x), t))
+        return seen[-1]
+
+    for _ in range(10):
+        mine = mesh.cut(t, data=0)
+        optimizer.update(cost, mesh.cut(x, data=0, space=(2, 3)), mine)
+        total = seen.pop().item() * len(mine)
+        losses.append(mesh.data.allreduce(np.array(total)).item() / len(t))
+    with mnpar.no_backprop_mode():
+        right = F.accuracy(model(mesh.cut(x, space=(2, 3))), t).item()
+    return losses, [param.array for param in mnpar.gathered(model).params()], right
+
+
+def test_four_values_of_one_option_are_one_process():
+    losses, weights, right = mnpar.run(ten_steps, ranks=1, args=("",))[0]
+    assert losses[-1] < losses[0]
+    for divide, ranks in MODES.items():
+        for mine, own, accuracy in mnpar.run(ten_steps, ranks=ranks, args=(divide,)):
+            np.testing.assert_allclose(mine, losses, rtol=1e-10, err_msg=divide)
+            assert accuracy == right
+            for w, w1 in zip(own, weights, strict=True):
+                np.testing.assert_allclose(w, w1, rtol=1e-10, atol=1e-12, err_msg=divide)
+
+
 def test_a_switch_starts_the_ranks_it_needs():
     text = output(0, "seeds/neon_cnn", [*SMALL, "--halopar", "1x2"])
     assert text.count("2 rank(s)") == 1

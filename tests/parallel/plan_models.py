@@ -193,9 +193,9 @@ ALONE = {}
 
 def alone(kind, steps=3):
     """What one process computes."""
-    if kind not in ALONE:
-        ALONE[kind] = mnpar.run(learn, ranks=1, args=(kind, {}, {}, steps))[0]
-    return ALONE[kind]
+    if (kind, steps) not in ALONE:
+        ALONE[kind, steps] = mnpar.run(learn, ranks=1, args=(kind, {}, {}, steps))[0]
+    return ALONE[kind, steps]
 
 
 def check_equal(found, kind, steps=3):

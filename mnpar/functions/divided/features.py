@@ -15,9 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
+import numpy as np
+
+from mnpar.backend import Array
 from mnpar.communicators.communicator import Communicator
+from mnpar.configuration import no_backprop_mode
 from mnpar.errors import LayoutError
 from mnpar.functions.array.resize_images import Resize
+from mnpar.functions.communication.exchange import repartition
 from mnpar.functions.communication.shared import copy_to
 from mnpar.functions.connection.linear import Linear
 from mnpar.functions.divided.halo import SpatialGrid
@@ -30,7 +35,10 @@ from mnpar.functions.normalization.batch_normalization import (
 )
 from mnpar.functions.pooling.lp_pooling import LpPooling
 from mnpar.functions.pooling.pooling import MaxPooling, SumPooling, Unpooling
+from mnpar.initializers.initializer import put
 from mnpar.parameter import Parameter
+from mnpar.plans import Box
+from mnpar.serializer import AbstractSerializer, Deserializer, placed
 from mnpar.variable import Variable
 
 Decorated = TypeVar("Decorated", bound=Rule)
@@ -235,6 +243,19 @@ class DividedParameter(Parameter):
         """The part of this rank, an ordinary Variable at the same place in the graph."""
         return Variable.of(self.array, self.node)
 
+    def serialize_whole(self, serializer: AbstractSerializer, name: str) -> None:
+        """Save the whole array, for which all ranks of the grid call this; or load this rank's part
+        of it. A checkpoint of all ranks takes parts.
+        """
+        if getattr(serializer, "knows_places", False):
+            placed(serializer, self)(name, self.array)
+        elif isinstance(serializer, Deserializer):
+            assert self.whole is not None
+            assert self.box is not None
+            put(self.array, serializer(name, np.empty(self.whole, self.dtype))[self.box.index])
+        else:
+            serializer(name, whole_array(self.grid.comm, self))
+
     @classmethod
     def divide(cls, parameter: Parameter, grid: FeatureGrid, axis: int) -> None:
         """Let a parameter become one that is divided, or will be when it gets its array. It stays
@@ -242,6 +263,16 @@ class DividedParameter(Parameter):
         """
         object.__setattr__(parameter, "__class__", cls)
         vars(parameter).update(grid=grid, axis=axis)
+
+
+def whole_array(comm: Communicator, parameter: Parameter) -> Array:
+    """Return the whole array of a parameter of which each rank has a box; all ranks call this."""
+    whole, box = parameter.whole, parameter.box
+    assert whole is not None
+    assert box is not None
+    boxes = [Box(*ends) for ends in comm.allgather_obj((box.start, box.stop))]
+    with no_backprop_mode():
+        return repartition(comm, parameter.array, boxes, [Box.whole(whole)] * comm.size).array
 
 
 def part_of(x: Any) -> Any:

@@ -13,6 +13,7 @@ from mnpar.errors import MismatchError, refuse_class
 from mnpar.link import Link
 from mnpar.links.attention import MultiHeadAttention
 from mnpar.links.divided import digest_of
+from mnpar.links.linear import Linear
 from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.pipeline.pipeline import Pipeline
 from mnpar.parallel.plan.divisions import BATCH_STATISTICS, DIVISIONS, Division, Order
@@ -264,6 +265,19 @@ def _check_cuts(model: Link, orders: list[tuple[Link, Division, Order]]) -> None
                     f"{order.path}/{name} is the same parameter as {before[1]}, but {order.word!r} "
                     f"cuts it along axis {axis}, and the other rule along axis {before[0][0]}, or "
                     "among other ranks: cut both alike, or give each layer its own"
+                )
+    divided = {id(link) for link, _, _ in orders}
+    for path, link in model.namedlinks():
+        if id(link) in divided:
+            continue
+        for name, param in link._named_own():
+            known = cuts.get(id(param))
+            # scores by a table of words are those of its parts
+            scores = type(link) is Linear and link.b is None
+            if known is not None and not (scores and name == "/W" and known[0][0] == 0):
+                raise ValueError(
+                    f"a rule divides {known[1]}, which {path}, a {type(link).__name__}, has too: "
+                    "divide both alike, or give each its own parameter"
                 )
 
 

@@ -114,7 +114,8 @@ def matches(model: Link, rules: list[Rule]) -> list[Match]:
 
 
 def _fits_nothing(rule: Rule, paths: list[str]) -> str:
-    near = closest(rule.pattern, [path.lstrip("/") for path in paths], 0.5)
+    whole = [path.lstrip("/") for path in paths]
+    near = closest(rule.pattern.lstrip("/"), [*whole, *[path.split("/")[-1] for path in paths]])
     return (
         f"{rule} fits no link of the model"
         f"{f': did you mean {near!r}?' if near else '.'} Its links are {listed(paths)}"
