@@ -112,9 +112,11 @@ class _ParallelLayer(Divided):
             return
         who = type(self).__name__
         if layout.grid.comm is self.comm:
-            layout.refuse(who, "it needs all inputs, of which each of its ranks has a part")
+            layout.refuse(
+                who, f"it needs all inputs, of which each of its ranks has a part{self._origin}"
+            )
         if [a for a in layout.cut_axes if first <= a < (x.ndim if last is None else last)]:
-            layout.refuse(who, "the axes of its features must be whole")
+            layout.refuse(who, f"the axes of its features must be whole{self._origin}")
 
 
 class ColumnParallelLinear(_ParallelLayer, Linear):
