@@ -10,6 +10,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.__main__ import main
 from mnpar.errors import LayoutError, MismatchError
 from mnpar.parallel import Division, register_division
 from tests.parallel.plan_models import ConvNet, Experts, Transformer
@@ -328,3 +329,34 @@ def test_a_class_has_one_division_of_a_word():
         register_division(L.Linear, Division("rows", L.RowParallelLinear))
     with pytest.raises(TypeError, match="a class of links"):
         register_division(3, Division("rows", L.RowParallelLinear))
+
+
+def test_the_command_prints_the_plan_of_each_rank(tmp_path, capsys, monkeypatch):
+    file = tmp_path / "model.py"
+    file.write_text(
+        "import mnpar, mnpar.links as L\n"
+        "def make(mesh):\n"
+        "    mnpar.random.seed(0)\n"
+        "    model = mnpar.Chain(fc=L.Linear(4, 3))\n"
+        "    return mnpar.parallelize(model, mesh, {'fc': 'rows'})\n"
+    )
+
+    def command(*flags):
+        monkeypatch.setattr("sys.argv", ["mnpar", "plan-of", *flags])
+        return main()
+
+    assert command(f"{file}:make", "--divide", "model=2") == 0
+    text = capsys.readouterr().out
+    assert text.count("/fc/W      (3, 4)") == 2
+    assert text.startswith("model=2: rank 0\nparameter")
+    assert command(f"{file}:make", "--divide", "model=2", "--rank", "1") == 0
+    assert capsys.readouterr().out.startswith("model=2: rank 1\n")
+    for wrong, said in {
+        (f"{file}:mak",): "has no function 'mak'",
+        ("nowhere.py:make",): "there is no file 'nowhere.py'",
+        (f"{file}:make", "--divide", "model=-1"): "say each size",
+        (f"{file}:make", "--rank", "3"): "--rank is 0 to 0, not 3",
+    }.items():
+        with pytest.raises(SystemExit):
+            command(*wrong)
+        assert said in capsys.readouterr().err
