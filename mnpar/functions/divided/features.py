@@ -53,6 +53,8 @@ class FeatureGrid(SpatialGrid):
         origin: the end of errors: which layer divides, and how it may be told to gather.
     """
 
+    layout_type: type[GridLayout]
+
     def __init__(
         self, comm: Communicator, dims: Sequence[int] | None = None, origin: str = ""
     ) -> None:
@@ -91,6 +93,10 @@ class FeatureLayout(GridLayout):
             super().refuse(who, why)
         except LayoutError as error:
             raise LayoutError(f"{error}{getattr(self.grid, 'origin', '')}") from None
+
+
+# layouts that rules make of a FeatureGrid are of this class, too
+FeatureGrid.layout_type = FeatureLayout
 
 
 def in_features(part: Variable, grid: FeatureGrid, axis: int, size: int) -> DividedVariable:

@@ -137,7 +137,7 @@ class GridLayout:
         if found is None:
             if len(grid.layouts) > REMEMBERED:
                 grid.layouts.clear()
-            found = grid.layouts[key] = GridLayout(grid, *key)
+            found = grid.layouts[key] = getattr(grid, "layout_type", GridLayout)(grid, *key)
         return found
 
     def only(self, axes: Sequence[int]) -> GridLayout:
