@@ -1,7 +1,6 @@
 """from_jax beside mnpar's own functions, finite differences, and what goes wrong.
 
-JAX starts threads, after which the pool of ranks cannot fork: ranks are threads here, and
-processes in tests/examples (shallow_water).
+JAX starts threads, after which the pool of ranks cannot fork: ranks are threads here.
 """
 
 import numpy as np
