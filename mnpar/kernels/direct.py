@@ -13,14 +13,17 @@ Filters are cut into registers of ``LANES``; the last one may overlap the one be
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from mnpar.backend import Array
 from mnpar.kernels import places, tuning
+from mnpar.kernels.columns import advance_between
 from mnpar.kernels.compiler import Array4, Array5, Cube, Integers, Vector, compiled, formula
 from mnpar.kernels.lanes import LANES, fill, load, repeat, store
+from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Windows
 
 _TILE = 6  # pixels, or numbers of a window
@@ -218,12 +221,20 @@ def _apply(some: places.Places, x: Array, cells: Array, bias: Array, y: Array) -
         more[:K] = cells
         wide = np.empty((*out.shape[:2], LANES), x.dtype)
         bias = np.concatenate([bias, np.zeros(LANES - K, x.dtype)])
-        tables = (some.windows, some.cells, some.outputs)
-        _convolve(x, some.padded, *some.pad, *tables, _filters(more), bias, wide)
-        out[:, some.outputs] = wide[:, some.outputs, :K]
-        return
+        into, filters = wide, _filters(more)
+    else:
+        into, filters = out, _filters(cells)
     tables = (some.windows, some.cells, some.outputs)
-    _convolve(x, some.padded, *some.pad, *tables, _filters(cells), bias, out)
+    for n in _blocks(x, out):
+        _convolve(x[n], some.padded, *some.pad, *tables, filters, bias, into[n])
+    if into is not out:
+        out[:, some.outputs] = into[:, some.outputs, :K]
+
+
+def _blocks(x: Array, y: Array) -> Iterator[slice]:
+    """Samples, some at a time: between two blocks what travels during a backward advances."""
+    sample = x[0].nbytes + y[0].nbytes
+    return advance_between(even_slices(len(x), tuning.COLUMN_LOOP_BYTES // sample))
 
 
 def gradient(x: Array, y: Array, windows: Windows, W_shape: tuple[int, ...]) -> Array:
@@ -239,7 +250,8 @@ def gradient(x: Array, y: Array, windows: Windows, W_shape: tuple[int, ...]) -> 
     tiles = -(-some.run // _TILE)
     total = np.zeros((len(of_filters), len(some.cells), tiles, _TILE, LANES), x.dtype)
     tables = (some.windows, some.cells)
-    _gradient(x, some.padded, *some.pad, *tables, given, tuning.DIRECT_PIXELS, total)
+    for n in _blocks(x, given):
+        _gradient(x[n], some.padded, *some.pad, *tables, given[n], tuning.DIRECT_PIXELS, total)
     sums = total.reshape(len(of_filters), len(some.cells), -1, LANES)[:, :, : some.run]
     found = np.empty((given.shape[2], math.prod(W_shape[1:])), x.dtype)
     found[of_filters] = sums.reshape(len(of_filters), -1, LANES).transpose(0, 2, 1)

@@ -42,7 +42,7 @@ WINOGRAD_FEW_TILES = 4  # along the last axis, at most, and
 WINOGRAD_MANY_SAMPLES = 8  # samples, at least, so that samples come last in memory
 
 # Convolutions of images whose channels come last, by compiled loops: benchmark "steps".
-COLUMN_LOOP_BYTES = 2**19  # of a block of columns and what is made of them: half a second cache
+COLUMN_LOOP_BYTES = 2**19  # of a block, and what is made of it: half a second cache
 WINOGRAD_LOOP_BYTES = 2**20  # of a part of the tiles and what is made of them
 WINOGRAD_LOOP_TOUCH = 10  # transforming a number takes as long as so many products
 DIRECT_PIXELS = 512  # whose products are summed up in registers
