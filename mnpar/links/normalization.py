@@ -21,7 +21,6 @@ from mnpar.backend import Array, Axis
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import config, get_dtype
 from mnpar.functions.divided.blocks import copy_all_to
-from mnpar.functions.divided.blocks import copy_all_to
 from mnpar.functions.divided.layout import GridLayout
 from mnpar.functions.node import is_divided, own_array
 from mnpar.functions.normalization.batch_normalization import (
