@@ -209,6 +209,11 @@ class ArgMax(Reduction):
 
     extremum = "max"
 
+    @property
+    def label(self) -> str:
+        """The function's name."""
+        return f"arg{self.extremum}"
+
     def forward(self, x: Array) -> Array:
         found = getattr(x, f"arg{self.extremum}")(axis=self.axis)
         return backend.get_array_module(x).asarray(found, "i4")
