@@ -13,12 +13,11 @@ ended.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import struct
 import sys
-
-from mnpar.runtime import system
 
 # the variable of the environment that says where the file is, and its name: a note for each rank
 FILE = "MNPAR_ENDINGS"
@@ -33,17 +32,20 @@ _SIGNALS = tuple(
 )
 
 _GRACE = 2  # s for the launcher to end after a Ctrl-C
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>; this file runs without mnpar, too
 _KILLED = 9  # MPICH's exit code of a job that has lost a rank
 _SI_USER = 0  # <signal.h>: somebody sent it to this process
 
 
 def start(command: list[str]) -> int:
     """Start the launcher, which ends if this process is killed; return its process id."""
+    libc = ctypes.CDLL(None)
     parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
-    system.end_with_parent(signal.SIGTERM)
+    if hasattr(libc, "prctl"):  # Linux
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() == parent:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execv(command[0], command)
