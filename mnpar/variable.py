@@ -286,6 +286,7 @@ _NO_EXPORT = (
 )
 
 
+@hints.explain_keywords
 def from_dlpack(x: Any, requires_grad: bool = False) -> Variable:
     """Return a Variable of an array of another library, with which it shares memory.
 

@@ -123,11 +123,11 @@ def site_of_thread(ident: int) -> str:
     return "" if frame is None else site_of(frame)
 
 
-def warn_user(what: str, rank: int = 0) -> None:
+def warn_user(what: str, rank: int = 0, category: type[Warning] = UserWarning) -> None:
     """Warn, and name the user's source line; only on rank 0, where all ranks know of it."""
     if rank:
         return
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and is_internal(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
-    warnings.warn(what, stacklevel=level)
+    warnings.warn(what, category, stacklevel=level)

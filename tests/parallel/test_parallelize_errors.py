@@ -190,7 +190,7 @@ USES = {
     "a communication": lambda model: F.copy_to(model.fc.comm, model.fc.W),
     "a bias that is whole": lambda model: F.linear(np.ones((1, 4)), model.fc.W, np.ones(4)),
     "labels": lambda model: F.softmax_cross_entropy(np.ones((4, 4)), model.fc.W),
-    "a maximum of outputs": lambda model: F.max(model.fc(np.ones((1, 4)))),
+    "a running sum of outputs": lambda model: F.cumsum(model.fc(np.ones((1, 4))), axis=1),
     "an array of outputs": lambda model: model.fc(np.ones((1, 4))).array,
     "an input in parts": lambda model: model.fc(model.fc(np.ones((1, 4)))),
 }
@@ -219,7 +219,7 @@ def test_the_error_names_the_rule_and_the_remedy(comm):
         "outputs"
     )
     with pytest.raises(LayoutError, match=text):
-        F.max(F.relu(model.fc(np.ones((1, 4)))))
+        F.cumsum(F.relu(model.fc(np.ones((1, 4)))), axis=1)
     with pytest.raises(LayoutError, match=r"the parameter W \(4, 4\), of which rank \d has \(2, 4"):
         F.sum(model.fc.W)
 

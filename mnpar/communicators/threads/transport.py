@@ -10,7 +10,6 @@ import itertools
 import os
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +39,7 @@ from mnpar.communicators.threads.scheduler import Meeting, MessageQueue, World
 from mnpar.communicators.transport import Envelope, Traffic
 from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
 from mnpar.errors import CommunicatorError, DeadlockError, RankFailedError, UnreceivedWarning
-from mnpar.runtime.callsite import call_site
+from mnpar.runtime.callsite import call_site, warn_user
 from mnpar.runtime.process import NO_RANK
 
 # ranks: more share what is found in the blocks of all; of so few each keeps its last match
@@ -435,7 +434,7 @@ def run_threads(program: Callable[[ThreadTransport], T], ranks: int) -> list[T]:
             error.add_note(f"on rank {rank} of {ranks}")
         raise error
     for text in world.unreceived():
-        warnings.warn(text, UnreceivedWarning, stacklevel=3)
+        warn_user(text, category=UnreceivedWarning)
     if ends:
         raise ends[0]
     return cast("list[T]", results)

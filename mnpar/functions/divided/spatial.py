@@ -668,8 +668,9 @@ def spatial_layer_normalization(
         >>> mnpar.run(program, ranks=2)
         [array([[[-1.]]]), array([[[1.]]])]
     """
-    who, n, D = "spatial_layer_normalization", len(shape), gamma.shape
+    who = "spatial_layer_normalization"
     x = _image(who, x, grid, shape)
+    n, D = len(shape), gamma.shape
     if not n <= len(D) < x.ndim or x.shape[x.ndim - len(D) :] != D or beta.shape != D:
         raise ValueError(
             f"{who}: gamma of shape {D} and beta of shape {beta.shape} must have the last axes "
