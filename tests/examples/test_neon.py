@@ -233,7 +233,9 @@ def test_gb_prints_the_same_on_every_grid(more, capsys, monkeypatch):
     monkeypatch.setattr(gb, "load", smaller(gb.load))
     monkeypatch.setattr(gb, "draw", lambda images, W, *rest: pictures.append([*images, W]))
     one = printed(gb, gb.main, [*SHORT, *more], 1, capsys, monkeypatch)
-    phases = [re.sub(r"epoch.*|:.*", "", line).strip() for line in one if re.search(r"epoch +\d", line)]
+    phases = [
+        re.sub(r"epoch.*|:.*", "", line).strip() for line in one if re.search(r"epoch +\d", line)
+    ]
     assert phases == ["level 1", "level 2", "level 3", "last layer", "all layers"]
     for dims, ranks in (("4x4", 16),) if not more else (("2x2", 4), ("3x2", 6)):
         assert (
