@@ -136,7 +136,7 @@ def _gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers)
 
 
 def _of_one_row(windows: Windows) -> Windows:
-    """The windows over a sequence as those over an image of one row."""
+    """Return the windows over a sequence as those over an image of one row."""
     w = windows
     return Windows(
         (1, *w.size), (1, *w.K), (1, *w.stride), (0, *w.pad), (1, *w.dilate), (1, *w.out)
@@ -144,7 +144,7 @@ def _of_one_row(windows: Windows) -> Windows:
 
 
 def _of_slices(windows: Windows) -> Windows:
-    """The windows over the slices of a volume."""
+    """Return the windows over the slices of a volume."""
     return Windows(
         windows.size[1:],
         windows.K[1:],
@@ -186,8 +186,8 @@ def _slices(x: Array, stacks: Array, windows: Windows) -> Iterator[tuple[Array, 
 
 
 def _stack(x: Array, windows: Windows) -> Array:
-    """What windows see along the first axis of volumes (N, D, H, W, C) as channels of images,
-    (N · OD, H, W, kd · C).
+    """Return what windows see along the first axis of volumes (N, D, H, W, C) as channels of
+    images, (N · OD, H, W, kd · C).
     """
     shape = (len(x) * windows.out[0], *x.shape[2:-1], windows.K[0] * x.shape[-1])
     stacks = np.zeros(shape, x.dtype)

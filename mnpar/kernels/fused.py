@@ -174,7 +174,7 @@ class Fused(Generic[Results]):
         return x.size >= self._least() and (suits(x) or _order(x) is not None)
 
     def _least(self) -> int:
-        """How many elements an array has at least."""
+        """Return how many elements an array has at least."""
         least = compiler.least()
         return max(least, tuning.CHEAP_LEAST) if least and self.cheap else least
 

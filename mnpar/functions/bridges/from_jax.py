@@ -63,7 +63,7 @@ def from_jax(function: Callable[..., Any]) -> Any:
 
 
 class Programs:
-    """What JAX has compiled of a function: its value, its derivative, and that one's derivative.
+    """The programs that JAX has compiled of a function: its value, its derivative, and so on.
 
     Args:
         function: of pytrees.
@@ -94,7 +94,7 @@ class Programs:
 
 
 class Program:
-    """What is compiled for one form of the arguments.
+    """The program that is compiled for one form of the arguments.
 
     Args:
         programs: of the function.

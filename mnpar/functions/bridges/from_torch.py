@@ -19,7 +19,7 @@ from mnpar.backend import Array
 from mnpar.configuration import config, is_recording
 from mnpar.function_node import InputGradients
 from mnpar.functions.bridges.nesting import (
-    Place,
+    ArrayPlace,
     arrays_in,
     check_on_host,
     filled,
@@ -223,7 +223,7 @@ def _tensors_in(label: str, result: Any) -> tuple[Any, list[Any]]:
     def form_of(y: Any) -> Any:
         if isinstance(y, torch.Tensor):
             found.append(y)
-            return Place(len(found) - 1)
+            return ArrayPlace(len(found) - 1)
         if isinstance(y, tuple):  # such as that of torch.max, which has names
             return tuple(map(form_of, y))
         if type(y) is list:

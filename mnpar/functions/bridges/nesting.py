@@ -11,8 +11,8 @@ from mnpar.backend import Array
 from mnpar.variable import Variable
 
 
-class Place(NamedTuple):
-    """Where an array stood, by its number."""
+class ArrayPlace(NamedTuple):
+    """The place at which an array stood, by its number."""
 
     number: int
 
@@ -35,24 +35,24 @@ def replaced(value: Any, kind: type | tuple[type, ...], by: Callable[[Any], Any]
 
 
 def arrays_in(value: Any) -> tuple[Any, list[Variable | Array]]:
-    """Return a value with a :class:`Place` for each Variable and array in it, and these.
+    """Return a value with a :class:`ArrayPlace` for each Variable and array in it, and these.
 
     Example:
         >>> arrays_in(([np.ones(1)], 2, {"x": np.zeros(1)}))[0]
-        ([Place(number=0)], 2, {'x': Place(number=1)})
+        ([ArrayPlace(number=0)], 2, {'x': ArrayPlace(number=1)})
     """
     found: list[Variable | Array] = []
 
-    def leave(x: Variable | Array) -> Place:
+    def leave(x: Variable | Array) -> ArrayPlace:
         found.append(x)
-        return Place(len(found) - 1)
+        return ArrayPlace(len(found) - 1)
 
     return replaced(value, (Variable, np.ndarray), leave), found
 
 
 def filled(value: Any, xs: Sequence[Any]) -> Any:
     """Return a value with the objects ``xs`` at its places."""
-    return replaced(value, Place, lambda place: xs[place.number])
+    return replaced(value, ArrayPlace, lambda place: xs[place.number])
 
 
 def check_on_host(who: str, arrays: Iterable[Any]) -> None:

@@ -29,8 +29,10 @@ def embed_id(x: Variable | Array, W: Variable | Array, ignore_label: int | None 
     """
     x, W = as_variable(x), as_variable(W)
     if x.layout is not None:  # each place by itself
-        part = embed_id(x.part, x.layout.shared(W), ignore_label)  # type: ignore[attr-defined]
-        return x.layout.like((*x.shape, part.shape[-1])).divided(part)  # type: ignore[no-any-return]
+        layout = x.layout
+        part = embed_id(x.part, layout.shared(W), ignore_label)  # type: ignore[attr-defined]
+        found: Variable = layout.like((*x.shape, part.shape[-1])).divided(part)
+        return found
     numbers = x.array
     if numbers.dtype.kind not in "iu":
         raise ValueError(f"embed_id: x names rows by integers, not by {numbers.dtype}")

@@ -69,7 +69,9 @@ class FeatureGrid(SpatialGrid):
 
 
 class FeatureLayout(GridLayout):
-    """How an array is cut along its features, among the ranks of a :class:`FeatureGrid`."""
+    """The layout of an array that is cut along its features, among the ranks of a
+    :class:`FeatureGrid`.
+    """
 
     __slots__ = ()
 
@@ -184,7 +186,7 @@ def _own_channels(layout: GridLayout, z: Any) -> Variable:
 
 
 class ParameterLayout:
-    """What a divided parameter is for functions outside of its layer.
+    """The layout of a divided parameter, for functions outside of its layer.
 
     Args:
         parameter: of this rank.
@@ -241,7 +243,7 @@ class DividedParameter(Parameter):
 
     @property
     def layout(self) -> Any:
-        """What functions outside of the layer ask; None while there is no array."""
+        """The layout for functions outside of the layer; None while there is no array."""
         return None if self.box is None else ParameterLayout(self, self.grid)
 
     @property

@@ -65,7 +65,7 @@ def _boxes(
 
 
 class GridLayout:
-    """How an array is cut over a grid.
+    """The layout of an array that is cut over a grid.
 
     Args:
         grid: whose ranks have the parts.

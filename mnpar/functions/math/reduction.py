@@ -205,7 +205,7 @@ def min(x: Variable | Array, axis: Axis = None, keepdims: bool = False) -> Varia
 
 
 class ArgMax(Reduction):
-    """Where the largest element is, the first one of several; nothing flows back."""
+    """The place of the largest element, the first one of several; nothing flows back."""
 
     extremum = "max"
 
@@ -220,7 +220,7 @@ class ArgMax(Reduction):
 
 
 class ArgMin(ArgMax):
-    """Where the smallest element is, the first one of several; nothing flows back."""
+    """The place of the smallest element, the first one of several; nothing flows back."""
 
     extremum = "min"
 

@@ -152,7 +152,7 @@ def places_of(windows: Windows, x: Array, y: Array) -> Array:
 
 
 class MaxPlaces(GenericFunction):
-    """Where in its window each maximum is; nothing flows back."""
+    """The place of each maximum in its window; nothing flows back."""
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows

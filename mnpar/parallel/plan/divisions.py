@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Order:
-    """What a rule asks of one link.
+    """The order that a rule gives for one link.
 
     Args:
         path: of the link.
@@ -71,13 +71,14 @@ Text = Callable[[Any], str]
 
 @dataclass(frozen=True)
 class Division:
-    """How links of a class are divided.
+    """A way to divide links of a class.
 
     Args:
         word: of rules.
         kind: the class of the divided link, a subclass of the whole link's or another one with the
             same parameters.
         axis: the mesh axis over which the link is divided if a rule names none.
+        beside: other axes whose ranks share the link, too.
         cuts: the axis along which each parameter is cut, by name. A parameter that is not named is
             the same on each rank.
         settings: called with the whole link and the :class:`Order`; attributes of the divided link.
@@ -92,6 +93,7 @@ class Division:
     word: str
     kind: type[Link]
     axis: str = "model"
+    beside: tuple[str, ...] = ()
     cuts: Mapping[str, int] = field(default_factory=dict)
     settings: Callable[[Any, Order], dict[str, Any]] = lambda link, order: {}
     units: Callable[[Any], int | None] = lambda link: None
@@ -359,6 +361,7 @@ register_division(
         "samples",
         MultiNodeBatchNormalization,
         axis="data",
+        beside=("space",),
         settings=_samples,
         forward=lambda link: "sums of each channel",
         backward=lambda link: "sums of each channel",

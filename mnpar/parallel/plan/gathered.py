@@ -9,7 +9,7 @@ from typing import Any
 from mnpar.communicators.communicator import Communicator
 from mnpar.link import Link
 from mnpar.links.divided import gather_parameter
-from mnpar.parallel.plan.parallelize import Plan
+from mnpar.parallel.plan.parallelize import ParallelPlan
 from mnpar.parameter import Parameter
 
 
@@ -34,7 +34,7 @@ def gathered(model: Any) -> Any:
         >>> mnpar.run(program, ranks=2)
         [((3, 2), (3, 4)), ((3, 2), (3, 4))]
     """
-    plan: Plan | None = vars(model).get("_plan") if isinstance(model, Link) else None
+    plan: ParallelPlan | None = vars(model).get("_plan") if isinstance(model, Link) else None
     if plan is None:
         return copy.deepcopy(model)
     whole, comm = copy.deepcopy(plan.skeleton), plan.mesh.comm

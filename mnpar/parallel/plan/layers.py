@@ -100,8 +100,8 @@ def _candidates(model: Link, patterns: Sequence[str] | None) -> dict[str, Link]:
     return layers
 
 
-class _Recorder:
-    """What stands for a layer while forward is recorded."""
+class _LayerRecorder:
+    """The stand-in of a layer while forward is recorded."""
 
     def __init__(self, path: str, calls: list[tuple[str, tuple[Any, ...], Token]]) -> None:
         self.path, self.calls = path, calls
@@ -147,7 +147,7 @@ def _order(model: Link, layers: dict[str, Link], inputs: int, labels: int) -> tu
     replaced = list(_places(model, {id(link): path for path, link in layers.items()}))
     try:
         for keep, key, path, _ in replaced:
-            keep[key] = _Recorder(path, calls)
+            keep[key] = _LayerRecorder(path, calls)
         result = model.forward(*own)
     except Exception as error:
         raise ValueError(

@@ -18,13 +18,13 @@ from mnpar.parallel.mesh import Mesh
 from mnpar.parallel.pipeline.pipeline import Pipeline
 from mnpar.parallel.plan.divisions import BATCH_STATISTICS, DIVISIONS, Division, Order
 from mnpar.parallel.plan.layers import layers_of
-from mnpar.parallel.plan.rules import Match, Rule, matches, read_rules
+from mnpar.parallel.plan.rules import MatchedLink, matches, read_rules
 from mnpar.parameter import Parameter
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What :func:`parallelize` keeps with a model.
+class ParallelPlan:
+    """The record that :func:`parallelize` keeps with a model.
 
     Args:
         mesh: the ranks that have the model.
@@ -134,10 +134,10 @@ def parallelize(
         raise TypeError(f"parallelize takes a link, not {type(model).__name__}")
     if "_plan" in vars(model):
         raise ValueError("the model is divided already: mnpar.gathered(model) is the whole one")
-    read = read_rules({} if rules is None else rules)
-    orders = _orders(model, mesh, read)
+    found = matches(model, read_rules({} if rules is None else rules))
+    orders = _orders(model, mesh, found)
     piped = layers is not None or mesh["pipe"].size > 1
-    _check_unnamed(model, mesh, read, micro_batches if piped else 1)
+    _check_unnamed(model, mesh, found, micro_batches if piped else 1)
     if not piped and (loss is not None or options):
         raise ValueError(
             f"{', '.join(['loss'] * (loss is not None) + [*options])}: for a pipeline, whose "
@@ -146,7 +146,7 @@ def parallelize(
     chain = layers_of(model, layers, inputs, loss) if piped else {}
     tied = _tied(model, chain) if piped else {}
     _check_alike(model, mesh, (rules, layers, schedule, micro_batches, inputs))
-    plan = Plan(mesh, _skeleton(model))
+    plan = ParallelPlan(mesh, _skeleton(model))
     for link, division, order in orders:
         division.divide(link, order)
     if piped:
@@ -164,31 +164,34 @@ def parallelize(
     return model
 
 
-def _orders(model: Link, mesh: Mesh, rules: list[Rule]) -> list[tuple[Link, Division, Order]]:
+def _orders(
+    model: Link, mesh: Mesh, found: list[MatchedLink]
+) -> list[tuple[Link, Division, Order]]:
     """Return what is to be done to which link, after all that can be wrong was looked for."""
     orders = []
-    for match in matches(model, rules):
+    for match in found:
         for word in match.rule.words:
             division = DIVISIONS[type(match.link), word]
-            comm = mesh[division.axis if match.rule.axis is None else match.rule.axis]
+            axis = division.axis if match.rule.axis is None else match.rule.axis
+            comm = mesh[axis]
             order = Order(
                 match.path, word, match.rule.gathered, mesh, comm, _origin(match, division)
             )
             _check(match, division, order)
-            several = comm if word != "samples" else mesh["data", "space"]
-            if several.size > 1:
+            sharing = mesh[(axis, *division.beside)] if division.beside else comm
+            if sharing.size > 1:
                 orders.append((match.link, division, order))
     _check_cuts(model, orders)
     return orders
 
 
 def _check_unnamed(
-    model: Link, mesh: Mesh, rules: list[Rule], micro_batches: int | Sequence[int]
+    model: Link, mesh: Mesh, found: list[MatchedLink], micro_batches: int | Sequence[int]
 ) -> None:
     """Raise ValueError if a link would use other samples, or a shorter sequence, than on one
     process, and no rule says how.
     """
-    named = {id(match.link): match.rule.words for match in matches(model, rules)}
+    named = {id(match.link): match.rule.words for match in found}
     pieces = micro_batches if isinstance(micro_batches, int) else len(micro_batches)
     for path, link in model.namedlinks():
         words = named.get(id(link), ())
@@ -218,7 +221,7 @@ def _check_unnamed(
             )
 
 
-def _origin(match: Match, division: Division) -> str:
+def _origin(match: MatchedLink, division: Division) -> str:
     rule = match.rule
     more = (
         f"; {rule.text + ', gathered'!r} gives every rank all of its outputs"
@@ -228,7 +231,7 @@ def _origin(match: Match, division: Division) -> str:
     return f". The {str(rule)[4:]} divides {match.path}{more}"
 
 
-def _check(match: Match, division: Division, order: Order) -> None:
+def _check(match: MatchedLink, division: Division, order: Order) -> None:
     """Raise ValueError if a link cannot be divided."""
     path, link = match.path, match.link
     why = division.refusal(link, order)

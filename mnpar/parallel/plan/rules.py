@@ -32,7 +32,7 @@ class Rule(NamedTuple):
         return f"the rule {self.pattern!r}: {self.text!r}"
 
 
-class Match(NamedTuple):
+class MatchedLink(NamedTuple):
     """A link that a rule means."""
 
     path: str
@@ -77,14 +77,14 @@ def read_rules(rules: Mapping[str, str]) -> list[Rule]:
     return found
 
 
-def matches(model: Link, rules: list[Rule]) -> list[Match]:
+def matches(model: Link, rules: list[Rule]) -> list[MatchedLink]:
     """Return the links that rules mean, each once, in the order of the model.
 
     Raises:
         ValueError: a rule fits no link, a link that it does not divide, or one that another rule
             divides too.
     """
-    found: dict[int, Match] = {}
+    found: dict[int, MatchedLink] = {}
     named = list(model.namedlinks())
     mixtures = [(path, link) for path, link in named if isinstance(link, MixtureOfExperts)]
     for rule in rules:
@@ -108,7 +108,7 @@ def matches(model: Link, rules: list[Rule]) -> list[Match]:
                     f"two rules fit {path}{other}, a {type(link).__name__}: {before.rule}, and "
                     f"{rule}: make one of them narrower, or join their words with a comma"
                 )
-            found[id(link)] = before or Match(path, link, rule)
+            found[id(link)] = before or MatchedLink(path, link, rule)
     order = [id(link) for link in model.links()]
     return sorted(found.values(), key=lambda match: order.index(id(match.link)))
 

@@ -45,6 +45,7 @@ from mnpar.functions.noise import Dropout
 @layout_rule(PassThrough, Maximum, Minimum, Clip, Fmod, Arctan2, Bias, Scale, Cast, Copy)
 @layout_rule(ReLU, LeakyReLU, ELU, Softplus, Gelu, PReLU, HuberLoss)
 def elementwise(node: Any, *inputs: Any) -> Any:
+    """Apply the function to parts that are cut alike; the result is cut as they are."""
     layout, parts = aligned(node, inputs)
     return tuple([layout.divided(y) for y in node.apply(tuple(parts))])
 
@@ -57,6 +58,7 @@ def own_cells(array: Array, layout: GridLayout) -> Array:
 
 @layout_rule(Where)
 def where(node: Any, x: Any, y: Any) -> Any:
+    """Choose by the cells of the condition that this rank has."""
     if is_divided(node.condition):
         layout, (a, b, own) = aligned(node, (x, y, node.condition))
         return layout.divided(Where(own.array).apply((a, b))[0])
@@ -69,6 +71,7 @@ def where(node: Any, x: Any, y: Any) -> Any:
 
 @layout_rule(Dropout)
 def dropout(node: Any, x: Any) -> Any:
+    """Drop this rank's cells of the mask."""
     mask = node.mask
     if mask.shape != x.part.shape:
         mask = own_cells(mask, x.layout)
@@ -77,6 +80,7 @@ def dropout(node: Any, x: Any) -> Any:
 
 @layout_rule(BroadcastTo)
 def broadcast_to(node: Any, x: Any) -> Any:
+    """Repeat parts along axes that are whole."""
     lead = len(node.shape) - len(x.shape)
     layout = x.layout.like(node.shape, [a + lead for a in x.layout.axes])
     if any([x.shape[a] != node.shape[a + lead] for a in x.layout.cut_axes]):
@@ -86,6 +90,7 @@ def broadcast_to(node: Any, x: Any) -> Any:
 
 @layout_rule(Swish)
 def swish(node: Any, x: Any, beta: Any) -> Any:
+    """Apply the function to this rank's part, with the parameters of its cells."""
     layout = only_first(node, x, beta)
     own = layout.shared(beta).reshape(node.shape)
     own = layout.take_cells(own)

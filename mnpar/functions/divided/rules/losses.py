@@ -4,6 +4,7 @@ then the sum over ranks, which own it together.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mnpar.functions.communication.shared import reduce_from
@@ -17,21 +18,16 @@ from mnpar.variable import Variable
 
 @layout_rule(MeanSquaredError, MeanAbsoluteError)
 def mean_error(node: Any, x: Any, t: Any) -> Any:
+    """Add up the ranks' means, each weighted by the share of the whole that it stands for."""
     layout, parts = aligned(node, (x, t))
     (mine,) = node.apply(tuple(parts))
-    share = layout.box.volume / max(_volume(layout.shape), 1)
+    share = layout.box.volume / max(math.prod(layout.shape), 1)
     return reduce_from(layout.grid.comm, mine * share)
-
-
-def _volume(shape: tuple[int, ...]) -> int:
-    volume = 1
-    for n in shape:
-        volume *= n
-    return volume
 
 
 @layout_rule(SoftmaxCrossEntropy)
 def softmax_cross_entropy(node: Any, x: Any) -> Any:
+    """Add up the losses of the places that each rank has; the classes are whole."""
     if 1 in x.layout.cut_axes:
         x.layout.refuse(node.label, "the classes, axis 1, are cut")
     shape = x.shape[:1] + x.shape[2:]
@@ -47,6 +43,7 @@ def softmax_cross_entropy(node: Any, x: Any) -> Any:
 
 @layout_rule(SigmoidCrossEntropy)
 def sigmoid_cross_entropy(node: Any, x: Any) -> Any:
+    """Add up the losses of the cells that each rank has."""
     if node.s.size == x.layout.box.volume:
         return _summed(node, node.apply((x.part,))[0], x.layout)
     s = own_cells(node.s, x.layout)

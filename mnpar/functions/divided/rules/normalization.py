@@ -50,6 +50,7 @@ def channels_of(node: Any, x: DividedVariable) -> ChannelView:
 
 @layout_rule(BatchNormalization)
 def batch_normalization(node: Any, x: Any, gamma: Any, beta: Any) -> Any:
+    """Normalize each channel by the moments of all ranks."""
     layout, view = only_first(node, x, gamma, beta), channels_of(node, x)
     mean, var, _ = multi_node_moments(layout.grid.comm, x.part, view)
     node.shift, node.rest, node.var = mean.array, 0, var.array  # for running statistics
@@ -60,6 +61,7 @@ def batch_normalization(node: Any, x: Any, gamma: Any, beta: Any) -> Any:
 
 @layout_rule(FixedBatchNormalization)
 def fixed_batch_normalization(node: Any, x: Any, *params: Any) -> Any:
+    """Normalize this rank's part by the given moments; channels are whole."""
     layout, view = only_first(node, x, *params), channels_of(node, x)
     own = FixedBatchNormalization(view, node.eps)
     return layout.divided(own.apply((x.part, *[layout.shared(p) for p in params]))[0])
@@ -87,6 +89,7 @@ def _normalized(node: Any, x: DividedVariable, axes: Sequence[int], groups: int)
 
 @layout_rule(LayerNormalization)
 def layer_normalization(node: Any, x: Any, gamma: Any, beta: Any) -> Any:
+    """Normalize each sample, by the moments of all ranks where its features are cut."""
     layout = only_first(node, x, gamma, beta)
     n = x.ndim - gamma.ndim
     if not [a for a in layout.cut_axes if a >= n]:
@@ -101,6 +104,7 @@ def layer_normalization(node: Any, x: Any, gamma: Any, beta: Any) -> Any:
 
 @layout_rule(GroupNormalization)
 def group_normalization(node: Any, x: Any, gamma: Any, beta: Any) -> Any:
+    """Normalize each group of channels, by the moments of all ranks where places are cut."""
     layout, groups = only_first(node, x, gamma, beta), node.shape[1]
     own = x.part.shape[0]
     if 1 in layout.cut_axes and len(gamma) > 1:
@@ -116,7 +120,7 @@ def group_normalization(node: Any, x: Any, gamma: Any, beta: Any) -> Any:
 
 @layout_rule(LocalResponseNormalization)
 def local_response_normalization(node: Any, x: Any) -> Any:
-    """Where channels are cut, the neighbours of a rank's channels come."""
+    """Normalize by neighbouring channels; where channels are cut, those of other ranks come."""
     if 1 not in x.layout.cut_axes:
         return x.layout.divided(node.apply((x.part,))[0])
     layout, C, wants = x.layout, x.shape[1], []
@@ -133,6 +137,7 @@ def local_response_normalization(node: Any, x: Any) -> Any:
 
 @layout_rule(Normalize)
 def normalize(node: Any, x: Any) -> Any:
+    """Divide by lengths, of which ranks add up the squares where an axis is cut."""
     axes = reduced_axes(node, x)
     if not [a for a in x.layout.cut_axes if a in axes]:
         return x.layout.divided(node.apply((x.part,))[0])
@@ -145,6 +150,7 @@ def normalize(node: Any, x: Any) -> Any:
 
 @layout_rule(Softmax, LogSoftmax)
 def softmax(node: Any, x: Any) -> Any:
+    """Divide exponentials by their sum, over all ranks where the axis is cut."""
     axis = node.axis % x.ndim
     if axis not in x.layout.cut_axes:
         return x.layout.divided(node.apply((x.part,))[0])

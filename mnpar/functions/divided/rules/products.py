@@ -68,6 +68,7 @@ def _met(x: Variable, names: Names, layout: GridLayout, cut: dict[Any, int]) -> 
 
 @layout_rule(MatMul)
 def matmul(node: Any, x: Any, y: Any) -> Any:
+    """Multiply parts; rows, columns and stacks stay cut, and a cut inner axis is added up."""
     shape = (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
     if x.shape[-1] != y.shape[-2]:
         raise ValueError("the inner axes differ")
@@ -86,6 +87,7 @@ def matmul(node: Any, x: Any, y: Any) -> Any:
 
 @layout_rule(Einsum)
 def einsum(node: Any, *xs: Any) -> Any:
+    """Multiply parts; cut axes of the output stay cut, the others are added up."""
     first, own, parts = own_parts(node, xs, node.operands)
     lengths = {
         name: n
@@ -100,6 +102,7 @@ def einsum(node: Any, *xs: Any) -> Any:
 
 @layout_rule(Linear)
 def linear(node: Any, x: Any, W: Any, b: Any = None) -> Any:
+    """Multiply rows with W; where features are cut, ranks multiply their own, and add up."""
     params, batch = (W,) if b is None else (W, b), node.n_batch_axes
     layout = only_first(node, x, *params)
     lead, out = x.part.shape[:batch], len(W)

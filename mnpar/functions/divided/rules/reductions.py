@@ -5,6 +5,7 @@ every rank, which own it together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,11 +106,13 @@ def summed(x: DividedVariable, axes: tuple[int, ...], keepdims: bool) -> Variabl
 
 @layout_rule(Sum)
 def sum_rule(node: Any, x: Any) -> Any:
+    """Add up the parts, over ranks where an axis is cut."""
     return summed(x, reduced_axes(node, x), node.keepdims)
 
 
 @layout_rule(SumTo)
 def sum_to(node: Any, x: Any) -> Any:
+    """Add up the axes that were repeated."""
     lead = x.ndim - len(node.shape)
     axes = [a for a, n in enumerate(x.shape) if a < lead or node.shape[a - lead] != n]
     y = summed(x, tuple(axes), True) if axes else x
@@ -118,10 +121,9 @@ def sum_to(node: Any, x: Any) -> Any:
 
 @layout_rule(Mean)
 def mean(node: Any, x: Any) -> Any:
+    """Divide the sum over all ranks by the number of elements of the whole."""
     axes = reduced_axes(node, x)
-    count = 1
-    for a in axes:
-        count *= x.shape[a]
+    count = math.prod([x.shape[a] for a in axes])
     dtype = floating_dtype(x.dtype)
     wide = x.astype("f4") if x.dtype.itemsize < 4 else x
     y = summed(wide, axes, node.keepdims) * (1 / max(count, 1))
@@ -130,6 +132,7 @@ def mean(node: Any, x: Any) -> Any:
 
 @layout_rule(Prod, CumSum, CumProd)
 def along_whole_axes(node: Any, x: Any) -> Any:
+    """Apply the function to parts; the axes along which it goes must be whole."""
     axes = (
         tuple([a % x.ndim for a in node.axes]) if isinstance(node, Prod) else (node.axis % x.ndim,)
     )
@@ -144,7 +147,7 @@ def along_whole_axes(node: Any, x: Any) -> Any:
 
 
 class ExtremumPart(GenericFunction):
-    """What a rank's part gives to an extremum over ranks: ``y`` is given, gradients go to chosen
+    """A rank's part of an extremum over ranks: ``y`` is given, and gradients go to chosen
     elements.
     """
 
@@ -256,6 +259,7 @@ def _first(
 
 @layout_rule(Max, Min)
 def extremum_rule(node: Any, x: Any) -> Any:
+    """Find the extrema of all ranks; the gradient goes to all elements that equal them."""
     axes = reduced_axes(node, x)
     if [a for a in x.layout.cut_axes if a in axes]:
         return extremum(node, x, axes, node.keepdims, node.extremum)
@@ -264,6 +268,7 @@ def extremum_rule(node: Any, x: Any) -> Any:
 
 @layout_rule(ArgMax, ArgMin)
 def place_of_extremum(node: Any, x: Any) -> Any:
+    """Find the place, in the whole array, of the first extremum of all ranks."""
     axes = reduced_axes(node, x)
     part = Variable(x.part.array, requires_grad=False)
     if not [a for a in x.layout.cut_axes if a in axes]:
@@ -302,6 +307,7 @@ def exponentials(
 
 @layout_rule(LogSumExp)
 def logsumexp(node: Any, x: Any) -> Any:
+    """Add up the exponentials of all ranks, relative to their largest exponent."""
     axes = reduced_axes(node, x)
     if not [a for a in x.layout.cut_axes if a in axes]:
         (y,) = LogSumExp(axes, node.keepdims).apply((x.part,))

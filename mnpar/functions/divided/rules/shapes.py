@@ -51,6 +51,7 @@ def take(x: DividedVariable, axis: int, places: Any) -> DividedVariable:
 
 @layout_rule(Flip)
 def flip(node: Any, x: Any) -> Any:
+    """Reverse an axis; parts of a cut one move to other ranks."""
     axis = node.axis % x.ndim
     if axis in x.layout.cut_axes:
         return take(x, axis, np.arange(x.shape[axis])[::-1])
@@ -59,6 +60,7 @@ def flip(node: Any, x: Any) -> Any:
 
 @layout_rule(Permutate)
 def permutate(node: Any, x: Any) -> Any:
+    """Rearrange an axis; parts of a cut one move to other ranks."""
     axis = node.axis % x.ndim
     if axis in x.layout.cut_axes:
         return take(x, axis, node.places)
@@ -67,6 +69,7 @@ def permutate(node: Any, x: Any) -> Any:
 
 @layout_rule(Repeat)
 def repeat(node: Any, x: Any) -> Any:
+    """Repeat the elements of an axis; parts of a cut one move to other ranks."""
     axis = node.axis % x.ndim
     if axis in x.layout.cut_axes:
         return take(x, axis, np.arange(x.shape[axis]).repeat(node.n))
@@ -76,6 +79,7 @@ def repeat(node: Any, x: Any) -> Any:
 
 @layout_rule(SplitAxis)
 def split_axis(node: Any, x: Any) -> Any:
+    """Split an axis; each piece of a cut one is cut anew over all ranks."""
     axis, cuts = node.axis % x.ndim, list(node.cuts)
     if axis in x.layout.cut_axes:
         return tuple([take(x, axis, np.arange(a, b)) for a, b in pairwise(cuts)])
@@ -86,6 +90,7 @@ def split_axis(node: Any, x: Any) -> Any:
 
 @layout_rule(Concat)
 def concat(node: Any, *xs: Any) -> Any:
+    """Join arrays that are cut alike; along a cut axis the result is cut anew."""
     first = next(x for x in xs if getattr(x, "layout", None) is not None)
     axis = node.axis % first.ndim
     lengths, own = [], []
@@ -119,6 +124,7 @@ def concat(node: Any, *xs: Any) -> Any:
 
 @layout_rule(Stack)
 def stack(node: Any, *xs: Any) -> Any:
+    """Join arrays that are cut alike along a new axis, which is whole."""
     layout, parts = aligned(node, xs)
     if [x for x in xs if x.shape != layout.shape]:
         raise ValueError("their shapes differ")
@@ -131,6 +137,7 @@ def stack(node: Any, *xs: Any) -> Any:
 
 @layout_rule(Separate)
 def separate(node: Any, x: Any) -> Any:
+    """Take a whole axis apart."""
     axis, layout = node.axis % x.ndim, x.layout
     if axis in layout.cut_axes:
         layout.refuse(
@@ -146,6 +153,7 @@ def separate(node: Any, x: Any) -> Any:
 
 @layout_rule(Transpose)
 def transpose(node: Any, x: Any) -> Any:
+    """Reorder axes, as long as cut ones stay in the grid's order."""
     ndim = x.ndim
     order = [a % ndim for a in (range(ndim)[::-1] if node.axes is None else node.axes)]
     axes = [order.index(a) for a in x.layout.axes]
@@ -190,6 +198,7 @@ def reshape(node: Any, x: Any) -> Any:
 
 @layout_rule(Pad)
 def pad(node: Any, x: Any) -> Any:
+    """Add cells to each end of an axis; parts of a cut one move to other ranks."""
     y = x
     for axis, ((low, high), (before, after)) in enumerate(
         zip(node.widths, node.values, strict=True)
@@ -219,6 +228,7 @@ def _padded(x: DividedVariable, axis: int, widths: tuple[int, int], value: Any) 
 
 @layout_rule(GetItem)
 def get_item(node: Any, x: Any) -> Any:
+    """Take slices, numbers and one array of places; parts of cut axes move to other ranks."""
     index, own = list(_entries(node, x)), x
     axis = 0
     for i, entry in enumerate(index):

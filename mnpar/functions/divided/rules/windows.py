@@ -99,6 +99,7 @@ def _each_sample(
 
 @layout_rule(Convolution)
 def convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
+    """Convolve with the halo that windows see; parameters are whole."""
     params, windows = (W,) if b is None else (W, b), node.windows
     layout = only_first(node, x, *params)
     if not is_spatial(x):
@@ -110,6 +111,7 @@ def convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
 
 @layout_rule(Deconvolution)
 def deconvolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
+    """Spread values with the halo that outputs need; parameters are whole."""
     params, windows = (W,) if b is None else (W, b), node.windows
     layout, channels = only_first(node, x, *params), W.shape[1] * node.groups
     if not is_spatial(x):
@@ -135,6 +137,7 @@ def _is_global(windows: Windows) -> bool:
 
 @layout_rule(MaxPooling)
 def max_pooling(node: Any, x: Any) -> Any:
+    """Take the maximum of each window with its halo; of whole images, one number is sent."""
     if is_spatial(x) and _is_global(node.windows):
         return extremum(node, x, tuple(range(2, x.ndim)), True, "max", first=True)
     return _pooling(node, x, node.windows.out, max_pooled)
@@ -142,11 +145,13 @@ def max_pooling(node: Any, x: Any) -> Any:
 
 @layout_rule(MaxPlaces)
 def places_of_maxima(node: Any, x: Any) -> Any:
+    """Find where in its window each maximum is, with the halo that windows see."""
     return _pooling(node, x, node.windows.out, max_places)
 
 
 @layout_rule(SumPooling)
 def sum_pooling(node: Any, x: Any) -> Any:
+    """Add up each window with its halo; of whole images, one number is sent."""
     scale = node.scale
     if is_spatial(x) and _is_global(node.windows) and isinstance(scale, float | int):
         return summed(x, tuple(range(2, x.ndim)), True) * scale
@@ -157,6 +162,7 @@ def sum_pooling(node: Any, x: Any) -> Any:
 
 @layout_rule(LpPooling)
 def lp_pooling(node: Any, x: Any) -> Any:
+    """Take the norm of each window with its halo."""
     return _pooling(
         node, x, node.windows.out, lambda block, window: lp_pooled(block, window, node.p)
     )
@@ -164,6 +170,7 @@ def lp_pooling(node: Any, x: Any) -> Any:
 
 @layout_rule(Unpooling)
 def unpooling(node: Any, x: Any) -> Any:
+    """Spread values over their windows, with the halo that cells need."""
     scale, size = node.scale, node.windows.size
     if is_spatial(x) and not isinstance(scale, float | int):
         x, scale = x * scale, 1  # each window has a factor of its own
@@ -172,6 +179,7 @@ def unpooling(node: Any, x: Any) -> Any:
 
 @layout_rule(Spread)
 def spread_rule(node: Any, x: Any) -> Any:
+    """Put values to the places of their windows, with the halo that cells need."""
     places, size = node.places, node.windows.size
     if getattr(places, "layout", None) is None:
         own = own_cells(places, x.layout)
@@ -230,6 +238,7 @@ def local_convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
 
 @layout_rule(Resize)
 def resize(node: Any, x: Any) -> Any:
+    """Resize one axis, with the cells of other ranks that outputs are made of."""
     axis = x.ndim - 1 if node.last else x.ndim - 2
     layout = x.layout.like((*x.shape[:axis], node.out, *x.shape[axis + 1 :]))
     if axis not in layout.cut_axes:
