@@ -29,6 +29,7 @@ from mnpar.functions.divided.halo import SpatialGrid
 from mnpar.functions.divided.layout import DividedVariable, GridLayout, Rule
 from mnpar.functions.divided.vocabulary import cross_entropy_of_blocks
 from mnpar.functions.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from mnpar.functions.node import is_divided
 from mnpar.functions.normalization.batch_normalization import (
     BatchNormalization,
     FixedBatchNormalization,
@@ -61,11 +62,8 @@ class FeatureGrid(SpatialGrid):
         super().__init__(comm, (comm.size,) if dims is None else dims)
         self.origin = origin
 
-    def with_dims(self, dims: Sequence[int]) -> FeatureGrid:
-        """Return another grid of the same ranks."""
-        grid = FeatureGrid(self.comm, dims, self.origin)
-        grid.seen = self.seen
-        return grid
+    def _of_same_ranks(self, dims: tuple[int, ...]) -> FeatureGrid:
+        return FeatureGrid(self.comm, dims, self.origin)
 
 
 class FeatureLayout(GridLayout):
@@ -209,7 +207,7 @@ class ParameterLayout:
         node.layout = None
         x, *params = inputs
         divided = [isinstance(p, DividedParameter) and p.axis == 0 for p in params]
-        if type(node) is not Linear or not all(divided) or getattr(x, "layout", None) is not None:
+        if type(node) is not Linear or not all(divided) or is_divided(x):
             self.refuse(node.label, "it would use a part of it as the whole")
         (y,) = Linear().apply((copy_to(self.grid.comm, x), *[part_of(p) for p in params]))
         return (in_features(y, self.grid, 1, params[0].whole[0]),)

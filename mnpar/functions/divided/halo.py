@@ -73,9 +73,13 @@ class SpatialGrid:
         dims = tuple(dims)
         grid = self._grids.get(dims)
         if grid is None:
-            grid = self._grids[dims] = SpatialGrid(self.comm, dims)
+            grid = self._grids[dims] = self._of_same_ranks(dims)
             grid.seen, grid._grids = self.seen, self._grids
         return grid
+
+    def _of_same_ranks(self, dims: tuple[int, ...]) -> SpatialGrid:
+        """Make another grid of the same ranks; a subclass keeps its class so."""
+        return SpatialGrid(self.comm, dims)
 
     def group(self, along: Sequence[bool]) -> Communicator:
         """Return the communicator of this rank and those that are beside it along some axes of the

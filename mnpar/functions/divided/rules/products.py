@@ -18,6 +18,7 @@ from mnpar.functions.divided.rules.reductions import added_up
 from mnpar.functions.divided.rules.table import layout_rule, only_first
 from mnpar.functions.math.einsum import Einsum
 from mnpar.functions.math.matmul import MatMul
+from mnpar.functions.node import is_divided
 from mnpar.functions.rnn.lstm import LSTMCell
 from mnpar.variable import Variable, as_variable
 
@@ -33,13 +34,13 @@ def own_parts(
     Raises:
         LayoutError: two divided inputs are cut along other axes.
     """
-    first = next(i for i, x in enumerate(inputs) if getattr(x, "layout", None) is not None)
+    first = next(i for i, x in enumerate(inputs) if is_divided(x))
     x, own = inputs[first], names[first]
     layout: GridLayout = x.layout
     cut = {own[a]: a for a in layout.cut_axes}
     parts = []
     for other, named in zip(inputs, names, strict=True):
-        if getattr(other, "layout", None) is None:
+        if not is_divided(other):
             parts.append(_met(as_variable(other), named, layout, cut))
             continue
         theirs = {named[a]: other.layout.parts_along(a) for a in other.layout.cut_axes}

@@ -20,6 +20,7 @@ from mnpar.functions.array.shape import Reshape, Transpose
 from mnpar.functions.communication.exchange import exchange
 from mnpar.functions.divided.layout import DividedVariable, GridLayout
 from mnpar.functions.divided.rules.table import aligned, layout_rule
+from mnpar.functions.node import is_divided
 from mnpar.plans import Box, Plan, padded
 from mnpar.variable import Variable
 
@@ -91,14 +92,14 @@ def split_axis(node: Any, x: Any) -> Any:
 @layout_rule(Concat)
 def concat(node: Any, *xs: Any) -> Any:
     """Join arrays that are cut alike; along a cut axis the result is cut anew."""
-    first = next(x for x in xs if getattr(x, "layout", None) is not None)
+    first = next(x for x in xs if is_divided(x))
     axis = node.axis % first.ndim
     lengths, own = [], []
     for x in xs:
         likewise = first.layout.like(replaced(first.shape, axis, x.shape[axis]))
         if x.shape != likewise.shape:
             raise ValueError("their other axes differ")
-        if getattr(x, "layout", None) is None:
+        if not is_divided(x):
             x = likewise.divided(likewise.take_own(x))
         elif not x.layout.matches(likewise):
             x.layout.refuse(node.label, f"another input is {first.layout}: all must be cut alike")
@@ -286,7 +287,7 @@ def _on_all(x: Any, axis: int) -> Any:
 
 
 def _on_whole_axes(x: Any, index: list[Any]) -> Any:
-    if getattr(x, "layout", None) is None:
+    if not is_divided(x):
         return x[tuple(index)]
     if all([isinstance(i, slice) and i == slice(None) for i in index]):
         return x

@@ -32,6 +32,7 @@ from mnpar.functions.divided.windows import (
     sum_pooled,
     unpooled,
 )
+from mnpar.functions.node import is_divided
 from mnpar.functions.normalization.local_contrast_normalization import Blur, BlurWithin
 from mnpar.functions.pooling.lp_pooling import LpPooling
 from mnpar.functions.pooling.pooling import (
@@ -181,7 +182,7 @@ def unpooling(node: Any, x: Any) -> Any:
 def spread_rule(node: Any, x: Any) -> Any:
     """Put values to the places of their windows, with the halo that cells need."""
     places, size = node.places, node.windows.size
-    if getattr(places, "layout", None) is None:
+    if not is_divided(places):
         own = own_cells(places, x.layout)
     elif places.layout.matches(x.layout):
         own = places.part.array
@@ -210,8 +211,8 @@ def blur(node: Any, x: Any) -> Any:
 @layout_rule(LocalConvolution, LocalDeconvolution)
 def local_convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
     """Filters are whole on every rank, or cut as their places are; so are biases."""
-    if getattr(x, "layout", None) is None:
-        other = next(p for p in (W, b) if getattr(p, "layout", None) is not None)
+    if not is_divided(x):
+        other = next(p for p in (W, b) if is_divided(p))
         other.layout.refuse(node.label, f"the image, of shape {x.shape}, must be cut, too")
     windows, layout = node.windows, x.layout
     forward = isinstance(node, LocalConvolution)
@@ -222,7 +223,7 @@ def local_convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
         """The part of a parameter (channels, height, width, …)."""
         grid = layout.grid.with_dims(dims)
         own = GridLayout.over(grid, p.shape, (1, 2))
-        if getattr(p, "layout", None) is None:
+        if not is_divided(p):
             box = block.grid.block(p.shape[1:3])
             found: Variable = layout.shared(p)[(slice(None), *box.index)]
             return found
