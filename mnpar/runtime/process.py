@@ -30,7 +30,7 @@ from mnpar.runtime import callsite, cleanup, exit, heartbeat, startup, superviso
 from mnpar.runtime.deadlock import DeadlockDetector
 from mnpar.runtime.heartbeat import CARD, Heartbeat, Neighbours, PeerState
 from mnpar.runtime.outbox import Outbox
-from mnpar.runtime.output import ALIKE, await_reader, speak, speak_at_once
+from mnpar.runtime.output import ALIKE, SPOKEN, await_reader, speak, speak_at_once
 from mnpar.runtime.tracebacks import to_own_lines
 
 if TYPE_CHECKING:
@@ -359,7 +359,7 @@ class Process:
         if self.rank:  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
             time.sleep(max(0.0, begin + ALIKE - time.monotonic()))
         if any(rank < self.rank for rank in alike):  # if some have, the lowest of them does
-            time.sleep(ALIKE)
+            time.sleep(SPOKEN)
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
         to_own_lines(error)
