@@ -13,6 +13,7 @@ import pytest
 
 import mnpar
 import mnpar.functions
+from mnpar.parallel.plan import divisions
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.md"))
@@ -132,7 +133,16 @@ def marks(page):
     return [pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed")]
 
 
-@pytest.mark.usefixtures("debug_off")
+@pytest.fixture
+def own_divisions():
+    """Forget the classes that a page registers: other tests read the table's words."""
+    before = dict(divisions.DIVISIONS)
+    yield
+    divisions.DIVISIONS.clear()
+    divisions.DIVISIONS.update(before)
+
+
+@pytest.mark.usefixtures("debug_off", "own_divisions")
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=marks(page)) for page in PAGES if snippets(page)]
 )
@@ -155,7 +165,7 @@ def on_processes(world):
     return run
 
 
-@pytest.mark.usefixtures("debug_off")
+@pytest.mark.usefixtures("debug_off", "own_divisions")
 @pytest.mark.ranks(4, on="mpi")
 @pytest.mark.parametrize("page", [pytest.param(one, marks=marks(f"{one}.md")) for one in TUTORIALS])
 def test_a_tutorial_says_the_same_under_mpiexec(page, comm, tmp_path, monkeypatch):

@@ -125,6 +125,7 @@ class DeadlockDetector:
         self._count = 0
         self._finished: tuple[int, str] | None = None  # exit code and how, once it has
         self._failure: str | None = None  # the error that ends the job
+        self._speaks = False  # this rank says so
         self._questions = 0  # asked so far
         self._answers: dict[int, tuple[float, dict[str, Any]]] = {}
         self._peer_states: dict[int, PeerState] = {}
@@ -195,8 +196,9 @@ class DeadlockDetector:
                     )
             time.sleep(_NAP if elapsed < 1 else _LONG_NAP)
 
-    def meanwhile(self, seconds: float, failure: str) -> tuple[list[int], str]:
-        """Return the ranks that have failed alike, and the waits of others, a line for each.
+    def meanwhile(self, seconds: float, failure: str) -> tuple[list[int], str, bool]:
+        """Return the ranks that have failed alike; the waits of others, a line for each; and
+        whether one that failed alike speaks already.
 
         Args:
             seconds: that this rank has to hear from them.
@@ -204,23 +206,33 @@ class DeadlockDetector:
         """
         self._failure = failure
         self._questions += 1
-        for rank in [
-            rank for rank in range(self._control.size)[:_MANY] if rank != self._control.rank
-        ]:
-            self._control.tell(rank, ASK, b"%d" % self._questions)
+        self._tell_others(ASK, b"%d" % self._questions)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.serve()
             time.sleep(_LONG_NAP)
         waits: dict[str, list[str]] = {}
-        alike = []
+        alike, spoken = [], False
         for rank, (_, state) in sorted(self._answers.items()):
             if state["state"] == "failed" and _form(state["what"]) == _form(failure):
                 alike.append(rank)
+                spoken |= state["speaks"]
             elif state["state"] == "waiting" and state["question"] == self._questions:
                 waits.setdefault(state["what"], []).append(str(rank))
         rows = [f"meanwhile rank {', '.join(r)} waited in {what}\n" for what, r in waits.items()]
-        return alike, "".join(rows)
+        return alike, "".join(rows), spoken
+
+    def claim_word(self) -> None:
+        """Tell the others that this rank speaks now, and ends the job: one that fails alike later,
+        as may happen on a busy machine, is silent.
+        """
+        self._speaks = True
+        self._tell_others(ANSWER, json.dumps(self._state()).encode())
+
+    def _tell_others(self, tag: int, text: bytes) -> None:
+        for rank in range(self._control.size)[:_MANY]:
+            if rank != self._control.rank:
+                self._control.tell(rank, tag, text)
 
     def serve(self) -> None:
         """Answer the questions that have arrived, and note the answers.
@@ -249,7 +261,12 @@ class DeadlockDetector:
                 "what": self._finished[1],
             }
         if self._failure is not None:
-            return {"state": "failed", "count": self._count, "what": self._failure}
+            return {
+                "state": "failed",
+                "count": self._count,
+                "what": self._failure,
+                "speaks": self._speaks,
+            }
         if wait is None:
             return {"state": "running", "count": self._count}
         any_of = wait.waiting.from_any

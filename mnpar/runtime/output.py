@@ -16,7 +16,7 @@ import time
 from mnpar.runtime import system
 
 ALIKE = 0.8  # s: if all ranks fail alike, rank 0 speaks for them, and ends the job
-# s for a lower rank that has failed alike to speak, to be read, and to end the job
+# s for another rank that has failed alike to speak, to be read, and to end the job
 SPOKEN = 3.0
 _PASS_ON = 0.2  # s for a launcher to pass on what it has read
 _READ = 2.0  # s for a reader who is there

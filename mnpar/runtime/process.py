@@ -347,19 +347,24 @@ class Process:
         with contextlib.suppress(ValueError):  # a thread that is not the main one
             # launchers pass on the Ctrl-C that the terminal has sent already
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        alike, others, begin = list[int](), "", time.monotonic()
+        alike, others, spoken, begin = list[int](), "", False, time.monotonic()
         known = isinstance(error, MnparError)  # its table says what the others do
         asks = isinstance(error, Exception) and (self.rank or not known)
-        if asks and threading.current_thread() is threading.main_thread():
+        asks = asks and threading.current_thread() is threading.main_thread()
+        if asks:
             # errors of MPI, from which this one may come, or a complaint
             with contextlib.suppress(Exception):
-                alike, others = self.deadlocks.meanwhile(
+                alike, others, spoken = self.deadlocks.meanwhile(
                     ALIKE if self.rank else _PROMPT, f"{kind.__name__}: {error}"
                 )
         if self.rank:  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
             time.sleep(max(0.0, begin + ALIKE - time.monotonic()))
-        if any(rank < self.rank for rank in alike):  # if some have, the lowest of them does
+        # if some have, the lowest of them does, or the one that was so early that it speaks already
+        if spoken or any(rank < self.rank for rank in alike):
             time.sleep(SPOKEN)
+        if asks:
+            with contextlib.suppress(Exception):
+                self.deadlocks.claim_word()
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
         to_own_lines(error)

@@ -715,6 +715,15 @@ def error_on_two(comm):
     comm.barrier()
 
 
+def late_error_on_two(comm):
+    """As on a busy machine, the lower rank fails when the higher has spoken already."""
+    comm.barrier()
+    if comm.rank:
+        time.sleep(0.85 if comm.rank == 1 else 0)
+        raise ValueError("boom")
+    comm.barrier()
+
+
 def another_communicator(comm):
     other = comm.split(0, comm.rank)
     if comm.rank == 0:
