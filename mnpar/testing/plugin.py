@@ -1,4 +1,4 @@
-"""The pytest plugin: a test that takes ``comm`` runs on several ranks.
+"""Tests that take ``comm`` run on several ranks.
 
     def test_sum(comm): ...                # on 1, 2, 3 and 4 thread ranks
     @pytest.mark.ranks(2, 3)               # on 2 and 3 ranks, threads and processes of mpiexec
@@ -8,6 +8,9 @@ Fixtures, parameters and assertions work as in any other test, on every rank. Th
 started once, as a pool, and run one test after another; a rank's failure is shown with that rank's
 traceback. If a test leaves a rank that hangs or died, the pool is ended, and the next test starts a
 new one. Where there is no MPI, tests on processes are skipped.
+
+``pytest_mnpar.py``, which knows the fixture, registers this module when the first such test is
+collected.
 """
 
 from __future__ import annotations
@@ -22,13 +25,11 @@ from mnpar.communicators.communicator import Communicator
 from mnpar.errors import LauncherError
 from mnpar.launch import run
 from mnpar.runtime import callsite
-from mnpar.testing import forks, grids
+from mnpar.testing import forks
 from mnpar.testing.pool import LEAVING, WORKER, Pool
-from mnpar.testing.processes import ProcessRunner
 from mnpar.testing.worker import check_received, ranks_of
 
 _POOL = pytest.StashKey["Pool | None"]()
-_LEFT = pytest.StashKey[int]()  # combinations that do not run
 _FORKS = pytest.StashKey[forks.Forks | None]()
 
 
@@ -39,57 +40,15 @@ class RankCase(NamedTuple):
     size: int
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of ranks, processes and grids."""
-    group = parser.getgroup("mnpar")
-    group.addoption(
-        "--ranks-on",
-        choices=("threads", "mpi", "both"),
-        default="both",
-        help="run the tests on these ranks only",
-    )
-    group.addoption(
-        "--processes",
-        type=int,
-        default=1,
-        metavar="N",
-        help="run the tests in N processes, a file at a time (1)",
-    )
-    group.addoption(
-        "--sweep",
-        action="store_true",
-        help="run tests marked grid in all combinations, not only in every pair",
-    )
-    group.addoption(
-        "--rank-timeout",
-        type=float,
-        default=60.0,
-        help="seconds for one test on mpiexec ranks (60)",
-    )
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Describe the markers, and register what runs tests in processes and on ranks."""
-    config.addinivalue_line(
-        "markers",
-        "ranks(*sizes, on=('threads', 'mpi')): run this test, which takes `comm`, on so many ranks",
-    )
-    config.addinivalue_line(
-        "markers",
-        "grid: of this test's combinations of parameters, enough for every pair (see --sweep)",
-    )
-    # pluggy's, which calls hooks such as this one, and tests by them
+    """Note who calls tests."""
+    # pluggy, which calls hooks such as this one, and tests by them
     callsite.add_caller(sys._getframe(1).f_code.co_filename)
     config.stash[_POOL] = config.stash[_FORKS] = None
-    config.pluginmanager.register(
-        ProcessRunner(config.getoption("--processes"), lambda kill: _close_pool(config, kill))
-    )
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+def parametrize(metafunc: pytest.Metafunc) -> None:
     """Give a test that takes ``comm`` a case for each number of ranks, on threads and on MPI."""
-    if "comm" not in metafunc.fixturenames:
-        return
     mark = metafunc.definition.get_closest_marker("ranks")
     sizes, kinds = (
         ((1, 2, 3, 4), ("threads",))
@@ -97,31 +56,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         else (mark.args, mark.kwargs.get("on", ("threads", "mpi")))
     )
     kinds = (kinds,) if isinstance(kinds, str) else kinds
-    chosen = metafunc.config.getoption("--ranks-on")
+    chosen = metafunc.config.getoption("ranks_on", "both")
     cases = [RankCase(on, size) for on in kinds for size in sizes if chosen in (on, "both")]
     metafunc.parametrize(
         "comm", cases, ids=[f"{case.on}-{case.size}" for case in cases], indirect=True
     )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out combinations of grids, unless tests are named or all are wanted."""
-    named = config.option.keyword or any("::" in argument for argument in config.args)
-    if not (named or config.getoption("--sweep") or config.stash.get(WORKER, None)):
-        items[:], left = grids.covering(items)
-        config.stash[_LEFT] = len(left)
-        if left:
-            config.hook.pytest_deselected(items=left)
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say why tests were deselected."""
-    if left := config.stash.get(_LEFT, 0):
-        terminalreporter.write_line(
-            f"{left} combinations of grids were left out: those that ran hold every pair of values "
-            "(--sweep runs all)"
-        )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -138,15 +77,9 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
     try:
         return (yield)
     finally:
-        _close_pool(config)
-        if copy := config.stash[_FORKS]:
+        close_pool(config)
+        if copy := config.stash.get(_FORKS, None):
             copy.close()
-
-
-@pytest.fixture
-def comm(request: pytest.FixtureRequest) -> Any:
-    """The communicator of the ranks on which the test runs."""
-    return request.param
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -203,7 +136,8 @@ def _mpi_size(item: pytest.Item) -> int:
     return ranks.size if isinstance(ranks, RankCase) and ranks.on == "mpi" else 0
 
 
-def _close_pool(config: pytest.Config, kill: bool = False) -> None:
+def close_pool(config: pytest.Config, kill: bool = False) -> None:
+    """End the ranks of the session's pool, if it has one."""
     pool = config.stash.get(_POOL, None)
     if pool is not None:
         pool.close(kill)

@@ -55,7 +55,7 @@ class Pool:
         self._files = files
         self._config = config
         self._forks = forks
-        self._timeout: float = config.getoption("--rank-timeout")
+        self._timeout: float = config.getoption("rank_timeout", 60.0)
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: dict[int, socket.socket] = {}
         self._pids: dict[int, int] = {}
@@ -158,7 +158,11 @@ class Pool:
             "no:cacheprovider",
         ]
         options += [
-            "--processes=1",
+            *(
+                ["-p", "mnpar.testing.options", "--processes=1"]
+                if self._config.pluginmanager.hasplugin("mnpar.testing.options")
+                else []
+            ),
             "-q",
             "-W",
             quiet,

@@ -1,4 +1,4 @@
-"""Share the tests among several processes: ``pytest --processes 2``.
+"""Share the tests among several processes: ``pytest -p mnpar.testing.options --processes 2``.
 
 The session collects the tests once and forks. Each process takes one file of tests after another
 from a queue: first the files of hundreds of tests, or one process would be left alone with such a

@@ -190,7 +190,7 @@ if __name__ == "__main__":
 
     for name in default_plugins:
         importlib.import_module(f"_pytest.{name}")
-    import mnpar.testing.plugin
+    import mnpar.testing.options
 
     for _, name, _ in pkgutil.walk_packages(mnpar.__path__, "mnpar."):
         # (forks of a process with PyTorch in it could not use a GPU)

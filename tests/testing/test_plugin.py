@@ -36,6 +36,8 @@ def session(tmp_path_factory):
             "-p",
             "no:cacheprovider",
             "-v",
+            "-p",
+            "mnpar.testing.options",
             "--rank-timeout",
             "20",
             *options,

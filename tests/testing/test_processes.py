@@ -26,7 +26,9 @@ def start(tmp_path):
     """Starts pytest on files of these names and texts, in two processes."""
 
     def begin(*options, **texts):
-        (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers --processes 2\n")
+        (tmp_path / "pytest.ini").write_text(
+            "[pytest]\naddopts = --strict-markers -p mnpar.testing.options --processes 2\n"
+        )
         for name, text in texts.items():
             (tmp_path / f"test_{name}.py").write_text(
                 f"import os, signal, time, warnings\nimport pytest\n{text}"
